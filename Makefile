@@ -1,0 +1,66 @@
+# Bare `make` prints the targets. Every target builds what it needs of .venv first.
+#
+#   PYTHON=python3.12 make setup      uses that interpreter (3.11 or newer); else the first fitting one on PATH
+#   make test ARGS="tests/expr -x"    passes arguments on; so do demo, bench and lint
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+# An exact version: an open requirement brings the several gigabytes of the GPU build on some platforms.
+TORCH ?= torch==2.13.0
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench lint clean
+
+help:
+	@echo "Einsmith, a training compiler. Targets:"
+	@echo "  make setup   .venv with everything for development (tests, linters, PyTorch to compare with)"
+	@echo "  make demo    train LeNet-5 on the full MNIST and show its accuracy"
+	@echo "  make test    run the tests"
+	@echo "  make bench   time training steps and operators against PyTorch, JAX and TensorFlow (installs them)"
+	@echo "  make lint    ruff and mypy"
+	@echo "  make clean   remove .venv and caches of the tools"
+	@echo "Arguments are passed on with ARGS, for example: make test ARGS='tests/expr -x'"
+
+setup: $(VENV)/.ready-dev
+
+$(VENV)/.ready-run: pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed; name one with PYTHON=/path/to/python3" >&2; exit 1; fi
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is not Python 3.11 or newer; name one with PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments (Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "installing Einsmith into $(VENV)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready-run
+	@echo "installing the development tools and $(TORCH)"
+	@$(PIP) --editable '.[dev]'
+	@$(PIP) '$(TORCH)' || echo "warning: $(TORCH) is not available here; the tests that compare with PyTorch are skipped" >&2
+	@touch $@
+
+$(VENV)/.ready-bench: $(VENV)/.ready-dev
+	@for p in 'jax' 'tensorflow-cpu'; do echo "installing $$p"; \
+		$(PIP) "$$p" || echo "warning: $$p is not available here; the benchmarks report it as missing" >&2; done
+	@touch $@
+
+demo: $(VENV)/.ready-run
+	$(BIN)/einsmith train lenet5 --data mnist --epochs 5 --batch 256 --save runs/demo $(ARGS)
+
+test: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: $(VENV)/.ready-bench
+	$(BIN)/python -m benchmarks.training --json bench-results/training.json $(ARGS)
+	$(BIN)/python -m benchmarks.operators --json bench-results/operators.json $(ARGS)
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check . $(ARGS)
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""One file per library. Each offers VERSION and `build(problem, arrays, threads, peer)`, which gives a Session."""

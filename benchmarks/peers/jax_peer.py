@@ -1,0 +1,112 @@
+"""JAX, the whole step in one jit with the weights donated."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from benchmarks.problems import LR, Problem, Session
+
+VERSION = f"JAX {jax.__version__}"
+
+
+def mlp3(p, x):
+    h = jax.nn.relu(x @ p["fc1.weight"] + p["fc1.bias"])
+    h = jax.nn.relu(h @ p["fc2.weight"] + p["fc2.bias"])
+    return h @ p["fc3.weight"] + p["fc3.bias"]
+
+
+def _conv(x, w, padding):
+    return lax.conv_general_dilated(x, w, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def _pool(x):
+    """Max pooling 2x2 by slices: its gradient runs far faster here than reduce_window's or a reshape's."""
+    x = jnp.maximum(x[:, ::2], x[:, 1::2])
+    return jnp.maximum(x[:, :, ::2], x[:, :, 1::2])
+
+
+def lenet5(p, x):
+    h = _pool(jax.nn.relu(_conv(x, p["conv1.weight"], [(2, 2), (2, 2)]) + p["conv1.bias"]))
+    h = _pool(jax.nn.relu(_conv(h, p["conv2.weight"], "VALID") + p["conv2.bias"]))
+    return mlp3(p, h.transpose(0, 3, 1, 2).reshape(h.shape[0], -1))
+
+
+NETWORKS = {"mlp3": mlp3, "lenet5": lenet5}
+
+
+def to_peer(name: str, a: np.ndarray) -> np.ndarray:
+    """Weights as [in, out] and [height, width, in, out], images with the channels last: the fast layouts."""
+    if name == "x":
+        return a.transpose(0, 2, 3, 1) if a.ndim == 4 else a
+    return a.transpose(2, 3, 1, 0) if a.ndim == 4 else a.T
+
+
+def from_peer(name: str, a: np.ndarray) -> np.ndarray:
+    return a.transpose(3, 2, 0, 1) if a.ndim == 4 else a.T
+
+
+class Training:
+    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray]):
+        network = NETWORKS[problem.network]
+        self.x, self.y = jnp.asarray(to_peer("x", arrays["x"]).copy()), jnp.asarray(arrays["y"].astype(np.int32))
+        self.p = {n: jnp.asarray(to_peer(n, arrays[n]).copy()) for n in problem.results}
+
+        def loss(p, x, y):
+            logits = jax.nn.log_softmax(network(p, x))
+            return -jnp.take_along_axis(logits, y[:, None], 1).mean()
+
+        @partial(jax.jit, donate_argnums=0)
+        def step(p, x, y):
+            value, g = jax.value_and_grad(loss)(p, x, y)
+            return {n: p[n] - LR * g[n] for n in p}, value
+
+        self._step = step
+
+    def step(self) -> float:
+        self.p, loss = self._step(self.p, self.x, self.y)
+        jax.block_until_ready(self.p)
+        return float(loss)
+
+    def results(self) -> dict[str, np.ndarray]:
+        return {n: from_peer(n, np.asarray(v)) for n, v in self.p.items()}
+
+
+def capsule_conv(a, w, stride):
+    """Windows stacked from slices, then one matrix product: the fastest here of gather + einsum, convolution, and a
+    sum of products, at both strides."""
+    b, c, h, _, i, m = a.shape
+    k, _, r, s, _, j = w.shape
+    n = (h - r) // stride + 1
+    end = stride * (n - 1) + 1
+    x = a.transpose(0, 2, 3, 4, 1, 5)
+    x = jnp.stack([x[:, y : y + end : stride, z : z + end : stride] for y in range(r) for z in range(s)], 4)
+    f = w.transpose(2, 3, 1, 4, 0, 5).reshape(r * s * c * m, k * j)
+    y = x.reshape(b * n * n * i, r * s * c * m) @ f
+    return y.reshape(b, n, n, i, k, j).transpose(0, 4, 1, 2, 3, 5)
+
+
+class Operator:
+    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray]):
+        self.a, self.w = jnp.asarray(arrays["A"]), jnp.asarray(arrays["W"])
+        def loss(a, w):
+            c = capsule_conv(a, w, problem.stride)
+            return (c * c).mean() / 2
+
+        self._step = jax.jit(jax.value_and_grad(loss, (0, 1)))
+
+    def step(self) -> float:
+        loss, self.grads = self._step(self.a, self.w)
+        jax.block_until_ready(self.grads)
+        return float(loss)
+
+    def results(self) -> dict[str, np.ndarray]:
+        return {n: np.asarray(g) for n, g in zip(("dA", "dW"), self.grads, strict=True)}
+
+
+def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str) -> Session:
+    return (Training if problem.training else Operator)(problem, arrays)

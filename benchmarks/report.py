@@ -1,0 +1,174 @@
+"""Command line, JSON file and tables that the two benchmarks share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import PEERS, run_problem
+from benchmarks.problems import Problem
+
+LIBRARIES = {
+    "einsmith": "einsmith",
+    "torch": "torch",
+    "compile": "torch",
+    "jax": "jax",
+    "tensorflow": "tensorflow",
+    "xla": "tensorflow",
+}
+
+
+def run(title: str, problems: dict[str, Problem], argv: Sequence[str] | None = None) -> int:
+    """The whole program: parses the arguments, runs what is not in the JSON file yet, prints. The exit status."""
+    networks = sorted({p.network for p in problems.values()} | set(problems))
+    parser = argparse.ArgumentParser(description=title)
+    parser.add_argument("network", nargs="*", help=f"which (default: all): {', '.join(networks)}")
+    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated; default: %(default)s")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--cap", type=float, default=120.0, help="seconds that a peer may take on a problem")
+    parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
+    parser.add_argument("--fresh", action="store_true", help="run again what the JSON file holds")
+    parser.add_argument("--without-einsmith", action="store_true", help="the peers alone")
+    args = parser.parse_args(argv)
+    unknown = [n for n in args.network if n not in networks]
+    peers = [p for p in args.peers.split(",") if p]
+    if unknown or not set(peers) <= set(PEERS):
+        parser.error(f"unknown: {', '.join(unknown + sorted(set(peers) - set(PEERS)))}")
+    if args.threads < 1 or args.rounds < 1 or args.cap <= 0:
+        parser.error("threads and rounds are at least 1, the cap is positive")
+    if not args.without_einsmith:
+        peers = ["einsmith", *peers]
+    chosen = [p for p in problems.values() if not args.network or {p.name, p.network} & set(args.network)]
+
+    say = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=140)
+    results = load(args.json)
+    results["machine"] = machine()
+    if os.getloadavg()[0] > 0.5:
+        say.print(f"[yellow]the machine is busy (load {os.getloadavg()[0]:.1f}): times will be off[/]")
+    for problem in chosen:
+        key = f"{problem.name}-t{args.threads}"
+        old = results["cells"].get(key)
+        if old is not None and finished(old, peers) and not args.fresh:
+            say.print(f"{problem.name}: already in {args.json}")
+        else:
+            results["cells"][key] = run_problem(problem, peers, args.threads, args.rounds, args.cap, say.print)
+            store(args.json, results)
+        console.print(table(problem, results["cells"][key]))
+    cells = [results["cells"][f"{p.name}-t{args.threads}"] for p in chosen]
+    console.print(summary(chosen, cells))
+    statuses = [(peer, r["status"]) for c in cells for peer, r in c["peers"].items()]
+    return 1 if any(s == "wrong" or (peer == "einsmith" and s != "ok") for peer, s in statuses) else 0
+
+
+def finished(cell: dict, peers: Sequence[str]) -> bool:
+    """Whether a cell need not be run again: every peer was timed, ran into its cap, or is still not installed."""
+
+    def done(peer: str) -> bool:
+        status = cell["peers"].get(peer, {}).get("status")
+        if status == "missing":
+            return find_spec(LIBRARIES[peer]) is None
+        return status in ("ok", "timeout")
+
+    return all(done(peer) for peer in peers)
+
+
+def machine() -> dict:
+    """What the figures belong to."""
+    model = platform.processor()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), model)
+    except OSError:
+        pass
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def load(path: Path | None) -> dict:
+    if path is None or not path.exists():
+        return {"cells": {}}
+    try:
+        results = json.loads(path.read_text())
+        if isinstance(results.get("cells"), dict):
+            return results
+    except (ValueError, AttributeError):
+        pass
+    raise SystemExit(f"{path} is not a file of this benchmark; name another with --json")
+
+
+def store(path: Path | None, results: dict) -> None:
+    """Written whole or not at all, after every problem."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as f:
+        json.dump(results, f, indent=1)
+    os.replace(f.name, path)
+
+
+def table(problem: Problem, cell: dict) -> Table:
+    """All peers of one problem, the fastest first."""
+    floor = f", floor {1e3 * cell['floor_seconds']:.2f} ms" if cell.get("floor_seconds") else ""
+    verified = "results agree" if cell["verified"] else "one peer only: nothing to verify against"
+    out = Table(title=f"{problem.name}, {cell['threads']} threads{floor} ({verified})")
+    for name in ("", "ms", "middle half", "of the floor", "against best peer", "first call s", ""):
+        out.add_column(name, justify="left" if name == "" else "right")
+    best = cell["peers"].get(cell.get("best_peer") or "", {}).get("median")
+    rows = sorted(cell["peers"].items(), key=lambda item: item[1].get("median", float("inf")))
+    for peer, r in rows:
+        if "median" not in r:
+            out.add_row(peer, "", "", "", "", _seconds(r), f"{r['status']}: {r.get('message', '')}")
+            continue
+        out.add_row(
+            f"[bold]{peer}[/]" if peer == "einsmith" else peer,
+            f"{1e3 * r['median']:.2f}",
+            f"{1e3 * r['low']:.2f} to {1e3 * r['high']:.2f}",
+            f"{r['floor_percent']:.0f} %" if "floor_percent" in r else "",
+            f"{best / r['median']:.2f}x" if best else "",
+            _seconds(r),
+            ", ".join(filter(None, (r.get("variant"), r.get("message")))),
+        )
+    return out
+
+
+def _seconds(r: dict) -> str:
+    if "first_seconds" not in r:
+        return ""
+    warm = f" (warm {r['first_seconds_warm']:.2f})" if "first_seconds_warm" in r else ""
+    return f"{r['first_seconds']:.2f}{warm}"
+
+
+def summary(problems: Sequence[Problem], cells: Sequence[dict]) -> Table:
+    """One line a problem: Einsmith against the best peer."""
+    out = Table(title="Einsmith against the best peer")
+    for name in ("", "Einsmith ms", "best peer ms", "times as fast", "of the floor"):
+        out.add_column(name, justify="left" if name == "" else "right")
+    for problem, cell in zip(problems, cells, strict=True):
+        ours = cell["peers"].get("einsmith", {})
+        best = cell["best_peer"]
+        out.add_row(
+            problem.name,
+            f"{1e3 * ours['median']:.2f}" if "median" in ours else ours.get("status", "not run"),
+            f"{1e3 * cell['peers'][best]['median']:.2f} ({best})" if best else "none",
+            f"{cell['speedup']:.2f}" if cell["speedup"] else "",
+            f"{ours['floor_percent']:.0f} %" if "floor_percent" in ours else "",
+        )
+    return out

@@ -1,0 +1,40 @@
+"""Are the peers computing the same thing? Asked before anything is timed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+LOSS_TOLERANCE = 1e-4
+RESULT_TOLERANCE = 2e-3
+"""Relative; in float32 peers agree to about 1e-6 and 1e-5, a wrong gradient is off by far more than this."""
+
+
+def disagreements(
+    losses: dict[str, list[float]], changes: dict[str, dict[str, np.ndarray]]
+) -> dict[str, str]:
+    """What each peer gets wrong against the median of all peers, by peer; empty where they agree.
+
+    losses: of the first steps; changes: of every result array since the start (its update or gradient), so that a small
+    wrong update does not hide behind a large weight. With two peers that differ, both are named.
+    """
+    wrong: dict[str, str] = {}
+    if len(losses) < 2:
+        return wrong
+    middle = np.median(np.array(list(losses.values())), axis=0)
+    for peer, values in losses.items():
+        off = float(np.max(np.abs(np.array(values) - middle) / np.maximum(np.abs(middle), 1e-12)))
+        if not off <= LOSS_TOLERANCE:
+            wrong[peer] = f"losses differ by {off:.1e} relative"
+    names = next(iter(changes.values())).keys()
+    for name in names:
+        stack = {peer: c[name].astype(np.float64) for peer, c in changes.items()}
+        shapes = {a.shape for a in stack.values()}
+        if len(shapes) > 1:
+            raise ValueError(f"{name} has the shapes {shapes}")
+        reference = np.median(np.array(list(stack.values())), axis=0)
+        scale = max(float(np.linalg.norm(reference)), 1e-30)
+        for peer, a in stack.items():
+            off = float(np.linalg.norm(a - reference)) / scale
+            if not off <= RESULT_TOLERANCE:
+                wrong.setdefault(peer, f"{name} differs by {off:.1e} relative")
+    return wrong

@@ -1,0 +1,63 @@
+"""Einsmith: a training compiler. Operators and networks are index formulas; gradients, fusion and kernels are derived."""
+
+from einsmith import data, functional, models, nn, optim
+from einsmith.checkpoint import load, save
+from einsmith.errors import (
+    BoundsError,
+    CompileError,
+    DataError,
+    DtypeError,
+    EinsmithError,
+    FormulaError,
+    GradientError,
+    IndexOutOfRange,
+    KnobError,
+    NonFiniteError,
+    SaveError,
+    ShapeError,
+    TraceError,
+    VerifyError,
+)
+from einsmith.lang.builder import (
+    abs,
+    argmax,
+    argmin,
+    axes,
+    compute,
+    cos,
+    erf,
+    exp,
+    floor,
+    log,
+    max,
+    maximum,
+    mean,
+    min,
+    minimum,
+    prod,
+    relu,
+    rsqrt,
+    sigmoid,
+    sign,
+    sin,
+    sqrt,
+    sum,
+    tanh,
+    where,
+)
+from einsmith.lang.op import op
+from einsmith.modes import check_gradients, grad, interpret, jit, stop_gradient, value_and_grad, vjp
+from einsmith.nn import manual_seed
+from einsmith.runtime.pool import set_threads
+from einsmith.training import TrainStep
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BoundsError", "CompileError", "DataError", "DtypeError", "EinsmithError", "FormulaError", "GradientError",
+    "IndexOutOfRange", "KnobError", "NonFiniteError", "SaveError", "ShapeError", "TraceError", "TrainStep",
+    "VerifyError", "abs", "argmax", "argmin", "axes", "check_gradients", "compute", "cos", "data", "erf", "exp",
+    "floor", "functional", "grad", "interpret", "jit", "load", "log", "manual_seed", "max", "maximum", "mean", "min",
+    "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign",
+    "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "where",
+]  # fmt: skip

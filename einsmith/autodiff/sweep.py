@@ -1,0 +1,126 @@
+"""The reverse sweep over a graph of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith.autodiff.adjoint import constant_value, plan_adjoint
+from einsmith.dtypes import DType
+from einsmith.errors import GradientError
+from einsmith.expr.nodes import Axis, Compute, Const, Expr, Item, Leaf, Read, Tensor, apply, postorder, template
+from einsmith.expr.rewrite import with_args
+
+
+def gradients(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], wrt: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Vector-Jacobian products: for each tensor of `wrt`, the sum over outputs of cotangent * d output / d tensor.
+
+    `cotangents[k]` has the shape and type of `outputs[k]`, or is None for zero. Returns (outputs, gradients). The
+    outputs have the same values, rewritten so that the backward sweep shares nodes with them (a max becomes a max with
+    its position). A gradient has its tensor's shape and type, and is zeros where nothing depends on it; so it is for
+    integers. Works on its own results. Raises GradientError naming the read that has no adjoint.
+    """
+    if len(cotangents) != len(outputs):
+        raise GradientError(f"{len(outputs)} outputs need as many cotangents, got {len(cotangents)}")
+    seeds: dict[Tensor, list[Tensor]] = {}
+    for n, (out, g) in enumerate(zip(outputs, cotangents, strict=True)):
+        if g is None or not out.dtype.is_float:
+            continue
+        if g.shape != out.shape or g.dtype is not out.dtype:
+            raise GradientError(
+                f"output {n} is {out.dtype.name}{list(out.shape)}, its cotangent {g.dtype.name}{list(g.shape)}"
+            )
+        seeds.setdefault(out, []).append(g)
+
+    targets = set(wrt)
+    order = list(postorder(seeds))
+    needed: set = set()
+    for node in order:
+        if node in targets or any(a in needed for a in node.args):
+            needed.add(node)
+    pending = {t: list(gs) for t, gs in seeds.items() if t in needed}
+    members: dict[Compute, dict[int, Tensor]] = {}
+    found: dict[Tensor, Tensor] = {}
+    replaced: dict[Tensor, Item] = {}
+    for node in reversed(order):
+        if node not in needed:
+            continue
+        if isinstance(node, Compute) and node in members:
+            _node(node, members.pop(node), needed, pending, replaced)
+            continue
+        if node not in pending:
+            continue
+        g = add(pending.pop(node))
+        if node in targets:
+            found[node] = g
+        if isinstance(node, Item):
+            if node.node in needed:
+                members.setdefault(node.node, {})[node.member] = g
+        elif isinstance(node, Compute):
+            _node(node, {0: g}, needed, pending, replaced)
+        elif not isinstance(node, Leaf):
+            raise GradientError(f"{type(node).__name__} has no gradient")
+    results = [found[t] if t in found else zeros(t.shape, t.dtype) for t in wrt]
+    rewritten = _replace([*outputs, *results], replaced)
+    return rewritten[: len(outputs)], rewritten[len(outputs) :]
+
+
+def _node(
+    node: Compute, given: dict[int, Tensor], needed: set, pending: dict[Tensor, list[Tensor]], replaced: dict
+) -> None:
+    """Hands the cotangents of a node's results on to its arguments."""
+    t = node.template
+    wanted = frozenset(s for s, a in enumerate(node.args) if a in needed and a.dtype.is_float)
+    if not wanted:
+        return
+    cotangents = [given.get(m) for m in range(len(t.dtypes))]
+    plan = plan_adjoint(t, wanted, tuple(False if g is None else constant_value(g) for g in cotangents))
+    tensors = plan.tensors(node, cotangents)
+    for slot, numbers in plan.contributions.items():
+        for number in numbers:
+            made = tensors[number]
+            assert made is not None
+            pending.setdefault(node.args[slot], []).append(made)
+    for member, number in plan.replaced.items():
+        whole = Item(node, member) if len(t.dtypes) > 1 else node
+        made = tensors[number]
+        assert isinstance(made, Item)
+        replaced[whole] = made
+
+
+def _replace(roots: list[Tensor], replaced: dict[Tensor, Item]) -> list[Tensor]:
+    """The roots with every tensor of `replaced` exchanged, also inside what it is exchanged for."""
+    if not replaced:
+        return roots
+    done: dict = {}
+    for node in postorder([*roots, *replaced.values()]):
+        args = tuple(done[a] for a in node.args)
+        done[node] = with_args(node, args) if args else node
+        if node in replaced:
+            new = replaced[node]
+            # The new tensor reads what the old one reads, all of which stands before it.
+            done[node] = Item(with_args(new.node, tuple(done[a] for a in new.node.args)), new.member)
+    return [done[r] for r in roots]
+
+
+def add(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape, in their order, as one pointwise tensor."""
+    if len(tensors) == 1:
+        return tensors[0]
+    shape, dtype = tensors[0].shape, tensors[0].dtype
+    known = {t: constant_value(t) for t in tensors}
+    slots = {t: n for n, t in enumerate(t for t in known if known[t] is None)}
+    at = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(shape))
+    body: Expr | None = None
+    for t in tensors:
+        value = known[t]
+        x = Read(slots[t], at, dtype) if value is None else Const(value, dtype)
+        body = x if body is None else apply("add", body, x)
+    assert body is not None
+    return Compute(template(shape, [(dtype, shape)] * len(slots), body), tuple(slots))
+
+
+def zeros(shape: tuple[int, ...], dtype: DType) -> Tensor:
+    """A tensor of zeros."""
+    return Compute(template(shape, (), Const(0, dtype)), ())

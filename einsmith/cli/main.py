@@ -1,0 +1,108 @@
+"""The command `einsmith`: its commands, and how their errors and exit statuses look."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from einsmith import knobs
+from einsmith.errors import EinsmithError, KnobError
+
+OK, FAILED, WRONG_USE = 0, 1, 2
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def app() -> None:
+    """Einsmith: a training compiler."""
+
+
+@app.command("train")
+@click.argument("model")
+@click.option("--data", metavar="NAME|DIR", help="mnist, or a folder of idx files named as MNIST's.  [default: mnist]")
+@click.option("--epochs", type=click.IntRange(min=1), help="How many in all.  [default: 5, or as saved]")
+@click.option("--batch", type=click.IntRange(min=1), help="Samples a step.  [default: 256]")
+@click.option("--optimizer", help="sgd, momentum, adam or adamw.  [default: adam]")
+@click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Learning rate.  [default: the optimizer's]")
+@click.option("--schedule", type=click.Choice(["constant", "cosine"]), help="Of the learning rate.  [default: cosine]")
+@click.option("--seed", type=click.IntRange(min=0), help="Of the weights and of the order of the data.  [default: 0]")
+@click.option("--save", "save_to", metavar="DIR", help="Save here after every epoch; --resume goes on from it.")
+@click.option("--resume", metavar="DIR", help="Go on with the run saved here, with its settings.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object an epoch, and one at the end.")
+def train_command(model: str, save_to: str | None, as_json: bool, **options) -> None:
+    """Train MODEL (lenet5, mlp3) and show its accuracy on the test images.
+
+    Ctrl-C stops between two steps and leaves a save that can be resumed where --save was given.
+    """
+    from einsmith.cli.train import train
+
+    train(model, save_to=save_to, as_json=as_json, **options)
+
+
+@app.command("info")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def info_command(as_json: bool) -> None:
+    """Show versions, the machine as Einsmith sees it, folders and environment variables."""
+    from einsmith.cli.info import info
+
+    info(as_json)
+
+
+@app.command("cache")
+@click.option("--clear", is_flag=True, help="Remove the compiled code; fetched data stays.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def cache_command(clear: bool, as_json: bool) -> None:
+    """Show what is kept on disk, or remove the compiled code."""
+    from einsmith.cli.info import cache
+
+    cache(clear, as_json)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit status: 0, 1 (failed), 2 (wrong use)."""
+    try:
+        app.main(args=None if arguments is None else list(arguments), prog_name="einsmith", standalone_mode=False)
+        return OK
+    except click.exceptions.Exit as e:
+        return e.exit_code
+    except click.UsageError as e:
+        e.show()
+        return WRONG_USE
+    except click.ClickException as e:
+        return _failed(e.format_message(), FAILED)
+    except (KeyboardInterrupt, click.Abort):
+        return _failed("interrupted", FAILED)
+    except KnobError as e:
+        return _failed(str(e), WRONG_USE)
+    except EinsmithError as e:
+        return _failed(str(e), FAILED)
+    except BrokenPipeError:
+        # Whoever read the output has gone; the interpreter must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as e:
+        return _failed(f"{type(e).__name__}: {e} (a fault of Einsmith; EINSMITH_DEBUG=1 shows the trace)", FAILED)
+
+
+def _failed(message: str, status: int) -> int:
+    try:
+        traced = knobs.debug() > 0
+    except KnobError:
+        traced = False
+    if traced:
+        traceback.print_exc()
+    click.echo(f"error: {message}", err=True)
+    return status
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What a long command prints: a bar on a terminal, plain lines elsewhere, JSON lines where asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class Progress:
+    """Of a training run. Epochs go to stdout, as lines or as JSON; the bar goes to stderr where that is a terminal."""
+
+    def __init__(self, as_json: bool):
+        self._json = as_json
+        self._bar: Any = None
+        self._task: Any = None
+        self._shown = self._began = 0.0
+        self._first = -1
+        self._loss = 0.0
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("epoch {task.fields[epoch]}"),
+                BarColumn(),
+                TextColumn("{task.fields[rate]} images/s  loss {task.fields[loss]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task("", epoch="", rate="", loss="", total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, line: str) -> None:
+        """A remark, on stderr, so that the output stays the results."""
+        click.echo(line, err=True)
+
+    def step(self, epoch: int, epochs: int, position: int, length: int, loss: float, batch: int) -> None:
+        """After every step. The loss shown is a running mean: single batches jump."""
+        done, now = epoch * length + position, time.perf_counter()
+        if self._first < 0:
+            self._first, self._began, self._loss = done, now, loss
+        self._loss += 0.05 * (loss - self._loss)
+        if self._bar is None or now - self._shown < 0.1:
+            return
+        self._shown = now
+        rate = self.rate(done, now, batch)
+        self._bar.update(
+            self._task,
+            completed=done,
+            total=epochs * length,
+            epoch=f"{epoch + 1}/{epochs}",
+            rate=f"{rate:,.0f}" if rate else "",
+            loss=f"{self._loss:.4f}",
+        )
+
+    def rate(self, done: int, now: float, batch: int) -> float:
+        """Samples a second since the first step; the first one compiles and does not count."""
+        return (done - self._first) * batch / (now - self._began) if done > self._first else 0.0
+
+    def epoch(self, row: dict[str, float], epochs: int) -> None:
+        """After every epoch and its evaluation."""
+        if self._json:
+            click.echo(json.dumps(row))
+            return
+        accuracy = f"  accuracy {100 * row['accuracy']:.2f} %" if "accuracy" in row else ""
+        left = row["seconds"] / row["epoch"] * (epochs - row["epoch"])
+        line = (
+            f"epoch {row['epoch']}/{epochs}  loss {row['loss']:.4f}  test loss {row['test_loss']:.4f}{accuracy}"
+            f"  {row['seconds']:.1f} s" + (f", {left:.0f} s left" if left else "")
+        )
+        if self._bar is not None:
+            self._bar.console.print(line, highlight=False)
+        else:
+            click.echo(line)
+
+    def final(self, row: dict[str, float], run: Any, target: Path | None) -> None:
+        """The end of the run."""
+        if self._json:
+            result = {"loss": row.get("test_loss"), "accuracy": row.get("accuracy"), "epochs": row.get("epoch", 0)}
+            click.echo(json.dumps(result | {"seconds": run.seconds}))
+            return
+        accuracy = f"test accuracy {100 * row['accuracy']:.2f} %" if "accuracy" in row else "done"
+        where = f"; saved in {target}, its loss curve in {target / 'loss.png'}" if target is not None else ""
+        click.echo(f"{run.model}: {accuracy} after {row.get('epoch', 0)} epochs, {run.seconds:.1f} s{where}")

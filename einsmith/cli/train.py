@@ -1,0 +1,261 @@
+"""`einsmith train`: a network by name on a data set, with progress, a saved run and its loss curve."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+import numpy as np
+
+from einsmith import checkpoint, functional, models, nn, optim
+from einsmith.cli.progress import Progress
+from einsmith.data import Batches, batches, idx_folder, mnist
+from einsmith.errors import DataError, SaveError
+from einsmith.training import TrainStep
+
+# name: (how it is made from a learning rate, the learning rate that suits it)
+OPTIMIZERS: dict[str, tuple[Callable[[float], Any], float]] = {
+    "sgd": (lambda lr: optim.SGD(lr=lr), 0.1),
+    "momentum": (lambda lr: optim.SGD(lr=lr, momentum=0.9), 0.05),
+    "adam": (lambda lr: optim.Adam(lr=lr), 0.005),
+    "adamw": (lambda lr: optim.AdamW(lr=lr), 0.005),
+}
+SETTINGS = "run.json"
+CURVE = "loss.png"
+EVALUATION_BATCH = 500
+
+
+@dataclass
+class Run:
+    """The settings and the history of a run, kept as run.json in its save folder."""
+
+    model: str
+    data: str = "mnist"
+    batch: int = 256
+    optimizer: str = "adam"
+    lr: float = 0.0
+    schedule: str = "cosine"
+    seed: int = 0
+    epochs: int = 5
+    losses: list[float] = field(default_factory=list)
+    history: list[dict[str, float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of step number `step` (from 0) of `steps`; the cosine ends at a hundredth."""
+        if self.schedule == "constant":
+            return self.lr
+        done = min(step / max(1, steps), 1.0)
+        return self.lr * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+class Interrupted(Exception):
+    """Ctrl-C came during the step that has just ended."""
+
+
+def train(
+    model: str,
+    *,
+    save_to: str | None = None,
+    resume: str | None = None,
+    threads: int | None = None,
+    as_json: bool = False,
+    **chosen: Any,
+) -> None:
+    """Trains and reports; `chosen` are settings of a Run, None meaning its default, or the saved one when resuming.
+
+    Raises click's usage errors for wrong options and EinsmithErrors for what fails.
+    """
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    step: TrainStep | None = None
+    if resume:
+        run, step = _resume(Path(resume), model, threads, chosen)
+    else:
+        run = _start(model, chosen)
+    target = Path(save_to or resume) if save_to or resume else None  # type: ignore[arg-type]
+    progress = Progress(as_json)
+    data = _load(run.data, "train", progress.say), _load(run.data, "test", progress.say)
+    train_batches = batches(*data[0], run.batch, seed=run.seed)
+    test_batches = batches(*data[1], min(EVALUATION_BATCH, len(data[1][1])))
+    if step is None:
+        nn.manual_seed(run.seed)
+        make, _ = OPTIMIZERS[run.optimizer]
+        step = TrainStep(models.get(model), functional.cross_entropy, make(run.lr), seed=run.seed, threads=threads)
+    if target is not None:
+        _writable(target)
+    with progress, _interrupts() as interrupted:
+        try:
+            _loop(run, step, train_batches, test_batches, target, progress, interrupted)
+        except Interrupted:
+            if target is None:
+                raise click.ClickException("interrupted; nothing is saved, since --save was not given") from None
+            _save(run, step, target)
+            raise click.ClickException(
+                f"interrupted after step {step.steps}; go on with: einsmith train {model} --resume {target}"
+            ) from None
+    progress.final(run.history[-1] if run.history else {}, run, target)
+
+
+def _loop(
+    run: Run,
+    step: TrainStep,
+    train_batches: Batches,
+    test_batches: Batches,
+    target: Path | None,
+    progress: Progress,
+    interrupted: Callable[[], bool],
+) -> None:
+    total = run.epochs * len(train_batches)
+    began = time.perf_counter() - run.seconds
+    if step.epoch >= run.epochs:
+        progress.say(f"the saved run has its {run.epochs} epochs already")
+
+    def on_step(step: TrainStep, loss: float) -> None:
+        del run.losses[step.steps - 1 :]
+        run.losses.append(loss)
+        run.seconds = time.perf_counter() - began
+        progress.step(step.epoch, run.epochs, step.position, len(train_batches), loss, run.batch)
+        step.optimizer.lr = run.rate(step.steps, total)
+        if interrupted():
+            raise Interrupted
+
+    def on_epoch(step: TrainStep, loss: float) -> None:
+        result = step.evaluate(test_batches)
+        run.seconds = time.perf_counter() - began
+        row = {
+            "epoch": step.epoch,
+            "loss": _epoch_loss(run, train_batches, step.steps),
+            "test_loss": result["loss"],
+            **({"accuracy": result["accuracy"]} if "accuracy" in result else {}),
+            "seconds": run.seconds,
+        }
+        run.history = [h for h in run.history if h["epoch"] < step.epoch] + [row]
+        progress.epoch(row, run.epochs)
+        if target is not None:
+            _save(run, step, target)
+
+    step.optimizer.lr = run.rate(step.steps, total)
+    step.fit(train_batches, epochs=run.epochs, progress=False, on_step=on_step, on_epoch=on_epoch)
+
+
+def _epoch_loss(run: Run, data: Batches, steps: int) -> float:
+    """The mean over the samples of the epoch that ends at step `steps`, those before an interruption included."""
+    losses = run.losses[steps - len(data) : steps]
+    sizes = np.full(len(losses), data.size, np.float64)
+    sizes[-1] = data.samples - data.size * (len(data) - 1)
+    return float(np.average(losses, weights=sizes))
+
+
+def _start(model: str, chosen: dict[str, Any]) -> Run:
+    known = list(models.names())
+    if model not in known:
+        near = get_close_matches(model, known, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise click.BadParameter(f"no model is named {model!r}; {hint}known: {', '.join(known)}", param_hint="MODEL")
+    run = Run(model, **chosen)
+    if run.optimizer not in OPTIMIZERS:
+        raise click.BadParameter(
+            f"no optimizer is named {run.optimizer!r}; known: {', '.join(OPTIMIZERS)}", param_hint="--optimizer"
+        )
+    if run.data != "mnist" and not Path(run.data).is_dir():
+        raise click.BadParameter(f"{run.data!r} is neither mnist nor a folder", param_hint="--data")
+    run.lr = run.lr or OPTIMIZERS[run.optimizer][1]
+    return run
+
+
+def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any]) -> tuple[Run, TrainStep]:
+    step = checkpoint.load(folder, threads=threads)
+    try:
+        saved = json.loads((folder / SETTINGS).read_text())
+        run = Run(**{f.name: saved[f.name] for f in fields(Run)})
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise SaveError(f"{folder} is no run of `einsmith train`: {SETTINGS} is missing or damaged ({e})") from e
+    if run.model != model:
+        raise click.BadParameter(f"{folder} holds a run of {run.model}, not of {model}", param_hint="MODEL")
+    for name, value in chosen.items():
+        if name != "epochs" and value != getattr(run, name):
+            raise click.BadParameter(
+                f"the run in {folder} has {getattr(run, name)!r}; a resumed run keeps its settings",
+                param_hint=f"--{name}",
+            )
+    run.epochs = chosen.get("epochs", run.epochs)
+    if len(run.losses) < step.steps:
+        raise SaveError(f"{folder}: {SETTINGS} does not belong to the saved step {step.steps}")
+    del run.losses[step.steps :]
+    run.history = [h for h in run.history if h["epoch"] <= step.epoch]
+    return run, step
+
+
+def _load(name: str, split: str, say: Callable[[str], None]) -> tuple[np.ndarray, np.ndarray]:
+    x, y = mnist(split, say=say) if name == "mnist" else idx_folder(name, split)
+    if not len(y):
+        raise DataError(f"{name} has no {split} images")
+    return x, y
+
+
+def _writable(target: Path) -> None:
+    """Refuses a place that cannot take the save before hours are spent on it."""
+    if target.exists() and not (target.is_dir() and ((target / SETTINGS).exists() or not any(target.iterdir()))):
+        raise SaveError(f"{target} exists and is no saved run; choose another folder or remove it")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as e:
+        raise SaveError(f"cannot save to {target}: {e.strerror or e}; choose a folder that can be written") from e
+
+
+def _save(run: Run, step: TrainStep, target: Path) -> None:
+    """Settings with the history, weights and state, and the curve, so that a kill at any point leaves a whole save.
+
+    A history that is longer than the saved steps is cut when it is read: it goes first where there is a save already.
+    """
+    from einsmith.cli.curve import draw
+
+    first = not (target / SETTINGS).exists()
+    if not first:
+        _write_settings(run, target)
+    checkpoint.save(step, target)
+    if first:
+        _write_settings(run, target)
+    draw(run.losses, run.history, target / CURVE, f"{run.model}, {run.optimizer}, batch {run.batch}")
+
+
+def _write_settings(run: Run, target: Path) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=target, prefix=f".{SETTINGS}.", delete=False) as f:
+        json.dump(asdict(run), f)
+    os.replace(f.name, target / SETTINGS)
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """A function that tells whether Ctrl-C came. The second one ends the program at once, as ever."""
+    came = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        if came:
+            signal.default_int_handler(number, frame)
+        came = True
+
+    try:
+        old = signal.signal(signal.SIGINT, note)
+    except ValueError:  # not the main thread: nobody can interrupt it so
+        yield lambda: False
+        return
+    try:
+        yield lambda: came
+    finally:
+        signal.signal(signal.SIGINT, old)

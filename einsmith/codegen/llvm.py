@@ -1,0 +1,517 @@
+"""Loop nests to LLVM IR text.
+
+The text needs no pass pipeline: values are in SSA form already, loops are emitted with phis and the test at the bottom,
+vectors as vectors. Integer scalars are folded and shared on the way, so that addresses stay short. The text is written
+directly; building it through objects costs as much as generating the code.
+
+A kernel is `void @name(ptr buffers, ptr scratch, i64 task)`. Buffers may be one memory (updates in place), so nothing
+is marked `noalias`. A bool is i1 in registers and one byte in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.codegen.llvm_jit import resolve
+from einsmith.codegen.llvm_ops import LLVM_ELEM, Ops, Text, constant, lanes_constant, literal, mangle, spell
+from einsmith.errors import CompileError
+from einsmith.loops.nest import Function, If, Loop, Op, Type, Value
+
+_SIZE = {"f32": 4, "f64": 8, "i1": 1, "i8": 1, "i32": 4, "i64": 8, "ptr": 8}
+_SCALAR_INTS = ("i64", "i32")
+_FOLDED = ("add", "sub", "mul", "min", "max", "floordiv", "mod", "neg", "lt", "le", "eq", "ne")
+Number = float | int | bool
+
+
+def emit_module(functions: Sequence[Function], target: Any) -> str:
+    """LLVM IR text of the functions for `target` (cpu, features, triple: each may be "host"; vector_bytes).
+    Their names are distinct.
+
+    Raises CompileError for an instruction that has no form in LLVM.
+    """
+    target = resolve(target)
+    declarations: dict[str, str] = {}
+    fma = not target.triple.startswith(("x86", "i686")) or "+fma" in target.features.split(",")
+    bodies = [_Emitter(f, declarations, fma).run() for f in functions]
+    width = f' "prefer-vector-width"="{target.vector_bytes * 8}"' if target.vector_bytes >= 32 else ""
+    parts = [f'target triple = "{target.triple}"', "", *bodies, *declarations.values(), ""]
+    parts.append(f"attributes #0 = {{ nounwind{width} }}")
+    parts.append("!0 = !{i32 1}")
+    return "\n".join(parts) + "\n"
+
+
+class _Emitter:
+    """Emits one function."""
+
+    def __init__(self, function: Function, declarations: dict[str, str], fma: bool):
+        self.function = function
+        self.text = Text(declarations, fma)
+        self.ops = Ops(self.text)
+        self.operand: dict[int, str] = {}
+        self.literal: dict[int, Number] = {}
+        self.iotas: set[int] = set()
+        self.sums: dict[str, tuple[str, int]] = {}  # operand -> (operand, constant) that it is the sum of
+        self.block = "entry"
+
+    def run(self) -> str:
+        f = self.function
+        for n, buffer in enumerate(f.buffers):
+            at = self.text.emit(f"getelementptr ptr, ptr %buffers, i64 {n}")
+            self.operand[buffer.id] = self.text.emit(f"load ptr, ptr {at}, align 8")
+        self.operand[f.scratch.id] = "%scratch"
+        self.operand[f.task.id] = "%task"
+        self.region(f.body)
+        self.text.do("ret void")
+        head = f'define void @"{f.name}"(ptr %buffers, ptr %scratch, i64 %task) #0 {{\nentry:\n'
+        return head + "\n".join(self.text.lines) + "\n}\n"
+
+    # -- values
+
+    def put(self, value: Value, operand: str, number: Number | None = None) -> None:
+        self.operand[value.id] = operand
+        if number is None:
+            self.literal.pop(value.id, None)
+        else:
+            self.literal[value.id] = number
+
+    def put_int(self, value: Value, number: Number) -> None:
+        self.put(value, literal(number, value.type.elem), number)
+
+    def get(self, value: Value) -> str:
+        return self.operand[value.id]
+
+    def number(self, value: Value | None) -> Number | None:
+        return None if value is None else self.literal.get(value.id)
+
+    def label(self, name: str) -> None:
+        self.text.lines.append(f"{name}:")
+        self.block = name
+
+    # -- regions
+
+    def region(self, block: Sequence[Any]) -> None:
+        for x in block:
+            if isinstance(x, Loop):
+                self.loop(x)
+            elif isinstance(x, If):
+                self.branch(x)
+            else:
+                self.instruction(x)
+
+    def branch(self, x: If) -> None:
+        known = self.number(x.cond)
+        if known is not None:
+            if known:
+                self.region(x.body)
+            return
+        then, end = self.text.fresh("then"), self.text.fresh("end")
+        self.text.do(f"br i1 {self.get(x.cond)}, label %{then}, label %{end}")
+        self.label(then)
+        self.text.enter()
+        self.region(x.body)
+        self.text.leave()
+        self.text.do(f"br label %{end}")
+        self.label(end)
+
+    def loop(self, x: Loop) -> None:
+        lo, hi = self.number(x.lo), self.number(x.hi)
+        trips = None if lo is None or hi is None else max(0, -(-(int(hi) - int(lo)) // x.step))
+        if trips == 0:
+            for out, init in zip(x.results, x.init, strict=True):
+                self.put(out, self.get(init), self.number(init))
+            return
+        if x.unroll > 1 and (trips is None or trips % x.unroll):
+            raise CompileError(f"{self.function.name}: a loop unrolled by {x.unroll} runs {trips} times")
+        if trips == x.unroll:
+            state = [(self.get(v), self.number(v)) for v in x.init]
+            for turn in range(trips):
+                self.put_int(x.var, int(lo or 0) + turn * x.step)
+                state = self.turn(x, state)
+            for out, (operand, number) in zip(x.results, state, strict=True):
+                self.put(out, operand, number)
+            return
+        self.counted(x, trips)
+
+    def turn(self, x: Loop, state: Sequence[tuple[str, Number | None]]) -> list[tuple[str, Number | None]]:
+        """The body once, with its variable set and these carried values; the values it yields."""
+        for carried, (operand, number) in zip(x.carried, state, strict=True):
+            self.put(carried, operand, number)
+        self.region(x.body)
+        return [(self.get(v), self.number(v)) for v in x.next]
+
+    def counted(self, x: Loop, trips: int | None) -> None:
+        """A loop with its test at the bottom, behind a guard unless it is known to run."""
+        text = self.text
+        body, end = text.fresh("loop"), text.fresh("done")
+        lo, hi, before = self.get(x.lo), self.get(x.hi), self.block
+        if trips is None:
+            runs = text.emit(f"icmp slt i64 {lo}, {hi}")
+            text.do(f"br i1 {runs}, label %{body}, label %{end}")
+        else:
+            text.do(f"br label %{body}")
+        self.label(body)
+        text.enter()
+        var = "%" + text.fresh("i")
+        names = ["%" + text.fresh("c") for _ in x.init]
+        phis = len(text.lines)  # the phis are written last, when what comes round is known
+        self.put(x.var, var)
+        state: list[tuple[str, Number | None]] = [(name, None) for name in names]
+        for turn in range(x.unroll):
+            if turn:
+                self.put(x.var, self.plus(var, turn * x.step, "i64"))
+            state = self.turn(x, state)
+        back = self.block
+        following = text.emit(f"add nsw i64 {var}, {x.step * x.unroll}")
+        again = text.emit(f"icmp slt i64 {following}, {hi}")
+        text.do(f"br i1 {again}, label %{body}, label %{end}")
+        text.leave()
+        lines = [f"  {var} = phi i64 [ {lo}, %{before} ], [ {following}, %{back} ]"]
+        for name, init, (operand, _) in zip(names, x.init, state, strict=True):
+            lines.append(f"  {name} = phi {spell(init.type)} [ {self.get(init)}, %{before} ], [ {operand}, %{back} ]")
+        text.lines[phis:phis] = lines
+        self.label(end)
+        for out, init, (operand, _) in zip(x.results, x.init, state, strict=True):
+            if trips is None:
+                pairs = f"[ {self.get(init)}, %{before} ], [ {operand}, %{back} ]"
+                operand = text.emit(f"phi {spell(init.type)} {pairs}")
+            self.put(out, operand)
+
+    # -- instructions
+
+    def instruction(self, op: Op) -> None:
+        special = getattr(self, "do_" + op.name, None)
+        if special is not None:
+            special(op)
+            return
+        assert op.result is not None
+        args = [a for a in op.args if a is not None]
+        t = args[-1].type
+        numbers = [self.number(a) for a in args]
+        if not t.lanes and t.elem in _SCALAR_INTS and op.name in _FOLDED and self.fold(op, args, numbers):
+            return
+        if op.name == "select" and numbers[0] is not None:
+            chosen = args[1] if numbers[0] else args[2]
+            self.put(op.result, self.get(chosen), self.number(chosen))
+            return
+        if t.lanes and op.name in ("lt", "le") and args[0].id in self.iotas and numbers[1] is not None:
+            bound = numbers[1] if op.name == "lt" else numbers[1] + 1
+            if bound >= t.lanes or bound <= 0:
+                self.put(op.result, constant(bound > 0, op.result.type), bound > 0)
+            else:
+                self.put(op.result, lanes_constant([lane < bound for lane in range(t.lanes)], "i1"))
+            return
+        self.put(op.result, self.ops.apply(op.name, t, [self.get(a) for a in args], numbers))
+
+    def fold(self, op: Op, args: Sequence[Value], numbers: Sequence[Number | None]) -> bool:
+        """Integer scalars: constants are computed, x+0, x*1, x//1 vanish, x+c+d becomes x+(c+d)."""
+        result = op.result
+        assert result is not None
+        elem = args[0].type.elem
+        known = [int(n) for n in numbers if n is not None]
+        if len(known) == len(args):
+            value = _compute(op.name, known)
+            if value is not None and (isinstance(value, bool) or -(2**31) <= value < 2**31 or elem == "i64"
+                                      and -(2**63) <= value < 2**63):
+                self.put_int(result, value)
+                return True
+            return False
+        if len(args) != 2 or not known:
+            return False
+        x = self.get(args[0] if numbers[0] is None else args[1])
+        c, on_right = known[0], numbers[1] is not None
+        if op.name == "add" or (op.name == "sub" and on_right):
+            self.put(result, self.plus(x, c if op.name == "add" else -c, elem))
+            return True
+        if op.name == "mul" and c in (0, 1) or op.name in ("floordiv", "mod") and on_right and c == 1:
+            if c == 0 or op.name == "mod":
+                self.put_int(result, 0)
+            else:
+                self.put(result, x)
+            return True
+        if op.name == "mul":
+            self.put(result, self.text.once(f"mul {elem} {x}, {c}"))
+            return True
+        return False
+
+    def plus(self, x: str, c: int, elem: str) -> str:
+        """x + c, with chains of constants summed (integers wrap, so that the order is free)."""
+        base, already = self.sums.get(x, (x, 0))
+        total = already + c
+        half = 2 ** (31 if elem == "i32" else 63)
+        total = (total + half) % (2 * half) - half
+        if total == 0:
+            return base
+        name = self.text.once(f"add {elem} {base}, {total}")
+        self.sums[name] = (base, total)
+        return name
+
+    def do_const(self, op: Op) -> None:
+        assert op.result is not None
+        value = op.attrs[0]
+        self.put(op.result, constant(value, op.result.type), value)
+
+    def do_iota(self, op: Op) -> None:
+        assert op.result is not None
+        t = op.result.type
+        self.put(op.result, lanes_constant(range(t.lanes), t.elem))
+        self.iotas.add(op.result.id)
+
+    def do_splat(self, op: Op) -> None:
+        (x,), result = op.args, op.result
+        assert x is not None and result is not None
+        number = self.number(x)
+        if number is not None:
+            self.put(result, constant(number, result.type), number)
+            return
+        v, s = spell(result.type), spell(x.type)
+        one = self.text.once(f"insertelement {v} poison, {s} {self.get(x)}, i32 0")
+        mask = f"<{result.type.lanes} x i32> zeroinitializer"
+        self.put(result, self.text.once(f"shufflevector {v} {one}, {v} poison, {mask}"))
+
+    def do_cast(self, op: Op) -> None:
+        (x,), result = op.args, op.result
+        assert x is not None and result is not None
+        number, elem = self.number(x), result.type.elem
+        if number is not None and elem in _SCALAR_INTS and x.type.elem in _SCALAR_INTS and abs(number) < 2**31:
+            self.put(result, constant(int(number), result.type), int(number))
+            return
+        if number is None and not x.type.lanes and x.type.elem == "i32" and elem == "i64":
+            self.put(result, self.text.once(f"sext i32 {self.get(x)} to i64"))
+            return
+        self.put(result, self.ops.cast(self.get(x), x.type, elem))
+
+    def do_add(self, op: Op) -> None:
+        self.shared(op)
+
+    def do_sub(self, op: Op) -> None:
+        self.shared(op)
+
+    def do_mul(self, op: Op) -> None:
+        self.shared(op)
+
+    def shared(self, op: Op) -> None:
+        """add, sub, mul: 64-bit scalars are addresses mostly, and are computed once a region."""
+        a, b = op.args
+        assert a is not None and b is not None and op.result is not None
+        numbers = [self.number(a), self.number(b)]
+        if a.type.lanes or a.type.elem not in _SCALAR_INTS:
+            self.put(op.result, self.ops.apply(op.name, a.type, [self.get(a), self.get(b)], numbers))
+            return
+        if self.fold(op, [a, b], numbers):
+            return
+        x, y = self.get(a), self.get(b)
+        (left, c), (right, d) = self.sums.get(x, (x, 0)), self.sums.get(y, (y, 0))
+        if op.name == "add" and (c or d):
+            inner = self.text.once(f"add {a.type.elem} {left}, {right}")
+            self.put(op.result, self.plus(inner, c + d, a.type.elem))
+            return
+        self.put(op.result, self.text.once(f"{op.name} {a.type.elem} {x}, {y}"))
+
+    def do_shuffle(self, op: Op) -> None:
+        a, b = op.args
+        assert a is not None and b is not None and op.result is not None
+        lanes = ", ".join("i32 poison" if n < 0 else f"i32 {n}" for n in op.attrs[0])
+        v = spell(a.type)
+        self.put(op.result, self.text.emit(
+            f"shufflevector {v} {self.get(a)}, {v} {self.get(b)}, <{len(op.attrs[0])} x i32> <{lanes}>"
+        ))
+
+    def do_extract(self, op: Op) -> None:
+        x = op.args[0]
+        assert x is not None and op.result is not None
+        lane = op.args[1] if len(op.args) > 1 else None
+        where = f"{spell(lane.type)} {self.get(lane)}" if lane is not None else f"i32 {op.attrs[0]}"
+        self.put(op.result, self.text.emit(f"extractelement {spell(x.type)} {self.get(x)}, {where}"))
+
+    def do_insert(self, op: Op) -> None:
+        x, value = op.args
+        assert x is not None and value is not None and op.result is not None
+        parts = f"{spell(x.type)} {self.get(x)}, {spell(value.type)} {self.get(value)}, i32 {op.attrs[0]}"
+        self.put(op.result, self.text.emit(f"insertelement {parts}"))
+
+    def do_any(self, op: Op) -> None:
+        (x,) = op.args
+        assert x is not None and op.result is not None
+        name = f"llvm.vector.reduce.or.{mangle(x.type)}"
+        self.put(op.result, self.text.call(name, Type("i1"), [(x.type, self.get(x))]))
+
+    # -- memory
+
+    def at(self, ptr: Value | None, offset: Value | None, elem: str) -> str:
+        assert ptr is not None and offset is not None
+        base = self.get(ptr)
+        if self.number(offset) == 0:
+            return base
+        memory = LLVM_ELEM["i8" if elem == "i1" else elem]
+        return self.text.once(f"getelementptr {memory}, ptr {base}, {spell(offset.type)} {self.get(offset)}")
+
+    def to_memory(self, value: Value) -> tuple[Type, str]:
+        """A value as it stands in memory: bools become bytes."""
+        t = value.type
+        if t.elem != "i1":
+            return t, self.get(value)
+        return Type("i8", t.lanes), self.ops.cast(self.get(value), t, "i8")
+
+    def from_memory(self, result: Value, operand: str) -> None:
+        t = result.type
+        if t.elem == "i1":
+            operand = self.ops.cast(operand, Type("i8", t.lanes), "i1")
+        self.put(result, operand)
+
+    def guarded(self, mask: Value, emit: Any, other: tuple[Type, str] | None) -> str:
+        """`emit()` where the scalar mask holds, else `other`."""
+        then, end, before = self.text.fresh("then"), self.text.fresh("end"), self.block
+        self.text.do(f"br i1 {self.get(mask)}, label %{then}, label %{end}")
+        self.label(then)
+        self.text.enter()
+        value = emit()
+        self.text.leave()
+        self.text.do(f"br label %{end}")
+        self.label(end)
+        if other is None:
+            return ""
+        return self.text.emit(f"phi {spell(other[0])} [ {value}, %{then} ], [ {other[1]}, %{before} ]")
+
+    def do_load(self, op: Op) -> None:
+        ptr, offset, mask, other = op.args
+        result = op.result
+        assert result is not None
+        memory = Type("i8" if result.type.elem == "i1" else result.type.elem, result.type.lanes)
+        allowed = self.number(mask)
+        if other is not None and mask is not None:
+            rest = self.to_memory(other)[1]
+        else:
+            rest = constant(0, memory)
+        if mask is not None and allowed is not None and not allowed:
+            self.from_memory(result, rest)
+            return
+        plain = f"load {spell(memory)}, ptr {{}}, align {_SIZE[memory.elem]}"
+        if mask is None or allowed:
+            loaded = self.text.emit(plain.format(self.at(ptr, offset, memory.elem)))
+        elif not memory.lanes:
+            loaded = self.guarded(
+                mask, lambda: self.text.emit(plain.format(self.at(ptr, offset, memory.elem))), (memory, rest)
+            )
+        else:
+            where = self.at(ptr, offset, memory.elem)
+            loaded = self.memory_call(
+                f"llvm.masked.load.{mangle(memory)}.p0", memory,
+                [("ptr", f"align {_SIZE[memory.elem]} {where}"), (spell(mask.type), self.get(mask)),
+                 (spell(memory), rest)],
+            )
+        self.from_memory(result, loaded)
+
+    def do_store(self, op: Op) -> None:
+        ptr, offset, value, mask = op.args
+        assert value is not None
+        allowed = self.number(mask)
+        if mask is not None and allowed is not None and not allowed:
+            return
+        memory, operand = self.to_memory(value)
+        size = _SIZE[memory.elem]
+
+        def plain() -> str:
+            self.text.do(f"store {spell(memory)} {operand}, ptr {self.at(ptr, offset, memory.elem)}, align {size}")
+            return ""
+
+        if mask is None or allowed:
+            plain()
+        elif not memory.lanes:
+            self.guarded(mask, plain, None)
+        else:
+            self.memory_call(
+                f"llvm.masked.store.{mangle(memory)}.p0", None,
+                [(spell(memory), operand), ("ptr", f"align {size} {self.at(ptr, offset, memory.elem)}"),
+                 (spell(mask.type), self.get(mask))],
+            )
+
+    def memory_call(self, name: str, result: Type | None, args: Sequence[tuple[str, str]]) -> str:
+        back = "void" if result is None else spell(result)
+        if name not in self.text.declarations:
+            self.text.declarations[name] = f"declare {back} @{name}({', '.join(t for t, _ in args)})"
+        call = f"call {back} @{name}({', '.join(f'{t} {a}' for t, a in args)})"
+        if result is not None:
+            return self.text.emit(call)
+        self.text.do(call)
+        return ""
+
+    def do_stream(self, op: Op) -> None:
+        ptr, offset, value = op.args
+        assert value is not None
+        memory, operand = self.to_memory(value)
+        align = _SIZE[memory.elem] * max(1, memory.lanes)
+        where = self.at(ptr, offset, memory.elem)
+        self.text.do(f"store {spell(memory)} {operand}, ptr {where}, align {align}, !nontemporal !0")
+
+    def lanes_at(self, ptr: Value | None, offsets: Value, elem: str) -> str:
+        assert ptr is not None
+        return self.text.emit(
+            f"getelementptr {LLVM_ELEM[elem]}, ptr {self.get(ptr)}, {spell(offsets.type)} {self.get(offsets)}"
+        )
+
+    def do_gather(self, op: Op) -> None:
+        ptr, offsets, mask = op.args
+        result = op.result
+        assert offsets is not None and result is not None
+        if not offsets.type.lanes:
+            self.do_load(Op("load", (ptr, offsets, mask, None), result))
+            return
+        memory = Type("i8" if result.type.elem == "i1" else result.type.elem, result.type.lanes)
+        pointers = Type("ptr", memory.lanes)
+        allowed = self.get(mask) if mask is not None else constant(True, Type("i1", memory.lanes))
+        where = self.lanes_at(ptr, offsets, memory.elem)
+        loaded = self.memory_call(
+            f"llvm.masked.gather.{mangle(memory)}.{mangle(pointers)}", memory,
+            [(spell(pointers), f"align {_SIZE[memory.elem]} {where}"), (f"<{memory.lanes} x i1>", allowed),
+             (spell(memory), constant(0, memory))],
+        )
+        self.from_memory(result, loaded)
+
+    def do_scatter(self, op: Op) -> None:
+        ptr, offsets, value, mask = op.args
+        assert offsets is not None and value is not None
+        if not offsets.type.lanes:
+            self.do_store(Op("store", (ptr, offsets, value, mask), None))
+            return
+        memory, operand = self.to_memory(value)
+        pointers = Type("ptr", memory.lanes)
+        allowed = self.get(mask) if mask is not None else constant(True, Type("i1", memory.lanes))
+        where = self.lanes_at(ptr, offsets, memory.elem)
+        self.memory_call(
+            f"llvm.masked.scatter.{mangle(memory)}.{mangle(pointers)}", None,
+            [(spell(memory), operand), (spell(pointers), f"align {_SIZE[memory.elem]} {where}"),
+             (f"<{memory.lanes} x i1>", allowed)],
+        )
+
+    def do_prefetch(self, op: Op) -> None:
+        where = self.at(op.args[0], op.args[1], op.attrs[0])
+        self.memory_call(
+            "llvm.prefetch.p0", None, [("ptr", where), ("i32", "0"), ("i32", "3"), ("i32", "1")]
+        )
+
+    def do_address(self, op: Op) -> None:
+        assert op.args[0] is not None and op.result is not None
+        where = f"getelementptr i8, ptr {self.get(op.args[0])}, i64 {op.attrs[0]}"
+        self.put(op.result, self.text.once(where))
+
+    def do_advance(self, op: Op) -> None:
+        assert op.result is not None
+        self.put(op.result, self.at(op.args[0], op.args[1], op.attrs[0]))
+
+    def do_barrier(self, op: Op) -> None:
+        self.text.do('call void asm sideeffect "", "~{memory}"()')
+
+
+def _compute(name: str, args: Sequence[int]) -> int | bool | None:
+    """An integer instruction on constants, as Python defines it; None where it is left to run time."""
+    a, b = args[0], args[1] if len(args) > 1 else 0
+    if name in ("floordiv", "mod") and b == 0:
+        return 0
+    table: dict[str, Any] = {
+        "add": a + b, "sub": a - b, "mul": a * b, "min": min(a, b), "max": max(a, b), "neg": -a,
+        "lt": a < b, "le": a <= b, "eq": a == b, "ne": a != b,
+    }
+    if name == "floordiv":
+        return a // b
+    return a % b if name == "mod" else table.get(name)

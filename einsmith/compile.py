@@ -1,0 +1,277 @@
+"""The driver: from a graph to a program, the whole pipeline on one screen."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from einsmith import knobs
+from einsmith.codegen import native
+from einsmith.errors import IndexOutOfRange
+from einsmith.expr.kernel import Kernel
+from einsmith.expr.nodes import Graph, Item, Leaf, Tensor, size
+from einsmith.expr.printer import show
+from einsmith.expr.verify import verify_graph
+from einsmith.kernels import autoconfig
+from einsmith.passes.checks import index_checks
+from einsmith.passes.fuse import Call, Plan, fuse
+from einsmith.passes.inline import inline, simplify_graph
+from einsmith.passes.memory import arena
+from einsmith.passes.views import storage
+from einsmith.runtime import buffers
+from einsmith.runtime.program import CheckFinite, CheckZero, Program, RunLaunch
+from einsmith.target.facts import Target
+
+PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
+    ("simplify", simplify_graph),
+    ("inline", inline),
+    ("simplify", simplify_graph),
+)
+"""Graph to graph, in order; fusion, memory and code generation follow in `Executable`."""
+
+FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
+
+
+def run_passes(graph: Graph) -> Graph:
+    """The graph after every pass; verified before and after each at EINSMITH_DEBUG=6, where it is printed too."""
+    debug = knobs.debug()
+    for name, f in PASSES:
+        start = time.perf_counter()
+        graph = f(graph)
+        if debug >= 6:
+            verify_graph(graph)
+            print(f"--- {name}: {(time.perf_counter() - start) * 1e3:.1f} ms\n{show(graph)}", file=sys.stderr)
+    return graph
+
+
+@dataclass(frozen=True)
+class NativeKernel:
+    """Machine code of a kernel: (address, tasks) of each launch, bytes of scratch a thread and of shared workspace."""
+
+    launches: tuple[tuple[int, int], ...]
+    scratch: int
+    workspace: int
+    pattern: str
+    config: str
+    seconds: float  # predicted
+
+
+_NATIVE: dict[tuple[Kernel, Target], NativeKernel] = {}
+
+
+def compile_kernels(kernels: Sequence[Kernel], target: Target) -> list[NativeKernel]:
+    """Machine code for each kernel, from memory, from disk, or made now."""
+    missing = [k for k in dict.fromkeys(kernels) if (k, target) not in _NATIVE]
+    entries = native.compile_many([(k.digest, partial(_lower, k, target)) for k in missing], target)
+    for k, entry in zip(missing, entries, strict=True):
+        meta = entry.metadata
+        launches = tuple((entry.addresses[name], tasks) for name, tasks in meta["launches"])
+        _NATIVE[k, target] = NativeKernel(
+            launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"]
+        )
+    return [_NATIVE[k, target] for k in kernels]
+
+
+def _lower(kernel: Kernel, target: Target):
+    """(functions, metadata) of a kernel that is in no cache."""
+    choice = autoconfig.choose(kernel, target)
+    lowered = choice.pattern.lower(kernel, choice.config, target)
+    meta = {
+        "launches": [(launch.function.name, launch.tasks) for launch in lowered.launches],
+        "scratch": max((launch.function.scratch_bytes for launch in lowered.launches), default=0),
+        "workspace": lowered.workspace,
+        "pattern": choice.pattern.name,
+        "config": str(choice.config),
+        "seconds": choice.cost.seconds,
+    }
+    return [launch.function for launch in lowered.launches], meta
+
+
+class Executable:
+    """A graph compiled for this machine, with the memory it runs in.
+
+    bind: arrays that live as long as the executable and hold leaves' values (parameters, state, constants); updates are
+    stored into them. The other inputs are passed to each call, in the graph's order, as C-contiguous arrays of the
+    leaf's shape and type. `finite`: a tensor whose first element must be finite before anything is stored into a leaf.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        bind: Mapping[Leaf, np.ndarray],
+        threads: int,
+        finite: Tensor | None = None,
+        target: Target | None = None,
+    ):
+        start = time.perf_counter()
+        self.threads = threads
+        self.target = target or native.host_target()
+        if finite is not None:
+            index = graph.outputs.index(finite)
+        graph = Graph(graph.inputs, graph.outputs, graph.updates, index_checks(graph.roots))
+        graph = run_passes(graph)
+        finite = graph.outputs[index] if finite is not None else None
+        self.plan: Plan = fuse(graph, finite)
+        self.graph = self.plan.graph
+        middle = time.perf_counter()
+        self.kernels = compile_kernels([c.kernel for c in self.plan.calls], self.target)
+        self._bind = dict(bind)
+        self._inputs = [x for x in graph.inputs if x not in self._bind]
+        self._lock = threading.Lock()
+        self._build(finite)
+        self.compile_seconds = time.perf_counter() - start
+        if knobs.debug() >= 1:
+            print(
+                f"einsmith: {len(self.plan.calls)} kernels, passes {(middle - start) * 1e3:.0f} ms, "
+                f"code {(time.perf_counter() - middle) * 1e3:.0f} ms, arena {self.arena.nbytes / 2**20:.2f} MiB",
+                file=sys.stderr,
+            )
+        if knobs.debug() >= 2:
+            print(self.describe(), file=sys.stderr)
+
+    def _build(self, finite: Tensor | None) -> None:
+        plan, graph = self.plan, self.graph
+        outputs = [storage(t) for t in graph.outputs]
+        fresh = [t for t in dict.fromkeys(outputs) if not isinstance(t, Leaf) and t not in plan.home]
+        outside = {*graph.inputs, *self._bind, *fresh}
+        extra = {i: k.workspace for i, k in enumerate(self.kernels)}
+        offsets, nbytes = arena(plan, outside, extra)
+        self.arena = buffers.empty((max(nbytes, 64),), np.uint8)
+        base = self.arena.ctypes.data
+        self._fresh = fresh
+        index = {t: i for i, t in enumerate(fresh)}
+        inputs = {t: i for i, t in enumerate(self._inputs)}
+        spare = buffers.empty((64,), np.uint8)
+        self._keep = spare
+        in_slots: list[list[tuple[int, int]]] = [[] for _ in self._inputs]
+        out_slots: list[list[tuple[int, int]]] = [[] for _ in fresh]
+
+        def pointer(t: Tensor, at: tuple[int, int]) -> int:
+            s = storage(t)
+            s = plan.home.get(s, s)
+            if s in self._bind:
+                return _address(self._bind[s])  # type: ignore[index]
+            if s in inputs:
+                in_slots[inputs[s]].append(at)
+                return spare.ctypes.data
+            if s in index:
+                out_slots[index[s]].append(at)
+                return spare.ctypes.data
+            return base + offsets[s]
+
+        steps: list[RunLaunch | CheckZero | CheckFinite] = []
+        self._call_steps: list[range] = []
+        after: dict[int, list[tuple[Tensor, int]]] = {}
+        self._messages: dict[int, str] = {}
+        for code, (call, t, message) in enumerate(plan.checks, start=FINITE + 1):
+            after.setdefault(call, []).append((t, code))
+            self._messages[code] = message
+        gate = self._call_of(finite)
+        for i, (call, kernel) in enumerate(zip(plan.calls, self.kernels, strict=True)):
+            first = len(steps)
+            for address, tasks in kernel.launches:
+                n = len(steps)
+                pointers = [pointer(t, (n, b)) for b, t in enumerate(call.tensors)]
+                pointers.append(base + offsets[i] if kernel.workspace else spare.ctypes.data)
+                steps.append(RunLaunch(address, tasks, pointers))
+            self._call_steps.append(range(first, len(steps)))
+            for t, code in after.get(i, ()):
+                n = len(steps)
+                steps.append(CheckZero(pointer(t, (n, 0)), code))
+            if gate == i and finite is not None:
+                n = len(steps)
+                steps.append(CheckFinite(pointer(finite, (n, 0)), finite.dtype.name, FINITE))
+        self._steps = steps
+        self._scratch = max((k.scratch for k in self.kernels), default=0)
+        self.program = Program(steps, self.threads, self._scratch)
+        slots = self.program.slots
+        self._in_slots = [np.array([slots[s] for s in at], np.intp) for at in in_slots]
+        self._out_slots = [np.array([slots[s] for s in at], np.intp) for at in out_slots]
+
+    def _call_of(self, t: Tensor | None) -> int | None:
+        if t is None:
+            return None
+        node = storage(t)
+        node = node.node if isinstance(node, Item) else node
+        for i, call in enumerate(self.plan.calls):
+            if node in call.nodes:
+                return i
+        return None
+
+    def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
+        """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
+        with self._lock:
+            table = self.program.table
+            for at, array in zip(self._in_slots, inputs, strict=True):
+                if at.size:
+                    table[at] = _address(array)
+            arrays = [buffers.empty(t.shape, t.dtype.numpy) for t in self._fresh]
+            for at, array in zip(self._out_slots, arrays, strict=True):
+                if at.size:
+                    table[at] = _address(array)
+            status = self.program.run()
+        if status > FINITE:
+            raise IndexOutOfRange(self._messages[status])
+        return status, self._collect(inputs, arrays)
+
+    def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray]) -> list[np.ndarray]:
+        made = dict(zip(self._fresh, arrays, strict=True))
+        given = dict(zip(self._inputs, inputs, strict=True))
+        out: list[np.ndarray] = []
+        used: set[Tensor] = set()
+        for t in self.graph.outputs:
+            s = storage(t)
+            if s in made:
+                array = made[s].copy() if s in used else made[s]
+            else:
+                home = self.plan.home.get(s, s)
+                array = (self._bind[home] if home in self._bind else given[home]).copy()  # type: ignore[index]
+            used.add(s)
+            out.append(array.reshape(t.shape))
+        return out
+
+    # -- for people
+
+    def describe(self) -> str:
+        """One line a kernel: its pattern, configuration, tasks, predicted time and formula."""
+        lines = [f"{len(self.plan.calls)} kernels, arena {self.arena.nbytes / 2**20:.2f} MiB, {self.threads} threads"]
+        for i, (call, kernel) in enumerate(zip(self.plan.calls, self.kernels, strict=True)):
+            tasks = "+".join(str(n) for _, n in kernel.launches)
+            lines.append(
+                f"{i:3d}  {kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
+                f"{label(call)}  [{kernel.config}]"
+            )
+        return "\n".join(lines)
+
+    def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:
+        """Median seconds of each kernel inside whole runs, whose changes to bound memory are taken back."""
+        saved = [(a, a.copy()) for a in self._bind.values()]
+        try:
+            self(inputs)
+            times = np.array([self.program.run_timed()[1] for _ in range(repeats)])
+        finally:
+            for a, old in saved:
+                a[...] = old
+        return [float(np.median(times[:, list(at)].sum(1))) for at in self._call_steps]
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def label(call: Call) -> str:
+    """A kernel's root in the words of the formula language, with the shapes it makes."""
+    t = call.kernel.root
+    part = t.parts[0]
+    body = getattr(part, "body", None)
+    combiner = getattr(body, "combiner", None)
+    kind = f"{combiner}{list(body.extents)}" if combiner else ("scatter" if t.is_scatter else "pointwise")  # type: ignore[union-attr]
+    more = f" +{len(call.nodes) - 1}" if len(call.nodes) > 1 else ""
+    pieces = f" {len(t.parts)} pieces" if len(t.parts) > 1 else ""
+    return f"{kind} -> {'x'.join(map(str, t.shape)) or 'scalar'}{pieces}{more} ({size(t.shape)} elements)"

@@ -1,0 +1,43 @@
+"""Reading idx files, the format of MNIST and its kin: a big-endian header, then unsigned bytes."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from einsmith.errors import DataError
+
+_GZIP = b"\x1f\x8b"
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, unpacked where it is gzip, whatever its name. Raises DataError."""
+    try:
+        content = path.read_bytes()
+    except OSError as e:
+        raise DataError(f"cannot read {path}: {e.strerror or e}") from e
+    return unpack(content, str(path))
+
+
+def unpack(content: bytes, name: str) -> bytes:
+    """`content` itself, or what it unpacks to where it is gzip. Raises DataError, naming `name`."""
+    if not content.startswith(_GZIP):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as e:
+        raise DataError(f"{name} is damaged: {e}") from e
+
+
+def parse(content: bytes, rank: int, name: str) -> np.ndarray:
+    """The array of an idx file of unsigned bytes with `rank` dimensions (a read-only view). Raises DataError."""
+    if len(content) < 4 + 4 * rank or content[:4] != bytes([0, 0, 8, rank]):
+        raise DataError(f"{name} is not an idx file of unsigned bytes with {rank} dimension{'s' if rank > 1 else ''}")
+    shape = tuple(int.from_bytes(content[4 + 4 * k : 8 + 4 * k], "big") for k in range(rank))
+    want = 4 + 4 * rank + int(np.prod(shape, dtype=object))
+    if len(content) != want:
+        raise DataError(f"{name} has {len(content)} bytes where its header, shape {shape}, asks for {want}")
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)

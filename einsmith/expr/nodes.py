@@ -1,0 +1,391 @@
+"""The IR: expressions, reductions, templates, tensors, graphs. The grammar is in DESIGN section 1.
+
+Every node is frozen and interned: equal nodes are one object, compared by identity. `digest` names a node's structure
+the same way in every process; it orders operands and keys caches.
+
+Axes of a template are numbered: the output's axes first, `0 .. rank-1`, then the reduction's, `rank .. rank+r-1`.
+Within a piece, output axis `d` runs over `piece.extents[d]` and stands for output position `offset[d] + step[d]*axis`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import weakref
+from collections.abc import Iterable, Iterator
+from itertools import count
+from math import prod
+from typing import Any, ClassVar, Union
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.errors import VerifyError
+from einsmith.expr.functions import COMBINERS, FUNCTIONS
+
+_TABLE: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
+
+
+def _encode(value: Any) -> bytes:
+    """A field's bytes for the digest: equal in every process for equal structure."""
+    if isinstance(value, Node):
+        return value.digest
+    if isinstance(value, tuple):
+        return b"(" + b",".join(_encode(v) for v in value) + b")"
+    if isinstance(value, DType):
+        return value.name.encode()
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    return repr(value).encode()
+
+
+def _key(value: Any) -> Any:
+    """A field as part of the interning key. Floats by their bits (0.0 is not -0.0, NaN is itself); True is not 1."""
+    if isinstance(value, tuple):
+        return tuple(_key(v) for v in value)
+    if isinstance(value, (float, bool)):
+        return (type(value), _encode(value))
+    return value
+
+
+class Node:
+    """Base of all interned nodes. Subclasses list their fields; `_derive` computes what follows from them."""
+
+    __slots__ = ("digest", "__weakref__")
+    fields: ClassVar[tuple[str, ...]] = ()
+    digest: bytes
+
+    def __new__(cls, *values: Any):
+        key = (cls, *map(_key, values))
+        node = _TABLE.get(key)
+        if node is None:
+            if len(values) != len(cls.fields):
+                raise TypeError(f"{cls.__name__} takes {', '.join(cls.fields)}")
+            node = object.__new__(cls)
+            for name, value in zip(cls.fields, values, strict=True):
+                object.__setattr__(node, name, value)
+            code = hashlib.blake2b(cls.__name__.encode(), digest_size=16)
+            for value in values:
+                code.update(b"|" + _encode(value))
+            object.__setattr__(node, "digest", code.digest())
+            node._derive()
+            _TABLE[key] = node
+        return node
+
+    def _derive(self) -> None:
+        pass
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen")
+
+    def __reduce__(self):
+        return type(self), tuple(getattr(self, f) for f in self.fields)
+
+    def __repr__(self) -> str:
+        from einsmith.expr.printer import show
+
+        return show(self)
+
+
+# ---------------------------------------------------------------------------------------------------- expressions
+
+
+class Const(Node):
+    """A literal: a Python float, int or bool according to `dtype`."""
+
+    __slots__ = ("value", "dtype")
+    fields = ("value", "dtype")
+    value: float | int | bool
+    dtype: DType
+
+    def __new__(cls, value, dtype: DType):
+        return super().__new__(cls, {"f": float, "i": int, "b": bool}[dtype.kind](value), dtype)
+
+    args = ()
+
+
+class Axis(Node):
+    """The iteration variable at `position` of the enclosing piece, an i32 value."""
+
+    __slots__ = ("position",)
+    fields = ("position",)
+    position: int
+    dtype = dt.i32
+    args = ()
+
+
+class Read(Node):
+    """Element `index` of the template's argument `slot`. `index` are integer expressions, one a dimension."""
+
+    __slots__ = ("slot", "index", "dtype")
+    fields = ("slot", "index", "dtype")
+    slot: int
+    index: tuple[Expr, ...]
+    dtype: DType
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        return self.index
+
+
+class Apply(Node):
+    """A scalar function of expressions. Build it with `apply`, which checks types and finds the result's."""
+
+    __slots__ = ("fn", "args", "dtype")
+    fields = ("fn", "args", "dtype")
+    fn: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+
+Expr = Union[Const, Axis, Read, Apply]
+
+
+def apply(fn: str, *args: Expr) -> Apply:
+    """`fn(*args)`; raises DtypeError where the argument types do not fit. No conversions are inserted."""
+    spec = FUNCTIONS[fn]
+    if len(args) != spec.arity:
+        raise TypeError(f"{fn} takes {spec.arity} arguments")
+    return Apply(fn, tuple(args), spec.rule(*(a.dtype for a in args)))
+
+
+def cast(x: Expr, dtype: DType) -> Expr:
+    """`x` converted to `dtype` (itself where it has that type). Floats go to integers towards zero; to bool by != 0."""
+    if x.dtype is dtype:
+        return x
+    if isinstance(x, Const):
+        return Const(x.value, dtype)
+    return Apply("cast", (x,), dtype)
+
+
+class Reduce(Node):
+    """`combiner` over the box of axes `rank .. rank+len(extents)-1`, of each of `bodies` in one sweep.
+
+    Empty boxes give 0 for sum, 1 for prod, and are refused for the others.
+    """
+
+    __slots__ = ("combiner", "extents", "bodies")
+    fields = ("combiner", "extents", "bodies")
+    combiner: str
+    extents: tuple[int, ...]
+    bodies: tuple[Expr, ...]
+
+    def _derive(self) -> None:
+        if self.combiner not in COMBINERS:
+            raise VerifyError(f"unknown combiner {self.combiner}")
+        if self.combiner.startswith("arg") and len(self.bodies) != 1:
+            raise VerifyError(f"{self.combiner} takes one body")
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        if self.combiner.startswith("arg"):
+            return (self.bodies[0].dtype, dt.i32)
+        return tuple(b.dtype for b in self.bodies)
+
+
+class Piece(Node):
+    """`out[offset + step*i] = body(i)` for i in the box `extents`."""
+
+    __slots__ = ("offset", "step", "extents", "body")
+    fields = ("offset", "step", "extents", "body")
+    offset: tuple[int, ...]
+    step: tuple[int, ...]
+    extents: tuple[int, ...]
+    body: Expr | Reduce
+
+    @property
+    def domain(self) -> tuple[int, ...]:
+        """Extents of all axes: the output's, then the reduction's."""
+        return self.extents + (self.body.extents if isinstance(self.body, Reduce) else ())
+
+    @property
+    def bodies(self) -> tuple[Expr, ...]:
+        return self.body.bodies if isinstance(self.body, Reduce) else (self.body,)
+
+
+class Scatter(Node):
+    """`out[index(i)] += body(i)` for i in the box `extents`, in row-major order, from an output of zeros."""
+
+    __slots__ = ("extents", "index", "body")
+    fields = ("extents", "index", "body")
+    extents: tuple[int, ...]
+    index: tuple[Expr, ...]
+    body: Expr
+
+    @property
+    def domain(self) -> tuple[int, ...]:
+        return self.extents
+
+    @property
+    def bodies(self) -> tuple[Expr, ...]:
+        return (*self.index, self.body)
+
+
+class Template(Node):
+    """A closed operator: output shape, argument types ((dtype, shape) each), and pieces or one Scatter.
+
+    `dtypes` are the results' types: one, or several where the body is a tuple-valued Reduce.
+    """
+
+    __slots__ = ("shape", "params", "parts", "dtypes", "_memo")
+    fields = ("shape", "params", "parts")
+    shape: tuple[int, ...]
+    params: tuple[tuple[DType, tuple[int, ...]], ...]
+    parts: tuple[Piece, ...] | tuple[Scatter]
+    dtypes: tuple[DType, ...]
+
+    def _derive(self) -> None:
+        found = set()
+        for part in self.parts:
+            body = part.body
+            found.add(body.dtypes if isinstance(body, Reduce) else (body.dtype,))
+        if len(found) != 1:
+            raise VerifyError("the pieces of a template have one result type")
+        self._set("dtypes", found.pop())
+        self._set("_memo", {})
+
+    @property
+    def is_scatter(self) -> bool:
+        return isinstance(self.parts[0], Scatter)
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def memo(self, name: str, compute):
+        """`compute(self)`, once per template and name: analyses are shared by every use of an operator."""
+        if name not in self._memo:
+            self._memo[name] = compute(self)
+        return self._memo[name]
+
+
+def template(shape: Iterable[int], params, body: Expr | Reduce) -> Template:
+    """The template with one piece that covers the whole output."""
+    shape = tuple(shape)
+    return Template(shape, tuple(params), (Piece((0,) * len(shape), (1,) * len(shape), shape, body),))
+
+
+# -------------------------------------------------------------------------------------------------------- tensors
+
+_LEAF_IDS = count()
+
+
+class Leaf(Node):
+    """An input of a graph: a unique id, a shape, a type. Make one with `leaf`."""
+
+    __slots__ = ("id", "shape", "dtype")
+    fields = ("id", "shape", "dtype")
+    id: int
+    shape: tuple[int, ...]
+    dtype: DType
+    args = ()
+
+
+def leaf(shape: Iterable[int], dtype: DType) -> Leaf:
+    return Leaf(next(_LEAF_IDS), tuple(int(n) for n in shape), dtype)
+
+
+class Compute(Node):
+    """A template applied to tensors. With several results it is not itself a tensor: take `Item`s of it."""
+
+    __slots__ = ("template", "args")
+    fields = ("template", "args")
+    template: Template
+    args: tuple[Tensor, ...]
+
+    def _derive(self) -> None:
+        params = self.template.params
+        if len(params) != len(self.args) or any(
+            a.dtype is not d or a.shape != s for a, (d, s) in zip(self.args, params, strict=True)
+        ):
+            raise VerifyError(
+                f"arguments {[(a.dtype.name, a.shape) for a in self.args]} do not fit the template's "
+                f"{[(d.name, s) for d, s in params]}"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.template.shape
+
+    @property
+    def dtype(self) -> DType:
+        if len(self.template.dtypes) != 1:
+            raise VerifyError("a node of several results has no one type; take an Item")
+        return self.template.dtypes[0]
+
+
+class Item(Node):
+    """Result `member` of a Compute of several results (or, once they are built, of a Recurrence)."""
+
+    __slots__ = ("node", "member")
+    fields = ("node", "member")
+    node: Compute
+    member: int
+
+    @property
+    def args(self) -> tuple[Compute]:
+        return (self.node,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.node.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.node.template.dtypes[self.member]
+
+
+Tensor = Union[Leaf, Compute, Item]
+
+
+class Graph(Node):
+    """Inputs, outputs, and updates: pairs (leaf, tensor), the tensor's value being stored into the leaf's buffer after
+    every read of the old value. `checks` are (tensor, message) pairs evaluated before anything else: a 0-d i32 count of
+    violations, which must be 0, otherwise nothing is changed and IndexOutOfRange carries the message."""
+
+    __slots__ = ("inputs", "outputs", "updates", "checks")
+    fields = ("inputs", "outputs", "updates", "checks")
+    inputs: tuple[Leaf, ...]
+    outputs: tuple[Tensor, ...]
+    updates: tuple[tuple[Leaf, Tensor], ...]
+    checks: tuple[tuple[Tensor, str], ...]
+
+    @property
+    def roots(self) -> tuple[Tensor, ...]:
+        return (*(t for t, _ in self.checks), *self.outputs, *(t for _, t in self.updates))
+
+
+# ------------------------------------------------------------------------------------------------------ traversal
+
+
+def postorder(roots: Iterable[Node]) -> Iterator[Any]:
+    """Every node below `roots` (through `.args`), each once, arguments before users, without recursion."""
+    seen: set[Node] = set()
+    for root in roots:
+        if root in seen:
+            continue
+        stack: list[tuple[Any, int]] = [(root, 0)]
+        while stack:
+            node, i = stack.pop()
+            if i == 0 and node in seen:
+                continue
+            args = node.args
+            while i < len(args) and args[i] in seen:
+                i += 1
+            if i < len(args):
+                stack.append((node, i + 1))
+                stack.append((args[i], 0))
+            elif node not in seen:
+                seen.add(node)
+                yield node
+
+
+def reads(x: Expr) -> list[Read]:
+    """Every Read inside an expression, each once, in evaluation order."""
+    return [e for e in postorder([x]) if isinstance(e, Read)]
+
+
+def size(shape: Iterable[int]) -> int:
+    return prod(shape)

@@ -1,0 +1,243 @@
+"""Nodes as text, the same in every process: expressions in the syntax of the formula language."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einsmith.dtypes import DType
+from einsmith.expr.functions import FUNCTIONS
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Item,
+    Leaf,
+    Node,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    postorder,
+)
+
+_ATOM = 9  # binds tighter than every operator
+_COMPARE = 4
+_SPELL_OUT = 400  # above this many tokens as a tree, shared subexpressions are printed once, by name
+
+
+def show(node: Any, axes: Sequence[str] | None = None, slots: Sequence[str] | None = None) -> str:
+    """Any node as text. `axes` names axis positions (else i0, i1, ... and, inside a template, r0, r1, ... for the
+    reduction's); `slots` names arguments (else x0, x1, ...)."""
+    if isinstance(node, (Const, Axis, Read, Apply)):
+        return _with_names([node], axes, slots)[0]
+    if isinstance(node, Reduce):
+        return _reduce(node, None, axes, slots)
+    if isinstance(node, Piece):
+        return _piece(node, "out", axes, slots)
+    if isinstance(node, Scatter):
+        return _scatter(node, "out", axes, slots)
+    if isinstance(node, Template):
+        return _template(node, axes, slots)
+    if isinstance(node, Leaf):
+        return f"Leaf({node.id}, {_type(node.dtype, node.shape)})"
+    if isinstance(node, Compute):
+        return f"Compute({_results(node.template)} of {len(node.args)} arguments, {node.digest.hex()[:8]})"
+    if isinstance(node, Item):
+        return f"Item({show(node.node)}, {node.member})"
+    if isinstance(node, Graph):
+        return show_graph(node)
+    return _plain(node)
+
+
+def _plain(value: Any) -> str:
+    """Class(field, ...) for the nodes that have no syntax of their own."""
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_plain, value)) + ("," if len(value) == 1 else "") + ")"
+    if isinstance(value, Node):
+        if type(value).__name__ in _SYNTAX:
+            return show(value)
+        return f"{type(value).__name__}({', '.join(_plain(getattr(value, f)) for f in value.fields)})"
+    return repr(value)
+
+
+_SYNTAX = {c.__name__ for c in (Const, Axis, Read, Apply, Reduce, Piece, Scatter, Template, Leaf, Compute, Item, Graph)}
+
+
+# ---------------------------------------------------------------------------------------------------- expressions
+
+
+def _constant(x: Const) -> str:
+    return repr(x.value)
+
+
+def _precedence(x: Expr) -> int:
+    if isinstance(x, Const):
+        return FUNCTIONS["neg"].precedence if _constant(x).startswith("-") else _ATOM
+    if isinstance(x, Apply) and FUNCTIONS[x.fn].symbol:
+        return FUNCTIONS[x.fn].precedence
+    return _ATOM
+
+
+def _pieces(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str]) -> list[Any]:
+    """The text of one node as strings and (argument, least precedence that needs no parentheses) pairs."""
+    if isinstance(x, Const):
+        return [_constant(x)]
+    if isinstance(x, Axis):
+        return [axis(x.position)]
+    if isinstance(x, Read):
+        out: list[Any] = [slot(x.slot), "["]
+        for n, i in enumerate(x.index):
+            out += [", " if n else "", (i, 0)]
+        return [*out, "]"]
+    spec = FUNCTIONS[x.fn]
+    p = spec.precedence
+    if spec.symbol is None:
+        out = [x.dtype.name if x.fn == "cast" else x.fn, "("]
+        for n, a in enumerate(x.args):
+            out += [", " if n else "", (a, 0)]
+        return [*out, ")"]
+    if spec.arity == 1:
+        return [spec.symbol + (" " if spec.symbol.isalpha() else ""), (x.args[0], p)]
+    left, right = (p + 1, p) if x.fn == "pow" else (p + 1, p + 1) if p == _COMPARE else (p, p + 1)
+    tight = p > FUNCTIONS["add"].precedence
+    return [(x.args[0], left), spec.symbol if tight else f" {spec.symbol} ", (x.args[1], right)]
+
+
+def _text(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str], names: dict[Expr, str]) -> str:
+    out: list[str] = []
+    stack: list[Any] = list(reversed(_pieces(x, axis, slot)))
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            out.append(item)
+            continue
+        e, least = item
+        if e in names:
+            out.append(names[e])
+            continue
+        parts = _pieces(e, axis, slot)
+        if _precedence(e) < least:
+            parts = ["(", *parts, ")"]
+        stack.extend(reversed(parts))
+    return "".join(out)
+
+
+def _with_names(
+    roots: Sequence[Expr], axes: Sequence[str] | None, slots: Sequence[str] | None, rank: int | None = None
+) -> list[str]:
+    """The roots' texts; where they share so much that they would explode, `where t0 = ...` is appended to the last."""
+
+    def axis(n: int) -> str:
+        if axes is not None and n < len(axes):
+            return axes[n]
+        return f"i{n}" if rank is None or n < rank else f"r{n - rank}"
+
+    def slot(n: int) -> str:
+        return slots[n] if slots is not None and n < len(slots) else f"x{n}"
+
+    order = list(postorder(roots))
+    size: dict[Expr, int] = {}
+    uses: Counter[Expr] = Counter()
+    for e in order:
+        size[e] = 1 + sum(size[a] for a in e.args)
+        uses.update(e.args)
+    names: dict[Expr, str] = {}
+    tail: list[str] = []
+    if sum(size[r] for r in roots) > _SPELL_OUT:
+        for e in order:
+            if uses[e] > 1 and e.args and len(e.args) + size[e] > 4:
+                tail.append(f"t{len(names)} = {_text(e, axis, slot, names)}")
+                names[e] = f"t{len(names)}"
+    out = [names[r] if r in names else _text(r, axis, slot, names) for r in roots]
+    if tail:
+        out[-1] += " where " + "; ".join(tail)
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------ templates
+
+
+def _type(dtype: DType, shape: tuple[int, ...]) -> str:
+    return f"{dtype.name}[{', '.join(map(str, shape))}]"
+
+
+def _results(t: Template) -> str:
+    return ", ".join(_type(d, t.shape) for d in t.dtypes)
+
+
+def _axis_names(rank: int, n: int, axes: Sequence[str] | None) -> list[str]:
+    given = list(axes or ())[:n]
+    return given + [f"i{d}" if d < rank else f"r{d - rank}" for d in range(len(given), n)]
+
+
+def _reduce(r: Reduce, rank: int | None, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
+    if rank is None:
+        return f"{r.combiner}[{', '.join(map(str, r.extents))}]({'; '.join(_with_names(r.bodies, axes, slots))})"
+    names = _axis_names(rank, rank + len(r.extents), axes)[rank:]
+    return f"{r.combiner}[{', '.join(names)}]({'; '.join(_with_names(r.bodies, axes, slots, rank))})"
+
+
+def _extents(names: Sequence[str], extents: Sequence[int]) -> str:
+    return "  # " + ", ".join(f"{a} < {n}" for a, n in zip(names, extents, strict=True)) if names else ""
+
+
+def _piece(p: Piece, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
+    rank = len(p.extents)
+    names = _axis_names(rank, len(p.domain), axes)
+    left = []
+    for a, offset, step in zip(names[:rank], p.offset, p.step, strict=True):
+        left.append((a if step == 1 else f"{step}*{a}") + (f" + {offset}" if offset else ""))
+    if isinstance(p.body, Reduce):
+        right = _reduce(p.body, rank, axes, slots)
+    else:
+        right = _with_names([p.body], axes, slots, rank)[0]
+    return f"{name}[{', '.join(left)}] = {right}{_extents(names, p.domain)}"
+
+
+def _scatter(s: Scatter, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
+    names = _axis_names(len(s.extents), len(s.extents), axes)
+    *index, body = _with_names([*s.index, s.body], axes, slots)
+    return f"{name}[{', '.join(index)}] += {body}{_extents(names, s.extents)}"
+
+
+def _statements(t: Template, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> list[str]:
+    return [
+        _scatter(p, name, axes, slots) if isinstance(p, Scatter) else _piece(p, name, axes, slots) for p in t.parts
+    ]
+
+
+def _template(t: Template, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
+    names = [slots[n] if slots is not None and n < len(slots) else f"x{n}" for n in range(len(t.params))]
+    params = ", ".join(f"{n}: {_type(d, s)}" for n, (d, s) in zip(names, t.params, strict=True))
+    return "\n  ".join([f"({params}) -> {_results(t)}:", *_statements(t, "out", axes, slots)])
+
+
+# --------------------------------------------------------------------------------------------------------- graphs
+
+
+def show_graph(g: Graph) -> str:
+    """One line a tensor, in evaluation order: in0, in1, ... are the inputs, t0, t1, ... what is computed."""
+    names: dict[Any, str] = {x: f"in{n}" for n, x in enumerate(g.inputs)}
+    lines = ["inputs " + ", ".join(f"{names[x]}: {_type(x.dtype, x.shape)}" for x in g.inputs)]
+    for node in postorder(g.roots):
+        if node in names:
+            continue
+        if isinstance(node, Item):
+            names[node] = f"{names[node.node]}.{node.member}"
+            continue
+        names[node] = f"t{len(names) - len(g.inputs)}"
+        if isinstance(node, Compute):
+            slots = [names[a] for a in node.args]
+            lines += _statements(node.template, f"{_results(node.template)} {names[node]}", None, slots)
+        else:
+            lines.append(f"{names[node]} = {show(node)}  # not an input of the graph")
+    lines += [f"check {names[t]} == 0: {message}" for t, message in g.checks]
+    lines += [f"update {names[p]} <- {names[t]}" for p, t in g.updates]
+    lines.append("return " + ", ".join(names[t] for t in g.outputs))
+    return "\n".join(lines)

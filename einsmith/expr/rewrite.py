@@ -1,0 +1,110 @@
+"""The ONE rebuild function, and what follows from it: substitution in expressions, replacement in graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from einsmith.errors import VerifyError
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Expr,
+    Graph,
+    Item,
+    Node,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    Tensor,
+    postorder,
+)
+
+
+def with_args(node: Any, args: tuple) -> Any:
+    """`node` with other arguments (itself where they are the same)."""
+    if args == node.args:
+        return node
+    if isinstance(node, Apply):
+        return Apply(node.fn, args, node.dtype)
+    if isinstance(node, Read):
+        return Read(node.slot, args, node.dtype)
+    if isinstance(node, Compute):
+        return Compute(node.template, args)
+    if isinstance(node, Item):
+        return Item(args[0], node.member)
+    raise VerifyError(f"{type(node).__name__} has no arguments")
+
+
+def rebuild(roots: Iterable[Node], rule: Callable[[Any], Any], memo: dict | None = None) -> list:
+    """Each root rewritten bottom-up: children first, then `rule(node)`, which returns a node or None for "as it is".
+
+    Works on expressions and on tensors. `memo` carries results from call to call.
+    """
+    memo = {} if memo is None else memo
+    roots = list(roots)
+    for node in postorder([r for r in roots if r not in memo]):
+        if node in memo:
+            continue
+        args = tuple(memo[a] for a in node.args)
+        new = with_args(node, args) if args else node
+        out = rule(new)
+        memo[node] = new if out is None else out
+    return [memo[r] for r in roots]
+
+
+def substitute(x: Expr, axes: Mapping[int, Expr], slots: Mapping[int, int] | None = None) -> Expr:
+    """`x` with axes replaced by expressions and slots renumbered, all at once."""
+
+    def rule(e):
+        if isinstance(e, Axis):
+            return axes.get(e.position, e)
+        if isinstance(e, Read) and slots is not None:
+            return Read(slots[e.slot], e.index, e.dtype)
+        return None
+
+    return rebuild([x], rule)[0]
+
+
+def map_bodies(t: Template, rule: Callable[[Expr], Expr], params=None) -> Template:
+    """The template with every body expression (indices of a Scatter too) passed through `rule`."""
+    parts: list = []
+    for part in t.parts:
+        if isinstance(part, Scatter):
+            parts.append(Scatter(part.extents, tuple(rule(i) for i in part.index), rule(part.body)))
+        elif isinstance(part.body, Reduce):
+            r = part.body
+            body = Reduce(r.combiner, r.extents, tuple(rule(b) for b in r.bodies))
+            parts.append(Piece(part.offset, part.step, part.extents, body))
+        else:
+            parts.append(Piece(part.offset, part.step, part.extents, rule(part.body)))
+    return Template(t.shape, t.params if params is None else tuple(params), tuple(parts))
+
+
+def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
+    """The Compute with equal arguments merged and unread ones dropped, slots numbered by first appearance."""
+    order: list[Tensor] = []
+    slots: dict[int, int] = {}
+    for part in t.parts:
+        for body in part.bodies:
+            for e in postorder([body]):
+                if isinstance(e, Read) and e.slot not in slots:
+                    a = args[e.slot]
+                    if a not in order:
+                        order.append(a)
+                    slots[e.slot] = order.index(a)
+    params = tuple((a.dtype, a.shape) for a in order)
+    return Compute(map_bodies(t, lambda b: substitute(b, {}, slots), params), tuple(order))
+
+
+def replace(graph: Graph, rule: Callable[[Any], Any]) -> Graph:
+    """The graph with every tensor rewritten by `rule` (see `rebuild`); updates keep their leaves."""
+    memo: dict = {}
+    outs = rebuild(graph.roots, rule, memo)
+    n, m = len(graph.checks), len(graph.outputs)
+    checks = tuple((t, msg) for t, (_, msg) in zip(outs[:n], graph.checks, strict=True))
+    updates = tuple((p, t) for t, (p, _) in zip(outs[n + m :], graph.updates, strict=True))
+    return Graph(graph.inputs, tuple(outs[n : n + m]), updates, checks)

@@ -1,0 +1,174 @@
+"""Simplification: the rules of `expr.rules`, bottom-up until none applies, each side of a `where` under its guard.
+
+before: where(0 <= i0 and i0 < 8, x[(2*i0 + r0)//2], 0.0)   with i0 < 8, r0 < 2
+after:  x[i0]
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from einsmith.expr.bounds import Facts
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, postorder
+from einsmith.expr.rewrite import substitute, with_args
+from einsmith.expr.rules import RULES, Rule
+
+_REWRITES = 100_000
+"""Rewrites of one expression at most; a table that goes round in circles stops there, its value still right."""
+
+_LOCAL = ("lt", "le", "eq", "ne", "and", "or", "not", "where", "floordiv", "mod", "min", "max", "abs", "sign")
+"""Functions whose rules ask what holds where they stand."""
+
+
+def simplify(
+    e: Expr, extents: Sequence[int], guards: Sequence[Expr] = (), rules: tuple[Rule, ...] = RULES
+) -> Expr:
+    """An expression of equal value at every point of the box (axis i in [0, extents[i])) at which the guards hold.
+
+    Canonical as far as the rules go, and idempotent. NaN, infinities and laziness are kept.
+    """
+    facts = Facts.of(extents, guards)
+    return _Run(rules).simplify(e, facts) if facts.feasible else e
+
+
+def simplify_template(t: Template, rules: tuple[Rule, ...] = RULES) -> Template:
+    """Every body simplified over its own box; reduction axes of extent 1 dropped, a sum, product, max or min of one
+    body over no axes replaced by the body, empty pieces dropped. Arguments stay as they are."""
+    if rules is not RULES:
+        return _template(t, rules)
+    out = t.memo("simplify", lambda t: _template(t, RULES))
+    out.memo("simplify", lambda t: t)
+    return out
+
+
+def _template(t: Template, rules: tuple[Rule, ...]) -> Template:
+    run = _Run(rules)
+    parts: list[Piece | Scatter] = []
+    for part in t.parts:
+        if isinstance(part, Piece):
+            body = _without_unit_axes(part.body, len(part.extents)) if isinstance(part.body, Reduce) else part.body
+            part = Piece(part.offset, part.step, part.extents, body)
+        facts = Facts(part.domain)
+        if not facts.feasible:
+            parts.append(part)
+        elif isinstance(part, Scatter):
+            index = tuple(run.simplify(i, facts) for i in part.index)
+            parts.append(Scatter(part.extents, index, run.simplify(part.body, facts)))
+        elif isinstance(part.body, Reduce):
+            r = part.body
+            body = Reduce(r.combiner, r.extents, tuple(run.simplify(b, facts) for b in r.bodies))
+            parts.append(Piece(part.offset, part.step, part.extents, body))
+        else:
+            parts.append(Piece(part.offset, part.step, part.extents, run.simplify(part.body, facts)))
+    full = [part for part in parts if isinstance(part, Scatter) or 0 not in part.extents]
+    return Template(t.shape, t.params, tuple(full or parts[:1]))
+
+
+def _without_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:
+    kept = [k for k, n in enumerate(r.extents) if n != 1]
+    if len(kept) != len(r.extents):
+        axes: dict[int, Expr] = {rank + k: Const(0, Axis.dtype) for k in range(len(r.extents))}
+        axes |= {rank + k: Axis(rank + n) for n, k in enumerate(kept)}
+        bodies = tuple(substitute(b, axes) for b in r.bodies)
+        r = Reduce(r.combiner, tuple(r.extents[k] for k in kept), bodies)
+    return r.bodies[0] if not r.extents and len(r.bodies) == 1 and not r.combiner.startswith("arg") else r
+
+
+def _by_function(rules: tuple[Rule, ...]) -> dict[tuple[str, str], list[Rule]]:
+    """The rules that may apply to a node, by its function and the kind of its type."""
+    table: dict[tuple[str, str], list[Rule]] = defaultdict(list)
+    for rule in rules:
+        for fn in rule.fns:
+            for kind in rule.kinds:
+                table[fn, kind].append(rule)
+    return dict(table)
+
+
+_TABLE = _by_function(RULES)
+
+
+class _Run:
+    """One simplification: results are kept by (expression, facts), so that shared expressions are done once."""
+
+    def __init__(self, rules: tuple[Rule, ...]):
+        self.rules = _TABLE if rules is RULES else _by_function(rules)
+        self.done: dict[tuple[Expr, Facts], Expr] = {}
+        self.local: dict[Expr, bool] = {}
+        self.left = _REWRITES
+
+    def depends(self, e: Expr) -> bool:
+        """Whether the result may depend on the facts."""
+        if e not in self.local:
+            for x in postorder([e]):
+                if x not in self.local:
+                    here = x.dtype.is_bool or (isinstance(x, Apply) and x.fn in _LOCAL)
+                    self.local[x] = here or any(self.local[a] for a in x.args)
+        return self.local[e]
+
+    def simplify(self, root: Expr, facts: Facts) -> Expr:
+        done = self.done
+        # (expression, facts, what it became by a rule); an expression waits on the stack below what it needs first.
+        stack: list[tuple[Expr, Facts, Expr | None]] = [(root, facts, None)]
+        while stack:
+            e, known, became = stack.pop()
+            if (e, known) in done:
+                continue
+            if became is not None:
+                done[e, known] = done[became, known]
+                continue
+            if isinstance(e, Apply) and e.fn == "where":
+                new, missing = self._where(e, known)
+            else:
+                new, missing = self._plain(e, known)
+            if missing:
+                stack.append((e, known, None))
+                stack += [(x, f, None) for x, f in missing]
+                continue
+            assert new is not None
+            out = self._rewrite(new, known)
+            if out is None:
+                done[e, known] = done[new, known] = new
+            else:
+                stack.append((e, known, out))
+                stack.append((out, known, None))
+        return done[root, facts]
+
+    def _plain(self, e: Expr, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
+        if not e.args:
+            return e, []
+        missing = [(a, known) for a in e.args if (a, known) not in self.done]
+        return (None, missing) if missing else (with_args(e, tuple(self.done[a, known] for a in e.args)), [])
+
+    def _where(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
+        """A `where` with its condition simplified, and each side under the condition, or the side that is chosen."""
+        if (e.args[0], known) not in self.done:
+            return None, [(e.args[0], known)]
+        c = self.done[e.args[0], known]
+        sides = []
+        for truth, side in ((True, e.args[1]), (False, e.args[2])):
+            if isinstance(c, Const):
+                if bool(c.value) != truth:
+                    continue
+                under = known
+            else:
+                under = known.assume(c, truth) if self.depends(side) else known
+            sides.append((side, under))
+        if len(sides) == 2 and not all(under.feasible for _, under in sides):
+            sides = [(side, known) for side, under in sides if under.feasible][:1] or sides[:1]
+        missing = [s for s in sides if s not in self.done]
+        if missing:
+            return None, missing
+        if len(sides) == 1:
+            return self.done[sides[0]], []
+        return Apply("where", (c, self.done[sides[0]], self.done[sides[1]]), e.dtype), []
+
+    def _rewrite(self, e: Expr, known: Facts) -> Expr | None:
+        """What the first rule that applies makes of a node with simplified arguments; None: none applies."""
+        fn = e.fn if isinstance(e, Apply) else "read" if isinstance(e, Read) else ""
+        for rule in self.rules.get((fn, e.dtype.kind), ()):
+            out = rule.rewrite(e, known)
+            if out is not None and out is not e:
+                self.left -= 1
+                return out if self.left > 0 else None
+        return None

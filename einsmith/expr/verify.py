@@ -1,0 +1,247 @@
+"""The rules of the IR: `verify_template` and `verify_graph` raise VerifyError, or BoundsError for a read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.errors import BoundsError, DtypeError, VerifyError
+from einsmith.expr.bounds import Facts, Interval
+from einsmith.expr.functions import FUNCTIONS
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    apply,
+    postorder,
+)
+from einsmith.expr.printer import show
+
+
+@dataclass(frozen=True)
+class OutOfBounds:
+    """A read (or the index of a scatter, `read` being None) that is not proven inside its tensor."""
+
+    part: Piece | Scatter
+    read: Read | None
+    dim: int
+    index: Expr
+    interval: Interval
+    extent: int
+
+    def message(self, axes: Sequence[str] | None = None, slots: Sequence[str] | None = None) -> str:
+        """One sentence for people; `axes` and `slots` name axis positions and arguments."""
+        rank = len(self.part.extents)
+        if axes is None:
+            axes = [f"i{d}" if d < rank else f"r{d - rank}" for d in range(len(self.part.domain))]
+        lo, hi = ("?" if v is None else str(v) for v in self.interval)
+        used = sorted(a.position for a in postorder([self.index]) if isinstance(a, Axis))
+        box = ", ".join(f"{axes[p]} in 0 .. {self.part.domain[p] - 1}" for p in used if p < len(axes))
+        what = "the scatter" if self.read is None else f"the read {show(self.read, axes, slots)}"
+        return (
+            f"{what} is not proven in bounds: its index {show(self.index, axes, slots)} of dimension {self.dim} has "
+            f"the range {lo} .. {hi}, the extent is {self.extent} (positions 0 .. {self.extent - 1})"
+            + (f"; {box}" if box else "")
+        )
+
+
+def out_of_bounds(t: Template) -> Iterator[OutOfBounds]:
+    """Reads, and indices of a scatter, that are not proven in bounds under the `where`s around them. An index that
+    itself reads a tensor is exempt: it is checked when the program runs."""
+    for part in t.parts:
+        facts = Facts(part.domain)
+        if not facts.feasible:
+            continue
+        if isinstance(part, Scatter):
+            for d, (i, n) in enumerate(zip(part.index, t.shape, strict=True)):
+                if not _inside(i, n, facts):
+                    yield OutOfBounds(part, None, d, i, facts.bounds(i), n)
+        seen: set[tuple[Expr, int]] = set()
+        stack: list[tuple[Expr, Facts]] = [(b, facts) for b in reversed(part.bodies)]
+        with_reads = {e for e in postorder(part.bodies) if isinstance(e, Read)}
+        for e in postorder(part.bodies):
+            if not with_reads.isdisjoint(e.args):
+                with_reads.add(e)
+        while stack:
+            e, known = stack.pop()
+            if e not in with_reads or (e, id(known)) in seen:
+                continue
+            seen.add((e, id(known)))
+            if isinstance(e, Read):
+                shape = t.params[e.slot][1]
+                for d, (i, n) in enumerate(zip(e.index, shape, strict=True)):
+                    if not _inside(i, n, known):
+                        yield OutOfBounds(part, e, d, i, known.bounds(i), n)
+            if isinstance(e, Apply) and e.fn == "where":
+                stack.append((e.args[0], known))
+                for truth, side in ((True, e.args[1]), (False, e.args[2])):
+                    # Only guards that speak of axes can help; a side that is never chosen needs no proof.
+                    under = known.assume(e.args[0], truth) if side in with_reads else known
+                    if under.feasible:
+                        stack.append((side, under))
+            else:
+                stack += [(a, known) for a in e.args]
+
+
+def _inside(index: Expr, extent: int, facts: Facts) -> bool:
+    if isinstance(index, Axis):  # by far the most common
+        if facts.extents[index.position] <= extent:
+            return True
+    elif any(isinstance(e, Read) for e in postorder([index])):
+        return True
+    lo, hi = facts.bounds(index)
+    if lo is not None and hi is not None and 0 <= lo and hi < extent:
+        return True
+    ends = Const(0, index.dtype), Const(extent, index.dtype)
+    return facts.prove(apply("le", ends[0], index)) and facts.prove(apply("lt", index, ends[1]))
+
+
+def verify_template(t: Template) -> None:
+    """Raises VerifyError or BoundsError unless: the pieces cover the output, each position once; types agree; axes and
+    slots exist; reads are in bounds; no max, min, argmax or argmin runs over nothing. Checked once per template."""
+    fault = t.memo("verify", _fault)
+    if fault is not None:
+        raise type(fault)(*fault.args)
+
+
+def _fault(t: Template) -> Exception | None:
+    try:
+        _verify_parts(t)
+        for part in t.parts:
+            _verify_body(t, part)
+        for found in out_of_bounds(t):
+            return BoundsError(found.message())
+    except (VerifyError, BoundsError) as error:
+        return error
+    return None
+
+
+def _verify_parts(t: Template) -> None:
+    if any(n < 0 for n in t.shape):
+        raise VerifyError(f"negative extent in the shape {t.shape}")
+    if t.is_scatter:
+        if len(t.parts) != 1:
+            raise VerifyError("a scatter is the only part of its template")
+        return
+    for p in t.parts:
+        if not isinstance(p, Piece):
+            raise VerifyError("a template has pieces, or one scatter")
+        if not len(p.offset) == len(p.step) == len(p.extents) == t.rank:
+            raise VerifyError(f"a piece of rank {len(p.extents)} in an output of rank {t.rank}")
+        for o, s, n, size in zip(p.offset, p.step, p.extents, t.shape, strict=True):
+            if s < 1 or n < 0 or o < 0 or (n and o + s * (n - 1) >= size):
+                raise VerifyError(f"the piece {o} + {s}*i, i < {n}, leaves the extent {size}")
+    full = [p for p in t.parts if isinstance(p, Piece) and 0 not in p.extents]
+    covered = sum(prod(p.extents) for p in full)
+    if covered != prod(t.shape):
+        raise VerifyError(f"the pieces write {covered} elements of an output of {prod(t.shape)}: {show(t)}")
+    for n, p in enumerate(full):
+        for q in full[:n]:
+            if all(map(_progressions_meet, p.offset, p.step, p.extents, q.offset, q.step, q.extents)):
+                raise VerifyError(f"two pieces write the same element: {show(q)}  and  {show(p)}")
+
+
+def _progressions_meet(o1: int, s1: int, n1: int, o2: int, s2: int, n2: int) -> bool:
+    """Whether o1 + s1*i = o2 + s2*j for some i < n1, j < n2."""
+    g = gcd(s1, s2)
+    if (o2 - o1) % g:
+        return False
+    # The common positions are `first` and every lcm(s1, s2) from it (Chinese remainder theorem).
+    i = (o2 - o1) // g * pow(s1 // g, -1, s2 // g) % (s2 // g)
+    first, period = o1 + s1 * i, s1 // g * s2
+    low, high = max(o1, o2), min(o1 + s1 * (n1 - 1), o2 + s2 * (n2 - 1))
+    return first + max(0, -(-(low - first) // period)) * period <= high
+
+
+def _verify_body(t: Template, part: Piece | Scatter) -> None:
+    body = part.body
+    if any(n < 0 for n in part.domain):
+        raise VerifyError(f"negative extent in the domain {part.domain}")
+    if isinstance(body, Reduce):
+        if any(b.dtype.is_bool for b in body.bodies):
+            raise VerifyError(f"{body.combiner} of a condition: {show(body)}")
+        if 0 in body.extents and 0 not in part.extents and body.combiner not in ("sum", "prod"):
+            raise VerifyError(f"{body.combiner} over nothing: {show(part)}")
+    if isinstance(part, Scatter):
+        if len(part.index) != t.rank or not all(i.dtype.is_int for i in part.index):
+            raise VerifyError(f"a scatter needs {t.rank} integer indices: {show(part)}")
+        if part.body.dtype.is_bool:
+            raise VerifyError(f"a scatter of a condition: {show(part)}")
+    for e in postorder(part.bodies):
+        _verify_node(t, part, e)
+
+
+def _verify_node(t: Template, part: Piece | Scatter, e: Any) -> None:
+    if isinstance(e, Axis):
+        if not 0 <= e.position < len(part.domain):
+            raise VerifyError(f"axis {e.position} in a domain of {len(part.domain)} axes: {show(part)}")
+    elif isinstance(e, Read):
+        if not 0 <= e.slot < len(t.params):
+            raise VerifyError(f"{show(e)} reads argument {e.slot} of {len(t.params)}")
+        dtype, shape = t.params[e.slot]
+        if e.dtype is not dtype or len(e.index) != len(shape):
+            raise VerifyError(f"{show(e)} is {e.dtype}, rank {len(e.index)}; its argument is {dtype} {shape}")
+        if not all(i.dtype.is_int for i in e.index):
+            raise VerifyError(f"{show(e)} has an index that is no integer")
+    elif isinstance(e, Apply):
+        spec = FUNCTIONS.get(e.fn)
+        if spec is None or len(e.args) != spec.arity:
+            raise VerifyError(f"no function {e.fn} of {len(e.args)} arguments")
+        try:
+            expected = e.dtype if e.fn == "cast" else spec.rule(*(a.dtype for a in e.args))
+        except DtypeError as error:
+            raise VerifyError(f"{show(e)}: {error}") from None
+        if expected is not e.dtype:
+            raise VerifyError(f"{show(e)} has type {e.dtype}, its arguments give {expected}")
+    elif isinstance(e, Const):
+        if e.dtype.is_int and not -(1 << (e.dtype.bits - 1)) <= e.value < 1 << (e.dtype.bits - 1):
+            raise VerifyError(f"the constant {e.value} does not fit {e.dtype}")
+    else:
+        raise VerifyError(f"a {type(e).__name__} inside a body: {show(part)}")
+
+
+def verify_graph(g: Graph) -> None:
+    """Raises VerifyError or BoundsError unless every template is right, every leaf is an input, and outputs, updates
+    and checks have the types and shapes that they must have."""
+    inputs = set(g.inputs)
+    if len(inputs) != len(g.inputs):
+        raise VerifyError("an input is listed twice")
+    for node in postorder(g.roots):
+        if isinstance(node, Leaf):
+            if node not in inputs:
+                raise VerifyError(f"{show(node)} is read but is not an input of the graph")
+        elif isinstance(node, Item):
+            if not isinstance(node.node, Compute) or not 0 <= node.member < len(node.node.template.dtypes):
+                raise VerifyError(f"{show(node)} takes a result that does not exist")
+        elif isinstance(node, Compute):
+            if any(isinstance(a, Compute) and len(a.template.dtypes) != 1 for a in node.args):
+                raise VerifyError(f"{show(node)} reads a node of several results; it must read an Item")
+            verify_template(node.template)
+        else:
+            raise VerifyError(f"a {type(node).__name__} among the tensors")
+    updated = set()
+    for p, value in g.updates:
+        if p not in inputs or p in updated:
+            raise VerifyError(f"{show(p)} is no input, or is updated twice")
+        updated.add(p)
+        if p.shape != value.shape or p.dtype is not value.dtype:
+            raise VerifyError(f"{show(p)} is updated with {value.dtype} {value.shape}")
+    for t, message in g.checks:
+        if t.shape != () or t.dtype is not dt.i32:
+            raise VerifyError(f"the check {message!r} is {t.dtype} {t.shape}; it must be a 0-d i32")
+    for out in g.outputs:
+        if isinstance(out, Compute) and len(out.template.dtypes) != 1:
+            raise VerifyError(f"the output {show(out)} has several results; take Items of it")

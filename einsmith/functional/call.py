@@ -1,0 +1,131 @@
+"""The one calling rule: given arrays, trace, compile, run; given traced tensors, extend the trace."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+
+from einsmith.errors import TraceError
+from einsmith.lang import trace
+from einsmith.lang.builder import Value
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _leaves(x: Any) -> Iterator[Any]:
+    stack = [x]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Mapping):
+            stack.extend(x.values())
+        elif isinstance(x, (tuple, list)):
+            stack.extend(x)
+        else:
+            yield x
+
+
+def in_trace(args: Any, kwargs: Any = ()) -> bool:
+    """Whether a call with these arguments extends a trace: one is under way, or an argument is a traced tensor."""
+    return trace.current_trace() is not None or any(isinstance(x, Value) for x in _leaves((args, kwargs)))
+
+
+def call_with_arrays(f: Callable[..., Any], args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """`f` traced, compiled and run on arrays."""
+    if trace.run_arrays is None:
+        raise TraceError("calls on arrays need einsmith.modes; `import einsmith` loads it")
+    return trace.run_arrays(f, args, dict(kwargs))
+
+
+def is_array(x: Any) -> bool:
+    """Whether `x` is an argument of the compiled program. Python's and NumPy's scalars are settings, not arrays."""
+    return not isinstance(x, np.generic) and (hasattr(x, "__array__") or hasattr(x, "__dlpack__"))
+
+
+class _Hole:
+    """Place of an array in the arguments of a `Call`."""
+
+    def __repr__(self) -> str:
+        return "array"
+
+
+_HOLE = _Hole()
+
+
+def _freeze(x: Any, arrays: list[Any]) -> Any:
+    """`x` as a hashable structure, its arrays taken out into `arrays` in order."""
+    if hasattr(x, "__einsmith_value__"):
+        arrays.append(x.data)  # a parameter, whose values are an input like any other
+        return _HOLE
+    if is_array(x):
+        arrays.append(x)
+        return _HOLE
+    if isinstance(x, Mapping):
+        return "dict", tuple((k, _freeze(v, arrays)) for k, v in x.items())
+    if isinstance(x, (tuple, list)):
+        return "tuple" if isinstance(x, tuple) else "list", tuple(_freeze(v, arrays) for v in x)
+    # 1, 1.0 and True are equal, but do not mean the same.
+    x = x.item() if isinstance(x, np.generic) else x
+    return "value", type(x), x
+
+
+def _thaw(x: Any, arrays: Iterator[Any]) -> Any:
+    if x is _HOLE:
+        return next(arrays)
+    if x[0] == "value":
+        return x[2]
+    if x[0] == "dict":
+        return {k: _thaw(v, arrays) for k, v in x[1]}
+    items = [_thaw(v, arrays) for v in x[1]]
+    return tuple(items) if x[0] == "tuple" else items
+
+
+class Call:
+    """A function with every argument fixed but its arrays. Calls are equal where function and arguments are."""
+
+    def __init__(self, function: Callable[..., Any], structure: Any):
+        self.function, self.structure = function, structure
+        self.__name__ = getattr(function, "__name__", "function")
+
+    def __call__(self, *arrays: Any) -> Any:
+        args, kwargs = _thaw(self.structure, iter(arrays))
+        return self.function(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Call) and (other.function, other.structure) == (self.function, self.structure)
+
+    def __hash__(self) -> int:
+        return hash((self.function, self.structure))
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+_CALLS: OrderedDict[Call, Call] = OrderedDict()
+_CALLS_KEPT = 1024  # compiled code is kept as long as its call
+
+
+def _kept(call: Call) -> Call:
+    """The one object for equal calls; the least recently used ones are dropped."""
+    found = _CALLS.setdefault(call, call)
+    _CALLS.move_to_end(found)
+    if len(_CALLS) > _CALLS_KEPT:
+        _CALLS.popitem(last=False)
+    return found
+
+
+def traced(function: F) -> F:
+    """Makes a function of traced tensors callable on arrays as well; every other argument is static."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if in_trace(args, kwargs):
+            return function(*args, **kwargs)
+        arrays: list[Any] = []
+        structure = _freeze((args, kwargs), arrays)
+        return call_with_arrays(_kept(Call(function, structure)), tuple(arrays), {})
+
+    return call  # type: ignore[return-value]

@@ -1,0 +1,77 @@
+"""Checks and index helpers that the functions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einsmith.errors import DtypeError, ShapeError
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def tensor(
+    x: Any, function: str, name: str, *, rank: int | Sequence[int] | None = None, kind: str | None = None
+) -> Value:
+    """`x` as a Value. `rank`: the numbers of dimensions it may have; `kind`: 'float' or 'int'. Errors name both."""
+    value = fb.as_value(x)
+    ranks = () if rank is None else (rank,) if isinstance(rank, int) else tuple(rank)
+    if ranks and value.ndim not in ranks:
+        wanted = " or ".join(map(str, ranks))
+        raise ShapeError(f"{function}: {name!r} needs {wanted} dimensions, got shape {value.shape}")
+    if kind == "float" and not value.dtype.is_float:
+        raise DtypeError(f"{function}: {name!r} needs floats, got {value.dtype.name}")
+    if kind == "int" and not value.dtype.is_int:
+        raise DtypeError(f"{function}: {name!r} needs integers, got {value.dtype.name}")
+    return value
+
+
+def dimension(dim: int, rank: int, function: str) -> int:
+    """`dim` counted from the front. Raises ShapeError where a tensor of `rank` dimensions has no such one."""
+    if not isinstance(dim, int) or not -rank <= dim < rank:
+        raise ShapeError(f"{function}: dim={dim!r} is no dimension of a tensor that has {rank}")
+    return dim % rank
+
+
+def dimensions(dim: int | Sequence[int] | None, rank: int, function: str) -> tuple[int, ...]:
+    """Distinct dimensions, in increasing order; None and () mean all."""
+    if dim is None or (not isinstance(dim, int) and not len(dim)):
+        return tuple(range(rank))
+    found = [dimension(d, rank, function) for d in ((dim,) if isinstance(dim, int) else dim)]
+    if len(set(found)) != len(found):
+        raise ShapeError(f"{function}: dim={dim!r} names a dimension twice")
+    return tuple(sorted(found))
+
+
+def merge(rank: int, dims: Sequence[int], inner: Sequence[Any], outer: Sequence[Any]) -> tuple[Any, ...]:
+    """An index of `rank` places: `inner` at `dims`, `outer` at the others, each in order."""
+    inside, outside = iter(inner), iter(outer)
+    return tuple(next(inside) if d in dims else next(outside) for d in range(rank))
+
+
+def without(shape: Sequence[Any], dims: Sequence[int]) -> tuple[Any, ...]:
+    """`shape` (or an index) less its places `dims`."""
+    return tuple(n for d, n in enumerate(shape) if d not in dims)
+
+
+def pointwise(x: Value, fn: Callable[[Any], Any]) -> Value:
+    """`fn` of each element, as one formula."""
+    return fb.compute(x.shape, lambda *i: fn(x[i] if i else x))
+
+
+def all_of(conditions: Sequence[Any]) -> Any:
+    """The conjunction of one condition or more."""
+    out = conditions[0]
+    for c in conditions[1:]:
+        out = out & c
+    return out
+
+
+def ints(x: int | Sequence[int], n: int, function: str, name: str, least: int = 1) -> tuple[int, ...]:
+    """An int for all `n` places, or `n` ints, each at least `least`. Raises ShapeError."""
+    many = (x,) * n if isinstance(x, int) else tuple(x)
+    if len(many) == 1:
+        many = many * n
+    if len(many) != n or any(not isinstance(v, int) or v < least for v in many):
+        raise ShapeError(f"{function}: {name}={x!r} must be an int or {n} ints of at least {least}")
+    return many

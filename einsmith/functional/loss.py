@@ -1,0 +1,157 @@
+"""Losses, under torch.nn.functional's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from einsmith.errors import DtypeError, ShapeError
+from einsmith.functional.activation import softmax_parts
+from einsmith.functional.call import traced
+from einsmith.functional.common import tensor
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+def _reduction(name: str, reduction: str) -> None:
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"{name}: reduction={reduction!r} must be one of {', '.join(_REDUCTIONS)}")
+
+
+def _labels(name: str, x: Value, target: Any, weight: Any) -> tuple[Value, Value, Value | None]:
+    """(x as [B, C, ...], labels as [B, ...], class weights), checked against each other."""
+    y = tensor(target, name, "target", kind="int")
+    wanted = x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()
+    if x.ndim == 0 or y.shape != wanted:
+        raise ShapeError(f"{name}: 'target' has shape {y.shape}; for 'input' {x.shape} it needs {wanted}")
+    classes = x.shape[1] if x.ndim > 1 else x.shape[0]
+    w = None if weight is None else tensor(weight, name, "weight", kind="float")
+    if w is not None and w.shape != (classes,):
+        raise ShapeError(f"{name}: 'weight' has shape {w.shape}, needs {(classes,)}")
+    return (x.reshape((1, *x.shape)), y.reshape((1,)), w) if x.ndim == 1 else (x, y, w)
+
+
+def _reduce(y: Value, w: Value | None, ignore: int | None, reduction: str, row: Any) -> Value:
+    """`row(i, label)` times the label's weight, 0 where the label is ignored; reduced over all i.
+
+    The mean divides by the sum of the weights of the labels that count.
+    """
+
+    def kept(i: tuple, e: Any) -> Any:
+        return e if ignore is None else fb.where(y[i] != ignore, e, 0)
+
+    def weighted(i: tuple) -> Any:
+        e = row(i, y[i])
+        return kept(i, e if w is None else w[y[i]] * e)
+
+    if reduction == "none":
+        return fb.compute(y.shape, lambda *i: weighted(i))
+    over = fb.axes(*y.shape)
+    if reduction == "mean" and w is None and ignore is None:
+        return fb.compute((), lambda: fb.mean(weighted(over), over=over))
+    total = fb.compute((), lambda: fb.sum(weighted(over), over=over))
+    if reduction == "sum":
+        return total
+    return total / fb.compute((), lambda: fb.sum(kept(over, 1.0 if w is None else w[y[over]]), over=over))
+
+
+@traced
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    *,
+    ignore_index: int | None = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Value:
+    """-log softmax(input) at the target class, averaged ("mean"), summed, or as it is ("none").
+
+    input: logits [B, C], [B, C, ...] or [C]; target: classes as integers [B], [B, ...] or [], or probabilities: floats
+    of input's shape. Labels equal to `ignore_index` count for nothing (None: none is ignored); any other outside
+    [0, C) is an IndexError at the call. weight [C] scales each class; the mean divides by the weights' sum.
+    """
+    _reduction("cross_entropy", reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"cross_entropy: label_smoothing={label_smoothing!r} must lie in [0, 1]")
+    x = tensor(input, "cross_entropy", "input", kind="float")
+    t = fb.as_value(target)
+    if t.dtype.is_float:
+        return _soft_cross_entropy(x, t, weight, reduction, label_smoothing)
+    single = x.ndim == 1
+    x, y, w = _labels("cross_entropy", x, t, weight)
+    top, total = softmax_parts(x, 1)
+
+    def negative_log(i: tuple, c: Any) -> Any:
+        return fb.log(total[i]) - (x[(i[0], c, *i[1:])] - top[i])  # exact differences: small losses keep their digits
+
+    loss = _reduce(y, w, ignore_index, reduction, negative_log)
+    if label_smoothing:
+        (k,) = fb.axes(x.shape[1])
+        spread = fb.compute(y.shape, lambda *i: fb.sum(negative_log(i, k) * (1.0 if w is None else w[k]), over=k))
+        even = _reduce(y, None, ignore_index, "none" if reduction == "none" else "sum", lambda i, c: spread[i])
+        if reduction == "mean":
+            even = even / _reduce(y, w, ignore_index, "sum", lambda i, c: 1.0)
+        loss = loss * (1 - label_smoothing) + even * (label_smoothing / x.shape[1])
+    return loss.reshape(()) if single and reduction == "none" else loss
+
+
+def _soft_cross_entropy(x: Value, t: Value, weight: Any, reduction: str, label_smoothing: float) -> Value:
+    """Cross entropy with class probabilities as the target; the mean is over all but the classes."""
+    if t.shape != x.shape or x.ndim == 0:
+        raise ShapeError(
+            f"cross_entropy: 'target' {t.shape} holds probabilities and needs the shape of 'input', {x.shape}"
+        )
+    w = None if weight is None else tensor(weight, "cross_entropy", "weight", kind="float")
+    dim = 0 if x.ndim == 1 else 1
+    classes = x.shape[dim]
+    if w is not None and w.shape != (classes,):
+        raise ShapeError(f"cross_entropy: 'weight' has shape {w.shape}, needs {(classes,)}")
+    top, total = softmax_parts(x, dim)
+    rest = x.shape[:dim] + x.shape[dim + 1 :]
+    (k,) = fb.axes(classes)
+
+    def row(i: tuple) -> Any:
+        at = (*i[:dim], k, *i[dim:])
+        p = t[at] if not label_smoothing else t[at] * (1 - label_smoothing) + label_smoothing / classes
+        e = p * (fb.log(total[i]) - (x[at] - top[i]))
+        return fb.sum(e if w is None else w[k] * e, over=k)
+
+    losses = fb.compute(rest, lambda *i: row(i))
+    return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+
+
+@traced
+def nll_loss(
+    input: Any, target: Any, weight: Any = None, *, ignore_index: int | None = -100, reduction: str = "mean"
+) -> Value:
+    """-input at the target class: cross_entropy for an input of log-probabilities. Shapes and options are the same."""
+    _reduction("nll_loss", reduction)
+    x = tensor(input, "nll_loss", "input", kind="float")
+    single = x.ndim == 1
+    x, y, w = _labels("nll_loss", x, target, weight)
+    loss = _reduce(y, w, ignore_index, reduction, lambda i, c: -x[(i[0], c, *i[1:])])
+    return loss.reshape(()) if single and reduction == "none" else loss
+
+
+@traced
+def mse_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
+    """(input - target)**2, averaged over all elements, summed, or as it is. Both have one shape."""
+    _reduction("mse_loss", reduction)
+    x = tensor(input, "mse_loss", "input")
+    y = tensor(target, "mse_loss", "target")
+    if x.shape != y.shape:
+        raise ShapeError(f"mse_loss: 'input' {x.shape} and 'target' {y.shape} differ in shape")
+    if not (x.dtype.is_float or y.dtype.is_float):
+        raise DtypeError("mse_loss: 'input' needs floats")
+
+    def square(i: tuple) -> Any:
+        d = x[i] - y[i]
+        return d * d
+
+    if reduction == "none" or not x.shape:
+        return fb.compute(x.shape, lambda *i: square(i))
+    i = fb.axes(*x.shape)
+    reduce = fb.mean if reduction == "mean" else fb.sum
+    return fb.compute((), lambda: reduce(square(i), over=i))

@@ -1,0 +1,111 @@
+"""Products with sums: matmul and einsum, under torch's names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from einsmith.errors import FormulaError, ShapeError
+from einsmith.functional.call import traced
+from einsmith.functional.common import tensor
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@traced
+def matmul(input: Any, other: Any) -> Value:
+    """The matrix product of the last two dimensions, the others broadcast; a vector's dimension goes."""
+    return tensor(input, "matmul", "input") @ tensor(other, "matmul", "other")
+
+
+@traced
+def einsum(equation: str, *operands: Any) -> Value:
+    """Einstein's summation, `einsum("bij,bjk->bik", A, B)`: letters absent after `->` are summed.
+
+    A letter repeated in one operand takes its diagonal; `...` stands for dimensions that broadcast; without `->` the
+    result has the letters that occur once, in alphabetical order. More than two operands are multiplied pair by pair,
+    the smallest result first.
+    """
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    values = [tensor(x, "einsum", f"operands[{n}]") for n, x in enumerate(operands)]
+    terms, out, extents = _parse(equation, values)
+    while len(values) > 2:
+        pairs = [(i, j) for i in range(len(values)) for j in range(i + 1, len(values))]
+        pair = min(pairs, key=lambda ij: prod(extents[c] for c in _kept(terms, ij, out)))
+        keep = _kept(terms, pair, out)
+        joined = _contract([values[n] for n in pair], [terms[n] for n in pair], keep, extents)
+        values = [v for n, v in enumerate(values) if n not in pair] + [joined]
+        terms = [t for n, t in enumerate(terms) if n not in pair] + [keep]
+    return _contract(values, terms, out, extents)
+
+
+def _labels(term: str, rank: int, what: str, equation: str) -> tuple[str, ...]:
+    """A label for each dimension; those under `...` are numbered from the last one backward."""
+    before, dots, after = term.partition("...")
+    if any(c not in _LETTERS for c in before + after):
+        raise FormulaError(f"einsum: {equation!r} holds something that is no letter, comma, arrow or '...'")
+    hidden = rank - len(before) - len(after)
+    if hidden < 0 or (hidden and not dots):
+        raise ShapeError(f"einsum: {what} has {rank} dimensions, which {term!r} in {equation!r} does not describe")
+    return (*before, *(f".{n}" for n in reversed(range(hidden))), *after)
+
+
+def _parse(equation: str, values: Sequence[Value]) -> tuple[list[tuple[str, ...]], tuple[str, ...], dict[str, int]]:
+    """(labels of each operand, labels of the result, extent of each label), checked."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    parts = left.split(",")
+    if len(parts) != len(values):
+        raise ShapeError(f"einsum: {equation!r} describes {len(parts)} operands, got {len(values)}")
+    terms = [_labels(t, v.ndim, f"operands[{n}]", equation) for n, (t, v) in enumerate(zip(parts, values, strict=True))]
+    extents: dict[str, int] = {}
+    for n, (t, v) in enumerate(zip(terms, values, strict=True)):
+        for c, e in zip(t, v.shape, strict=True):
+            if extents.setdefault(c, e) == 1:
+                extents[c] = e
+            if e not in (1, extents[c]):
+                raise ShapeError(f"einsum: operands[{n}] has {e} along {c!r} in {equation!r}, another has {extents[c]}")
+    hidden = sorted((c for c in extents if c[0] == "."), key=lambda c: -int(c[1:]))
+    if arrow:
+        if right.count("...") > 1:
+            raise FormulaError(f"einsum: {equation!r} has '...' twice in its result")
+        out = _labels(right, len(right.replace("...", "")) + ("..." in right) * len(hidden), "the result", equation)
+    else:
+        letters = left.replace("...", "").replace(",", "")
+        out = (*hidden, *sorted(c for c in set(letters) if letters.count(c) == 1))
+    if len(set(out)) != len(out) or any(c not in extents for c in out):
+        raise FormulaError(f"einsum: the result of {equation!r} repeats a letter or has one that no operand has")
+    return terms, out, extents
+
+
+def _kept(terms: Sequence[tuple[str, ...]], pair: tuple[int, int], out: tuple[str, ...]) -> tuple[str, ...]:
+    """Labels of the product of a pair that the result or another operand still needs, in order of appearance."""
+    others = {c for n, t in enumerate(terms) if n not in pair for c in t} | set(out)
+    return tuple(dict.fromkeys(c for n in pair for c in terms[n] if c in others))
+
+
+def _contract(
+    values: Sequence[Value], terms: Sequence[tuple[str, ...]], out: tuple[str, ...], extents: dict[str, int]
+) -> Value:
+    """The product of the values, summed over the labels that `out` lacks."""
+    summed = tuple(dict.fromkeys(c for t in terms for c in t if c not in out))
+    over = dict(zip(summed, fb.axes(*(extents[c] for c in summed)), strict=True))
+
+    def body(*i: Any) -> Any:
+        place = {**over, **dict(zip(out, i, strict=True))}
+        product: Any = None
+        for v, t in zip(values, terms, strict=True):
+            index = tuple(0 if n == 1 else place[c] for c, n in zip(t, v.shape, strict=True))
+            element = _element(v, index)
+            product = element if product is None else product * element
+        return fb.sum(product, over=tuple(over.values())) if over else product
+
+    return fb.compute(tuple(extents[c] for c in out), body)
+
+
+def _element(v: Value, index: tuple[Any, ...]) -> Any:
+    """v[index] as an element of a formula, where every index may be a plain number."""
+    return v[index] if index else v

@@ -1,0 +1,353 @@
+"""Functions of tensors under torch's names and argument orders: shapes, elementwise functions, reductions."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from math import ceil, inf
+from math import prod as product
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import promote
+from einsmith.errors import ShapeError
+from einsmith.expr.nodes import Axis, Compute, Piece, Read, Template, cast
+from einsmith.functional.call import traced
+from einsmith.functional.common import all_of, dimension, dimensions, merge, tensor, without
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+Dim = int | Sequence[int] | None
+
+# -------------------------------------------------------------------------------------------------------- elementwise
+
+
+def _elementwise(name: str, meaning: str) -> Callable[[Any], Value]:
+    function = getattr(fb, name)
+
+    def call(input: Any) -> Value:
+        return function(tensor(input, name, "input"))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"{meaning}, elementwise."
+    return traced(call)
+
+
+exp = _elementwise("exp", "e to the power of x")
+log = _elementwise("log", "The natural logarithm")
+sqrt = _elementwise("sqrt", "The square root")
+rsqrt = _elementwise("rsqrt", "1/sqrt(x)")
+sin = _elementwise("sin", "The sine")
+cos = _elementwise("cos", "The cosine")
+erf = _elementwise("erf", "The error function")
+abs = _elementwise("abs", "The magnitude")
+sign = _elementwise("sign", "-1, 0 or 1")
+floor = _elementwise("floor", "The largest integer that is not above x")
+
+
+@traced
+def maximum(input: Any, other: Any) -> Value:
+    """The larger element, with broadcasting; halves of the gradient go to each of equal elements."""
+    return fb.maximum(fb.as_value(input), fb.as_value(other))
+
+
+@traced
+def minimum(input: Any, other: Any) -> Value:
+    """The smaller element, with broadcasting; halves of the gradient go to each of equal elements."""
+    return fb.minimum(fb.as_value(input), fb.as_value(other))
+
+
+@traced
+def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
+    """`input` with elements below `min` raised to it and elements above `max` lowered to it; NaN stays NaN."""
+    x = tensor(input, "clamp", "input")
+    if min is None and max is None:
+        raise ValueError("clamp: give min, max or both")
+    if min is not None:
+        x = fb.where(x < min, min, x)
+    return x if max is None else fb.where(x > max, max, x)
+
+
+@traced
+def where(condition: Any, input: Any, other: Any) -> Value:
+    """`input` where `condition` is true, `other` elsewhere, with broadcasting."""
+    return fb.where(fb.as_value(condition), fb.as_value(input), fb.as_value(other))
+
+
+# ------------------------------------------------------------------------------------------------------------- shapes
+
+
+@traced
+def reshape(input: Any, shape: int | Sequence[int]) -> Value:
+    """The same elements in row-major order under another shape; one extent may be -1."""
+    return tensor(input, "reshape", "input").reshape((shape,) if isinstance(shape, int) else tuple(shape))
+
+
+@traced
+def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Value:
+    """Dimensions start_dim to end_dim joined into one."""
+    x = tensor(input, "flatten", "input")
+    if x.ndim == 0:
+        return x.reshape((1,))
+    first, last = dimension(start_dim, x.ndim, "flatten"), dimension(end_dim, x.ndim, "flatten")
+    if first > last:
+        raise ShapeError(f"flatten: start_dim={start_dim} comes after end_dim={end_dim}")
+    if first == last:
+        return x
+    return x.reshape((*x.shape[:first], product(x.shape[first : last + 1]), *x.shape[last + 1 :]))
+
+
+@traced
+def permute(input: Any, dims: Sequence[int]) -> Value:
+    """Dimensions in another order: dimension n of the result is dimension dims[n] of the input."""
+    x = tensor(input, "permute", "input")
+    order = [dimension(d, x.ndim, "permute") for d in dims]
+    if sorted(order) != list(range(x.ndim)):
+        raise ShapeError(f"permute: dims={tuple(dims)!r} does not name each of {x.ndim} dimensions once")
+    return x.transpose(tuple(order))
+
+
+@traced
+def transpose(input: Any, dim0: int, dim1: int) -> Value:
+    """Dimensions dim0 and dim1 exchanged."""
+    x = tensor(input, "transpose", "input")
+    a, b = dimension(dim0, x.ndim, "transpose"), dimension(dim1, x.ndim, "transpose")
+    order = list(range(x.ndim))
+    order[a], order[b] = b, a
+    return x.transpose(tuple(order))
+
+
+@traced
+def squeeze(input: Any, dim: Dim = None) -> Value:
+    """Without the dimensions of extent 1 (those among `dim` only, where given)."""
+    x = tensor(input, "squeeze", "input")
+    drop = [d for d in dimensions(dim, x.ndim, "squeeze") if x.shape[d] == 1]
+    return x.reshape(without(x.shape, drop)) if drop else x
+
+
+@traced
+def unsqueeze(input: Any, dim: int) -> Value:
+    """With a new dimension of extent 1 at place `dim`."""
+    x = tensor(input, "unsqueeze", "input")
+    d = dimension(dim, x.ndim + 1, "unsqueeze")
+    return x.reshape((*x.shape[:d], 1, *x.shape[d:]))
+
+
+def _join(name: str, values: Sequence[Value], dim: int, shape: tuple[int, ...], extents: Sequence[int]) -> Value:
+    """One tensor whose pieces along `dim` are the values, each taking the next `extents[n]` positions."""
+    dtype = values[0].dtype
+    for v in values[1:]:
+        dtype = promote(dtype, v.dtype)
+    pieces, start, rank = [], 0, len(shape)
+    for slot, (v, n) in enumerate(zip(values, extents, strict=True)):
+        axes = [Axis(d) for d in range(rank) if v.ndim == rank or d != dim]
+        offset = tuple(start if d == dim else 0 for d in range(rank))
+        box = tuple(n if d == dim else e for d, e in enumerate(shape))
+        pieces.append(Piece(offset, (1,) * rank, box, cast(Read(slot, tuple(axes), v.dtype), dtype)))
+        start += n
+    params = tuple((v.dtype, v.shape) for v in values)
+    return Value(Compute(Template(shape, params, tuple(pieces)), tuple(v.tensor for v in values)))
+
+
+def _several(name: str, tensors: Sequence[Any]) -> list[Value]:
+    if not isinstance(tensors, (list, tuple)) or not tensors:
+        raise ShapeError(f"{name}: needs a list or tuple of at least one tensor")
+    return [tensor(t, name, f"tensors[{n}]") for n, t in enumerate(tensors)]
+
+
+@traced
+def cat(tensors: Sequence[Any], dim: int = 0) -> Value:
+    """The tensors one after another along `dim`; their other extents agree."""
+    values = _several("cat", tensors)
+    d = dimension(dim, values[0].ndim, "cat")
+    for n, v in enumerate(values):
+        if v.ndim != values[0].ndim or without(v.shape, (d,)) != without(values[0].shape, (d,)):
+            raise ShapeError(
+                f"cat: tensors[{n}] has shape {v.shape}, which differs from {values[0].shape} beside dim={dim}"
+            )
+    values = [v for v in values if v.shape[d]] or values[:1]
+    extents = [v.shape[d] for v in values]
+    return _join("cat", values, d, (*values[0].shape[:d], builtins.sum(extents), *values[0].shape[d + 1 :]), extents)
+
+
+@traced
+def stack(tensors: Sequence[Any], dim: int = 0) -> Value:
+    """Tensors of one shape along a new dimension at place `dim`."""
+    values = _several("stack", tensors)
+    for n, v in enumerate(values):
+        if v.shape != values[0].shape:
+            raise ShapeError(f"stack: tensors[{n}] has shape {v.shape}, tensors[0] {values[0].shape}")
+    d = dimension(dim, values[0].ndim + 1, "stack")
+    shape = values[0].shape
+    return _join("stack", values, d, (*shape[:d], len(values), *shape[d:]), [1] * len(values))
+
+
+@traced
+def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float = 0) -> Value:
+    """`value` around `input`: pad = (before, after) of the last dimension, then of the one before it, and so on.
+
+    Negative amounts cut elements off. `mode` is "constant".
+    """
+    x = tensor(input, "pad", "input")
+    if mode != "constant":
+        raise ValueError(f"pad: mode={mode!r} is not built; 'constant' is")
+    if len(pad) % 2 or len(pad) > 2 * x.ndim:
+        raise ShapeError(f"pad: {tuple(pad)!r} must be pairs, at most one for each of {x.ndim} dimensions")
+    pairs = [(0, 0)] * (x.ndim - len(pad) // 2) + [(pad[n], pad[n + 1]) for n in range(len(pad) - 2, -1, -2)]
+    shape = tuple(n + lo + hi for n, (lo, hi) in zip(x.shape, pairs, strict=True))
+    if any(n < 0 for n in shape):
+        raise ShapeError(f"pad: {tuple(pad)!r} cuts more than there is off shape {x.shape}")
+
+    def body(*i: Any) -> Any:
+        at = [p - lo for p, (lo, _) in zip(i, pairs, strict=True)]
+        guards = [0 <= h for h, (lo, _) in zip(at, pairs, strict=True) if lo > 0]
+        guards += [h < n for h, n, (_, hi) in zip(at, x.shape, pairs, strict=True) if hi > 0]
+        return fb.where(all_of(guards), x[tuple(at)], value) if guards else x[tuple(at)]
+
+    return fb.compute(shape, body)
+
+
+@traced
+def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None) -> Value:
+    """start, start + step, ... below `end`; from 0 where only one number is given. int64, or float32 of floats."""
+    if end is None:
+        start, end = 0, start
+    if step == 0:
+        raise ValueError("arange: step must not be 0")
+    floats = any(isinstance(v, float) for v in (start, end, step))
+    kind = dt.dtype_of(dtype) if dtype is not None else dt.f32 if floats else dt.i64
+    count = builtins.max(0, ceil((end - start) / step))
+    wide = dt.f64 if floats else dt.i64
+    return fb.compute((count,), lambda i: fb.cast(fb.cast(i, wide) * step + start, kind))
+
+
+@traced
+def one_hot(input: Any, num_classes: int) -> Value:
+    """1 at each class of an integer tensor [...] and 0 elsewhere: [..., num_classes], int64.
+
+    Classes outside [0, num_classes) give rows of zeros.
+    """
+    x = tensor(input, "one_hot", "input", kind="int")
+    if not isinstance(num_classes, int) or num_classes < 1:
+        raise ShapeError("one_hot: num_classes must be given as a positive int; extents do not depend on values")
+    return fb.compute(
+        (*x.shape, num_classes),
+        lambda *i: fb.cast(fb.where(x[i[:-1]] == i[-1], 1, 0), dt.i64),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- reductions
+
+
+def _reduce(name: str, combiner: Callable[..., Any], x: Value, dim: Dim, keepdim: bool) -> Value:
+    """`combiner` of x over `dim`."""
+    dims = dimensions(dim, x.ndim, name)
+    if not dims:
+        return x
+    if name in ("max", "min", "amax", "amin", "argmax", "argmin", "mean") and any(x.shape[d] == 0 for d in dims):
+        raise ShapeError(f"{name}: 'input' {x.shape} has no elements along dim={dim!r}")
+    over = fb.axes(*(x.shape[d] for d in dims))
+    y = fb.compute(without(x.shape, dims), lambda *i: combiner(x[merge(x.ndim, dims, over, i)], over=over))
+    return _keep(y, x, dims) if keepdim else y
+
+
+def _keep(y: Value, x: Value, dims: Sequence[int]) -> Value:
+    return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape)))
+
+
+@traced
+def sum(input: Any, dim: Dim = None, keepdim: bool = False) -> Value:
+    """The sum over `dim` (all dimensions where not given). Of integers and bools: int64."""
+    x = tensor(input, "sum", "input")
+    if x.dtype.is_bool:
+        x = x.astype(dt.i64)
+    return _reduce("sum", fb.sum, x, dim, keepdim)
+
+
+@traced
+def prod(input: Any, dim: Dim = None, keepdim: bool = False) -> Value:
+    """The product over `dim` (all dimensions where not given)."""
+    return _reduce("prod", fb.prod, tensor(input, "prod", "input"), dim, keepdim)
+
+
+@traced
+def mean(input: Any, dim: Dim = None, keepdim: bool = False) -> Value:
+    """The mean over `dim` (all dimensions where not given)."""
+    return _reduce("mean", fb.mean, tensor(input, "mean", "input", kind="float"), dim, keepdim)
+
+
+@traced
+def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Value:
+    """Position of the first largest element along `dim`; without `dim`, in row-major order of all. int32."""
+    return _reduce("argmax", fb.argmax, tensor(input, "argmax", "input"), dim, keepdim)
+
+
+@traced
+def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Value:
+    """Position of the first smallest element along `dim`; without `dim`, in row-major order of all. int32."""
+    return _reduce("argmin", fb.argmin, tensor(input, "argmin", "input"), dim, keepdim)
+
+
+def _extreme(name: str, x: Value, dim: Any, keepdim: bool) -> Any:
+    best, where_ = (fb.max, fb.argmax) if name == "max" else (fb.min, fb.argmin)
+    if dim is None:
+        return _reduce(name, best, x, None, keepdim)
+    if not isinstance(dim, int):
+        return (fb.maximum if name == "max" else fb.minimum)(x, fb.as_value(dim))
+    return _reduce(name, best, x, dim, keepdim), _reduce(f"arg{name}", where_, x, dim, keepdim)
+
+
+@traced
+def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The largest element; with an int `dim`, (values, int32 positions) along it; with a tensor there, `maximum`.
+
+    The gradient goes to the first of equal elements.
+    """
+    return _extreme("max", tensor(input, "max", "input"), dim, keepdim)
+
+
+@traced
+def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The smallest element; with an int `dim`, (values, int32 positions) along it; with a tensor there, `minimum`.
+
+    The gradient goes to the first of equal elements.
+    """
+    return _extreme("min", tensor(input, "min", "input"), dim, keepdim)
+
+
+def _even(name: str, best: Callable[..., Any], x: Value, dim: Dim, keepdim: bool) -> Value:
+    """An extreme value whose gradient is shared evenly by equal elements.
+
+    The value is the extreme as a constant, plus the mean of x - constant(x) over the elements that attain it: zero,
+    with the derivative that is wanted. Infinite elements have no such difference and no gradient.
+    """
+    dims = dimensions(dim, x.ndim, name)
+    if not dims:
+        return x
+    if not x.dtype.is_float:
+        return _reduce(name, best, x, dim, keepdim)
+    top = _reduce(name, lambda e, over: best(fb.stop_gradient(e), over=over), x, dim, False)
+    over = fb.axes(*(x.shape[d] for d in dims))
+
+    def tied(i: tuple, difference: bool) -> Any:
+        v = x[merge(x.ndim, dims, over, i)]
+        fixed = fb.stop_gradient(v)
+        attains = (fixed == top[i]) & (fb.abs(fixed) < inf)
+        return fb.sum(fb.where(attains, v - fixed if difference else 1.0, 0.0), over=over)
+
+    shift = fb.compute(top.shape, lambda *i: tied(i, True))
+    count = fb.compute(top.shape, lambda *i: fb.maximum(tied(i, False), 1.0))
+    y = fb.compute(top.shape, lambda *i: top[i] + shift[i] / count[i])
+    return _keep(y, x, dims) if keepdim else y
+
+
+@traced
+def amax(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
+    """The largest element over `dim` (all dimensions where not given); equal elements share the gradient evenly."""
+    return _even("amax", fb.max, tensor(input, "amax", "input"), dim, keepdim)
+
+
+@traced
+def amin(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
+    """The smallest element over `dim` (all dimensions where not given); equal elements share the gradient evenly."""
+    return _even("amin", fb.min, tensor(input, "amin", "input"), dim, keepdim)

@@ -1,0 +1,432 @@
+"""A kernel's work as canonical boxes, and the loops around them: what the plain patterns share.
+
+A Box is one piece of the root with the epilogue written for that piece: axes of extent 1 are gone, adjacent axes that
+every access runs through contiguously are merged, and every Read is one flat offset into its buffer.
+
+Before: y[b,c,h,w] = max(x[b,c,h,w], 0) over [256,6,28,28]. After: y[i0] = max(x[i0], 0) over [1204224].
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.expr.kernel import Kernel, Stage
+from einsmith.expr.linear import Linear, linear
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, postorder, size
+from einsmith.expr.rewrite import rebuild
+from einsmith.expr.simplify import simplify
+from einsmith.kernels.combine import identity
+from einsmith.kernels.vectorize import Emitter, Lanes, Memory, flat_index
+from einsmith.loops.nest import Builder, Value
+from einsmith.target.facts import Target
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """One piece of a kernel: output axes 0 .. rank-1 of `extents`, then reduction axes of `reduce`.
+
+    bodies: the root's; combiner: None where they are the results themselves. stages: the epilogue's bodies in order.
+    results: the slot of each result, the root's members first; a Read of it has no index. stores: (slot, buffer,
+    offset in elements). Slot n below len(buffers) is the kernel's buffer n; `workspace` is the slot after them.
+    """
+
+    extents: tuple[int, ...]
+    reduce: tuple[int, ...]
+    combiner: str | None
+    bodies: tuple[Expr, ...]
+    stages: tuple[Expr, ...]
+    results: tuple[int, ...]
+    stores: tuple[tuple[int, int, Linear], ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.extents)
+
+    @property
+    def points(self) -> int:
+        return size(self.extents)
+
+    @property
+    def reduced(self) -> int:
+        return size(self.reduce)
+
+    @property
+    def members(self) -> int:
+        return len(self.results) - len(self.stages)
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return self.bodies + self.stages
+
+    @property
+    def epilogue_flats(self) -> list[Linear]:
+        return uses(self.stages)[0] + [index for _, _, index in self.stores]
+
+
+def uses(exprs: Iterable[Expr]) -> tuple[list[Linear], set[int]]:
+    """The flat offset of every read, and the axes that are used otherwise than as a term of such an offset."""
+    flats: list[Linear] = []
+    others: set[int] = set()
+    seen: set[Expr] = set()
+    todo = list(exprs)
+    while todo:
+        e = todo.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if isinstance(e, Axis):
+            others.add(e.position)
+        elif isinstance(e, Read):
+            for i in e.index:
+                flats.append(linear(i))
+                todo += [a for a in flats[-1].terms if not isinstance(a, Axis)]
+        else:
+            todo += e.args
+    return flats, others
+
+
+@lru_cache(maxsize=512)
+def boxes(kernel: Kernel) -> tuple[Box, ...]:
+    """The canonical boxes of a kernel whose root has pieces; empty pieces are left out."""
+    return tuple(_box(kernel, p) for p in kernel.root.parts if isinstance(p, Piece) and size(p.extents))
+
+
+def result_slots(kernel: Kernel) -> list[list[int]]:
+    """The slot of each stage's each member."""
+    slot, out = len(kernel.buffers) + 1, []
+    for stage in kernel.stages:
+        n = len(stage.template.dtypes)
+        out.append(list(range(slot, slot + n)))
+        slot += n
+    return out
+
+
+def _index_dtype(elements: int) -> dt.DType:
+    return dt.i32 if elements < 2**31 else dt.i64
+
+
+def renumber(kernel: Kernel, stage: Stage, exprs: Sequence[Expr], axes: dict[int, Expr]) -> list[Expr]:
+    """Expressions of a stage with axes replaced, slots numbered for the whole kernel, and reads made flat."""
+    slots = result_slots(kernel)
+
+    def rule(e):
+        if isinstance(e, Axis):
+            return axes.get(e.position, e)
+        if isinstance(e, Read):
+            kind, *where = stage.args[e.slot]
+            if kind == "stage":
+                return Read(slots[where[0]][where[1]], (), e.dtype)
+            shape = kernel.buffers[where[0]].shape
+            return Read(where[0], (flat_index(e.index, shape).expr(_index_dtype(prod(shape))),), e.dtype)
+        return None
+
+    return rebuild(exprs, rule)
+
+
+def _body(stage: Stage) -> Expr:
+    """The body of a pointwise stage."""
+    body = stage.template.parts[0].body
+    assert not isinstance(body, Reduce)
+    return body
+
+
+def _placed(axis: int, offset: int, step: int, extent: int) -> Expr:
+    """The output position `offset + step*axis`."""
+    if extent == 1:
+        return Const(offset, dt.i32)
+    out: Expr = Axis(axis)
+    if step != 1:
+        out = apply("mul", Const(step, dt.i32), out)
+    return apply("add", out, Const(offset, dt.i32)) if offset else out
+
+
+def _box(kernel: Kernel, piece: Piece) -> Box:
+    if isinstance(piece.body, Reduce) and not prod(piece.body.extents):
+        bodies = [Const(identity(piece.body.combiner, e.dtype), e.dtype) for e in piece.bodies]
+        return _box_of(kernel, piece, piece.extents, None, bodies)
+    combiner = piece.body.combiner if isinstance(piece.body, Reduce) else None
+    return _box_of(kernel, piece, piece.domain, combiner, piece.bodies)
+
+
+def _box_of(
+    kernel: Kernel, piece: Piece, domain: tuple[int, ...], combiner: str | None, root: Sequence[Expr]
+) -> Box:
+    rank = len(piece.extents)
+    ones: dict[int, Expr] = {a: Const(0, dt.i32) for a, n in enumerate(domain) if n == 1}
+    place = {d: _placed(d, piece.offset[d], piece.step[d], piece.extents[d]) for d in range(rank)}
+    plain = all(place[d] is Axis(d) for d in range(rank))
+    bodies = renumber(kernel, kernel.stages[0], root, ones)
+    stages = [renumber(kernel, s, [_body(s)], place)[0] for s in kernel.stages[1:]]
+    if ones:
+        bodies = [simplify(e, domain) for e in bodies]
+    if not plain:
+        stages = [simplify(e, domain) for e in stages]
+    slots = result_slots(kernel)
+    stores = []
+    for s, stage in enumerate(kernel.stages):
+        for member, buffer in enumerate(stage.outputs):
+            if buffer is not None:
+                index = flat_index([place[d] for d in range(rank)], kernel.shape)
+                stores.append((slots[s][member], buffer, index))
+    results = tuple(slot for members in slots for slot in members)
+    return _merge(domain, rank, combiner, bodies, stages, results, stores)
+
+
+def _merge(domain, rank, combiner, bodies, stages, results, stores) -> Box:
+    """The Box with contiguous neighbouring axes merged, and axes numbered anew."""
+    flats, others = uses([*bodies, *stages])
+    flats += [index for _, _, index in stores]
+    axes = [a for a, n in enumerate(domain) if n != 1]
+    groups: list[list[int]] = []
+    for a in axes:
+        last = groups[-1][-1] if groups else None
+        if (
+            last is not None
+            and (last < rank) == (a < rank)
+            and last not in others
+            and a not in others
+            and all(f.coefficient(Axis(last)) == f.coefficient(Axis(a)) * domain[a] for f in flats)
+        ):
+            groups[-1].append(a)
+        else:
+            groups.append([a])
+    to: dict[int, Expr] = {}
+    for g, members in enumerate(groups):
+        to.update((a, Const(0, dt.i32)) for a in members[:-1])
+        to[members[-1]] = Axis(g)
+
+    def rule(e):
+        if isinstance(e, Axis):
+            return to.get(e.position, e)
+        if isinstance(e, Read) and e.index:
+            return Read(e.slot, (linear(e.index[0]).expr(e.index[0].dtype),), e.dtype)
+        return None
+
+    new = rebuild([*bodies, *stages], rule)
+    moved = []
+    for slot, buffer, index in stores:
+        terms = {to[a.position]: c for a, c in index.terms.items() if isinstance(to[a.position], Axis)}
+        moved.append((slot, buffer, Linear(index.const, terms)))
+    sizes = [(prod(domain[a] for a in g), g[0] < rank) for g in groups]
+    return Box(
+        tuple(n for n, out in sizes if out),
+        tuple(n for n, out in sizes if not out),
+        combiner,
+        tuple(new[: len(bodies)]),
+        tuple(new[len(bodies) :]),
+        results,
+        tuple(moved),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- analysis
+
+
+GATHER = 4.0
+"""Instructions that one lane of a gather or scatter is worth."""
+
+
+def access_cost(flats: Sequence[Linear], axis: int, lanes: int) -> float:
+    """About how many instructions one vector of accesses takes when `axis` runs along the lanes."""
+    out = 0.0
+    for f in flats:
+        stride = abs(f.coefficient(Axis(axis)))
+        inside = [a for a in f.terms if not isinstance(a, Axis) and _mentions(a, axis)]
+        if inside:
+            simple = all(
+                isinstance(a, Apply) and a.fn in ("floordiv", "mod") and isinstance(a.args[1], Const) for a in inside
+            )
+            out += 2.5 if simple and stride <= 1 else GATHER * lanes
+        elif stride == 0:
+            out += 0.3
+        elif stride <= 4:
+            out += stride if stride == 1 else 1.5 * stride
+        else:
+            out += GATHER * lanes
+    return out
+
+
+def _mentions(x: Expr, axis: int) -> bool:
+    return any(isinstance(e, Axis) and e.position == axis for e in postorder([x]))
+
+
+def filled(extent: int, lanes: int) -> float:
+    """The part of the lanes that do work."""
+    return extent / (-(-extent // lanes) * lanes)
+
+
+CHEAP = {"cast", "stop_gradient"}
+
+
+def operations(exprs: Iterable[Expr], target: Target) -> tuple[float, float]:
+    """(vector instructions, special-function seconds) for one point of `exprs`, index arithmetic left out."""
+    count, special = 0, 0.0
+    for e in postorder(exprs):
+        if isinstance(e, Apply) and e.fn not in CHEAP and not (e.dtype.is_int and e.fn != "where"):
+            seconds = target.special(e.fn)
+            special += seconds
+            count += 0 if seconds else 1
+    return count, special
+
+
+def touched_bytes(kernel: Kernel) -> tuple[float, float]:
+    """(bytes moved, footprint) when each buffer is read or written once."""
+    written = {n for s in kernel.stages for n in s.outputs if n is not None}
+    read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
+    total = moved = 0.0
+    for n, buffer in enumerate(kernel.buffers):
+        taken = prod(buffer.shape) * buffer.dtype.itemsize
+        total += taken
+        moved += taken * ((n in written) + (n in read))
+    return moved, total
+
+
+def lanes_of(kernel: Kernel, target: Target) -> int:
+    """Lanes of a vector: by f32 where the kernel has 4-byte elements, else by its narrowest type above one byte."""
+    sizes = {b.dtype.itemsize for b in kernel.buffers if b.dtype.itemsize > 1}
+    return target.lanes(min(sizes, default=4))
+
+
+def function_name(pattern: str, kernel: Kernel, config: Any, launch: int = 0) -> str:
+    """A name that says which kernel and configuration a function is for."""
+    code = hashlib.blake2b(kernel.digest + repr(config).encode(), digest_size=6).hexdigest()
+    return f"{pattern}_{code}_{launch}"
+
+
+# ---------------------------------------------------------------------------------------------------------- loops
+
+
+def start(name: str, kernel: Kernel) -> Builder:
+    """A builder with the kernel's buffers and its workspace."""
+    return Builder(name, len(kernel.buffers) + 1)
+
+
+def emitter(b: Builder, kernel: Kernel, box: Box, lanes: int) -> Emitter:
+    """An Emitter for a box, with the kernel's buffers in place."""
+    em = Emitter(b, box.extents + box.reduce, lanes)
+    for n, buffer in enumerate(kernel.buffers):
+        em.place(n, Memory(b.buffers[n], buffer.dtype, (prod(buffer.shape),)))
+    return em
+
+
+@contextmanager
+def task_range(b: Builder, first: int, count: int, alone: bool) -> Iterator[Value]:
+    """The region that tasks first .. first+count-1 run, and their numbers from 0; `alone`: there are no others."""
+    if alone:
+        yield b.task
+        return
+    inside = b.op("and", b.op("le", b.const(first), b.task), b.op("lt", b.task, b.const(first + count)))
+    with b.if_(inside):
+        yield b.sub(b.task, b.const(first)) if first else b.task
+
+
+def finish_point(em: Emitter, box: Box) -> None:
+    """The epilogue and the stores, the root's results being placed and the output axes bound.
+
+    Every stage is evaluated before the first store: a buffer that is updated in place is read before it is written.
+    """
+    values = {}
+    for slot, expr in zip(box.results[box.members :], box.stages, strict=True):
+        values[slot] = em.emit(expr)
+        em.place(slot, values[slot])
+    for slot, buffer, index in box.stores:
+        value = values[slot] if slot in values else em._slots[slot]
+        assert isinstance(value, Value)
+        em.store(value, em.memory(buffer), index)
+
+
+def row_tasks(extents: Sequence[int], tasks: int) -> int:
+    """How many tasks `tasks` come to when whole rows of the leading axes are dealt out in equal runs."""
+    rows = _leading(extents, tasks)[1]
+    return -(-rows // -(-rows // tasks))
+
+
+def _leading(extents: Sequence[int], tasks: int) -> tuple[int, int]:
+    """How many leading axes are dealt out to tasks, and the product of their extents."""
+    rows, k = 1, 0
+    while k < len(extents) and rows < tasks:
+        rows *= extents[k]
+        k += 1
+    return k, rows
+
+
+@contextmanager
+def rows(em: Emitter, axes: Sequence[int], extents: Sequence[int], task: Value, tasks: int) -> Iterator[None]:
+    """Loops over `axes`, bound as scalars; with tasks > 1 the leading ones are dealt out in equal runs."""
+    b = em.b
+    with ExitStack() as stack:
+        k = 0
+        if tasks > 1:
+            k, count = _leading(extents, tasks)
+            chunk = -(-count // tasks)
+            lo = b.mul(task, b.const(chunk))
+            hi = b.add(lo, b.const(chunk))
+            if count % chunk:
+                hi = b.op("min", hi, b.const(count))
+            row = stack.enter_context(b.loop(lo, hi)).var
+            for j in reversed(range(k)):
+                if j == 0:
+                    em.bind(axes[0], row)
+                else:
+                    em.bind(axes[j], b.op("mod", row, b.const(extents[j])))
+                    row = b.op("floordiv", row, b.const(extents[j]))
+        for axis, n in zip(axes[k:], extents[k:], strict=True):
+            em.bind(axis, stack.enter_context(b.loop(0, n)).var)
+        yield
+
+
+Ramps = list[tuple[Lanes, int | None]]
+"""Neighbouring vectors along one axis, each with its number of lanes that count (None: all)."""
+
+
+def vector_tiles(em: Emitter, extent: int, unroll: int, emit: Callable[[Ramps], None], tile: Value | None = None,
+                 tiles: int = 1) -> None:
+    """Calls `emit` for whole groups of `unroll` vectors inside a loop, and once more for what is left at the end.
+
+    tile: which of `tiles` equal parts of the axis this is, every part but the last being whole groups.
+    """
+    b, n = em.b, em.lanes
+    group = n * unroll
+    whole = extent // group * group
+
+    def ramps(base: Value | int, count: int) -> Ramps:
+        out: Ramps = []
+        for at in range(0, count, n):
+            pattern = tuple(range(at, at + n))
+            out.append((Lanes(base, pattern, group), None if at + n <= count else count - at))
+        return out
+
+    if tile is None or tiles == 1:
+        if whole == group:
+            emit(ramps(0, group))
+        elif whole:
+            with b.loop(0, whole, group) as loop:
+                emit(ramps(loop.var, group))
+        if whole < extent:
+            emit(ramps(whole, extent - whole))
+        return
+    part = tile_size(extent, tiles, group)
+    lo = b.mul(tile, b.const(part))
+    hi = b.op("min", b.add(lo, b.const(part)), b.const(whole))
+    with b.loop(lo, hi, group) as loop:
+        emit(ramps(loop.var, group))
+    if whole < extent:
+        with b.if_(b.op("eq", tile, b.const(-(-extent // part) - 1))):
+            emit(ramps(whole, extent - whole))
+
+
+def tile_size(extent: int, tiles: int, group: int) -> int:
+    """Elements of one of `tiles` parts of an axis, a multiple of `group`."""
+    return max(1, -(-extent // (tiles * group))) * group
+
+
+def tile_count(extent: int, tiles: int, group: int) -> int:
+    """How many parts of that size the axis has."""
+    return -(-extent // tile_size(extent, tiles, group))

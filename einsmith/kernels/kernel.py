@@ -1,0 +1,53 @@
+"""What a pattern answers about a kernel: its cost, and its launches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.loops.nest import Function
+
+__all__ = ["Buffer", "Cost", "Kernel", "Launch", "Lowered", "Pattern", "Stage"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Predicted seconds, by what binds: the kernel takes max(arithmetic, memory) + special + launch."""
+
+    arithmetic: float
+    memory: float
+    special: float = 0.0
+    launch: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return max(self.arithmetic, self.memory) + self.special + self.launch
+
+
+@dataclass
+class Launch:
+    """One parallel sweep: `function` is run for each task in 0 .. tasks-1, in any order, on any thread."""
+
+    function: Function
+    tasks: int
+
+
+@dataclass
+class Lowered:
+    """The launches of a kernel, in order. Each function has len(kernel.buffers) + 1 buffers: the kernel's own, then a
+    workspace of `workspace` bytes that all threads and launches of the kernel share (partial sums)."""
+
+    launches: list[Launch] = field(default_factory=list)
+    workspace: int = 0
+
+
+class Pattern(Protocol):
+    """The four questions of DESIGN section 4. A configuration is a hashable, printable value."""
+
+    name: str
+
+    def match(self, kernel: Kernel) -> bool: ...
+    def configs(self, kernel: Kernel, target: Any) -> list[Any]: ...
+    def cost(self, kernel: Kernel, config: Any, target: Any) -> Cost: ...
+    def lower(self, kernel: Kernel, config: Any, target: Any) -> Lowered: ...

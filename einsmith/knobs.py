@@ -1,0 +1,97 @@
+"""Every environment variable that Einsmith reads: its type, its default and what it does.
+
+Variables are read when they are asked for, so that a program may set them after importing Einsmith.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from einsmith.errors import KnobError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Knob(Generic[T]):
+    """One variable. `parse` takes the text and raises ValueError where it cannot be; `accepts` says what can."""
+
+    name: str
+    default: T
+    parse: Callable[[str], T]
+    accepts: str
+    help: str
+
+    def get(self) -> T:
+        """The value now; the default where the variable is unset or empty. Raises KnobError for a bad value."""
+        text = os.environ.get(self.name, "").strip()
+        if not text:
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise KnobError(
+                f"the environment variable {self.name} is {text!r}, but takes {self.accepts}; "
+                f"set it to one of these, or unset it"
+            ) from None
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
+def _path(text: str) -> Path:
+    if "\0" in text:
+        raise ValueError(text)
+    return Path(text).expanduser().absolute()
+
+
+DEBUG: Knob[int] = Knob(
+    "EINSMITH_DEBUG", 0, _whole(0, 7), "a whole number from 0 to 7",
+    "1 timings and kernel counts, 2 kernels and configurations, 3 chosen and rejected costs, 4 loop nests, 5 LLVM IR, "
+    "6 every pass, 7 everything; each level prints what the lower ones print",
+)
+THREADS: Knob[int | None] = Knob(
+    "EINSMITH_THREADS", None, _whole(1, 4096), "a whole number from 1 to 4096",
+    "threads that run a program; by default the physical cores that the process may use",
+)
+CACHE_DIR: Knob[Path | None] = Knob(
+    "EINSMITH_CACHE_DIR", None, _path, "the path of a directory",
+    "where compiled code and measurements are kept; by default the user's cache directory",
+)
+DATA_DIR: Knob[Path | None] = Knob(
+    "EINSMITH_DATA_DIR", None, _path, "the path of a directory",
+    "where data sets are looked for and kept; by default a folder of the user's cache directory",
+)
+
+ALL: tuple[Knob, ...] = (DEBUG, THREADS, CACHE_DIR, DATA_DIR)
+
+
+def debug() -> int:
+    """The level of EINSMITH_DEBUG."""
+    return DEBUG.get()
+
+
+def cache_dir() -> Path:
+    """The directory of compiled code and measurements (it need not exist yet)."""
+    given = CACHE_DIR.get()
+    if given is not None:
+        return given
+    from platformdirs import user_cache_dir  # imported late: it is needed only where the variable is unset
+
+    return Path(user_cache_dir("einsmith", appauthor=False))
+
+
+def data_dir() -> Path:
+    """The directory of data sets (it need not exist yet)."""
+    return DATA_DIR.get() or cache_dir() / "data"

@@ -1,0 +1,543 @@
+"""Formulas in Python: traced tensors (`Value`) with NumPy's operators, and index formulas (`Ex`).
+
+    c, r, s, m = axes(C, R, S, M)
+    compute((B, K, P, Q, I, J), lambda b, k, p, q, i, j:
+        sum(A[b, c, stride*p+r, stride*q+s, i, m] * W[k, c, r, s, m, j], over=(c, r, s, m)))
+
+A Value indexed with an Ex is an Ex; everything else on Values makes a tensor at once.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType, dtype_of
+from einsmith.errors import FormulaError, ShapeError, TraceError
+from einsmith.expr.nodes import Compute as _Compute
+from einsmith.expr.nodes import Const as _Const
+from einsmith.expr.nodes import Tensor, leaf, template
+from einsmith.expr.rewrite import rebuild
+from einsmith.lang import formula as fm
+from einsmith.lang import views
+from einsmith.lang.formula import AxisVar, Form, Weak
+from einsmith.lang.lower import lower
+from einsmith.lang.protocol import RunTimeOnly, needs_value
+from einsmith.lang.trace import current_trace
+
+Number = (bool, int, float, np.bool_, np.integer, np.floating)
+
+
+def _binary(fn: str, swap: bool = False) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if not isinstance(other, (Value, Ex, *Number)) and not _arraylike(other):
+            return NotImplemented
+        return _apply(fn, other, self) if swap else _apply(fn, self, other)
+
+    return method
+
+
+def _arraylike(x: Any) -> bool:
+    return hasattr(x, "__einsmith_value__") or hasattr(x, "__array__") or hasattr(x, "__dlpack__")
+
+
+class _Operators:
+    """Python's operators, by the scalar function that each stands for."""
+
+    __slots__ = ()
+    __add__, __radd__ = _binary("add"), _binary("add", True)
+    __sub__, __rsub__ = _binary("sub"), _binary("sub", True)
+    __mul__, __rmul__ = _binary("mul"), _binary("mul", True)
+    __truediv__, __rtruediv__ = _binary("div"), _binary("div", True)
+    __floordiv__, __rfloordiv__ = _binary("floordiv"), _binary("floordiv", True)
+    __mod__, __rmod__ = _binary("mod"), _binary("mod", True)
+    __pow__, __rpow__ = _binary("pow"), _binary("pow", True)
+    __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("lt", True), _binary("le", True)
+    __and__, __rand__ = _binary("and"), _binary("and", True)
+    __or__, __ror__ = _binary("or"), _binary("or", True)
+    __eq__, __ne__ = _binary("eq"), _binary("ne")
+    __hash__ = object.__hash__
+
+    def __neg__(self) -> Any:
+        return _apply("neg", self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return _apply("abs", self)
+
+    def __invert__(self) -> Any:
+        return _apply("not", self)
+
+
+class Ex(_Operators):
+    """A scalar of a formula under construction: an axis, an element of a Value, or a function of such."""
+
+    __slots__ = ("form",)
+    __array_ufunc__ = None
+
+    def __init__(self, form: Form):
+        self.form = form
+
+    def __bool__(self) -> bool:
+        raise TraceError(
+            "the value of a formula is not known while it is built; write (0 <= i) & (i < n) for chained comparisons, "
+            "es.where(c, a, b) for a choice, es.maximum and es.minimum for max and min"
+        )
+
+    def __repr__(self) -> str:
+        axes = ", ".join(sorted(a.name for a in self.form.free))
+        return f"Ex({fm.type_name(self.form.ty)} over [{axes}])"
+
+
+class Value(_Operators, RunTimeOnly):
+    """A traced tensor. `weak` marks a run-time number, which takes the float type of what it meets.
+
+    shape: tuple of ints; dtype: a DType; tensor: the IR's tensor. Its elements exist only when the program runs.
+    """
+
+    __slots__ = ("_tensor", "weak", "literal", "name")
+
+    def __init__(self, tensor: Tensor | None, weak: bool = False, literal: Any = None, name: str | None = None):
+        self._tensor, self.weak, self.literal, self.name = tensor, weak, literal, name
+
+    @property
+    def tensor(self) -> Tensor:
+        if self._tensor is None:
+            dtype = dt.bool_ if isinstance(self.literal, bool) else dt.i64 if isinstance(self.literal, int) else dt.f64
+            self._tensor = _Compute(template((), (), _Const(self.literal, dtype)), ())
+        return self._tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return () if self._tensor is None else self._tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for e in self.shape:
+            n *= e
+        return n
+
+    def __repr__(self) -> str:
+        return f"Value(shape={self.shape}, dtype={self.dtype.name}{', weak' if self.weak else ''})"
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        fn = _UFUNCS.get(ufunc.__name__)
+        if method == "__call__" and fn is not None and not kwargs and len(inputs) == 2:
+            return _apply(fn, inputs[1], inputs[0]) if ufunc.__name__ in _SWAPPED else _apply(fn, *inputs)
+        if ufunc is np.matmul and method == "__call__" and not kwargs:
+            return matmul(*inputs)
+        name = ufunc.__name__
+        remedy = f"use es.{name}" if name in __all__ else "use einsmith's own function"
+        raise needs_value(f"np.{name}", remedy)
+
+    # Shapes. Each makes a tensor that reads this one.
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("a 0-d tensor has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter([self[i] for i in range(len(self))])
+
+    def __getitem__(self, key: Any) -> Any:
+        keys = key if isinstance(key, tuple) else (key,)
+        if builtins.any(isinstance(k, Ex) for k in keys):
+            return _read(self, keys)
+        plan = views.slicing(self.shape, keys)
+        return _view(("slice", plan), self, plan.shape, lambda axes: views.slice_index(plan, axes))
+
+    def reshape(self, *shape: Any) -> Value:
+        """The elements in row-major order under another shape; one extent may be -1."""
+        new = views.resolve_reshape(self.shape, shape[0] if len(shape) == 1 and not _is_int(shape[0]) else shape)
+        if new == self.shape:
+            return self
+        return _view(("reshape", new), self, new, lambda axes: views.reshape_index(self.shape, axes))
+
+    def transpose(self, *order: Any) -> Value:
+        """Dimensions in the given order, reversed where none is given."""
+        if len(order) == 1 and not _is_int(order[0]):
+            order = tuple(order[0]) if order[0] is not None else ()
+        places = views.permutation(self.ndim, order)
+        if places == tuple(range(self.ndim)):
+            return self
+        shape = tuple(self.shape[p] for p in places)
+
+        def index(axes: Sequence[Form]) -> list[Form]:
+            return [axes[places.index(d)] for d in range(len(places))]
+
+        return _view(("transpose", places), self, shape, index)
+
+    @property
+    def T(self) -> Value:
+        return self.transpose()
+
+    def astype(self, dtype: Any) -> Value:
+        return cast(self, dtype)
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> Value:
+        return _reduce("sum", self, axis, keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> Value:
+        return _reduce("mean", self, axis, keepdims)
+
+    def prod(self, axis: Any = None, keepdims: bool = False) -> Value:
+        return _reduce("prod", self, axis, keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> Value:
+        return _reduce("max", self, axis, keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> Value:
+        return _reduce("min", self, axis, keepdims)
+
+    def argmax(self, axis: Any = None, keepdims: bool = False) -> Value:
+        return _reduce("argmax", self, axis, keepdims)
+
+    def argmin(self, axis: Any = None, keepdims: bool = False) -> Value:
+        return _reduce("argmin", self, axis, keepdims)
+
+    def __matmul__(self, other: Any) -> Value:
+        return matmul(self, other) if isinstance(other, Value) or _arraylike(other) else NotImplemented
+
+    def __rmatmul__(self, other: Any) -> Value:
+        return matmul(other, self) if _arraylike(other) else NotImplemented
+
+
+_UFUNCS = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div",
+    "floor_divide": "floordiv", "remainder": "mod", "power": "pow", "less": "lt", "less_equal": "le",
+    "greater": "lt", "greater_equal": "le", "equal": "eq", "not_equal": "ne", "bitwise_and": "and",
+    "bitwise_or": "or", "maximum": "max", "minimum": "min",
+}  # fmt: skip
+_SWAPPED = ("greater", "greater_equal")
+
+
+def _is_int(x: Any) -> bool:
+    return isinstance(x, (int, np.integer))
+
+
+# ------------------------------------------------------------------------------------------------------- conversions
+
+
+def as_value(x: Any) -> Value:
+    """`x` as a Value: a Value itself, a Parameter or buffer by its leaf, a number as a weak constant, an array as a
+    constant, copied now. Raises TraceError where an array is met outside a trace, DtypeError for its element type."""
+    if isinstance(x, Value):
+        return x
+    if isinstance(x, Ex):
+        raise TraceError("an element of a formula is no tensor; use it inside es.compute(shape, lambda ...: ...)")
+    convert = getattr(x, "__einsmith_value__", None)
+    if convert is not None:
+        return convert()
+    if isinstance(x, Number):
+        value = x.item() if isinstance(x, np.generic) else x
+        return Value(None, weak=not isinstance(value, bool), literal=value)
+    if isinstance(x, (list, tuple)) or _arraylike(x):
+        array = np.array(x, order="C", copy=True)
+        dtype = dtype_of(array.dtype)
+        trace = current_trace()
+        if trace is None:
+            raise TraceError("an array meets a traced tensor outside a trace; pass it as an argument")
+        return Value(trace.capture(array, array.shape, dtype))
+    raise TraceError(f"{type(x).__name__} is neither a tensor, an array nor a number")
+
+
+def _as_form(x: Any) -> Form:
+    if isinstance(x, Ex):
+        return x.form
+    v = as_value(x)
+    if v.ndim:
+        raise FormulaError(
+            f"a tensor of shape {v.shape} stands in a formula without indices", hint="index it, as in A[i, j]"
+        )
+    return element(v, ())
+
+
+def element(v: Value, index: Sequence[Form]) -> Form:
+    if v.literal is not None:
+        return fm.Literal(v.literal)
+    return fm.load(v.tensor, index, v.weak, v.name or f"the tensor of shape {v.shape}")
+
+
+def _read(v: Value, keys: Sequence[Any]) -> Ex:
+    index = []
+    for k in keys:
+        if isinstance(k, slice) or k is None or k is Ellipsis:
+            raise FormulaError("slices and axes do not mix in one index", hint="give one index for each dimension")
+        index.append(_as_form(k))
+    return Ex(element(v, index))
+
+
+# ----------------------------------------------------------------------------------------------------------- formulas
+
+
+def axes(*extents: int) -> tuple[Ex, ...]:
+    """Axes to reduce over, one for each extent."""
+    return tuple(Ex(fm.Index(AxisVar(f"r{k}", operator.index(n)))) for k, n in enumerate(extents))
+
+
+def compute(shape: Sequence[int], fn: Callable[..., Any]) -> Value:
+    """The tensor of `shape` whose element at (i, j, ...) is `fn(i, j, ...)`, an Ex or a number.
+
+    Raises FormulaError for axes that are bound nowhere, BoundsError for reads that are not proven in bounds.
+    """
+    shape = tuple(operator.index(n) for n in shape)
+    try:
+        names = [p.name for p in inspect.signature(fn).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    except (TypeError, ValueError):
+        names = []
+    names += [f"i{d}" for d in range(len(names), len(shape))]
+    out = [AxisVar(name, n) for name, n in zip(names, shape, strict=False)]
+    return Value(lower(out, _as_form(fn(*(Ex(fm.Index(a)) for a in out)))))
+
+
+def _folding(combiner: str) -> Callable[..., Any]:
+    def reduce(x: Any, over: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+        if not isinstance(x, Ex) and over is None:
+            return _reduce(combiner, as_value(x), axis, keepdims)
+        if over is None:
+            raise FormulaError(f"{combiner} in a formula needs the axes to reduce", hint=f"{combiner}(x, over=(r, s))")
+        bound = []
+        for a in over if isinstance(over, (tuple, list)) else (over,):
+            if not isinstance(a, Ex) or not isinstance(a.form, fm.Index):
+                raise FormulaError(f"{combiner} reduces over axes, made by es.axes(extent)")
+            bound.append(a.form.axis)
+        return Ex(fm.fold(combiner, bound, _as_form(x)))
+
+    reduce.__name__ = combiner
+    reduce.__doc__ = f"`{combiner}` of an Ex over axes (`over=`), or of a tensor over dimensions (`axis=`, as NumPy)."
+    return reduce
+
+
+sum, mean, prod = _folding("sum"), _folding("mean"), _folding("prod")
+max, min = _folding("max"), _folding("min")
+argmax, argmin = _folding("argmax"), _folding("argmin")
+
+
+# --------------------------------------------------------------------------------------------------------- elementwise
+
+_MEMO: OrderedDict[tuple, tuple[list[Tensor], list[Tensor], list[bool]]] = OrderedDict()
+_MEMO_SIZE = 4096
+
+
+def _shared(key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], Value]) -> Value:
+    return shared(key, operands, lambda values: (build(values),))[0]
+
+
+def shared(
+    key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], tuple[Value, ...]]
+) -> tuple[Value, ...]:
+    """`build(operands)`, traced once per key, shapes, types and equal operands, then replayed."""
+    places: dict[Tensor, int] = {}
+    pattern: list[tuple] = []
+    for v in operands:
+        if v.literal is not None:
+            pattern.append((type(v.literal), repr(v.literal)))
+        else:
+            place = places.setdefault(v.tensor, len(places))
+            pattern.append((place, v.shape, v.dtype, v.weak, v.name))
+    full = (key, *pattern)
+    found = _MEMO.get(full)
+    if found is None:
+        leaves: list[Tensor] = [leaf(t.shape, t.dtype) for t in places]
+        stand_ins = [
+            v if v.literal is not None else Value(leaves[places[v.tensor]], v.weak, name=v.name) for v in operands
+        ]
+        results = build(stand_ins)
+        if builtins.any(v.literal is not None for v in results):
+            return results
+        found = _MEMO[full] = (leaves, [v.tensor for v in results], [v.weak for v in results])
+        if len(_MEMO) > _MEMO_SIZE:
+            _MEMO.popitem(last=False)
+    leaves, outs, weak = found
+    tensors = rebuild(outs, lambda node: None, dict(zip(leaves, places, strict=True)))
+    return tuple(Value(t, w) for t, w in zip(tensors, weak, strict=True))
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    rank = builtins.max((len(s) for s in shapes), default=0)
+    out = [1] * rank
+    for s in shapes:
+        for d, n in enumerate(s, rank - len(s)):
+            if n != 1 and out[d] not in (1, n):
+                raise ShapeError(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
+            out[d] = n if n != 1 else out[d]
+    return tuple(out)
+
+
+def _elementwise(key: tuple, operands: Sequence[Value], make: Callable[..., Form]) -> Value:
+    def build(values: list[Value]) -> Value:
+        if builtins.all(v.literal is not None for v in values):
+            form = make(*(fm.Literal(v.literal) for v in values))
+            if isinstance(form, fm.Literal):
+                return as_value(form.value)
+        shape = _broadcast([v.shape for v in values])
+        out = [AxisVar(f"i{d}", n) for d, n in enumerate(shape)]
+        loads = []
+        for v in values:
+            tail = out[len(shape) - v.ndim :]
+            index = [fm.Literal(0) if n == 1 else fm.Index(a) for n, a in zip(v.shape, tail, strict=True)]
+            loads.append(element(v, index))
+        form = make(*loads)
+        weak = isinstance(form.ty, Weak) and builtins.all(v.weak for v in values)
+        return Value(lower(out, form, (dt.i64 if form.ty is Weak.INT else dt.f64) if weak else None), weak)
+
+    return _shared(key, operands, build)
+
+
+def _apply(fn: str, *operands: Any) -> Any:
+    if builtins.any(isinstance(x, Ex) for x in operands):
+        return Ex(fm.op(fn, *(_as_form(x) for x in operands)))
+    return _elementwise((fn,), [as_value(x) for x in operands], lambda *a: fm.op(fn, *a))
+
+
+def _function(fn: str, name: str | None = None, doc: str = "") -> Callable[..., Any]:
+    def call(x: Any) -> Any:
+        return _apply(fn, x)
+
+    call.__name__ = name or fn
+    call.__doc__ = doc or f"{fn} of each element, of an Ex, or of a number."
+    return call
+
+
+exp, log, tanh, sigmoid = _function("exp"), _function("log"), _function("tanh"), _function("sigmoid")
+sqrt, rsqrt, erf = _function("sqrt"), _function("rsqrt"), _function("erf")
+abs, sign, floor, sin, cos = (_function(f) for f in ("abs", "sign", "floor", "sin", "cos"))
+stop_gradient = _function("stop_gradient", doc="`x`, with derivative zero.")
+
+
+def where(c: Any, a: Any, b: Any) -> Any:
+    """`a` where `c` holds, else `b`; only the chosen side is evaluated. Broadcasts."""
+    return _apply("where", c, a, b)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger of two; NaN where one is."""
+    return _apply("max", a, b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller of two; NaN where one is."""
+    return _apply("min", a, b)
+
+
+def relu(x: Any) -> Any:
+    """0 where x <= 0, else x: NaN stays, and the derivative at 0 is 0."""
+    return where(_apply("le", x, 0), 0, x)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """`x` as another element type; floats go to integers towards zero, to bool by != 0."""
+    to = dtype_of(dtype)
+    if isinstance(x, Ex):
+        return Ex(fm.convert(x.form, to))
+    v = as_value(x)
+    if v.literal is None and not v.weak and v.dtype is to:
+        return v
+    return _elementwise(("cast", to), [v], lambda a: fm.convert(a, to))
+
+
+def full(shape: Sequence[int], value: float | int | bool, dtype: Any) -> Value:
+    """A tensor of one number."""
+    return Value(_Compute(template(shape, (), _Const(value, dtype_of(dtype))), ()))
+
+
+# ------------------------------------------------------------------------------------------------- views, reductions
+
+
+def _view(key: tuple, v: Value, shape: Sequence[int], index: Callable[[list[Form]], Sequence[Form]]) -> Value:
+    def build(values: list[Value]) -> Value:
+        out = [AxisVar(f"i{d}", n) for d, n in enumerate(shape)]
+        return Value(lower(out, element(values[0], index([fm.Index(a) for a in out])), dt.f64), values[0].weak)
+
+    if v.literal is not None:
+        v = Value(v.tensor, v.weak)
+    out = _shared(key, [v], build)
+    return Value(out.tensor, v.weak and not out.shape)
+
+
+def broadcast_to(x: Any, shape: Sequence[int]) -> Value:
+    """`x` repeated to `shape`, as NumPy. Raises ShapeError where it does not fit."""
+    v, shape = as_value(x), tuple(shape)
+    if _broadcast([v.shape, shape]) != shape:
+        raise ShapeError(f"shape {v.shape} does not broadcast to {shape}")
+    lead = len(shape) - v.ndim
+
+    def index(axes: list[Form]) -> list[Form]:
+        return [fm.Literal(0) if n == 1 else a for n, a in zip(v.shape, axes[lead:], strict=True)]
+
+    return v if shape == v.shape else _view(("broadcast", shape), v, shape, index)
+
+
+def _reduce(combiner: str, v: Value, axis: Any, keepdims: bool) -> Value:
+    dims = views.dimensions(v.ndim, axis)
+    if not dims:
+        return cast(v * 0, dt.i32) if combiner.startswith("arg") else v
+    kept = keepdims
+
+    def build(values: list[Value]) -> Value:
+        (x,) = values
+        all_axes = [AxisVar(f"i{d}", n) for d, n in enumerate(x.shape)]
+        body = element(x, [fm.Index(a) for a in all_axes])
+        out = []
+        for d, a in enumerate(all_axes):
+            if d not in dims:
+                out.append(a)
+            elif kept:
+                out.append(AxisVar(a.name, 1))
+        return Value(lower(out, fm.fold(combiner, [all_axes[d] for d in dims], body)))
+
+    return _shared(("reduce", combiner, dims, keepdims), [v], build)
+
+
+def matmul(x: Any, y: Any) -> Value:
+    """NumPy's matrix product: vectors, matrices, and stacks of them. Raises ShapeError where extents disagree."""
+    a, b = as_value(x), as_value(y)
+    if not a.ndim or not b.ndim:
+        raise ShapeError("@ needs at least one dimension on both sides; use * for a scalar")
+    inner = a.shape[-1], b.shape[-2 if b.ndim > 1 else 0]
+    if inner[0] != inner[1]:
+        raise ShapeError(f"@: shapes {a.shape} and {b.shape} disagree in the summed extent, {inner[0]} and {inner[1]}")
+
+    def build(values: list[Value]) -> Value:
+        p, q = values
+        batch = [AxisVar(f"b{d}", n) for d, n in enumerate(_broadcast([p.shape[:-2], q.shape[:-2]]))]
+        m = [AxisVar("m", p.shape[-2])] if p.ndim > 1 else []
+        n = [AxisVar("n", q.shape[-1])] if q.ndim > 1 else []
+        k = AxisVar("k", p.shape[-1])
+
+        def batched(v: Value) -> list[Form]:
+            lead = v.shape[:-2]
+            tail = batch[len(batch) - len(lead) :]
+            return [fm.Literal(0) if e == 1 else fm.Index(c) for e, c in zip(lead, tail, strict=True)]
+
+        left = element(p, [*batched(p), *map(fm.Index, m), fm.Index(k)])
+        right = element(q, [*batched(q), fm.Index(k), *map(fm.Index, n)])
+        return Value(lower([*batch, *m, *n], fm.fold("sum", [k], fm.op("mul", left, right))))
+
+    return _shared(("matmul",), [a, b], build)
+
+
+__all__ = [
+    "Ex", "Value", "abs", "argmax", "argmin", "as_value", "axes", "broadcast_to", "cast", "compute", "cos", "erf",
+    "exp", "floor", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "prod", "relu", "rsqrt", "sigmoid",
+    "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "where",
+]  # fmt: skip

@@ -1,0 +1,92 @@
+"""From syntax to formula trees: the same constructors as the Python builder's, so both give the same templates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from einsmith.errors import BoundsError, DtypeError, FormulaError, ShapeError
+from einsmith.lang import formula as fm
+from einsmith.lang.formula import AxisVar, Form, Literal
+from einsmith.lang.parser import Apply, Ast, Cast, Element, Name, Number, Reduction, ShapeOf, SizeOf
+
+
+class NotYet(Exception):
+    """An extent that is asked for is not known so far."""
+
+
+class Elaborator:
+    """Builds the form of an expression. The callables say what names, reads, `A.shape[n]` and `size(k)` are; they may
+    raise NotYet. `axis` gives the AxisVar that a reduction binds."""
+
+    def __init__(
+        self,
+        text: str,
+        name: Callable[[Name], Form],
+        element: Callable[[Element, Sequence[Form]], Form] | None = None,
+        shape: Callable[[ShapeOf, int], int] | None = None,
+        size: Callable[[str], int] | None = None,
+        axis: Callable[[str], AxisVar] | None = None,
+    ):
+        self.text, self.name, self.element = text, name, element
+        self.shape, self.size, self.axis = shape, size, axis
+
+    def form(self, root: Ast) -> Form:
+        """The form of `root`; errors carry the line and a caret."""
+        done: dict[Ast, Form] = {}
+        stack: list[tuple[Ast, bool]] = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if node in done:
+                continue
+            if not ready and node.args:
+                stack.append((node, True))
+                stack.extend((a, False) for a in reversed(node.args))
+                continue
+            try:
+                done[node] = self._one(node, [done[a] for a in node.args])
+            except BoundsError:
+                raise
+            except FormulaError as e:
+                if e.source is not None:
+                    raise
+                raise FormulaError(e.message, self.text, node.at, e.hint) from None
+            except (DtypeError, ShapeError) as e:
+                raise FormulaError(str(e), self.text, node.at) from None
+        return done[root]
+
+    def integer(self, root: Ast) -> int:
+        """The value of an expression without axes and reads. Raises FormulaError where it is no integer."""
+        form = self.form(root)
+        if not isinstance(form, Literal) or isinstance(form.value, (bool, float)):
+            raise FormulaError("this is no integer known before the program runs", self.text, root.at,
+                               "use // for a quotient of integers")  # fmt: skip
+        return form.value
+
+    def _one(self, node: Ast, args: list[Form]) -> Form:
+        if isinstance(node, Number):
+            return Literal(node.value)
+        if isinstance(node, Name):
+            return self.name(node)
+        if isinstance(node, Element):
+            if self.element is None:
+                raise FormulaError("a tensor cannot be read here")
+            return self.element(node, args)
+        if isinstance(node, ShapeOf):
+            (dim,) = args
+            if not isinstance(dim, Literal) or not isinstance(dim.value, int) or self.shape is None:
+                raise FormulaError(f"{node.name}.shape needs an integer", hint=f"write {node.name}.shape[0]")
+            return Literal(self.shape(node, dim.value))
+        if isinstance(node, SizeOf):
+            if self.size is None:
+                raise FormulaError(f"size({node.axis}) is not known here", hint="write A.shape[n]")
+            return Literal(self.size(node.axis))
+        if isinstance(node, Cast):
+            return fm.convert(args[0], node.dtype)
+        if isinstance(node, Reduction):
+            if self.axis is None:
+                raise FormulaError("a reduction cannot stand here")
+            return fm.fold(node.combiner, [self.axis(a) for a in node.axes], args[0], (self.text, node.at))
+        assert isinstance(node, Apply)
+        if node.fn == "relu":
+            return fm.op("max", args[0], Literal(0))
+        return fm.op(node.fn, *args)

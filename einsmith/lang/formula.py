@@ -1,0 +1,395 @@
+"""The formula tree that the language and the Python builder share, with its typing rules.
+
+A formula is a tree of Literal, Index (an axis), Load (an element of a tensor), Op (a scalar function), Convert (a cast)
+and Fold (a reduction, anywhere). The functions here build it: they find types, fold literals and refuse what makes no
+sense, so that both front ends give the same tree, and `lang.lower` turns it into templates.
+
+Types: a node's `ty` is a DType, or weak. Weak.INT is an integer literal; Weak.SCALAR comes from literals and run-time
+scalars alone and is computed in float64; Weak.FLOAT is a float of no type of its own, such as the quotient of two
+integers. Weak values take the float type of what they meet, else that of the formula's tensors, else float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Any, ClassVar
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType, promote
+from einsmith.errors import DtypeError, FormulaError, ShapeError
+from einsmith.expr.functions import FUNCTIONS
+from einsmith.expr.nodes import Tensor
+
+
+class Weak(Enum):
+    INT = "an integer literal"
+    SCALAR = "a number"
+    FLOAT = "a float"
+
+
+Ty = DType | Weak
+
+
+class AxisVar:
+    """One iteration variable: a name for messages and an extent. Two are equal only if they are the same object."""
+
+    __slots__ = ("name", "extent")
+
+    def __init__(self, name: str, extent: int):
+        if extent < 0:
+            raise FormulaError(f"axis {name} has the negative extent {extent}")
+        self.name, self.extent = name, extent
+
+    def __repr__(self) -> str:
+        return f"{self.name}<{self.extent}"
+
+
+class Form:
+    """Base of formula nodes. `free`: axes not bound below; `folds`: a Fold stands below; `loads`: a Load stands below;
+    `at`: (source text, offset) for messages, where known."""
+
+    __slots__ = ("ty", "free", "folds", "loads", "at", "args")
+    ty: Ty
+    free: frozenset[AxisVar]
+    folds: bool
+    loads: bool
+    at: tuple[str, int] | None
+    args: tuple[Form, ...]
+    LEAF: ClassVar[bool] = False
+
+    def __init__(self, ty: Ty, args: Sequence[Form] = (), at: tuple[str, int] | None = None):
+        self.ty, self.args, self.at = ty, tuple(args), at
+        self.free = frozenset().union(*(a.free for a in self.args)) if self.args else frozenset()
+        self.folds = any(a.folds for a in self.args)
+        self.loads = any(a.loads for a in self.args)
+
+
+class Literal(Form):
+    __slots__ = ("value",)
+    value: bool | int | float
+
+    def __init__(self, value: bool | int | float):
+        ty: Ty = dt.bool_ if isinstance(value, bool) else Weak.INT if isinstance(value, int) else Weak.SCALAR
+        super().__init__(ty)
+        self.value = value
+
+
+class Index(Form):
+    __slots__ = ("axis",)
+
+    def __init__(self, axis: AxisVar):
+        super().__init__(dt.i32)
+        self.axis = axis
+        self.free = frozenset((axis,))
+
+
+class Load(Form):
+    """An element of a tensor. `weak`: a run-time number, 0-d, float64 or int64. `name` is for messages. `computed`: an
+    index depends on elements of float tensors, so no check at the call covers it and its range must be proven."""
+
+    __slots__ = ("tensor", "weak", "name", "computed")
+
+    def __init__(self, tensor: Tensor, index: Sequence[Form], weak: bool, name: str, at: tuple[str, int] | None):
+        number = Weak.INT if tensor.dtype.is_int else Weak.SCALAR
+        super().__init__(number if weak else tensor.dtype, index, at)
+        self.tensor, self.weak, self.name = tensor, weak, name
+        self.computed = any(i.loads and _reads_floats(i) for i in index)
+        self.loads = True
+
+
+def _reads_floats(index: Form) -> bool:
+    stack = [index]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Load) and isinstance(node.ty, DType) and node.ty.is_float:
+            return True
+        if not isinstance(node, Fold):
+            stack.extend(node.args)
+    return False
+
+
+class Op(Form):
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: str, args: Sequence[Form], ty: Ty):
+        super().__init__(ty, args)
+        self.fn = fn
+
+
+class Convert(Form):
+    """A cast to a DType, for good."""
+
+    __slots__ = ()
+
+    def __init__(self, x: Form, ty: DType):
+        super().__init__(ty, (x,))
+
+
+class Fold(Form):
+    """`combiner` of `args[0]` over `axes`; sum prod max min argmax argmin."""
+
+    __slots__ = ("combiner", "axes")
+
+    def __init__(self, combiner: str, axes: Sequence[AxisVar], body: Form, ty: Ty, at: tuple[str, int] | None):
+        super().__init__(ty, (body,), at)
+        self.combiner, self.axes = combiner, tuple(axes)
+        self.free = self.free - frozenset(axes)
+        self.folds = True
+
+
+# ----------------------------------------------------------------------------------------------------------- typing
+
+_COMPARISONS = ("lt", "le", "eq", "ne")
+_LOGIC = ("and", "or", "not")
+_FLOATS = ("exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt")
+_ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "neg", "min", "max", "abs", "sign")
+
+
+def join(types: Iterable[Ty]) -> Ty:
+    """The common type of operands: strong floats win, then weak floats, then strong integers, then literals, bool."""
+    types = list(types)
+    strong = [t for t in types if isinstance(t, DType)]
+    floats = [t for t in strong if t.is_float]
+    if floats:
+        out = floats[0]
+        for t in floats[1:]:
+            out = promote(out, t)
+        return out
+    if Weak.FLOAT in types or (Weak.SCALAR in types and strong):
+        return Weak.FLOAT
+    if Weak.SCALAR in types:
+        return Weak.SCALAR
+    ints = [t for t in strong if t.is_int]
+    if ints:
+        out = ints[0]
+        for t in ints[1:]:
+            out = promote(out, t)
+        return out
+    return Weak.INT if Weak.INT in types else dt.bool_
+
+
+def is_integer(ty: Ty) -> bool:
+    return ty is Weak.INT or (isinstance(ty, DType) and ty.is_int)
+
+
+def is_bool(ty: Ty) -> bool:
+    return isinstance(ty, DType) and ty.is_bool
+
+
+def type_name(ty: Ty) -> str:
+    return ty.name if isinstance(ty, DType) else ty.value
+
+
+def identity(combiner: str, ty: Ty) -> bool | int | float:
+    """The value that changes nothing under a combiner, for elements of a type."""
+    if combiner in ("sum", "prod"):
+        return 0 if combiner == "sum" else 1
+    least = combiner in ("max", "argmax")
+    if isinstance(ty, DType) and ty.is_bool:
+        return not least
+    if isinstance(ty, DType) and ty.is_int:
+        info = np.iinfo(ty.numpy)
+        return int(info.min if least else info.max)
+    return -math.inf if least else math.inf
+
+
+# ----------------------------------------------------------------------------------------------------- construction
+
+
+def literal(value: Any) -> Literal:
+    """A literal from a Python or NumPy scalar."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, (bool, int, float)):
+        raise FormulaError(f"{value!r} is no number")
+    return Literal(value)
+
+
+def load(tensor: Tensor, index: Sequence[Form], weak: bool = False, name: str = "the tensor", at=None) -> Load:
+    """`name[index]`. Raises ShapeError for a wrong number of indices, FormulaError for an index that is no integer."""
+    if len(index) != len(tensor.shape):
+        raise ShapeError(
+            f"{name} has {len(tensor.shape)} dimensions, shape {tuple(tensor.shape)}, but is read with {len(index)} "
+            f"{'index' if len(index) == 1 else 'indices'}"
+        )
+    for d, i in enumerate(index):
+        if not is_integer(i.ty):
+            raise FormulaError(
+                f"index {d} of {name} is {type_name(i.ty)}, not an integer", hint="use // or i32(...) for an integer"
+            )
+    return Load(tensor, index, weak, name, at)
+
+
+def _fold_literals(fn: str, values: list) -> Literal | None:
+    if fn in ("stop_gradient", "cast", "where"):
+        return None
+    if fn in ("floordiv", "mod") and values[1] == 0 and all(isinstance(v, int) for v in values):
+        raise FormulaError("integer division by zero")
+    if fn not in (*_COMPARISONS, *_LOGIC) and all(isinstance(v, int) for v in values):
+        table: dict[str, Callable[..., int]] = {
+            "add": lambda a, b: a + b,
+            "sub": lambda a, b: a - b,
+            "mul": lambda a, b: a * b,
+            "floordiv": lambda a, b: a // b,
+            "mod": lambda a, b: a % b,
+            "neg": lambda a: -a,
+            "min": min,
+            "max": max,
+            "abs": abs,
+            "sign": lambda a: (a > 0) - (a < 0),
+        }
+        if fn in table:
+            return Literal(table[fn](*values))
+    with np.errstate(all="ignore"):
+        result = FUNCTIONS[fn].numpy(*(np.float64(v) if isinstance(v, float) else v for v in values))
+    return Literal(result.item() if isinstance(result, (np.generic, np.ndarray)) else result)
+
+
+def op(fn: str, *args: Form) -> Form:
+    """`fn(*args)` with types found and literals folded. Raises FormulaError or DtypeError."""
+    types = [a.ty for a in args]
+    if fn == "where":
+        return _where(*args)
+    if fn == "pow":
+        return _pow(*args)
+    if fn == "stop_gradient":
+        return args[0] if not args[0].loads else Op(fn, args, types[0])
+    if fn in _LOGIC:
+        for t in types:
+            if not is_bool(t):
+                word = fn if fn == "not" else f"`{fn}`"
+                raise FormulaError(f"{word} needs conditions, not {type_name(t)}", hint="compare it, as in x != 0")
+        ty: Ty = dt.bool_
+    elif fn in _COMPARISONS:
+        ty = dt.bool_
+    elif fn in _ARITHMETIC or fn in ("div", "floor") or fn in _FLOATS:
+        ty = join(types)
+        if is_bool(ty):
+            raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
+        if fn == "floor" and is_integer(ty):
+            return args[0]
+        if fn == "div" or fn in _FLOATS:
+            if ty is Weak.INT and all(isinstance(a, Literal) for a in args):
+                ty = Weak.SCALAR
+            elif is_integer(ty):
+                ty = Weak.FLOAT
+    else:
+        raise FormulaError(f"there is no function {fn}")
+    if all(isinstance(a, Literal) for a in args):
+        folded = _fold_literals(fn, [a.value for a in args])  # type: ignore[attr-defined]
+        if folded is not None:
+            return folded
+    return Op(fn, args, ty)
+
+
+def _where(c: Form, a: Form, b: Form) -> Form:
+    if not is_bool(c.ty):
+        raise FormulaError(f"where needs a condition first, not {type_name(c.ty)}", hint="compare it, as in x != 0")
+    ty = join((a.ty, b.ty))
+    if ty is Weak.SCALAR and c.free:
+        ty = Weak.FLOAT
+    if isinstance(c, Literal):
+        chosen = a if c.value else b
+        return Convert(chosen, ty) if isinstance(ty, DType) and chosen.ty is not ty else chosen
+    return Op("where", (c, a, b), ty)
+
+
+def _pow(x: Form, y: Form) -> Form:
+    """Small integer powers are products, so that they are exact, cheap and right at negative bases."""
+    if isinstance(y, Literal) and not isinstance(y.value, bool) and float(y.value).is_integer() and abs(y.value) <= 16:
+        n = int(y.value)
+        if n >= 0 and not is_bool(x.ty):
+            if n == 0:
+                return Convert(Literal(1), x.ty) if isinstance(x.ty, DType) else Literal(1)
+            out: Form | None = None
+            square = x
+            while n:
+                if n & 1:
+                    out = square if out is None else op("mul", out, square)
+                n >>= 1
+                square = op("mul", square, square) if n else square
+            assert out is not None
+            return out
+        if n < 0:
+            return op("div", Literal(1), _pow(x, Literal(-n)))
+    if isinstance(y, Literal) and y.value == 0.5:
+        return op("sqrt", x)
+    ty = join((x.ty, y.ty))
+    if is_bool(ty):
+        raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
+    if isinstance(x, Literal) and isinstance(y, Literal):
+        folded = _fold_literals("pow", [float(x.value), float(y.value)])
+        assert folded is not None
+        return folded
+    return Op("pow", (x, y), Weak.FLOAT if is_integer(ty) else ty)
+
+
+def convert(x: Form, dtype: DType) -> Form:
+    """`x` as `dtype`, from here on strongly typed."""
+    return x if x.ty is dtype else Convert(x, dtype)
+
+
+def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
+    """A reduction of `body` over `axes`. Sums and products of integers are int64, argmax and argmin int32.
+
+    Raises FormulaError for a repeated axis, one that a reduction inside already binds, or an empty box where the
+    combiner has no value for it.
+    """
+    axes = tuple(axes)
+    if len(set(axes)) != len(axes):
+        raise FormulaError(f"{combiner} names an axis twice")
+    if not axes:
+        raise FormulaError(f"{combiner} needs at least one axis")
+    if combiner == "mean":
+        n = math.prod(a.extent for a in axes)
+        if n == 0:
+            raise FormulaError(f"mean over no elements: {_boxes(axes)}")
+        if is_bool(body.ty):
+            body = op("where", body, Literal(1), Literal(0))
+        summed = body if not is_integer(body.ty) else op("div", body, Literal(1.0))
+        return op("div", fold("sum", axes, summed, at), Literal(n))
+    if combiner not in ("sum", "prod") and any(a.extent == 0 for a in axes):
+        raise FormulaError(f"{combiner} over no elements: {_boxes(axes)}")
+    if combiner in ("argmax", "argmin"):
+        return Fold(combiner, axes, body, dt.i32, at)
+    ty = body.ty
+    if combiner in ("sum", "prod") and isinstance(ty, DType) and not ty.is_float:
+        body, ty = convert(body, dt.i64), dt.i64
+    if ty is Weak.SCALAR:
+        ty = Weak.FLOAT
+    if combiner not in ("sum", "prod") and is_bool(ty):
+        raise DtypeError(f"{combiner} of a bool; use where(c, 1, 0)")
+    if isinstance(body, Fold) and body.combiner == combiner and body.ty is ty and not set(axes) & set(body.axes):
+        return Fold(combiner, axes + body.axes, body.args[0], ty, at)
+    return Fold(combiner, axes, body, ty, at)
+
+
+def _boxes(axes: Sequence[AxisVar]) -> str:
+    return ", ".join(f"axis {a.name} has extent {a.extent}" for a in axes)
+
+
+def postorder(root: Form) -> list[Form]:
+    """Every node once, arguments first, without recursion."""
+    out: list[Form] = []
+    seen: set[Form] = set()
+    stack: list[tuple[Form, bool]] = [(root, False)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            out.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((a, False) for a in reversed(node.args))
+    return out
+
+
+def float_type(roots: Iterable[Form]) -> DType:
+    """The float type of a formula: the widest among its tensors and casts, float32 where there is none."""
+    found = [n.ty for r in roots for n in postorder(r) if isinstance(n, (Load, Convert))]
+    out = join(t for t in found if isinstance(t, DType) and t.is_float)
+    return out if isinstance(out, DType) and out.is_float else dt.f32

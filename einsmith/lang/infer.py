@@ -1,0 +1,384 @@
+"""The extent of every axis of a formula, from the shapes of its inputs: `infer`.
+
+In this order: `extents=`; dimensions that an axis indexes alone outside guards on it (all must agree); such dimensions
+under guards, unless a side of a `where` would never be taken; the largest extent that keeps an unguarded read in bounds
+of which the axis is the only unknown, to a fixpoint. What stays unknown is an error that shows the `extents=` to add.
+
+    C[p] = sum[r](A[2*p+r] * W[r]),  A: 10, W: 3      ->      r: 3 (W.shape[0]),  p: 4 (2*3+2 <= 9),  C: (4,)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from einsmith import dtypes as dt
+from einsmith.errors import BoundsError, FormulaError, ShapeError
+from einsmith.expr.bounds import bounds, prove
+from einsmith.expr.linear import linear
+from einsmith.expr.nodes import Axis, Expr, apply, postorder
+from einsmith.lang.elaborate import Elaborator, NotYet
+from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
+from einsmith.lang.lower import Scope
+from einsmith.lang.parser import Ast, Element, Name, ShapeOf, walk
+from einsmith.lang.program import Line, Program, ReadSite
+
+Key = tuple  # ("axis", line, name) or ("dim", tensor, dimension)
+LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Extents:
+    """`axes`: (line, axis) -> extent; `shapes`: the shape of every tensor, inputs and defined ones."""
+
+    axes: dict[tuple[int, str], int]
+    shapes: dict[str, tuple[int, ...]]
+
+
+class _Unreadable(Exception):
+    """An expression that depends on the elements of tensors."""
+
+
+def infer(program: Program, shapes: Mapping[str, Sequence[int]], values: Mapping[str, int | float | bool]) -> Extents:
+    """The extents of all axes and the shapes of all tensors.
+
+    shapes: of the inputs; values: of the static parameters. Raises ShapeError where extents disagree, FormulaError for
+    an axis that stays unknown, BoundsError where no extent keeps a read in bounds.
+    """
+    return _Inference(program, shapes, values).run()
+
+
+class _Inference:
+    def __init__(self, program: Program, shapes: Mapping[str, Sequence[int]], values: Mapping):
+        self.program, self.values = program, values
+        self.parent: dict[Key, Key] = {}
+        self.known: dict[Key, tuple[int, str]] = {}
+        self.ranks = {n: len(program.lines[k[0]].statement.index) for n, k in program.defined.items()}
+        self.ranks |= {n: len(s) for n, s in shapes.items()}
+        self.scopes = [Scope([AxisVar(a, 0) for a in line.axes], dt.f32) for line in program.lines]
+        self.pending = dict(program.extents)
+        self.exprs: dict[tuple[int, Ast], Expr] = {}
+        for name, shape in shapes.items():
+            for d, n in enumerate(shape):
+                self.known["dim", name, d] = (int(n), f"{name} has extent {int(n)} in dimension {d}")
+
+    # ------------------------------------------------------------------------------------------------ union-find
+
+    def find(self, key: Key) -> Key:
+        root = key
+        while self.parent.get(root, root) != root:
+            root = self.parent[root]
+        while self.parent.get(key, key) != root:
+            self.parent[key], key = root, self.parent[key]
+        return root
+
+    def get(self, key: Key) -> int | None:
+        found = self.known.get(self.find(key))
+        return None if found is None else found[0]
+
+    def assign(self, key: Key, n: int, why: str, at: int | None) -> None:
+        root = self.find(key)
+        old = self.known.get(root)
+        if old is not None and old[0] != n:
+            self.conflict(key, old[1], why, at)
+        self.known.setdefault(root, (n, why))
+
+    def union(self, a: Key, b: Key, at: int) -> None:
+        x, y = self.find(a), self.find(b)
+        if x == y:
+            return
+        kx, ky = self.known.get(x), self.known.get(y)
+        if kx and ky and kx[0] != ky[0]:
+            self.conflict(a, kx[1], ky[1], at)
+        self.parent[y] = x
+        if ky and not kx:
+            self.known[x] = ky
+
+    def conflict(self, key: Key, one: str, two: str, at: int | None) -> None:
+        name = f"the axis {key[2]}" if key[0] == "axis" else f"dimension {key[2]} of {key[1]}"
+        text = FormulaError(f"{name} has two extents: {one}, but {two}", self.program.text, at, None)
+        raise ShapeError(str(text))
+
+    # ----------------------------------------------------------------------------------------------- expressions
+
+    def elaborator(self, line: int | None) -> Elaborator:
+        scope = None if line is None else self.scopes[line]
+        axes = {} if scope is None else {a.name: a for a in scope.axes}
+
+        def name(node: Name) -> Form:
+            if node.id in axes:
+                return Index(axes[node.id])
+            if node.id not in self.values:
+                raise _Unreadable
+            return Literal(self.values[node.id])
+
+        def element(node: Element, index: Sequence[Form]) -> Form:
+            raise _Unreadable
+
+        def shape(node: ShapeOf, d: int) -> int:
+            rank = self.ranks.get(node.name)
+            if rank is None or not -rank <= d < rank:
+                raise FormulaError(f"{node.name} has {rank} dimensions: {node.name}.shape[{d}] does not exist")
+            n = self.get(("dim", node.name, d % rank))
+            if n is None:
+                raise NotYet
+            return n
+
+        def size(axis: str) -> int:
+            n = self.get(("axis", line, axis))
+            if n is None:
+                raise NotYet
+            return n
+
+        def bind(axis: str) -> AxisVar:
+            raise _Unreadable
+
+        return Elaborator(self.program.text, name, element, shape, size, bind)
+
+    def expr(self, line: int, node: Ast, integer: bool = True) -> Expr | None:
+        """An integer expression (or condition) over the line's axes; None where it reads tensors or is unknown yet."""
+        if (line, node) in self.exprs:
+            return self.exprs[line, node]
+        try:
+            form = self.elaborator(line).form(node)
+        except (NotYet, _Unreadable):
+            return None
+        if integer and not is_integer(form.ty):
+            raise FormulaError(f"this index is {type_name(form.ty)}, not an integer", self.program.text, node.at,
+                               "use // for a quotient, or i32(...)")  # fmt: skip
+        out = self.scopes[line].convert(form, dt.i32 if integer else dt.bool_)
+        if integer:
+            out = linear(out).expr()  # so that axes which cancel do not count
+        self.exprs[line, node] = out
+        return out
+
+    def axes_of(self, line: int, e: Expr) -> list[str]:
+        return [self.scopes[line].axes[a.position].name for a in postorder([e]) if isinstance(a, Axis)]
+
+    def extents_of(self, line: int, trial: Mapping[Key, int]) -> list[int]:
+        out = []
+        for a in self.program.lines[line].axes:
+            root = self.find(("axis", line, a))
+            out.append(trial[root] if root in trial else self.known[root][0] if root in self.known else 1)
+        return out
+
+    # ------------------------------------------------------------------------------------------------------ rules
+
+    def run(self) -> Extents:
+        self.bind()
+        while self.explicit() or self.covering() or self.under_guards() or self.single():
+            pass
+        axes: dict[tuple[int, str], int] = {}
+        for k, line in enumerate(self.program.lines):
+            for a in line.axes:
+                n = self.get(("axis", k, a))
+                if n is None:
+                    raise self.undetermined(k, line, a)
+                axes[k, a] = n
+        shapes = {}
+        for name, rank in self.ranks.items():
+            dims = [self.get(("dim", name, d)) for d in range(rank)]
+            for d, n in enumerate(dims):
+                if n is None:
+                    raise FormulaError(
+                        f"the extent of dimension {d} of {name} is not determined", self.program.text,
+                        self.program.lines[self.program.defined[name][0]].statement.at,
+                        f'add extents={{"{name}.shape[{d}]": N}}, N an int or a string such as "W.shape[0]"',
+                    )  # fmt: skip
+            shapes[name] = tuple(n for n in dims if n is not None)
+        return Extents(axes, shapes)
+
+    def bind(self) -> None:
+        """Plain indices equate an axis with a dimension: on the left, and in reads outside guards on the axis."""
+        for name, numbers in self.program.defined.items():
+            for d in range(self.ranks[name]):
+                sides = [(k, self.program.lines[k].statement.index[d]) for k in numbers]
+                if all(self.plain(k, i) for k, i in sides):
+                    for k, i in sides:
+                        assert isinstance(i, Name)
+                        self.union(("axis", k, i.id), ("dim", name, d), i.at)
+        for k, line in enumerate(self.program.lines):
+            for site in line.reads:
+                for d, i in enumerate(site.node.index):
+                    if self.plain(k, i) and isinstance(i, Name) and i.id not in self.program.extents:
+                        if not self.guarded(site, {i.id}):
+                            self.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
+
+    def plain(self, line: int, i: Ast) -> bool:
+        return isinstance(i, Name) and i.id in self.program.lines[line].axes
+
+    @staticmethod
+    def guarded(site: ReadSite, axes: set[str]) -> bool:
+        return any(isinstance(n, Name) and n.id in axes for c, _ in site.guards for n in walk(c))
+
+    def explicit(self) -> bool:
+        changed = False
+        for name, given in list(self.pending.items()):
+            if isinstance(given, int):
+                n = given
+            else:
+                try:
+                    n = self.elaborator(None).integer(given)
+                except NotYet:
+                    continue
+                except _Unreadable:
+                    raise FormulaError(f"extents: {name!r} uses a name that is no parameter") from None
+            del self.pending[name]
+            changed = True
+            if n < 0:
+                raise ShapeError(f"extents: {name!r} would be {n}; an extent is not negative")
+            tensor, _, rest = name.partition(".shape[")
+            if rest:
+                self.assign(("dim", tensor, int(rest.rstrip("]"))), n, f"extents= says {name} = {n}", None)
+                continue
+            for k, line in enumerate(self.program.lines):
+                if name in line.axes:
+                    self.assign(("axis", k, name), n, f"extents= says {name} = {n}", line.statement.at)
+        return changed
+
+    def covering(self) -> bool:
+        """A dimension whose left indices are not all plain reaches as far as they do."""
+        changed = False
+        for name, numbers in self.program.defined.items():
+            for d in range(self.ranks[name]):
+                if self.get(("dim", name, d)) is not None:
+                    continue
+                reach = 0
+                for k in numbers:
+                    e = self.expr(k, self.program.lines[k].statement.index[d])
+                    if e is None or any(self.get(("axis", k, a)) is None for a in self.axes_of(k, e)):
+                        break
+                    high = bounds(e, self.extents_of(k, {}))[1]
+                    if high is None:
+                        break
+                    reach = max(reach, high + 1)
+                else:
+                    if f"{name}.shape[{d}]" not in self.pending:
+                        self.assign(("dim", name, d), reach, f"the left sides of {name} reach {reach}", None)
+                        changed = True
+        return changed
+
+    def under_guards(self) -> bool:
+        """Plain indices under guards on the axis, unless the extent would make a side of a `where` dead."""
+        found: dict[Key, list[tuple[int, str, int, int]]] = {}
+        for k, line in enumerate(self.program.lines):
+            for site in line.reads:
+                for d, i in enumerate(site.node.index):
+                    if not self.plain(k, i) or not isinstance(i, Name) or i.id in self.pending:
+                        continue
+                    n = self.get(("dim", site.node.name, d))
+                    key = self.find(("axis", k, i.id))
+                    if n is not None and key not in self.known and not self.dead(k, line, key, n):
+                        why = f"{site.node.name} has extent {n} in dimension {d}"
+                        found.setdefault(key, []).append((n, why, i.at, k))
+        for key, options in found.items():
+            for n, why, at, _ in options:
+                self.assign(key, n, why, at)
+        return bool(found)
+
+    def dead(self, k: int, line: Line, key: Key, n: int) -> bool:
+        for c in dict.fromkeys(c for site in line.reads for c, _ in site.guards):
+            e = self.expr(k, c, integer=False)
+            if e is None:
+                continue
+            keys = [self.find(("axis", k, a)) for a in self.axes_of(k, e)]
+            if key not in keys or any(x != key and x not in self.known for x in keys):
+                continue
+            extents = self.extents_of(k, {key: n})
+            if prove(e, extents) or prove(apply("not", e), extents):
+                return True
+        return False
+
+    def single(self) -> bool:
+        """The largest extents that keep unguarded reads with one unknown in bounds, all reads of a round at once."""
+        best: dict[Key, tuple[int, str, int]] = {}
+        for k, line in enumerate(self.program.lines):
+            for site in line.reads:
+                for d, i in enumerate(site.node.index):
+                    n = self.get(("dim", site.node.name, d))
+                    e = None if n is None else self.expr(k, i)
+                    if e is None or n is None:
+                        continue
+                    names = self.axes_of(k, e)
+                    unknown = {x for a in names if (x := self.find(("axis", k, a))) not in self.known}
+                    if len(unknown) != 1 or self.guarded(site, set(names)):
+                        continue
+                    (key,) = unknown
+                    if key[0] == "axis" and key[2] in self.pending:
+                        continue
+                    largest = self.largest(k, e, key, n)
+                    if largest is None:
+                        continue
+                    if largest < 1:
+                        raise self.impossible(k, site, d, n, key, e)
+                    why = f"{site.node.name} has extent {n} in dimension {d}, which allows {largest}"
+                    if key not in best or largest < best[key][0]:
+                        best[key] = (largest, why, i.at)
+        for key, (n, why, at) in best.items():
+            self.assign(key, n, why, at)
+        return bool(best)
+
+    def largest(self, k: int, e: Expr, key: Key, n: int) -> int | None:
+        """The largest extent of `key` that keeps 0 <= e < n; 0 where none does, None where every one does."""
+
+        def fits(extent: int) -> bool:
+            lo, hi = bounds(e, self.extents_of(k, {key: extent}))
+            return lo is not None and hi is not None and lo >= 0 and hi < n
+
+        if n == 0 or not fits(1):
+            return 0
+        if fits(LARGEST):
+            return None
+        low, high = 1, 2
+        while fits(high):
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+    # ----------------------------------------------------------------------------------------------------- errors
+
+    def impossible(self, k: int, site: ReadSite, d: int, n: int, key: Key, e: Expr) -> BoundsError:
+        names = ", ".join(a for a in self.axes_of(k, e) if self.find(("axis", k, a)) == key)
+        lo, hi = bounds(e, self.extents_of(k, {key: 1}))
+        known = [
+            f"{a} < {self.get(('axis', k, a))}" for a in self.axes_of(k, e) if self.get(("axis", k, a)) is not None
+        ]
+        message = (
+            f"no extent of {names} keeps the read of {site.node.name} in bounds: at {names} = 0 the index of dimension "
+            f"{d} runs from {lo} to {hi}" + (f" ({', '.join(known)})" if known else "") + f", and {site.node.name} has "
+            f"extent {n} there"
+        )
+        hint = "guard the read, as in where(0 <= index and index < extent, read, 0)" if (lo or 0) < 0 else None
+        return BoundsError(message, self.program.text, site.node.index[d].at, hint)
+
+    def undetermined(self, k: int, line: Line, axis: str) -> FormulaError:
+        key = self.find(("axis", k, axis))
+        message, at = f"the extent of the axis {axis} is not determined", line.statement.at
+        value = "N"
+        for site in line.reads:
+            for d, i in enumerate(site.node.index):
+                names = [n.id for n in walk(i) if isinstance(n, Name) and n.id in line.axes]
+                if axis not in names:
+                    continue
+                at = i.at
+                if not isinstance(i, Name):  # a plain index was rejected: its dimension is not what is wanted
+                    value = f'"{site.node.name}.shape[{d}]"'
+                others = [a for a in dict.fromkeys(names) if a != axis and self.get(("axis", k, a)) is None]
+                if others:
+                    message = (
+                        f"the extents of the axes {' and '.join([axis, *others])} are not determined: "
+                        f"{site.node.name} is read with both"
+                    )
+                    value = "N"
+                break
+            else:
+                continue
+            break
+        hint = f'add extents={{"{axis}": {value}}}'
+        if value == "N":
+            hint += ', N an int or a string such as "X.shape[0]//2"'
+        if self.pending and key not in self.known:
+            hint += f" (the given extents of {', '.join(self.pending)} could not be computed)"
+        return FormulaError(message, self.program.text, at, hint)

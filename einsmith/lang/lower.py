@@ -1,0 +1,375 @@
+"""From formula trees to tensors: axes get positions, tensors slots, weak types a type, nested reductions a tensor.
+
+    Y[i,j] = exp(X[i,j]) / sum[k](exp(X[i,k]))      ->      S = template(sum over k), Y = template(X, S)
+
+A reduction that does not stand at the root becomes a tensor over the axes that it depends on, in the order of the
+enclosing scope. Where its reads are in bounds only under the guards around it, those are pushed into it:
+`where(i > 0, sum[j](X[i-1,j]), 0)` sums `where(i > 0, X[i-1,j], 0)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.errors import BoundsError, FormulaError
+from einsmith.expr.bounds import bounds, prove
+from einsmith.expr.linear import linear
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Item,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    Tensor,
+    apply,
+    cast,
+)
+from einsmith.expr.rewrite import prune_args
+from einsmith.expr.simplify import simplify_template
+from einsmith.expr.verify import verify_template
+from einsmith.lang.formula import (
+    AxisVar,
+    Convert,
+    Fold,
+    Form,
+    Index,
+    Literal,
+    Load,
+    Op,
+    Ty,
+    Weak,
+    float_type,
+    identity,
+    is_integer,
+    join,
+    op,
+    postorder,
+    type_name,
+)
+
+Guards = tuple[tuple[Form, bool], ...]
+
+
+class Scope:
+    """The axes and arguments of one template under construction."""
+
+    def __init__(self, axes: Sequence[AxisVar], float_: DType):
+        self.axes = list(axes)
+        self.position = {a: i for i, a in enumerate(axes)}
+        self.float_ = float_
+        self.args: list[Tensor] = []
+        self.slots: dict[Tensor, int] = {}
+        self.memo: dict = {}
+
+    def slot(self, tensor: Tensor) -> int:
+        if tensor not in self.slots:
+            self.slots[tensor] = len(self.args)
+            self.args.append(tensor)
+        return self.slots[tensor]
+
+    def resolve(self, ty: Ty, want: DType | None) -> DType:
+        """The type to compute in: a strong type is itself, a number is float64, the rest take what is wanted."""
+        if isinstance(ty, DType):
+            return ty
+        if ty is Weak.SCALAR:
+            return dt.f64
+        if want is not None and (want.is_float or (ty is Weak.INT and want.is_int)):
+            return want
+        return self.float_
+
+    # Conversion walks (node, wanted type, guards) with an explicit stack; results are kept per such triple.
+
+    def convert(self, root: Form, want: DType, guards: Guards = ()) -> Expr:
+        top = self._key(root, want, guards)
+        stack = [(top, False)]
+        while stack:
+            key, ready = stack.pop()
+            if key in self.memo:
+                continue
+            node, want, guards = key
+            needs = self._needs(node, want, guards)
+            if ready or not needs:
+                self.memo[key] = self._emit(node, want, guards, [self.memo[n] for n in needs])
+            else:
+                stack.append((key, True))
+                stack.extend((n, False) for n in reversed(needs) if n not in self.memo)
+        return self.memo[top]
+
+    @staticmethod
+    def _key(node: Form, want: DType, guards: Guards) -> tuple[Form, DType, Guards]:
+        return node, want, guards if node.folds else ()
+
+    def _operands(self, node: Op, want: DType) -> DType:
+        if node.fn in ("lt", "le", "eq", "ne"):
+            ty = join(a.ty for a in node.args)
+            small = not any(a.loads for a in node.args)
+            return (dt.i32 if small else dt.i64) if ty is Weak.INT else self.resolve(ty, None)
+        if node.fn in ("and", "or", "not"):
+            return dt.bool_
+        return self.resolve(node.ty, want)
+
+    def _needs(self, node: Form, want: DType, guards: Guards) -> list:
+        if isinstance(node, Load):
+            return [self._key(i, _index_type(i), guards) for i in node.args]
+        if isinstance(node, Convert):
+            (x,) = node.args
+            assert isinstance(node.ty, DType)
+            inner = dt.i32 if x.ty is Weak.INT and node.ty.is_bool else node.ty
+            return [self._key(x, self.resolve(x.ty, inner), guards)]
+        if isinstance(node, Op):
+            ty = self._operands(node, want)
+            if node.fn == "where":
+                c, a, b = node.args
+                return [
+                    self._key(c, dt.bool_, guards),
+                    self._key(a, ty, (*guards, (c, True))),
+                    self._key(b, ty, (*guards, (c, False))),
+                ]
+            return [self._key(a, ty, guards) for a in node.args]
+        return []
+
+    def _emit(self, node: Form, want: DType, guards: Guards, args: list[Expr]) -> Expr:
+        if isinstance(node, Literal):
+            return Const(node.value, want)
+        if isinstance(node, Index):
+            if node.axis not in self.position:
+                raise FormulaError(
+                    f"axis {node.axis.name} is neither an axis of the result nor under a reduction",
+                    hint=f"reduce over it, as in sum(..., over={node.axis.name}), or add it to the result's axes",
+                )
+            return cast(Axis(self.position[node.axis]), want)
+        if isinstance(node, Load):
+            return cast(Read(self.slot(node.tensor), tuple(args), node.tensor.dtype), want)
+        if isinstance(node, Convert):
+            assert isinstance(node.ty, DType)
+            return cast(cast(args[0], node.ty), want)
+        if isinstance(node, Op):
+            return cast(apply(node.fn, *args), want)
+        assert isinstance(node, Fold)
+        return self._nested(node, want, guards)
+
+    def _nested(self, node: Fold, want: DType, guards: Guards) -> Expr:
+        """The read of the tensor that a nested reduction becomes."""
+        clash = [a.name for a in node.axes if a in self.position]
+        if clash:
+            raise FormulaError(f"axis {clash[0]} is bound twice: {node.combiner} stands inside another use of it")
+        risky = any(isinstance(n, Load) and any(i.loads for i in n.args) for n in postorder(node.args[0]))
+        tensor: Tensor | None = None
+        if not (guards and risky):
+            try:
+                axes = self._outer(node)
+                tensor = _single(axes, node, self.resolve(node.ty, want), self.float_)
+            except BoundsError:
+                if not guards:
+                    raise
+        if tensor is None:
+            condition: Form | None = None
+            for c, chosen in guards:
+                term = c if chosen else op("not", c)
+                condition = term if condition is None else op("and", condition, term)
+            assert condition is not None
+            (body,) = node.args
+            neutral = Literal(identity(node.combiner, body.ty))
+            guarded = op("where", condition, body, neutral)
+            node = Fold(node.combiner, node.axes, guarded, node.ty, node.at)
+            axes = self._outer(node)
+            tensor = _single(axes, node, self.resolve(node.ty, want), self.float_)
+        index = tuple(Axis(self.position[a]) for a in axes)
+        return cast(Read(self.slot(tensor), index, tensor.dtype), want)
+
+    def _outer(self, node: Fold) -> list[AxisVar]:
+        missing = [a for a in node.free if a not in self.position]
+        if missing:
+            name = min(a.name for a in missing)
+            raise FormulaError(
+                f"axis {name} is neither an axis of the result nor under a reduction",
+                hint=f"reduce over it, as in sum(..., over={name}), or add it to the result's axes",
+            )
+        return sorted(node.free, key=self.position.__getitem__)
+
+
+def _index_type(i: Form) -> DType:
+    if isinstance(i.ty, DType):
+        return i.ty
+    return dt.i64 if isinstance(i, Literal) and abs(i.value) >= 2**31 else dt.i32
+
+
+def _body(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType, scope: Scope) -> Expr | Reduce:
+    if not isinstance(root, Fold):
+        return scope.convert(root, dtype)
+    clash = [a.name for a in root.axes if a in axes]
+    if clash:
+        raise FormulaError(f"axis {clash[0]} is bound twice, by {root.combiner} and around it", hint="use another axis")
+    scope.axes += root.axes
+    scope.position.update({a: len(axes) + i for i, a in enumerate(root.axes)})
+    (body,) = root.args
+    inner = natural(body, float_) if root.combiner.startswith("arg") else dtype
+    return Reduce(root.combiner, tuple(a.extent for a in root.axes), (scope.convert(body, inner),))
+
+
+def _single(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType) -> Tensor:
+    shape = tuple(a.extent for a in axes)
+    return _finish(shape, [((0,) * len(axes), (1,) * len(axes), axes, root)], dtype, float_)
+
+
+def _finish(shape: tuple[int, ...], pieces: Sequence[tuple], dtype: DType, float_: DType) -> Tensor:
+    args: list[Tensor] = []
+    parts = []
+    scopes = []
+    slots: dict[Tensor, int] = {}
+    for offset, step, axes, root in pieces:
+        scope = Scope(axes, float_)
+        scope.args, scope.slots = args, slots
+        if len(pieces) > 1 and isinstance(root, Fold) and root.combiner.startswith("arg"):
+            body: Expr | Reduce = scope._nested(root, dtype, ())
+        else:
+            body = _body(axes, root, dtype, float_, scope)
+        scopes.append(scope)
+        parts.append(Piece(tuple(offset), tuple(step), tuple(a.extent for a in axes), body))
+    params = tuple((a.dtype, a.shape) for a in args)
+    node = _compute(
+        Template(shape, params, tuple(parts)), args, [(s, r) for s, (*_, r) in zip(scopes, pieces, strict=True)]
+    )
+    root = pieces[0][-1]
+    if len(pieces) == 1 and isinstance(root, Fold) and root.combiner.startswith("arg"):
+        return Item(node, 1)
+    return node
+
+
+def _compute(t: Template, args: list[Tensor], roots: list[tuple[Scope, Form]]) -> Compute:
+    for scope, root in roots:
+        if root.loads and any(isinstance(n, Load) and n.computed for n in postorder(root)):
+            _diagnose(scope, root)
+    first = prune_args(t, tuple(args))
+    final = first.template.memo("simplified", simplify_template)
+    node = prune_args(final, first.args)
+    try:
+        node.template.memo("verified", verify_template)
+    except BoundsError:
+        for scope, root in roots:
+            _diagnose(scope, root)
+        raise
+    return node
+
+
+# ------------------------------------------------------------------------------------------------------- entry points
+
+
+def natural(root: Form, float_: DType) -> DType:
+    """The element type of a formula's result."""
+    return root.ty if isinstance(root.ty, DType) else float_
+
+
+def lower(axes: Sequence[AxisVar], root: Form, dtype: DType | None = None) -> Tensor:
+    """The tensor `out[axes] = root`. `dtype` is the element type of the result where it is weak.
+
+    Raises FormulaError for an axis that is bound nowhere, BoundsError for a read that is not proven in bounds.
+    """
+    float_ = float_type([root])
+    want = root.ty if isinstance(root.ty, DType) else dtype or float_
+    return _single(list(axes), root, want, float_)
+
+
+def lower_pieces(
+    shape: Sequence[int], pieces: Sequence[tuple[Sequence[int], Sequence[int], Sequence[AxisVar], Form]]
+) -> Tensor:
+    """One tensor from pieces `out[offset + step*axes] = body`, each (offset, step, axes, body)."""
+    bodies = [b for *_, b in pieces]
+    float_ = float_type(bodies)
+    ty = join(b.ty for b in bodies)
+    return _finish(tuple(shape), pieces, ty if isinstance(ty, DType) else float_, float_)
+
+
+def lower_scatter(shape: Sequence[int], axes: Sequence[AxisVar], index: Sequence[Form], body: Form) -> Tensor:
+    """`out[index] += body` over the box of `axes`, from zeros. Integers accumulate in int64."""
+    float_ = float_type([body])
+    dtype = natural(body, float_)
+    if not dtype.is_float:
+        dtype = dt.i64
+    scope = Scope(axes, float_)
+    for d, i in enumerate(index):
+        if not is_integer(i.ty):
+            raise FormulaError(f"index {d} is {type_name(i.ty)}, not an integer", hint="use // or i32(...)")
+    value = scope.convert(body, dtype)
+    part = Scatter(tuple(a.extent for a in axes), tuple(scope.convert(i, _index_type(i)) for i in index), value)
+    params = tuple((a.dtype, a.shape) for a in scope.args)
+    return _compute(Template(tuple(shape), params, (part,)), scope.args, [(scope, body)])
+
+
+# ---------------------------------------------------------------------------------------------------------- diagnosis
+
+
+def _diagnose(scope: Scope, root: Form) -> None:
+    """Raises the BoundsError that names the read of `root` that is not proven in bounds, if one is found."""
+    extents = [a.extent for a in scope.axes]
+    stack: list[tuple[Form, Guards]] = [(root.args[0] if isinstance(root, Fold) else root, ())]
+    seen = set()
+    while stack:
+        node, guards = stack.pop()
+        if isinstance(node, Fold) or (node, guards) in seen:
+            continue
+        seen.add((node, guards))
+        if isinstance(node, Op) and node.fn == "where":
+            c, a, b = node.args
+            stack += [(b, (*guards, (c, False))), (a, (*guards, (c, True))), (c, guards)]
+            continue
+        stack.extend((a, guards) for a in reversed(node.args))
+        if isinstance(node, Load):
+            _check_load(scope, node, guards, extents)
+
+
+def _check_load(scope: Scope, node: Load, guards: Guards, extents: list[int]) -> None:
+    conditions = []
+    for c, chosen in guards:
+        e = scope.convert(c, dt.bool_)
+        conditions.append(e if chosen else apply("not", e))
+    for d, (i, n) in enumerate(zip(node.args, node.tensor.shape, strict=True)):
+        if i.loads and not node.computed:
+            continue
+        e = scope.convert(i, _index_type(i))
+        low = apply("le", Const(0, e.dtype), e)
+        high = apply("lt", e, Const(n, e.dtype))
+        if prove(low, extents, conditions) and prove(high, extents, conditions):
+            continue
+        lo, hi = bounds(e, extents, conditions)
+        reach = f"{'an unknown bound' if lo is None else lo} to {'an unknown bound' if hi is None else hi}"
+        names = [scope.axes[a.position].name for a in linear(e).terms if isinstance(a, Axis)]
+        message = (
+            f"the read of {node.name}, dimension {d}, runs from {reach}, but {node.name} has shape "
+            f"{tuple(node.tensor.shape)}: only 0 to {n - 1} exist"
+        )
+        if names:
+            message += f" (axes {', '.join(f'{s} < {a.extent}' for s in names for a in scope.axes if a.name == s)})"
+        source, offset = node.at or (None, None)
+        raise BoundsError(message, source, offset, _remedy(scope, node, d, e, n, lo, bool(guards)))
+
+
+def _remedy(scope: Scope, node: Load, d: int, e: Expr, n: int, lo: int | None, guarded: bool) -> str:
+    guard = "guard the read, as in where(0 <= index and index < extent, read, 0)"
+    form = linear(e)
+    if node.computed:
+        return "an index computed from floats is proven by its range: limit it, as in min(max(i32(x), 0), extent-1)"
+    if lo is None or lo < 0 or guarded or n == 0:
+        return guard
+    for atom, c in form.terms.items():
+        if not isinstance(atom, Axis) or c <= 0:
+            continue
+        rest = form.without(atom)
+        if any(not isinstance(a, Axis) for a in rest.terms):
+            return guard
+        top = rest.const
+        for a, k in rest.terms.items():
+            if isinstance(a, Axis) and k > 0:
+                top += k * (scope.axes[a.position].extent - 1)
+        size = f"{node.name}.shape[{d}]"
+        fit = f"{size}-{top}" if c == 1 and top else size if c == 1 else f"({size}-{1 + top})//{c}+1"
+        if (n - 1 - top) // c + 1 > 0:
+            return f'shorten the axis with extents={{"{scope.axes[atom.position].name}": "{fit}"}}, or {guard}'
+    return guard

@@ -1,0 +1,347 @@
+"""Operators: formulas with named inputs and parameters. `op(text)` makes one; calling it applies it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from einsmith.errors import BoundsError, DtypeError, FormulaError, ShapeError, TraceError, VerifyError
+from einsmith.expr.linear import linear
+from einsmith.expr.nodes import Axis
+from einsmith.lang import formula as fm
+from einsmith.lang import trace
+from einsmith.lang.builder import Ex, Number, Value, as_value, element, shared
+from einsmith.lang.elaborate import Elaborator
+from einsmith.lang.formula import AxisVar, Form, Index, Literal
+from einsmith.lang.infer import Extents, infer
+from einsmith.lang.lower import Scope, lower, lower_pieces, lower_scatter
+from einsmith.lang.parser import Element, Name, ShapeOf, Source, near
+from einsmith.lang.program import Line, Program, resolve, resolve_source
+
+_COUNT = itertools.count()
+_COUNTABLE = 1_000_000  # elements up to which pieces are checked one by one, for messages that name the element
+
+
+class Operator:
+    """A formula ready to be applied: `operator(*inputs, **parameters)`.
+
+    Inputs come in the order of their first appearance in the text, or by name; parameters by keyword. Given arrays, it
+    is compiled and run and gives arrays; given traced tensors, it extends the trace. Several outputs come as a tuple.
+    Raises FormulaError, BoundsError, ShapeError, DtypeError as API.md says.
+    """
+
+    def __init__(
+        self,
+        text: str | Source,
+        extents: Mapping[str, int | str] | None = None,
+        name: str | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ):
+        self.defaults = dict(defaults or {})
+        resolved = resolve if isinstance(text, str) else resolve_source
+        self.program: Program = resolved(text, extents, self.defaults)  # type: ignore[arg-type]
+        self.name = name or "_".join(self.program.outputs)
+        self.inputs = tuple(self.program.inputs)
+        parameters = self.program.parameters
+        for d in self.defaults:
+            if d not in parameters:
+                hint = near(d, parameters) or f"the parameters are {', '.join(parameters) or 'none'}"
+                raise FormulaError(f"{d!r} is no parameter of {self.name}", hint=hint)
+        self._id = next(_COUNT)
+        self._bound: dict[tuple, _Bound] = {}
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(self.program.parameters)
+
+    @property
+    def signature(self) -> str:
+        """Inputs with their indices at the first read, parameters with their defaults, outputs: one line."""
+
+        def axes(name: str) -> str:
+            rank = self.program.inputs[name]
+            for line in self.program.lines:
+                for site in line.reads:
+                    if site.node.name == name:
+                        return ",".join(i.id if isinstance(i, Name) else "_" for i in site.node.index)
+            return ",".join("_" * (rank or 0))
+
+        inputs = [f"{n}[{axes(n)}]" for n in self.inputs]
+        parameters = [
+            n + (f"={self.defaults[n]!r}" if n in self.defaults else "") + (" (static)" if static else "")
+            for n, static in self.program.parameters.items()
+        ]
+        outputs = []
+        for n in self.program.outputs:
+            index = self.program.lines[self.program.defined[n][0]].statement.index
+            outputs.append(f"{n}[{','.join(i.id if isinstance(i, Name) else '_' for i in index)}]")
+        given = ", ".join(inputs) + ("; " + ", ".join(parameters) if parameters else "")
+        return f"{self.name}({given}) -> {', '.join(outputs)}"
+
+    def __repr__(self) -> str:
+        return f"<operator {self.signature}>"
+
+    # ------------------------------------------------------------------------------------------------------- calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        inputs, static, numbers = self._arguments(args, kwargs)
+        operands = [*inputs.values(), *numbers.values()]
+        traced = trace.current_trace() is not None or any(isinstance(x, Value) for x in operands)
+        if traced:
+            return self._apply(inputs, static, numbers)
+        if trace.run_arrays is None:
+            raise TraceError(f"{self.name} on arrays needs einsmith.modes; `import einsmith` loads it")
+        arrays = [np.asarray(x) if isinstance(x, (list, tuple)) else x for x in inputs.values()]
+        key = tuple((n, type(v), v) for n, v in static.items())
+        if key not in self._bound:
+            self._bound[key] = _Bound(self, static)
+        return trace.run_arrays(self._bound[key], tuple(arrays), numbers)
+
+    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict, dict, dict]:
+        """Inputs, static parameters and run-time parameters, each by name in order. Raises FormulaError."""
+        if len(args) > len(self.inputs):
+            raise FormulaError(
+                f"{self.name} takes {len(self.inputs)} inputs ({', '.join(self.inputs)}), not {len(args)}",
+                hint="parameters are passed by keyword" if self.program.parameters else None,
+            )
+        given = dict(zip(self.inputs, args, strict=False))
+        parameters: dict[str, Any] = dict(self.defaults)
+        for name, value in kwargs.items():
+            if name in given:
+                raise FormulaError(f"{self.name}: the input {name} is given twice")
+            if name in self.inputs:
+                given[name] = value
+            elif name in self.program.parameters:
+                parameters[name] = value
+            else:
+                known = (*self.inputs, *self.program.parameters)
+                hint = near(name, known) or f"it takes {', '.join(known)}"
+                raise FormulaError(f"{self.name} has no input or parameter {name!r}", hint=hint)
+        missing = [n for n in self.inputs if n not in given]
+        if missing:
+            raise FormulaError(f"{self.name}: the input {missing[0]} is missing", hint=f"signature: {self.signature}")
+        static: dict[str, Any] = {}
+        numbers: dict[str, Any] = {}
+        for name, is_static in self.program.parameters.items():
+            if name not in parameters:
+                raise self._missing(name, kwargs)
+            value = parameters[name]
+            if is_static or isinstance(value, (bool, np.bool_)):
+                static[name] = self._static(name, value)
+            else:
+                numbers[name] = value
+        return {n: given[n] for n in self.inputs}, static, numbers
+
+    def _static(self, name: str, value: Any) -> int | float | bool:
+        if isinstance(value, (Value, Ex)):
+            raise TraceError(
+                f"{self.name}: the parameter {name} decides shapes or indices, so it must be known when the formula is "
+                f"compiled; pass a Python number, or name it in es.jit(f, static_argnames=...)"
+            )
+        if isinstance(value, np.ndarray) and value.ndim == 0:
+            value = value[()]
+        if not isinstance(value, Number):
+            raise FormulaError(f"{self.name}: the parameter {name} is a {type(value).__name__}, not a number")
+        value = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, float) and name in self.program.in_index:
+            raise FormulaError(
+                f"{self.name}: the parameter {name} stands in an index, so it is an integer, not {value!r}"
+            )
+        return value
+
+    def _missing(self, name: str, given: Iterable[str]) -> FormulaError:
+        axes = {a for line in self.program.lines for a in line.axes}
+        known = {*self.inputs, *self.program.defined, *axes, *self.defaults, *given}
+        hints = [h for h in (near(name, known),) if h]
+        if name in self.program.in_index:
+            hints.append(f"if {name} is an axis to reduce over, write sum[{name}](...) around its uses")
+        hints.append(f"or pass the parameter, {self.name}(..., {name}=...)")
+        at = self.program.places.get(name)
+        message = f"{name} is no axis, tensor or function, and no parameter {name} is given"
+        if at is None:
+            message = f"the parameter {name}, used in extents=, is missing"
+        return FormulaError(message, self.program.text if at is not None else None, at, "; ".join(hints))
+
+    def _apply(self, inputs: Mapping[str, Any], static: Mapping[str, Any], numbers: Mapping[str, Any]) -> Any:
+        operands = []
+        for name, x in (*inputs.items(), *numbers.items()):
+            v = as_value(x)
+            if v.ndim and name in numbers:
+                raise ShapeError(f"{self.name}: the parameter {name} is a number, not a tensor of shape {v.shape}")
+            if name in inputs:
+                rank = self.program.inputs[name]
+                _check(name, v.shape, v.dtype.is_float, rank, name in self.program.integer_inputs, v.dtype.name)
+            operands.append(v)
+        names = (*inputs, *numbers)
+        key = ("op", self._id, tuple((n, type(v), repr(v)) for n, v in static.items()), names)
+
+        def build(values: list[Value]) -> tuple[Value, ...]:
+            return tuple(_lower(self.program, dict(zip(names, values, strict=True)), inputs, static))
+
+        out = shared(key, operands, build)
+        return out[0] if len(out) == 1 else out
+
+
+class _Bound:
+    """An operator with its static parameters set: what is traced and compiled for arrays."""
+
+    def __init__(self, operator: Operator, static: Mapping[str, Any]):
+        self.operator, self.static = operator, dict(static)
+        self.__name__ = operator.name
+
+    def __call__(self, *args: Any, **numbers: Any) -> Any:
+        return self.operator._apply(dict(zip(self.operator.inputs, args, strict=True)), self.static, numbers)
+
+
+def _check(name: str, shape: tuple[int, ...], is_float: bool, rank: int | None, integer: bool, dtype: str) -> None:
+    if rank is not None and len(shape) != rank:
+        raise ShapeError(f"{name} has shape {shape}, {len(shape)}-d, but the formula reads it as {rank}-d")
+    if integer and is_float:
+        raise DtypeError(f"{name} is {dtype}, but the formula uses it as an index; pass an integer array")
+
+
+# ------------------------------------------------------------------------------------------------------------ lowering
+
+
+def _lower(
+    program: Program, operands: Mapping[str, Value], inputs: Iterable[str], static: Mapping[str, Any]
+) -> list[Value]:
+    shapes = {n: v.shape for n, v in operands.items() if n in inputs}
+    extents = infer(program, shapes, static)
+    values = {n: v for n, v in operands.items() if n in inputs}
+    numbers = {n: Literal(v) for n, v in static.items()} | {
+        n: element(v, ()) for n, v in operands.items() if n not in inputs
+    }
+    for name in program.order:
+        lines = [(k, program.lines[k]) for k in program.defined[name]]
+        try:
+            values[name] = _tensor(program, name, lines, extents, values, numbers)
+        except (FormulaError, VerifyError, ShapeError, DtypeError) as e:
+            raise _located(e, program, lines[0][1].statement.at) from None
+    return [values[n] for n in program.outputs]
+
+
+def _located(e: Exception, program: Program, at: int) -> Exception:
+    if isinstance(e, FormulaError) and e.source is None:
+        kind = BoundsError if isinstance(e, BoundsError) else FormulaError
+        return kind(e.message, program.text, at, e.hint)
+    return e
+
+
+def _tensor(
+    program: Program,
+    name: str,
+    lines: Sequence[tuple[int, Line]],
+    extents: Extents,
+    values: Mapping[str, Value],
+    numbers: Mapping[str, Form],
+) -> Value:
+    shape = extents.shapes[name]
+    parts = [_Part(program, k, line, extents, values, numbers) for k, line in lines]
+    if lines[0][1].statement.accumulate:
+        total: Value | None = None
+        for p in parts:
+            v = Value(lower_scatter(shape, p.left, p.index, p.body))
+            total = v if total is None else total + v
+        assert total is not None
+        return total
+    if len(parts) == 1 and parts[0].plain:
+        return Value(lower(parts[0].left, parts[0].body))
+    pieces = [p.piece() for p in parts]
+    _partition(program, name, shape, pieces, [line.statement.at for _, line in lines])
+    return Value(lower_pieces(shape, pieces))
+
+
+class _Part:
+    """One statement as forms: its left axes and indices, and its body."""
+
+    def __init__(
+        self,
+        program: Program,
+        k: int,
+        line: Line,
+        extents: Extents,
+        values: Mapping[str, Value],
+        numbers: Mapping[str, Form],
+    ):
+        self.program, self.line = program, line
+        axes = {a: AxisVar(a, extents.axes[k, a]) for a in line.axes}
+        self.left = [axes[a] for a in line.left]
+
+        def name(node: Name) -> Form:
+            return Index(axes[node.id]) if node.id in axes else numbers[node.id]
+
+        def read(node: Element, index: Sequence[Form]) -> Form:
+            v = values[node.name]
+            if v.literal is not None and not index:
+                return element(v, ())
+            return fm.load(v.tensor, index, v.weak, node.name, (program.text, node.at))
+
+        def shape(node: ShapeOf, d: int) -> int:
+            return extents.shapes[node.name][d]
+
+        build = Elaborator(program.text, name, read, shape, lambda a: extents.axes[k, a], axes.__getitem__)
+        self.index = [build.form(i) for i in line.statement.index]
+        self.body = build.form(line.statement.value)
+
+    @property
+    def plain(self) -> bool:
+        return all(isinstance(i, Index) for i in self.index)
+
+    def piece(self) -> tuple[list[int], list[int], list[AxisVar], Form]:
+        """Offset, step and axis of each output dimension; a constant index gets an axis of extent 1."""
+        scope = Scope(self.left, fm.float_type([self.body]))
+        offset, step, out = [], [], []
+        for d, i in enumerate(self.index):
+            at = self.line.statement.index[d].at
+            if not fm.is_integer(i.ty) or i.loads:
+                raise FormulaError("a left index is an integer expression of one axis", self.program.text, at,
+                                   "accumulate with += at positions that are read from tensors")  # fmt: skip
+            form = linear(scope.convert(i, fm.dt.i32))
+            terms = list(form.terms.items())
+            if len(terms) > 1 or any(not isinstance(a, Axis) or c < 1 for a, c in terms):
+                raise FormulaError("a left index has the form step*axis + offset, step positive", self.program.text, at)
+            offset.append(form.const)
+            step.append(terms[0][1] if terms else 1)
+            out.append(scope.axes[terms[0][0].position] if terms else AxisVar(f"_{d}", 1))  # type: ignore[union-attr]
+        return offset, step, out, self.body
+
+
+def _partition(
+    program: Program, name: str, shape: tuple[int, ...], pieces: Sequence[tuple], ats: Sequence[int]
+) -> None:
+    """Raises FormulaError where pieces overlap, leave a gap, or leave the tensor (large ones: the verifier does)."""
+    if math.prod(shape) > _COUNTABLE:
+        return
+    cells = np.zeros(shape, np.int8)
+    for (offset, step, axes, _), at in zip(pieces, ats, strict=True):
+        where = []
+        for d, (o, s, a) in enumerate(zip(offset, step, axes, strict=True)):
+            if a.extent and (o < 0 or o + s * (a.extent - 1) >= shape[d]):
+                raise FormulaError(
+                    f"this piece of {name} reaches {o} to {o + s * (a.extent - 1)} in dimension {d}, of extent "
+                    f"{shape[d]}", program.text, at,
+                )  # fmt: skip
+            where.append(slice(o, o + s * a.extent, s))
+        block = cells[tuple(where)]
+        if block.any():
+            raise FormulaError(f"this piece of {name} overlaps one above it", program.text, at,
+                               "define each element once, or accumulate with +=")  # fmt: skip
+        cells[tuple(where)] = 1
+    if not cells.all():
+        gap = tuple(int(i[0]) for i in np.nonzero(cells == 0)) if cells.ndim else ()
+        raise FormulaError(f"no piece of {name} defines the element {gap}", program.text, ats[0],
+                           "add a statement for the elements that are missing")  # fmt: skip
+
+
+def op(text: str, extents: Mapping[str, int | str] | None = None, name: str | None = None, **defaults: Any) -> Operator:
+    """The operator that a formula defines (API.md, "A new operator is a formula").
+
+    text: statements `Name[axes] = expression`; extents: of axes, ints or strings over parameters and `A.shape[n]`;
+    defaults: of parameters. Raises FormulaError with line, caret and remedy.
+    """
+    return Operator(text, extents, name, defaults)

@@ -1,0 +1,422 @@
+"""The formula language: from text to statements.
+
+program    = statement* ["return" name ("," name)*]
+statement  = name "[" [expr ("," expr)*] "]" ("=" | "+=") expr
+expr       = Python's operators over numbers, names, A[i, ...], A.shape[n], size(k), f(x, ...), sum[k](x)
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.errors import FormulaError
+from einsmith.lang.tokenizer import Token, tokenize
+
+REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
+CASTS = {"f32": dt.f32, "f64": dt.f64, "i8": dt.i8, "i32": dt.i32, "i64": dt.i64, "bool": dt.bool_}
+UNARY = ("exp", "log", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "abs", "sign", "floor", "relu", "sin", "cos",
+         "stop_gradient")  # fmt: skip
+FUNCTIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(CASTS, 1), "pow": 2, "min": 2, "max": 2, "where": 3, "size": 1}
+KEYWORDS = ("and", "or", "not", "return", "if", "else", "for", "in", "lambda", "True", "False", "inf", "nan", "shape")
+RESERVED = frozenset((*FUNCTIONS, *REDUCTIONS, *KEYWORDS))
+_CONSTANTS = {"True": True, "False": False, "inf": math.inf, "nan": math.nan}
+
+
+@dataclass(frozen=True, eq=False)
+class Ast:
+    """Base of syntax nodes; `at` is the offset in the text."""
+
+    at: int
+
+    @property
+    def args(self) -> tuple[Ast, ...]:
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Number(Ast):
+    value: bool | int | float
+
+
+@dataclass(frozen=True, eq=False)
+class Name(Ast):
+    """An axis or a parameter."""
+
+    id: str
+
+
+@dataclass(frozen=True, eq=False)
+class Element(Ast):
+    """`name[index]`, a read."""
+
+    name: str
+    index: tuple[Ast, ...]
+
+    @property
+    def args(self) -> tuple[Ast, ...]:
+        return self.index
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeOf(Ast):
+    """`name.shape[dim]`."""
+
+    name: str
+    dim: Ast
+
+    @property
+    def args(self) -> tuple[Ast, ...]:
+        return (self.dim,)
+
+
+@dataclass(frozen=True, eq=False)
+class SizeOf(Ast):
+    """`size(axis)`."""
+
+    axis: str
+
+
+@dataclass(frozen=True, eq=False)
+class Apply(Ast):
+    """A scalar function, under its name in the IR or `relu`."""
+
+    fn: str
+    operands: tuple[Ast, ...]
+
+    @property
+    def args(self) -> tuple[Ast, ...]:
+        return self.operands
+
+
+@dataclass(frozen=True, eq=False)
+class Cast(Ast):
+    dtype: DType
+    operand: Ast
+
+    @property
+    def args(self) -> tuple[Ast, ...]:
+        return (self.operand,)
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction(Ast):
+    combiner: str
+    axes: tuple[str, ...]
+    body: Ast
+
+    @property
+    def args(self) -> tuple[Ast, ...]:
+        return (self.body,)
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """`name[index] = value`, or `+=` where `accumulate`."""
+
+    at: int
+    name: str
+    index: tuple[Ast, ...]
+    accumulate: bool
+    value: Ast
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A parsed text: statements in order, and the names of a last `return` line (None without one)."""
+
+    text: str
+    statements: tuple[Statement, ...]
+    returns: tuple[tuple[str, int], ...] | None = field(default=None)
+
+
+def walk(root: Ast) -> Iterator[Ast]:
+    """Every node once, arguments first, in the text's order, without recursion."""
+    stack: list[tuple[Ast, bool]] = [(root, False)]
+    while stack:
+        node, done = stack.pop()
+        if done or not node.args:
+            yield node
+        else:
+            stack.append((node, True))
+            stack.extend((a, False) for a in reversed(node.args))
+
+
+def near(name: str, known: Iterable[str]) -> str | None:
+    """A sentence with names like `name`, or None."""
+    close = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(close)}?" if close else None
+
+
+_COMPARISONS = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "lt", ">=": "le"}
+_BINARY = {"+": ("add", 5), "-": ("sub", 5), "*": ("mul", 6), "/": ("div", 6), "//": ("floordiv", 6), "%": ("mod", 6)}
+
+
+class _Parser:
+    def __init__(self, text: str):
+        self.text = text
+        self.tokens = tokenize(text)
+        self.place = 0
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.place]
+
+    def fail(self, message: str, at: int | None = None, hint: str | None = None) -> FormulaError:
+        return FormulaError(message, self.text, self.token.at if at is None else at, hint)
+
+    def take(self, text: str | None = None) -> Token:
+        token = self.token
+        if text is not None and token.text != text:
+            found = "the end of the line" if token.kind in ("newline", "end") else f"{token.text!r}"
+            raise self.fail(f"expected {text!r}, found {found}")
+        self.place += 1
+        return token
+
+    def accept(self, *texts: str) -> Token | None:
+        return self.take() if self.token.text in texts and self.token.kind in ("op", "name") else None
+
+    def name(self, role: str) -> Token:
+        token = self.token
+        if token.kind != "name":
+            raise self.fail(f"expected the name of {role}, found {token.text.strip() or 'the end of the line'!r}")
+        if token.text in RESERVED:
+            raise self.fail(f"{token.text!r} is a reserved name and cannot name {role}", hint="choose another name")
+        return self.take()
+
+    def program(self) -> Source:
+        statements: list[Statement] = []
+        returns: tuple[tuple[str, int], ...] | None = None
+        while self.token.kind != "end":
+            if self.token.kind == "newline":
+                self.take()
+                continue
+            if returns is not None:
+                raise self.fail("nothing may follow `return`")
+            if self.accept("return"):
+                names = [self.name("an output")]
+                while self.accept(","):
+                    names.append(self.name("an output"))
+                returns = tuple((n.text, n.at) for n in names)
+            else:
+                statements.append(self.statement())
+            if self.token.kind != "newline":
+                raise self.fail(
+                    f"{self.token.text!r} does not continue the expression before it", hint=self._continuation()
+                )
+            self.take()
+        if not statements:
+            raise FormulaError("the formula is empty", self.text, 0, "write statements such as Y[i] = X[i] + 1")
+        return Source(self.text, tuple(statements), returns)
+
+    def _continuation(self) -> str | None:
+        text = self.token.text
+        if text == "if":
+            return "a choice is written where(condition, a, b)"
+        if text == "=":
+            return "a comparison is written =="
+        return "an operator may be missing" if self.token.kind in ("name", "number") or text in "([" else None
+
+    def statement(self) -> Statement:
+        head = self.name("a tensor")
+        if self.token.text != "[":
+            hint = f"a tensor without axes is written {head.text}[] = ..."
+            raise self.fail("the left side needs its axes in brackets", hint=hint)
+        index = self.brackets()
+        sign = self.accept("=", "+=")
+        if sign is None:
+            found = self.token.text.strip() or "the end of the line"
+            raise self.fail(f"expected = or += after the left side, found {found!r}")
+        return Statement(head.at, head.text, index, sign.text == "+=", self.expression())
+
+    def brackets(self) -> tuple[Ast, ...]:
+        self.take("[")
+        index: list[Ast] = []
+        while self.token.text != "]":
+            index.append(self.expression())
+            if not self.accept(","):
+                break
+        self.take("]")
+        return tuple(index)
+
+    # Precedence climbing: one level of recursion for each parenthesis or prefix, loops for chains.
+
+    def expression(self, level: int = 1) -> Ast:
+        left = self.prefix(level)
+        while True:
+            token = self.token
+            if token.kind not in ("op", "name"):
+                return left
+            if token.text in ("or", "and"):
+                own = 1 if token.text == "or" else 2
+                if own < level:
+                    return left
+                self.take()
+                left = Apply(token.at, token.text, (left, self.expression(own + 1)))
+            elif token.text in _COMPARISONS:
+                if level > 4:
+                    return left
+                left = self.comparison(left)
+            elif token.text in _BINARY:
+                fn, own = _BINARY[token.text]
+                if own < level:
+                    return left
+                self.take()
+                left = Apply(token.at, fn, (left, self.expression(own + 1)))
+            else:
+                return left
+
+    def comparison(self, left: Ast) -> Ast:
+        out: Ast | None = None
+        while self.token.kind == "op" and self.token.text in _COMPARISONS:
+            token = self.take()
+            right = self.expression(5)
+            sides = (right, left) if token.text in (">", ">=") else (left, right)
+            term = Apply(token.at, _COMPARISONS[token.text], sides)
+            out = term if out is None else Apply(token.at, "and", (out, term))
+            left = right
+        assert out is not None
+        return out
+
+    def prefix(self, level: int) -> Ast:
+        token = self.token
+        if token.kind == "name" and token.text == "not":
+            if level > 3:
+                raise self.fail("`not` needs parentheses here")
+            self.take()
+            return Apply(token.at, "not", (self.expression(3),))
+        if self.accept("-"):
+            inner = self.expression(7)
+            return Number(token.at, -inner.value) if type(inner) is Number and _is_number(inner.value) else Apply(
+                token.at, "neg", (inner,)
+            )  # fmt: skip
+        if self.accept("+"):
+            return self.expression(7)
+        return self.power()
+
+    def power(self) -> Ast:
+        base = self.atom()
+        token = self.token
+        if self.accept("**"):
+            return Apply(token.at, "pow", (base, self.expression(7)))
+        return base
+
+    def atom(self) -> Ast:
+        token = self.token
+        if token.kind == "number":
+            self.take()
+            return Number(token.at, int(token.text) if token.text.isdigit() else float(token.text))
+        if self.accept("("):
+            inner = self.expression()
+            if self.token.text == ",":
+                raise self.fail("there are no tuples here", hint="several reductions go into one: sum[i,j](...)")
+            self.take(")")
+            return inner
+        if token.kind == "name":
+            return self.named()
+        found = "the end of the line" if token.kind in ("newline", "end") else repr(token.text)
+        raise self.fail(f"expected an expression, found {found}")
+
+    def named(self) -> Ast:
+        token = self.take()
+        name, follows = token.text, self.token.text
+        if name in _CONSTANTS:
+            return Number(token.at, _CONSTANTS[name])
+        if name in REDUCTIONS and follows == "[":
+            return self.reduction(token)
+        if follows == "(":
+            return self.call(token)
+        if name in REDUCTIONS or name in FUNCTIONS:
+            usage = f"{name}[i](...)" if name in REDUCTIONS else f"{name}(...)"
+            raise self.fail(f"{name!r} is a function's name", token.at, f"write {usage}, or choose another name")
+        if name in RESERVED:
+            hint = "a choice is written where(condition, a, b)" if name in ("if", "else") else "choose another name"
+            raise self.fail(f"{name!r} is a reserved name", token.at, hint)
+        if follows == "[":
+            return Element(token.at, name, self.brackets())
+        if follows == ".":
+            self.take()
+            attribute = self.take()
+            if attribute.text != "shape" or self.token.text != "[":
+                raise self.fail(f"a tensor has no {attribute.text!r} here", attribute.at, f"write {name}.shape[n]")
+            index = self.brackets()
+            if len(index) != 1:
+                raise self.fail("shape takes one index", attribute.at, f"write {name}.shape[n]")
+            return ShapeOf(token.at, name, index[0])
+        return Name(token.at, name)
+
+    def reduction(self, token: Token) -> Ast:
+        self.take("[")
+        names: list[str] = []
+        while self.token.text != "]":
+            axis = self.name("an axis")
+            if axis.text in names:
+                raise self.fail(f"{token.text} names the axis {axis.text} twice", axis.at)
+            names.append(axis.text)
+            if not self.accept(","):
+                break
+        self.take("]")
+        if not names:
+            raise self.fail(f"{token.text} needs at least one axis", token.at, f"write {token.text}[i](...)")
+        if self.token.text != "(":
+            raise self.fail(f"{token.text}[{','.join(names)}] needs its body in parentheses")
+        self.take("(")
+        body = self.expression()
+        self.take(")")
+        return Reduction(token.at, token.text, tuple(names), body)
+
+    def call(self, token: Token) -> Ast:
+        name = token.text
+        if name not in FUNCTIONS and name not in REDUCTIONS:
+            hint = near(name, (*FUNCTIONS, *REDUCTIONS)) or "the functions are " + ", ".join(sorted(FUNCTIONS))
+            raise self.fail(f"unknown function {name}", token.at, hint)
+        self.take("(")
+        args: list[Ast] = []
+        while self.token.text != ")":
+            args.append(self.expression())
+            if not self.accept(","):
+                break
+        self.take(")")
+        if name in REDUCTIONS and (name not in FUNCTIONS or len(args) < 2):
+            raise self.fail(f"{name} needs its axes in brackets", token.at, f"write {name}[i](...)")
+        arity = FUNCTIONS[name]
+        if len(args) != arity and not (name in ("min", "max") and len(args) > 2):
+            raise self.fail(f"{name} takes {arity} argument{'s' if arity > 1 else ''}, not {len(args)}", token.at)
+        if name == "size":
+            if not isinstance(args[0], Name):
+                raise self.fail("size takes the name of an axis", token.at, "for a tensor write A.shape[n]")
+            return SizeOf(token.at, args[0].id)
+        if name in CASTS:
+            return Cast(token.at, CASTS[name], args[0])
+        out = Apply(token.at, name, tuple(args[:arity]))
+        for extra in args[arity:]:
+            out = Apply(token.at, name, (out, extra))
+        return out
+
+
+def _is_number(value: bool | int | float) -> bool:
+    return not isinstance(value, bool)
+
+
+def parse(text: str) -> Source:
+    """The statements of a text. Raises FormulaError with line, caret and remedy."""
+    parser = _Parser(text)
+    try:
+        return parser.program()
+    except RecursionError:
+        raise FormulaError(
+            "the formula is nested too deeply", text, parser.token.at, "split it into statements"
+        ) from None
+
+
+def parse_expression(text: str) -> Ast:
+    """One expression, as in `extents={"p": "H//2"}`."""
+    parser = _Parser(text)
+    out = parser.expression()
+    if parser.token.kind not in ("newline", "end"):
+        raise parser.fail(f"{parser.token.text!r} does not continue the expression before it")
+    return out

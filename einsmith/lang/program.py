@@ -1,0 +1,320 @@
+"""What the names of a formula are: outputs, inputs, axes, parameters; reads with the guards around them.
+
+Axes are scoped per statement; a name that some statement defines is never an input; a name that is no axis, tensor or
+function is a parameter, static where an integer or a condition is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from einsmith.errors import FormulaError
+from einsmith.lang.parser import (
+    Apply,
+    Ast,
+    Element,
+    Name,
+    Number,
+    Reduction,
+    ShapeOf,
+    SizeOf,
+    Source,
+    Statement,
+    near,
+    parse,
+    parse_expression,
+    walk,
+)
+
+Guard = tuple[Ast, bool]
+
+
+@dataclass(frozen=True, eq=False)
+class ReadSite:
+    """A read in a statement: `guards` are the conditions of the enclosing `where`s with the side taken."""
+
+    node: Element
+    guards: tuple[Guard, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A statement with its names resolved. `axes`: the left side's, then the reductions', in order."""
+
+    statement: Statement
+    left: tuple[str, ...]
+    axes: tuple[str, ...]
+    reads: tuple[ReadSite, ...]
+
+
+@dataclass(eq=False)
+class Program:
+    """A resolved formula. `inputs`: name -> rank (None where only its shape is used); `parameters`: name -> static;
+    `order`: the defined tensors, each after those it reads."""
+
+    source: Source
+    lines: tuple[Line, ...]
+    outputs: tuple[str, ...]
+    inputs: dict[str, int | None]
+    parameters: dict[str, bool]
+    defined: dict[str, list[int]]
+    order: tuple[str, ...]
+    extents: dict[str, int | Ast] = field(default_factory=dict)
+    integer_inputs: frozenset[str] = frozenset()
+    places: dict[str, int] = field(default_factory=dict)  # where a parameter first stands in the text
+    in_index: frozenset[str] = frozenset()
+
+    @property
+    def text(self) -> str:
+        return self.source.text
+
+
+def resolve(text: str, extents: Mapping[str, int | str] | None = None, known: Iterable[str] = ()) -> Program:
+    """The program of a text. `known` are names given as parameters. Raises FormulaError."""
+    return resolve_source(parse(text), extents, known)
+
+
+def resolve_source(
+    source: Source, extents: Mapping[str, int | str] | None = None, known: Iterable[str] = ()
+) -> Program:
+    text, given = source.text, set(known)
+    defined: dict[str, list[int]] = {}
+    for k, s in enumerate(source.statements):
+        defined.setdefault(s.name, []).append(k)
+        first = source.statements[defined[s.name][0]]
+        if len(first.index) != len(s.index):
+            raise FormulaError(f"{s.name} has {len(first.index)} dimensions above and {len(s.index)} here", text, s.at)
+        if first.accumulate != s.accumulate:
+            raise FormulaError(f"{s.name} is both defined with = and accumulated with +=", text, s.at)
+    lines = tuple(_line(text, s, given) for s in source.statements)
+    program = Program(source, lines, (), {}, {}, defined, ())
+    _tensors(program)
+    _parameters(program, given)
+    _extents(program, extents or {})
+    program.order = _order(program)
+    program.outputs = _outputs(program)
+    return program
+
+
+def _line(text: str, s: Statement, given: set[str]) -> Line:
+    left: list[str] = []
+    for i in s.index:
+        names = [n for n in walk(i) if isinstance(n, Name) and n.id not in given]
+        if isinstance(i, Name) and names and i.id in left and not s.accumulate:
+            raise FormulaError(
+                f"the left side names the axis {i.id} twice", text, i.at, "give each dimension its own axis"
+            )
+        if not s.accumulate and len({n.id for n in names}) > 1:
+            raise FormulaError(
+                "a left index is an integer expression of one axis", text, i.at,
+                f"{' and '.join(dict.fromkeys(n.id for n in names))} stand here; give parameters a default in es.op",
+            )  # fmt: skip
+        left += [n.id for n in names if n.id not in left]
+    axes = list(left)
+    reads: list[ReadSite] = []
+
+    def visit(root: Ast, guards: tuple[Guard, ...]) -> None:
+        stack: list[tuple[Ast, tuple[Guard, ...], frozenset[str]]] = [(root, guards, frozenset(left))]
+        while stack:
+            node, around, bound = stack.pop()
+            if isinstance(node, Reduction):
+                for a in node.axes:
+                    if a in bound:
+                        raise FormulaError(
+                            f"the axis {a} is bound twice: {node.combiner}[{a}] stands inside another use of it",
+                            text, node.at, f"give the reduction another axis than {a}",
+                        )  # fmt: skip
+                    if a in given:
+                        raise FormulaError(f"{a} is both an axis and a parameter", text, node.at)
+                    if a not in axes:
+                        axes.append(a)
+                stack.append((node.body, around, bound | set(node.axes)))
+            elif isinstance(node, Apply) and node.fn == "where":
+                c, a_, b_ = node.operands
+                stack += [(b_, (*around, (c, False)), bound), (a_, (*around, (c, True)), bound), (c, around, bound)]
+            else:
+                if isinstance(node, Element):
+                    reads.append(ReadSite(node, around))
+                if isinstance(node, Name):
+                    used.append((node.id, node.at, bound))
+                elif isinstance(node, SizeOf):
+                    sizes.append((node.axis, node.at))
+                stack.extend((a, around, bound) for a in reversed(node.args))
+
+    used: list[tuple[str, int, frozenset[str]]] = []
+    sizes: list[tuple[str, int]] = []
+    for i in s.index:
+        visit(i, ())
+    visit(s.value, ())
+    for name, at, bound in used:
+        if name in axes and name not in bound:
+            raise FormulaError(
+                f"the axis {name} is used outside its reduction", text, at,
+                f"put this inside the reduction over {name}, or give the other axis another name",
+            )  # fmt: skip
+    for name, at in sizes:
+        if name not in axes:
+            raise FormulaError(f"size({name}): {name} is no axis of this statement", text, at, near(name, axes))
+    return Line(s, tuple(left), tuple(axes), tuple(reads))
+
+
+def _tensors(program: Program) -> None:
+    text, ranks = program.text, {n: len(program.lines[k[0]].statement.index) for n, k in program.defined.items()}
+    inputs: dict[str, int | None] = {}
+    integer: set[str] = set()
+    for line in program.lines:
+        everything = [n for i in (*line.statement.index, line.statement.value) for n in _in_text_order(i)]
+        for node in everything:
+            if isinstance(node, Element):
+                rank = ranks.setdefault(node.name, len(node.index))
+                if rank != len(node.index):
+                    raise FormulaError(
+                        f"{node.name} has {rank} dimensions elsewhere and is read with {len(node.index)} here",
+                        text, node.at,
+                    )  # fmt: skip
+                for i in node.index:
+                    integer |= {n.name for n in walk(i) if isinstance(n, Element)}
+            if isinstance(node, (Element, ShapeOf)) and node.name not in program.defined:
+                inputs[node.name] = ranks.get(node.name)
+        for i in line.statement.index:
+            integer |= {n.name for n in walk(i) if isinstance(n, Element)}
+        tensors = {*program.defined, *inputs}
+        for a in line.axes:
+            if a in tensors:
+                raise FormulaError(
+                    f"{a} names both an axis and a tensor", text, line.statement.at, f"rename the axis {a}"
+                )
+    program.inputs = inputs
+    program.integer_inputs = frozenset(integer)
+
+
+def _in_text_order(root: Ast) -> Iterator[Ast]:
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.args))
+
+
+def _parameters(program: Program, given: set[str]) -> None:
+    text, places = program.text, program.places
+    static: dict[str, bool] = {}
+    tensors = {*program.defined, *program.inputs}
+    in_index: set[str] = set()
+
+    def free_names(root: Ast, axes: set[str]) -> list[Name]:
+        return [n for n in walk(root) if isinstance(n, Name) and n.id not in axes]
+
+    for line in program.lines:
+        axes = set(line.axes)
+        for root in (*line.statement.index, line.statement.value):
+            for n in free_names(root, axes):
+                if n.id in tensors:
+                    hint = f"write {n.id}[...] with its axes"
+                    raise FormulaError(f"the tensor {n.id} stands without indices", text, n.at, hint)
+                static.setdefault(n.id, False)
+                places.setdefault(n.id, n.at)
+            for node in walk(root):
+                for part in _integer_places(node, axes):
+                    for n in free_names(part, axes):
+                        static[n.id] = True
+                        if isinstance(node, (Element, ShapeOf)):
+                            in_index.add(n.id)
+        for i in line.statement.index:
+            for n in free_names(i, axes):
+                static[n.id] = True
+                in_index.add(n.id)
+    for name in given:
+        if name in tensors:
+            raise FormulaError(f"{name} is a tensor, it cannot have a default")
+    program.parameters = static
+    program.in_index = frozenset(in_index)
+
+
+def _integer_places(node: Ast, axes: set[str]) -> list[Ast]:
+    """The parts of a node where a parameter must be an integer or a condition, known when the formula is compiled."""
+    if isinstance(node, Element):
+        return list(node.index)
+    if isinstance(node, ShapeOf):
+        return [node.dim]
+    if not isinstance(node, Apply):
+        return []
+    if node.fn in ("and", "or", "not"):
+        return [a for a in node.operands if isinstance(a, Name)]
+    if node.fn == "where":
+        return [node.operands[0]] if isinstance(node.operands[0], Name) else []
+    if node.fn in ("lt", "le", "eq", "ne", "floordiv", "mod"):
+        leaves = [n for n in walk(node) if not n.args or isinstance(n, (Element, Reduction))]
+        whole = all(
+            isinstance(n, (Name, SizeOf, ShapeOf)) or (isinstance(n, Number) and isinstance(n.value, int))
+            for n in leaves
+        ) and not any(isinstance(n, Apply) and n.fn in ("div", "pow") for n in walk(node))
+        anchored = any(isinstance(n, (SizeOf, ShapeOf)) or (isinstance(n, Name) and n.id in axes) for n in leaves)
+        return [node] if whole and anchored else []
+    return []
+
+
+def _extents(program: Program, extents: Mapping[str, int | str]) -> None:
+    axes = {a for line in program.lines for a in line.axes}
+    tensors = {*program.defined, *program.inputs}
+    for name, value in extents.items():
+        base, _, _ = name.partition(".shape[")
+        if name not in axes and not (base != name and base in program.defined):
+            hint = near(name, axes) or f"the axes are {', '.join(sorted(axes))}"
+            raise FormulaError(f"extents: {name!r} is no axis of the formula", hint=hint)
+        parsed: int | Ast
+        if isinstance(value, str):
+            parsed = parse_expression(value)
+            for n in walk(parsed):
+                if isinstance(n, Name):
+                    program.parameters[n.id] = True
+                elif isinstance(n, ShapeOf) and n.name not in tensors:
+                    raise FormulaError(f"unknown tensor {n.name}", value, n.at, near(n.name, tensors))
+                elif isinstance(n, (Element, Reduction, SizeOf)):
+                    raise FormulaError("an extent is an integer expression of parameters and A.shape[n]", value, n.at)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            parsed = value
+        else:
+            raise FormulaError(f'extents: {name!r} is {value!r}; give an int or a string such as "H//2"')
+        program.extents[name] = parsed
+
+
+def _outputs(program: Program) -> tuple[str, ...]:
+    source = program.source
+    if source.returns is not None:
+        for name, at in source.returns:
+            if name not in program.defined:
+                hint = near(name, program.defined) or f"the tensors are {', '.join(program.defined)}"
+                raise FormulaError(f"{name} is returned but not defined", source.text, at, hint)
+        return tuple(n for n, _ in source.returns)
+    read = {r.node.name for line in program.lines for r in line.reads}
+    return tuple(n for n in program.defined if n not in read)
+
+
+def _order(program: Program) -> tuple[str, ...]:
+    """The defined tensors in an order of evaluation. Raises FormulaError for one that reads itself."""
+    reads: dict[str, list[Element]] = {n: [] for n in program.defined}
+    for line in program.lines:
+        reads[line.statement.name] += [r.node for r in line.reads if r.node.name in program.defined]
+    done: list[str] = []
+    state: dict[str, int] = {}
+    for root in program.defined:
+        stack: list[tuple[str, int]] = [(root, 0)] if root not in state else []
+        while stack:
+            name, k = stack.pop()
+            state[name] = 1
+            if k == len(reads[name]):
+                state[name] = 2
+                done.append(name)
+                continue
+            stack.append((name, k + 1))
+            node = reads[name][k]
+            if state.get(node.name) == 1:
+                raise FormulaError(
+                    f"{name} reads {node.name}, which depends on {name} itself: recurrences are not compiled yet",
+                    program.text, node.at, "give the tensor that is read another name, or write the loop in Python",
+                )  # fmt: skip
+            if node.name not in state:
+                stack.append((node.name, 0))
+    return tuple(done)

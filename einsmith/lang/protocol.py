@@ -1,0 +1,45 @@
+"""What Python and NumPy may ask of an object and a traced tensor cannot answer: its value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from einsmith.errors import TraceError
+
+
+def needs_value(what: str, remedy: str) -> TraceError:
+    """The error for a question that only the running program could answer."""
+    return TraceError(f"{what} needs the value of a traced tensor, which exists only when the program runs; {remedy}")
+
+
+class RunTimeOnly:
+    """Conversions and protocols that need the value: each raises TraceError with the remedy."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise needs_value("`if`, `while`, `and` or bool()", "choose with es.where(condition, a, b)")
+
+    def __float__(self) -> float:
+        raise needs_value("float()", "return the tensor from the traced function, or use .astype('float32')")
+
+    def __int__(self) -> int:
+        raise needs_value("int()", "return the tensor from the traced function, or use .astype('int32')")
+
+    def __index__(self) -> int:
+        raise needs_value("an index or a size", "pass it as a static argument, or read it in es.compute: E[ids[t], k]")
+
+    def __complex__(self) -> complex:
+        raise needs_value("complex()", "complex numbers are not supported")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise needs_value("a NumPy function", "use einsmith's function of the same name, such as es.exp")
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        raise needs_value("another array library", "use einsmith's functions, or return the tensor first")
+
+    def item(self) -> Any:
+        raise needs_value("item()", "return the tensor from the traced function")
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        raise needs_value(f"np.{func.__name__}", f"use the method of the tensor or es.functional.{func.__name__}")

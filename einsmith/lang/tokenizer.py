@@ -1,0 +1,76 @@
+"""Tokens of the formula language: names, numbers, operators, ends of lines. Comments run from # to the end of a line;
+inside brackets a line goes on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from einsmith.errors import FormulaError
+
+_TOKEN = re.compile(
+    r"(?P<space>[ \t\r\f]+|\#[^\n]*)"
+    r"|(?P<newline>\n)"
+    r"|(?P<number>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+)"
+    r"|(?P<name>[^\W\d]\w*)"
+    r"|(?P<op>\*\*|//|<=|>=|==|!=|\+=|[-+*/%<>=()\[\],.])"
+)
+_PAIRS = {")": "(", "]": "["}
+
+
+@dataclass(frozen=True)
+class Token:
+    """`kind`: name, number, op, newline or end; `at`: offset in the text."""
+
+    kind: str
+    text: str
+    at: int
+
+
+def tokenize(source: str) -> list[Token]:
+    """The tokens of a text, with one `newline` between statements and an `end`. Raises FormulaError."""
+    out: list[Token] = []
+    open_: list[Token] = []
+    at = 0
+    while at < len(source):
+        found = _TOKEN.match(source, at)
+        if found is None:
+            raise FormulaError(f"{source[at]!r} has no meaning here", source, at, _hint(source[at]))
+        kind, text = str(found.lastgroup), found.group()
+        token = Token(kind, text, at)
+        at = found.end()
+        if kind == "number" and at < len(source) and (source[at].isalnum() or source[at] == "_"):
+            raise FormulaError(f"a name cannot start with a digit, and {text} is followed by {source[at]!r}",
+                               source, at, "write a * between a number and a name")  # fmt: skip
+        if kind == "newline":
+            if not open_ and out and out[-1].kind != "newline":
+                out.append(token)
+        elif kind != "space":
+            if text in ("(", "["):
+                open_.append(token)
+            elif text in _PAIRS:
+                if not open_ or open_[-1].text != _PAIRS[text]:
+                    raise FormulaError(f"{text!r} closes nothing", source, token.at)
+                open_.pop()
+            out.append(token)
+    if open_:
+        raise FormulaError(f"{open_[-1].text!r} is never closed", source, open_[-1].at)
+    if out and out[-1].kind != "newline":
+        out.append(Token("newline", "\n", len(source)))
+    out.append(Token("end", "", len(source)))
+    return out
+
+
+def _hint(char: str) -> str | None:
+    return {
+        "&": "write `and`",
+        "|": "write `or`",
+        "~": "write `not`",
+        "!": "write `not`, or !=",
+        "^": "write ** for a power",
+        "@": "write the product out, as in sum[k](A[i,k] * B[k,j])",
+        ";": "write one statement on each line",
+        ":": "an index is an integer expression; slices are written with axes",
+        "{": "use ( ) and [ ]",
+        "\\": "a line goes on inside brackets",
+    }.get(char)

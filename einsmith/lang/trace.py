@@ -1,0 +1,50 @@
+"""What is being traced: which Python objects stand behind the leaves of the graph under construction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from einsmith.dtypes import DType
+from einsmith.expr.nodes import Leaf, Tensor, leaf
+
+_CURRENT: ContextVar[Trace | None] = ContextVar("einsmith_trace", default=None)
+
+run_arrays: Callable[..., Any] | None = None
+"""Set by einsmith.modes: `run_arrays(f, args, kwargs)` traces, compiles and runs a callable that was given arrays."""
+
+
+class Trace:
+    """Objects captured during a trace: a live object (a Parameter, a buffer) has one leaf; updates are new values for
+    such objects, stored at the end of the step."""
+
+    def __init__(self, training: bool = True):
+        self.training = training
+        self.captured: dict[int, tuple[Any, Leaf]] = {}
+        self.updates: dict[int, tuple[Any, Tensor]] = {}
+
+    def capture(self, obj: Any, shape: tuple[int, ...], dtype: DType) -> Leaf:
+        """The leaf that stands for a live object, made at its first use."""
+        if id(obj) not in self.captured:
+            self.captured[id(obj)] = (obj, leaf(shape, dtype))
+        return self.captured[id(obj)][1]
+
+    def update(self, obj: Any, value: Tensor) -> None:
+        """`obj` gets `value` when the step ends."""
+        self.updates[id(obj)] = (obj, value)
+
+
+def current_trace() -> Trace | None:
+    return _CURRENT.get()
+
+
+@contextmanager
+def tracing(trace: Trace) -> Iterator[Trace]:
+    """Makes `trace` the current one; traces nest."""
+    token = _CURRENT.set(trace)
+    try:
+        yield trace
+    finally:
+        _CURRENT.reset(token)

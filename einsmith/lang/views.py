@@ -1,0 +1,141 @@
+"""Index arithmetic of slices, reshapes and transposes: which element of a tensor an element of a view is."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from einsmith.errors import IndexOutOfRange, ShapeError, TraceError
+from einsmith.lang.formula import Form, Literal, op
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """`shape` of the view; `dims`: for each dimension of the source its (view axis or -1, start, step)."""
+
+    shape: tuple[int, ...]
+    dims: tuple[tuple[int, int, int], ...]
+
+
+def slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
+    """The plan of `x[keys]` with ints, slices, None and one Ellipsis. Raises IndexOutOfRange, TraceError."""
+    used = sum(1 for k in keys if k is not None and k is not Ellipsis)
+    if used > len(shape):
+        raise IndexOutOfRange(f"{used} indices for a tensor with {len(shape)} dimensions, shape {tuple(shape)}")
+    if sum(1 for k in keys if k is Ellipsis) > 1:
+        raise IndexOutOfRange("an index has at most one ...")
+    full: list[Any] = []
+    for k in keys:
+        full += [slice(None)] * (len(shape) - used) if k is Ellipsis else [k]
+    if not any(k is Ellipsis for k in keys):
+        full += [slice(None)] * (len(shape) - used)
+    out: list[int] = []
+    dims: list[tuple[int, int, int]] = []
+    for k in full:
+        if k is None:
+            out.append(1)
+            continue
+        n = shape[len(dims)]
+        if isinstance(k, slice):
+            start, stop, step = k.indices(n)
+            extent = len(range(start, stop, step))
+            dims.append((len(out), start if extent else 0, step))
+            out.append(extent)
+            continue
+        if isinstance(k, bool) or not hasattr(k, "__index__"):
+            raise TraceError(
+                f"a tensor is indexed with {type(k).__name__}; use ints, slices, None and ..., or read elements inside "
+                "es.compute(shape, lambda t, k: E[ids[t], k])"
+            )
+        i = operator.index(k)
+        if not -n <= i < n:
+            raise IndexOutOfRange(f"index {i} is out of bounds for dimension {len(dims)} of extent {n}")
+        dims.append((-1, i % n, 0))
+    return Slicing(tuple(out), tuple(dims))
+
+
+def _plus(a: Form, b: int) -> Form:
+    return a if b == 0 else op("add", a, Literal(b))
+
+
+def _times(a: Form, b: int) -> Form:
+    return a if b == 1 else op("mul", Literal(b), a)
+
+
+def slice_index(plan: Slicing, axes: Sequence[Form]) -> list[Form]:
+    return [Literal(start) if axis < 0 else _plus(_times(axes[axis], step), start) for axis, start, step in plan.dims]
+
+
+def resolve_reshape(old: Sequence[int], new: Sequence[Any]) -> tuple[int, ...]:
+    """The new shape with -1 found. Raises ShapeError where the element counts differ."""
+    shape = [operator.index(n) for n in new]
+    unknown = [d for d, n in enumerate(shape) if n == -1]
+    if len(unknown) > 1 or any(n < -1 for n in shape):
+        raise ShapeError(f"reshape to {tuple(shape)}: one extent may be -1, the others are not negative")
+    total = prod(old)
+    if unknown:
+        rest = prod(n for n in shape if n != -1)
+        if rest == 0 or total % rest:
+            raise ShapeError(f"reshape: {total} elements, shape {tuple(old)}, do not fill {tuple(shape)}")
+        shape[unknown[0]] = total // rest
+    if prod(shape) != total:
+        raise ShapeError(f"reshape: {total} elements, shape {tuple(old)}, do not fill {tuple(shape)}")
+    return tuple(shape)
+
+
+def reshape_index(old: Sequence[int], axes: Sequence[Form]) -> list[Form]:
+    """The source index of each element of a reshape; `axes` are Index forms of the new shape.
+
+    Dimensions are matched in the smallest groups of equal size, so that an untouched dimension stays a plain axis.
+    """
+    new = [a.axis.extent for a in axes]  # type: ignore[attr-defined]
+    index: list[Form] = [Literal(0)] * len(old)
+    if prod(old) == 0:
+        return index
+    i = j = 0
+    while i < len(old) and j < len(new):
+        i0, j0, p, q = i, j, old[i], new[j]
+        i, j = i + 1, j + 1
+        while p != q:
+            if p < q:
+                p, i = p * old[i], i + 1
+            else:
+                q, j = q * new[j], j + 1
+        flat: Form = Literal(0)
+        for d in range(j0, j):
+            if new[d] != 1:
+                flat = op("add", _times(flat, new[d]), axes[d]) if not isinstance(flat, Literal) else axes[d]
+        stride = p
+        first = True
+        for d in range(i0, i):
+            stride //= old[d]
+            if old[d] == 1:
+                continue
+            part = flat if stride == 1 or isinstance(flat, Literal) else op("floordiv", flat, Literal(stride))
+            index[d] = part if first else op("mod", part, Literal(old[d]))
+            first = False
+    return index
+
+
+def permutation(rank: int, order: Sequence[Any]) -> tuple[int, ...]:
+    places = tuple(operator.index(d) for d in order) if order else tuple(reversed(range(rank)))
+    if any(not -rank <= d < rank for d in places) or sorted(d % rank for d in places) != list(range(rank)):
+        raise ShapeError(f"transpose: {places} is not an order of {rank} dimensions")
+    return tuple(d % rank for d in places)
+
+
+def dimensions(rank: int, axis: Any) -> tuple[int, ...]:
+    """The dimensions that `axis=` names, in increasing order; all of them for None."""
+    if axis is None:
+        return tuple(range(rank))
+    named = [operator.index(a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    for a in named:
+        if not -rank <= a < rank:
+            raise ShapeError(f"axis {a} does not exist: the tensor has {rank} dimensions")
+    out = sorted({a % rank for a in named})
+    if len(out) != len(named):
+        raise ShapeError(f"axis {axis} names a dimension twice")
+    return tuple(out)

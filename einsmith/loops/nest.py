@@ -1,0 +1,361 @@
+"""The loop nest: what patterns produce and code generators read.
+
+A Function is a list of instructions in static single assignment with nested regions. Values are scalars or vectors
+of f32, f64, i1, i8, i32, i64, or `ptr`. Offsets are counted in elements, never in bytes. Nothing here knows a backend.
+
+A kernel's function runs once per task: it gets the pointers of its buffers, a scratch area of its own thread, and the
+number of its task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
+
+from einsmith.dtypes import DType
+from einsmith.errors import CompileError
+
+
+class Type(NamedTuple):
+    """Element type name and number of lanes (0: a scalar; a vector has 2 lanes or more)."""
+
+    elem: str
+    lanes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.elem}x{self.lanes}" if self.lanes else self.elem
+
+
+I64, I32, I1, PTR = Type("i64"), Type("i32"), Type("i1"), Type("ptr")
+_MEMORY = {"f32": "f32", "f64": "f64", "i8": "i8", "i32": "i32", "i64": "i64", "bool": "i1"}
+
+
+def elem_of(dtype: DType) -> str:
+    """The element type name of a DType. bool is i1 in registers and one byte (0 or 1) in memory."""
+    return _MEMORY[dtype.name]
+
+
+class Value:
+    """The result of an instruction, a parameter, or a loop's variable."""
+
+    __slots__ = ("id", "type")
+
+    def __init__(self, id: int, type: Type):
+        self.id, self.type = id, type
+
+    def __repr__(self) -> str:
+        return f"%{self.id}"
+
+
+@dataclass(slots=True)
+class Op:
+    """`result = name(args)`, `attrs` being literals (constants, lane lists, alignment)."""
+
+    name: str
+    args: tuple[Value | None, ...]
+    result: Value | None
+    attrs: tuple = ()
+
+
+@dataclass(slots=True)
+class Loop:
+    """`for var in range(lo, hi, step)`, carrying values; `step` is a positive literal; hi may be below lo (no turn)."""
+
+    var: Value
+    lo: Value
+    hi: Value
+    step: int
+    init: tuple[Value, ...]
+    carried: tuple[Value, ...]
+    results: tuple[Value, ...]
+    body: list = field(default_factory=list)
+    next: Sequence[Value] = ()
+    unroll: int = 1
+    _builder: Any = None
+
+    def __enter__(self) -> Loop:
+        self._builder._blocks.append(self.body)
+        return self
+
+    def __exit__(self, kind, value, trace) -> None:
+        self._builder._blocks.pop()
+        if kind is None:
+            got, want = [v.type for v in self.next], [v.type for v in self.init]
+            if got != want:
+                raise CompileError(f"a loop yields {got} where it carries {want}")
+
+
+@dataclass(slots=True)
+class If:
+    """Runs `body` where the scalar i1 `cond` holds. Yields nothing: use select, or memory."""
+
+    cond: Value
+    body: list = field(default_factory=list)
+    _builder: Any = None
+
+    def __enter__(self) -> If:
+        self._builder._blocks.append(self.body)
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._builder._blocks.pop()
+
+
+@dataclass
+class Function:
+    """A finished kernel body. Parameters: `buffers` pointers, `scratch` pointer, `task` number."""
+
+    name: str
+    buffers: tuple[Value, ...]
+    scratch: Value
+    task: Value
+    body: list
+    scratch_bytes: int
+
+
+_UNARY = {"neg", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "abs", "sign", "floor", "not"}
+_BINARY = {"add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "and", "or"}
+_COMPARE = {"lt", "le", "eq", "ne"}
+_HORIZONTAL = {"add", "mul", "min", "max"}
+
+
+class Builder:
+    """Makes a Function, instruction by instruction, into the innermost open region."""
+
+    def __init__(self, name: str, buffers: int):
+        self._ids = count()
+        self.body: list = []
+        self._blocks = [self.body]
+        self.name = name
+        self.buffers = tuple(self._new(PTR) for _ in range(buffers))
+        self.scratch_base = self._new(PTR)
+        self.task = self._new(I64)
+        self._scratch = 0
+        self._consts: dict[tuple, Value] = {}
+        self._const_ops: list[Op] = []
+
+    def _new(self, type: Type) -> Value:
+        return Value(next(self._ids), type)
+
+    def _emit(self, name: str, args: Sequence[Value | None], type: Type | None, attrs: tuple = ()) -> Any:
+        result = None if type is None else self._new(type)
+        self._blocks[-1].append(Op(name, tuple(args), result, attrs))
+        return result
+
+    def finish(self) -> Function:
+        """The Function; constants stand at its beginning, so that every region sees them."""
+        return Function(
+            self.name, self.buffers, self.scratch_base, self.task, self._const_ops + self.body, self._scratch
+        )
+
+    # -- constants and shapes of values
+
+    def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> Value:
+        """A literal, splatted where lanes > 0. Made once per function."""
+        key = (repr(value), elem, lanes)
+        if key not in self._consts:
+            out = self._new(Type(elem, lanes))
+            self._consts[key] = out
+            self._const_ops.append(Op("const", (), out, (value,)))
+        return self._consts[key]
+
+    def iota(self, lanes: int, elem: str = "i64") -> Value:
+        """The vector 0, 1, ..., lanes-1."""
+        key = ("iota", elem, lanes)
+        if key not in self._consts:
+            out = self._new(Type(elem, lanes))
+            self._consts[key] = out
+            self._const_ops.append(Op("iota", (), out))
+        return self._consts[key]
+
+    def splat(self, x: Value, lanes: int) -> Value:
+        """A scalar in every lane (itself where lanes is 0 or it is a vector already)."""
+        if lanes == 0 or x.type.lanes:
+            return x
+        return self._emit("splat", [x], Type(x.type.elem, lanes))
+
+    def _same(self, args: Sequence[Value]) -> list[Value]:
+        lanes = max(a.type.lanes for a in args)
+        return [self.splat(a, lanes) for a in args]
+
+    # -- arithmetic; scalars meeting vectors are splatted
+
+    def op(self, fn: str, *args: Value) -> Value:
+        """A scalar function of the IR (expr.functions) on scalars or vectors; also fma(a, b, c) = a*b + c, and
+        where(c, a, b), which selects: both sides have been evaluated. floordiv and mod follow Python."""
+        a = self._same(args)
+        if fn == "where" or fn == "select":
+            type = a[1].type
+            if a[1].type != a[2].type or a[0].type.elem != "i1":
+                raise CompileError(f"where of {[str(x.type) for x in a]}")
+            return self._emit("select", a, type)
+        if len({x.type for x in a}) != 1:
+            raise CompileError(f"{fn} of {[str(x.type) for x in a]}")
+        if fn in _COMPARE:
+            return self._emit(fn, a, Type("i1", a[0].type.lanes))
+        if (fn in _UNARY and len(a) == 1) or (fn in _BINARY and len(a) == 2) or (fn == "fma" and len(a) == 3):
+            return self._emit(fn, a, a[0].type)
+        raise CompileError(f"no instruction {fn} of {len(a)} arguments")
+
+    def add(self, a: Value, b: Value) -> Value:
+        return self.op("add", a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        return self.op("sub", a, b)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        return self.op("mul", a, b)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        return self.op("fma", a, b, c)
+
+    def select(self, c: Value, a: Value, b: Value) -> Value:
+        return self.op("select", c, a, b)
+
+    def cast(self, x: Value, elem: str) -> Value:
+        """Conversion between numbers: towards zero from float to integer; a bool gives 0 or 1; to i1 by != 0."""
+        return x if x.type.elem == elem else self._emit("cast", [x], Type(elem, x.type.lanes))
+
+    # -- lanes
+
+    def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
+        """Lanes chosen from a's then b's, by literal numbers (-1: any value)."""
+        return self._emit("shuffle", [a, b], Type(a.type.elem, len(lanes)), (tuple(lanes),))
+
+    def extract(self, x: Value, lane: int | Value) -> Value:
+        if isinstance(lane, Value):
+            return self._emit("extract", [x, lane], Type(x.type.elem))
+        return self._emit("extract", [x], Type(x.type.elem), (lane,))
+
+    def insert(self, x: Value, value: Value, lane: int) -> Value:
+        return self._emit("insert", [x, value], x.type, (lane,))
+
+    def horizontal(self, fn: str, x: Value) -> Value:
+        """All lanes combined by add, mul, min or max, in a fixed tree (halves, then quarters, ...)."""
+        if fn not in _HORIZONTAL:
+            raise CompileError(f"no horizontal {fn}")
+        n = x.type.lanes
+        while n > 1:
+            half = n // 2
+            if n % 2:
+                raise CompileError("horizontal needs a power of two lanes")
+            if half == 1:
+                return self.op(fn, self.extract(x, 0), self.extract(x, 1))
+            low = self.shuffle(x, x, range(half))
+            high = self.shuffle(x, x, range(half, n))
+            x, n = self.op(fn, low, high), half
+        return x
+
+    def any(self, mask: Value) -> Value:
+        """Whether some lane of an i1 vector holds."""
+        return mask if not mask.type.lanes else self._emit("any", [mask], I1)
+
+    # -- memory
+
+    def load(self, ptr: Value, offset: Value, elem: str, lanes: int = 0, mask: Value | None = None,
+             other: Value | None = None) -> Value:
+        """Elements offset, offset+1, ... A masked-off lane (or scalar) is not touched and gives `other` (or 0)."""
+        return self._emit("load", [ptr, offset, mask, other], Type(elem, lanes))
+
+    def store(self, value: Value, ptr: Value, offset: Value, mask: Value | None = None) -> None:
+        self._emit("store", [ptr, offset, value, mask], None)
+
+    def stream(self, value: Value, ptr: Value, offset: Value) -> None:
+        """A store that goes past the caches; the address must be aligned to the vector."""
+        self._emit("stream", [ptr, offset, value], None)
+
+    def gather(self, ptr: Value, offsets: Value, elem: str, mask: Value | None = None) -> Value:
+        """Lane l gets the element at offsets[l] (i32 or i64); masked-off lanes are not touched and give 0."""
+        return self._emit("gather", [ptr, offsets, mask], Type(elem, offsets.type.lanes))
+
+    def scatter(self, value: Value, ptr: Value, offsets: Value, mask: Value | None = None) -> None:
+        """Lane l is stored at offsets[l]; offsets are distinct."""
+        self._emit("scatter", [ptr, offsets, value, mask], None)
+
+    def prefetch(self, ptr: Value, offset: Value, elem: str) -> None:
+        self._emit("prefetch", [ptr, offset], None, (elem,))
+
+    def alloc(self, elem: str, n: int) -> Value:
+        """A pointer to n elements of the thread's scratch, aligned to 64 bytes, uninitialised at each task."""
+        bytes_of = {"f32": 4, "i32": 4, "f64": 8, "i64": 8, "i8": 1, "i1": 1}
+        at = self._scratch
+        self._scratch += (n * bytes_of[elem] + 63) // 64 * 64
+        return self._emit("address", [self.scratch_base], PTR, (at,))
+
+    def address(self, ptr: Value, offset: Value, elem: str) -> Value:
+        """ptr advanced by offset elements."""
+        return self._emit("advance", [ptr, offset], PTR, (elem,))
+
+    # -- control
+
+    def loop(self, lo: Value | int, hi: Value | int, step: int = 1, init: Sequence[Value] = (), unroll: int = 1) -> Loop:
+        """A loop; use as `with b.loop(0, n, init=[x]) as l: ...; l.next = [y]`, then `l.results`. Its variable is i64.
+
+        `unroll` > 1 asks the code generator to repeat the body; the trip count must then be a known multiple of it.
+        """
+        lo = self.const(lo) if isinstance(lo, int) else lo
+        hi = self.const(hi) if isinstance(hi, int) else hi
+        types = [v.type for v in init]
+        out = Loop(self._new(I64), lo, hi, step, tuple(init), tuple(map(self._new, types)),
+                   tuple(map(self._new, types)), unroll=unroll)
+        out._builder = self
+        self._blocks[-1].append(out)
+        return out
+
+    def if_(self, cond: Value) -> If:
+        out = If(cond)
+        out._builder = self
+        self._blocks[-1].append(out)
+        return out
+
+    @property
+    def depth(self) -> int:
+        """How many regions are open; 0 at the function's top."""
+        return len(self._blocks) - 1
+
+    @contextmanager
+    def at(self, depth: int) -> Iterator[None]:
+        """Instructions made inside go to the open region `depth`, right before the deeper region that is open in it."""
+        inner = self._blocks[depth + 1 :]
+        if not inner:
+            yield
+            return
+        region = self._blocks[depth].pop()
+        del self._blocks[depth + 1 :]
+        try:
+            yield
+        finally:
+            self._blocks[depth].append(region)
+            self._blocks.extend(inner)
+
+    def barrier(self) -> None:
+        """Nothing loop-invariant is moved across this point (keeps broadcasts from being hoisted and spilled)."""
+        self._emit("barrier", [], None)
+
+
+def show(f: Function) -> str:
+    """The nest as text, one instruction a line."""
+    lines = [f"function {f.name}({', '.join(map(str, f.buffers))}, scratch {f.scratch}, task {f.task})"]
+
+    def walk(block: list, depth: int) -> None:
+        pad = "  " * depth
+        for x in block:
+            if isinstance(x, Loop):
+                carry = "".join(f", {c}={i}" for c, i in zip(x.carried, x.init, strict=True))
+                lines.append(f"{pad}for {x.var} in range({x.lo}, {x.hi}, {x.step}){carry}:")
+                walk(x.body, depth + 1)
+                if x.next:
+                    lines.append(f"{pad}  yield {', '.join(map(str, x.next))} -> {', '.join(map(str, x.results))}")
+            elif isinstance(x, If):
+                lines.append(f"{pad}if {x.cond}:")
+                walk(x.body, depth + 1)
+            else:
+                left = f"{x.result}: {x.result.type} = " if x.result is not None else ""
+                attrs = f" {list(x.attrs)}" if x.attrs else ""
+                lines.append(f"{pad}{left}{x.name}({', '.join(map(str, x.args))}){attrs}")
+
+    walk(f.body, 1)
+    return "\n".join(lines)

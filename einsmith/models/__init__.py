@@ -1,0 +1,48 @@
+"""Networks ready to train, by name: `einsmith.models.get("lenet5")` is `einsmith.models.lenet5()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from einsmith.models.classic import MLP3, LeNet5
+from einsmith.nn import Module
+
+_MODELS: dict[str, Callable[..., Module]] = {"lenet5": LeNet5, "mlp3": MLP3}
+
+
+def names() -> Iterator[str]:
+    """The names that `get` knows, in alphabetical order."""
+    return iter(sorted(_MODELS))
+
+
+def register(name: str, make: Callable[..., Module]) -> None:
+    """Adds a network under `name`; `make(**arguments)` builds it with fresh weights."""
+    if name in _MODELS:
+        raise ValueError(f"there is a model named {name!r} already")
+    _MODELS[name] = make
+
+
+def get(name: str, **arguments: Any) -> Module:
+    """A new network of the kind `name`, its `spec` telling how to make another. Raises KeyError, with near names."""
+    if name not in _MODELS:
+        near = get_close_matches(name, _MODELS, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise KeyError(f"no model is named {name!r}; {hint}known: {', '.join(names())}")
+    model = _MODELS[name](**arguments)
+    model.spec = {"name": name, "arguments": arguments}
+    return model
+
+
+def lenet5(**arguments: Any) -> LeNet5:
+    """A new LeNet5; see the class for its arguments."""
+    return get("lenet5", **arguments)  # type: ignore[return-value]
+
+
+def mlp3(**arguments: Any) -> MLP3:
+    """A new MLP3; see the class for its arguments."""
+    return get("mlp3", **arguments)  # type: ignore[return-value]
+
+
+__all__ = ["MLP3", "LeNet5", "get", "lenet5", "mlp3", "names", "register"]

@@ -1,0 +1,31 @@
+"""Networks: modules, parameters and layers, as in torch.nn."""
+
+from einsmith.nn import init
+from einsmith.nn.containers import ModuleDict, ModuleList, Sequential
+from einsmith.nn.init import manual_seed
+from einsmith.nn.layers import (
+    GELU,
+    AvgPool2d,
+    Conv2d,
+    CrossEntropyLoss,
+    Flatten,
+    Identity,
+    Linear,
+    LogSoftmax,
+    MaxPool2d,
+    MSELoss,
+    NLLLoss,
+    ReLU,
+    Sigmoid,
+    Softmax,
+    Tanh,
+    Unflatten,
+)
+from einsmith.nn.module import Module, functional_call
+from einsmith.nn.parameter import Buffer, Parameter
+
+__all__ = [
+    "AvgPool2d", "Buffer", "Conv2d", "CrossEntropyLoss", "Flatten", "GELU", "Identity", "Linear", "LogSoftmax",
+    "MSELoss", "MaxPool2d", "Module", "ModuleDict", "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential",
+    "Sigmoid", "Softmax", "Tanh", "Unflatten", "functional_call", "init", "manual_seed",
+]  # fmt: skip

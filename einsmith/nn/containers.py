@@ -1,0 +1,123 @@
+"""Modules that hold modules: Sequential, ModuleList, ModuleDict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from einsmith.nn.module import Module
+
+
+class _Ordered(Module):
+    """Submodules named "0", "1", ... (or as given) in order."""
+
+    def _put(self, modules: Iterable[Module]) -> None:
+        for module in modules:
+            self.append(module)
+
+    def append(self, module: Module) -> Any:
+        """Adds a module at the end, under the next number; returns this container."""
+        self.add_module(str(len(self._modules)), module)
+        return self
+
+    def _item(self, index: int) -> Module:
+        modules = list(self._modules.values())
+        if not -len(modules) <= index < len(modules):
+            raise IndexError(f"{type(self).__name__} has {len(modules)} modules; there is no [{index}]")
+        return modules[index]  # type: ignore[return-value]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(list(self._modules.values()))  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            part = type(self)()
+            part._put(list(self)[index])
+            return part
+        return self._item(index)
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        self._item(index)
+        self.add_module(list(self._modules)[index], module)
+
+
+class Sequential(_Ordered):
+    """Modules applied one after another: `Sequential(a, b, c)` or `Sequential({"name": a, ...})`."""
+
+    def __init__(self, *modules: Any):
+        if len(modules) == 1 and isinstance(modules[0], Mapping):
+            for name, module in modules[0].items():
+                self.add_module(name, module)
+        else:
+            self._put(modules)
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        if not isinstance(module, Module):
+            raise TypeError(f"Sequential takes modules, not {module!r}; write functions as a Module's forward")
+        super().add_module(name, module)
+
+    def forward(self, input: Any) -> Any:
+        for module in self:
+            input = module(input)
+        return input
+
+
+class ModuleList(_Ordered):
+    """A list of modules, whose parameters belong to the module that holds it."""
+
+    def __init__(self, modules: Iterable[Module] = ()):
+        self._put(modules)
+
+    def extend(self, modules: Iterable[Module]) -> ModuleList:
+        """Adds modules at the end; returns this list."""
+        self._put(modules)
+        return self
+
+    def insert(self, index: int, module: Module) -> None:
+        """Puts a module before position `index`; those behind it are renumbered."""
+        modules = list(self)
+        modules.insert(index, module)
+        self._modules.clear()
+        self._put(modules)
+
+
+class ModuleDict(Module):
+    """Modules under names, whose parameters belong to the module that holds it."""
+
+    def __init__(self, modules: Mapping[str, Module] | None = None):
+        self.update(modules or {})
+
+    def update(self, modules: Mapping[str, Module]) -> None:
+        """Adds modules, replacing those of the same name."""
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def __getitem__(self, name: str) -> Module:
+        return self._modules[name]  # type: ignore[return-value]
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        self.add_module(name, module)
+
+    def __delitem__(self, name: str) -> None:
+        del self._modules[name]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._modules))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+    def keys(self) -> Iterable[str]:
+        return self._modules.keys()
+
+    def values(self) -> Iterable[Module]:
+        return self._modules.values()  # type: ignore[return-value]
+
+    def items(self) -> Iterable[tuple[str, Module]]:
+        return self._modules.items()  # type: ignore[return-value]

@@ -1,0 +1,108 @@
+"""Initial values of parameters, under torch.nn.init's names and formulas, and the generator that they draw from.
+
+Draws are made in float64 and rounded to the parameter's type, so that a float64 model starts from the same numbers
+(up to that rounding) as a float32 one with the same seed.
+"""
+
+from __future__ import annotations
+
+from math import prod, sqrt
+from typing import Protocol
+
+import numpy as np
+
+
+class _HasData(Protocol):
+    @property
+    def data(self) -> np.ndarray: ...
+
+
+_generator = np.random.Generator(np.random.PCG64())
+
+
+def manual_seed(seed: int) -> None:
+    """Restarts Einsmith's random numbers from `seed`, a non-negative int. Unseeded, they differ in every process."""
+    global _generator
+    _generator = np.random.Generator(np.random.PCG64(seed))
+
+
+def generator() -> np.random.Generator:
+    """The generator that `manual_seed` seeds."""
+    return _generator
+
+
+def fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(fan in, fan out) of a weight [out, in, *window]. Raises ValueError below two dimensions."""
+    if len(shape) < 2:
+        raise ValueError(f"a fan needs a weight of two dimensions or more, got shape {shape}")
+    window = prod(shape[2:])
+    return shape[1] * window, shape[0] * window
+
+
+def uniform_(tensor: _HasData, a: float = 0.0, b: float = 1.0) -> None:
+    """Uniform in [a, b)."""
+    tensor.data[...] = _generator.uniform(a, b, tensor.data.shape)
+
+
+def normal_(tensor: _HasData, mean: float = 0.0, std: float = 1.0) -> None:
+    """Normal with the given mean and standard deviation."""
+    tensor.data[...] = _generator.normal(mean, std, tensor.data.shape)
+
+
+def constant_(tensor: _HasData, val: float) -> None:
+    """Every element `val`."""
+    tensor.data[...] = val
+
+
+def zeros_(tensor: _HasData) -> None:
+    constant_(tensor, 0)
+
+
+def ones_(tensor: _HasData) -> None:
+    constant_(tensor, 1)
+
+
+def gain(nonlinearity: str, param: float | None = None) -> float:
+    """The recommended standard deviation ratio of a nonlinearity (torch.nn.init.calculate_gain)."""
+    if nonlinearity == "leaky_relu":
+        return sqrt(2.0 / (1 + (0.01 if param is None else param) ** 2))
+    table = {
+        "linear": 1.0,
+        "conv1d": 1.0,
+        "conv2d": 1.0,
+        "sigmoid": 1.0,
+        "tanh": 5.0 / 3,
+        "relu": sqrt(2.0),
+        "selu": 0.75,
+    }
+    if nonlinearity not in table:
+        raise ValueError(f"no gain is known for {nonlinearity!r}; known: leaky_relu, {', '.join(table)}")
+    return table[nonlinearity]
+
+
+def _fan(tensor: _HasData, mode: str) -> int:
+    if mode not in ("fan_in", "fan_out"):
+        raise ValueError(f"mode is 'fan_in' or 'fan_out', not {mode!r}")
+    return fans(tensor.data.shape)[mode == "fan_out"]
+
+
+def kaiming_uniform_(tensor: _HasData, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
+    """Uniform in +-gain*sqrt(3/fan). Source: He et al. 2015, arXiv 1502.01852."""
+    bound = gain(nonlinearity, a) * sqrt(3.0 / max(1, _fan(tensor, mode)))
+    uniform_(tensor, -bound, bound)
+
+
+def kaiming_normal_(tensor: _HasData, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
+    """Normal with standard deviation gain/sqrt(fan). Source: He et al. 2015, arXiv 1502.01852."""
+    normal_(tensor, 0.0, gain(nonlinearity, a) / sqrt(max(1, _fan(tensor, mode))))
+
+
+def xavier_uniform_(tensor: _HasData, gain: float = 1.0) -> None:
+    """Uniform in +-gain*sqrt(6/(fan in + fan out)). Source: Glorot and Bengio 2010."""
+    bound = gain * sqrt(6.0 / sum(fans(tensor.data.shape)))
+    uniform_(tensor, -bound, bound)
+
+
+def xavier_normal_(tensor: _HasData, gain: float = 1.0) -> None:
+    """Normal with standard deviation gain*sqrt(2/(fan in + fan out)). Source: Glorot and Bengio 2010."""
+    normal_(tensor, 0.0, gain * sqrt(2.0 / sum(fans(tensor.data.shape))))

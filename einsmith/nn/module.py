@@ -1,0 +1,345 @@
+"""Module: parameters, buffers and submodules under names, as in torch.nn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from einsmith.dtypes import dtype_of
+from einsmith.errors import DtypeError, ShapeError
+from einsmith.functional.call import call_with_arrays, in_trace
+from einsmith.lang.builder import Value, as_value
+from einsmith.lang.trace import current_trace
+from einsmith.nn.parameter import Buffer, Parameter, Stored, substituted, to_numpy
+
+
+class LoadResult(NamedTuple):
+    """Names that `load_state_dict(strict=False)` did not find in the state, and ones it found without a place."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Module:
+    """Base of all networks and layers. Subclasses set parameters and submodules as attributes and define `forward`.
+
+    Called on arrays, a module is traced, compiled and run, and returns fresh arrays; called on traced tensors it
+    extends the trace. `training` decides how layers behave that differ between training and evaluation.
+    """
+
+    training: bool
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Buffer | None]
+    _modules: dict[str, Module | None]
+    _transient: set[str]
+
+    def __new__(cls, *args: Any, **kwargs: Any):
+        module = object.__new__(cls)
+        for name, value in (("_parameters", {}), ("_buffers", {}), ("_modules", {}), ("_transient", set())):
+            object.__setattr__(module, name, value)
+        object.__setattr__(module, "training", True)
+        return module
+
+    def __init__(self) -> None:
+        pass
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The computation, on traced tensors. Subclasses define it."""
+        raise TypeError(f"{type(self).__name__} defines no forward")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not in_trace(args, kwargs):
+            return call_with_arrays(self, args, kwargs)
+        return self.forward(*args, **kwargs)
+
+    def predict(self, *inputs: Any, batch_size: int = 256) -> Any:
+        """The outputs in evaluation mode for inputs [N, ...], computed `batch_size` rows at a time."""
+        arrays = [to_numpy(x) for x in inputs]
+        if not arrays or any(a.ndim == 0 or len(a) != len(arrays[0]) for a in arrays):
+            raise ShapeError(
+                f"predict needs inputs with one common first extent, got shapes {[a.shape for a in arrays]}"
+            )
+        modes = [(m, m.training) for m in self.modules()]
+        self.eval()
+        try:
+            starts = range(0, max(len(arrays[0]), 1), batch_size)
+            parts = [self(*(a[i : i + batch_size] for a in arrays)) for i in starts]
+        finally:
+            for module, training in modes:
+                object.__setattr__(module, "training", training)
+        if isinstance(parts[0], tuple):
+            return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+        return np.concatenate(parts)
+
+    # ------------------------------------------------------------------------------------------------- attributes
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Parameter):
+            self._take(name, self._parameters, value)
+        elif isinstance(value, Module):
+            self._take(name, self._modules, value)
+        elif isinstance(value, Buffer):
+            self._take(name, self._buffers, value)
+        elif self._buffers.get(name) is not None and value is not None:
+            self._buffers[name].assign(value)  # type: ignore[union-attr]
+        else:
+            for table in (self._parameters, self._buffers, self._modules):
+                if name in table:
+                    if value is not None:
+                        raise TypeError(
+                            f"{name!r} of {type(self).__name__} takes a {_kind(table, self)} or None, not {value!r}"
+                        )
+                    table[name] = None
+                    return
+            if isinstance(value, Value) and current_trace() is not None:
+                raise TypeError(
+                    f"forward assigned a traced tensor to {name!r}, which would outlive its trace; register a buffer "
+                    "for state that a step changes, or use a local variable"
+                )
+            object.__setattr__(self, name, value)
+
+    def _take(self, name: str, table: dict, value: Any) -> None:
+        if "." in name or not name:
+            raise KeyError(f"{name!r} cannot name a part of a module")
+        for other in (self._parameters, self._buffers, self._modules):
+            if other is not table:
+                other.pop(name, None)
+        self.__dict__.pop(name, None)
+        table[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        for table in ("_parameters", "_buffers", "_modules"):
+            found = self.__dict__.get(table, {})
+            if name in found:
+                return found[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        for table in (self._parameters, self._buffers, self._modules):
+            if name in table:
+                del table[name]
+                self._transient.discard(name)
+                return
+        object.__delattr__(self, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Adds a parameter under `name`; None keeps the name without one (a layer without bias)."""
+        self._take(name, self._parameters, param)
+
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+        """Adds state that is not learned; saved in the state dictionary where `persistent`. None keeps the name."""
+        self._take(name, self._buffers, tensor if tensor is None or isinstance(tensor, Buffer) else Buffer(tensor))
+        (self._transient.discard if persistent else self._transient.add)(name)
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        """Adds a submodule under `name`."""
+        self._take(name, self._modules, module)
+
+    # -------------------------------------------------------------------------------------------------- traversal
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """(path, module) of this module and all below it, each module once, in the order of registration."""
+        seen: set[int] = set()
+        for path, module in self._walk(prefix):
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield path, module
+
+    def _walk(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Like named_modules, a module under every name that it has."""
+        stack: list[tuple[str, Module]] = [(prefix, self)]
+        while stack:
+            path, module = stack.pop()
+            yield path, module
+            below = [(f"{path}.{n}" if path else n, m) for n, m in module._modules.items() if m is not None]
+            stack.extend(reversed(below))
+
+    def modules(self) -> Iterator[Module]:
+        return (m for _, m in self.named_modules())
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        return ((n, m) for n, m in self._modules.items() if m is not None)
+
+    def children(self) -> Iterator[Module]:
+        return (m for _, m in self.named_children())
+
+    def _named(self, table: str, once: bool = True) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        for path, module in self._walk():
+            for name, value in getattr(module, table).items():
+                if value is None or (once and id(value) in seen):
+                    continue
+                seen.add(id(value))
+                yield (f"{path}.{name}" if path else name), value
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """(path, parameter), each parameter once, under its first name."""
+        return self._named("_parameters")
+
+    def parameters(self) -> Iterator[Parameter]:
+        return (p for _, p in self.named_parameters())
+
+    def named_buffers(self) -> Iterator[tuple[str, Buffer]]:
+        """(path, buffer), each buffer once, under its first name."""
+        return self._named("_buffers")
+
+    def buffers(self) -> Iterator[Buffer]:
+        return (b for _, b in self.named_buffers())
+
+    def apply(self, fn: Callable[[Module], Any]) -> Module:
+        """`fn` on every submodule, then on this module; returns this module."""
+        for module in reversed(list(self.modules())):
+            fn(module)
+        return self
+
+    def trace_key(self) -> tuple:
+        """What a trace of this module depends on beside its inputs: modes, and the arrays behind every name."""
+        parts = [(path, id(module), module.training) for path, module in self._walk()]
+        arrays = [
+            (n, id(v), v.shape, v.dtype, v.requires_grad)
+            for t in ("_parameters", "_buffers")
+            for n, v in self._named(t, False)
+        ]
+        return tuple(parts), tuple(arrays)
+
+    # ------------------------------------------------------------------------------------------------------ modes
+
+    def train(self, mode: bool = True) -> Module:
+        """Sets training mode (or, with False, evaluation mode) here and below; returns this module."""
+        for module in self.modules():
+            object.__setattr__(module, "training", bool(mode))
+        return self
+
+    def eval(self) -> Module:
+        return self.train(False)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Module:
+        for p in self.parameters():
+            p.requires_grad = requires_grad
+        return self
+
+    def to(self, dtype: Any) -> Module:
+        """Converts floating parameters and buffers to a floating `dtype`, in new memory; returns this module."""
+        kind = dtype_of(dtype)
+        if not kind.is_float:
+            raise DtypeError(f"a module's parameters are floats; {kind.name} is not")
+        for table in ("_parameters", "_buffers"):
+            for _, stored in self._named(table):
+                if stored.dtype.is_float:
+                    stored.convert(kind)
+        return self
+
+    def double(self) -> Module:
+        return self.to("float64")
+
+    def float(self) -> Module:
+        return self.to("float32")
+
+    # ------------------------------------------------------------------------------------------------------ state
+
+    def _state(self) -> Iterator[tuple[str, Stored]]:
+        for path, module in self._walk():
+            persistent = {n: b for n, b in module._buffers.items() if n not in module._transient}
+            for name, value in (*module._parameters.items(), *persistent.items()):
+                if value is not None:
+                    yield (f"{path}.{name}" if path else name), value
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Path -> copy of every parameter and persistent buffer, in torch's names, shapes and order."""
+        return {name: value.numpy() for name, value in self._state()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
+        """Copies arrays (NumPy, torch, ...) into the existing memory. Changes nothing unless everything fits.
+
+        Raises KeyError for missing and unexpected names (where `strict`), ShapeError and DtypeError for arrays that do
+        not fit, each naming them all.
+        """
+        own = dict(self._state())
+        missing = [n for n in own if n not in state_dict]
+        unexpected = [n for n in state_dict if n not in own]
+        if strict and (missing or unexpected):
+            faults = [
+                f"{kind}: {', '.join(names)}"
+                for kind, names in (("missing", missing), ("unexpected", unexpected))
+                if names
+            ]
+            raise KeyError(f"the state does not fit {type(self).__name__}; {'; '.join(faults)}")
+        arrays = {n: to_numpy(state_dict[n]) for n in own if n in state_dict}
+        wrong = [f"{n}: has {own[n].shape}, given {a.shape}" for n, a in arrays.items() if a.shape != own[n].shape]
+        if wrong:
+            raise ShapeError(f"shapes do not fit {type(self).__name__}; {'; '.join(wrong)}")
+        odd = [f"{n}: is {own[n].dtype.name}, given {a.dtype}" for n, a in arrays.items() if not _fits(a.dtype, own[n])]
+        if odd:
+            raise DtypeError(f"element types do not fit {type(self).__name__}; {'; '.join(odd)}")
+        for name, array in arrays.items():
+            own[name].data[...] = array
+        return LoadResult(missing, unexpected)
+
+    # ---------------------------------------------------------------------------------------------------- printing
+
+    def extra_repr(self) -> str:
+        """What stands between the brackets of this module's line."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [f"({name}): " + repr(module).replace("\n", "\n  ") for name, module in self._modules.items()]
+        if not lines:
+            return f"{type(self).__name__}({self.extra_repr()})"
+        extra = [self.extra_repr()] if self.extra_repr() else []
+        return f"{type(self).__name__}(\n  " + "\n  ".join(extra + lines) + "\n)"
+
+
+def _kind(table: dict, module: Module) -> str:
+    return {id(module._parameters): "Parameter", id(module._buffers): "Buffer"}.get(id(table), "Module")
+
+
+def _fits(given: np.dtype, own: Stored) -> bool:
+    """Floats of any width load into floats, integers into integers and floats."""
+    return np.can_cast(given, own.data.dtype, casting="same_kind")
+
+
+def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    """`module(*args)` with the named parameters and buffers replaced by the tensors in `params`, path -> tensor.
+
+    `es.grad(lambda p: loss(es.nn.functional_call(model, p, x)))(params)` gives gradients by name. Names that `params`
+    lacks keep the module's own values. Raises KeyError for unknown names, ShapeError where a shape differs.
+    """
+    own = {n: v for t in ("_parameters", "_buffers") for n, v in module._named(t, once=False)}
+    unknown = [n for n in params if n not in own]
+    if unknown:
+        raise KeyError(f"{type(module).__name__} has no parameter or buffer named {', '.join(map(repr, unknown))}")
+    for name, value in params.items():
+        if tuple(value.shape) != own[name].shape:
+            raise ShapeError(f"{name!r} has shape {own[name].shape}; its replacement has {tuple(value.shape)}")
+    if not in_trace((dict(params), *args), kwargs):
+        return call_with_arrays(_functional(module), (dict(params), *args), kwargs)
+    values = {id(own[name]): as_value(value) for name, value in params.items()}
+    token = substituted.set({**substituted.get(), **values})
+    try:
+        return module(*args, **kwargs)
+    finally:
+        substituted.reset(token)
+
+
+class _Functional:
+    """`functional_call` of one module as a function of (params, *args)."""
+
+    def __init__(self, module: Module):
+        self.module = module
+
+    def __call__(self, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return functional_call(self.module, params, *args, **kwargs)
+
+
+def _functional(module: Module) -> _Functional:
+    """The module's own one, so that compiled code is kept with the module."""
+    found = module.__dict__.get("_functional")
+    if found is None or found.module is not module:
+        found = _Functional(module)
+        object.__setattr__(module, "_functional", found)
+    return found

@@ -1,0 +1,210 @@
+"""Parameters and buffers: live arrays that traced functions capture and training steps update in place."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from einsmith.dtypes import DType, dtype_of
+from einsmith.errors import ShapeError, TraceError
+from einsmith.lang.builder import Value, as_value
+from einsmith.lang.trace import current_trace
+
+_ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+
+substituted: ContextVar[Mapping[int, Value]] = ContextVar("einsmith_substituted", default=MappingProxyType({}))
+"""Values that stand for parameters and buffers (by id) inside `functional_call`."""
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised C-contiguous array whose first byte lies on a multiple of 64."""
+    dtype = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    raw = np.empty(count * dtype.itemsize + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """An array-like (NumPy, torch, anything with `__array__` or `__dlpack__`) as a NumPy array, maybe a view."""
+    if isinstance(value, Value):
+        raise TraceError("a traced tensor has no values yet; it cannot be stored in a parameter")
+    if hasattr(value, "detach"):  # a torch tensor that requires a gradient refuses both protocols
+        value = value.detach()
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
+    return np.asarray(value)
+
+
+class Stored:
+    """An array at a fixed address. `data` is the memory itself: C-contiguous, aligned to 64 bytes, changed in place.
+
+    Inside a traced function it acts as a tensor (NumPy's operators, indexing, methods), captured live, not copied.
+    """
+
+    __array_ufunc__ = None  # NumPy's operators defer to the ones below
+    _data: np.ndarray
+
+    def __init__(self, data: Any):
+        source = to_numpy(data)
+        self._data = aligned_empty(source.shape, dtype_of(source).numpy)
+        self._data[...] = source
+
+    @property
+    def data(self) -> np.ndarray:
+        """The memory itself. Assigning an array of the same shape copies into it."""
+        return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        source = to_numpy(value)
+        if source.shape != self.shape:
+            raise ShapeError(f"data has shape {self.shape} and cannot take an array of shape {source.shape}")
+        self._data[...] = source
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.shape
+
+    @property
+    def dtype(self) -> DType:
+        return dtype_of(self._data.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return self._data.ndim
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return self._data.size
+
+    def numpy(self) -> np.ndarray:
+        """A copy of the values."""
+        return self._data.copy()
+
+    def convert(self, dtype: Any) -> None:
+        """Moves the values to memory of another element type: the address changes, and functions are traced anew."""
+        kind = dtype_of(dtype)
+        if kind is not self.dtype:
+            new = aligned_empty(self.shape, kind.numpy)
+            new[...] = self._data
+            self._data = new
+
+    def __einsmith_value__(self) -> Value:
+        """This array as a tensor of the current trace; after an update in this trace, the new value."""
+        stand_in = substituted.get().get(id(self))
+        if stand_in is not None:
+            return stand_in
+        trace = current_trace()
+        if trace is None:
+            raise TraceError(
+                f"a {type(self).__name__} is a tensor only inside a traced function (a module's forward, es.jit, "
+                "es.grad); for its values take `.data`"
+            )
+        if id(self) in trace.updates:
+            return Value(trace.updates[id(self)][1])
+        return Value(trace.capture(self, self.shape, self.dtype))
+
+    def __einsmith_array__(self) -> np.ndarray:
+        """The memory itself, where this array is an argument of a compiled function."""
+        return self._data
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if current_trace() is not None:
+            raise TraceError(
+                f"NumPy was given a {type(self).__name__} inside a traced function, where its values are not "
+                "known; use the functions of es.functional"
+            )
+        return self._data.astype(self._data.dtype if dtype is None else dtype, copy=True)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(Value, name):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self.__einsmith_value__(), name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__einsmith_value__()[index]
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a 0-d array has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({np.array2string(self._data, threshold=100, prefix='Parameter(')}, {self.dtype})"
+
+
+def _delegate(name: str) -> None:
+    """`Stored` gets the operator `name`, applied to the traced tensors that stand for its operands."""
+    function = getattr(operator, name)
+
+    def forward(self: Stored, other: Any) -> Any:
+        return function(as_value(self), as_value(other))
+
+    def reflected(self: Stored, other: Any) -> Any:
+        return function(as_value(other), as_value(self))
+
+    setattr(Stored, f"__{name.strip('_')}__", forward)
+    if name not in ("lt", "le", "gt", "ge"):
+        setattr(Stored, f"__r{name.strip('_')}__", reflected)
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lt", "le", "gt", "ge"):
+    _delegate(_name)
+
+
+def _unary(name: str) -> None:
+    function = getattr(operator, name)
+    setattr(Stored, f"__{name}__", lambda self: function(as_value(self)))
+
+
+for _name in ("neg", "abs"):
+    _unary(_name)
+
+
+class Parameter(Stored):
+    """What a training step learns. `Parameter(data, requires_grad=True)` copies `data`.
+
+    A step computes no gradient for one whose `requires_grad` is False, and leaves it as it is.
+    """
+
+    def __init__(self, data: Any, requires_grad: bool = True):
+        super().__init__(data)
+        self.requires_grad = requires_grad
+
+    def requires_grad_(self, requires_grad: bool = True) -> Parameter:
+        self.requires_grad = requires_grad
+        return self
+
+    def __reduce__(self):
+        return Parameter, (self.numpy(), self.requires_grad)
+
+
+class Buffer(Stored):
+    """State of a module that is not learned. In a traced forward, assigning a tensor to the module's attribute makes
+    the step store that tensor here when it ends."""
+
+    requires_grad = False
+
+    def assign(self, value: Any) -> None:
+        """`value` becomes this buffer's: a traced tensor when the step ends, an array at once."""
+        if not isinstance(value, Value):
+            self.data = value
+            return
+        trace = current_trace()
+        if trace is None:
+            raise TraceError("a traced tensor was assigned to a buffer outside a trace")
+        if value.shape != self.shape:
+            raise ShapeError(f"a buffer of shape {self.shape} cannot take a tensor of shape {value.shape}")
+        trace.update(self, value.astype(self.dtype).tensor)
+
+    def __reduce__(self):
+        return Buffer, (self.numpy(),)

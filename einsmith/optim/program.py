@@ -1,0 +1,190 @@
+"""Update rules as text: assignments in order become definitions, each name written again getting a new name.
+
+m[i] = b*m[i] + g[i]                m_1[i] = b*m[i] + g[i]
+g[i] = g[i] + b*m[i]         ->     g_1[i] = g[i] + b*m_1[i]
+p[i] = p[i] - lr*g[i]               p_1[i] = p[i] - lr*g_1[i]
+                                    return p_1, m_1
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from itertools import count
+from typing import NamedTuple
+
+from einsmith.errors import FormulaError
+
+_TOKEN = re.compile(
+    r"(?P<skip>[ \t\r]+|\#[^\n]*)|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<line>\n)|(?P<sign>\*\*|//|<=|>=|==|!=|\+=|.)"
+)
+_REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
+_WORDS = ("and", "or", "not", "True", "False", "inf", "nan")
+
+
+class Token(NamedTuple):
+    kind: str
+    text: str
+    offset: int
+
+
+class _Statement(NamedTuple):
+    target: Token
+    axes: tuple[str, ...]
+    body: list[Token]
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    """Tokens less blanks and comments; line ends inside brackets are blanks."""
+    depth = 0
+    for match in _TOKEN.finditer(text):
+        kind = str(match.lastgroup)
+        if match.group() in "([":
+            depth += 1
+        elif match.group() in ")]":
+            depth -= 1
+        if kind != "skip" and not (kind == "line" and depth > 0):
+            yield Token(kind, match.group(), match.start())
+
+
+def _statements(text: str) -> list[_Statement]:
+    lines: list[list[Token]] = [[]]
+    for token in _tokens(text):
+        if token.kind == "line":
+            lines.append([])
+        else:
+            lines[-1].append(token)
+    out = []
+    for line in filter(None, lines):
+        words = [t.text for t in line]
+        if len(words) < 4 or line[0].kind != "name" or words[1] != "[" or "]" not in words:
+            raise FormulaError(
+                "a rule's line is an assignment", text, line[0].offset, "write it as name[i] = expression"
+            )
+        close = words.index("]")
+        if words[close + 1 : close + 2] != ["="]:
+            raise FormulaError("an assignment needs = after its axes", text, line[close].offset)
+        axes = tuple(w for w in words[2:close] if w != ",")
+        if not axes or any(not a.isidentifier() for a in axes) or len(set(axes)) != len(axes):
+            raise FormulaError("the axes of an assignment are distinct names", text, line[2].offset)
+        out.append(_Statement(line[0], axes, line[close + 2 :]))
+    if not out:
+        raise FormulaError("the rule is empty")
+    return out
+
+
+class Program:
+    """A rule's text, taken apart.
+
+    rank: how many axes its assignments name; parameters: names that stand for numbers; inputs: tensors read before they
+    are written; states: those but for p and g; written: states that some line writes.
+    """
+
+    def __init__(self, text: str):
+        self.text = text
+        self.statements = _statements(text)
+        axes = self.statements[0].axes
+        for s in self.statements:
+            if len(s.axes) != len(axes):
+                raise FormulaError("the assignments of a rule have equally many axes", text, s.target.offset)
+        self.rank = len(axes)
+        written: list[str] = []
+        read: list[str] = []
+        self.parameters: dict[str, Token] = {}
+        for s in self.statements:
+            bound = set(s.axes) | self._reduced(s.body)
+            for n, token in enumerate(s.body):
+                if token.kind != "name" or (n and s.body[n - 1].text == "."):
+                    continue
+                after = s.body[n + 1].text if n + 1 < len(s.body) else ""
+                if after == "[" and token.text not in _REDUCTIONS:
+                    if token.text not in written and token.text not in read:
+                        read.append(token.text)
+                elif after not in ("[", "(", ".") and token.text not in bound and token.text not in _WORDS:
+                    self.parameters.setdefault(token.text, token)
+            if s.target.text not in written:
+                written.append(s.target.text)
+        if "p" not in written:
+            raise FormulaError("a rule assigns the parameter's new value, p[...] = ...", text, 0)
+        self.inputs = read
+        self.states = [n for n in read if n not in ("p", "g")]
+        self.written = [n for n in self.states if n in written]
+        for name, token in self.parameters.items():
+            if name in written or name in read:
+                raise FormulaError(f"{name} is a tensor and needs its axes here", text, token.offset)
+
+    @staticmethod
+    def _reduced(body: Sequence[Token]) -> set[str]:
+        """Axes that reductions in `body` bind."""
+        found: set[str] = set()
+        for n, token in enumerate(body):
+            if token.text in _REDUCTIONS and n + 1 < len(body) and body[n + 1].text == "[":
+                for inner in body[n + 2 :]:
+                    if inner.text == "]":
+                        break
+                    if inner.kind == "name":
+                        found.add(inner.text)
+        return found
+
+    def check_parameters(self, known: Sequence[str]) -> None:
+        """Raises FormulaError for a name that is none of `known`, and for one of `known` that the text does not use."""
+        for name, token in self.parameters.items():
+            if name not in known and name != "step":
+                near = get_close_matches(name, [*known, "step"], 1)
+                hint = f"did you mean {near[0]}?" if near else f"give it a value: Rule(..., {name}=...)"
+                raise FormulaError(f"{name} is no hyperparameter of this rule", self.text, token.offset, hint)
+        for name in known:
+            if name not in self.parameters:
+                raise FormulaError(f"the rule does not use the hyperparameter {name}", self.text, 0)
+
+    def formula(self, rank: int) -> str:
+        """The definitions for tensors of `rank` dimensions (at least 1), ending in `return` of p and the states."""
+        spread = self.rank == 1 and rank != 1
+        taken = {t.text for s in self.statements for t in s.body} | {s.target.text for s in self.statements}
+        names: dict[str, str] = {}
+        lines = []
+        for s in self.statements:
+            body = self._rewrite(s.body, names, rank, spread)
+            target = s.target.text
+            new = target
+            if target in names or target in ("p", "g", *self.states):
+                new = next(n for n in (f"{target}_{k}" for k in count(1)) if n not in taken)
+            taken.add(new)
+            names[target] = new
+            axes = [self._spread(a, rank) for a in s.axes] if spread else list(s.axes)
+            lines.append(f"{new}[{','.join(axes)}] = {body}")
+        lines.append("return " + ", ".join(names[n] for n in ("p", *self.written)))
+        return "\n".join(lines)
+
+    @staticmethod
+    def _spread(axis: str, rank: int) -> str:
+        return ",".join(f"{axis}_{n}" for n in range(rank))
+
+    def _rewrite(self, body: Sequence[Token], names: dict[str, str], rank: int, spread: bool) -> str:
+        """The tokens with tensors under their present names and, with `spread`, each axis as `rank` axes."""
+        out: list[str] = []
+        open_brackets: list[bool] = []  # whether each holds the axes of a tensor or a reduction
+        for n, token in enumerate(body):
+            text = token.text
+            before = body[n - 1].text if n else ""
+            after = body[n + 1].text if n + 1 < len(body) else ""
+            if text == "[":
+                open_brackets.append(n > 0 and body[n - 1].kind == "name" and not (n > 1 and body[n - 2].text == "."))
+            elif text == "]" and open_brackets:
+                open_brackets.pop()
+            elif token.kind == "name" and before != ".":
+                if after in ("[", ".") and text not in _REDUCTIONS:
+                    text = names.get(text, text)
+                elif spread and open_brackets and open_brackets[-1]:
+                    if before not in ("[", ",") or after not in ("]", ","):
+                        raise FormulaError(
+                            f"the axis of a rule for all ranks stands alone in an index; {text!r} does not",
+                            self.text,
+                            token.offset,
+                            "name as many axes as the tensors have",
+                        )
+                    text = self._spread(text, rank)
+            out.append(f" {text} " if text in ("and", "or", "not", "=") else text)
+        return "".join(out)

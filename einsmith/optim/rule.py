@@ -1,0 +1,213 @@
+"""Update rules: what a training step does to each parameter, written as formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.errors import FormulaError, ShapeError
+from einsmith.expr.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
+from einsmith.expr.rewrite import map_bodies, prune_args, rebuild, substitute
+from einsmith.lang.builder import Value
+from einsmith.lang.op import op
+from einsmith.optim.program import Program
+
+Hyper = float | Callable[[int], float]
+
+_COSTLY = ("div", "pow", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos")
+
+
+class Rule:
+    """An update rule: assignments, in order, of the new values of p (a parameter) and of the rule's state.
+
+        lion = es.optim.Rule('''
+            p[i] = p[i] - lr*sign(b1*m[i] + (1-b1)*g[i])
+            m[i] = b2*m[i] + (1-b2)*g[i]
+        ''', lr=1e-4, b1=0.9, b2=0.99)
+
+    g is the gradient of p; `step` counts from 1; a name that is read before it is written is state, at first `init`
+    (a number for all, or name -> number; zero where not given); one written first is a temporary. The one axis stands
+    for all elements of a tensor of any rank; a rule with more axes applies to tensors of that rank. Hyperparameters
+    are numbers, or callables of the step; they are attributes, and new values compile nothing. Expressions of
+    hyperparameters and `step` alone are computed in float64.
+
+    Raises FormulaError for text that is no rule, and for names without a value.
+    """
+
+    def __init__(self, text: str, init: float | Mapping[str, float] | None = None, **hyper: Hyper):
+        program = Program(text)
+        for name in ("step", "p", "g"):
+            if name in hyper:
+                raise FormulaError(f"{name} has a meaning of its own in a rule and cannot be a hyperparameter")
+        program.check_parameters(list(hyper))
+        if isinstance(init, Mapping):
+            unknown = [n for n in init if n not in program.states]
+            if unknown:
+                raise FormulaError(
+                    f"init names {', '.join(unknown)}, but the rule's state is {program.states or 'empty'}"
+                )
+        object.__setattr__(self, "hyper", {})
+        self._program = program
+        self._text = text
+        self._init = dict(init) if isinstance(init, Mapping) else dict.fromkeys(program.states, init or 0.0)
+        self._operators: dict[int, Any] = {}
+        for name, value in hyper.items():
+            self.hyper[name] = _number(name, value)
+
+    hyper: dict[str, Hyper]
+
+    @property
+    def state_names(self) -> list[str]:
+        """Names of the arrays that the rule keeps for each parameter."""
+        return list(self._program.states)
+
+    def initial(self, name: str) -> float:
+        """What every element of the state `name` is before the first step."""
+        return float(self._init.get(name, 0.0))
+
+    def values(self, step: int) -> dict[str, float]:
+        """The hyperparameters at a step (the first is 1), callables evaluated."""
+        return {n: float(v(step) if callable(v) else v) for n, v in self.hyper.items()}
+
+    def update(
+        self, p: Value, g: Value, state: Mapping[str, Value], hyper: Mapping[str, Value], step: Value
+    ) -> tuple[Value, dict[str, Value]]:
+        """(the parameter's new value, the state's new values), in the trace that p belongs to.
+
+        p, g and the state have one shape; hyper and step are 0-d. The results have the types of p and of the state.
+        """
+        if g.shape != p.shape:
+            raise ShapeError(f"a gradient of shape {g.shape} does not fit a parameter of shape {p.shape}")
+        rank = p.ndim
+        if self._program.rank > 1 and rank != self._program.rank:
+            raise ShapeError(
+                f"the rule has {self._program.rank} axes and does not apply to a parameter of shape {p.shape}"
+            )
+        tensors = {"p": p, "g": g, **{n: state[n] for n in self._program.states}}
+        if rank == 0:
+            tensors = {n: v.reshape((1,)) for n, v in tensors.items()}
+        if rank not in self._operators:
+            self._operators[rank] = op(self._program.formula(max(rank, 1)), name=type(self).__name__)
+        numbers = {**hyper, "step": step}
+        results = self._operators[rank](
+            **{n: tensors[n] for n in self._program.inputs}, **{n: numbers[n] for n in self._program.parameters}
+        )
+        outs = list(results) if isinstance(results, tuple) else [results]
+        lifted = _lift([v.tensor for v in outs])
+        done = []
+        for t, old in zip(lifted, [p, *(state[n] for n in self._program.written)], strict=True):
+            v = Value(t) if rank else Value(t).reshape(())
+            done.append(v.astype(old.dtype))
+        return done[0], dict(zip(self._program.written, done[1:], strict=True))
+
+    def __getattr__(self, name: str) -> Any:
+        hyper = self.__dict__.get("hyper", {})
+        if name in hyper:
+            return hyper[name]
+        raise AttributeError(_unknown(self, name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.hyper:
+            self.hyper[name] = _number(name, value)
+        elif name.startswith("_") or isinstance(getattr(type(self), name, None), property):
+            object.__setattr__(self, name, value)
+        else:
+            raise AttributeError(_unknown(self, name))
+
+    def describe(self) -> dict[str, Any] | None:
+        """What `optim.restore` makes an equal rule of, as JSON; None where a hyperparameter is a callable."""
+        if any(callable(v) for v in self.hyper.values()):
+            return None
+        return {"name": "Rule", "text": self._text, "init": self._init, "arguments": dict(self.hyper)}
+
+    def __repr__(self) -> str:
+        parts = [f"{n}={v if not callable(v) else getattr(v, '__name__', 'callable')}" for n, v in self.hyper.items()]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _number(name: str, value: Any) -> Hyper:
+    if callable(value) and not hasattr(value, "__array__"):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError) as e:
+        raise TypeError(f"{name}={value!r} must be a number or a callable of the step") from e
+
+
+def _unknown(rule: Rule, name: str) -> str:
+    near = get_close_matches(name, rule.hyper, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"this rule has {', '.join(rule.hyper) or 'none'}"
+    off = "what is off when a rule is made has no part in it"
+    return f"{type(rule).__name__} has no hyperparameter {name!r}; {hint} ({off})"
+
+
+# ------------------------------------------------------------------------------------- expressions of numbers alone
+
+
+def _lift(roots: list[Tensor]) -> list[Tensor]:
+    """Costly float64 expressions of 0-d tensors become 0-d tensors, so that all parameters share them and no element
+    computes them again.
+
+    before: p_1[i] = p[i] - f32(lr[]/(1 - b[]**step[]))*m[i]
+    after:  s[] = lr[]/(1 - b[]**step[]);  p_1[i] = p[i] - f32(s[])*m[i]
+    """
+
+    def rule(node: Any) -> Any:
+        return _lift_node(node) if isinstance(node, Compute) and node.shape else None
+
+    return rebuild(roots, rule)
+
+
+def _lift_node(node: Compute) -> Compute:
+    args: list[Tensor] = list(node.args)
+    new: dict[Expr, Expr] = {}
+    for part in node.template.parts:
+        for body in part.bodies:
+            for e in _maximal(body):
+                slots = {r.slot: n for n, r in enumerate(_reads(e))}
+                used = tuple(node.args[s] for s in slots)
+                small = template((), [(a.dtype, a.shape) for a in used], substitute(e, {}, slots))
+                new[e] = Read(len(args), (), e.dtype)
+                args.append(prune_args(small, used))
+    if not new:
+        return node
+    params = tuple((a.dtype, a.shape) for a in args)
+    t = map_bodies(node.template, lambda b: rebuild([b], new.get)[0], params)
+    return prune_args(t, tuple(args))
+
+
+def _reads(e: Expr) -> list[Read]:
+    seen: dict[int, Read] = {}
+    for x in postorder([e]):
+        if isinstance(x, Read):
+            seen.setdefault(x.slot, x)
+    return list(seen.values())
+
+
+def _maximal(body: Expr) -> list[Expr]:
+    """The largest float64 subexpressions of 0-d reads and literals that hold a costly function."""
+    plain: dict[Expr, bool] = {}  # of numbers alone, in float64
+    costly: dict[Expr, bool] = {}
+    for e in postorder([body]):
+        inner = all(plain[a] for a in e.args)
+        plain[e] = (
+            inner
+            and e.dtype is dt.f64
+            and isinstance(e, (Const, Read, Apply))
+            and not (isinstance(e, Read) and e.index)
+        )
+        costly[e] = any(costly[a] for a in e.args) or (isinstance(e, Apply) and e.fn in _COSTLY)
+    out: list[Expr] = []
+    stack, seen = [body], set()
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if plain[e] and costly[e] and _reads(e):
+            out.append(e)
+        else:
+            stack.extend(e.args)
+    return out

@@ -1,0 +1,254 @@
+"""Tensors become stages of kernels; kernels get an order.
+
+before: A = sum[k](X[i,k]*W[k,j]);  B = A[i,j] + b[j];  C = where(B[i,j] <= 0, 0, B[i,j])
+after:  one kernel of three stages, A and B in registers
+
+A pointwise tensor joins the kernel of a tensor that it reads at the identity index, if the group stays convex: nothing
+outside lies between two members. Updates write into their parameter's memory, after every other read of it and after
+the checks; where no order allows that they are computed aside and copied.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from einsmith.errors import VerifyError
+from einsmith.expr.nodes import Apply, Axis, Compute, Expr, Graph, Item, Leaf, Read, Reduce, Tensor, postorder, template
+from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.passes.inline import pointwise_body
+from einsmith.passes.views import is_view, producer, storage
+
+_BUFFERS = 24  # pointers of one kernel
+_STAGES = 12
+
+
+@dataclass
+class Call:
+    """A kernel and the tensors in its buffers. `written[n]` tells whether buffer n is stored to."""
+
+    kernel: Kernel
+    tensors: tuple[Tensor, ...]
+    written: tuple[bool, ...]
+    nodes: tuple[Compute, ...]
+
+
+@dataclass
+class Plan:
+    """Kernels in order. `home` maps an update's tensor to the leaf whose memory it is written to. `checks` and `loss`
+    tell after which call a check can be evaluated: (call number, tensor, message)."""
+
+    graph: Graph
+    calls: list[Call]
+    home: dict[Tensor, Leaf]
+    checks: list[tuple[int, Tensor, str]]
+    first_write: int
+
+
+@dataclass
+class _Group:
+    nodes: list[Compute] = field(default_factory=list)
+    before: int = 0  # bitset of the groups that this one needs, directly or not
+
+
+def copy_of(t: Tensor) -> Compute:
+    """A tensor with the same elements in memory of its own (the cast keeps it from being a view)."""
+    index = tuple(Axis(d) for d in range(len(t.shape)))
+    body = Apply("cast", (Read(0, index, t.dtype),), t.dtype)
+    return Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
+
+
+def fuse(graph: Graph, finite: Tensor | None = None) -> Plan:
+    """Groups, orders and lowers a graph to kernel calls. Writes into leaves come after `finite`, a tensor that the
+    program checks before it commits anything."""
+    apart: set[Leaf] = set()
+    while True:
+        plan, stuck = _plan(graph, apart, finite)
+        if plan is not None:
+            return plan
+        if not stuck - apart:
+            raise VerifyError("the updates of this graph cannot be ordered")
+        apart |= stuck
+
+
+def _identity(e: Read) -> bool:
+    return all(isinstance(i, Axis) and i.position == d for d, i in enumerate(e.index))
+
+
+def _reads_of(body_roots, slot: int) -> list[Read]:
+    return [e for e in postorder(body_roots) if isinstance(e, Read) and e.slot == slot]
+
+
+def _bodies(node: Compute) -> list[Expr]:
+    return [b for p in node.template.parts for b in p.bodies]
+
+
+def _only_identity(node: Compute, pick) -> bool:
+    """Whether every read of the arguments that `pick` accepts is at the identity index of a pointwise body."""
+    slots = [s for s, a in enumerate(node.args) if pick(a)]
+    if not slots:
+        return True
+    if pointwise_body(node.template) is None:
+        return False
+    return all(
+        node.args[s].shape == node.shape and all(_identity(e) for e in _reads_of(_bodies(node), s)) for s in slots
+    )
+
+
+def _group(nodes: list[Compute], alone: set[Compute]) -> tuple[list[_Group], dict[Compute, int]]:
+    groups: list[_Group] = []
+    of: dict[Compute, int] = {}
+    for node in nodes:
+        needs: set[int] = set()
+        for a in node.args:
+            p, _ = producer(a)
+            if isinstance(p, Compute):
+                needs.add(of[p])
+        best = None
+        if pointwise_body(node.template) is not None and node not in alone:
+            for g in sorted(needs, reverse=True):
+                group = groups[g]
+                if group.nodes[0].shape != node.shape or len(group.nodes) >= _STAGES:
+                    continue
+                if group.nodes[0].template.is_scatter or any(n in alone for n in group.nodes):
+                    continue
+                members = set(group.nodes)
+                if not _only_identity(node, lambda a, m=members: producer(a)[0] in m):
+                    continue
+                if any(is_view(a.template) for a in node.args if isinstance(a, Compute) and producer(a)[0] in members):
+                    continue
+                if any(groups[h].before >> g & 1 for h in needs if h != g):
+                    continue
+                outside = {storage(a) for n in (*group.nodes, node) for a in n.args if producer(a)[0] not in members}
+                if len(outside) + len(members) + 1 > _BUFFERS:
+                    continue
+                best = g
+                break
+        if best is None:
+            best = len(groups)
+            groups.append(_Group())
+        group = groups[best]
+        group.nodes.append(node)
+        of[node] = best
+        for h in needs:
+            if h != best:
+                group.before |= groups[h].before | 1 << h
+        for other in groups:
+            if other.before >> best & 1:
+                other.before |= group.before
+    return groups, of
+
+
+def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan | None, set[Leaf]]:
+    updates = []
+    alone: set[Compute] = set()
+    taken: set[Tensor] = set()
+    for p, t in graph.updates:
+        if isinstance(producer(t)[0], Leaf) or storage(t) is not t or t in graph.outputs:
+            t = copy_of(t)
+        if p in apart:
+            t = copy_of(t)
+        while t in taken:
+            t = copy_of(t)
+        if p in apart:
+            alone.add(t)
+        taken.add(t)
+        updates.append((p, t))
+    stored = {p for p, _ in updates}
+    outputs = tuple(copy_of(t) if producer(t)[0] in stored else t for t in graph.outputs)  # the old value
+    graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks)
+    nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and not is_view(n.template)]
+    nodes += [n for n in dict.fromkeys(producer(t)[0] for t in graph.outputs) if n not in nodes and isinstance(n, Compute)]
+    groups, of = _group(nodes, alone)
+
+    after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
+    readers: dict[Leaf, set[int]] = defaultdict(set)
+    for g, group in enumerate(groups):
+        for n in group.nodes:
+            for a in n.args:
+                p, _ = producer(a)
+                if isinstance(p, Leaf):
+                    readers[p].add(g)
+                elif of[p] != g:
+                    after[g].add(of[p])
+    gates = {of[producer(t)[0]] for t, _ in graph.checks}
+    if finite is not None and isinstance(producer(finite)[0], Compute):
+        gates.add(of[producer(finite)[0]])
+    stuck: set[Leaf] = set()
+    writers: dict[int, list[Leaf]] = defaultdict(list)
+    for p, t in updates:
+        g = of[producer(t)[0]]
+        writers[g].append(p)
+        if g in gates or any(not _only_identity(n, lambda a, p=p: storage(a) is p) for n in groups[g].nodes):
+            stuck.add(p)
+        after[g] |= (readers[p] | gates) - {g}
+    if stuck - apart:
+        return None, stuck
+    order = _order(len(groups), after)
+    if order is None:
+        blocked = {p for p, _ in updates if p not in apart}
+        return None, blocked
+    rank = {g: i for i, g in enumerate(order)}
+    home = {t: p for p, t in updates}
+    external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
+    needed = {storage(t) for t in external} | set(home)
+    for g, group in enumerate(groups):
+        for n in group.nodes:
+            needed |= {storage(a) for a in n.args if producer(a)[0] in of and of[producer(a)[0]] != g}
+    calls = [_call(groups[g].nodes, needed) for g in order]
+    checks = [(rank[of[producer(t)[0]]], t, m) for t, m in graph.checks]
+    first = min((rank[g] for g in writers), default=len(calls))
+    return Plan(graph, calls, home, checks, first), set()
+
+
+def _order(n: int, after: dict[int, set[int]]) -> list[int] | None:
+    """A topological order that keeps the groups' own order where it can; None where there is a cycle."""
+    users: dict[int, list[int]] = defaultdict(list)
+    missing = [0] * n
+    for g, needs in after.items():
+        missing[g] = len(needs)
+        for h in needs:
+            users[h].append(g)
+    ready = [g for g in range(n) if not missing[g]]
+    heapq.heapify(ready)
+    out = []
+    while ready:
+        g = heapq.heappop(ready)
+        out.append(g)
+        for u in users[g]:
+            missing[u] -= 1
+            if not missing[u]:
+                heapq.heappush(ready, u)
+    return out if len(out) == n else None
+
+
+def _call(nodes: list[Compute], needed: set[Tensor]) -> Call:
+    """The kernel of a group: arguments first, in order of appearance, then the stored results."""
+    place: dict[Compute, int] = {n: i for i, n in enumerate(nodes)}
+    tensors: list[Tensor] = []
+    written: list[bool] = []
+
+    def buffer(t: Tensor, write: bool) -> int:
+        for i, (other, w) in enumerate(zip(tensors, written, strict=True)):
+            if other is t and w == write:
+                return i
+        tensors.append(t)
+        written.append(write)
+        return len(tensors) - 1
+
+    stages = []
+    for n in nodes:
+        args: list[tuple] = []
+        for a in n.args:
+            p, member = producer(a)
+            args.append(("stage", place[p], member) if p in place else ("buffer", buffer(a, False)))
+        results: list[Tensor] = [n] if len(n.template.dtypes) == 1 else [Item(n, m) for m in range(len(n.template.dtypes))]
+        outputs = tuple(buffer(r, True) if r in needed else None for r in results)
+        stages.append(Stage(n.template, tuple(args), outputs))
+    kernel = Kernel(tuple(stages), tuple(Buffer(t.dtype, t.shape) for t in tensors))
+    return Call(kernel, tuple(tensors), tuple(written), tuple(nodes))
+
+
+def is_reduction(node: Compute) -> bool:
+    return any(isinstance(getattr(p, "body", None), Reduce) for p in node.template.parts)

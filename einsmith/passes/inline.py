@@ -1,0 +1,151 @@
+"""Pointwise producers move into their readers, where that costs nothing.
+
+before: T[i] = exp(X[i]);  Y[i, j] = T[i] + Z[i, j]      (T read elsewhere too: stays)
+before: P[i, j] = where(0 <= i-1, X[i-1, j], 0);  Y[i] = sum[j](P[i, j]*W[j])
+after:  Y[i] = sum[j](where(0 <= i-1, X[i-1, j], 0)*W[j])
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from einsmith import dtypes as dt
+from einsmith.expr.nodes import (
+    Apply,
+    Compute,
+    Expr,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    Tensor,
+    cast,
+    postorder,
+    reads,
+    size,
+)
+from einsmith.expr.rewrite import map_bodies, prune_args, rebuild, replace, substitute
+from einsmith.expr.simplify import simplify_template
+from einsmith.passes.views import is_view
+
+_FREE = {"where", "cast", "stop_gradient", "lt", "le", "eq", "ne", "and", "or", "not"}
+_LIMIT = 60  # operations of a merged body: beyond it a kernel is better cut
+
+
+def simplify_graph(graph: Graph) -> Graph:
+    """Every template simplified, unread arguments dropped; equal tensors meet by interning."""
+
+    def rule(node):
+        if isinstance(node, Compute):
+            node = prune_args(_without_stops(node.template), node.args)
+            return prune_args(simplify_template(node.template), node.args)
+        return None
+
+    return replace(graph, rule)
+
+
+def _without_stops(t: Template) -> Template:
+    """stop_gradient has done its work when gradients exist."""
+
+    def rule(e):
+        return e.args[0] if isinstance(e, Apply) and e.fn == "stop_gradient" else None
+
+    return t.memo("without_stops", lambda t: map_bodies(t, lambda b: rebuild([b], rule)[0]))
+
+
+def pointwise_body(t: Template) -> Expr | None:
+    """The body of a template that is one reduction-free piece over its whole output, else None."""
+    part = t.parts[0]
+    if len(t.parts) != 1 or not isinstance(part, Piece) or isinstance(part.body, Reduce) or part.extents != t.shape:
+        return None
+    return part.body
+
+
+def is_movement(body: Expr) -> bool:
+    """Whether a body only moves, pads or fills: no arithmetic, one read at most, no condition on data."""
+    return operations(body) == 0 and len(reads(body)) <= 1
+
+
+def operations(body: Expr) -> int:
+    """Floating-point operations of one evaluation; conditions, selection and index arithmetic are not counted."""
+    return sum(isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE for e in postorder([body]))
+
+
+def _points(t: Template) -> int:
+    return sum(size(p.domain) for p in t.parts)
+
+
+def inline(graph: Graph) -> Graph:
+    """The graph with producers merged into readers: pure movement always; arithmetic where the only reader evaluates
+    each element at most once."""
+    users: Counter = Counter()
+    for node in postorder(graph.roots):
+        users.update(set(node.args))
+    keep = set(graph.roots)
+    origin: dict[Tensor, Tensor] = {}
+
+    def wanted(consumer: Compute, arg: Tensor) -> bool:
+        if not isinstance(arg, Compute) or is_view(arg.template):
+            return False
+        body = pointwise_body(arg.template)
+        if body is None:
+            return False
+        if is_movement(body):
+            return True
+        first = origin.get(arg, arg)
+        if users[first] != 1 or first in keep or arg.shape == ():
+            return False
+        slots = [s for s, a in enumerate(consumer.args) if a is arg]
+        found = {e for p in consumer.template.parts for b in p.bodies for e in postorder([b])
+                 if isinstance(e, Read) and e.slot in slots}
+        return (
+            len(found) * _points(consumer.template) <= size(arg.shape)
+            and sum(operations(b) for p in consumer.template.parts for b in p.bodies) + operations(body) <= _LIMIT
+        )
+
+    def merge(node: Compute) -> Compute:
+        taken = [a for a in dict.fromkeys(node.args) if wanted(node, a)]
+        if not taken or is_view(node.template):
+            return node
+        args: list[Tensor] = list(node.args)
+        bodies: dict[int, Expr] = {}
+        for slot, arg in enumerate(node.args):
+            if arg in taken:
+                base = len(args)
+                args += arg.args
+                shift = {i: base + i for i in range(len(arg.args))}
+                body = pointwise_body(arg.template)
+                assert body is not None
+                bodies[slot] = substitute(body, {}, shift)
+
+        def rule(e):
+            if isinstance(e, Read) and e.slot in bodies:
+                return substitute(bodies[e.slot], {d: cast(i, dt.i32) for d, i in enumerate(e.index)})
+            return None
+
+        params = tuple((a.dtype, a.shape) for a in args)
+        t = map_bodies(node.template, lambda b: rebuild([b], rule)[0], params)
+        out = prune_args(t, tuple(args))
+        return prune_args(simplify_template(out.template), out.args)
+
+    def rule(node):
+        return merge(node) if isinstance(node, Compute) else None
+
+    memo: dict = {}
+    for node in list(postorder(graph.roots)):
+        new = rebuild([node], rule, memo)[0]
+        if not isinstance(node, (Leaf, Item)):
+            origin.setdefault(new, node)
+    return replace(graph, lambda n: None) if not memo else _from_memo(graph, memo)
+
+
+def _from_memo(graph: Graph, memo: dict) -> Graph:
+    return Graph(
+        graph.inputs,
+        tuple(memo[t] for t in graph.outputs),
+        tuple((p, memo[t]) for p, t in graph.updates),
+        tuple((memo[t], m) for t, m in graph.checks),
+    )

@@ -1,0 +1,138 @@
+"""The fork-join pool: how many threads, and the workers that wait in native code.
+
+Workers are daemon Python threads, each inside one foreign call that lasts as long as the pool; the interpreter lock is
+released there. One program runs at a time (`owner`); the others wait. At exit the workers are stopped and joined before
+any code is freed; a forked child starts without workers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from einsmith import knobs
+from einsmith.codegen import entry, native
+from einsmith.runtime import buffers
+from einsmith.target.facts import physical_cores
+
+_threads: int | None = None
+
+
+def set_threads(n: int | None) -> None:
+    """Sets the default number of threads of programs made from now on; None: as many as the machine has for us.
+
+    Raises ValueError unless n is between 1 and 4096.
+    """
+    global _threads
+    if n is not None and not 1 <= n <= entry.MAX_THREADS:
+        raise ValueError(f"threads must be between 1 and {entry.MAX_THREADS}, not {n}")
+    _threads = n
+
+
+def get_threads() -> int:
+    """The default number of threads: `set_threads`, else EINSMITH_THREADS, else the physical cores we may use."""
+    return _threads or knobs.THREADS.get() or min(physical_cores(), entry.MAX_THREADS)
+
+
+class Native(NamedTuple):
+    """The native entry's functions. Calling them releases the interpreter lock."""
+
+    run: Callable[..., int]
+    worker: Callable[..., None]
+    stop: Callable[..., None]
+
+
+@cache
+def native_entry() -> Native:
+    """The native entry, compiled for this machine (or taken from the cache)."""
+    target = native.host_target()
+    found = native.compile_text(entry.emit_entry(target.triple), entry.NAMES, target).addresses
+    word, pointer = ctypes.c_int64, ctypes.c_void_p
+    run = ctypes.CFUNCTYPE(word, pointer, word, pointer, word, pointer, word, pointer)
+    worker, stop = ctypes.CFUNCTYPE(None, pointer, word, word), ctypes.CFUNCTYPE(None, pointer)
+    return Native(run(found[entry.NAMES[0]]), worker(found[entry.NAMES[1]]), stop(found[entry.NAMES[2]]))
+
+
+class Pool:
+    """Workers and the memory they share with whoever runs a program."""
+
+    def __init__(self) -> None:
+        self.native = native_entry()
+        self.state = buffers.zeros((entry.STATE_BYTES,), np.uint8)
+        self.address = self.state.ctypes.data
+        self.workers: list[threading.Thread] = []
+
+    def grow(self, threads: int) -> None:
+        """Makes sure that `threads` - 1 workers wait (the caller's thread is the first)."""
+        generation = self.state[:4].view(np.int32)
+        while len(self.workers) < threads - 1:
+            number = len(self.workers) + 1
+            worker = threading.Thread(
+                target=self.native.worker, args=(self.address, number, int(generation[0])),
+                name=f"einsmith-{number}", daemon=True,
+            )
+            worker.start()
+            self.workers.append(worker)
+
+    def stop(self) -> None:
+        """Ends all workers and waits for them."""
+        self.native.stop(self.address)
+        for worker in self.workers:
+            worker.join()
+        self.workers.clear()
+
+
+_pool: Pool | None = None
+_lock = threading.RLock()
+_depth = 0
+
+
+@contextmanager
+def owner() -> Iterator[Pool | None]:
+    """Holds the pool for one run, or waits for it. Inside a run of the same thread: None (run on one thread)."""
+    global _pool, _depth
+    with _lock:
+        _depth += 1
+        try:
+            if _depth > 1:
+                yield None
+            else:
+                if _pool is None:
+                    _pool = Pool()
+                yield _pool
+        finally:
+            _depth -= 1
+
+
+def stop() -> None:
+    """Ends the workers. The next run starts new ones."""
+    global _pool
+    with _lock:
+        if _pool is not None and _depth == 0:
+            _pool.stop()
+            _pool = None
+
+
+def _exit() -> None:
+    """Stops the workers, and keeps the lock: a thread that outlives the interpreter's exit must not run freed code."""
+    _lock.acquire()
+    if _pool is not None and _depth == 0:
+        _pool.stop()
+
+
+def _forked() -> None:
+    global _pool, _lock, _depth
+    _pool, _lock, _depth = None, threading.RLock(), 0
+
+
+atexit.register(_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

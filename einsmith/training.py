@@ -1,0 +1,324 @@
+"""TrainStep: forward, backward and update of a model as one native call (API "Networks and training")."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einsmith.autodiff.sweep import gradients
+from einsmith.compile import FINITE, Executable, label
+from einsmith.dtypes import dtype_of
+from einsmith.errors import EinsmithError, GradientError, NonFiniteError, ShapeError
+from einsmith.expr.nodes import Graph, Leaf, leaf
+from einsmith.lang import builder, trace
+from einsmith.lang.builder import Value, as_value
+from einsmith.modes import Jitted, to_array
+from einsmith.runtime.pool import get_threads
+from einsmith.runtime.store import ParameterStore
+from einsmith import dtypes as dt
+
+
+@dataclass
+class Profile:
+    """Measured seconds of a step's kernels: (part, label, pattern, measured, predicted) each; `part` is forward,
+    backward or update."""
+
+    rows: list[tuple[str, str, str, float, float]]
+    step_seconds: float
+
+    def part(self, name: str) -> float:
+        return sum(r[3] for r in self.rows if r[0] == name)
+
+    def __str__(self) -> str:
+        lines = [f"one step {self.step_seconds * 1e3:.3f} ms; kernels one by one:"]
+        for i, (part, text, pattern, measured, predicted) in enumerate(self.rows):
+            lines.append(f"{i:3d}  {part:<8} {measured * 1e6:9.1f} us  predicted {predicted * 1e6:9.1f}  {pattern:<12} {text}")
+        for name in ("forward", "backward", "update"):
+            lines.append(f"     {name:<8} {self.part(name) * 1e6:9.1f} us")
+        return "\n".join(lines)
+
+
+class TrainStep:
+    """Trains `model`: `step(*inputs, target)` runs one step on a batch and returns the loss as a Python float.
+
+    loss: a function of (model's output, target) giving a float scalar. optimizer: an `es.optim` rule. threads: worker
+    threads (default: all cores the process may use). The model's parameters are updated in place. Every batch shape is
+    compiled at its first use; `compile` does that without training. If the loss is not finite nothing is updated and
+    NonFiniteError names the step.
+    """
+
+    def __init__(
+        self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: int = 0,
+        threads: int | None = None,
+    ):
+        if mode != "static":
+            raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise EinsmithError(f"threads={threads!r} must be an integer of at least 1")
+        self.model, self.loss, self.optimizer, self.seed = model, loss, optimizer, seed
+        self.threads = threads
+        self.steps = 0
+        self.epoch = 0
+        self.position = 0
+        self.store = ParameterStore()
+        for name, p in model.named_parameters():
+            self.store.add_parameter(name, p)
+        self._hyper: dict[str, np.ndarray] = {}
+        self._count = np.zeros((), np.float64)
+        self._programs: dict[Any, Executable] = {}
+        self._forward_calls: dict[Any, set] = {}
+        self._evaluate: Jitted | None = None
+
+    # -- compiling
+
+    def compile(self, *batch: Any) -> TrainStep:
+        """Compiles the step for the shapes and types of a batch (inputs..., target), without training."""
+        self._program(self._arrays(batch))
+        return self
+
+    def _arrays(self, batch: tuple) -> list[np.ndarray]:
+        if len(batch) < 2:
+            raise ShapeError("a training step takes the model's inputs and a target: step(x, y)")
+        arrays = [to_array(x, f"argument {i}") for i, x in enumerate(batch)]
+        for i, a in enumerate(arrays):
+            if a.ndim and a.shape[0] == 0:
+                raise ShapeError(f"argument {i} has shape {a.shape}: a batch of size 0 trains nothing")
+        return arrays
+
+    def _program(self, arrays: list[np.ndarray]) -> Executable:
+        threads = self.threads or get_threads()
+        key = (tuple((a.shape, a.dtype) for a in arrays), threads)
+        if key not in self._programs:
+            self._programs[key] = self._trace(arrays, threads)
+        return self._programs[key]
+
+    def _trace(self, arrays: list[np.ndarray], threads: int) -> Executable:
+        inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
+        t = trace.Trace(training=True)
+        bind: dict[Leaf, np.ndarray] = {}
+
+        def scalar(memory: np.ndarray) -> Value:
+            x = leaf((), dt.f64)
+            bind[x] = memory
+            return Value(x, weak=True)
+
+        with trace.tracing(t):
+            values = [Value(x) for x in inputs]
+            loss = as_value(self.loss(self.model(*values[:-1]), values[-1]))
+            if loss.shape != () or not loss.dtype.is_float:
+                raise GradientError(f"the loss has type {loss.dtype} and shape {loss.shape}; it must be a float scalar")
+            trained = [
+                (name, p, t.captured[id(p)][1])
+                for name, p in self.store.parameters.items()
+                if p.requires_grad and id(p) in t.captured
+            ]
+            if not trained:
+                raise GradientError("the loss depends on no parameter that requires a gradient")
+            one = builder.full((), 1.0, loss.dtype).tensor
+            outs, grads = gradients([loss.tensor], [one], [x for _, _, x in trained])
+            forward = set(outs)
+            hyper = {}
+            for name in self.optimizer.hyper:
+                hyper[name] = scalar(self._hyper.setdefault(name, np.zeros((), np.float64)))
+            count = scalar(self._count)
+            updates = []
+            for (name, p, x), g in zip(trained, grads, strict=True):
+                state = {}
+                slots = {}
+                for s in self.optimizer.state_names:
+                    initial = self.optimizer.initial(s)
+                    slots[s] = self.store.slot(f"{name}/{s}", p.data.shape, p.data.dtype, initial)
+                    y = leaf(x.shape, x.dtype)
+                    bind[y] = slots[s].data
+                    state[s] = (Value(y), y)
+                new, after = self.optimizer.update(Value(x), Value(g), {s: v for s, (v, _) in state.items()}, hyper, count)
+                updates += [(state[s][1], v.tensor) for s, v in after.items()]
+                updates.append((x, new.tensor))
+            for obj, value in t.updates.values():
+                updates.append((t.capture(obj, value.shape, value.dtype), value))
+        for obj, x in t.captured.values():
+            bind[x] = obj if isinstance(obj, np.ndarray) else obj.data
+        graph = Graph((*inputs, *bind), (outs[0],), tuple(updates), ())
+        run = Executable(graph, bind, threads, finite=outs[0])
+        self._mark(run, forward)
+        return run
+
+    def _mark(self, run: Executable, forward: set) -> None:
+        """Which calls are forward: those up to the one that makes the loss, in the order of the plan."""
+        last = run._call_of(run.graph.outputs[0])
+        written = set(run.plan.home)
+        parts = []
+        for i, call in enumerate(run.plan.calls):
+            update = any(w and t in written for t, w in zip(call.tensors, call.written, strict=True))
+            only = update and len(call.nodes) <= len([t for t in call.tensors if t in written])
+            parts.append("forward" if last is not None and i <= last else "update" if only else "backward")
+        self._forward_calls[id(run)] = set(enumerate(parts))
+
+    # -- running
+
+    def __call__(self, *batch: Any) -> float:
+        arrays = self._arrays(batch)
+        run = self._program(arrays)
+        self._set_scalars()
+        status, outputs = run(arrays)
+        value = float(outputs[0])
+        if status == FINITE:
+            raise NonFiniteError(
+                f"the loss of step {self.steps + 1} is {value}; nothing was updated. Lower the learning rate, or look "
+                "at the batch", self.steps + 1, value,
+            )
+        self.steps += 1
+        return value
+
+    def _set_scalars(self) -> None:
+        n = self.steps + 1
+        self._count[...] = n
+        for name, memory in self._hyper.items():
+            value = self.optimizer.hyper[name]
+            memory[...] = value(n) if callable(value) else value
+
+    def fit(
+        self, batches: Iterable, epochs: int = 1, *, progress: bool | None = None,
+        on_step: Callable[[TrainStep, float], None] | None = None,
+        on_epoch: Callable[[TrainStep, float], None] | None = None,
+    ) -> list[float]:
+        """Trains until `epochs` epochs are done, from where this step stands; returns each epoch's mean loss.
+
+        batches: an iterable of (inputs..., target) that can be iterated again; `es.data.batches` also resumes within an
+        epoch. progress: a bar on a terminal, plain lines elsewhere, nothing when False.
+        """
+        history = []
+        report = _Progress(progress)
+        while self.epoch < epochs:
+            total, seen, start = 0.0, 0, time.perf_counter()
+            length = len(batches) if hasattr(batches, "__len__") else None
+            for batch in _epoch(batches, self.epoch, self.position):
+                value = self(*batch)
+                self.position += 1
+                n = len(batch[-1])
+                total, seen = total + value * n, seen + n
+                report.step(self.epoch, epochs, self.position, length, total / seen, seen / (time.perf_counter() - start))
+                if on_step is not None:
+                    on_step(self, value)
+            if not seen and not self.position:
+                raise ShapeError("the batches are empty")
+            self.epoch, self.position = self.epoch + 1, 0
+            mean = total / max(seen, 1)
+            history.append(mean)
+            report.epoch(self.epoch, epochs, mean)
+            if on_epoch is not None:
+                on_epoch(self, mean)
+        return history
+
+    def evaluate(self, batches: Iterable) -> dict[str, float]:
+        """Mean loss over all examples and, for integer targets of one class each, accuracy. Evaluates; trains nothing."""
+        if self._evaluate is None:
+
+            def run(inputs: tuple, target: Any) -> Any:
+                out = self.model(*inputs)
+                return self.loss(out, target), out
+
+            self._evaluate = Jitted(run)
+        total, right, seen, classes = 0.0, 0, 0, True
+        was = self.model.training
+        self.model.eval()
+        try:
+            for *inputs, target in batches:
+                target = to_array(target, "target")
+                value, out = self._evaluate(tuple(inputs), target)
+                n = len(target)
+                total, seen = total + float(value) * n, seen + n
+                classes = classes and target.dtype.kind == "i" and out.ndim == target.ndim + 1
+                if classes:
+                    right += int((out.argmax(1) == target).sum())
+        finally:
+            self.model.train(was)
+        if not seen:
+            raise ShapeError("the batches are empty")
+        return {"loss": total / seen} | ({"accuracy": right / seen} if classes else {})
+
+    # -- for people
+
+    @property
+    def plan(self) -> str:
+        """What was compiled: every kernel of every batch shape, with its pattern, configuration and predicted time."""
+        if not self._programs:
+            return "nothing is compiled yet; call step.compile(x, y)"
+        parts = []
+        for (shapes, threads), run in self._programs.items():
+            head = ", ".join(f"{d}{list(s)}" for s, d in shapes)
+            parts.append(f"training step for {head} on {threads} threads\n{run.describe()}")
+        return "\n\n".join(parts)
+
+    def profile(self, *batch: Any, repeats: int = 20) -> Profile:
+        """Times every kernel of a step, one by one; changes no weight and no state."""
+        arrays = self._arrays(batch)
+        run = self._program(arrays)
+        self._set_scalars()
+        saved = [(a, a.copy()) for _, a in self.store.arrays()]
+        try:
+            run(arrays)
+            times = []
+            for _ in range(repeats):
+                start = time.perf_counter()
+                run(arrays)
+                times.append(time.perf_counter() - start)
+        finally:
+            for a, old in saved:
+                a[...] = old
+        parts = dict(self._forward_calls[id(run)])
+        rows = [
+            (parts[i], label(call), kernel.pattern, seconds, kernel.seconds)
+            for i, (call, kernel, seconds) in enumerate(
+                zip(run.plan.calls, run.kernels, run.time_calls(arrays, repeats), strict=True)
+            )
+        ]
+        return Profile(rows, sorted(times)[len(times) // 2])
+
+
+def _epoch(batches: Iterable, epoch: int, start: int) -> Iterable:
+    """The batches of one epoch, from number `start` on."""
+    if hasattr(batches, "epoch"):
+        yield from batches.epoch(epoch, start=start)
+        return
+    for i, batch in enumerate(batches):
+        if i >= start:
+            yield batch
+
+
+class _Progress:
+    """A progress bar on a terminal; elsewhere a plain line an epoch."""
+
+    def __init__(self, show: bool | None):
+        self.show = show if show is not None else True
+        self.bar = self.show and sys.stderr.isatty()
+        self._last = 0.0
+        self._rich: Any = None
+
+    def step(self, epoch: int, epochs: int, done: int, length: int | None, loss: float, rate: float) -> None:
+        now = time.perf_counter()
+        if not self.bar or now - self._last < 0.1:
+            return
+        self._last = now
+        if self._rich is None:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._rich = Progress(
+                TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
+                TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.0f}/s"), TimeRemainingColumn(),
+            )
+            self._rich.start()
+            self._task = self._rich.add_task("", total=length, epoch="", loss=0.0, rate=0.0)
+        self._rich.update(self._task, completed=done, total=length, epoch=f"{epoch + 1}/{epochs}", loss=loss, rate=rate)
+
+    def epoch(self, epoch: int, epochs: int, loss: float) -> None:
+        if self._rich is not None:
+            self._rich.stop()
+            self._rich = None
+        if self.show:
+            print(f"epoch {epoch}/{epochs}  loss {loss:.4f}", file=sys.stderr, flush=True)

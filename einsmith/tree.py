@@ -1,0 +1,41 @@
+"""Nested tuples, lists, dicts and None: taken apart and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """(leaves in order, structure). Dicts go in the order of their keys as inserted; None has no leaves."""
+    if tree is None:
+        return [], None
+    if isinstance(tree, (tuple, list)):
+        parts = [flatten(x) for x in tree]
+        kind = "tuple" if isinstance(tree, tuple) else "list"
+        return [x for leaves, _ in parts for x in leaves], (kind, tuple(s for _, s in parts))
+    if isinstance(tree, dict):
+        parts = [flatten(x) for x in tree.values()]
+        return [x for leaves, _ in parts for x in leaves], ("dict", tuple(tree), tuple(s for _, s in parts))
+    return [tree], "*"
+
+
+def unflatten(structure: Any, leaves: Iterable[Any]) -> Any:
+    """The inverse of `flatten`."""
+    return _unflatten(structure, iter(leaves))
+
+
+def _unflatten(structure: Any, it) -> Any:
+    if structure is None:
+        return None
+    if structure == "*":
+        return next(it)
+    if structure[0] == "dict":
+        return {k: _unflatten(s, it) for k, s in zip(structure[1], structure[2], strict=True)}
+    items = [_unflatten(s, it) for s in structure[1]]
+    return tuple(items) if structure[0] == "tuple" else items
+
+
+def map_tree(f: Callable[[Any], Any], tree: Any) -> Any:
+    leaves, structure = flatten(tree)
+    return unflatten(structure, [f(x) for x in leaves])

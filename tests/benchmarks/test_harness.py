@@ -1,0 +1,134 @@
+"""The benchmark harness: it verifies before it times, counts the arithmetic right, and resumes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import report
+from benchmarks.harness import _summarize, run_problem
+from benchmarks.problems import OPERATORS, PROBLEMS, TRAINING
+from benchmarks.process import Worker, WorkerError
+from benchmarks.verify import disagreements
+
+
+def test_arithmetic_is_counted_from_the_shapes() -> None:
+    mlp = 784 * 512 + 512 * 256 + 256 * 10
+    assert TRAINING["mlp3-b256"].flops == 2 * 256 * (3 * mlp - 784 * 512)
+    conv1, conv2, dense = 28 * 28 * 6 * 25, 10 * 10 * 16 * 6 * 25, 400 * 120 + 120 * 84 + 84 * 10
+    assert TRAINING["lenet5-b64"].flops == 2 * 64 * (3 * (conv1 + conv2 + dense) - conv1)
+    assert OPERATORS["capsule_conv-s2"].flops == 3 * 2 * (16 * 32 * 6 * 6 * 4 * 4) * (32 * 3 * 3 * 4)
+
+
+@pytest.mark.parametrize("name", list(PROBLEMS))
+def test_arrays_are_the_same_every_time(name: str) -> None:
+    a, b = PROBLEMS[name].arrays(), PROBLEMS[name].arrays()
+    assert list(a) == list(b) and all(np.array_equal(a[k], b[k]) for k in a)
+    assert all(v.dtype in (np.float32, np.int64) for v in a.values())
+
+
+def results(rng: np.random.Generator, wrong: str | None = None) -> tuple[dict, dict]:
+    base = rng.standard_normal((17, 5)).astype(np.float32)
+    losses, changes = {}, {}
+    for peer in ("a", "b", "c"):
+        noise = 1 + 1e-6 * rng.standard_normal(base.shape)
+        losses[peer], changes[peer] = [2.3, 2.2], {"w": base * noise}
+    if wrong == "loss":
+        losses["b"] = [2.3, 2.21]
+    elif wrong == "update":
+        changes["b"] = {"w": changes["b"]["w"] * 1.01}
+    elif wrong == "nan":
+        changes["b"] = {"w": changes["b"]["w"] * np.nan}
+    return losses, changes
+
+
+@pytest.mark.parametrize("wrong", [None, "loss", "update", "nan"])
+def test_a_wrong_peer_is_named(wrong: str | None, rng: np.random.Generator) -> None:
+    with np.errstate(invalid="ignore"):
+        found = disagreements(*results(rng, wrong))
+    if wrong == "nan":
+        assert "b" in found
+    else:
+        assert set(found) == ({"b"} if wrong else set())
+
+
+def cell(**medians: float) -> dict:
+    peers = {p: {"status": "ok", "rounds": [m, m, m], "first_seconds": 1.0} for p, m in medians.items()}
+    return {"flops": 10**9, "threads": 2, "verified": True, "peers": peers}
+
+
+def test_the_ratio_is_to_the_best_peer() -> None:
+    c = cell(einsmith=0.002, torch=0.004, jax=0.003)
+    c["peers"]["xla"] = {"status": "missing", "message": "No module named 'tensorflow'"}
+    _summarize(c, 1e12)
+    assert c["best_peer"] == "jax" and c["speedup"] == pytest.approx(1.5)
+    assert c["peers"]["einsmith"]["floor_percent"] == pytest.approx(50)
+    assert "median" not in c["peers"]["xla"]
+
+
+def test_finished_cells_are_not_run_again(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    calls = []
+
+    def fake(problem, peers, threads, rounds, cap, say):
+        calls.append(problem.name)
+        c = cell(**{p: 0.002 for p in peers})
+        _summarize(c, None)
+        return c
+
+    monkeypatch.setattr(report, "run_problem", fake)
+    path = tmp_path / "out" / "results.json"
+    arguments = ["mlp3", "--peers", "torch", "--json", str(path)]
+    assert report.run("title", TRAINING, arguments) == 0
+    assert calls == ["mlp3-b256", "mlp3-b64"]
+    assert report.run("title", TRAINING, arguments) == 0
+    assert len(calls) == 2
+    assert report.run("title", TRAINING, ["mlp3", "--peers", "torch,jax", "--json", str(path)]) == 0
+    assert len(calls) == 4, "a cell that lacks a peer is run again as a whole"
+    data = json.loads(path.read_text())
+    data["cells"]["mlp3-b64-t2"]["peers"]["torch"] = {"status": "failed", "message": "x"}
+    path.write_text(json.dumps(data))
+    report.run("title", TRAINING, arguments)
+    assert calls[4:] == ["mlp3-b64"]
+    assert "mlp3-b64" in capsys.readouterr().out
+
+
+def test_a_foreign_json_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"mine": 1}')
+    with pytest.raises(SystemExit, match="not a file of this benchmark"):
+        report.run("title", TRAINING, ["mlp3", "--json", str(path)])
+    assert path.read_text() == '{"mine": 1}'
+
+
+@pytest.mark.parametrize("arguments", [["resnet"], ["--peers", "tinygrad"], ["--rounds", "0"]])
+def test_wrong_use(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as e:
+        report.run("title", TRAINING, arguments)
+    assert e.value.code == 2
+
+
+def test_a_missing_peer_is_reported(tmp_path: Path, monkeypatch) -> None:
+    """A package of that name that cannot be imported stands in for a library that is not installed."""
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('No module named tensorflow')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    said: list[str] = []
+    c = run_problem(TRAINING["mlp3-b64"], ["xla"], 1, 1, 60, said.append)
+    assert c["peers"]["xla"]["status"] == "missing" and "tensorflow" in c["peers"]["xla"]["message"]
+
+
+def test_time_cap(tmp_path: Path) -> None:
+    with pytest.raises(WorkerError) as e:
+        Worker("torch", "mlp3-b64", 1, tmp_path, time.monotonic() + 0.01)
+    assert e.value.kind == "timeout"
+
+
+@pytest.mark.slow
+def test_peers_agree(torch) -> None:
+    """The whole way with a real library: first call, verification against itself, rounds."""
+    c = run_problem(TRAINING["mlp3-b64"], ["torch"], 1, 2, 60, lambda line: None)
+    assert c["peers"]["torch"]["status"] == "ok" and len(c["peers"]["torch"]["rounds"]) == 2
+    assert c["best_peer"] == "torch" and c["speedup"] is None

@@ -1,0 +1,204 @@
+"""`einsmith train` on a small data set of MNIST's file names, from options to the saved run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from einsmith.cli import main as cli
+from einsmith.data import mnist_files
+
+TRAIN, TEST, BATCH = 70, 30, 16
+STEPS = -(-TRAIN // BATCH)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images whose brightest row tells the class, so that a few steps learn something."""
+    rng = np.random.default_rng(7)
+    folder = tmp_path_factory.mktemp("idx")
+    for split, n in (("train", TRAIN), ("test", TEST)):
+        labels = rng.integers(0, 10, n).astype(np.uint8)
+        images = rng.integers(0, 60, (n, 28, 28)).astype(np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[2 * label : 2 * label + 2] = 255
+        for name, a in zip(mnist_files.FILES[split], (images, labels), strict=True):
+            head = bytes([0, 0, 8, a.ndim]) + b"".join(k.to_bytes(4, "big") for k in a.shape)
+            (folder / name).write_bytes(head + a.tobytes())
+    return folder
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(data: Path, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command line in this process: (status, stdout, stderr)."""
+
+    def call(*arguments: object, model: str = "mlp3") -> tuple[int, str, str]:
+        words = ["train", model, "--data", data, "--batch", BATCH, *arguments]
+        if "--resume" in arguments:
+            words = ["train", model, *arguments]
+        status = cli.run([str(w) for w in words])
+        out, err = capfd.readouterr()
+        return status, out, err
+
+    return call
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    from safetensors.numpy import load_file
+
+    return {k: v.tobytes() for k, v in load_file(folder / "weights.safetensors").items()}
+
+
+def rows(out: str) -> list[dict]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_json_lines_and_what_is_saved(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("--epochs", 3, "--lr", 0.01, "--save", tmp_path / "run", "--json")
+    assert status == 0, err
+    *epochs, last = rows(out)
+    assert [e["epoch"] for e in epochs] == [1, 2, 3]
+    assert epochs[-1]["loss"] < epochs[0]["loss"] and epochs[-1]["accuracy"] > 0.3
+    assert set(last) == {"loss", "accuracy", "epochs", "seconds"}
+    assert last["epochs"] == 3 and last["accuracy"] == epochs[-1]["accuracy"] and last["seconds"] > 0
+    assert (tmp_path / "run" / "loss.png").read_bytes().startswith(b"\x89PNG")
+    saved = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert len(saved["losses"]) == 3 * STEPS and saved["history"] == epochs
+    mean = np.average(saved["losses"][:STEPS], weights=[BATCH] * (STEPS - 1) + [TRAIN - BATCH * (STEPS - 1)])
+    assert epochs[0]["loss"] == pytest.approx(mean)
+
+
+def test_plain_lines(run: Run) -> None:
+    status, out, err = run("--epochs", 2)
+    assert status == 0, err
+    lines = out.splitlines()
+    assert len(lines) == 3 and lines[0].startswith("epoch 1/2  loss ") and "accuracy" in lines[0] and "left" in lines[0]
+    assert lines[-1].startswith("mlp3: test accuracy")
+
+
+def test_one_seed_one_result(run: Run, tmp_path: Path) -> None:
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        status, _, err = run("--epochs", 1, "--seed", seed, "--save", tmp_path / name)
+        assert status == 0, err
+    assert weights(tmp_path / "a") == weights(tmp_path / "b") != weights(tmp_path / "c")
+
+
+@pytest.mark.parametrize("stop_at", [2, STEPS, STEPS + 3])
+def test_interrupt_and_resume_equal_one_run(run: Run, tmp_path: Path, monkeypatch, stop_at: int) -> None:
+    from einsmith.cli.progress import Progress
+
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    status, _, err = run("--epochs", 2, "--save", whole)
+    assert status == 0, err
+    count = 0
+    original = Progress.step
+
+    def step(self, *arguments) -> None:
+        nonlocal count
+        count += 1
+        if count == stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        original(self, *arguments)
+
+    monkeypatch.setattr(Progress, "step", step)
+    status, out, err = run("--epochs", 2, "--save", part)
+    assert status == 1 and f"interrupted after step {stop_at}" in err and f"--resume {part}" in err
+    assert "Traceback" not in err
+    status, out, err = run("--resume", part)
+    assert status == 0, err
+    assert weights(whole) == weights(part)
+    a, b = (json.loads((p / "run.json").read_text()) for p in (whole, part))
+    assert a["losses"] == b["losses"]
+    assert [h["loss"] for h in a["history"]] == [h["loss"] for h in b["history"]]
+
+
+def test_interrupt_without_save(run: Run, monkeypatch) -> None:
+    from einsmith.cli.progress import Progress
+
+    monkeypatch.setattr(Progress, "step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    status, _, err = run("--epochs", 2)
+    assert status == 1 and "nothing is saved" in err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_more_epochs_after_the_end(run: Run, tmp_path: Path) -> None:
+    assert run("--epochs", 1, "--schedule", "constant", "--save", tmp_path / "r")[0] == 0
+    status, out, err = run("--resume", tmp_path / "r", "--epochs", 2, "--json")
+    assert status == 0 and [r.get("epoch") for r in rows(out)] == [2, None], err
+    status, out, err = run("--resume", tmp_path / "r", "--json")
+    assert status == 0 and "already" in err and rows(out)[-1]["epochs"] == 2
+
+
+def test_a_loss_that_is_not_finite_keeps_the_last_save(run: Run, tmp_path: Path) -> None:
+    assert run("--epochs", 1, "--save", tmp_path / "r")[0] == 0
+    before = weights(tmp_path / "r")
+    status, _, err = run("--epochs", 2, "--optimizer", "sgd", "--lr", 1e30, "--save", tmp_path / "r")
+    assert status == 1 and "step" in err and "Traceback" not in err
+    assert weights(tmp_path / "r") == before
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        ("lenet6", (), "did you mean lenet5"),
+        ("mlp3", ("--optimizer", "adan"), "no optimizer is named"),
+        ("mlp3", ("--batch", "0"), "--batch"),
+        ("mlp3", ("--lr", "-1"), "--lr"),
+        ("mlp3", ("--data", "cifar11"), "neither mnist nor a folder"),
+        ("mlp3", ("--mode", "dynamic"), "--mode"),
+        ("mlp3", ("--schedule", "linear"), "--schedule"),
+    ],
+)
+def test_wrong_use(run: Run, model: str, arguments: tuple, message: str) -> None:
+    status, out, err = run(*arguments, model=model)
+    assert status == 2 and message in err and not out
+
+
+def test_missing_data(run: Run, tmp_path: Path) -> None:
+    status, _, err = run("--data", tmp_path)
+    assert status == 1 and "train-images-idx3-ubyte" in err and "Traceback" not in err
+
+
+def test_debug_shows_the_trace(run: Run, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("EINSMITH_DEBUG", "1")
+    status, _, err = run("--data", tmp_path)
+    assert status == 1 and "Traceback" in err
+
+
+def test_a_folder_of_somebody_else(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("chapter 1")
+    status, _, err = run("--save", tmp_path)
+    assert status == 1 and "no saved run" in err and [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+    status, _, err = run("--resume", tmp_path)
+    assert status == 1 and "not a saved step" in err
+
+
+def test_resume_keeps_its_settings(run: Run, tmp_path: Path) -> None:
+    assert run("--epochs", 1, "--save", tmp_path / "r")[0] == 0
+    status, _, err = run("--resume", tmp_path / "r", "--optimizer", "sgd")
+    assert status == 2 and "keeps its settings" in err
+    status, _, err = run("--resume", tmp_path / "r", model="lenet5")
+    assert status == 2 and "mlp3" in err
+
+
+@pytest.mark.parametrize("damage", ["truncate", "settings", "weights"])
+def test_a_damaged_save(run: Run, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "r"
+    assert run("--epochs", 1, "--save", folder)[0] == 0
+    if damage == "truncate":
+        (folder / "weights.safetensors").write_bytes((folder / "weights.safetensors").read_bytes()[:-5])
+    elif damage == "settings":
+        (folder / "run.json").write_text("{")
+    else:
+        (folder / "weights.safetensors").unlink()
+    status, _, err = run("--resume", folder)
+    assert status == 1 and "Traceback" not in err and str(folder) in err

@@ -1,0 +1,242 @@
+"""Compilation and the cache of object code: hits, damage, unusable directories, worker processes, refusals."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from einsmith.codegen import llvm_jit, native, objects, worker
+from einsmith.codegen.llvm import emit_module
+from einsmith.errors import CompileError
+from einsmith.loops.nest import Builder, Function
+from tests.codegen.test_llvm_ops import TARGET
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty cache directory, nothing loaded, nothing warned about."""
+    where = tmp_path / "cache"
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(where))
+    monkeypatch.setattr(native, "_loaded", {})
+    monkeypatch.setattr(objects, "_warned", set())
+    return where
+
+
+def constant(value: int, name: str = "k") -> Function:
+    """Stores a number: shows which code runs."""
+    b = Builder(name, 1)
+    b.store(b.const(value), b.buffers[0], b.const(0))
+    return b.finish()
+
+
+def call(address: int) -> int:
+    out = np.zeros(1, np.int64)
+    pointers = (ctypes.c_void_p * 1)(out.ctypes.data)
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    signature(address)(ctypes.addressof(pointers), None, 0)
+    return int(out[0])
+
+
+class Maker:
+    """Counts how often it is asked."""
+
+    def __init__(self, value: int, metadata: dict | None = None):
+        self.value, self.metadata, self.calls = value, metadata or {}, 0
+
+    def __call__(self):
+        self.calls += 1
+        return [constant(self.value)], self.metadata
+
+
+def compiled(make: Maker, key: bytes = b"key"):
+    native._loaded.clear()
+    return native.compile_cached(key, make, TARGET)
+
+
+def entries(cache: Path) -> list[Path]:
+    return sorted((cache / "objects").iterdir())
+
+
+def test_functions_share_code_and_names_do_not_clash():
+    first = native.compile_functions([constant(1, "a"), constant(2, "b")], TARGET)
+    again = native.compile_functions([constant(1, "a")], TARGET)
+    other = native.compile_functions([constant(3, "a")], TARGET)
+    assert list(first) == ["a", "b"] and again["a"] == first["a"]
+    assert [call(first["a"]), call(first["b"]), call(other["a"])] == [1, 2, 3]
+
+
+def test_a_warm_cache_needs_no_maker(cache):
+    make = Maker(7, {"tasks": 3, "names": ["x"], "scratch": 1 << 20})
+    cold = compiled(make)
+    assert stat.S_IMODE((cache / "objects").stat().st_mode) == 0o700
+    assert len(entries(cache)) == 1 and objects.usage()[0] == 1
+    warm = compiled(make)
+    assert make.calls == 1 and call(warm.addresses["k"]) == 7
+    assert warm.metadata == cold.metadata == {"tasks": 3, "names": ["x"], "scratch": 1 << 20}
+    compiled(Maker(8), b"other")
+    assert objects.clear()[0] == 2 and objects.usage() == (0, 0)
+    compiled(make)
+    assert make.calls == 2
+
+
+def test_the_key_depends_on_everything(monkeypatch):
+    names = {native.digest(b"a", b"x", TARGET), native.digest(b"b", b"x", TARGET), native.digest(b"a", b"y", TARGET)}
+    for field in ("cpu", "features", "triple"):
+        changed = SimpleNamespace(**{**vars(TARGET), field: "else"})
+        names.add(native.digest(b"a", b"x", changed))
+    monkeypatch.setattr(llvm_jit, "VERSION", "other")
+    names.add(native.digest(b"a", b"x", TARGET))
+    monkeypatch.setattr(objects, "source_hash", lambda: b"changed")
+    names.add(native.digest(b"a", b"x", TARGET))
+    assert len(names) == 8
+
+
+def test_every_damage_is_a_miss_and_is_repaired(cache, rng):
+    make = Maker(5, {"tasks": 1})
+    compiled(make)
+    (path,) = entries(cache)
+    good = path.read_bytes()
+    bad = [b"", good[:10], good[:-1], good + b"x", b"X" + good[1:], os.urandom(500), objects.FORMAT]
+    for at in rng.integers(0, len(good), 20):
+        bad.append(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+    for n, data in enumerate(bad):
+        path.write_bytes(data)
+        assert call(compiled(make).addresses["k"]) == 5
+        assert make.calls == n + 2
+        assert path.read_bytes() == good
+    path.unlink()
+    path.mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        assert call(compiled(make).addresses["k"]) == 5
+
+
+def test_an_entry_under_another_name_is_a_miss(cache):
+    one, two = Maker(1), Maker(2)
+    compiled(one, b"one")
+    (first,) = entries(cache)
+    compiled(two, b"two")
+    second = next(p for p in entries(cache) if p != first)
+    second.write_bytes(first.read_bytes())
+    assert call(compiled(two, b"two").addresses["k"]) == 2 and two.calls == 2
+
+
+def test_unusable_directories_are_said_once_and_worked_without(cache, monkeypatch):
+    cache.mkdir()
+    (cache / "objects").write_text("a file stands here")
+    with pytest.warns(RuntimeWarning, match="is not kept on disk") as found:
+        assert call(compiled(Maker(3)).addresses["k"]) == 3
+        assert call(compiled(Maker(4)).addresses["k"]) == 4
+    assert len(found) == 1
+    (cache / "objects").unlink()
+    (cache / "objects").mkdir(mode=0o777)
+    (cache / "objects").chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="can be written by others"):
+        assert call(compiled(Maker(6)).addresses["k"]) == 6
+    assert not entries(cache)
+    if hasattr(os, "getuid"):
+        (cache / "objects").chmod(0o700)
+        monkeypatch.setattr(os, "getuid", lambda: (cache / "objects").stat().st_uid + 1)
+        with pytest.warns(RuntimeWarning, match="belongs to another user"):
+            compiled(Maker(6))
+
+
+def test_a_full_disk_is_worked_without(cache, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(objects.tempfile, "mkstemp", full)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        assert call(compiled(Maker(9)).addresses["k"]) == 9
+    assert not entries(cache)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_many_kernels_with_and_without_worker_processes(parallel, monkeypatch):
+    monkeypatch.setattr(worker, "PARALLEL_FROM", 4 if parallel else 10**6)
+    monkeypatch.setattr(worker, "_workers", (lambda n: 2) if parallel else (lambda n: 0))
+    makers = [Maker(n, {"n": n}) for n in range(20)]
+    items = [(b"%d" % n, m) for n, m in enumerate(makers)]
+    out = native.compile_many([*items, items[3]], TARGET)
+    assert [call(c.addresses["k"]) for c in out] == [*range(20), 3]
+    assert [c.metadata["n"] for c in out] == [*range(20), 3]
+    assert [m.calls for m in makers] == [1] * 20
+    native._loaded.clear()
+    native.compile_many(items, TARGET)
+    assert [m.calls for m in makers] == [1] * 20
+
+
+def test_workers_and_this_process_make_the_same_code(monkeypatch):
+    f = constant(12345)
+    here = llvm_jit.emit_object(emit_module([f], TARGET), TARGET)
+    crew = worker._Crew(1, TARGET)
+    try:
+        crew.waiting.put(worker._Job("key", emit_module([f], TARGET), ("k",), {}))
+        job, data = crew.ready.get(timeout=30)
+    finally:
+        crew.close()
+    assert job.key == "key" and data == here
+
+
+def test_a_worker_that_dies_leaves_its_job_to_us(monkeypatch):
+    real = subprocess.Popen
+    monkeypatch.setattr(worker.subprocess, "Popen", lambda args, **kw: real([sys.executable, "-c", "pass"], **kw))
+    monkeypatch.setattr(worker, "_workers", lambda n: 1)
+    out = native.compile_many([(b"%d" % n, Maker(n)) for n in range(9)], TARGET)
+    assert [call(c.addresses["k"]) for c in out] == list(range(9))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_kernel_that_cannot_be_made_raises_and_nothing_hangs(workers, monkeypatch):
+    monkeypatch.setattr(worker, "_workers", lambda n: workers)
+
+    def broken():
+        raise CompileError("no pattern takes it")
+
+    with pytest.raises(CompileError, match="no pattern"):
+        native.compile_many([(b"1", Maker(1)), (b"2", broken), (b"3", Maker(3))], TARGET)
+    assert call(compiled(Maker(1), b"1").addresses["k"]) == 1
+
+
+def test_wrong_text_is_a_compile_error():
+    with pytest.raises(CompileError, match="LLVM rejects"):
+        native.compile_text("define void @k( {", ["k"], TARGET)
+
+
+def test_unknown_cpu_names_are_refused_before_llvm_sees_them():
+    for cpu in ("z80", "", "skylake-avx9000"):
+        with pytest.raises(CompileError, match="CPU name"):
+            llvm_jit.emit_object("", SimpleNamespace(cpu=cpu, features="", triple=TARGET.triple))
+
+
+@pytest.mark.parametrize("triple,cpu", [("aarch64-unknown-linux-gnu", "neoverse-n1"),
+                                        ("x86_64-unknown-linux-gnu", "x86-64"),
+                                        ("x86_64-unknown-linux-gnu", "x86-64-v3")])
+def test_other_machines(triple, cpu):
+    """Every kind of instruction has a form on machines without masks, gathers or fused products."""
+    b = Builder("k", 2)
+    mask = b.op("lt", b.iota(16), b.splat(b.task, 16))
+    x = b.load(b.buffers[0], b.const(0), "f32", 16, mask=mask)
+    for fn in ("exp", "log", "tanh", "sigmoid", "erf", "floor"):
+        x = b.op("max", b.op(fn, x), b.op("fma", x, x, x))
+    y = b.gather(b.buffers[0], b.cast(x, "i32"), "f32", mask)
+    b.store(b.op("mod", x, y), b.buffers[1], b.const(0), mask=mask)
+    target = SimpleNamespace(cpu=cpu, features="", triple=triple, vector_bytes=16)
+    assert len(llvm_jit.emit_object(emit_module([b.finish()], target), target)) > 1000
+
+
+def test_llvmlite_stays_in_its_files():
+    for path in (ROOT / "einsmith").rglob("*.py"):
+        if "llvmlite" in path.read_text() and "import llvmlite" in path.read_text():
+            assert path.parent.name == "codegen" and path.name.startswith("llvm")

@@ -1,0 +1,51 @@
+"""What all tests share: a cache of their own, fixed seeds, and peers that are skipped with a reason where missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Compiled code of the tests neither uses nor fills the user's cache. Set before einsmith reads its knobs.
+_CACHE = tempfile.TemporaryDirectory(prefix="einsmith-tests-", ignore_cleanup_errors=True)
+os.environ.setdefault("EINSMITH_CACHE_DIR", _CACHE.name)
+
+# Compilation time varies, and shared machines stall: no deadlines. The examples are the same at every run.
+settings.register_profile(
+    "einsmith",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("einsmith")
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random numbers that depend on the test's name alone, so that a failure can be repeated."""
+    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+def _peer(name: str):
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed; `make setup` installs PyTorch, `make bench` all peers")
+    return pytest.importorskip(name)
+
+
+@pytest.fixture(scope="session")
+def torch():
+    """PyTorch, to compare with."""
+    module = _peer("torch")
+    module.set_num_threads(min(2, os.cpu_count() or 1))
+    return module
+
+
+@pytest.fixture(scope="session")
+def jax():
+    """JAX, to compare with."""
+    return _peer("jax")

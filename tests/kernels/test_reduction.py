@@ -1,0 +1,210 @@
+"""The reduction pattern against the evaluator: every combiner, row, column, window, whole, split, with epilogues."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from einsmith import dtypes as dt
+from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.expr.nodes import Axis, Piece, Reduce, Template, apply, cast, template
+from einsmith.kernels.reduction import Reduction, ReductionConfig
+from einsmith.loops.nest import show
+from tests.kernels.kernel_check import (
+    NARROW,
+    WIDE,
+    add,
+    axes,
+    both,
+    check,
+    kernel_of,
+    le,
+    lt,
+    mul,
+    num,
+    plain,
+    read,
+    sub,
+)
+
+PATTERN = Reduction()
+SIZES = [1, 3, 4, 15, 16, 17, 37, 71]
+
+
+def over(combiner, extents, *bodies):
+    return Reduce(combiner, tuple(extents), bodies)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "prod", "max", "min", "argmax", "argmin"])
+@pytest.mark.parametrize("n", SIZES)
+def test_rows_and_columns(rng, combiner, n):
+    i, r = axes(2)
+    check(PATTERN, plain((5,), [(dt.f32, (5, n))], over(combiner, (n,), read(0, i, r))), rng)
+    check(PATTERN, plain((n,), [(dt.f32, (5, n))], over(combiner, (5,), read(0, r, i))), rng)
+
+
+@pytest.mark.parametrize("combiner", ["max", "min", "argmax", "argmin"])
+@pytest.mark.parametrize("dtype", [dt.i32, dt.f32])
+def test_ties_and_nans(rng, combiner, dtype):
+    """The first of equal elements is named; NaN wins, the first of several."""
+    i, r = axes(2)
+    n = 37
+    x = rng.integers(0, 3, (9, n)).astype(dtype.numpy)
+    x[0] = -7
+    if dtype.is_float:
+        x[1, [5, 30]] = np.nan
+        x[2, :] = np.nan
+        x[3, n - 1] = np.nan
+        x[4, :] = -np.inf
+        x[5, :] = np.inf
+        x[6, 3:] = -np.inf
+    check(PATTERN, plain((9,), [(dtype, (9, n))], over(combiner, (n,), read(0, i, r, dtype=dtype))), rng, inputs=[x])
+    y = np.ascontiguousarray(x.T)
+    check(PATTERN, plain((9,), [(dtype, (n, 9))], over(combiner, (n,), read(0, r, i, dtype=dtype))), rng, inputs=[y])
+
+
+def test_argmax_over_two_axes_is_row_major(rng):
+    i, r, s = axes(3)
+    for shape in [(3, 4, 5), (3, 1, 17), (2, 16, 2)]:
+        x = rng.integers(0, 4, shape).astype(np.float32)
+        kernel = plain(shape[:1], [(dt.f32, shape)], over("argmax", shape[1:], read(0, i, r, s)))
+        check(PATTERN, kernel, rng, inputs=[x])
+        swapped = plain(shape[:1], [(dt.f32, shape)], over("argmax", shape[:0:-1], read(0, i, s, r)))
+        check(PATTERN, swapped, rng, inputs=[x])
+
+
+@pytest.mark.parametrize("h, w", [(4, 6), (28, 28), (2, 34), (6, 10)])
+@pytest.mark.parametrize("combiner", ["max", "argmax", "sum"])
+def test_pooling(rng, h, w, combiner):
+    b, y, x, r, s = axes(5)
+    body = read(0, b, add(mul(2, y), r), add(mul(2, x), s))
+    batch = 3 if h * w < 100 else 1
+    shape = (batch, h // 2, w // 2)
+    kernel = plain(shape, [(dt.f32, (batch, h, w))], over(combiner, (2, 2), body))
+    check(PATTERN, kernel, rng)
+    config = ReductionConfig("column", 16, 1, 1, 1)
+    assert "gather" not in show(PATTERN.lower(kernel, config, WIDE).launches[0].function)
+
+
+@pytest.mark.parametrize("shape", [(7, 3, 5), (33, 2, 11), (70, 1, 17), (2, 6, 80)])
+def test_whole_and_few_outputs(rng, shape):
+    """sum over b and p of x[b,c,p] for each c, and over everything: split into parts too."""
+    c, b, p = axes(3)
+    few = plain(shape[1:2], [(dt.f32, shape)], over("sum", (shape[0], shape[2]), read(0, b, c, p)))
+    assert any(x.splits > 1 for x in PATTERN.configs(few, WIDE)) == (shape[0] * shape[2] >= 64)
+    check(PATTERN, few, rng)
+    i, j, k = axes(3)
+    for combiner in ("sum", "max", "prod"):
+        check(PATTERN, plain((), [(dt.f32, shape)], over(combiner, shape, read(0, i, j, k))), rng)
+
+
+def test_split_columns_and_tuples(rng):
+    """Two bodies in one sweep, outputs along the lanes, the long axis cut into parts."""
+    i, r = axes(2)
+    for n, k in [(3, 150), (17, 67), (1, 300)]:
+        bodies = (read(0, r, i), apply("mul", read(0, r, i), read(0, r, i)))
+        kernel = plain((n,), [(dt.f32, (k, n))], over("sum", (k,), *bodies))
+        assert any(c.splits > 1 for c in PATTERN.configs(kernel, NARROW))
+        check(PATTERN, kernel, rng)
+
+
+def test_mixed_types_in_one_sweep(rng):
+    i, r = axes(2)
+    bodies = (read(0, i, r), cast(read(0, i, r), dt.f64))
+    check(PATTERN, plain((3,), [(dt.f32, (3, 70))], over("sum", (70,), *bodies)), rng)
+    count = cast(apply("lt", read(0, i, r), num(0.0)), dt.i64)
+    check(PATTERN, plain((3,), [(dt.f32, (3, 70))], over("sum", (70,), count)), rng)
+    check(PATTERN, plain((), [(dt.f32, (70,))], over("sum", (70,), cast(lt(read(0, Axis(0)), num(0.0)), dt.i32))), rng)
+
+
+@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (3, 17, 5), (4, 15, 33), (5, 1, 70), (1, 37, 2)])
+def test_products(rng, m, n, k):
+    i, j, r = axes(3)
+    params = [(dt.f32, (m, k)), (dt.f32, (k, n))]
+    check(PATTERN, plain((m, n), params, over("sum", (k,), apply("mul", read(0, i, r), read(1, r, j)))), rng)
+    turned = over("sum", (k,), apply("mul", read(0, r, i), read(1, j, r)))
+    check(PATTERN, plain((m, n), [(dt.f32, (k, m)), (dt.f32, (n, k))], turned), rng)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_padded_convolution(rng, stride):
+    """Guarded reads under a reduction: nothing outside x is touched."""
+    b, o, y, x, c, r, s = axes(7)
+    h = 5
+    iy, ix = sub(add(mul(stride, y), r), 1), sub(add(mul(stride, x), s), 1)
+    inside = both(le(0, iy), lt(iy, h), le(0, ix), lt(ix, h))
+    value = apply("where", inside, read(0, b, c, iy, ix), num(0.0))
+    body = over("sum", (2, 3, 3), apply("mul", value, read(1, o, c, r, s)))
+    out = (h - 1) // stride + 1
+    kernel = plain((2, 3, out, out), [(dt.f32, (2, 2, h, h)), (dt.f32, (3, 2, 3, 3))], body)
+    check(PATTERN, kernel, rng, configs=[ReductionConfig(m, 4, u, t, 1) for m in ("row", "column")
+                                         for u, t in ((1, 1), (2, 3))])
+
+
+def test_epilogue(rng):
+    """log of a row's sum of exponentials, minus the row's picked logit, both the loss and the sum being stored."""
+    for n in (1, 10, 37):
+        i, r = axes(2)
+        shape = (11,)
+        root = template(shape, [(dt.f32, (11, n))], over("sum", (n,), apply("exp", read(0, i, r))))
+        log = template(shape, [(dt.f32, shape), (dt.f32, (11, n)), (dt.i32, shape)],
+                       apply("sub", apply("log", read(0, i)), read(1, i, read(2, i, dtype=dt.i32))))
+        stages = (
+            Stage(root, (("buffer", 0),), (2,)),
+            Stage(log, (("stage", 0, 0), ("buffer", 0), ("buffer", 1)), (3,)),
+        )
+        buffers = (Buffer(dt.f32, (11, n)), Buffer(dt.i32, shape), Buffer(dt.f32, shape), Buffer(dt.f32, shape))
+        labels = rng.integers(0, n, 11).astype(np.int32)
+        check(PATTERN, Kernel(stages, buffers), rng, inputs=[None, labels])
+
+
+def test_epilogue_after_a_split(rng):
+    """A mean with a square root behind it: the second launch runs the epilogue, with a buffer read at each output."""
+    c, b = axes(2)
+    n = 200
+    root = template((3,), [(dt.f32, (n, 3))], over("sum", (n,), apply("mul", read(0, b, c), read(0, b, c))))
+    after = template((3,), [(dt.f32, (3,)), (dt.f32, (3,))],
+                     apply("mul", apply("sqrt", apply("mul", read(0, c), num(1 / n))), read(1, c)))
+    stages = (Stage(root, (("buffer", 0),), (None,)), Stage(after, (("stage", 0, 0), ("buffer", 1)), (2,)))
+    buffers = (Buffer(dt.f32, (n, 3)), Buffer(dt.f32, (3,)), Buffer(dt.f32, (3,)))
+    kernel = Kernel(stages, buffers)
+    assert any(x.splits > 1 for x in PATTERN.configs(kernel, WIDE))
+    check(PATTERN, kernel, rng)
+
+
+def test_pieces_with_and_without_a_reduction(rng):
+    """Stride phases of different extents, one of which nothing reaches."""
+    i, j, r = axes(3)
+    for n in (1, 9, 21):
+        parts = (
+            Piece((0, 0), (3, 1), (4, n), over("sum", (6,), read(0, i, r, j))),
+            Piece((1, 0), (3, 1), (4, n), over("sum", (1,), read(0, i, 5, j))),
+            Piece((2, 0), (3, 1), (4, n), over("sum", (2, 3), apply("neg", read(0, i, add(r, mul(2, Axis(3))), j)))),
+        )
+        check(PATTERN, kernel_of(Template((12, n), ((dt.f32, (4, 6, n)),), parts)), rng)
+        mixed = (Piece((0,), (2,), (n,), over("sum", (7,), read(0, i, j))), Piece((1,), (2,), (n,), num(0.0)))
+        check(PATTERN, kernel_of(Template((2 * n,), ((dt.f32, (n, 7)),), mixed)), rng)
+
+
+def test_empty_boxes(rng):
+    i, r = axes(2)
+    for combiner in ("sum", "prod"):
+        kernel = plain((5,), [(dt.f32, (5, 0))], over(combiner, (0,), read(0, i, r)))
+        check(PATTERN, kernel, rng)
+    none = plain((0,), [(dt.f32, (0, 4))], over("sum", (4,), read(0, i, r)))
+    assert PATTERN.lower(none, PATTERN.configs(none, WIDE)[0], WIDE).launches == []
+
+
+def test_tasks_do_not_change_a_bit(rng):
+    """Parts of the outputs are computed alike whatever the number of tasks."""
+    from tests.nest_interp import run
+
+    i, r = axes(2)
+    kernel = plain((13,), [(dt.f32, (13, 150))], over("sum", (150,), read(0, i, r)))
+    x = rng.standard_normal((13, 150)).astype(np.float32)
+    seen = []
+    for tasks in (1, 2, 5):
+        out = np.zeros(13, np.float32)
+        run(PATTERN.lower(kernel, ReductionConfig("row", 16, 2, tasks, 1), WIDE), kernel, [x, out])
+        seen.append(out.tobytes())
+    assert len(set(seen)) == 1

@@ -1,0 +1,290 @@
+"""Modules, parameters, state dictionaries: names, shapes, distributions and errors as in torch.nn."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from einsmith import functional as F
+from einsmith import models, nn
+from einsmith.dtypes import f32, f64
+from einsmith.errors import DtypeError, ShapeError, TraceError
+from einsmith.lang.trace import Trace, tracing
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(3, 4)
+        self.b = nn.Sequential(nn.ReLU(), nn.Linear(4, 2, bias=False))
+        self.register_buffer("count", np.zeros(2, np.float32))
+        self.register_buffer("scratch", np.zeros(1), persistent=False)
+
+    def forward(self, x):
+        y = self.b(self.a(x))
+        self.count = self.count + y.sum(axis=0)
+        return y
+
+
+def torch_lenet(torch):
+    class LeNet(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.conv2 = torch.nn.Conv2d(1, 6, 5, padding=2), torch.nn.Conv2d(6, 16, 5)
+            self.fc1, self.fc2, self.fc3 = torch.nn.Linear(400, 120), torch.nn.Linear(120, 84), torch.nn.Linear(84, 10)
+
+        def forward(self, x):
+            f = torch.nn.functional
+            x = f.max_pool2d(f.relu(self.conv1(x)), 2)
+            x = f.max_pool2d(f.relu(self.conv2(x)), 2).flatten(1)
+            return self.fc3(f.relu(self.fc2(f.relu(self.fc1(x)))))
+
+    return LeNet()
+
+
+def torch_mlp(torch):
+    class MLP(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.fc2, self.fc3 = (
+                torch.nn.Linear(784, 512),
+                torch.nn.Linear(512, 256),
+                torch.nn.Linear(256, 10),
+            )
+
+        def forward(self, x):
+            f = torch.nn.functional
+            return self.fc3(f.relu(self.fc2(f.relu(self.fc1(x.flatten(1))))))
+
+    return MLP()
+
+
+@pytest.mark.parametrize("name, make", [("lenet5", torch_lenet), ("mlp3", torch_mlp)])
+def test_models_equal_torch(run, torch, rng, name, make) -> None:
+    ours, theirs = models.get(name), make(torch)
+    assert [(n, p.shape) for n, p in ours.named_parameters()] == [
+        (n, tuple(p.shape)) for n, p in theirs.named_parameters()
+    ]
+    ours.load_state_dict(theirs.state_dict())
+    ours.double()
+    x = rng.normal(size=(3, 1, 28, 28))
+    wanted = theirs.double()(torch.tensor(x)).detach().numpy()
+    np.testing.assert_allclose(run(ours, x), wanted, rtol=1e-10, atol=1e-12)
+    if name == "mlp3":
+        np.testing.assert_allclose(run(ours, x.reshape(3, 784)), wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_weights_go_to_torch_by_name(torch) -> None:
+    ours, theirs = models.lenet5(), torch_lenet(torch)
+    theirs.load_state_dict({n: torch.tensor(v) for n, v in ours.state_dict().items()})
+    np.testing.assert_array_equal(theirs.conv2.weight.detach().numpy(), ours.conv2.weight.data)
+
+
+def test_unknown_models_are_named() -> None:
+    with pytest.raises(KeyError, match="lenet5"):
+        models.get("lenet")
+    assert models.get("mlp3", classes=3).spec == {"name": "mlp3", "arguments": {"classes": 3}}
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_the_seed_decides_the_weights(seed) -> None:
+    states = []
+    for s in (seed, seed, seed + 1):
+        nn.manual_seed(s)
+        states.append(models.lenet5().state_dict())
+    assert all(np.array_equal(states[0][n], states[1][n]) for n in states[0])
+    assert not np.array_equal(states[0]["fc1.weight"], states[2]["fc1.weight"])
+
+
+@pytest.mark.parametrize(
+    "ours, name", [(lambda: nn.Linear(200, 300), "Linear"), (lambda: nn.Conv2d(8, 64, 5, groups=2), "Conv2d")]
+)
+def test_initial_distributions(torch, ours, name) -> None:
+    layer = ours()
+    theirs = torch.nn.Linear(200, 300) if name == "Linear" else torch.nn.Conv2d(8, 64, 5, groups=2)
+    for a, b in ((layer.weight.data, theirs.weight), (layer.bias.data, theirs.bias)):
+        b = b.detach().numpy()
+        assert abs(a.mean()) < 4 * b.std() / np.sqrt(a.size)
+        assert abs(a.std() / b.std() - 1) < 6 / np.sqrt(a.size)
+        assert np.abs(a).max() <= 1 / np.sqrt(layer.weight.data[0].size)
+
+
+def test_registration_and_traversal() -> None:
+    m = Small()
+    assert [n for n, _ in m.named_parameters()] == ["a.weight", "a.bias", "b.1.weight"]
+    assert [n for n, _ in m.named_buffers()] == ["count", "scratch"]
+    assert list(m.state_dict()) == ["count", "a.weight", "a.bias", "b.1.weight"]
+    assert [n for n, _ in m.named_modules()] == ["", "a", "b", "b.0", "b.1"]
+    assert m.b[1].bias is None and m.b[-1] is m.b[1] and len(m.b) == 2
+    assert m.train().b[0].training and not m.eval().b[0].training
+    m.requires_grad_(False)
+    assert not any(p.requires_grad for p in m.parameters())
+    m.a = None
+    assert [n for n, _ in m.named_parameters()] == ["b.1.weight"]
+    with pytest.raises(TypeError, match="takes a Module"):
+        m.a = 3
+    with pytest.raises(AttributeError, match="absent"):
+        m.absent  # noqa: B018
+
+
+def test_shared_parameters_count_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self):
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.b.weight = self.a.weight
+
+    m = Tied()
+    assert len(list(m.parameters())) == 3
+    assert list(m.state_dict()) == ["a.weight", "a.bias", "b.weight", "b.bias"]
+
+
+def test_containers() -> None:
+    m = nn.ModuleList([nn.ReLU()])
+    m.append(nn.Tanh()).extend([nn.Sigmoid()])
+    m.insert(1, nn.GELU())
+    assert [type(x).__name__ for x in m] == ["ReLU", "GELU", "Tanh", "Sigmoid"]
+    assert [type(x).__name__ for x in m[1:3]] == ["GELU", "Tanh"]
+    d = nn.ModuleDict({"x": nn.Linear(2, 3)})
+    d["y"] = nn.Identity()
+    assert list(d) == ["x", "y"] and "x" in d and list(d.state_dict()) == ["x.weight", "x.bias"]
+    with pytest.raises(TypeError, match="takes modules"):
+        nn.Sequential(abs)
+
+
+def test_repr_is_a_tree(torch) -> None:
+    ours = nn.Sequential(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 6, 5, padding=2),
+        torch.nn.ReLU(),
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)),
+    )
+    assert repr(ours) == repr(theirs)
+
+
+def test_memory_is_aligned_and_stays() -> None:
+    m = Small()
+    addresses = {n: p.data.ctypes.data for n, p in m.named_parameters()}
+    assert all(a % 64 == 0 for a in addresses.values())
+    state = {n: np.asfortranarray(v + 1) for n, v in m.state_dict().items()}
+    m.load_state_dict(state)
+    m.a.weight.data = np.zeros((4, 3))
+    assert {n: p.data.ctypes.data for n, p in m.named_parameters()} == addresses
+    assert all(p.data.flags.c_contiguous for p in m.parameters())
+    other = copy.deepcopy(m)
+    other.a.weight.data[...] = 5
+    assert m.a.weight.data.max() == 0 and other.a.weight.data.ctypes.data % 64 == 0
+
+
+def test_state_is_a_copy() -> None:
+    m = Small()
+    state = m.state_dict()
+    state["a.bias"][...] = 99
+    assert m.a.bias.data.max() < 99
+
+
+def test_loading_checks_before_it_changes() -> None:
+    m = Small()
+    before = m.state_dict()
+    good = {n: v + 1 for n, v in before.items()}
+    with pytest.raises(KeyError, match=r"missing: a\.bias.*unexpected: c"):
+        m.load_state_dict({**{n: v for n, v in good.items() if n != "a.bias"}, "c": np.zeros(1)})
+    with pytest.raises(ShapeError, match=r"b\.1\.weight.*\(2, 4\).*\(4, 2\)"):
+        m.load_state_dict({**good, "b.1.weight": np.zeros((4, 2))})
+    with pytest.raises(DtypeError, match="a.bias"):
+        m.load_state_dict({**good, "a.bias": np.zeros(4, complex)})
+    assert all(np.array_equal(v, before[n]) for n, v in m.state_dict().items())
+    result = m.load_state_dict({"a.bias": good["a.bias"], "c": np.zeros(1)}, strict=False)
+    assert result.missing_keys == ["count", "a.weight", "b.1.weight"] and result.unexpected_keys == ["c"]
+    assert np.array_equal(m.a.bias.data, good["a.bias"])
+
+
+def test_types_change_together() -> None:
+    m = Small()
+    assert {p.dtype for p in m.double().parameters()} == {f64}
+    assert m.count.dtype is f64
+    assert {p.dtype for p in m.float().parameters()} == {f32}
+    with pytest.raises(DtypeError, match="i32"):
+        m.to("int32")
+    assert nn.Conv2d(1, 2, 3, dtype="float64").weight.dtype is f64
+
+
+def test_buffers_are_updated_by_a_trace(run) -> None:
+    m = Small()
+    trace = Trace()
+    with tracing(trace):
+        m(F.arange(6.0).reshape(2, 3))
+        after = m.count.__einsmith_value__().tensor
+    assert [(o, t) for o, t in trace.updates.values()] == [(m._buffers["count"], after)]
+    m.count = np.array([3, 4])
+    np.testing.assert_array_equal(m.count.data, [3, 4])
+    with pytest.raises(ShapeError, match="shape"):
+        m.count = np.zeros(3)
+
+
+def test_parameters_act_as_tensors_in_a_trace(run, rng) -> None:
+    p = nn.Parameter(rng.normal(size=(3, 4)))
+    x = rng.normal(size=(2, 3))
+    values = p.numpy()
+    np.testing.assert_allclose(
+        run(lambda x: x @ p + 2 * p[0] - p.sum() / p.T.shape[0] + abs(-p).max(), x),
+        x @ values + 2 * values[0] - values.sum() / 4 + np.abs(values).max(),
+    )
+    np.testing.assert_allclose(run(lambda x: x * (p.T[:, 0] > 0)[:3].astype("float64"), x), x * (values[0, :3] > 0))
+    with pytest.raises(TraceError, match=r"\.data"):
+        p + 1
+    with pytest.raises(TraceError, match="NumPy"):
+        run(lambda x: x + np.asarray(p).sum(), x)
+    assert np.asarray(p) is not p.data and np.array_equal(np.asarray(p), values)
+
+
+def test_a_parameter_is_captured_once() -> None:
+    p = nn.Parameter(np.zeros(3))
+    with tracing(Trace()) as trace:
+        _ = p + p * p
+    assert len(trace.captured) == 1
+
+
+def test_functional_call(run, rng) -> None:
+    m = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x = rng.normal(size=(5, 3))
+    new = rng.normal(size=(2, 4))
+    found = run(lambda w, x: nn.functional_call(m, {"2.weight": w}, x), new, x)
+    hidden = np.tanh(x @ m[0].weight.data.T + m[0].bias.data)
+    np.testing.assert_allclose(found, hidden @ new.T + m[2].bias.data)
+    with pytest.raises(KeyError, match="9.weight"):
+        run(lambda w, x: nn.functional_call(m, {"9.weight": w}, x), new, x)
+    with pytest.raises(ShapeError, match="2.weight"):
+        run(lambda w, x: nn.functional_call(m, {"2.weight": w}, x), new.T, x)
+
+
+@pytest.mark.parametrize(
+    "make, shape",
+    [
+        (lambda n: n.Tanh(), (3, 5)),
+        (lambda n: n.Sigmoid(), (3, 5)),
+        (lambda n: n.GELU(), (3, 5)),
+        (lambda n: n.ReLU(inplace=True), (3, 5)),
+        (lambda n: n.Softmax(1), (3, 5)),
+        (lambda n: n.LogSoftmax(dim=-1), (3, 5)),
+        (lambda n: n.MaxPool2d(3, 2, 1), (2, 3, 7, 8)),
+        (lambda n: n.AvgPool2d(3, 2, 1, count_include_pad=False), (2, 3, 7, 8)),
+        (lambda n: n.Flatten(), (2, 3, 7)),
+        (lambda n: n.Unflatten(1, (2, 3)), (4, 6, 5)),
+        (lambda n: n.Identity(), (4,)),
+    ],
+)
+def test_layers_without_parameters(run, torch, rng, make, shape) -> None:
+    x = rng.normal(size=shape)
+    np.testing.assert_allclose(run(make(nn), x), make(torch.nn)(torch.tensor(x)).numpy(), rtol=1e-11)
+
+
+def test_losses(run, torch, rng) -> None:
+    x, y, w = rng.normal(size=(6, 5)), rng.integers(0, 5, 6), rng.uniform(1, 2, 5)
+    tx, ty, tw = map(torch.tensor, (x, y, w))
+    ours = nn.CrossEntropyLoss(w, label_smoothing=0.1)
+    np.testing.assert_allclose(run(ours, x, y), torch.nn.CrossEntropyLoss(tw, label_smoothing=0.1)(tx, ty))
+    np.testing.assert_allclose(run(nn.NLLLoss(reduction="sum"), x, y), torch.nn.NLLLoss(reduction="sum")(tx, ty))
+    np.testing.assert_allclose(run(nn.MSELoss(), x, x[::-1].copy()), torch.nn.MSELoss()(tx, tx.flip(0)))
+    assert list(ours.state_dict()) == ["weight"]

@@ -1,0 +1,314 @@
+"""Programs and the pool: order, checks, threads, denormals, fork, exit."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from einsmith import knobs
+from einsmith.codegen import entry, llvm_jit
+from einsmith.codegen.native import compile_functions
+from einsmith.errors import KnobError
+from einsmith.loops.nest import Builder, Function
+from einsmith.runtime import buffers, pool
+from einsmith.runtime.program import CheckFinite, CheckZero, Program, RunLaunch
+
+CPU, FEATURES, TRIPLE = llvm_jit.host()
+TARGET = SimpleNamespace(cpu=CPU, features=FEATURES, triple=TRIPLE, vector_bytes=32)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def address_of(f: Function) -> int:
+    return compile_functions([f], TARGET)[f.name]
+
+
+def increment() -> int:
+    """buffer[16 * task] += 1"""
+    b = Builder("increment", 1)
+    at = b.mul(b.task, b.const(16))
+    b.store(b.add(b.load(b.buffers[0], at, "i64"), b.const(1)), b.buffers[0], at)
+    return address_of(b.finish())
+
+
+def affine(scale: int) -> int:
+    """buffer[task] = buffer[task] * scale + 1: the order of launches shows in the result."""
+    b = Builder(f"affine{scale}", 1)
+    x = b.load(b.buffers[0], b.task, "i64")
+    b.store(b.add(b.mul(x, b.const(scale)), b.const(1)), b.buffers[0], b.task)
+    return address_of(b.finish())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_every_task_runs_once_and_launches_run_in_order(threads, rng):
+    for tasks in (0, 1, 2, 3, 7, 64, 1001):
+        data = rng.integers(0, 5, max(tasks, 1))
+        scales = [int(s) for s in rng.integers(1, 4, 12)]
+        program = Program([RunLaunch(affine(s), tasks, [data.ctypes.data]) for s in scales], threads)
+        want = data.copy()
+        for s in scales:
+            want[:tasks] = want[:tasks] * s + 1
+        assert program.run() == 0
+        np.testing.assert_array_equal(data, want)
+
+
+def test_uneven_tasks_are_shared_out():
+    """One thread's share is all the work: the others take from it, and every task still runs once."""
+    b = Builder("uneven", 1)
+    with b.if_(b.op("lt", b.task, b.const(50))):
+        with b.loop(0, 20000, init=[b.const(0)]) as row:
+            row.next = [b.add(b.mul(row.carried[0], b.const(3)), row.var)]
+        at = b.mul(b.task, b.const(8))
+        b.store(b.add(b.load(b.buffers[0], at, "i64"), b.op("max", row.results[0], b.const(-1))), b.buffers[0], at)
+    data = np.zeros(800, np.int64)
+    program = Program([RunLaunch(address_of(b.finish()), 100, [data.ctypes.data])], 4)
+    program.run()
+    first = data.copy()
+    for k in range(2, 20):
+        program.run()
+        np.testing.assert_array_equal(data, first * k)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_ten_thousand_runs(threads):
+    data = np.zeros((8, 16), np.int64)
+    program = Program([RunLaunch(increment(), n, [data.ctypes.data]) for n in (8, 1, 3)], threads)
+    for _ in range(10_000):
+        assert program.run() == 0
+    assert data[:, 0].tolist() == [30_000, 20_000, 20_000] + [10_000] * 5
+
+
+def test_workers_park_and_wake_again():
+    data = np.zeros((2, 16), np.int64)
+    program = Program([RunLaunch(increment(), 2, [data.ctypes.data])] * 3, 2)
+    program.run()
+    for pause in (0.0, 0.00004, 0.00006, 0.001, 0.02):
+        for _ in range(30):
+            time.sleep(pause)
+            program.run()
+    assert data[:, 0].tolist() == [453, 453]
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.2)
+    assert time.process_time() - before < 0.05  # an idle worker takes no time
+
+
+def test_scratch_is_the_threads_own():
+    """Tasks fill their scratch, wait, and sum it: another thread's writes would show."""
+    b = Builder("scratch", 1)
+    mine = b.alloc("i64", 64)
+    with b.loop(0, 200):
+        with b.loop(0, 64) as row:
+            b.store(b.add(row.var, b.task), mine, row.var)
+    with b.loop(0, 64, init=[b.const(0)]) as row:
+        row.next = [b.add(row.carried[0], b.load(mine, row.var, "i64"))]
+    b.store(row.results[0], b.buffers[0], b.task)
+    f = b.finish()
+    assert f.scratch_bytes == 512
+    for threads in (1, 2, 4):
+        out = np.zeros(40, np.int64)
+        program = Program([RunLaunch(address_of(f), 40, [out.ctypes.data])], threads, f.scratch_bytes)
+        assert buffers.is_aligned(program.scratch)
+        for _ in range(50):
+            program.run()
+        assert out.tolist() == [64 * t + 2016 for t in range(40)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_failed_check_stops_what_follows(threads):
+    flag, loss, wide = np.zeros(1, np.int32), np.ones(1, np.float32), np.ones(1, np.float64)
+    data = np.zeros((4, 16), np.int64)
+    step = RunLaunch(increment(), 4, [data.ctypes.data])
+    program = Program([step, CheckZero(flag.ctypes.data, 3), step, CheckFinite(loss.ctypes.data, "f32", 4), step,
+                       CheckFinite(wide.ctypes.data, "f64", 5), step], threads)
+    assert program.run() == 0 and data[0, 0] == 4
+    for bad in (np.nan, np.inf, -np.inf):
+        wide[0] = bad
+        assert program.run() == 5
+        wide[0] = np.finfo(np.float64).max
+        loss[0] = bad
+        assert program.run() == 4
+        loss[0] = np.finfo(np.float32).max
+    assert data[:, 0].tolist() == [19] * 4
+    flag[0] = -7
+    assert program.run() == 3 and data[0, 0] == 20
+    status, seconds = program.run_timed()
+    assert status == 3 and seconds.shape == (7,) and not seconds[2:].any() and seconds[0] > 0
+
+
+def test_pointers_and_functions_can_be_swapped():
+    one, two = np.zeros(4, np.int64), np.zeros(4, np.int64)
+    program = Program([RunLaunch(affine(2), 4, [one.ctypes.data])], 2)
+    program.run()
+    program.table[program.slots[0, 0]] = two.ctypes.data
+    program.table[program.slots[0, "function"]] = affine(5)
+    program.run()
+    program.run()
+    assert one.tolist() == [1] * 4 and two.tolist() == [6] * 4
+
+
+@pytest.mark.skipif("x86" not in TRIPLE and "aarch64" not in TRIPLE, reason="no flush mode is known here")
+def test_denormals_are_flushed_inside_and_only_there():
+    b = Builder("halve", 2)
+    half = b.const(0.5, "f32")
+    b.store(b.mul(b.load(b.buffers[0], b.task, "f32"), half), b.buffers[1], b.task)
+    small = np.full(64, np.finfo(np.float32).tiny, np.float32)
+    out = np.ones(64, np.float32)
+    f = address_of(b.finish())
+    bad = np.full(1, np.nan, np.float32)
+    for threads in (1, 2):
+        for steps in ([], [CheckFinite(bad.ctypes.data, "f32", 1)]):
+            out[:] = 1
+            Program([RunLaunch(f, 64, [small.ctypes.data, out.ctypes.data]), *steps], threads).run()
+            assert not out.any()
+            assert (small * np.float32(0.5)).all() and np.float64(5e-324) * 1.0 > 0  # the caller's register is its own
+    pointers = (ctypes.c_void_p * 2)(small.ctypes.data, out.ctypes.data)
+    direct = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(f)
+    direct(ctypes.addressof(pointers), None, 0)
+    assert out[0] > 0
+
+
+def test_programs_of_several_threads_take_turns():
+    data = np.zeros((4, 16), np.int64)
+    programs = [Program([RunLaunch(increment(), 4, [data.ctypes.data])] * 5, n) for n in (2, 3, 1)]
+    callers = [threading.Thread(target=lambda p=p: [p.run() for _ in range(300)]) for p in programs]
+    for c in callers:
+        c.start()
+    for c in callers:
+        c.join(60)
+        assert not c.is_alive()
+    assert data[:, 0].tolist() == [3 * 300 * 5] * 4
+
+
+def test_a_nested_run_is_inline():
+    data = np.zeros((4, 16), np.int64)
+    program = Program([RunLaunch(increment(), 4, [data.ctypes.data])], 4)
+    with pool.owner() as held:
+        assert held is not None
+        assert program.run() == 0
+    assert data[:, 0].tolist() == [1] * 4
+
+
+def test_stopping_the_pool_is_harmless():
+    data = np.zeros((4, 16), np.int64)
+    program = Program([RunLaunch(increment(), 4, [data.ctypes.data])], 3)
+    for _ in range(20):
+        program.run()
+        pool.stop()
+        assert not [t for t in threading.enumerate() if t.name.startswith("einsmith-")]
+    assert data[0, 0] == 20
+
+
+def test_steps_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="code 0"):
+        Program([CheckZero(0, 0)], 1)
+    with pytest.raises(ValueError, match="tasks"):
+        Program([RunLaunch(0, -1, [])], 1)
+    with pytest.raises(ValueError, match="threads"):
+        Program([], 0)
+    with pytest.raises(ValueError, match="4096"):
+        pool.set_threads(0)
+
+
+_SCRIPT = """
+import os, sys, time, threading
+import numpy as np
+from tests.runtime.test_program import *
+data = np.zeros((8, 16), np.int64)
+program = Program([RunLaunch(increment(), 8, [data.ctypes.data])] * 3, 3)
+for _ in range(100): program.run()
+"""
+
+
+def script(body: str) -> str:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    out = subprocess.run([sys.executable, "-c", _SCRIPT + body], env=env, cwd=ROOT, capture_output=True, text=True,
+                         timeout=60)
+    assert out.returncode == 0, out.stderr
+    return out.stdout
+
+
+def test_the_interpreter_exits_with_workers_asleep_or_awake():
+    script("")
+    script("time.sleep(0.01)")
+
+
+def test_the_interpreter_exits_while_a_daemon_thread_runs_programs():
+    script("""
+def forever():
+    while True: program.run()
+threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.05)
+""")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_starts_its_own_workers():
+    out = script("""
+sys.stdout.flush()
+child = os.fork()
+if child == 0:
+    for _ in range(100): program.run()
+    print("child", data[0, 0], flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+for _ in range(10): program.run()
+print("parent", data[0, 0])
+""")
+    assert out.split() == ["child", "600", "parent", "330"]
+
+
+def test_default_threads_follow_the_knob(monkeypatch):
+    monkeypatch.setenv("EINSMITH_THREADS", "3")
+    assert pool.get_threads() == 3 and Program([]).threads == 3
+    try:
+        pool.set_threads(2)
+        assert pool.get_threads() == 2
+    finally:
+        pool.set_threads(None)
+    monkeypatch.delenv("EINSMITH_THREADS")
+    assert 1 <= pool.get_threads() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("name,text", [("EINSMITH_THREADS", "0"), ("EINSMITH_THREADS", "two"), ("EINSMITH_DEBUG", "8"),
+                                       ("EINSMITH_DEBUG", "-1"), ("EINSMITH_THREADS", "1.5")])
+def test_bad_knobs_name_the_variable_and_the_remedy(monkeypatch, name, text):
+    monkeypatch.setenv(name, text)
+    knob = next(k for k in knobs.ALL if k.name == name)
+    with pytest.raises(KnobError, match=f"{name} is '{text}', but takes a whole number"):
+        knob.get()
+
+
+def test_knobs_have_defaults(monkeypatch, tmp_path):
+    for knob in knobs.ALL:
+        monkeypatch.delenv(knob.name, raising=False)
+        assert knob.get() == knob.default and knob.help and knob.accepts
+    assert knobs.cache_dir().name == "einsmith"
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
+    assert knobs.cache_dir() == tmp_path and knobs.data_dir() == tmp_path / "data"
+
+
+@pytest.mark.parametrize("shape,dtype", [((3, 5), "f4"), ((), "f8"), ((0, 4), "i4"), ((17,), "i1"), ((2, 2), "bool")])
+def test_aligned_arrays(shape, dtype):
+    for make in (buffers.empty, buffers.zeros):
+        a = make(shape, dtype)
+        assert a.shape == shape and a.dtype == dtype and a.flags.c_contiguous and a.flags.writeable
+        assert buffers.is_aligned(a)
+    assert not buffers.zeros(shape, dtype).any()
+    x = np.arange(24).reshape(4, 6).T
+    np.testing.assert_array_equal(buffers.aligned_copy(x), x)
+
+
+@pytest.mark.parametrize("triple", ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "arm64-apple-darwin",
+                                    "x86_64-apple-darwin"])
+def test_the_entry_compiles_for_other_machines(triple):
+    target = SimpleNamespace(cpu="generic", features="", triple=triple)
+    assert len(llvm_jit.emit_object(entry.emit_entry(triple), target)) > 500

@@ -1,0 +1,152 @@
+"""Imports point one way, and third-party libraries stay in their own files (docs: CONTRIBUTING.md, "Layers")."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent / "einsmith"
+
+# Lowest first. A module imports from its own layer or from lower ones; packages of one layer form no cycle.
+LAYERS = [
+    ["dtypes", "errors", "knobs", "tree"],
+    ["expr"],
+    ["lang", "autodiff", "passes", "target"],
+    ["loops"],
+    ["kernels"],
+    ["codegen"],
+    ["runtime"],
+    ["tune"],
+    ["compile"],
+    ["modes"],
+    ["functional", "nn", "optim", "models", "data"],
+    ["training"],
+    ["checkpoint"],
+    ["frontends", "cli"],
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+
+# Where a library may be imported, as patterns of paths below einsmith/. Others may be imported nowhere.
+THIRD_PARTY = {
+    "numpy": ["*"],
+    "llvmlite": ["codegen/*"],
+    "triton": ["codegen/triton*"],
+    "torch": ["frontends/torch*"],
+    "onnx": ["frontends/onnx*"],
+    "safetensors": ["checkpoint.py"],
+    "rich": ["training.py", "tune/*", "cli/*"],
+    "click": ["cli/*"],
+    "matplotlib": ["cli/*"],
+    "platformdirs": ["knobs.py"],
+}
+
+
+def files() -> list[Path]:
+    return sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of every import in a file, those inside functions included."""
+    package = ["einsmith", *path.relative_to(ROOT).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            if module == "einsmith":
+                for alias in node.names:
+                    yield node.lineno, f"einsmith.{alias.name}"
+            else:
+                yield node.lineno, module
+
+
+def layer_name(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def package_edges() -> Iterator[tuple[Path, int, str, str]]:
+    for path in files():
+        for line, module in imports_of(path):
+            if module.split(".")[0] == "einsmith" and module != "einsmith":
+                yield path, line, layer_name(path), module.split(".")[1]
+
+
+def test_every_module_has_a_layer() -> None:
+    unknown = sorted({layer_name(p) for p in files()} - set(RANK))
+    assert not unknown, f"give these a place in LAYERS: {unknown}"
+
+
+def test_imports_point_down() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {importer} imports {imported}, which lies above it"
+        for path, line, importer, imported in package_edges()
+        if importer in RANK and RANK.get(imported, -1) > RANK[importer]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_known_modules_are_imported() -> None:
+    """`from einsmith import x` inside the package would go through the public names, and so upward."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: einsmith.{imported} is no module of the package"
+        for path, line, importer, imported in package_edges()
+        if importer != "cli" and not (ROOT / imported).is_dir() and not (ROOT / f"{imported}.py").exists()
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_packages_of_one_layer_form_no_cycle() -> None:
+    edges: dict[str, set[str]] = {}
+    for _, _, importer, imported in package_edges():
+        if importer != imported and RANK.get(importer) == RANK.get(imported):
+            edges.setdefault(importer, set()).add(imported)
+    reach = {a: set(b) for a, b in edges.items()}
+    for _ in reach:
+        for a in reach:
+            reach[a] |= {c for b in reach[a] for c in reach.get(b, ())}
+    cyclic = sorted(a for a in reach if a in reach[a])
+    assert not cyclic, f"these import each other: { {a: sorted(edges[a]) for a in cyclic} }"
+
+
+def test_third_party_libraries_stay_in_their_files() -> None:
+    wrong = []
+    for path in files():
+        where = path.relative_to(ROOT).as_posix()
+        for line, module in imports_of(path):
+            top = module.split(".")[0]
+            if top == "einsmith" or top in sys.stdlib_module_names:
+                continue
+            if not any(fnmatch(where, pattern) for pattern in THIRD_PARTY.get(top, [])):
+                wrong.append(f"{where}:{line}: {top} may be imported only in {THIRD_PARTY.get(top, 'no file')}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("module", ["torch", "jax", "tensorflow", "triton", "onnx", "matplotlib", "click"])
+def test_import_of_the_package_is_light(module: str, loaded_by_import: set[str]) -> None:
+    assert module not in loaded_by_import
+
+
+@pytest.fixture(scope="module")
+def loaded_by_import() -> set[str]:
+    code = "import sys, einsmith; print(*{m.split('.')[0] for m in sys.modules})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent, timeout=60)
+    assert out.returncode == 0, out.stderr
+    return set(out.stdout.split())
+
+
+def test_the_check_sees_an_upward_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule itself is tested: a planted upward import, relative and lazy, is found."""
+    root = tmp_path / "einsmith"
+    (root / "expr").mkdir(parents=True)
+    (root / "expr" / "bad.py").write_text("def f():\n    from ..kernels.kernel import Kernel\n    return Kernel\n")
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", root)
+    with pytest.raises(AssertionError, match="expr imports kernels"):
+        test_imports_point_down()

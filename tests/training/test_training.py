@@ -1,0 +1,248 @@
+"""TrainStep: one native call, the same memory, bitwise repeatable, nothing changed by a failed step."""
+
+import gc
+import os
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.runtime.program import Program
+
+
+def make(seed=0, optimizer=None, name="lenet5", **kw):
+    es.manual_seed(seed)
+    return es.TrainStep(
+        es.models.get(name), es.functional.cross_entropy, optimizer or es.optim.SGD(lr=0.05, momentum=0.9), **kw
+    )
+
+
+def batch(n=16, seed=3):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, n)
+
+
+def weights(step):
+    return {k: v.copy() for k, v in step.store.arrays()}
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(a[k].tobytes() == b[k].tobytes() for k in a)
+
+
+def test_loss_falls():
+    step = make()
+    x, y = batch()
+    losses = [step(x, y) for _ in range(30)]
+    assert isinstance(losses[0], float)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_one_native_call_on_the_same_buffers(monkeypatch):
+    calls = []
+    run = Program.run
+    monkeypatch.setattr(Program, "run", lambda self: (calls.append(self), run(self))[1])
+    step = make()
+    x, y = batch()
+    step(x, y)
+    tables, addresses = [], []
+    for _ in range(5):
+        calls.clear()
+        step(x, y)
+        assert len(calls) == 1
+        program = calls[0]
+        tables.append(sorted(set(program.table.tolist())))
+        addresses.append([a.ctypes.data for _, a in step.store.arrays()])
+    assert all(a == addresses[0] for a in addresses)
+    # only the fresh array of the loss may lie elsewhere from step to step
+    assert all(len(set(t) ^ set(tables[0])) <= 2 for t in tables)
+
+
+def test_nothing_grows():
+    step = make()
+    x, y = batch()
+    for _ in range(5):
+        step(x, y)
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(100):
+        step(x, y)
+    gc.collect()
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert after - before < 100 * 200  # less than one small object a step
+
+
+def test_two_runs_are_bitwise_equal():
+    results = []
+    for _ in range(2):
+        step = make()
+        for i in range(5):
+            step(*batch(seed=i))
+        results.append(weights(step))
+    assert same(*results)
+
+
+_SCRIPT = """
+import sys, hashlib, numpy as np, einsmith as es
+es.manual_seed(0)
+step = es.TrainStep(es.models.get("lenet5"), es.functional.cross_entropy, es.optim.Adam(lr=1e-3))
+rng = np.random.default_rng(1)
+for i in range(3):
+    step(rng.standard_normal((8, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, 8))
+print(hashlib.sha256(b"".join(a.tobytes() for _, a in step.store.arrays())).hexdigest())
+"""
+
+
+def test_cold_and_warm_cache_are_bitwise_equal(tmp_path):
+    env = os.environ | {"EINSMITH_CACHE_DIR": str(tmp_path / "cache")}
+    out = [
+        subprocess.run([sys.executable, "-c", _SCRIPT], env=env, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert any((tmp_path / "cache").rglob("*"))
+    assert out[0] == out[1]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_stopped_and_resumed_is_bitwise_equal(tmp_path, optimizer):
+    def rule():
+        return es.optim.SGD(lr=0.05, momentum=0.9) if optimizer == "sgd" else es.optim.Adam(lr=1e-3)
+
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((50, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, 50)
+    data = es.data.batches(x, y, 16, seed=5)
+    whole = make(optimizer=rule())
+    whole.fit(data, epochs=2, progress=False)
+
+    class Stop(Exception):
+        pass
+
+    def stop(step, loss):
+        if step.steps == 5:  # in the second epoch, after its first batch
+            raise Stop
+
+    part = make(optimizer=rule())
+    with pytest.raises(Stop):
+        part.fit(data, epochs=2, progress=False, on_step=stop)
+    es.save(part, tmp_path / "run")
+    again = es.load(tmp_path / "run")
+    assert (again.steps, again.epoch, again.position) == (5, 1, 1)
+    again.fit(data, epochs=2, progress=False)
+    assert same(weights(whole), weights(again))
+
+
+def test_partial_last_batch_is_trained():
+    x, y = batch(20)
+    step = make()
+    step.fit(es.data.batches(x, y, 16, seed=0), epochs=1, progress=False)
+    assert step.steps == 2
+
+
+def test_thread_counts_agree():
+    out = []
+    for threads in (1, 2):
+        step = make(threads=threads)
+        for i in range(3):
+            step(*batch(seed=i))
+        out.append(weights(step))
+    assert same(*out)
+
+
+def test_nonfinite_loss_changes_nothing():
+    step = make()
+    x, y = batch()
+    step(x, y)
+    before = weights(step)
+    bad = x.copy()
+    bad[0, 0, 3, 3] = np.nan
+    with pytest.raises(es.NonFiniteError, match="step 2") as e:
+        step(bad, y)
+    assert e.value.step == 2 and step.steps == 1
+    assert same(before, weights(step))
+    step(x, y)
+
+
+def test_label_outside_the_classes_changes_nothing():
+    step = make()
+    x, y = batch()
+    step(x, y)
+    before = weights(step)
+    for bad in (10, -1):
+        z = y.copy()
+        z[5] = bad
+        with pytest.raises(IndexError):
+            step(x, z)
+        assert same(before, weights(step))
+
+
+def test_learning_rate_is_settable_without_recompiling():
+    step = make()
+    x, y = batch()
+    step(x, y)
+    programs = list(step._programs.values())
+    step.optimizer.lr = 0.0
+    step(x, y)
+    before = {k: v for k, v in weights(step).items() if "/" not in k}
+    step.optimizer.lr = lambda n: 0.0
+    step(x, y)
+    assert same(before, {k: v for k, v in weights(step).items() if "/" not in k})
+    assert list(step._programs.values()) == programs
+
+
+def test_evaluate_and_profile_change_nothing():
+    step = make()
+    x, y = batch()
+    step(x, y)
+    before = weights(step)
+    result = step.evaluate(es.data.batches(x, y, 7))
+    assert set(result) == {"loss", "accuracy"} and 0 <= result["accuracy"] <= 1
+    assert abs(result["loss"] - step.evaluate([(x, y)])["loss"]) < 1e-5
+    profile = step.profile(x, y, repeats=2)
+    assert {r[0] for r in profile.rows} >= {"forward", "backward"}
+    assert "kernels" in step.plan
+    assert same(before, weights(step))
+
+
+def test_bad_input():
+    step = make()
+    x, y = batch()
+    with pytest.raises(es.ShapeError):
+        step(x[:, :, :20], y)
+    with pytest.raises(es.ShapeError, match="size 0"):
+        step(x[:0], y[:0])
+    with pytest.raises(es.EinsmithError):
+        step(x, y[:7])
+    with pytest.raises(es.EinsmithError):
+        step(x, y.astype(np.float32))
+    with pytest.raises(es.GradientError):
+        es.TrainStep(es.models.get("mlp3"), lambda a, b: a, es.optim.SGD(lr=0.1))(x, y)
+
+
+def test_damaged_saves_are_refused(tmp_path):
+    step = make(name="mlp3")
+    step(*batch())
+    path = tmp_path / "run"
+    es.save(step, path)
+    with pytest.raises(es.SaveError):
+        es.load(tmp_path / "none")
+    file = path / "weights.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-10])
+    with pytest.raises(es.SaveError, match="weights.safetensors"):
+        es.load(path)
+    file.write_bytes(whole)
+    es.load(path)
+    (path / "step.json").write_text("{}")
+    with pytest.raises(es.SaveError):
+        es.load(path)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("x")
+    with pytest.raises(es.SaveError):
+        es.save(step, foreign)
+    assert (foreign / "thesis.tex").read_text() == "x"
