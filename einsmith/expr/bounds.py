@@ -432,7 +432,7 @@ def _mul(x: Interval, y: Interval) -> Interval:
 def _floordiv(x: Interval, y: Interval) -> Interval:
     if y[1] is not None and y[1] < 0:
         x, y = _scale(x, -1), _scale(y, -1)
-    if y[0] is None or y[0] <= 0:
+    if y[0] is None or y[0] <= 0 or (y[1] is not None and y[1] < y[0]):  # empty where guards contradict each other
         return None, None
 
     def quotients(a: int) -> tuple[int, int]:

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 from einsmith.errors import CompileError
 from einsmith.expr.kernel import Kernel
+from einsmith.kernels.contraction import Contraction
 from einsmith.kernels.kernel import Cost, Lowered, Pattern
 from einsmith.kernels.pointwise import Pointwise
 from einsmith.kernels.reduction import Reduction
 from einsmith.kernels.scatter import ScatterAdd
 from einsmith.target.facts import Target
 
-PATTERNS: list[Pattern] = [Pointwise(), Reduction(), ScatterAdd()]
+PATTERNS: list[Pattern] = [Pointwise(), Contraction(), Reduction(), ScatterAdd()]
 """Asked in order; of equal costs the earlier pattern's stands."""
 
 

@@ -94,7 +94,8 @@ def test_conditions_keep_their_values(e, extents):
     check(e, extents)
 
 
-EXACT = tuple(r for r in RULES if r.name not in ("x + 0", "x - -0"))  # these two turn -0.0 into 0.0, and 1/x shows it
+# The first two keep a -0.0, and 1/x shows it; x*x and 1/x are rounded correctly, which pow of the C library is not.
+EXACT = tuple(r for r in RULES if r.name not in ("x + 0", "x - -0", "x ** 2", "x ** -1"))
 
 
 @settings(max_examples=600, deadline=None)

@@ -1,0 +1,354 @@
+"""The contraction pattern: sums of products of any reduction-free factors, on register tiles.
+
+Matrix products, convolutions in every direction, capsule convolutions and attention are all this pattern. What it takes
+apart is in contraction_problem, how operands are read and packed in contraction_pack, the loops in contraction_tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, prod
+from typing import Any
+
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels import contraction_finish as finish
+from einsmith.kernels import contraction_plan as plan
+from einsmith.kernels import contraction_tile as tile
+from einsmith.kernels.contraction_plan import Config
+from einsmith.kernels.contraction_problem import Problem, problems
+from einsmith.kernels.contraction_sample import Pointer, Sampler
+from einsmith.kernels.kernel import Cost, Lowered
+
+MAX_K_PANEL = 1 << 19
+"""Bytes of a packed panel over K beyond which K is blocked; half of a usual private second-level cache."""
+
+
+@dataclass(frozen=True)
+class Configs:
+    """One configuration a piece."""
+
+    pieces: tuple[Config, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(str(c) for c in dict.fromkeys(self.pieces))
+
+
+def _pointers(kernel: Kernel) -> dict[int, Pointer]:
+    root = kernel.stages[0]
+    found = {}
+    for slot, ref in enumerate(root.args):
+        buffer = kernel.buffers[ref[1]]
+        found[slot] = Pointer(None, buffer.shape, buffer.dtype)
+    return found
+
+
+def _even(size: int, limit: int) -> int:
+    """The tile extent at most `limit` that cuts `size` most evenly into the fewest tiles."""
+    return ceil(size / ceil(size / limit))
+
+
+class Contraction:
+    """The pattern of DESIGN section 4."""
+
+    name = "contraction"
+
+    def match(self, kernel: Kernel) -> bool:
+        """Every piece of the root is a sum of products of two groups of factors."""
+        root = kernel.stages[0]
+        return all(ref[0] == "buffer" for ref in root.args) and problems(kernel.root) is not None
+
+    def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
+        """Configurations worth a measurement, the cheapest by prediction first."""
+        found = problems(kernel.root)
+        assert found is not None
+        ranked = [_ranked(kernel, p, target) for p in found]
+        depth = max(len(r) for r in ranked)
+        if len(found) == 1:
+            return [Configs((c,)) for _, c in ranked[0]]
+        return [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
+
+    def cost(self, kernel: Kernel, config: Configs, target: Any) -> Cost:
+        """Predicted seconds on all cores of the target."""
+        found = problems(kernel.root)
+        assert found is not None
+        costs = [_cost(kernel, p, c, target) for p, c in zip(found, config.pieces, strict=True)]
+        launches = 1 + max(int(c.split > 1) for c in config.pieces)
+        launches += max(int("buffer" in (c.a, c.b)) for c in config.pieces)
+        return Cost(
+            sum(c.arithmetic for c in costs), sum(c.memory for c in costs), sum(c.special for c in costs),
+            launches * target.launch_seconds,
+        )
+
+    def lower(self, kernel: Kernel, config: Configs, target: Any) -> Lowered:
+        """The launches: packing where the configuration has buffers, the tiles, the addition of partial sums."""
+        found = problems(kernel.root)
+        assert found is not None
+        return tile.lower(kernel, found, config.pieces, target)
+
+
+PATTERN = Contraction()
+
+
+def _rows_limit(nv: int, registers: int) -> int:
+    return max(1, min((registers - 1 - nv) // nv, 28 if nv == 1 else 14))
+
+
+def _tiles(m: int, n: int, lanes: int, registers: int) -> list[tuple[int, int]]:
+    """Register tiles mr x nv: the accumulators, a row's vectors and a broadcast fit the registers."""
+    vectors = ceil(n / lanes)
+    out: dict[tuple[int, int], None] = {}
+    for nv in (1, 2, 3, 4, 6, 8):
+        if nv > max(1, vectors):
+            break
+        mr = _rows_limit(nv, registers)
+        if nv >= 6 and m > mr:
+            continue
+        out[(_even(m, mr), nv if vectors >= nv else vectors)] = None
+    return list(out)
+
+
+def _shares(kernel: Kernel, p: Problem, config: Config, target: Any) -> tuple[int, int]:
+    """Tasks along M and along N: enough for every core, cut on the side that is not packed twice."""
+    lanes = target.lanes(p.dtype.itemsize)
+    m_side, n_side = plan.sides(p, config.swap)
+    m, n = p.count(m_side.axes), p.count(n_side.axes)
+    if config.rows:
+        n = n // p.extents[n_side.axes[-1]] * plan.row_of(p, n_side, lanes)
+    mt, nt = ceil(m / config.mr), ceil(n / (config.nv * lanes))
+    others = p.count(p.batch) * config.split
+    if target.cores == 1 and others >= 1:
+        want = 1
+    else:
+        want = max(1, ceil(4 * target.cores / others))
+    first, second = (nt, mt) if config.order == "n" else (mt, nt)
+    major = min(first, want)
+    minor = 1
+    if others * major < target.cores:
+        minor = min(second, ceil(target.cores / (others * major)))
+    if major < want and target.cores > 1:  # even shares are worth packing the outer side once more in each
+        minor = max(minor, min(second // 8, ceil(want / major)))
+    return (minor, major) if config.order == "n" else (major, minor)
+
+
+@lru_cache(maxsize=1024)
+def _changed(kernel: Kernel, p: Problem, windows: tuple[int, ...]) -> plan.Windowed | None:
+    return plan.windowed(p, windows, plan.WINDOW_BYTES) if windows else plan.Windowed(p, (), False)
+
+
+@lru_cache(maxsize=1024)
+def _slots(kernel: Kernel, p: Problem, windows: tuple[int, ...]) -> dict[int, Pointer]:
+    changed = _changed(kernel, p, windows)
+    assert changed is not None
+    return {**_pointers(kernel), **plan.window_pointers(changed, [None] * len(windows))}
+
+
+@lru_cache(maxsize=4096)
+def _candidates(kernel: Kernel, p: Problem, target: Any) -> tuple[Config, ...]:
+    out: list[Config] = []
+    for windows in ((), (0,), (1,), (0, 1)):
+        changed = _changed(kernel, p, windows)
+        if changed is not None:
+            out += _some(kernel, p, changed, windows, target)
+    return tuple(out)
+
+
+def _some(
+    kernel: Kernel, original: Problem, changed: plan.Windowed, windows: tuple[int, ...], target: Any
+) -> list[Config]:
+    p = changed.problem
+    pointers = _slots(kernel, original, windows)
+    item = p.dtype.itemsize
+    lanes = target.lanes(item)
+    out: dict[Config, None] = {}
+    for swap, rows in ((False, False), (True, False), (False, True), (True, True)):
+        m_side, n_side = plan.sides(p, swap)
+        m, n, k, batch = p.count(m_side.axes), p.count(n_side.axes), p.count(p.k), p.count(p.batch)
+        if rows:
+            if len(n_side.axes) < 2 or not n_side.operand.plain or (1 - int(swap)) not in windows:
+                continue
+            last = p.extents[n_side.axes[-1]]
+            if last % lanes == 0 or last / plan.row_of(p, n_side, lanes) < 0.6:
+                continue
+            n = n // last * plan.row_of(p, n_side, lanes)
+        sizes = _tiles(m, n, lanes, target.vector_registers)
+        for nv in {nv for _, nv in sizes}:
+            regular = plan.regular_rows(p, m_side, pointers, _rows_limit(nv, target.vector_registers))
+            if regular >= 4 and (regular, nv) not in sizes:
+                sizes.append((regular, nv))
+        for mr, nv in sizes:
+            can_inline = plan.inline_a(p, m_side, pointers, mr)
+            mt, nt = ceil(m / mr), ceil(n / (nv * lanes))
+            split = 1
+            tiles = batch * mt * nt
+            if changed.k_outer:
+                split = min(p.extents[p.k[0]], max(1, ceil(4 * target.cores / batch)))
+            elif tiles < 2 * target.cores and k >= 512:
+                split = min(ceil(k / 256), max(1, ceil(4 * target.cores / tiles)))
+                # Panels over a task's part of K stay in the caches.
+                split = max(split, ceil(k * (mr + nv * lanes) * item / MAX_K_PANEL))
+            for a in ("inline", "panel", "buffer"):
+                if a == "inline" and not can_inline:
+                    continue
+                for b in ("inline", "panel", "buffer"):
+                    if rows and b != "inline":
+                        continue
+                    if (split > 1 or changed.k_outer) and "buffer" in (a, b):
+                        continue
+                    if "buffer" in (a, b) and any(
+                        h == "buffer" and i in windows for h, i in ((a, int(swap)), (b, 1 - int(swap)))
+                    ):
+                        continue
+                    for order in ("n", "m"):
+                        if order == "m" and (b == "panel" and nt > 1):
+                            continue
+                        if order == "n" and (a == "panel" and mt > 1 and nt > 1):
+                            continue
+                        if (mt == 1 or nt == 1) and order == "m" and a != "panel":
+                            continue
+                        if mt == 1 and order == "m":
+                            continue
+                        kc = 0
+                        if split == 1 and k * nv * lanes * item > MAX_K_PANEL and b == "panel":
+                            kc = ceil(k / ceil(k * nv * lanes * item / (MAX_K_PANEL // 2)))
+                        c = Config(swap, mr, nv, a, b, order, kc, split, rows=rows)
+                        tm, tn = _shares(kernel, p, c, target)
+                        out[Config(swap, mr, nv, a, b, order, kc, split, tm, tn, windows, rows)] = None
+    return list(out)
+
+
+@lru_cache(maxsize=4096)
+def _ranked(kernel: Kernel, p: Problem, target: Any) -> list[tuple[float, Config]]:
+    every = []
+    for i, c in enumerate(_candidates(kernel, p, target)):
+        launches = 1 + int(c.split > 1) + int("buffer" in (c.a, c.b))
+        every.append((_cost(kernel, p, c, target).seconds + launches * target.launch_seconds, i, c))
+    every.sort(key=lambda x: x[:2])
+    return [(s, c) for s, _, c in every[:12]]
+
+
+@lru_cache(maxsize=65536)
+def _orientation(
+    kernel: Kernel, p: Problem, windows: tuple[int, ...], swap: bool, which: int, lanes: int
+) -> tuple[str, float, float]:
+    """How a side is packed, loads a packed vector, and loads a vector of N read in place."""
+    changed = _changed(kernel, p, windows)
+    assert changed is not None
+    pointers = _slots(kernel, p, windows)
+    p = changed.problem
+    side = plan.sides(p, swap)[which]
+    turn, cost = plan.orientation(p, side, pointers, lanes, lanes if which else 4)
+    place = plan.sampler(None, p, side, pointers, side.axes, lanes).load_cost(lanes)
+    return turn, cost, place
+
+
+@lru_cache(maxsize=65536)
+def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
+    changed = _changed(kernel, original, c.windows)
+    assert changed is not None
+    p = changed.problem
+    item = p.dtype.itemsize
+    lanes = target.lanes(item)
+    m_side, n_side = plan.sides(p, c.swap)
+    m, n, k, batch = p.count(m_side.axes), p.count(n_side.axes), p.count(p.k), p.count(p.batch)
+    if c.rows:
+        n = n // p.extents[n_side.axes[-1]] * plan.row_of(p, n_side, lanes)
+    mt, nt = ceil(m / c.mr), ceil(n / (c.nv * lanes))
+    nvs = ceil(n / lanes)
+    cycle = lanes / (target.fma_per_second * (4 / item)) * 2  # seconds of one cycle in which two vectors are multiplied
+    _, a_load, _ = _orientation(kernel, original, c.windows, c.swap, 0, lanes)
+    b_turn, b_load, b_place = _orientation(kernel, original, c.windows, c.swap, 1, lanes)
+    if c.rows:
+        b_place = 1.0
+    tasks = min(target.cores, batch * c.split * c.tm * c.tn)
+
+    # One step of K of a full tile, in cycles: multiply-adds, loads, or the latency of a short chain.
+    def step(mr: int, nv: int) -> float:
+        fma = mr * nv / 2
+        loads = mr / 2 + nv / 2 * (b_place if c.b == "inline" else 1.0)
+        if c.b == "inline" and b_place > 1:  # masks: moved and combined on the ports of the arithmetic
+            fma += nv * b_place * 0.6
+        return max(fma, loads, 4.0 if mr * nv >= 1 else 0.0)
+
+    rows = [(mt - 1, c.mr), (1, m - (mt - 1) * c.mr)]
+    cols = [(nt - 1, c.nv), (1, nvs - (nt - 1) * c.nv)]
+    steps = sum(i * j * step(x, y) for i, x in rows for j, y in cols) * batch * k
+    tile_overhead = mt * nt * batch * c.split * (20 + c.mr * c.nv * 1.5 + c.mr * 3)
+    pack = batch * m * nvs * _finish_cost(kernel, original, c.windows, c.swap, lanes)
+    # Packing, in cycles: what a vector takes, and how often each is packed.
+    if c.b != "inline":
+        times = mt if c.order == "m" and c.b == "panel" else (c.tm if c.b == "panel" else 1)
+        pack += times * batch * k * nvs * (b_load * 0.75 + (3.0 if b_turn == "along" else 1.0))
+    if c.a != "inline":
+        times = nt if c.order == "n" and c.a == "panel" else (c.tn if c.a == "panel" else 1)
+        pack += times * batch * k * ceil(c.mr / lanes) * mt * (a_load * 0.75 + 1.0)
+    for _, w in changed.windows:
+        times = prod(n for n, f in zip(w.extents, w.fixed, strict=True) if f is not None) * c.tm * c.tn
+        pack += times * w.elements / lanes * 6
+    if changed.k_outer:
+        pack += 2 * m * nvs * p.extents[p.k[0]] * batch
+    if c.split > 1:
+        pack += 2 * c.split * m * nvs * batch
+    count = batch * c.split * c.tm * c.tn
+    uneven = ceil(count / tasks) * tasks / count
+    arithmetic = (steps + tile_overhead + pack) * cycle / tasks * uneven
+    sizes = [prod(x.shape) * x.dtype.itemsize for x in kernel.buffers]
+    a_bytes, b_bytes = batch * m * k * item, batch * n * k * item
+    inner = (mt, a_bytes, c.a) if c.order == "m" else (nt, b_bytes, c.b)
+    del inner
+    # The side of the inner loop is streamed once per outer tile; what exceeds the second level comes from the third.
+    streamed = 0.0
+    walk = (a_bytes / max(1, batch * c.split), nt) if c.order == "n" else (b_bytes / max(1, batch * c.split), mt)
+    if walk[0] > target.l2 * 0.75:
+        streamed = walk[0] * walk[1] * batch * c.split
+    if c.a == "inline" and m > c.mr and not c.windows and _power_stride(kernel, p, c.swap):
+        arithmetic *= 1.15
+    memory = target.seconds_for_bytes(sum(sizes), sum(sizes), tasks)
+    memory += streamed / (target.bytes_per_second[2] * tasks)
+    if c.b == "inline" and mt > 1 and k >= 64 and not c.windows:
+        step_bytes = _k_stride(kernel, p, c.swap)
+        if step_bytes >= 1024 and step_bytes % 1024 == 0:  # the panel's rows fall into the same cache sets
+            arithmetic *= 1.2
+        elif step_bytes >= 4096:
+            arithmetic *= 1.02
+    return Cost(arithmetic, memory)
+
+
+@lru_cache(maxsize=4096)
+def _finish_cost(kernel: Kernel, p: Problem, windows: tuple[int, ...], swap: bool, lanes: int) -> float:
+    """Cycles to load, compute and store what follows the sum, for one vector of N."""
+    changed = _changed(kernel, p, windows)
+    assert changed is not None
+    results = finish.epilogue(kernel, p)
+    extra = finish.addresses(kernel, p, [n for _, n in results])
+    pointers = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
+    axes = plan.sides(changed.problem, swap)[1].axes
+    s = Sampler(None, [x for x, _ in results], (), p.extents, pointers, axes, lanes, extra, (-1,))
+    kinds = {"uniform": 1.0, "unit": 1.0, "runs": 1.5 * s.runs(lanes), "gather": 24.0}
+    return s.load_cost(lanes) + sum(kinds[s.kind(f, lanes)] for f in s.extra) + 0.5 * finish.operations(s.exprs)
+
+
+@lru_cache(maxsize=4096)
+def _k_stride(kernel: Kernel, p: Problem, swap: bool) -> int:
+    """Bytes from one point of K to the next where the N side is read in place."""
+    side = plan.sides(p, swap)[1]
+    s = plan.sampler(None, p, side, _pointers(kernel), (), 0)
+    groups = s.groups(p.k)
+    if not groups or not s.reads:
+        return 0
+    return abs(s.forms[next(iter(s.reads.values()))].coef.get(groups[-1].inner, 0)) * p.dtype.itemsize
+
+
+@lru_cache(maxsize=4096)
+def _power_stride(kernel: Kernel, p: Problem, swap: bool) -> bool:
+    """Rows of M at a large power of two apart fall into the same cache sets."""
+    side = plan.sides(p, swap)[0]
+    s = plan.sampler(None, p, side, _pointers(kernel), (), 0)
+    groups = s.groups(side.axes)
+    if not groups or not s.reads:
+        return False
+    stride = abs(s.forms[next(iter(s.reads.values()))].coef.get(groups[-1].inner, 0)) * p.dtype.itemsize
+    return stride >= 1024 and stride % 1024 == 0
+
+
+__all__ = ["PATTERN", "Config", "Configs", "Contraction", "Lowered"]

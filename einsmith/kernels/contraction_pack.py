@@ -1,0 +1,507 @@
+"""Packing operands of a contraction into panels, and the walks over boxes that packing and tiles share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import gcd
+from typing import Any
+
+from einsmith.expr.kernel import Kernel
+from einsmith.expr.nodes import Read
+from einsmith.kernels.contraction_finish import Epilogue
+from einsmith.kernels.contraction_lanes import State
+from einsmith.kernels.contraction_plan import (
+    WINDOW_BYTES,
+    Config,
+    Side,
+    orientation,
+    row_of,
+    sampler,
+    sides,
+    window_pointers,
+    windowed,
+)
+from einsmith.kernels.contraction_problem import Problem
+from einsmith.kernels.contraction_sample import Group, Part, Pointer, Sampler, digits
+from einsmith.kernels.contraction_window import SLOT, Window
+from einsmith.loops.nest import Builder, Value, elem_of
+
+REGISTER_EPILOGUE = 8
+"""Operations of an epilogue up to which it is unrolled over the register tile; beyond, rows go through scratch."""
+
+
+def sweep(
+    b: Builder,
+    extents: Sequence[int],
+    lo: Value | int,
+    hi: Value | int,
+    init: Sequence[Value],
+    outer: Callable[[list[Value]], object],
+    inner: Callable[[object, Value, Value, Sequence[Value]], Sequence[Value]],
+    unrolled: int = 0,
+) -> Sequence[Value]:
+    """Loops over flattened points lo .. hi of a box, carrying values.
+
+    outer(digits of all but the last extent) is called where they are known; inner(what outer gave, last digit,
+    flattened point, carried) gives the next carried values. A last extent of at most `unrolled` is unrolled where
+    all of it is walked."""
+    last = extents[-1] if extents else 1
+    if len(extents) <= 1:
+        context = outer([])
+        with b.loop(lo, hi, init=init) as loop:
+            loop.next = inner(context, loop.var, loop.var, loop.carried)
+        return loop.results
+    full = isinstance(lo, int) and isinstance(hi, int) and lo % last == 0 and hi % last == 0
+    if full:
+        assert isinstance(lo, int) and isinstance(hi, int)
+        first: Value | int = lo // last
+        end: Value | int = hi // last
+    else:
+        vlo = b.const(lo) if isinstance(lo, int) else lo
+        vhi = b.const(hi) if isinstance(hi, int) else hi
+        first = b.op("floordiv", vlo, b.const(last))
+        end = b.op("floordiv", b.add(vhi, b.const(last - 1)), b.const(last))
+    with b.loop(first, end, init=init) as rows:
+        context = outer(digits(b, rows.var, extents[:-1]))
+        base = b.mul(rows.var, b.const(last))
+        ilo: Value | int = 0
+        ihi: Value | int = last
+        if not full:
+            ilo = b.op("max", b.sub(vlo, base), b.const(0))
+            ihi = b.op("min", b.sub(vhi, base), b.const(last))
+        with b.loop(ilo, ihi, init=rows.carried, unroll=last if full and last <= unrolled else 1) as loop:
+            loop.next = inner(context, loop.var, b.add(base, loop.var), loop.carried)
+        rows.next = loop.results
+    return rows.results
+
+
+def transpose(b: Builder, rows: list[Value]) -> list[Value]:
+    """n vectors of n lanes, transposed: elements within 128 bits are interleaved first, then blocks of 128 bits."""
+    n = len(rows)
+    width = {"f32": 4, "f64": 2}[rows[0].type.elem]
+
+    def interleave(x: Value, y: Value, size: int, high: bool) -> Value:
+        lanes: list[int] = []
+        for block in range(0, n, width):
+            for at in range(block + high * width // 2, block + high * width // 2 + width // 2, size):
+                lanes += [*range(at, at + size), *range(n + at, n + at + size)]
+        return b.shuffle(x, y, lanes)
+
+    def blocks(vectors: list[Value]) -> list[Value]:
+        """Result L is block L of every vector."""
+        if len(vectors) == 1:
+            return vectors
+        sides = []
+        for odd in (0, 1):
+            lanes = [at + i for at in range(odd * width, n, 2 * width) for i in range(width)]
+            lanes += [n + x for x in lanes]
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            sides.append(blocks([b.shuffle(x, y, lanes) for x, y in pairs]))
+        return [x for pair in zip(*sides, strict=True) for x in pair]
+
+    groups = []  # groups[g][c]: in block L, element c of block L of rows width*g ...
+    for g in range(0, n, width):
+        four = rows[g : g + width]
+        pairs = [interleave(four[i], four[i + 1], 1, h) for i in range(0, width, 2) for h in (False, True)]
+        if width == 4:
+            pairs = [interleave(pairs[i], pairs[i + 2], 2, h) for i in (0, 1) for h in (False, True)]
+        groups.append(pairs)
+    columns = [blocks([g[c] for g in groups]) for c in range(width)]
+    return [columns[k % width][k // width] for k in range(n)]
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def digits_of(b: Builder, flat: Value, groups: Sequence[Group]) -> list[Value]:
+    """The values of groups at a flattened point."""
+    return digits(b, flat, [g.extent for g in groups]) if groups else []
+
+
+class Panels:
+    """The sizes of one configuration, the walks over its tiles, and the packing of both operands."""
+
+    batch: Value
+    limit: int | None
+    a_batch: Part
+    b_batch: Part
+    e_batch: Part
+    a_pack_batch: Part
+    b_along_batch: Part
+    e_states: list[State]
+    b_states: list[State]
+    m_range: tuple[Value | int, Value | int]
+    n_range: tuple[Value | int, Value | int]
+
+    def __init__(self, kernel: Kernel, config: Config, target: Any, builder: Builder, problem: Problem):
+        self.kernel, self.c, self.target, self.b, self.p = kernel, config, target, builder, problem
+        b = builder
+        self.pointers: dict[int, Pointer] = {
+            n: Pointer(b.buffers[n], x.shape, x.dtype) for n, x in enumerate(kernel.buffers)
+        }
+        root = kernel.stages[0]
+        slots = {slot: self.pointers[ref[1]] for slot, ref in enumerate(root.args)}
+        self.elem = elem_of(problem.dtype)
+        self.lanes = target.lanes(problem.dtype.itemsize)
+        self.windows: list[tuple[Window, Value]] = []
+        self.k_outer = False
+        if config.windows:
+            changed = windowed(problem, config.windows, WINDOW_BYTES)
+            assert changed is not None
+            problem = self.p = changed.problem
+            self.k_outer = changed.k_outer
+            # A row read past its end reaches into what follows, at the end of the window into its slack.
+            at = [b.alloc(self.elem, w.elements + 16 * self.lanes) for _, w in changed.windows]
+            slots.update(window_pointers(changed, at))
+            self.windows = [(w, x) for (_, w), x in zip(changed.windows, at, strict=True)]
+        self.slots = slots
+        self.m_side, self.n_side = sides(problem, config.swap)
+        self.M, self.N = problem.count(self.m_side.axes), problem.count(self.n_side.axes)
+        self.row = 0
+        if config.rows:
+            self.row = row_of(problem, self.n_side, self.lanes)
+            self.N = self.N // problem.extents[self.n_side.axes[-1]] * self.row
+        self.K, self.B = problem.count(problem.k), problem.count(problem.batch)
+        self.mr = config.mr
+        self.nr = config.nv * self.lanes
+        self.mt, self.nt = ceil_div(self.M, self.mr), ceil_div(self.N, self.nr)
+        self.k_max = self.K if config.split == 1 else ceil_div(self.K, config.split)
+        self.kc = min(config.kc or self.k_max, self.k_max)
+        if self.k_outer:
+            self.kc = self.K // problem.extents[problem.k[0]]
+            self.k_max = ceil_div(problem.extents[problem.k[0]], config.split) * self.kc
+        self.blocked = self.kc < self.k_max
+        self.tasks = self.B * config.split * config.tm * config.tn
+        p = problem
+        self.a_rows = False
+        self.a_in = sampler(b, p, self.m_side, slots, (), 0)
+        if config.a != "inline":
+            turn, _ = orientation(p, self.m_side, slots, self.lanes, gcd(self.mr, self.lanes))
+            self.a_rows = turn == "along"
+            self.a_pack = sampler(b, p, self.m_side, slots, p.k if self.a_rows else self.m_side.axes, self.lanes)
+        read = self.n_side.operand.expr
+        loose = self.n_side.operand.plain and isinstance(read, Read) and read.slot >= SLOT
+        self.b_in = sampler(b, p, self.n_side, slots, self.n_side.axes, self.lanes, self.row, loose)
+        self.b_along: Sampler | None = None
+        if config.b != "inline" and not config.rows:
+            turn, _ = orientation(p, self.n_side, slots, self.lanes, self.lanes)
+            if turn == "along" and self.lanes * problem.dtype.itemsize >= 16:
+                self.b_along = sampler(b, p, self.n_side, slots, p.k, self.lanes)
+        self.k_pad = ceil_div(self.kc, self.lanes) * self.lanes
+        a_slab = self.mr * self.k_pad if self.a_rows else self.mr * self.kc + self.lanes
+        self.a_slab = ceil_div(a_slab, 16) * 16 if config.a != "inline" else 0
+        self.b_slab = self.nr * self.k_pad if config.b != "inline" else 0
+        self.a_scratch = b.alloc(self.elem, self.a_slab) if config.a == "panel" else None
+        self.b_scratch = b.alloc(self.elem, self.b_slab) if config.b == "panel" else None
+        self.epi = Epilogue(b, kernel, problem, self.pointers, self.n_side.axes, self.lanes, self.row)
+        inner_tiles = ceil_div(self.mt, config.tm) if config.order == "n" else ceil_div(self.nt, config.tn)
+        if self.k_outer:
+            inner_tiles = ceil_div(self.mt, config.tm) * ceil_div(self.nt, config.tn)
+        self.tile_size = self.mr * self.nr
+        self.through_scratch = self.blocked or (config.split == 1 and self.epi.size > REGISTER_EPILOGUE)
+        self.c_scratch = None
+        if self.blocked:
+            self.c_scratch = b.alloc(self.elem, inner_tiles * self.tile_size)
+        elif self.through_scratch:
+            self.c_scratch = b.alloc(self.elem, self.tile_size)
+        self.zero = b.const(0.0, self.elem, self.lanes)
+
+    # -- sizes in the workspace
+
+    @property
+    def partial_row(self) -> int:
+        """Elements of a row of partial sums in the workspace."""
+        return ceil_div(self.N, self.lanes) * self.lanes
+
+    @property
+    def partials(self) -> int:
+        return self.B * self.M * self.partial_row
+
+    def _range(self, t: Value, parts: int, tiles: int) -> tuple[Value | int, Value | int]:
+        if parts == 1:
+            return 0, tiles
+        b = self.b
+        lo = b.op("floordiv", b.mul(t, b.const(tiles)), b.const(parts))
+        hi = b.op("floordiv", b.mul(b.add(t, b.const(1)), b.const(tiles)), b.const(parts))
+        return lo, hi
+
+    def _level(
+        self, span, tiles: int, size: int, unit: int, full: int, body: Callable[[Value, int, bool], None]
+    ) -> None:
+        """Runs body(tile number, tile's units, whether it is the tail) for the tiles of a range."""
+        b = self.b
+        lo, hi = span
+        tail = size - (tiles - 1) * full * unit
+        units = ceil_div(tail, unit)
+        whole = tiles if units == full and tail % unit == 0 else tiles - 1
+        if isinstance(lo, int):
+            stop: Value | int = min(hi, whole)
+        else:
+            stop = b.op("min", hi, b.const(whole)) if whole < tiles else hi
+        if whole:
+            if isinstance(lo, int) and lo == 0 and stop == 1:
+                body(b.const(0), full, False)
+            else:
+                with b.loop(lo, stop) as loop:
+                    body(loop.var, full, False)
+        if whole < tiles:
+            if isinstance(hi, int):
+                body(b.const(whole), units, True)
+            else:
+                with b.if_(b.op("lt", b.const(whole), hi)):
+                    body(b.const(whole), units, True)
+
+    def _n_level(self, body: Callable[[Value, int], None]) -> None:
+        def panel(jn: Value, nv: int, tail: bool) -> None:
+            self.limit = self.N if tail and self.N % self.lanes else None
+            body(jn, nv)
+
+        self._level(self.n_range, self.nt, self.N, self.lanes, self.c.nv, panel)
+
+    def _m_level(self, body: Callable[[Value, int], None]) -> None:
+        self._level(self.m_range, self.mt, self.M, 1, self.mr, lambda jm, mr, _: body(jm, mr))
+
+    def _n_states(self, jn: Value, nv: int) -> None:
+        """Lane states of the panel for its reads in place and for the epilogue."""
+        b = self.b
+        limit = self.limit
+        n0 = b.mul(jn, b.const(self.nr))
+        starts = [b.add(n0, b.const(v * self.lanes)) for v in range(nv)]
+        if self.c.split == 1:
+            self.e_states = [
+                State(self.epi.sampler, x, limit, self.lanes, column=self._column(v)).bind(self.e_batch)
+                for v, x in enumerate(starts)
+            ]
+        if self.c.b == "inline":
+            self.b_states = [
+                State(self.b_in, x, limit, self.lanes, column=self._column(v)).bind(self.b_batch)
+                for v, x in enumerate(starts)
+            ]
+
+    def _column(self, v: int) -> int | None:
+        """Where in its row vector v of a panel begins, if that is the same in every panel."""
+        if not self.row:
+            return None
+        if self.row == self.lanes:
+            return 0
+        return v * self.lanes % self.row if self.nr % self.row == 0 or self.nt == 1 else None
+
+    def _slot(self, base: Value, slab: int, tile: Value) -> Value:
+        b = self.b
+        return b.address(base, b.mul(tile, b.const(slab)), self.elem)
+
+    def _b_panel(self, jn: Value, nv: int, lo, hi) -> Value | None:
+        c = self.c
+        if c.b == "inline":
+            return None
+        if c.b == "buffer":
+            return self._slot(self.b_buffer(), self.b_slab, self._buffer_index(self.n_side, jn, self.nt, lo))
+        assert self.b_scratch is not None
+        self.pack_b(self.b_scratch, jn, nv, lo, hi)
+        return self.b_scratch
+
+    def _a_panel(self, jm: Value, mr: int, lo, hi) -> Value | None:
+        c = self.c
+        if c.a == "inline":
+            return None
+        if c.a == "buffer":
+            return self._slot(self.a_buffer(), self.a_slab, self._buffer_index(self.m_side, jm, self.mt, lo))
+        assert self.a_scratch is not None
+        self.pack_a(self.a_scratch, jm, mr, lo, hi)
+        return self.a_scratch
+
+    # Packed buffers in the workspace: [batch][K block][tile]; with split or blocks a K block is one of kc points.
+
+    @property
+    def k_blocks(self) -> int:
+        return ceil_div(self.K, self.kc)
+
+    def _points(self, side: Side) -> int:
+        """Batch points of an operand's packed buffer: one where it depends on no batch axis."""
+        return self.B if any(a in side.operand.axes for a in self.p.batch) else 1
+
+    def _buffer_index(self, side: Side, tile: Value, tiles: int, lo) -> Value:
+        b = self.b
+        at = self.batch if self._points(side) > 1 else b.const(0)
+        if self.k_blocks > 1:
+            low = b.const(lo) if isinstance(lo, int) else lo
+            at = b.add(b.mul(at, b.const(self.k_blocks)), b.op("floordiv", low, b.const(self.kc)))
+        return b.add(b.mul(at, b.const(tiles)), tile)
+
+    def buffer_elements(self) -> tuple[int, int]:
+        a = self._points(self.m_side) * self.k_blocks * self.mt * self.a_slab if self.c.a == "buffer" else 0
+        b = self._points(self.n_side) * self.k_blocks * self.nt * self.b_slab if self.c.b == "buffer" else 0
+        return a, b
+
+    @property
+    def workspace(self) -> Value:
+        return self.b.buffers[-1]
+
+    def a_buffer(self) -> Value:
+        return self.workspace
+
+    def b_buffer(self) -> Value:
+        return self.b.address(self.workspace, self.b.const(self.buffer_elements()[0]), self.elem)
+
+    def partial_base(self) -> int:
+        return sum(self.buffer_elements())
+
+    def pack_b(self, to: Value, jn: Value, nv: int, lo, hi) -> None:
+        """The panel's points, [k][vectors]."""
+        b, n, p = self.b, self.lanes, self.p
+        width = nv * n
+        n0 = b.mul(jn, b.const(self.nr))
+        low = b.const(lo) if isinstance(lo, int) else lo
+        if self.b_along is not None:
+            self._pack_b_along(to, n0, nv, lo, hi, low)
+            return
+        s = self.b_in
+        limit = self.limit
+        states = [
+            State(s, b.add(n0, b.const(v * n)), limit, n, column=self._column(v)).bind(self.b_batch) for v in range(nv)
+        ]
+        groups = s.groups(p.k)
+
+        def outer(values):
+            part = s.part(list(zip(groups[:-1], values, strict=True)))
+            return [x.bind(part) for x in states]
+
+        def inner(context, last, flat, _):
+            part = self._last(s, groups, last)
+            at = b.mul(b.sub(flat, low), b.const(width))
+            for v, state in enumerate(context):
+                b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)))
+            return ()
+
+        sweep(b, [g.extent for g in groups], lo, hi, (), outer, inner)
+
+    def _last(self, s: Sampler, groups: list[Group], value: Value) -> Part:
+        part = s.part([(groups[-1], value)]) if groups else Part({}, frozenset(), {})
+        part.axes |= frozenset(self.p.k)
+        return part
+
+    def _pack_b_along(self, to: Value, n0: Value, nv: int, lo, hi, low: Value) -> None:
+        """Vectors along K of as many rows as there are lanes, turned in registers."""
+        b, n, s = self.b, self.lanes, self.b_along
+        assert s is not None
+        width = nv * n
+        groups = s.groups(self.n_side.axes)
+        last = b.const(self.N - 1)
+        with b.loop(0, nv) as vectors:
+            at = b.add(n0, b.mul(vectors.var, b.const(n)))
+            rows = []
+            for j in range(n):
+                x = b.add(at, b.const(j))
+                if self.N % n:
+                    x = b.op("min", x, last)
+                part = s.part(list(zip(groups, digits_of(b, x, groups), strict=True)))
+                part.axes |= frozenset(self.n_side.axes)
+                rows.append(part)
+
+            def chunk(k: Value, limit) -> None:
+                state = State(s, k, limit, n if isinstance(lo, int) else 1).bind(self.b_along_batch)
+                values = transpose(b, [state.bind(row).product() for row in rows])
+                out = b.add(b.mul(b.sub(k, low), b.const(width)), b.mul(vectors.var, b.const(n)))
+                for j, x in enumerate(values):
+                    b.store(x, to, b.add(out, b.const(j * width)))
+
+            self._chunks(lo, hi, chunk)
+
+    def _chunks(self, lo, hi, chunk: Callable[[Value, Any], None]) -> None:
+        """chunk(k, limit) for every vector of K points in lo .. hi; the last one is limited."""
+        b, n = self.b, self.lanes
+        if isinstance(lo, int) and isinstance(hi, int):
+            whole = lo + (hi - lo) // n * n
+            if whole > lo:
+                with b.loop(lo, whole, step=n) as loop:
+                    chunk(loop.var, None)
+            if whole < hi:
+                chunk(b.const(whole), hi)
+            return
+        with b.loop(lo, hi, step=n) as loop:
+            chunk(loop.var, hi)
+
+    def pack_a(self, to: Value, jm: Value, mr: int, lo, hi) -> None:
+        """The tile's rows: [row][k] where K is contiguous in the source, else [k][row]."""
+        b, n, p, s = self.b, self.lanes, self.p, self.a_pack
+        m0 = b.mul(jm, b.const(self.mr))
+        low = b.const(lo) if isinstance(lo, int) else lo
+        if self.a_rows:
+            groups = s.groups(self.m_side.axes)
+
+            def chunk(k: Value, limit) -> None:
+                state = State(s, k, limit, n if isinstance(lo, int) else 1).bind(self.a_pack_batch)
+                with b.loop(0, mr) as rows:
+                    x = b.add(m0, rows.var)
+                    part = s.part(list(zip(groups, digits_of(b, x, groups), strict=True)))
+                    part.axes |= frozenset(self.m_side.axes)
+                    at = b.add(b.mul(rows.var, b.const(self.k_pad)), b.sub(k, low))
+                    b.store(state.bind(part).product(), to, at)
+
+            self._chunks(lo, hi, chunk)
+            return
+        vectors = ceil_div(mr, n)
+        align = gcd(self.mr, n)
+        states = []
+        for v in range(vectors):
+            left = mr - v * n
+            state = State(s, b.add(m0, b.const(v * n)), None, align, left if left < n else None)
+            states.append(state.bind(self.a_pack_batch))
+        groups = s.groups(p.k)
+
+        def outer(values):
+            part = s.part(list(zip(groups[:-1], values, strict=True)))
+            return [x.bind(part) for x in states]
+
+        def inner(context, last, flat, _):
+            part = self._last(s, groups, last)
+            at = b.mul(b.sub(flat, low), b.const(mr))
+            for v, state in enumerate(context):  # lanes past mr are overwritten by the next k
+                b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)))
+            return ()
+
+        sweep(b, [g.extent for g in groups], lo, hi, (), outer, inner)
+
+    def pack_tasks(self) -> int:
+        return sum(self._pack_counts())
+
+    def _pack_counts(self) -> tuple[int, int]:
+        a = self._points(self.m_side) * self.k_blocks * self.mt if self.c.a == "buffer" else 0
+        return a, self._points(self.n_side) * self.k_blocks * self.nt if self.c.b == "buffer" else 0
+
+    @staticmethod
+    def _pack_tile(pack: Callable, to: Value, lo, hi, tile: Value, size: int) -> None:
+        pack(to, tile, size, lo, hi)
+
+    def run_pack(self, task: Value) -> None:
+        """One task packs one tile's panel of one block of K into the workspace."""
+        b, p = self.b, self.p
+        counts = self._pack_counts()
+        for side, tiles, base, count in (("a", self.mt, 0, counts[0]), ("b", self.nt, counts[0], counts[1])):
+            if not count:
+                continue
+            t = b.sub(task, b.const(base))
+            inside = b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(count)))
+            with b.if_(inside):
+                batch, block, tile = digits_of(
+                    b, t, [Group((), count // tiles // self.k_blocks), Group((), self.k_blocks), Group((), tiles)]
+                )
+                if self.k_blocks == 1:
+                    lo: Value | int = 0
+                    hi: Value | int = self.K
+                else:
+                    lo = b.mul(block, b.const(self.kc))
+                    hi = b.op("min", b.add(lo, b.const(self.kc)), b.const(self.K))
+                self.n_range, self.m_range = (tile, b.add(tile, b.const(1))), (tile, b.add(tile, b.const(1)))
+                if side == "a":
+                    self.a_pack_batch = self.a_pack.part_of(p.batch, batch)
+                    to = self._slot(self.a_buffer(), self.a_slab, t)
+                    self._m_level(partial(self._pack_tile, self.pack_a, to, lo, hi))
+                else:
+                    self.b_batch = self.b_in.part_of(p.batch, batch)
+                    if self.b_along is not None:
+                        self.b_along_batch = self.b_along.part_of(p.batch, batch)
+                    to = self._slot(self.b_buffer(), self.b_slab, t)
+                    self._n_level(partial(self._pack_tile, self.pack_b, to, lo, hi))

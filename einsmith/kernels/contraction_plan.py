@@ -1,0 +1,189 @@
+"""What a configuration of a contraction means for its operands: sides, windows, and how each is best read or packed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from einsmith.kernels.contraction_problem import Operand, Problem
+from einsmith.kernels.contraction_sample import Pointer, Sampler
+from einsmith.kernels.contraction_window import SLOT, Window, window
+from einsmith.loops.nest import Builder, Value
+
+WINDOW_BYTES = 1 << 19
+"""Most bytes of a window: it lives in a private second-level cache."""
+
+MAX_ROWS = 1 << 16
+"""Most rows of M that are checked for standing at fixed distances."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a contraction is computed.
+
+    swap: the right operand is the broadcast side (M). mr x nv: register tile, rows by vectors. a, b: how the M and N
+    operands reach the tile: "inline" (read in place inside the K loop), "panel" (packed by the task into its scratch),
+    "buffer" (packed by an earlier launch into the workspace). order "n": N panels in the outer loop, "m": M tiles.
+    kc: points of K in a block. split: partial sums over K, added by a later launch. tm, tn: tasks along M and N.
+    windows: the operands (0 left, 1 right) that tasks copy into windows first. rows: vectors of N do not cross rows
+    of its innermost axis, whose extent is rounded up.
+    """
+
+    swap: bool = False
+    mr: int = 8
+    nv: int = 2
+    a: str = "panel"
+    b: str = "panel"
+    order: str = "n"
+    kc: int = 0
+    split: int = 1
+    tm: int = 1
+    tn: int = 1
+    windows: tuple[int, ...] = ()
+    rows: bool = False
+
+    def __str__(self) -> str:
+        text = f"{'swap ' if self.swap else ''}{self.mr}x{self.nv} a={self.a} b={self.b} {self.order}-outer"
+        text += f" tasks {self.tm}x{self.tn}"
+        if self.kc:
+            text += f" kc={self.kc}"
+        if self.windows:
+            text += f" windows={','.join('LR'[w] for w in self.windows)}"
+        if self.rows:
+            text += " rows"
+        return text + (f" split={self.split}" if self.split > 1 else "")
+
+
+@dataclass(frozen=True)
+class Side:
+    """An operand as M or N side."""
+
+    operand: Operand
+    axes: tuple[int, ...]
+
+
+def sides(p: Problem, swap: bool) -> tuple[Side, Side]:
+    """The M side and the N side."""
+    left, right = Side(p.operands[0], p.left), Side(p.operands[1], p.right)
+    return (right, left) if swap else (left, right)
+
+
+def sampler(
+    b: Builder | None, p: Problem, side: Side, pointers: dict, lane_axes: Sequence[int], lanes: int, row: int = 0,
+    loose: bool = False,
+) -> Sampler:
+    """The sampler of one operand."""
+    o = side.operand
+    return Sampler(b, [o.expr], o.guards, p.extents, pointers, lane_axes, lanes, row=row, loose=loose)
+
+
+def row_of(p: Problem, side: Side, lanes: int) -> int:
+    """The innermost axis's extent, rounded up to whole vectors."""
+    return -(-p.extents[side.axes[-1]] // lanes) * lanes
+
+
+def row_offsets(s: Sampler, axes: Sequence[int], mr: int) -> list[int] | None:
+    """Where the rows of a tile of `mr` lie from its first one, if that is the same in every tile; else None.
+
+    `s` has one plain read; tiles begin at multiples of mr of the flattened axes."""
+    form = s.forms[next(iter(s.reads.values()))]
+    groups = s.groups(axes)
+    if len(groups) <= 1:
+        stride = form.coef.get(groups[0].inner, 0) if groups else 0
+        return [i * stride for i in range(mr)]
+    if prod(g.extent for g in groups) > MAX_ROWS:
+        return None
+    at = np.zeros(1, np.int64)
+    for g in groups:
+        at = (at[:, None] + form.coef.get(g.inner, 0) * np.arange(g.extent)).reshape(-1)
+    whole = len(at) // mr * mr
+    tiles = at[:whole].reshape(-1, mr)
+    first = at[:mr] - at[0]
+    tail = at[whole:]
+    if (tiles - tiles[:, :1] != first).any() or (tail.size and (tail - tail[0] != first[: tail.size]).any()):
+        return None
+    return [int(x) for x in first]
+
+
+def inline_a(p: Problem, side: Side, pointers: dict, mr: int) -> bool:
+    """Whether rows of the M side can be read in place: one plain read, rows of a tile at fixed distances."""
+    if not side.operand.plain:
+        return False
+    return row_offsets(sampler(None, p, side, pointers, (), 0), side.axes, mr) is not None
+
+
+def regular_rows(p: Problem, side: Side, pointers: dict, limit: int) -> int:
+    """The most rows, at most `limit`, of a tile that can be read in place; 0 where there are none beyond one group."""
+    if not side.operand.plain:
+        return 0
+    s = sampler(None, p, side, pointers, (), 0)
+    groups = s.groups(side.axes)
+    best, width = 0, 1
+    if len(groups) <= 1:
+        return 0
+    for g in reversed(groups):
+        for t in range(1, min(g.extent, limit // width) + 1):
+            if g.extent % t == 0:
+                best = max(best, width * t)
+        width *= g.extent
+        if width > limit:
+            break
+    return best if best and row_offsets(s, side.axes, best) is not None else 0
+
+
+def orientation(p: Problem, side: Side, pointers: dict, lanes: int, align: int) -> tuple[str, float]:
+    """("across", cost) to pack with lanes along the side's own axes, or ("along", cost) along K.
+
+    The cost is in loads a vector."""
+    across = sampler(None, p, side, pointers, side.axes, lanes).load_cost(align)
+    if not side.axes or not p.k:
+        return "across", across
+    s = sampler(None, p, side, pointers, p.k, lanes)
+    along = s.load_cost(lanes)
+    return ("along", along) if along + 1.0 < across else ("across", across)
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """A problem whose operands read windows; `problem.batch` has taken in the output axes that windows fix.
+    `k_outer`: a window fixes the first axis of K, so that K is cut into blocks of its other axes."""
+
+    problem: Problem
+    windows: tuple[tuple[int, Window], ...]
+    k_outer: bool
+
+
+def windowed(p: Problem, which: tuple[int, ...], limit: int) -> Windowed | None:
+    """The problem with windows of at most `limit` bytes for these operands; None where there are none."""
+    found: list[tuple[int, Window]] = []
+    k_outer = False
+    for i in which:
+        side = p.left if i == 0 else p.right
+        best: tuple[Window, tuple[int, ...]] | None = None
+        for head in ((), side[:1], p.k[:1]):
+            w = window(p, i, frozenset(p.batch) | frozenset(head))
+            if w is None or w.elements * p.dtype.itemsize > limit:
+                continue
+            if best is None or (w.elements < best[0].elements and head != p.k[:1]):
+                best = (w, head)
+        if best is None:
+            return None
+        w, head = best
+        found.append((i, w))
+        operands = list(p.operands)
+        operands[i] = w.operand
+        batch, left, right = p.batch, p.left, p.right
+        if head and head[0] in side:
+            batch = (*batch, head[0])
+            left, right = (tuple(a for a in x if a != head[0]) for x in (left, right))
+        elif head:
+            k_outer = True
+        p = replace(p, operands=(operands[0], operands[1]), batch=batch, left=left, right=right)
+    return Windowed(p, tuple(found), k_outer)
+
+
+def window_pointers(w: Windowed, at: Sequence[Value | None]) -> dict[int, Pointer]:
+    return {SLOT + i: Pointer(x, win.shape, win.dtype) for (i, win), x in zip(w.windows, at, strict=True)}

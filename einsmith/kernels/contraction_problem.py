@@ -1,0 +1,237 @@
+"""What a contraction is made of: two operands, their axes sorted into batch, M, N and K, and what follows the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+
+from einsmith.dtypes import DType
+from einsmith.expr.linear import linear
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, postorder, reads
+
+MAX_GROUPS = 6
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A product of reduction-free factors, nonzero only where every guard holds, and the axes it depends on."""
+
+    expr: Expr
+    guards: tuple[Expr, ...]
+    axes: frozenset[int]
+
+    @cached_property
+    def plain(self) -> bool:
+        """One read, free of guards, at an affine index."""
+        return isinstance(self.expr, Read) and not self.guards and affine(self.expr) is not None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One piece of a contraction: `out[batch, left, right] = finish(sum over k of left operand * right operand)`.
+
+    Axes are the piece's own; `left` and `right` are the output axes of one operand only, in output order. `finish` is a
+    list of (fn, expr) steps on the sum: mul and div by factors free of K, neg, and ("where", guard).
+    """
+
+    piece: Piece
+    dtype: DType
+    operands: tuple[Operand, Operand]
+    batch: tuple[int, ...]
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    k: tuple[int, ...]
+    finish: tuple[tuple[str, Expr | None], ...]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return self.piece.domain
+
+    def count(self, axes: Iterable[int]) -> int:
+        return prod(self.extents[a] for a in axes)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Numbers of points: batch, left, right, k."""
+        return self.count(self.batch), self.count(self.left), self.count(self.right), self.count(self.k)
+
+
+def axes_of(x: Expr) -> frozenset[int]:
+    return frozenset(e.position for e in postorder([x]) if isinstance(e, Axis))
+
+
+def affine(r: Read) -> tuple[tuple[int, dict[int, int]], ...] | None:
+    """(constant, coefficient by axis) of each index of a read; None where an index is not affine in the axes."""
+    out = []
+    for index in r.index:
+        form = linear(index)
+        if any(not isinstance(a, Axis) for a in form.terms):
+            return None
+        out.append((form.const, {a.position: c for a, c in form.terms.items() if isinstance(a, Axis)}))
+    return tuple(out)
+
+
+def conjuncts(x: Expr) -> list[Expr]:
+    """The parts of a conjunction, negated comparisons turned round."""
+    out: list[Expr] = []
+    stack = [x]
+    while stack:
+        e = stack.pop()
+        if isinstance(e, Apply) and e.fn == "and":
+            stack += [e.args[1], e.args[0]]
+        elif isinstance(e, Apply) and e.fn == "not" and isinstance(e.args[0], Apply) and e.args[0].fn in ("lt", "le"):
+            a, b = e.args[0].args
+            if a.dtype.is_int:
+                out.append(apply("le" if e.args[0].fn == "lt" else "lt", b, a))
+            else:
+                out.append(e)
+        elif not (isinstance(e, Const) and e.value is True):
+            out.append(e)
+    return out
+
+
+def _is_zero(x: Expr) -> bool:
+    return isinstance(x, Const) and x.value == 0
+
+
+def _factors(body: Expr, rank: int) -> tuple[list[Expr], list[Expr], list[tuple[str, Expr | None]]]:
+    """Factors that depend on K, guards, and the steps that follow the sum."""
+    factors: list[Expr] = []
+    guards: list[Expr] = []
+    steps: list[tuple[str, Expr | None]] = []
+    stack = [body]
+    while stack:
+        e = stack.pop()
+        if isinstance(e, Apply) and e.fn == "mul":
+            stack += [e.args[1], e.args[0]]
+        elif isinstance(e, Apply) and e.fn == "neg":
+            steps.append(("neg", None))
+            stack.append(e.args[0])
+        elif isinstance(e, Apply) and e.fn == "div" and not any(a >= rank for a in axes_of(e.args[1])):
+            steps.append(("div", e.args[1]))
+            stack.append(e.args[0])
+        elif isinstance(e, Apply) and e.fn == "where" and _is_zero(e.args[2]):
+            guards += conjuncts(e.args[0])
+            stack.append(e.args[1])
+        elif not any(a >= rank for a in axes_of(e)):
+            steps.append(("mul", e))
+        else:
+            factors.append(e)
+    return factors, guards, steps
+
+
+def _times(factors: Sequence[Expr]) -> Expr:
+    out = factors[0]
+    for f in factors[1:]:
+        out = apply("mul", out, f)
+    return out
+
+
+def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> bool:
+    """Every affine read of the operand proven in bounds under the guards it was given."""
+    from einsmith.expr.bounds import prove
+
+    for r in reads(operand.expr):
+        for index, n in zip(r.index, template.params[r.slot][1], strict=True):
+            if any(isinstance(e, Read) for e in postorder([index])):
+                continue
+            for ok in (apply("le", Const(0, index.dtype), index), apply("lt", index, Const(n, index.dtype))):
+                if not prove(ok, extents, operand.guards):
+                    return False
+    return True
+
+
+def _problem(template: Template, piece: Piece) -> Problem | None:
+    body = piece.body
+    if not isinstance(body, Reduce) or body.combiner != "sum" or len(body.bodies) != 1:
+        return None
+    dtype = body.bodies[0].dtype
+    if not dtype.is_float or 0 in piece.domain:
+        return None
+    rank = len(piece.extents)
+    factors, guards, steps = _factors(body.bodies[0], rank)
+    by_axes: dict[frozenset[int], list[Expr]] = {}
+    for f in factors:
+        by_axes.setdefault(axes_of(f), []).append(f)
+    keys = [k for k in by_axes if not any(k < other for other in by_axes)]
+    if len(keys) == 1 and len(by_axes) > 1:  # one factor spans all: the others, together, are its partner
+        keys.append(max((k for k in by_axes if k not in keys), key=lambda k: prod(piece.domain[a] for a in k)))
+    for key in [k for k in by_axes if k not in keys]:
+        home = min((k for k in keys if key < k), key=lambda k: prod(piece.domain[a] for a in k))
+        by_axes[home] += by_axes.pop(key)
+    if not 2 <= len(keys) <= MAX_GROUPS:
+        return None
+    best: tuple[int, tuple[list, list]] | None = None
+    for bits in product((0, 1), repeat=len(keys) - 1):
+        sides: tuple[list, list] = ([keys[0]], [])
+        for key, bit in zip(keys[1:], bits, strict=True):
+            sides[bit].append(key)
+        if not sides[1]:
+            continue
+        points = sum(prod(piece.domain[a] for a in frozenset().union(*s)) for s in sides)
+        if best is None or points < best[0]:
+            best = (points, sides)
+    assert best is not None
+    groups = []
+    for side in best[1]:
+        groups.append((frozenset().union(*side), [f for key in side for f in by_axes[key]]))
+    owned: list[list[Expr]] = [[], []]
+    for g in guards:
+        inside = axes_of(g)
+        free = not any(a >= rank for a in inside)
+        if free:
+            steps.append(("where", g))
+        homes = [i for i in (0, 1) if inside <= groups[i][0]]
+        if not homes and not free:
+            return None
+        for i in homes:
+            if g not in owned[i]:
+                owned[i].append(g)
+    operands = []
+    for i in (0, 1):
+        operands.append(Operand(_times(groups[i][1]), tuple(owned[i]), groups[i][0]))
+    for i in (0, 1):  # a guard that the other operand has already is kept only where this one's reads need it
+        own = tuple(g for g in owned[i] if g not in owned[1 - i] or i == 0)
+        bare = Operand(operands[i].expr, own, operands[i].axes)
+        if len(bare.guards) < len(operands[i].guards) and _in_bounds(template, bare, piece.domain):
+            operands[i] = bare
+        elif not _in_bounds(template, operands[i], piece.domain):
+            return None
+    batch: list[int] = []
+    left: list[int] = []
+    right: list[int] = []
+    for a in range(rank):
+        in_left, in_right = a in operands[0].axes, a in operands[1].axes
+        if piece.extents[a] == 1 and not (in_left or in_right):
+            continue
+        (batch if in_left and in_right else right if in_right else left).append(a)
+    k = tuple(range(rank, len(piece.domain)))
+    steps = [s for s in steps if not (s[0] == "mul" and isinstance(s[1], Const) and s[1].value == 1)]
+    wheres = [s for s in steps if s[0] == "where"]
+    return Problem(
+        piece, dtype, (operands[0], operands[1]), tuple(batch), tuple(left), tuple(right), k,
+        (*(s for s in steps if s[0] != "where"), *wheres),
+    )
+
+
+def problems(template: Template) -> tuple[Problem, ...] | None:
+    """The pieces as contractions; None where some piece is none. Computed once per template."""
+
+    def compute(t: Template):
+        if t.is_scatter or len(t.dtypes) != 1:
+            return None
+        found = []
+        for piece in t.parts:
+            assert isinstance(piece, Piece)
+            if 0 in piece.extents:
+                continue
+            p = _problem(t, piece)
+            if p is None:
+                return None
+            found.append(p)
+        return tuple(found) or None
+
+    return template.memo("contraction", compute)

@@ -1,0 +1,241 @@
+"""Reading operands lane by lane: a Sampler analyses expressions, a State emits their value at lanes along some axes.
+
+Every address and every linear guard is one affine form. What it owes to scalars is a `Part`, computed where the scalars
+are known and added later; what it owes to the lanes is computed once for a vector. Lanes that fall into a few
+stretches of contiguous memory (rows of an image) are read by one masked load each, whose address is chosen so that the
+elements land in their lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+from einsmith.dtypes import DType
+from einsmith.expr.linear import linear
+from einsmith.expr.nodes import Apply, Axis, Expr, Read, postorder
+from einsmith.kernels.contraction_problem import affine
+from einsmith.loops.nest import Builder, Value
+
+MAX_RUNS = 5
+GATHER_COST = 20.0
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Where a slot's tensor lies: the pointer (None while only analysing), its shape and type, row-major."""
+
+    value: Value | None
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Axes (outer first) that act as one of `extent` points: every form has one stride over them."""
+
+    axes: tuple[int, ...]
+    extent: int
+
+    @property
+    def inner(self) -> int:
+        return self.axes[-1]
+
+
+@dataclass
+class Part:
+    """What bound axes add to each form, and the values of axes that expressions use by themselves."""
+
+    sums: dict[int, Value]
+    axes: frozenset[int]
+    opaque: dict[int, Value]
+
+
+@dataclass
+class _Form:
+    const: int
+    coef: dict[int, int]
+
+
+def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
+    """The mixed radix digits of a flattened index, outer first; the first is not reduced."""
+    out: list[Value] = []
+    for n in reversed(extents[1:]):
+        out.append(b.op("mod", flat, b.const(n)))
+        flat = b.op("floordiv", flat, b.const(n))
+    return [flat, *reversed(out)]
+
+
+class Sampler:
+    """Emits `exprs` (where `guards` hold) at `lanes` consecutive points of the flattened `lane_axes`.
+
+    pointers: by slot. extents: by axis. lanes 0: scalars. `builder` None: for analysis alone. `given`: values of reads
+    that are at hand already. `extra`: further affine address forms (const, coefficients) that a caller stores to.
+    `row`: lanes count the innermost lane axis as that many points, a multiple of the lanes; those past its extent are
+    off, or, where `loose`, hold anything (what lies there can be read).
+    """
+
+    def __init__(
+        self,
+        builder: Builder | None,
+        exprs: Sequence[Expr],
+        guards: Sequence[Expr],
+        extents: Sequence[int],
+        pointers: Mapping[int, Pointer],
+        lane_axes: Sequence[int] = (),
+        lanes: int = 0,
+        extra: Sequence[tuple[int, dict[int, int]]] = (),
+        given_slots: Iterable[int] = (),
+        row: int = 0,
+        loose: bool = False,
+    ):
+        self.b: Any = builder
+        self.exprs, self.guards = tuple(exprs), tuple(guards)
+        self.extents, self.pointers, self.lanes = tuple(extents), pointers, lanes
+        self.given_slots = set(given_slots)
+        self.forms: list[_Form] = []
+        self.reads: dict[Read, int] = {}
+        self.conds: list[tuple[int, str, frozenset[int]]] = []
+        self.generic: list[Expr] = []
+        self.opaque: set[int] = set()
+        for g in self.guards:
+            self._guard(g)
+        self._scan([*self.exprs, *self.generic])
+        self.extra = []
+        for const, coef in extra:
+            self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
+            self.extra.append(len(self.forms) - 1)
+        self.lane_axes = tuple(a for a in lane_axes if self.extents[a] > 1)
+        self.row, self.loose = row, loose
+        if row:
+            last = lane_axes[-1]
+            self.lane_groups = [*self.groups(self.lane_axes[:-1]), Group((last,), self.extents[last])]
+        else:
+            self.lane_groups = self.groups(self.lane_axes)
+        self.lane_extents = [g.extent for g in self.lane_groups]
+        if row:
+            self.lane_extents[-1] = row
+
+    # -- analysis
+
+    def _guard(self, g: Expr) -> None:
+        if isinstance(g, Apply) and g.fn in ("lt", "le", "eq", "ne") and g.args[0].dtype.is_int:
+            form = linear(g.args[0]) - linear(g.args[1])
+            if all(isinstance(a, Axis) for a in form.terms):
+                coef = {a.position: c for a, c in form.terms.items() if isinstance(a, Axis)}
+                coef = {a: c for a, c in coef.items() if self.extents[a] > 1}
+                low = form.const + sum(min(0, c) * (self.extents[a] - 1) for a, c in coef.items())
+                high = form.const + sum(max(0, c) * (self.extents[a] - 1) for a, c in coef.items())
+                if {"lt": high < 0, "le": high <= 0, "ne": low > 0 or high < 0, "eq": low == high == 0}[g.fn]:
+                    return
+                self.forms.append(_Form(form.const, coef))
+                self.conds.append((len(self.forms) - 1, g.fn, frozenset(coef)))
+                return
+        self.generic.append(g)
+
+    def _scan(self, exprs: Sequence[Expr]) -> None:
+        stack = list(exprs)
+        seen: set[Expr] = set()
+        while stack:
+            e = stack.pop()
+            if e in seen:
+                continue
+            seen.add(e)
+            if isinstance(e, Read):
+                if e.slot in self.given_slots:
+                    continue
+                form = affine(e)
+                if form is not None:
+                    strides = self.pointers[e.slot].strides
+                    const = 0
+                    coef: dict[int, int] = {}
+                    for (c, terms), s in zip(form, strides, strict=True):
+                        const += c * s
+                        for a, k in terms.items():
+                            coef[a] = coef.get(a, 0) + k * s
+                    self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
+                    self.reads[e] = len(self.forms) - 1
+                    continue
+            if isinstance(e, Axis):
+                self.opaque.add(e.position)
+            stack.extend(e.args)
+
+    def groups(self, axes: Sequence[int]) -> list[Group]:
+        """The axes (outer first) merged as far as every form allows; those of one point are dropped."""
+        out: list[Group] = []
+        for a in reversed([a for a in axes if self.extents[a] > 1]):
+            if out and a not in self.opaque and out[-1].inner not in self.opaque:
+                g = out[-1]
+                if all(f.coef.get(a, 0) == f.coef.get(g.inner, 0) * g.extent for f in self.forms):
+                    out[-1] = Group((a, *g.axes), g.extent * self.extents[a])
+                    continue
+            out.append(Group((a,), self.extents[a]))
+        return out[::-1]
+
+    def aligned_rows(self, align: int) -> bool:
+        """Whether no vector crosses a row of the innermost lane group, when vectors start at multiples of align."""
+        return bool(self.row) or len(self.lane_groups) <= 1 or (
+            self.lane_extents[-1] % self.lanes == 0 and align % self.lanes == 0
+        )
+
+    def runs(self, align: int) -> int:
+        """Rows of the innermost lane group that a vector may touch."""
+        if self.aligned_rows(align):
+            return 1
+        e = self.lane_extents[-1]
+        start = e - gcd(align, e)
+        return min(prod(self.lane_extents[:-1]), -(-(start + self.lanes) // e))
+
+    def kind(self, form: int, align: int) -> str:
+        """How lanes read a form: uniform, unit, runs or gather."""
+        coef = self.forms[form].coef
+        if not any(coef.get(g.inner) for g in self.lane_groups):
+            return "uniform"
+        if coef.get(self.lane_groups[-1].inner) == 1:
+            if self.aligned_rows(align):
+                return "unit"
+            if self.runs(align) <= MAX_RUNS:
+                return "runs"
+        return "gather"
+
+    def load_cost(self, align: int) -> float:
+        """Loads, in units of one vector load, that one vector takes."""
+        cost = 0.0
+        for form in self.reads.values():
+            kind = self.kind(form, align)
+            cost += {"uniform": 1.0, "unit": 1.0, "runs": float(self.runs(align)), "gather": GATHER_COST}[kind]
+        loose = {e for x in (*self.exprs, *self.generic) for e in postorder([x]) if isinstance(e, Read)}
+        cost += GATHER_COST * sum(1 for e in loose if e not in self.reads and e.slot not in self.given_slots)
+        masks = sum(1.5 for _, _, axes in self.conds if axes)
+        return cost + masks * max(1.0, cost * 0.5)
+
+    # -- scalars
+
+    def part(self, values: Sequence[tuple[Group, Value]]) -> Part:
+        """What scalar values of groups add to every form."""
+        b = self.b
+        sums: dict[int, Value] = {}
+        for g, value in values:
+            for i, f in enumerate(self.forms):
+                c = f.coef.get(g.inner, 0)
+                if c:
+                    term = value if c == 1 else b.mul(value, b.const(c))
+                    sums[i] = b.add(sums[i], term) if i in sums else term
+        opaque = {g.inner: v for g, v in values if g.inner in self.opaque}
+        return Part(sums, frozenset(a for g, _ in values for a in g.axes), opaque)
+
+    def part_of(self, axes: Sequence[int], flat: Value) -> Part:
+        """The part of the flattened `axes` at `flat`."""
+        groups = self.groups(axes)
+        if not groups:
+            return Part({}, frozenset(axes), {})
+        values = digits(self.b, flat, [g.extent for g in groups])
+        out = self.part(list(zip(groups, values, strict=True)))
+        out.axes |= frozenset(axes)
+        return out

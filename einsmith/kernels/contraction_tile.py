@@ -1,0 +1,397 @@
+"""Lowering a contraction: register tiles inside blocked loops, with operands packed or read in place.
+
+A task owns a batch point, a range of M tiles, a range of N panels and a range of K. Inside, one side is walked in the
+outer loop (its panel packed there), the other in the inner loop; around the tile runs a real loop over K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels.contraction_lanes import State
+from einsmith.kernels.contraction_pack import Panels, ceil_div, digits_of, sweep
+from einsmith.kernels.contraction_plan import Config, row_offsets
+from einsmith.kernels.contraction_problem import Problem
+from einsmith.kernels.contraction_sample import Group
+from einsmith.kernels.contraction_window import fill
+from einsmith.kernels.kernel import Launch, Lowered
+from einsmith.loops.nest import Builder, Value
+
+UNROLLED = 150
+"""Multiply-adds in the body of the loop over K up to which a short innermost axis of K is unrolled."""
+
+
+
+class Lowering(Panels):
+    """Emission of one kernel function."""
+
+    # -- the task
+
+    def run(self, task: Value) -> None:
+        b, c = self.b, self.c
+
+        def divide(x: Value, n: int) -> tuple[Value, Value]:
+            if n == 1:
+                return x, b.const(0)
+            return b.op("floordiv", x, b.const(n)), b.op("mod", x, b.const(n))
+
+        rest, tm = divide(task, c.tm)
+        rest, tn = divide(rest, c.tn)
+        batch, split = divide(rest, c.split)
+        self.batch, self.split = batch, split
+        p = self.p
+        self.a_batch = self.a_in.part_of(p.batch, batch)
+        self.b_batch = self.b_in.part_of(p.batch, batch)
+        if c.a != "inline":
+            self.a_pack_batch = self.a_pack.part_of(p.batch, batch)
+        if self.b_along is not None:
+            self.b_along_batch = self.b_along.part_of(p.batch, batch)
+        self.e_batch = self.epi.sampler.part_of(p.batch, batch)
+        self.m_range = self._range(tm, c.tm, self.mt)
+        self.n_range = self._range(tn, c.tn, self.nt)
+        if c.split == 1:
+            self.k_lo: Value | int = 0
+            self.k_hi: Value | int = self.K
+        else:
+            lo = b.mul(split, b.const(self.k_max))
+            self.k_lo = lo
+            self.k_hi = b.op("min", b.add(lo, b.const(self.k_max)), b.const(self.K))
+        self.fixed = dict(zip(p.batch, digits_of(b, batch, [Group((), p.extents[a]) for a in p.batch]), strict=True))
+        if self.k_outer:
+            self._k_outer()
+            return
+        self._fill()
+        if c.order == "n":
+            self._n_level(self._outer_n)
+        else:
+            self._m_level(self._outer_m)
+
+    def _fill(self) -> None:
+        for w, to in self.windows:
+            fill(self.b, w, self.slots, to, self.lanes, self.fixed)
+
+    def _k_outer(self) -> None:
+        """Blocks of K outermost: their windows serve every tile; the sums of all tiles wait in scratch."""
+        b, c = self.b, self.c
+        rows = self._count(self.m_range)
+        count = b.const(rows) if isinstance(rows, int) else rows
+        columns = self._count(self.n_range)
+        tiles = b.mul(count, b.const(columns) if isinstance(columns, int) else columns)
+        self._clear(tiles)
+
+        def block(lo, hi, last):
+            low = b.const(lo) if isinstance(lo, int) else lo
+            self.fixed[self.p.k[0]] = b.op("floordiv", low, b.const(self.kc))
+            self._fill()
+
+            def number(jm: Value, jn: Value) -> Value:
+                return b.add(b.mul(self._relative(jn, self.n_range), count), self._relative(jm, self.m_range))
+
+            if c.order == "n":
+
+                def column(jn: Value, nv: int) -> None:
+                    self._n_states(jn, nv)
+                    panel = self._b_panel(jn, nv, lo, hi)
+
+                    def tile(jm: Value, mr: int) -> None:
+                        slab = self._a_panel(jm, mr, lo, hi)
+                        self._tile(jm, mr, jn, nv, lo, hi, last, slab, panel, number(jm, jn))
+
+                    self._m_level(tile)
+
+                self._n_level(column)
+                return
+
+            def row(jm: Value, mr: int) -> None:
+                slab = self._a_panel(jm, mr, lo, hi)
+
+                def tile(jn: Value, nv: int) -> None:
+                    self._n_states(jn, nv)
+                    panel = self._b_panel(jn, nv, lo, hi)
+                    self._tile(jm, mr, jn, nv, lo, hi, last, slab, panel, number(jm, jn))
+
+                self._n_level(tile)
+
+            self._m_level(row)
+
+        self._k_level(block)
+
+    def _k_level(self, body: Callable[[Value | int, Value | int, Value | None], None]) -> None:
+        """body(lo, hi, last) for the blocks of K; `last` is None where there is one block."""
+        b = self.b
+        if not self.blocked:
+            body(self.k_lo, self.k_hi, None)
+            return
+        lo = b.const(self.k_lo) if isinstance(self.k_lo, int) else self.k_lo
+        hi = b.const(self.k_hi) if isinstance(self.k_hi, int) else self.k_hi
+        with b.loop(lo, hi, step=self.kc) as loop:
+            end = b.add(loop.var, b.const(self.kc))
+            body(loop.var, b.op("min", end, hi), b.op("le", hi, end))
+
+    def _clear(self, tiles: Value | int) -> None:
+        b = self.b
+        if self.blocked:
+            assert self.c_scratch is not None
+            count = b.const(tiles) if isinstance(tiles, int) else tiles
+            with b.loop(0, b.mul(count, b.const(self.tile_size)), step=self.lanes) as loop:
+                b.store(self.zero, self.c_scratch, loop.var)
+
+    def _count(self, span) -> Value | int:
+        lo, hi = span
+        return hi - lo if isinstance(lo, int) else self.b.sub(hi, lo)
+
+    def _outer_n(self, jn: Value, nv: int) -> None:
+        self._clear(self._count(self.m_range))
+
+        def block(lo, hi, last):
+            panel = self._b_panel(jn, nv, lo, hi)
+
+            def tile(jm: Value, mr: int) -> None:
+                slab = self._a_panel(jm, mr, lo, hi)
+                self._tile(jm, mr, jn, nv, lo, hi, last, slab, panel, self._relative(jm, self.m_range))
+
+            self._m_level(tile)
+
+        self._n_states(jn, nv)
+        self._k_level(block)
+
+    def _outer_m(self, jm: Value, mr: int) -> None:
+        self._clear(self._count(self.n_range))
+
+        def block(lo, hi, last):
+            slab = self._a_panel(jm, mr, lo, hi)
+
+            def tile(jn: Value, nv: int) -> None:
+                self._n_states(jn, nv)
+                panel = self._b_panel(jn, nv, lo, hi)
+                self._tile(jm, mr, jn, nv, lo, hi, last, slab, panel, self._relative(jn, self.n_range))
+
+            self._n_level(tile)
+
+        self._k_level(block)
+
+    def _relative(self, tile: Value, span) -> Value:
+        lo = span[0]
+        return tile if isinstance(lo, int) else self.b.sub(tile, lo)
+
+    # -- the register tile
+
+    def _k_groups(self) -> list[Group]:
+        """K merged as far as both operands that are read in place allow."""
+        inline = [s for s, how in ((self.a_in, self.c.a), (self.b_in, self.c.b)) if how == "inline"]
+        axes = [a for a in self.p.k if self.p.extents[a] > 1]
+        out: list[Group] = []
+        for a in reversed(axes):
+            if out and all(
+                a not in s.opaque and out[-1].inner not in s.opaque
+                and all(f.coef.get(a, 0) == f.coef.get(out[-1].inner, 0) * out[-1].extent for f in s.forms)
+                for s in inline
+            ):
+                out[-1] = Group((a, *out[-1].axes), out[-1].extent * self.p.extents[a])
+            else:
+                out.append(Group((a,), self.p.extents[a]))
+        return out[::-1]
+
+    def _tile(self, jm: Value, mr: int, jn: Value, nv: int, lo, hi, last, slab, panel, number: Value) -> None:
+        b, c, n = self.b, self.c, self.lanes
+        groups = self._k_groups()
+        low = b.const(lo) if isinstance(lo, int) else lo
+        m0 = b.mul(jm, b.const(self.mr))
+        init = [self.zero] * (mr * nv)
+        if self.blocked:
+            assert self.c_scratch is not None
+            here = b.mul(number, b.const(self.tile_size))
+            init = [
+                b.load(self.c_scratch, b.add(here, b.const(i * self.nr + v * n)), self.elem, n)
+                for i in range(mr) for v in range(nv)
+            ]
+        a, bs = self.a_in, self.b_in
+        a_tile, steps = None, [0]
+        if c.a == "inline":
+            steps = row_offsets(a, self.m_side.axes, min(self.mr, self.M)) or [0]
+            a_tile = State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, m0))
+
+        def outer(values):
+            pairs = list(zip(groups[:-1], values, strict=True))
+            rows = a_tile.bind(a.part(pairs)) if a_tile is not None else None
+            return rows, [x.bind(bs.part(pairs)) for x in self.b_states] if c.b == "inline" else []
+
+        def inner(context, digit, flat, carried):
+            k = b.sub(flat, low)
+            if c.b == "inline":
+                part = self._last(bs, groups, digit)
+                right = [x.bind(part).product() for x in context[1]]
+            else:
+                at = b.mul(k, b.const(nv * n))
+                right = [b.load(panel, b.add(at, b.const(v * n)), self.elem, n) for v in range(nv)]
+            if c.a == "inline":
+                read = next(iter(a.reads))
+                state = context[0].bind(self._last(a, groups, digit))
+                pointer, base = a.pointers[read.slot].value, state.offset(a.reads[read])
+                offsets = [b.add(base, b.const(steps[i])) for i in range(mr)]
+            else:
+                pointer = slab
+                if self.a_rows:
+                    offsets = [b.add(k, b.const(i * self.k_pad)) for i in range(mr)]
+                else:
+                    at = b.mul(k, b.const(mr))
+                    offsets = [b.add(at, b.const(i)) for i in range(mr)]
+            out = []
+            assert pointer is not None
+            for i in range(mr):
+                x = b.splat(b.load(pointer, offsets[i], self.elem), n)
+                out += [b.fma(x, right[v], carried[i * nv + v]) for v in range(nv)]
+            return out
+
+        sums = sweep(b, [g.extent for g in groups], lo, hi, init, outer, inner, UNROLLED // (mr * nv))
+        rows = [sums[i * nv : (i + 1) * nv] for i in range(mr)]
+        if self.through_scratch:
+            self._store_tile(rows, number, nv)
+            if last is None:
+                self._rows(m0, mr, jn, nv, number)
+            else:
+                with b.if_(last):
+                    self._rows(m0, mr, jn, nv, number)
+        elif c.split > 1:
+            for i in range(mr):
+                self._store_partial(b.add(m0, b.const(i)), jn, rows[i])
+        else:
+            s = self.epi.sampler
+            for i in range(mr):
+                part = s.part_of(self.m_side.axes, b.add(m0, b.const(i)))
+                self.epi.row(self.e_states, part, rows[i])
+
+    def _store_tile(self, rows, number: Value, nv: int) -> None:
+        b = self.b
+        assert self.c_scratch is not None
+        here = b.mul(number, b.const(self.tile_size)) if self.blocked else b.const(0)
+        for i, row in enumerate(rows):
+            for v, x in enumerate(row):
+                b.store(x, self.c_scratch, b.add(here, b.const(i * self.nr + v * self.lanes)))
+
+    def _rows(self, m0: Value, mr: int, jn: Value, nv: int, number: Value) -> None:
+        """The epilogue, row by row from scratch."""
+        b, s = self.b, self.epi.sampler
+        assert self.c_scratch is not None
+        here = b.mul(number, b.const(self.tile_size)) if self.blocked else b.const(0)
+        with b.loop(0, mr) as loop:
+            at = b.add(here, b.mul(loop.var, b.const(self.nr)))
+            places = [b.add(at, b.const(v * self.lanes)) for v in range(nv)]
+            sums = [b.load(self.c_scratch, x, self.elem, self.lanes) for x in places]
+            if self.c.split > 1:
+                self._store_partial(b.add(m0, loop.var), jn, sums)
+            else:
+                part = s.part_of(self.m_side.axes, b.add(m0, loop.var))
+                self.epi.row(self.e_states, part, sums)
+
+    def _store_partial(self, m: Value, jn: Value, sums: Sequence[Value]) -> None:
+        b = self.b
+        at = b.add(b.mul(self.split, b.const(self.B)), self.batch)
+        at = b.add(b.mul(at, b.const(self.M)), m)
+        at = b.add(b.mul(at, b.const(self.partial_row)), b.mul(jn, b.const(self.nr)))
+        at = b.add(at, b.const(self.partial_base()))
+        for v, x in enumerate(sums):
+            b.store(x, self.workspace, b.add(at, b.const(v * self.lanes)))
+
+    def run_reduce(self, task: Value, tasks: int) -> None:
+        """Adds the partial sums of a range of rows in a fixed tree and finishes them."""
+        b, n = self.b, self.lanes
+        total = self.B * self.M
+        lo = b.op("floordiv", b.mul(task, b.const(total)), b.const(tasks))
+        hi = b.op("floordiv", b.mul(b.add(task, b.const(1)), b.const(total)), b.const(tasks))
+        s = self.epi.sampler
+        with b.loop(lo, hi) as rows:
+            batch, m = digits_of(b, rows.var, [Group((), self.B), Group((), self.M)])
+            part, fixed = s.part_of(self.m_side.axes, m), s.part_of(self.p.batch, batch)
+            base = b.add(b.mul(rows.var, b.const(self.partial_row)), b.const(self.partial_base()))
+            whole = self.N // n
+
+            def vector(at: Value, limit: int | None) -> None:
+                here = b.add(base, at)
+                x = self._tree(here)
+                self.epi.row([State(s, at, limit, n).bind(fixed)], part, [x])
+
+            if whole:
+                with b.loop(0, whole * n, step=n) as loop:
+                    vector(loop.var, None)
+            if self.N % n:
+                vector(b.const(whole * n), self.N)
+
+    def _tree(self, at: Value) -> Value:
+        """The sum of all partials at an offset: eight interleaved running sums, then a tree of those."""
+        b, n, step, count = self.b, self.lanes, self.partials, self.c.split
+
+        def load(i: Value) -> Value:
+            return b.load(self.workspace, b.add(at, b.mul(i, b.const(step))), self.elem, n)
+
+        width = min(8, count)
+        start = [load(b.const(i)) for i in range(width)]
+        full = count // width * width
+        sums: Sequence[Value] = start
+        if full > width:
+            with b.loop(width, full, step=width, init=start) as loop:
+                loop.next = [b.add(x, load(b.add(loop.var, b.const(i)))) for i, x in enumerate(loop.carried)]
+            sums = loop.results
+        out = list(sums)
+        for i in range(full, count):
+            out[i - full] = b.add(out[i - full], load(b.const(i)))
+        while len(out) > 1:
+            out = [b.add(out[i], out[i + 1]) if i + 1 < len(out) else out[i] for i in range(0, len(out), 2)]
+        return out[0]
+
+
+def lower(kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], target: Any) -> Lowered:
+    """The launches of a contraction, every piece with its own configuration."""
+    count = len(kernel.buffers) + 1
+    name = kernel.root.digest.hex()[:8]
+    bases: list[int] = []
+    out = Lowered()
+    steps: list[list[tuple[int, Callable[[Builder, int, Value], None]]]] = [[], [], []]
+    for i, (p, c) in enumerate(zip(found, configs, strict=True)):
+        probe = Lowering(kernel, c, target, Builder("probe", count), p)
+        elements = sum(probe.buffer_elements()) + (probe.partials * c.split if c.split > 1 else 0)
+        bases.append(out.workspace)
+        out.workspace += ceil_div(elements * p.dtype.itemsize, 64) * 64
+        if probe.pack_tasks():
+            steps[0].append((probe.pack_tasks(), _runner(kernel, p, c, target, bases[i], "pack", 0)))
+        steps[1].append((probe.tasks, _runner(kernel, p, c, target, bases[i], "multiply", 0)))
+        if c.split > 1:
+            rows = min(probe.B * probe.M, target.cores * 2)
+            steps[2].append((rows, _runner(kernel, p, c, target, bases[i], "add", rows)))
+    for part, label in zip(steps, ("pack", "multiply", "add"), strict=True):
+        if not part:
+            continue
+        b = Builder(f"contraction_{label}_{name}", count)
+        start = 0
+        for tasks, run in part:
+            if len(part) == 1:
+                run(b, tasks, b.task)
+                continue
+            t = b.sub(b.task, b.const(start))
+            with b.if_(b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(tasks)))):
+                run(b, tasks, t)
+            start += tasks
+        out.launches.append(Launch(b.finish(), sum(n for n, _ in part)))
+    return out
+
+
+def _runner(kernel: Kernel, p: Problem, c: Config, target: Any, base: int, what: str, rows: int):
+    def run(b: Builder, tasks: int, task: Value) -> None:
+        low = Lowering(kernel, c, target, b, p)
+        if base:
+            moved = b.address(b.buffers[-1], b.const(base // p.dtype.itemsize), low.elem)
+            b.buffers, saved = (*b.buffers[:-1], moved), b.buffers
+        try:
+            if what == "pack":
+                low.run_pack(task)
+            elif what == "multiply":
+                low.run(task)
+            else:
+                low.run_reduce(task, tasks)
+        finally:
+            if base:
+                b.buffers = saved
+
+    return run

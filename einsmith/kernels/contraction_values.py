@@ -1,0 +1,178 @@
+"""What a State emits: values of expressions at its lanes under its mask, and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from einsmith.errors import CompileError
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, postorder
+from einsmith.kernels.contraction_sample import Sampler
+from einsmith.loops.nest import Builder, Value, elem_of
+
+_INT32 = 2**31 - 1
+
+
+def add_to(b: Builder, x: Value | None, y: Value | None) -> Value | None:
+    return x if y is None else y if x is None else b.add(x, y)
+
+
+def both(b: Builder, x: Value | None, y: Value | None) -> Value | None:
+    return x if y is None else y if x is None else b.op("and", x, y)
+
+
+class Values:
+    """The part of a State that needs no more than its lanes, sums and masks."""
+
+    s: Sampler
+    mask: Value | None
+    pending: list[int]
+    kinds: dict[int, str]
+    sums: dict[int, Value]
+    opaque: dict[int, Value]
+    lane_digits: dict[int, Value]
+    lane_forms: dict[int, Value]
+    run_masks: list[Value | None]
+    run_offsets: dict[int, list[Value]]
+    final_mask: Value | None
+
+    def offset(self, form: int) -> Value:
+        """The scalar part of an address."""
+        b, const = self.s.b, self.s.forms[form].const
+        total = self.sums.get(form)
+        if total is None:
+            return b.const(const)
+        return b.add(total, b.const(const)) if const else total
+
+    def _load(self, r: Read, mask: Value | None) -> Value:
+        s, b = self.s, self.s.b
+        form = s.reads[r]
+        p = s.pointers[r.slot]
+        assert p.value is not None
+        elem, kind, n = elem_of(p.dtype), self.kinds[form], s.lanes
+        at = self.offset(form)
+        if kind == "uniform":
+            return b.load(p.value, at, elem, 0, None if mask is None else b.any(mask))
+        if mask is not None and not mask.type.lanes:
+            mask = b.splat(mask, n)
+        if kind == "unit":
+            return b.load(p.value, at, elem, n, mask)
+        if kind == "runs":
+            out: Value | None = None
+            for run, extra in zip(self.run_masks, self.run_offsets[form], strict=True):
+                out = b.load(p.value, b.add(at, extra), elem, n, both(b, run, mask), out)
+            assert out is not None
+            return out
+        if prod(p.shape) > _INT32:
+            return b.gather(p.value, b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n)), elem, mask)
+        return b.gather(b.address(p.value, at, elem), self.lane_forms[form], elem, mask)
+
+    def _loose(self, r: Read, index: Sequence[Value], mask: Value | None) -> Value:
+        """A read whose index is computed."""
+        b, p = self.s.b, self.s.pointers[r.slot]
+        assert p.value is not None
+        at: Value | None = None
+        for x, stride in zip(index, p.strides, strict=True):
+            at = add_to(b, at, b.mul(b.cast(x, "i64"), b.const(stride)))
+        at = b.const(0) if at is None else at
+        if not at.type.lanes:
+            return b.load(p.value, at, elem_of(p.dtype), 0, None if mask is None else b.any(mask))
+        if mask is not None:
+            mask = b.splat(mask, self.s.lanes)
+        return b.gather(p.value, at, elem_of(p.dtype), mask)
+
+    def values(self, exprs: Sequence[Expr] | None = None, given: Mapping[int, Value] | None = None) -> list[Value]:
+        """The expressions (default: the sampler's own) where the mask holds; elsewhere any value.
+
+        A scalar may stand for equal lanes. `given` holds the values of reads of the `given_slots`."""
+        if self.pending:
+            raise CompileError("a guard mentions an axis without value")
+        mask = self.mask
+        memo: dict[tuple[Expr, int], Value] = {}
+        for g in self.s.generic:
+            mask = both(self.s.b, mask, self._evaluate(g, mask, memo, given or {}))
+        self.final_mask = mask
+        return [self._evaluate(e, mask, memo, given or {}) for e in (self.s.exprs if exprs is None else exprs)]
+
+    def product(self) -> Value:
+        """The sampler's one expression, zero where a guard does not hold, in every lane."""
+        b = self.s.b
+        (x,) = self.values()
+        x = b.splat(x, self.s.lanes)
+        e, mask = self.s.exprs[0], self.final_mask
+        uniform = isinstance(e, Read) and e in self.s.reads and self.kinds[self.s.reads[e]] == "uniform"
+        if mask is not None and (not isinstance(e, Read) or (uniform and mask.type.lanes)):
+            x = b.select(mask, x, b.const(0.0, x.type.elem))
+        return x
+
+    def _evaluate(self, root: Expr, top: Value | None, memo: dict, given: Mapping[int, Value]) -> Value:
+        b = self.s.b
+        stack: list[tuple[Expr, Value | None]] = [(root, top)]
+        while stack:
+            e, mask = stack[-1]
+            key = (e, 0 if mask is None else mask.id)
+            if key in memo:
+                stack.pop()
+                continue
+            if isinstance(e, Read) and (e in self.s.reads or e.slot in self.s.given_slots):
+                memo[key] = given[e.slot] if e.slot in self.s.given_slots else self._load(e, mask)
+                stack.pop()
+                continue
+            kids = [(a, mask) for a in e.args]
+            if isinstance(e, Apply) and e.fn == "where":
+                head = (e.args[0], key[1])
+                if head not in memo:
+                    stack.append(kids[0])
+                    continue
+                c = memo[head]
+                for i in (1, 2):
+                    if any(isinstance(x, Read) and x.slot not in self.s.given_slots for x in postorder([e.args[i]])):
+                        side = (e, key[1], i)
+                        if side not in memo:
+                            memo[side] = both(b, mask, c if i == 1 else b.op("not", c))
+                        kids[i] = (e.args[i], memo[side])
+            missing = [k for k in kids if (k[0], 0 if k[1] is None else k[1].id) not in memo]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            args = [memo[(a, 0 if m is None else m.id)] for a, m in kids]
+            memo[key] = self._apply(e, args, mask)
+            stack.pop()
+        return memo[(root, 0 if top is None else top.id)]
+
+    def _apply(self, e: Expr, args: list[Value], mask: Value | None) -> Value:
+        b = self.s.b
+        if isinstance(e, Const):
+            return b.const(e.value, elem_of(e.dtype))
+        if isinstance(e, Axis):
+            if e.position in self.lane_digits:
+                return self.lane_digits[e.position]
+            if self.s.extents[e.position] == 1:
+                return b.const(0, "i32")
+            return b.cast(self.opaque[e.position], "i32")
+        if isinstance(e, Read):
+            return self._loose(e, args, mask)
+        if e.fn == "cast":
+            return b.cast(args[0], elem_of(e.dtype))
+        if e.fn == "stop_gradient":
+            return args[0]
+        return b.op(e.fn, *args)
+
+    def store(self, extra: int, pointer: Value, value: Value) -> None:
+        """`value` to the address form `extra` of the sampler, in the lanes that are on."""
+        s, b = self.s, self.s.b
+        form, n = s.extra[extra], s.lanes
+        value, at, kind, mask = b.splat(value, n), self.offset(form), self.kinds[form], self.mask
+        if mask is not None and n:
+            mask = b.splat(mask, n)
+        if kind == "uniform":
+            # One point: only the first lane is an element.
+            b.store(b.extract(value, 0) if n else value, pointer, at)
+        elif kind == "unit":
+            b.store(value, pointer, at, mask)
+        elif kind == "runs":
+            for run, more in zip(self.run_masks, self.run_offsets[form], strict=True):
+                b.store(value, pointer, b.add(at, more), both(b, run, mask))
+        else:
+            offsets = b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n))
+            b.scatter(value, pointer, offsets, mask)

@@ -1,0 +1,189 @@
+"""Windows: a copy of the part of an operand that a task touches, with its guards and activations already applied.
+
+A padded convolution reads each element of its input many times, every time under a guard. Where the operand depends on
+its axes only through a few coordinates (image, channel, row, column), the task evaluates it once per coordinate into
+scratch, zeros where the guards fail, and reads the copy without guards.
+
+    where(0 <= p+r-2 < 28 and 0 <= q+s-2 < 28, X[b, c, p+r-2, q+s-2], 0)
+    -> window[c, y, x] = where(0 <= y-2 < 28 and 0 <= x-2 < 28, X[b, c, y-2, x-2], 0);  read as window[c, p+r, q+s]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from einsmith.dtypes import DType, i32
+from einsmith.expr.linear import Linear, linear
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
+from einsmith.expr.rewrite import rebuild
+from einsmith.kernels.contraction_lanes import State
+from einsmith.kernels.contraction_problem import Operand, Problem
+from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
+from einsmith.loops.nest import Builder, Value
+
+SLOT = 1 << 20
+"""Slots from here on are windows: of the left operand, then of the right."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Coordinates, outer first. `fixed[j]` is the axis that coordinate j equals and that has one value at a time, or
+    None. `extents[j]`: number of values (of a fixed one: the axis's extent). `expr` and `guards` have
+    Axis(j) for coordinate j minus its least value; `operand` reads the window at the problem's axes."""
+
+    fixed: tuple[int | None, ...]
+    extents: tuple[int, ...]
+    expr: Expr
+    guards: tuple[Expr, ...]
+    operand: Operand
+    dtype: DType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(n for n, f in zip(self.extents, self.fixed, strict=True) if f is None)
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+def _form(x: Expr) -> Linear | None:
+    out = linear(x)
+    return out if all(isinstance(a, Axis) for a in out.terms) else None
+
+
+def _key(form: Linear) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted((a.position, c) for a, c in form.terms.items() if isinstance(a, Axis)))
+
+
+def window(p: Problem, which: int, outer: frozenset[int]) -> Window | None:
+    """The window of an operand when the axes `outer` have one value at a time; None where it has none."""
+    operand = p.operands[which]
+    if operand.plain:
+        return None
+    keys: dict[tuple[tuple[int, int], ...], int] = {}
+    stack: list[Expr] = [operand.expr]
+    seen: set[Expr] = set()
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if isinstance(e, Axis):
+            return None
+        if isinstance(e, Read):
+            for index in e.index:
+                form = _form(index)
+                if form is None:
+                    return None
+                if form.terms:
+                    keys.setdefault(_key(form), len(keys))
+        else:
+            stack.extend(reversed(e.args))
+    if not keys:
+        return None
+    extents: list[int] = []
+    lows: list[int] = []
+    fixed: list[int | None] = []
+    for key in keys:
+        if len(key) == 1 and key[0][1] == 1 and key[0][0] in outer:
+            fixed.append(key[0][0])
+            lows.append(0)
+            extents.append(p.extents[key[0][0]])
+            continue
+        if any(a in outer for a, _ in key):
+            return None
+        low = sum(min(0, c) * (p.extents[a] - 1) for a, c in key)
+        high = sum(max(0, c) * (p.extents[a] - 1) for a, c in key)
+        fixed.append(None)
+        lows.append(low)
+        extents.append(high - low + 1)
+
+    def coordinate(j: int, const: int) -> Expr:
+        const += lows[j]
+        x: Expr = Axis(j)
+        return x if const == 0 else apply("add" if const > 0 else "sub", x, Const(abs(const), i32))
+
+    guards = []
+    for g in operand.guards:
+        if not (isinstance(g, Apply) and g.fn in ("lt", "le", "eq", "ne") and g.args[0].dtype.is_int):
+            return None
+        form = _form(apply("sub", *g.args))
+        if form is None or not form.terms:
+            return None
+        key = _key(form)
+        minus = tuple((a, -c) for a, c in key)
+        zero = Const(0, i32)
+        if key in keys:
+            guards.append(apply(g.fn, coordinate(keys[key], form.const), zero))
+        elif minus in keys:
+            guards.append(apply(g.fn, zero, coordinate(keys[minus], -form.const)))
+        else:
+            return None
+
+    def rule(e):
+        if isinstance(e, Read):
+            index = []
+            for x in e.index:
+                form = linear(x)
+                index.append(coordinate(keys[_key(form)], form.const) if form.terms else Const(form.const, i32))
+            return Read(e.slot, tuple(index), e.dtype)
+        return None
+
+    (expr,) = rebuild_reads(operand.expr, rule)
+    place = []
+    for key, j in keys.items():
+        if fixed[j] is None:
+            terms = Linear(-lows[j], {Axis(a): c for a, c in key})
+            place.append(terms.expr())
+    axes = frozenset(a for key, j in keys.items() if fixed[j] is None for a, _ in key)
+    copy = Operand(Read(SLOT + which, tuple(place), p.dtype), (), axes)
+    return Window(tuple(fixed), tuple(extents), expr, tuple(guards), copy, p.dtype)
+
+
+def rebuild_reads(x: Expr, rule) -> list[Expr]:
+    """`rebuild`, indices left to the rule."""
+    return rebuild([x], rule)
+
+
+def fill(b: Builder, w: Window, pointers: Mapping[int, Pointer], to: Value, lanes: int, values: Mapping[int, Value]):
+    """Writes the window for the given values of the fixed axes; `to` has room for `lanes` elements more."""
+    free = [j for j, f in enumerate(w.fixed) if f is None]
+    if not free:
+        free_last: tuple[int, ...] = ()
+    else:
+        free_last = (free[-1],)
+    s = Sampler(b, [w.expr], w.guards, w.extents, pointers, free_last, lanes)
+    rows = free[:-1]
+    width = w.extents[free[-1]] if free else 1
+    part = None
+    for j, f in enumerate(w.fixed):
+        if f is not None:
+            more = s.part_of((j,), values[f])
+            part = more if part is None else _join(b, part, more)
+    count = prod(w.extents[j] for j in rows)
+    with b.loop(0, count) as loop:
+        row = s.part_of(rows, loop.var)
+        at = b.mul(loop.var, b.const(width))
+
+        def chunk(x: Value, limit: int | None) -> None:
+            state = State(s, x, limit, lanes).bind(row)
+            if part is not None:
+                state = state.bind(part)
+            b.store(state.product(), to, b.add(at, x))  # lanes past a row are overwritten by the next one
+
+        whole = width // lanes * lanes
+        if whole:
+            with b.loop(0, whole, step=lanes) as columns:
+                chunk(columns.var, None)
+        if whole < width:
+            chunk(b.const(whole), width)
+
+
+def _join(b: Builder, x, y):
+    sums = dict(x.sums)
+    for i, v in y.sums.items():
+        sums[i] = b.add(sums[i], v) if i in sums else v
+    return Part(sums, x.axes | y.axes, {**x.opaque, **y.opaque})

@@ -1,0 +1,368 @@
+"""Contractions compiled for this machine agree with the evaluator of the IR, in every configuration."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from einsmith import dtypes as dt
+from einsmith.codegen import llvm_jit
+from einsmith.codegen.llvm import emit_module
+from einsmith.codegen.native import compile_functions
+from einsmith.expr.interp import evaluate_template
+from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.expr.nodes import Apply, Axis, Const, Piece, Read, Reduce, Template, apply, template
+from einsmith.kernels.contraction import PATTERN, Config, Configs
+from einsmith.target import facts
+
+
+def host(cores: int = 2) -> facts.Target:
+    cpu, features, triple = llvm_jit.host()
+    return replace(facts.host(), cpu=cpu, features=features, triple=triple, cores=cores)
+
+
+def lin(*terms: tuple[int, int], const: int = 0):
+    out = None
+    for c, a in terms:
+        t = Axis(a) if c == 1 else apply("mul", Const(c, dt.i32), Axis(a))
+        out = t if out is None else apply("add", out, t)
+    return apply("add", out, Const(const, dt.i32)) if const else out
+
+
+def read(slot: int, *index, dtype=dt.f32) -> Read:
+    return Read(slot, tuple(Axis(i) if isinstance(i, int) else i for i in index), dtype)
+
+
+def times(*factors):
+    out = factors[0]
+    for f in factors[1:]:
+        out = apply("mul", out, f)
+    return out
+
+
+def inside(x, n: int) -> Apply:
+    return apply("and", apply("le", Const(0, dt.i32), x), apply("lt", x, Const(n, dt.i32)))
+
+
+def zero_unless(guard, x) -> Apply:
+    return apply("where", guard, x, Const(0.0, x.dtype))
+
+
+def kernel_of(shape, params, extents, body) -> Kernel:
+    t = template(shape, params, Reduce("sum", extents, (body,)))
+    return kernel_from(t)
+
+
+def kernel_from(t: Template) -> Kernel:
+    n = len(t.params)
+    buffers = tuple(Buffer(d, s) for d, s in t.params) + (Buffer(t.dtypes[0], t.shape),)
+    return Kernel((Stage(t, tuple(("buffer", i) for i in range(n)), (n,)),), buffers)
+
+
+def product(m: int, n: int, k: int, kind: str = "NN", dtype=dt.f32) -> Kernel:
+    a = read(0, 0, 2, dtype=dtype) if kind[0] == "N" else read(0, 2, 0, dtype=dtype)
+    b = read(1, 2, 1, dtype=dtype) if kind[1] == "N" else read(1, 1, 2, dtype=dtype)
+    shapes = ((m, k) if kind[0] == "N" else (k, m), (k, n) if kind[1] == "N" else (n, k))
+    return kernel_of((m, n), tuple((dtype, s) for s in shapes), (k,), times(a, b))
+
+
+def conv(b, c, h, w, o, r, s, pad, stride=1) -> Kernel:
+    p, q = (h + 2 * pad - r) // stride + 1, (w + 2 * pad - s) // stride + 1
+    y, x = lin((stride, 2), (1, 5), const=-pad), lin((stride, 3), (1, 6), const=-pad)
+    body = times(read(0, 0, 4, y, x), read(1, 1, 4, 5, 6))
+    if pad:
+        body = zero_unless(apply("and", inside(y, h), inside(x, w)), body)
+    return kernel_of((b, o, p, q), ((dt.f32, (b, c, h, w)), (dt.f32, (o, c, r, s))), (c, r, s), body)
+
+
+def conv_dx(b, c, h, w, o, r, s, pad) -> Kernel:
+    p, q = h + 2 * pad - r + 1, w + 2 * pad - s + 1
+    y, x = lin((1, 2), (-1, 5), const=pad), lin((1, 3), (-1, 6), const=pad)
+    guard = apply("and", inside(y, p), inside(x, q))
+    body = zero_unless(guard, times(read(0, 0, 4, y, x), read(1, 4, 1, 5, 6)))
+    return kernel_of((b, c, h, w), ((dt.f32, (b, o, p, q)), (dt.f32, (o, c, r, s))), (o, r, s), body)
+
+
+def conv_dw(b, c, h, w, o, r, s, pad) -> Kernel:
+    p, q = h + 2 * pad - r + 1, w + 2 * pad - s + 1
+    y, x = lin((1, 5), (1, 2), const=-pad), lin((1, 6), (1, 3), const=-pad)
+    body = times(read(0, 4, 0, 5, 6), read(1, 4, 1, y, x))
+    if pad:
+        body = zero_unless(apply("and", inside(y, h), inside(x, w)), body)
+    return kernel_of((o, c, r, s), ((dt.f32, (b, o, p, q)), (dt.f32, (b, c, h, w))), (b, p, q), body)
+
+
+def capsule(b, c, h, k, stride) -> Kernel:
+    p = (h - 3) // stride + 1
+    a = read(0, 0, 6, lin((stride, 2), (1, 7)), lin((stride, 3), (1, 8)), 4, 9)
+    body = times(a, read(1, 1, 6, 7, 8, 9, 5))
+    params = ((dt.f32, (b, c, h, h, 4, 4)), (dt.f32, (k, c, 3, 3, 4, 4)))
+    return kernel_of((b, k, p, p, 4, 4), params, (c, 3, 3, 4), body)
+
+
+def strided_dx(b, h, k, o) -> Kernel:
+    """out[b, y] = sum of dy[b, o, p] * w[o, r] with 2p + r = y: one piece for even y, one for odd."""
+    p = (h - k) // 2 + 1
+    parts = []
+    for phase in (0, 1):
+        taps = (k - phase + 1) // 2  # r = 2t + phase
+        at = lin((1, 1), (-1, 3))
+        body = times(read(0, 0, 2, at), read(1, 2, lin((2, 3), const=phase)))
+        n = (h - phase + 1) // 2
+        parts.append(Piece((0, phase), (1, 2), (b, n), Reduce("sum", (o, taps), (zero_unless(inside(at, p), body),))))
+    return kernel_from(Template((b, h), ((dt.f32, (b, o, p)), (dt.f32, (o, k))), tuple(parts)))
+
+
+def fresh(kernel: Kernel, seed: int) -> list[np.ndarray]:
+    """Small integers, so that every order of summation gives the same floats."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-3, 4, b.shape).astype(b.dtype.numpy) for b in kernel.buffers]
+
+
+def expected(kernel: Kernel, arrays: list[np.ndarray]) -> dict[int, np.ndarray]:
+    results: list[tuple] = []
+    out = {}
+    for stage in kernel.stages:
+        args = [arrays[a[1]] if a[0] == "buffer" else results[a[1]][a[2]] for a in stage.args]
+        results.append(evaluate_template(stage.template, args))
+        out.update({n: x for n, x in zip(stage.outputs, results[-1], strict=True) if n is not None})
+    return out
+
+
+def aligned(n: int) -> np.ndarray:
+    raw = np.zeros(n + 64, np.uint8)
+    at = -raw.ctypes.data % 64
+    return raw[at : at + n]
+
+
+def run(kernel: Kernel, config: Configs, arrays: list[np.ndarray], target, backward: bool = False) -> None:
+    low = PATTERN.lower(kernel, config, target)
+    addresses = compile_functions([x.function for x in low.launches], target)
+    work = aligned(low.workspace + 64)
+    work[:] = 255  # NaN, so that what is not written is noticed
+    scratch = aligned(max(x.function.scratch_bytes for x in low.launches) + 64)
+    pointers = np.array([a.ctypes.data for a in [*arrays, work]], np.uint64)
+    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    for x in low.launches:
+        f = call(addresses[x.function.name])
+        for task in reversed(range(x.tasks)) if backward else range(x.tasks):
+            scratch[:] = 255
+            f(pointers.ctypes.data, scratch.ctypes.data, task)
+
+
+def check(kernel: Kernel, configs=None, seed: int = 0, target=None, exact: bool = True) -> None:
+    """Every configuration (default: those the pattern proposes), tasks in both orders."""
+    target = target or host()
+    assert PATTERN.match(kernel)
+    arrays = fresh(kernel, seed)
+    want = expected(kernel, arrays)
+    slots = {a[1] for s in kernel.stages for a in s.args if a[0] == "buffer"}
+    for i, config in enumerate(configs or PATTERN.configs(kernel, target)):
+        got = [a.copy() for a in arrays]
+        for n in want:
+            if n not in slots:
+                got[n][...] = np.nan
+        run(kernel, config, got, target, backward=i % 2 == 1)
+        for n, x in want.items():
+            if exact:
+                np.testing.assert_array_equal(got[n], x, err_msg=f"{config} buffer {n}")
+            else:
+                np.testing.assert_allclose(got[n], x, rtol=1e-5, atol=1e-4, err_msg=f"{config} buffer {n}")
+        for n, a in enumerate(arrays):
+            if n not in want:
+                np.testing.assert_array_equal(got[n], a)
+
+
+SIZES = [1, 2, 15, 16, 17, 31, 33]
+
+
+@pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
+def test_products_at_awkward_sizes(kind):
+    rng = np.random.default_rng(sum(map(ord, kind)))
+    for m, n, k in [(13, 17, 5), (16, 32, 16), (1, 5, 3), (3, 1, 4), (1, 1, 7), (40, 40, 1)]:
+        check(product(m, n, k, kind))
+    for _ in range(4):
+        m, n, k = (int(x) for x in rng.choice(SIZES, 3))
+        check(product(m, n, k, kind))
+
+
+def test_double_precision():
+    for m, n, k in [(9, 17, 7), (8, 8, 8), (3, 33, 20)]:
+        check(product(m, n, k, "NT", dt.f64))
+
+
+def test_convolutions_forward():
+    check(conv(2, 1, 9, 9, 3, 5, 5, 2))
+    check(conv(3, 2, 8, 7, 5, 3, 3, 0))
+    check(conv(2, 3, 9, 7, 4, 3, 3, 1, 2))
+    check(conv(1, 1, 28, 28, 6, 5, 5, 2))
+    check(conv(2, 3, 7, 7, 4, 1, 1, 0, 2))
+
+
+def test_convolutions_backward():
+    check(conv_dx(2, 3, 7, 9, 4, 5, 5, 2))
+    check(conv_dx(2, 2, 14, 14, 3, 5, 5, 0))
+    check(conv_dw(3, 2, 8, 7, 4, 3, 3, 1))
+    check(conv_dw(3, 1, 17, 16, 6, 5, 5, 2))
+    check(conv_dw(2, 2, 14, 14, 5, 5, 5, 0))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_capsules(stride):
+    check(capsule(2, 3, 7, 5, stride))
+
+
+def test_pieces_of_a_strided_backward():
+    check(strided_dx(3, 21, 5, 4))
+    check(strided_dx(2, 40, 3, 2))
+
+
+def test_batches_and_depthwise():
+    params = ((dt.f32, (3, 7, 6)), (dt.f32, (3, 6, 19)))
+    check(kernel_of((3, 7, 19), params, (6,), times(read(0, 0, 1, 3), read(1, 0, 3, 2))))
+    at = lin((1, 2), (1, 4)), lin((1, 3), (1, 5))
+    params = ((dt.f32, (2, 3, 8, 9)), (dt.f32, (3, 3, 3)))
+    check(kernel_of((2, 3, 6, 7), params, (3, 3), times(read(0, 0, 1, *at), read(1, 1, 4, 5))))
+
+
+def test_factors_are_any_expression():
+    zero = Const(0.0, dt.f32)
+    x = read(0, 0, 2)
+    positive = apply("where", apply("lt", zero, x), x, zero)
+    params = ((dt.f32, (7, 33)), (dt.f32, (20, 33)), (dt.f32, (20,)), (dt.f32, (7,)))
+    body = times(apply("neg", times(positive, read(1, 1, 2))), read(2, 1), Const(2.0, dt.f32), read(3, 0))
+    check(kernel_of((7, 20), params, (33,), body))
+    half = apply("floordiv", Axis(2), Const(2, dt.i32))
+    params = ((dt.f32, (9, 10)), (dt.f32, (5, 18)))
+    check(kernel_of((9, 18), params, (10,), times(read(0, 0, 2), read(1, half, 1))))
+    axis = Apply("cast", (Axis(2),), dt.f32)
+    check(kernel_of((9, 18), params, (5,), times(read(0, 0, 2), read(1, 2, 1), axis)))
+
+
+def test_three_factors():
+    params = ((dt.f32, (5, 12)), (dt.f32, (12, 17)), (dt.f32, (12,)))
+    check(kernel_of((5, 17), params, (12,), times(read(0, 0, 2), read(1, 2, 1), read(2, 2))))
+
+
+def test_guards_are_split_between_operands():
+    body = times(read(0, 0, 2), read(1, 2, 1))
+    guard = apply("and", apply("lt", Axis(0), Axis(2)), apply("le", Axis(2), Axis(1)))
+    params = ((dt.f32, (11, 19)), (dt.f32, (19, 21)))
+    check(kernel_of((11, 21), params, (19,), zero_unless(guard, body)))
+    mixed = apply("lt", lin((1, 0), (1, 1)), Axis(2))  # M, N and K at once
+    assert not PATTERN.match(kernel_of((11, 21), params, (19,), zero_unless(mixed, body)))
+    free = apply("lt", Axis(0), Axis(1))  # of M and N alone: it follows the sum
+    check(kernel_of((11, 21), params, (19,), zero_unless(free, body)))
+
+
+def test_what_is_no_contraction():
+    params = ((dt.f32, (8, 9)),)
+    assert not PATTERN.match(kernel_of((8,), params, (9,), read(0, 0, 1)))
+    x = read(0, 0, 1)
+    assert not PATTERN.match(kernel_of((8,), params, (9,), times(x, x)))
+
+
+def test_splits_and_blocks_of_k():
+    check(product(6, 25, 3001, "TN"))
+    kernel = product(5, 40, 900, "NT")
+    check(kernel, [Configs((Config(mr=5, nv=2, kc=128),)), Configs((Config(swap=True, mr=8, kc=100),))])
+    blocked = Config(mr=4, nv=1, kc=48, split=3, a="panel", b="panel")
+    check(product(9, 20, 500, "NN"), [Configs((blocked,)), Configs((replace(blocked, a="inline", b="inline"),))])
+
+
+@pytest.mark.parametrize("order", ["n", "m"])
+def test_every_way_to_reach_operands(order):
+    for kernel in (product(29, 70, 37, "NN"), product(29, 70, 37, "NT"), conv(3, 2, 9, 9, 5, 3, 3, 1)):
+        for swap in (False, True):
+            configs = []
+            for a in ("panel", "buffer"):
+                for b in ("inline", "panel", "buffer"):
+                    for tm, tn in ((1, 1), (3, 2)):
+                        configs.append(Configs((Config(swap, 5, 2, a, b, order, tm=tm, tn=tn),)))
+            check(kernel, configs)
+
+
+def test_epilogue_bias_activation_and_two_results():
+    m, n, k = 13, 35, 9
+    root = product(m, n, k).root
+    f = dt.f32
+    biased = template((m, n), ((f, (m, n)), (f, (n,))), apply("add", read(0, 0, 1), read(1, 1)))
+    relu = template((m, n), ((f, (m, n)),), apply("max", read(0, 0, 1), Const(0.0, f)))
+    buffers = (Buffer(f, (m, k)), Buffer(f, (k, n)), Buffer(f, (n,)), Buffer(f, (m, n)), Buffer(f, (m, n)))
+    stages = (
+        Stage(root, (("buffer", 0), ("buffer", 1)), (None,)),
+        Stage(biased, (("stage", 0, 0), ("buffer", 2)), (3,)),
+        Stage(relu, (("stage", 1, 0),), (4,)),
+    )
+    check(Kernel(stages, buffers))
+
+
+def test_epilogue_updates_in_place():
+    m, n, k = 10, 21, 300
+    root = product(m, n, k, "TN").root
+    f = dt.f32
+    step = apply("sub", read(0, 0, 1), times(read(1), read(2, 0, 1)))
+    update = template((m, n), ((f, (m, n)), (f, ()), (f, (m, n))), step)
+    buffers = (Buffer(f, (k, m)), Buffer(f, (k, n)), Buffer(f, (m, n)), Buffer(f, ()))
+    stages = (
+        Stage(root, (("buffer", 0), ("buffer", 1)), (None,)),
+        Stage(update, (("buffer", 2), ("buffer", 3), ("stage", 0, 0)), (2,)),
+    )
+    check(Kernel(stages, buffers))
+
+
+def test_epilogue_of_convolution_and_long_chain():
+    kernel = conv(2, 2, 7, 9, 5, 3, 3, 1)
+    f, shape = dt.f32, kernel.shape
+    chain = apply("add", read(0, 0, 1, 2, 3), read(1, 1))
+    for i in range(10):
+        chain = apply("max", apply("mul", chain, Const(1.0 + i % 2, f)), Const(-50.0, f))
+    later = template(shape, ((f, shape), (f, (5,))), chain)
+    shifted = zero_unless(apply("lt", Const(0, dt.i32), Axis(3)), read(1, 0, 1, 2, lin((1, 3), const=-1)))
+    other = template(shape, ((f, shape), (f, shape)), apply("add", read(0, 0, 1, 2, 3), shifted))
+    n = len(kernel.buffers)
+    buffers = (*kernel.buffers, Buffer(f, (5,)), Buffer(f, shape), Buffer(f, shape), Buffer(f, shape))
+    stages = (
+        kernel.stages[0],
+        Stage(later, (("stage", 0, 0), ("buffer", n)), (n + 1,)),
+        Stage(other, (("stage", 1, 0), ("buffer", n + 2)), (n + 3,)),
+    )
+    check(Kernel(stages, buffers))
+
+
+def test_narrow_vectors_and_one_core():
+    """The same patterns with 8 lanes and 16 registers."""
+    target = replace(host(1), vector_bytes=32, vector_registers=16)
+    for kernel in (product(13, 35, 20, "NT"), conv(2, 2, 9, 9, 3, 3, 3, 1), conv_dw(2, 2, 8, 7, 4, 3, 3, 1)):
+        check(kernel, target=target)
+
+
+def test_no_accumulator_is_spilled():
+    """The loop over K touches no vector on the stack."""
+    import llvmlite.binding as llvm
+
+    target = host(1)
+    if target.vector_bytes != 64:
+        pytest.skip("needs AVX-512")
+    for kernel in (product(256, 512, 784, "NT"), conv(8, 1, 28, 28, 6, 5, 5, 2)):
+        low = PATTERN.lower(kernel, PATTERN.configs(kernel, target)[0], target)
+        machine = llvm_jit.machine(target.cpu, target.features, target.triple)
+        for x in low.launches:
+            text = machine.emit_assembly(llvm.parse_assembly(emit_module([x.function], target)))
+            for block in text.split("\n.LBB"):
+                loop = block.split("\n\tj")[0]
+                if loop.count("vfmadd") >= 12:
+                    assert not [line for line in loop.splitlines() if "rsp" in line and "zmm" in line]
+
+
+def test_choosing_is_fast_and_costs_are_positive():
+    target = host()
+    kernel = product(64, 96, 128, "NT")
+    configs = PATTERN.configs(kernel, target)
+    assert 1 <= len(configs) <= 12 and len(set(configs)) == len(configs)
+    seconds = [PATTERN.cost(kernel, c, target).seconds for c in configs]
+    assert all(s > 0 for s in seconds) and seconds == sorted(seconds)
+    assert all(str(c) for c in configs)
