@@ -1,4 +1,4 @@
-"""Einsmith: a training compiler. Operators and networks are index formulas; gradients, fusion and kernels are derived."""
+"""Einsmith: a training compiler. Operators and networks are formulas; gradients, fusion, kernels are derived."""
 
 from einsmith import data, functional, models, nn, optim
 from einsmith.checkpoint import load, save

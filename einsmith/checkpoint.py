@@ -93,7 +93,7 @@ def load(
         loss = getattr(functional, meta["loss"])
     if optimizer is None:
         if meta["optimizer"] is None:
-            raise SaveError(f"{source} was trained with an optimizer of your own; pass it: es.load(path, optimizer=...)")
+            raise SaveError(f"{source} has an optimizer of your own; pass it: es.load(path, optimizer=...)")
         optimizer = optim.restore(meta["optimizer"])
     weights, state = load_file(source / _WEIGHTS), load_file(source / _STATE)
     model.load_state_dict(weights)

@@ -156,7 +156,7 @@ class Executable:
             s = storage(t)
             s = plan.home.get(s, s)
             if s in self._bind:
-                return _address(self._bind[s])  # type: ignore[index]
+                return _address(self._bind[s])
             if s in inputs:
                 in_slots[inputs[s]].append(at)
                 return spare.ctypes.data
@@ -169,8 +169,8 @@ class Executable:
         self._call_steps: list[range] = []
         after: dict[int, list[tuple[Tensor, int]]] = {}
         self._messages: dict[int, str] = {}
-        for code, (call, t, message) in enumerate(plan.checks, start=FINITE + 1):
-            after.setdefault(call, []).append((t, code))
+        for code, (at, t, message) in enumerate(plan.checks, start=FINITE + 1):
+            after.setdefault(at, []).append((t, code))
             self._messages[code] = message
         gate = self._call_of(finite)
         for i, (call, kernel) in enumerate(zip(plan.calls, self.kernels, strict=True)):

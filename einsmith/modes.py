@@ -100,7 +100,7 @@ class _Argument:
 
 
 def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = frozenset(), training: bool = False):
-    """Traces f: (_Traced, run-time arguments' leaves). `static` names keyword arguments and positions that are static."""
+    """Traces f. `static` names keyword arguments and positions that are static."""
     arguments = _arguments(args, kwargs, static)
     return _trace(f, arguments, flatten((list(args), kwargs))[1], training)
 
@@ -259,7 +259,7 @@ def _value_and_grad(f, positions, bare, has_aux, args, kwargs):
         raise GradientError("the function returns several values; return one scalar, and the rest with has_aux=True")
     value = as_value(value)
     if value.shape != () or not value.dtype.is_float:
-        raise GradientError(f"gradients need a float scalar, got {value.dtype} of shape {value.shape}; sum or average it")
+        raise GradientError(f"gradients need a float scalar, not {value.dtype} of shape {value.shape}; sum or average")
     aux_leaves, aux_structure = flatten(aux)
     aux_leaves = [as_value(x) for x in aux_leaves]
     outs = [value.tensor, *(a.tensor for a in aux_leaves)]

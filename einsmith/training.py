@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from einsmith import dtypes as dt
 from einsmith.autodiff.sweep import gradients
 from einsmith.compile import FINITE, Executable, label
 from einsmith.dtypes import dtype_of
@@ -20,7 +21,6 @@ from einsmith.lang.builder import Value, as_value
 from einsmith.modes import Jitted, to_array
 from einsmith.runtime.pool import get_threads
 from einsmith.runtime.store import ParameterStore
-from einsmith import dtypes as dt
 
 
 @dataclass
@@ -37,7 +37,8 @@ class Profile:
     def __str__(self) -> str:
         lines = [f"one step {self.step_seconds * 1e3:.3f} ms; kernels one by one:"]
         for i, (part, text, pattern, measured, predicted) in enumerate(self.rows):
-            lines.append(f"{i:3d}  {part:<8} {measured * 1e6:9.1f} us  predicted {predicted * 1e6:9.1f}  {pattern:<12} {text}")
+            times = f"{measured * 1e6:9.1f} us  predicted {predicted * 1e6:9.1f}"
+            lines.append(f"{i:3d}  {part:<8} {times}  {pattern:<12} {text}")
         for name in ("forward", "backward", "update"):
             lines.append(f"     {name:<8} {self.part(name) * 1e6:9.1f} us")
         return "\n".join(lines)
@@ -136,7 +137,8 @@ class TrainStep:
                     y = leaf(x.shape, x.dtype)
                     bind[y] = slots[s].data
                     state[s] = (Value(y), y)
-                new, after = self.optimizer.update(Value(x), Value(g), {s: v for s, (v, _) in state.items()}, hyper, count)
+                old = {s: v for s, (v, _) in state.items()}
+                new, after = self.optimizer.update(Value(x), Value(g), old, hyper, count)
                 updates += [(state[s][1], v.tensor) for s, v in after.items()]
                 updates.append((x, new.tensor))
             for obj, value in t.updates.values():
@@ -196,13 +198,14 @@ class TrainStep:
         report = _Progress(progress)
         while self.epoch < epochs:
             total, seen, start = 0.0, 0, time.perf_counter()
-            length = len(batches) if hasattr(batches, "__len__") else None
+            length = len(batches) if isinstance(batches, Sized) else None
             for batch in _epoch(batches, self.epoch, self.position):
                 value = self(*batch)
                 self.position += 1
                 n = len(batch[-1])
                 total, seen = total + value * n, seen + n
-                report.step(self.epoch, epochs, self.position, length, total / seen, seen / (time.perf_counter() - start))
+                rate = seen / (time.perf_counter() - start)
+                report.step(self.epoch, epochs, self.position, length, total / seen, rate)
                 if on_step is not None:
                     on_step(self, value)
             if not seen and not self.position:
@@ -216,7 +219,7 @@ class TrainStep:
         return history
 
     def evaluate(self, batches: Iterable) -> dict[str, float]:
-        """Mean loss over all examples and, for integer targets of one class each, accuracy. Evaluates; trains nothing."""
+        """Mean loss over all examples and, for integer targets of one class each, accuracy. Trains nothing."""
         if self._evaluate is None:
 
             def run(inputs: tuple, target: Any) -> Any:

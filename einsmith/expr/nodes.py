@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from itertools import count
 from math import prod
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
@@ -140,7 +140,7 @@ class Apply(Node):
     dtype: DType
 
 
-Expr = Union[Const, Axis, Read, Apply]
+Expr = Const | Axis | Read | Apply
 
 
 def apply(fn: str, *args: Expr) -> Apply:
@@ -235,6 +235,7 @@ class Template(Node):
     params: tuple[tuple[DType, tuple[int, ...]], ...]
     parts: tuple[Piece, ...] | tuple[Scatter]
     dtypes: tuple[DType, ...]
+    _memo: dict[str, Any]
 
     def _derive(self) -> None:
         found = set()
@@ -337,7 +338,7 @@ class Item(Node):
         return self.node.template.dtypes[self.member]
 
 
-Tensor = Union[Leaf, Compute, Item]
+Tensor = Leaf | Compute | Item
 
 
 class Graph(Node):

@@ -291,7 +291,9 @@ class Builder:
 
     # -- control
 
-    def loop(self, lo: Value | int, hi: Value | int, step: int = 1, init: Sequence[Value] = (), unroll: int = 1) -> Loop:
+    def loop(
+        self, lo: Value | int, hi: Value | int, step: int = 1, init: Sequence[Value] = (), unroll: int = 1
+    ) -> Loop:
         """A loop; use as `with b.loop(0, n, init=[x]) as l: ...; l.next = [y]`, then `l.results`. Its variable is i64.
 
         `unroll` > 1 asks the code generator to repeat the body; the trip count must then be a known multiple of it.

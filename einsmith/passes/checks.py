@@ -15,6 +15,7 @@ from einsmith.expr.nodes import (
     Const,
     Expr,
     Reduce,
+    Scatter,
     Tensor,
     apply,
     cast,
@@ -45,7 +46,7 @@ def _checks_of(node: Compute) -> list[tuple[Tensor, str]]:
             for read, guards in guarded_reads(body):
                 extents = node.template.params[read.slot][1]
                 conditions += [(guards, i, n) for i, n in zip(read.index, extents, strict=True) if has_read(i)]
-        if node.template.is_scatter:
+        if isinstance(part, Scatter):
             conditions += [((), i, n) for i, n in zip(part.index, node.shape, strict=True) if has_read(i)]
         for guards, index, extent in conditions:
             out.append(_check(node, part.domain, guards, index, extent))
@@ -54,8 +55,10 @@ def _checks_of(node: Compute) -> list[tuple[Tensor, str]]:
 
 def _check(node: Compute, domain, guards, index: Expr, extent: int) -> tuple[Tensor, str]:
     zero, top = Const(0, index.dtype), Const(extent, index.dtype)
-    inside = apply("and", apply("le", zero, index), apply("lt", index, top))
-    bad = apply("and", conjunction(guards), apply("not", inside)) if guards else apply("not", inside)
+    inside: Expr = apply("and", apply("le", zero, index), apply("lt", index, top))
+    bad: Expr = apply("not", inside)
+    if guards:
+        bad = apply("and", conjunction(guards), bad)
     used = sorted(axes_of(bad))
     bad = substitute(bad, {a: Axis(i) for i, a in enumerate(used)})
     body: Expr | Reduce = cast(bad, dt.i32)

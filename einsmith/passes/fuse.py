@@ -15,8 +15,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from einsmith.errors import VerifyError
-from einsmith.expr.nodes import Apply, Axis, Compute, Expr, Graph, Item, Leaf, Read, Reduce, Tensor, postorder, template
 from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.expr.nodes import Apply, Axis, Compute, Expr, Graph, Item, Leaf, Read, Tensor, postorder, template
 from einsmith.passes.inline import pointwise_body
 from einsmith.passes.views import is_view, producer, storage
 
@@ -50,6 +50,19 @@ class Plan:
 class _Group:
     nodes: list[Compute] = field(default_factory=list)
     before: int = 0  # bitset of the groups that this one needs, directly or not
+
+
+def _maker(t: Tensor) -> Compute | None:
+    """The node that computes a tensor's storage; None for the graph's inputs."""
+    p, _ = producer(t)
+    return p if isinstance(p, Compute) else None
+
+
+def _made(t: Tensor) -> Compute:
+    node = _maker(t)
+    if node is None:
+        raise VerifyError("an input of the graph stands where a computed tensor must")
+    return node
 
 
 def copy_of(t: Tensor) -> Compute:
@@ -113,7 +126,7 @@ def _group(nodes: list[Compute], alone: set[Compute]) -> tuple[list[_Group], dic
                     continue
                 if group.nodes[0].template.is_scatter or any(n in alone for n in group.nodes):
                     continue
-                members = set(group.nodes)
+                members: set[Compute | Leaf] = set(group.nodes)
                 if not _only_identity(node, lambda a, m=members: producer(a)[0] in m):
                     continue
                 if any(is_view(a.template) for a in node.args if isinstance(a, Compute) and producer(a)[0] in members):
@@ -141,7 +154,7 @@ def _group(nodes: list[Compute], alone: set[Compute]) -> tuple[list[_Group], dic
 
 
 def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan | None, set[Leaf]]:
-    updates = []
+    updates: list[tuple[Leaf, Tensor]] = []
     alone: set[Compute] = set()
     taken: set[Tensor] = set()
     for p, t in graph.updates:
@@ -152,14 +165,13 @@ def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan |
         while t in taken:
             t = copy_of(t)
         if p in apart:
-            alone.add(t)
+            alone.add(_made(t))
         taken.add(t)
         updates.append((p, t))
     stored = {p for p, _ in updates}
     outputs = tuple(copy_of(t) if producer(t)[0] in stored else t for t in graph.outputs)  # the old value
     graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks)
     nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and not is_view(n.template)]
-    nodes += [n for n in dict.fromkeys(producer(t)[0] for t in graph.outputs) if n not in nodes and isinstance(n, Compute)]
     groups, of = _group(nodes, alone)
 
     after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
@@ -172,17 +184,16 @@ def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan |
                     readers[p].add(g)
                 elif of[p] != g:
                     after[g].add(of[p])
-    gates = {of[producer(t)[0]] for t, _ in graph.checks}
-    if finite is not None and isinstance(producer(finite)[0], Compute):
-        gates.add(of[producer(finite)[0]])
+    gated = [t for t, _ in graph.checks] + ([finite] if finite is not None else [])
+    gates = {of[m] for m in map(_maker, gated) if m is not None}
     stuck: set[Leaf] = set()
     writers: dict[int, list[Leaf]] = defaultdict(list)
-    for p, t in updates:
-        g = of[producer(t)[0]]
-        writers[g].append(p)
-        if g in gates or any(not _only_identity(n, lambda a, p=p: storage(a) is p) for n in groups[g].nodes):
-            stuck.add(p)
-        after[g] |= (readers[p] | gates) - {g}
+    for home_of, t in updates:
+        g = of[_made(t)]
+        writers[g].append(home_of)
+        if g in gates or any(not _only_identity(n, lambda a, p=home_of: storage(a) is p) for n in groups[g].nodes):
+            stuck.add(home_of)
+        after[g] |= (readers[home_of] | gates) - {g}
     if stuck - apart:
         return None, stuck
     order = _order(len(groups), after)
@@ -195,9 +206,9 @@ def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan |
     needed = {storage(t) for t in external} | set(home)
     for g, group in enumerate(groups):
         for n in group.nodes:
-            needed |= {storage(a) for a in n.args if producer(a)[0] in of and of[producer(a)[0]] != g}
+            needed |= {storage(a) for a in n.args if (m := _maker(a)) is not None and of[m] != g}
     calls = [_call(groups[g].nodes, needed) for g in order]
-    checks = [(rank[of[producer(t)[0]]], t, m) for t, m in graph.checks]
+    checks = [(rank[of[_made(t)]], t, m) for t, m in graph.checks]
     first = min((rank[g] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first), set()
 
@@ -243,12 +254,9 @@ def _call(nodes: list[Compute], needed: set[Tensor]) -> Call:
         for a in n.args:
             p, member = producer(a)
             args.append(("stage", place[p], member) if p in place else ("buffer", buffer(a, False)))
-        results: list[Tensor] = [n] if len(n.template.dtypes) == 1 else [Item(n, m) for m in range(len(n.template.dtypes))]
+        count = len(n.template.dtypes)
+        results: list[Tensor] = [n] if count == 1 else [Item(n, m) for m in range(count)]
         outputs = tuple(buffer(r, True) if r in needed else None for r in results)
         stages.append(Stage(n.template, tuple(args), outputs))
     kernel = Kernel(tuple(stages), tuple(Buffer(t.dtype, t.shape) for t in tensors))
     return Call(kernel, tuple(tensors), tuple(written), tuple(nodes))
-
-
-def is_reduction(node: Compute) -> bool:
-    return any(isinstance(getattr(p, "body", None), Reduce) for p in node.template.parts)

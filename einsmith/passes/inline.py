@@ -113,7 +113,7 @@ def inline(graph: Graph) -> Graph:
         args: list[Tensor] = list(node.args)
         bodies: dict[int, Expr] = {}
         for slot, arg in enumerate(node.args):
-            if arg in taken:
+            if isinstance(arg, Compute) and arg in taken:
                 base = len(args)
                 args += arg.args
                 shift = {i: base + i for i in range(len(arg.args))}

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from einsmith.expr.nodes import Apply, Axis, Compute, Const, Expr, Item, Leaf, Piece, Read, Template, Tensor, postorder, size
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Template,
+    Tensor,
+    postorder,
+    size,
+)
 
-_NUMPY = {
+_NUMPY: dict[str, Callable] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "cast": lambda x: x,
     "floordiv": np.floor_divide, "mod": np.mod, "min": np.minimum, "max": np.maximum,
 }  # fmt: skip
