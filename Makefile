@@ -49,7 +49,7 @@ $(VENV)/.ready-bench: $(VENV)/.ready-dev
 	@touch $@
 
 demo: $(VENV)/.ready-run
-	$(BIN)/einsmith train lenet5 --data mnist --epochs 5 --batch 256 --save runs/demo $(ARGS)
+	$(BIN)/einsmith train lenet5 --data mnist --epochs 5 --batch 256 --optimizer adamw --save runs/demo $(ARGS)
 
 test: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest $(ARGS)

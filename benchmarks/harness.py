@@ -30,6 +30,7 @@ def run_problem(problem: Problem, peers: Sequence[str], threads: int, rounds: in
     cell: dict = {
         "batch": problem.batch,
         "flops": problem.flops,
+        "nbytes": problem.nbytes,
         "threads": threads,
         "load_before": os.getloadavg()[0],
         "peers": {},
@@ -93,10 +94,11 @@ def run_problem(problem: Problem, peers: Sequence[str], threads: int, rounds: in
             say(f"{problem.name}: {peer}: wrong result: {what}")
         cell["verified"] = len(verified) > 1
 
-        floor = _Peak(problem, threads, folder, cap, say)
-        stack.callback(floor.close)
-        _time_rounds(cell, problem, workers, rounds, attempt, floor, say)
-    _summarize(cell, floor.flops_per_second)
+        rates = [_Rate(what, problem, threads, folder, cap, say) for what in ("peak", "copy")[: 2 if problem.nbytes else 1]]
+        for rate in rates:
+            stack.callback(rate.close)
+        _time_rounds(cell, problem, workers, rounds, attempt, rates, say)
+    _summarize(cell, *(rate.per_second for rate in rates))
     return cell
 
 
@@ -109,32 +111,33 @@ def _first_again(peer: str, problem: Problem, threads: int, caches: Path, deadli
         worker.close()
 
 
-class _Peak:
-    """The multiply-add peak, measured in the same rounds; without it no percentage of the floor is given."""
+class _Rate:
+    """What the machine can do, measured in the same rounds: operations a second of the multiply-add kernel ("peak") or
+    bytes a second ("copy"); without the first no percentage of the floor is given."""
 
-    def __init__(self, problem: Problem, threads: int, folder: Path, cap: float, say: Say):
+    def __init__(self, what: str, problem: Problem, threads: int, folder: Path, cap: float, say: Say):
         self.worker: Worker | None = None
         self.rates: list[float] = []
-        self._deadline = time.monotonic() + cap
+        deadline = time.monotonic() + cap
         try:
-            self.worker = Worker("peak", problem.name, threads, folder, self._deadline)
-            self._flops = self.worker.ask("first", self._deadline)["loss"]
+            self.worker = Worker(what, problem.name, threads, folder, deadline)
+            self._work = self.worker.ask("first", deadline)["loss"]
         except WorkerError as e:
-            say(f"the multiply-add peak cannot be measured: {e}")
+            say(f"{what} cannot be measured: {e}")
             self.close()
             self.worker = None
 
     def measure(self) -> None:
         if self.worker is not None:
             seconds = self.worker.ask("time 2 1", time.monotonic() + 60)["seconds"]
-            self.rates.append(self._flops / min(seconds))
+            self.rates.append(self._work / min(seconds))
 
     def close(self) -> None:
         if self.worker is not None:
             self.worker.close()
 
     @property
-    def flops_per_second(self) -> float | None:
+    def per_second(self) -> float | None:
         return statistics.median(self.rates) if self.rates else None
 
 
@@ -144,7 +147,7 @@ def _time_rounds(
     workers: dict[str, Worker],
     rounds: int,
     attempt: Callable[[str, Callable[[float], None]], None],
-    floor: _Peak,
+    rates: Sequence[_Rate],
     say: Say,
 ) -> None:
     samples: dict[str, list[list[float]]] = {p: [] for p in workers}
@@ -159,7 +162,8 @@ def _time_rounds(
         attempt(peer, probe)
     for r in range(rounds):
         say(f"{problem.name}: round {r + 1} of {rounds}")
-        floor.measure()
+        for rate in rates:
+            rate.measure()
         # Every round starts with another peer, so that none always follows the same neighbor.
         order = list(workers)
         turn_of = r % max(1, len(order))
@@ -177,10 +181,14 @@ def _time_rounds(
         cell["peers"][peer]["best"] = min((min(c) for c in chunks), default=None)
 
 
-def _summarize(cell: dict, peak: float | None) -> None:
-    """Adds medians, spread (the middle half of the rounds), the ratio to the best peer, and the part of the floor."""
-    cell["peak_flops_per_second"] = peak
-    cell["floor_seconds"] = cell["flops"] / peak if peak else None
+def _summarize(cell: dict, peak: float | None, bandwidth: float | None = None) -> None:
+    """Adds medians, spread (the middle half of the rounds), the ratio to the best peer, and the part of the floor: the
+    longer of the arithmetic at the peak and the bytes at the bandwidth."""
+    cell["peak_flops_per_second"], cell["bytes_per_second"] = peak, bandwidth
+    arithmetic = cell["flops"] / peak if peak else None
+    traffic = cell["nbytes"] / bandwidth if bandwidth else 0.0
+    cell["floor_seconds"] = max(arithmetic, traffic) if arithmetic is not None else None
+    cell["bound_by"] = "arithmetic" if arithmetic is None or arithmetic >= traffic else "bytes"
     for result in cell["peers"].values():
         if result["status"] != "ok" or not result.get("rounds"):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +19,8 @@ class Problem:
 
     `arrays()` makes the starting values, the same in every process; those named in `results` change in a training step
     (weights), or are what the operator gives (gradients). `flops`: multiplications and additions of the products alone.
+    `inputs`: an operator's inputs, in order; `nbytes`: what it must read and write at least (inputs, weights of the loss,
+    gradients, each once).
     """
 
     name: str
@@ -28,9 +31,16 @@ class Problem:
     make: Callable[[], dict[str, np.ndarray]]
     training: bool = True
     stride: int = 0
+    inputs: tuple[str, ...] = ()
+    nbytes: int = 0
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.make()
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Keyword arguments of the operator."""
+        return {"stride": self.stride} if self.stride else {}
 
 
 class Session(Protocol):
@@ -102,21 +112,127 @@ def lenet5(batch: int) -> Problem:
     return Problem(f"lenet5-b{batch}", "lenet5", batch, _step_flops(batch, LENET_MACS), results, make)
 
 
-def capsule_conv(stride: int) -> Problem:
-    """C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,stride*p+r,stride*q+s,i,m] * W[k,c,r,s,m,j]), the loss mean(C*C)/2 and both
-    gradients; A [16,32,14,14,4,4], W [32,32,3,3,4,4]."""
-    n_out = (14 - 3) // stride + 1
+def _operator(
+    name: str,
+    flops: int,
+    shapes: dict[str, tuple[int, ...]],
+    output: tuple[int, ...],
+    seed: int,
+    scale: dict[str, float] | None = None,
+    stride: int = 0,
+) -> Problem:
+    """The operator of that name on standard normal inputs (times `scale`), the loss sum(output * G) with fixed random
+    weights G, so that every gradient is dense, and the gradients of all inputs."""
 
     def make() -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(3)
-        a = rng.standard_normal((16, 32, 14, 14, 4, 4), np.float32)
-        w = rng.standard_normal((32, 32, 3, 3, 4, 4), np.float32) / np.float32(np.sqrt(32 * 9 * 4))
-        return {"A": a, "W": w}
+        rng = np.random.default_rng(seed)
+        out = {n: rng.standard_normal(s, np.float32) * np.float32((scale or {}).get(n, 1)) for n, s in shapes.items()}
+        return out | {"G": rng.standard_normal(output, np.float32)}
 
-    macs = 16 * 32 * n_out * n_out * 16 * (32 * 9 * 4)
-    return Problem(f"capsule_conv-s{stride}", "capsule_conv", 16, 3 * 2 * macs, ("dA", "dW"), make, False, stride)
+    elements = 2 * sum(math.prod(s) for s in shapes.values()) + math.prod(output)
+    return Problem(
+        name=f"{name}-s{stride}" if stride else name,
+        network=name,
+        batch=next(iter(shapes.values()))[0],
+        flops=flops,
+        results=tuple(f"d{n}" for n in shapes),
+        make=make,
+        training=False,
+        stride=stride,
+        inputs=tuple(shapes),
+        nbytes=4 * elements,
+    )
+
+
+def capsule_conv(stride: int) -> Problem:
+    """C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,stride*p+r,stride*q+s,i,m] * W[k,c,r,s,m,j]). Floor: the products of the
+    forward and of both gradients."""
+    n = (14 - 3) // stride + 1
+    macs = 16 * 32 * n * n * 16 * (32 * 9 * 4)
+    shapes = {"A": (16, 32, 14, 14, 4, 4), "W": (32, 32, 3, 3, 4, 4)}
+    scale = {"W": 1 / np.sqrt(32 * 9 * 4)}
+    return _operator("capsule_conv", 3 * 2 * macs, shapes, (16, 32, n, n, 4, 4), 3, scale, stride)
+
+
+def pairwise() -> Problem:
+    """D[i,j] = sqrt(sum[k]((X[i,k] - Y[j,k])^2) + 1e-6) of 1024 and 1024 points in 64 dimensions. Floor: one product for
+    the forward (by the expanded square) and one for each gradient."""
+    return _operator(
+        "pairwise", 3 * 2 * 1024 * 1024 * 64, {"X": (1024, 64), "Y": (1024, 64)}, (1024, 1024), 4
+    )
+
+
+def max_plus() -> Problem:
+    """C[i,j] = max[k](A[i,k] + B[k,j]), 512 x 512 x 512. Floor: an addition and a maximum a point, each at the rate of a
+    multiply-add, and so counted as two operations; the gradients touch only the chosen points."""
+    return _operator("max_plus", 4 * 512**3, {"A": (512, 512), "B": (512, 512)}, (512, 512), 5)
+
+
+def local_attention() -> Problem:
+    """Softmax attention of each of 2048 queries to the keys at most 64 away on either side, 8 heads of 64. Floor: two
+    products forward and four backward over the pairs in the band."""
+    pairs = 2048 * 129 - 64 * 65
+    shapes = dict.fromkeys("QKV", (8, 2048, 64))
+    return _operator("local_attention", 6 * 2 * 8 * pairs * 64, shapes, (8, 2048, 64), 6)
+
+
+def relative_bias() -> Problem:
+    """Softmax attention with a learned bias R[j-i+T-1, h] for each distance and head; batch 4, 8 heads of 64, T = 256.
+    Floor: two products forward, four backward."""
+    shapes = dict.fromkeys("QKV", (4, 8, 256, 64)) | {"R": (511, 8)}
+    return _operator("relative_bias", 6 * 2 * 32 * 256 * 256 * 64, shapes, (4, 8, 256, 64), 7)
+
+
+def relative_keys() -> Problem:
+    """Softmax attention with a learned key R[j-i+T-1, :] for each distance (Shaw et al. 2018), shared by the heads; batch
+    4, 8 heads of 64, T = 256. Floor: three products forward, six backward."""
+    shapes = dict.fromkeys("QKV", (4, 8, 256, 64)) | {"R": (511, 64)}
+    return _operator("relative_keys", 9 * 2 * 32 * 256 * 256 * 64, shapes, (4, 8, 256, 64), 8, {"R": 0.5})
+
+
+def _inside(n: int, k: int) -> int:
+    """How many (position, tap) pairs of a centered filter of odd width k fall inside n positions."""
+    return sum(n - abs(r - k // 2) for r in range(k))
+
+
+def depthwise() -> Problem:
+    """Depthwise 7x7 convolution with padding 3, 16 images of 64 channels, 56x56. Floor: the products inside the image,
+    forward and for both gradients."""
+    macs = 16 * 64 * _inside(56, 7) ** 2
+    return _operator(
+        "depthwise", 3 * 2 * macs, {"X": (16, 64, 56, 56), "K": (64, 7, 7)}, (16, 64, 56, 56), 9, {"K": 1 / 7}
+    )
+
+
+def bilinear() -> Problem:
+    """Y[b,o] = sum[i,j](x[b,i] * W[o,i,j] * y[b,j]), b = 256, the others 64. Floor: three products of 256 x 64 x 4096
+    (forward, dW, and one shared by dx and dy)."""
+    shapes = {"x": (256, 64), "W": (64, 64, 64), "y": (256, 64)}
+    return _operator("bilinear", 3 * 2 * 256 * 64**3, shapes, (256, 64), 10, {"W": 1 / 64})
+
+
+def involution() -> Problem:
+    """Y[b,g,c,h,w] = sum[r,s](K[b,g,r,s,h,w] * X[b,g,c,h+r-3,w+s-3]), zero outside; b = 8, g = 4, c = 16, 32x32, 7x7.
+    Floor: the products inside the image, forward and for both gradients, or the bytes of K and dK."""
+    macs = 8 * 4 * 16 * _inside(32, 7) ** 2
+    shapes = {"X": (8, 4, 16, 32, 32), "K": (8, 4, 7, 7, 32, 32)}
+    return _operator("involution", 3 * 2 * macs, shapes, (8, 4, 16, 32, 32), 11, {"K": 1 / 7})
 
 
 TRAINING = {p.name: p for network in (mlp3, lenet5) for p in (network(256), network(64))}
-OPERATORS = {p.name: p for p in (capsule_conv(1), capsule_conv(2))}
+OPERATORS = {
+    p.name: p
+    for p in (
+        capsule_conv(1),
+        capsule_conv(2),
+        pairwise(),
+        max_plus(),
+        local_attention(),
+        relative_bias(),
+        relative_keys(),
+        depthwise(),
+        bilinear(),
+        involution(),
+    )
+}
 PROBLEMS = TRAINING | OPERATORS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import sys
@@ -126,7 +127,8 @@ def store(path: Path | None, results: dict) -> None:
 
 def table(problem: Problem, cell: dict) -> Table:
     """All peers of one problem, the fastest first."""
-    floor = f", floor {1e3 * cell['floor_seconds']:.2f} ms" if cell.get("floor_seconds") else ""
+    bound = " by its bytes" if cell.get("bound_by") == "bytes" else ""
+    floor = f", floor {1e3 * cell['floor_seconds']:.2f} ms{bound}" if cell.get("floor_seconds") else ""
     verified = "results agree" if cell["verified"] else "one peer only: nothing to verify against"
     out = Table(title=f"{problem.name}, {cell['threads']} threads{floor} ({verified})")
     for name in ("", "ms", "middle half", "of the floor", "against best peer", "first call s", ""):
@@ -156,19 +158,30 @@ def _seconds(r: dict) -> str:
     return f"{r['first_seconds']:.2f}{warm}"
 
 
+def geometric_mean(ratios: Sequence[float]) -> float | None:
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
 def summary(problems: Sequence[Problem], cells: Sequence[dict]) -> Table:
-    """One line a problem: Einsmith against the best peer."""
+    """One line a problem: Einsmith against the best peer; at the end the geometric mean of the ratios."""
     out = Table(title="Einsmith against the best peer")
-    for name in ("", "Einsmith ms", "best peer ms", "times as fast", "of the floor"):
-        out.add_column(name, justify="left" if name == "" else "right")
+    for name in ("", "Einsmith ms", "best peer ms", "which", "times as fast", "of the floor", "first call s"):
+        out.add_column(name, justify="left" if name in ("", "which") else "right")
     for problem, cell in zip(problems, cells, strict=True):
         ours = cell["peers"].get("einsmith", {})
         best = cell["best_peer"]
+        peer = cell["peers"][best] if best else {}
         out.add_row(
             problem.name,
             f"{1e3 * ours['median']:.2f}" if "median" in ours else ours.get("status", "not run"),
-            f"{1e3 * cell['peers'][best]['median']:.2f} ({best})" if best else "none",
+            f"{1e3 * peer['median']:.2f}" if best else "none",
+            ", ".join(filter(None, (best, peer.get("variant")))),
             f"{cell['speedup']:.2f}" if cell["speedup"] else "",
             f"{ours['floor_percent']:.0f} %" if "floor_percent" in ours else "",
+            _seconds(ours),
         )
+    mean = geometric_mean([c["speedup"] for c in cells if c["speedup"]])
+    if mean is not None:
+        out.add_section()
+        out.add_row("geometric mean", "", "", "", f"{mean:.2f}", "", "")
     return out

@@ -36,6 +36,7 @@ PEERS = {
     "tensorflow": "benchmarks.peers.tensorflow_peer",
     "xla": "benchmarks.peers.tensorflow_peer",
     "peak": "benchmarks.peers.peak",
+    "copy": "benchmarks.peers.copying",
 }
 
 
@@ -81,7 +82,7 @@ def clock(session: Session, steps: int) -> list[float]:
 def serve(module: Any, setup: tuple, commands: TextIO, answer: Callable[[dict], None]) -> None:
     session: Session | None = None
     problem, arrays, threads, peer = setup
-    variants = getattr(module, "VARIANTS", {}).get(problem.network, (None,))
+    variants = (module.variants(problem.network, peer) if hasattr(module, "variants") else None) or (None,)
 
     def build(variant: str | None) -> Session:
         extra = {} if variant is None else {"variant": variant}

@@ -46,7 +46,7 @@ from einsmith.lang.builder import (
     where,
 )
 from einsmith.lang.op import op
-from einsmith.modes import check_gradients, grad, interpret, jit, stop_gradient, value_and_grad, vjp
+from einsmith.modes import check_gradients, grad, interpret, jit, jvp, stop_gradient, value_and_grad, vjp
 from einsmith.nn import manual_seed
 from einsmith.runtime.pool import set_threads
 from einsmith.training import TrainStep
@@ -57,7 +57,7 @@ __all__ = [
     "BoundsError", "CompileError", "DataError", "DtypeError", "EinsmithError", "FormulaError", "GradientError",
     "IndexOutOfRange", "KnobError", "NonFiniteError", "SaveError", "ShapeError", "TraceError", "TrainStep",
     "VerifyError", "abs", "argmax", "argmin", "axes", "check_gradients", "compute", "cos", "data", "erf", "exp",
-    "floor", "functional", "grad", "interpret", "jit", "load", "log", "manual_seed", "max", "maximum", "mean", "min",
+    "floor", "functional", "grad", "interpret", "jit", "jvp", "load", "log", "manual_seed", "max", "maximum", "mean", "min",
     "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign",
     "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "where",
 ]  # fmt: skip

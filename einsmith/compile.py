@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from einsmith.expr.nodes import Graph, Item, Leaf, Tensor, size
 from einsmith.expr.printer import show
 from einsmith.expr.verify import verify_graph
 from einsmith.kernels import autoconfig
+from einsmith.loops import nest
 from einsmith.passes.checks import index_checks
 from einsmith.passes.fuse import Call, Plan, fuse
 from einsmith.passes.inline import inline, simplify_graph
@@ -68,7 +70,8 @@ _NATIVE: dict[tuple[Kernel, Target], NativeKernel] = {}
 def compile_kernels(kernels: Sequence[Kernel], target: Target) -> list[NativeKernel]:
     """Machine code for each kernel, from memory, from disk, or made now."""
     missing = [k for k in dict.fromkeys(kernels) if (k, target) not in _NATIVE]
-    entries = native.compile_many([(k.digest, partial(_lower, k, target)) for k in missing], target)
+    patterns = " ".join(p.name for p in autoconfig.PATTERNS).encode()
+    entries = native.compile_many([(k.digest + patterns, partial(_lower, k, target)) for k in missing], target)
     for k, entry in zip(missing, entries, strict=True):
         meta = entry.metadata
         launches = tuple((entry.addresses[name], tasks) for name, tasks in meta["launches"])
@@ -82,6 +85,11 @@ def _lower(kernel: Kernel, target: Target):
     """(functions, metadata) of a kernel that is in no cache."""
     choice = autoconfig.choose(kernel, target)
     lowered = choice.pattern.lower(kernel, choice.config, target)
+    if knobs.debug() >= 3:
+        print(autoconfig.explain(kernel, target), file=sys.stderr)
+    if knobs.debug() >= 4:
+        for launch in lowered.launches:
+            print(nest.show(launch.function), file=sys.stderr)
     meta = {
         "launches": [(launch.function.name, launch.tasks) for launch in lowered.launches],
         "scratch": max((launch.function.scratch_bytes for launch in lowered.launches), default=0),
@@ -191,8 +199,22 @@ class Executable:
         self._scratch = max((k.scratch for k in self.kernels), default=0)
         self.program = Program(steps, self.threads, self._scratch)
         slots = self.program.slots
-        self._in_slots = [np.array([slots[s] for s in at], np.intp) for at in in_slots]
-        self._out_slots = [np.array([slots[s] for s in at], np.intp) for at in out_slots]
+        self._in_slots = [[slots[s] for s in at] for at in in_slots]
+        self._out_slots = [[slots[s] for s in at] for at in out_slots]
+        self._words = memoryview(self.program.table)  # type: ignore[arg-type]
+        self._find_outputs()
+
+    def _find_outputs(self) -> None:
+        """Which outputs the program itself writes (`_written`: one for each fresh tensor), and which are copies."""
+        fresh = {t: i for i, t in enumerate(self._fresh)}
+        self._written: list[int] = [-1] * len(fresh)
+        self._copies: list[tuple[int, Tensor, int]] = []  # output, where its elements are, bytes
+        for k, t in enumerate(self.graph.outputs):
+            s = storage(t)
+            if s in fresh and self._written[fresh[s]] < 0:
+                self._written[fresh[s]] = k
+            else:
+                self._copies.append((k, self.plan.home.get(s, s), size(t.shape) * t.dtype.itemsize))
 
     def _call_of(self, t: Tensor | None) -> int | None:
         if t is None:
@@ -206,19 +228,37 @@ class Executable:
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
+        arrays = [buffers.empty(t.shape, t.dtype.numpy) for t in self._fresh]
+        status = self._run([_address(x) for x in inputs], [_address(x) for x in arrays])
+        return status, self._collect(inputs, arrays)
+
+    def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
+        """A run on memory of the caller's: the addresses of the inputs and of the graph's outputs, all C-contiguous, the
+        outputs aligned to 64 bytes and apart from everything else. Returns and raises as a call does."""
+        status = self._run(inputs, [outputs[k] for k in self._written])
+        for k, source, nbytes in self._copies:
+            if source in self._bind:
+                address = _address(self._bind[source])
+            elif isinstance(source, Leaf):
+                address = inputs[self._inputs.index(source)]
+            else:
+                address = outputs[self._written[self._fresh.index(source)]]
+            ctypes.memmove(outputs[k], address, nbytes)
+        return status
+
+    def _run(self, inputs: Sequence[int], fresh: Sequence[int]) -> int:
+        words = self._words
         with self._lock:
-            table = self.program.table
-            for at, array in zip(self._in_slots, inputs, strict=True):
-                if at.size:
-                    table[at] = _address(array)
-            arrays = [buffers.empty(t.shape, t.dtype.numpy) for t in self._fresh]
-            for at, array in zip(self._out_slots, arrays, strict=True):
-                if at.size:
-                    table[at] = _address(array)
+            for at, address in zip(self._in_slots, inputs, strict=True):
+                for i in at:
+                    words[i] = address
+            for at, address in zip(self._out_slots, fresh, strict=True):
+                for i in at:
+                    words[i] = address
             status = self.program.run()
         if status > FINITE:
             raise IndexOutOfRange(self._messages[status])
-        return status, self._collect(inputs, arrays)
+        return status
 
     def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray]) -> list[np.ndarray]:
         made = dict(zip(self._fresh, arrays, strict=True))

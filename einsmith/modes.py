@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.autodiff.forward import tangents as push_tangents
 from einsmith.autodiff.sweep import gradients
 from einsmith.compile import Executable
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, GradientError, ShapeError, TraceError
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
+from einsmith.expr.rewrite import rebuild
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.runtime.pool import get_threads
@@ -105,6 +107,24 @@ def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = froze
     return _trace(f, arguments, flatten((list(args), kwargs))[1], training)
 
 
+class _Shaped:
+    """An argument of which only shape and type are known."""
+
+    __slots__ = ("leaf",)
+
+    def __init__(self, shape: Sequence[int], dtype: DType):
+        self.leaf = leaf(shape, dtype)
+
+    def symbol(self) -> tuple[Value, Leaf]:
+        return Value(self.leaf), self.leaf
+
+
+def trace_shapes(f: Callable, arguments: Sequence[tuple[Sequence[int], DType]]) -> _Traced:
+    """f traced for tensors of these shapes and types, passed by position; nothing is compiled."""
+    symbols = [_Shaped(shape, dtype) for shape, dtype in arguments]
+    return _trace(f, symbols, flatten((symbols, {}))[1], False)
+
+
 def _arguments(args: tuple, kwargs: dict, static: frozenset) -> list[_Argument]:
     out: list[_Argument] = []
     for name, tree in [*enumerate(args), *kwargs.items()]:
@@ -112,7 +132,7 @@ def _arguments(args: tuple, kwargs: dict, static: frozenset) -> list[_Argument]:
     return out
 
 
-def _trace(f: Callable, arguments: list[_Argument], structure: Any, training: bool) -> _Traced:
+def _trace(f: Callable, arguments: Sequence[_Argument | _Shaped], structure: Any, training: bool) -> _Traced:
     t = trace.Trace(training)
     with trace.tracing(t):
         symbols = [a.symbol() for a in arguments]
@@ -352,13 +372,90 @@ def _pull(outputs: list[Value], cotangents: list[Value], primals: tuple) -> tupl
     return unflatten(structure, [Value(next(it)) if v.dtype.is_float else None for v in leaves])
 
 
+def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """(f(*primals), its derivative along `tangents`), by forward mode, in one program.
+
+    primals and tangents are tuples of equal structure and shapes; the tangent of an integer is None, and tangents of
+    integer results are zeros. Costs about two evaluations of f. Given traced tensors it extends the trace. Raises
+    GradientError for structures that differ, ShapeError for a tangent of a wrong shape.
+    """
+    primals, tangents = tuple(primals), tuple(tangents)
+    _check_tangents(primals, tangents)
+    if is_traced((primals, tangents)):
+        return _push(f, primals, tangents)
+    try:
+        run = _JVPS.get(f)
+        if run is None:
+            _JVPS[f] = run = Jitted(_push_of(_weakly(f)))
+    except TypeError:  # a callable without hash or weak references is compiled for this call alone
+        run = Jitted(_push_of(f))
+    return run(primals, tangents)
+
+
+_JVPS: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
+
+
+def _push_of(f: Callable) -> Callable:
+    def run(primals: tuple, tangents: tuple) -> tuple:
+        return _push(f, primals, tangents)
+
+    return run
+
+
+def _push(f: Callable, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
+    leaves, structure = flatten(primals)
+    # A tensor that stands twice moves in two ways: each place has its own symbol, which is then replaced.
+    values = [as_value(x) for x in leaves]
+    symbols = [leaf(v.shape, v.dtype) for v in values]
+    args = unflatten(structure, [Value(x, weak=v.weak) for x, v in zip(symbols, values, strict=True)])
+    outs, out_structure = flatten(f(*args))
+    outputs = [as_value(x).tensor for x in outs]
+    moves = _flat_tangents(primals, tangents)
+    at = [n for n, v in enumerate(values) if v.dtype.is_float and moves[n] is not None]
+    given = [as_value(moves[n]) for n in at]
+    moved = [g.tensor if g.dtype is values[n].dtype else g.astype(values[n].dtype).tensor
+             for n, g in zip(at, given, strict=True)]  # fmt: skip
+    new, directions = push_tangents(outputs, [symbols[n] for n in at], moved)
+    exchanged = dict(zip(symbols, (v.tensor for v in values), strict=True))
+    results = [Value(t) for t in rebuild([*new, *directions], exchanged.get)]
+    return unflatten(out_structure, results[: len(new)]), unflatten(out_structure, results[len(new) :])
+
+
+def _flat_tangents(primals: Any, tangents: Any) -> list[Any]:
+    """The tangent of every leaf of the primals, None where there is none."""
+    if primals is None:
+        return []
+    if isinstance(primals, dict):
+        return [t for k in primals for t in _flat_tangents(primals[k], tangents[k])]
+    if isinstance(primals, (tuple, list)):
+        return [t for p, q in zip(primals, tangents, strict=True) for t in _flat_tangents(p, q)]
+    return [tangents]
+
+
+def _check_tangents(primals: Any, tangents: Any) -> None:
+    try:
+        flat = _flat_tangents(primals, tangents)
+    except (TypeError, KeyError, ValueError):
+        raise GradientError("the tangents' structure is not the primals'") from None
+    for n, (x, t) in enumerate(zip(flatten(primals)[0], flat, strict=True)):
+        shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+        if t is None:
+            if (x if hasattr(x, "dtype") else np.asarray(x)).dtype.kind == "f":
+                raise GradientError(f"primal {n} is a float and has no tangent; pass zeros")
+            continue
+        given = tuple(t.shape) if hasattr(t, "shape") else np.shape(t)
+        if given != shape:
+            raise ShapeError(f"the tangent of primal {n} has shape {given}, the primal {shape}")
+
+
 def _check_cotangent(out: Any, cotangent: Any) -> None:
     a, b = flatten(out), flatten(cotangent)
     if a[1] != b[1]:
         raise GradientError("the cotangent's structure is not the output's")
     for x, c in zip(a[0], b[0], strict=True):
-        if np.shape(c) != tuple(x.shape):
-            raise ShapeError(f"the cotangent has shape {np.shape(c)}, the output {tuple(x.shape)}")
+        shape = tuple(c.shape) if hasattr(c, "shape") else np.shape(c)
+        if shape != tuple(x.shape):
+            raise ShapeError(f"the cotangent has shape {shape}, the output {tuple(x.shape)}")
 
 
 def stop_gradient(x: Any) -> Any:

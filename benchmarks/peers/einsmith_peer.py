@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 import einsmith as es
+from benchmarks.peers.einsmith_operators import OPERATORS
 from benchmarks.problems import LR, Problem, Session
 
 VERSION = f"Einsmith {getattr(es, '__version__', '')}".strip()
 
-CAPSULE_CONV = "C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,stride*p+r,stride*q+s,i,m] * W[k,c,r,s,m,j])"
+
+def variants(network: str, peer: str) -> tuple[str, ...] | None:
+    return tuple(OPERATORS.get(network, ())) or None
 
 
 class Training:
@@ -31,24 +34,24 @@ class Training:
 
 
 class Operator:
-    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], threads: int):
+    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], threads: int, variant: str):
         es.set_threads(threads)
-        capsule_conv = es.op(CAPSULE_CONV)
+        operator = OPERATORS[problem.network][variant]()
 
-        def loss(a, w):
-            c = capsule_conv(a, w, stride=problem.stride)
-            return (c * c).mean() / 2
+        def loss(xs, g):
+            return (operator(*xs, **problem.options) * g).sum()
 
-        self._step = es.jit(es.value_and_grad(loss, argnums=(0, 1)))
-        self.a, self.w = arrays["A"], arrays["W"]
+        self._step = es.jit(es.value_and_grad(loss))
+        self.inputs, self.g = tuple(arrays[n] for n in problem.inputs), arrays["G"]
+        self.names = problem.results
 
     def step(self) -> float:
-        value, self.grads = self._step(self.a, self.w)
+        value, self.grads = self._step(self.inputs, self.g)
         return float(value)
 
     def results(self) -> dict[str, np.ndarray]:
-        return {n: np.asarray(g) for n, g in zip(("dA", "dW"), self.grads, strict=True)}
+        return {n: np.asarray(g) for n, g in zip(self.names, self.grads, strict=True)}
 
 
-def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str) -> Session:
-    return (Training if problem.training else Operator)(problem, arrays, threads)
+def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
+    return Training(problem, arrays, threads) if problem.training else Operator(problem, arrays, threads, variant)

@@ -9,9 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from benchmarks.peers.jax_operators import OPERATORS
 from benchmarks.problems import LR, Problem, Session
 
 VERSION = f"JAX {jax.__version__}"
+
+
+def variants(network: str, peer: str) -> tuple[str, ...] | None:
+    return tuple(OPERATORS.get(network, ())) or None
 
 
 def mlp3(p, x):
@@ -76,37 +81,25 @@ class Training:
         return {n: from_peer(n, np.asarray(v)) for n, v in self.p.items()}
 
 
-def capsule_conv(a, w, stride):
-    """Windows stacked from slices, then one matrix product: the fastest here of gather + einsum, convolution, and a
-    sum of products, at both strides."""
-    b, c, h, _, i, m = a.shape
-    k, _, r, s, _, j = w.shape
-    n = (h - r) // stride + 1
-    end = stride * (n - 1) + 1
-    x = a.transpose(0, 2, 3, 4, 1, 5)
-    x = jnp.stack([x[:, y : y + end : stride, z : z + end : stride] for y in range(r) for z in range(s)], 4)
-    f = w.transpose(2, 3, 1, 4, 0, 5).reshape(r * s * c * m, k * j)
-    y = x.reshape(b * n * n * i, r * s * c * m) @ f
-    return y.reshape(b, n, n, i, k, j).transpose(0, 4, 1, 2, 3, 5)
-
-
 class Operator:
-    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray]):
-        self.a, self.w = jnp.asarray(arrays["A"]), jnp.asarray(arrays["W"])
-        def loss(a, w):
-            c = capsule_conv(a, w, problem.stride)
-            return (c * c).mean() / 2
+    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], variant: str):
+        operator = OPERATORS[problem.network][variant]
+        self.inputs, self.g = tuple(jnp.asarray(arrays[n]) for n in problem.inputs), jnp.asarray(arrays["G"])
+        self.names = problem.results
 
-        self._step = jax.jit(jax.value_and_grad(loss, (0, 1)))
+        def loss(xs, g):
+            return (operator(*xs, **problem.options) * g).sum()
+
+        self._step = jax.jit(jax.value_and_grad(loss))
 
     def step(self) -> float:
-        loss, self.grads = self._step(self.a, self.w)
+        loss, self.grads = self._step(self.inputs, self.g)
         jax.block_until_ready(self.grads)
         return float(loss)
 
     def results(self) -> dict[str, np.ndarray]:
-        return {n: np.asarray(g) for n, g in zip(("dA", "dW"), self.grads, strict=True)}
+        return {n: np.asarray(g) for n, g in zip(self.names, self.grads, strict=True)}
 
 
-def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str) -> Session:
-    return (Training if problem.training else Operator)(problem, arrays)
+def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
+    return Training(problem, arrays) if problem.training else Operator(problem, arrays, variant)

@@ -5,9 +5,18 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.peers.tensorflow_operators import PLAIN, XLA
 from benchmarks.problems import LR, Problem, Session
 
 VERSION = f"TensorFlow {tf.__version__}"
+
+
+def formulations(peer: str) -> dict[str, dict]:
+    return XLA if peer == "xla" else PLAIN
+
+
+def variants(network: str, peer: str) -> tuple[str, ...] | None:
+    return tuple(formulations(peer).get(network, ())) or None
 
 
 def mlp3(p, x):
@@ -31,7 +40,6 @@ def lenet5(p, x, pool):
     h = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(pool(h), p["conv2.weight"], 1, "VALID"), p["conv2.bias"]))
     h = pool(h)
     return mlp3(p, tf.reshape(tf.transpose(h, (0, 3, 1, 2)), (h.shape[0], -1)))
-
 
 
 def to_peer(name: str, a: np.ndarray) -> np.ndarray:
@@ -69,42 +77,33 @@ class Training:
         return {n: from_peer(n, v.numpy()) for n, v in self.p.items()}
 
 
-def capsule_conv(a, w, stride):
-    """One convolution: (b, i) are its batch, (c, m) its input channels, (k, j) its output channels."""
-    b, c, h, wd, i, m = a.shape
-    k, _, r, s, _, j = w.shape
-    x = tf.reshape(tf.transpose(a, (0, 4, 2, 3, 1, 5)), (b * i, h, wd, c * m))
-    f = tf.reshape(tf.transpose(w, (2, 3, 1, 4, 0, 5)), (r, s, c * m, k * j))
-    y = tf.nn.conv2d(x, f, stride, "VALID")
-    return tf.transpose(tf.reshape(y, (b, i, y.shape[1], y.shape[2], k, j)), (0, 4, 2, 3, 1, 5))
-
-
 class Operator:
-    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], xla: bool):
-        self.a, self.w = tf.constant(arrays["A"]), tf.constant(arrays["W"])
+    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], peer: str, variant: str):
+        operator = formulations(peer)[problem.network][variant]
+        self.inputs, self.g = tuple(tf.constant(arrays[n]) for n in problem.inputs), tf.constant(arrays["G"])
+        self.names = problem.results
 
-        @tf.function(jit_compile=xla)
-        def step(a, w):
+        @tf.function(jit_compile=peer == "xla")
+        def step(xs, g):
             with tf.GradientTape() as tape:
-                tape.watch((a, w))
-                c = capsule_conv(a, w, problem.stride)
-                loss = tf.reduce_mean(c * c) / 2
-            return loss, tape.gradient(loss, (a, w))
+                tape.watch(xs)
+                loss = tf.reduce_sum(operator(*xs, **problem.options) * g)
+            return loss, tape.gradient(loss, xs)
 
         self._step = step
 
     def step(self) -> float:
-        loss, self.grads = self._step(self.a, self.w)
-        # On the CPU a result's memory is there when its operation has run: reading waits for it.
+        loss, self.grads = self._step(self.inputs, self.g)
+        # A view of a result waits for it and copies nothing; .numpy() would copy.
         for g in self.grads:
-            g.numpy()
+            memoryview(g)
         return float(loss)
 
     def results(self) -> dict[str, np.ndarray]:
-        return {n: g.numpy() for n, g in zip(("dA", "dW"), self.grads, strict=True)}
+        return {n: g.numpy() for n, g in zip(self.names, self.grads, strict=True)}
 
 
-def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str) -> Session:
+def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
-    return (Training if problem.training else Operator)(problem, arrays, peer == "xla")
+    return Training(problem, arrays, peer == "xla") if problem.training else Operator(problem, arrays, peer, variant)

@@ -8,11 +8,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from benchmarks.peers.torch_operators import COMPILED, EAGER
 from benchmarks.problems import LR, Problem, Session
 
 VERSION = f"PyTorch {torch.__version__}"
-VARIANTS = dict.fromkeys(("lenet5", "capsule_conv"), ("channels last", "channels first"))
+LAYOUTS = {"lenet5": ("channels last", "channels first")}
 """How images and filters lie in memory; which is faster depends on the machine and on eager or compiled."""
+
+
+def formulations(peer: str) -> dict[str, dict]:
+    return COMPILED if peer == "compile" else EAGER
+
+
+def variants(network: str, peer: str) -> tuple[str, ...] | None:
+    return LAYOUTS.get(network) or tuple(formulations(peer).get(network, ())) or None
 
 
 def mlp3(p: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -59,44 +68,31 @@ class Training:
         return {n: v.detach().numpy() for n, v in self.p.items()}
 
 
-def capsule_conv(a: torch.Tensor, w: torch.Tensor, stride: int, last: bool) -> torch.Tensor:
-    """One convolution: (b, i) are its batch, (c, m) its input channels, (k, j) its output channels."""
-    b, c, h, wd, i, m = a.shape
-    k, _, r, s, _, j = w.shape
-    if last:
-        x = a.permute(0, 4, 2, 3, 1, 5).reshape(b * i, h, wd, c * m).permute(0, 3, 1, 2)
-        f = w.permute(0, 5, 2, 3, 1, 4).reshape(k * j, r, s, c * m).permute(0, 3, 1, 2)
-        y = F.conv2d(x, f, stride=stride).permute(0, 2, 3, 1)
-        return y.reshape(b, i, y.shape[1], y.shape[2], k, j).permute(0, 4, 2, 3, 1, 5)
-    x = a.permute(0, 4, 1, 5, 2, 3).reshape(b * i, c * m, h, wd)
-    f = w.permute(0, 5, 1, 4, 2, 3).reshape(k * j, c * m, r, s)
-    y = F.conv2d(x, f, stride=stride)
-    return y.reshape(b, i, k, j, y.shape[2], y.shape[3]).permute(0, 2, 4, 5, 1, 3)
-
-
 class Operator:
-    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], compiled: bool, last: bool):
-        self.a, self.w = (torch.from_numpy(arrays[n]).clone().requires_grad_() for n in ("A", "W"))
+    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], peer: str, variant: str):
+        operator = formulations(peer)[problem.network][variant]
+        self.inputs = [torch.from_numpy(arrays[n]).clone().requires_grad_() for n in problem.inputs]
+        self.g, self.names = torch.from_numpy(arrays["G"]), problem.results
 
-        def loss(a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-            c = capsule_conv(a, w, problem.stride, last)
-            return (c * c).mean() / 2
+        def loss(xs: list[torch.Tensor], g: torch.Tensor) -> torch.Tensor:
+            return (operator(*xs, **problem.options) * g).sum()
 
-        self.loss = torch.compile(loss) if compiled else loss
+        self.loss = torch.compile(loss) if peer == "compile" else loss
         self.grads: tuple[torch.Tensor, ...] = ()
 
     def step(self) -> float:
-        loss = self.loss(self.a, self.w)
-        self.grads = torch.autograd.grad(loss, (self.a, self.w))
+        loss = self.loss(self.inputs, self.g)
+        self.grads = torch.autograd.grad(loss, self.inputs)
         return loss.item()
 
     def results(self) -> dict[str, np.ndarray]:
-        return {n: g.numpy() for n, g in zip(("dA", "dW"), self.grads, strict=True)}
+        return {n: g.numpy() for n, g in zip(self.names, self.grads, strict=True)}
 
 
 def build(
     problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "channels last"
 ) -> Session:
     torch.set_num_threads(threads)
-    last = variant == "channels last"
-    return (Training if problem.training else Operator)(problem, arrays, peer == "compile", last)
+    if not problem.training:
+        return Operator(problem, arrays, peer, variant)
+    return Training(problem, arrays, peer == "compile", variant == "channels last")

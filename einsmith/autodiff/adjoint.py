@@ -18,7 +18,7 @@ from math import prod
 from einsmith import dtypes as dt
 from einsmith.autodiff.affine import Fibre, invert
 from einsmith.autodiff.quasi import Quasi, axes_of
-from einsmith.autodiff.rules import RULES, USES_VALUE, Under, both, choose, constant, mul
+from einsmith.autodiff.rules import RULES, USES_VALUE, Under, both, choose, constant, mul, negate
 from einsmith.errors import GradientError
 from einsmith.expr.linear import Linear
 from einsmith.expr.nodes import (
@@ -41,11 +41,14 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.expr.printer import show
-from einsmith.expr.rewrite import map_bodies, prune_args, substitute
-from einsmith.expr.simplify import simplify_template
+from einsmith.expr.rewrite import map_bodies, rebuild, substitute
+from einsmith.expr.simplify import canonical, canonical_template
 
 SCATTER_COST = 4
 """What a point of a Scatter costs, in points of a sum: its destination is looked up, sorted and added to in memory."""
+
+MAX_CASES = 16
+"""Affine branches of one index at most."""
 
 MAX_TERMS = 4
 """Differently guarded terms of one adjoint that are kept apart."""
@@ -77,7 +80,8 @@ class Plan:
         t = map_bodies(
             Template(shape, tuple(self.params[s] for s in sources), tuple(parts)), lambda b: substitute(b, {}, slots)
         )
-        t = simplify_template(t)
+        t, order = canonical_template(t)
+        sources = tuple(sources[s] for s in order)
         if (same := _copy_of(t)) is not None:
             return sources[same]
         step = (t, sources, member)
@@ -97,7 +101,7 @@ class Plan:
         out: list[Tensor | None] = [*node.args, *results, *cotangents]
         for t, sources, member in self.steps:
             args = tuple(a for s in sources if (a := out[s]) is not None)
-            made = prune_args(t, args) if len(set(args)) < len(args) else Compute(t, args)
+            made = canonical(t, args) if len(set(args)) < len(args) else Compute(t, args)
             out.append(Item(made, member) if len(t.dtypes) > 1 else made)
         return out
 
@@ -127,18 +131,20 @@ def plan_adjoint(t: Template, wanted: frozenset[int], constants: tuple[float | b
     """The plan for the arguments `wanted`. `constants` has an entry per result: False for no cotangent, None for any,
     a number for a cotangent that is this constant. Raises GradientError naming the read that has no adjoint."""
     key = f"adjoint {sorted(wanted)} {constants}"
-    return t.memo(key, lambda _: _Adjoint(t, wanted, constants).plan())
+    return t.memo(key, lambda _: Adjoint(t, wanted, constants).plan())
 
 
-class _Adjoint:
+class Adjoint:
+    """The plan of one template's adjoint under construction."""
+
     def __init__(self, t: Template, wanted: frozenset[int], constants: tuple[float | bool | None, ...]):
         self.t, self.wanted, self.constants = t, wanted, constants
         results = [(d, t.shape) for d in t.dtypes]
         self.out = Plan([*t.params, *results, *results])
         self.first_result = len(t.params)
         self.first_cotangent = len(t.params) + len(results)
-        self.arg: dict[int, int] = {}  # member -> tensor of the chosen position, for max and min
-        self.products: dict[int, tuple[int, int]] = {}  # member -> product of the nonzeros, count of the zeros
+        self.arg: dict[tuple[Piece, int], int] = {}  # tensors of the chosen position, for max and min
+        self.products: dict[tuple[Piece, int], tuple[int, int]] = {}  # products of the nonzeros, counts of the zeros
         self.gathers: dict[int, list[tuple[list[Fibre], list[Expr]]]] = {s: [] for s in sorted(wanted)}
 
     def plan(self) -> Plan:
@@ -176,10 +182,9 @@ class _Adjoint:
             if r.combiner == "sum":
                 roots.append((body, {(): g}))
             elif r.combiner == "prod":
-                roots.append((body, {(): mul(g, self._others(member, body, at))}))
+                roots.append((body, {(): mul(g, self._others(part, member, at))}))
             else:
-                chosen = self.out.read(self._chosen(member, r.combiner), at)
-                roots.append((body, {(apply("eq", chosen, _flat(part)),): g}))
+                roots.append((body, {(self._chosen(part, member, at),): g}))
         self._sweep(part, roots, {})
 
     def _cotangent(self, member: int, at: Sequence[Expr]) -> Expr | None:
@@ -190,41 +195,59 @@ class _Adjoint:
             return Const(known, self.t.dtypes[member])
         return self.out.read(self.first_cotangent + member, at)
 
-    def _chosen(self, member: int, combiner: str) -> int:
-        """The tensor of positions, row-major over the reduction axes, of the elements that max or min chose."""
+    def _chosen(self, part: Piece, member: int, at: Sequence[Expr]) -> Expr:
+        """Whether a point of the reduction box is the one that max or min chose for position `at`."""
+        assert isinstance(part.body, Reduce)
+        combiner = part.body.combiner
         if combiner.startswith("arg"):
-            return self.first_result + 1
-        if member not in self.arg:
-            parts = []
-            for p in self.t.parts:
-                if not isinstance(p, Piece) or (isinstance(p.body, Reduce) and p.body.combiner != combiner):
-                    raise GradientError(f"its parts reduce by different combiners, so {show(self.t)} has no gradient")
+            return apply("eq", self.out.read(self.first_result + 1, at), _flat(part))
+        shape, parts, at = self._like(part, at)
+        if (part, member) not in self.arg:
+            args: list[Piece | Scatter] = []
+            for p in parts:
                 extents = p.body.extents if isinstance(p.body, Reduce) else (1,)
-                parts.append(Piece(p.offset, p.step, p.extents, Reduce("arg" + combiner, extents, (p.bodies[member],))))
-            self.arg[member] = self.out.add(self.t.shape, parts, 1)
-            self.out.replaced[member] = self.out.add(self.t.shape, parts, 0)
-        return self.arg[member]
+                args.append(Piece(p.offset, p.step, p.extents, Reduce("arg" + combiner, extents, (p.bodies[member],))))
+            number = self.out.add(shape, args, 1)
+            if len(parts) == len(self.t.parts):
+                self.out.replaced[member] = self.out.add(shape, args, 0)
+            self.arg |= {(p, member): number for p in (parts if len(parts) > 1 else [part])}
+        return apply("eq", self.out.read(self.arg[part, member], at), _flat(part))
 
-    def _others(self, member: int, body: Expr, at: Sequence[Expr]) -> Expr:
+    def _others(self, part: Piece, member: int, at: Sequence[Expr]) -> Expr:
         """The product of all factors but this one, from the product of the nonzeros and the count of the zeros."""
-        if member not in self.products:
+        shape, parts, at = self._like(part, at)
+        body = part.bodies[member]
+        one, zero = constant(1.0, body), constant(0.0, body)
+        if (part, member) not in self.products:
             nonzeros: list[Piece | Scatter] = []
             zeros: list[Piece | Scatter] = []
-            for p in self.t.parts:
-                if not isinstance(p, Piece) or not isinstance(p.body, Reduce) or p.body.combiner != "prod":
-                    raise GradientError(f"its parts reduce by different combiners, so {show(self.t)} has no gradient")
+            for p in parts:
                 b = p.bodies[member]
-                is_zero = apply("eq", b, constant(0.0, b))
-                factors = choose(is_zero, constant(1.0, b), b)
-                count = choose(is_zero, constant(1.0, b), 0.0)
-                nonzeros.append(Piece(p.offset, p.step, p.extents, Reduce("prod", p.body.extents, (factors,))))
-                zeros.append(Piece(p.offset, p.step, p.extents, Reduce("sum", p.body.extents, (count,))))
-            self.products[member] = self.out.add(self.t.shape, nonzeros), self.out.add(self.t.shape, zeros)
-        product, count = (self.out.read(n, at) for n in self.products[member])
-        one, zero = constant(1.0, body), constant(0.0, body)
+                extents = p.body.extents if isinstance(p.body, Reduce) else ()
+                is_zero = apply("eq", b, zero)
+                factors, count = choose(is_zero, one, b), choose(is_zero, one, zero)
+                nonzeros.append(Piece(p.offset, p.step, p.extents, Reduce("prod", extents, (factors,))))
+                zeros.append(Piece(p.offset, p.step, p.extents, Reduce("sum", extents, (count,))))
+            numbers = self.out.add(shape, nonzeros), self.out.add(shape, zeros)
+            self.products |= {(p, member): numbers for p in (parts if len(parts) > 1 else [part])}
+        product, count = (self.out.read(n, at) for n in self.products[part, member])
         lone = choose(apply("eq", count, one), product, zero)
         none = choose(apply("eq", count, zero), apply("div", product, body), zero)
         return choose(apply("eq", body, zero), lone, none)
+
+    def _like(self, part: Piece, at: Sequence[Expr]) -> tuple[tuple[int, ...], list[Piece], Sequence[Expr]]:
+        """The pieces that reduce as `part` does, the shape that they make and the place of `part`'s points in it: all
+        of the template's, or, where it mixes combiners, this piece alone."""
+        assert isinstance(part.body, Reduce)
+        combiner = part.body.combiner
+        parts = [p for p in self.t.parts if isinstance(p, Piece)]
+        if all(isinstance(p.body, Reduce) and p.body.combiner == combiner for p in parts):
+            return self.t.shape, parts, at
+        if combiner != "prod" and not any(isinstance(p.body, Reduce) and p.body.combiner != combiner for p in parts):
+            return self.t.shape, parts, at
+        alone = template(part.extents, (), part.body).parts
+        axes = [Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(part.extents)]
+        return part.extents, [p for p in alone if isinstance(p, Piece)], axes
 
     # ----------------------------------------------------------------------------------------------- reverse sweep
 
@@ -302,15 +325,20 @@ class _Adjoint:
 
     def _invert(self, part: Piece | Scatter, slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr) -> None:
         shape = self.t.params[slot][1]
-        fibres = invert(index, part.domain, shape, guards)
+        cases = affine_cases(index)
+        found = [invert(branch, part.domain, shape, (*chosen, *guards)) for branch, chosen in cases]
         opaque = any(isinstance(e, Read) or _is_product(e) for i in index for e in postorder([i]))
         if opaque:
-            gather = sum(f.points for f in fibres)
+            gather = sum(f.points for fibres in found for f in fibres)
             if gather > prod(shape) + SCATTER_COST * prod(part.domain):
                 where = tuple(_guarded(guards, i, Const(0, i.dtype)) for i in index)
                 number = self.out.add(shape, [Scatter(part.domain, where, _guarded(guards, value))])
                 self.out.contributions.setdefault(slot, []).append(number)
                 return
+        for fibres in found:
+            self._gather(slot, fibres, value)
+
+    def _gather(self, slot: int, fibres: list[Fibre], value: Expr) -> None:
         bodies: list[Expr] = []
         for f in fibres:
             if f.is_empty:
@@ -452,6 +480,41 @@ def _signs(body: Expr | Reduce, result: Read) -> dict[Expr, Expr]:
 
 def _is_identity(index: tuple[Expr, ...], shape: tuple[int, ...], argument: tuple[int, ...]) -> bool:
     return shape == argument and all(i is Axis(d) for d, i in enumerate(index))
+
+
+def affine_cases(index: tuple[Expr, ...]) -> list[tuple[tuple[Expr, ...], Guards]]:
+    """An index with abs, min, max and where in it as branches that have none, each with the conditions under which it is
+    the index: `abs(i-3)` is `i-3` where `3 <= i` and `3-i` where `i < 3`. A function of what reads a tensor, and what is
+    left when there are MAX_CASES branches, stays as it is."""
+    done: list[tuple[tuple[Expr, ...], Guards]] = []
+    todo: list[tuple[tuple[Expr, ...], Guards]] = [(index, ())]
+    while todo:
+        branch, chosen = todo.pop(0)
+        e = next((e for e in postorder(branch) if _is_piecewise(e)), None)
+        if e is None or len(done) + len(todo) + 2 > MAX_CASES:
+            done.append((branch, chosen))
+            continue
+        for condition, piece in _branches(e):
+            new = tuple(rebuild(branch, {e: piece}.get))
+            guards = tuple(rebuild([*chosen, condition], {e: piece}.get))
+            todo.append((new, guards))
+    return done
+
+
+def _is_piecewise(e: Node) -> bool:
+    return isinstance(e, Apply) and e.dtype.is_int and e.fn in ("abs", "min", "max", "where") and not reads(e)
+
+
+def _branches(e: Apply) -> list[tuple[Expr, Expr]]:
+    if e.fn == "where":
+        return [(e.args[0], e.args[1]), (negate(e.args[0]), e.args[2])]
+    if e.fn == "abs":
+        (x,) = e.args
+        zero = Const(0, x.dtype)
+        return [(apply("le", zero, x), x), (apply("lt", x, zero), apply("neg", x))]
+    a, b = e.args
+    first, second = (a, b) if e.fn == "min" else (b, a)  # a <= b: min takes a, max takes b
+    return [(apply("le", a, b), first), (apply("lt", b, a), second)]
 
 
 def _is_product(e: Node) -> bool:

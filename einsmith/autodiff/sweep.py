@@ -9,6 +9,7 @@ from einsmith.dtypes import DType
 from einsmith.errors import GradientError
 from einsmith.expr.nodes import Axis, Compute, Const, Expr, Item, Leaf, Read, Tensor, apply, postorder, template
 from einsmith.expr.rewrite import with_args
+from einsmith.expr.simplify import canonical
 
 
 def gradients(
@@ -62,7 +63,7 @@ def gradients(
         elif not isinstance(node, Leaf):
             raise GradientError(f"{type(node).__name__} has no gradient")
     results = [found[t] if t in found else zeros(t.shape, t.dtype) for t in wrt]
-    rewritten = _replace([*outputs, *results], replaced)
+    rewritten = exchange([*outputs, *results], replaced)
     return rewritten[: len(outputs)], rewritten[len(outputs) :]
 
 
@@ -89,7 +90,7 @@ def _node(
         replaced[whole] = made
 
 
-def _replace(roots: list[Tensor], replaced: dict[Tensor, Item]) -> list[Tensor]:
+def exchange(roots: list[Tensor], replaced: dict[Tensor, Item]) -> list[Tensor]:
     """The roots with every tensor of `replaced` exchanged, also inside what it is exchanged for."""
     if not replaced:
         return roots
@@ -118,7 +119,7 @@ def add(tensors: Sequence[Tensor]) -> Tensor:
         x = Read(slots[t], at, dtype) if value is None else Const(value, dtype)
         body = x if body is None else apply("add", body, x)
     assert body is not None
-    return Compute(template(shape, [(dtype, shape)] * len(slots), body), tuple(slots))
+    return canonical(template(shape, [(dtype, shape)] * len(slots), body), tuple(slots))
 
 
 def zeros(shape: tuple[int, ...], dtype: DType) -> Tensor:

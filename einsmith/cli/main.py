@@ -27,7 +27,7 @@ def app() -> None:
 @click.option("--batch", type=click.IntRange(min=1), help="Samples a step.  [default: 256]")
 @click.option("--optimizer", help="sgd, momentum, adam or adamw.  [default: adam]")
 @click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Learning rate.  [default: the optimizer's]")
-@click.option("--schedule", type=click.Choice(["constant", "cosine"]), help="Of the learning rate.  [default: cosine]")
+@click.option("--schedule", type=click.Choice(["constant", "cosine"]), help="Of the learning rate; cosine: up over the first fifth, then down.  [default: cosine]")
 @click.option("--seed", type=click.IntRange(min=0), help="Of the weights and of the order of the data.  [default: 0]")
 @click.option("--save", "save_to", metavar="DIR", help="Save here after every epoch; --resume goes on from it.")
 @click.option("--resume", metavar="DIR", help="Go on with the run saved here, with its settings.")

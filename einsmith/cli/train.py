@@ -30,11 +30,15 @@ OPTIMIZERS: dict[str, tuple[Callable[[float], Any], float]] = {
     "sgd": (lambda lr: optim.SGD(lr=lr), 0.1),
     "momentum": (lambda lr: optim.SGD(lr=lr, momentum=0.9), 0.05),
     "adam": (lambda lr: optim.Adam(lr=lr), 0.005),
-    "adamw": (lambda lr: optim.AdamW(lr=lr), 0.005),
+    "adamw": (lambda lr: optim.AdamW(lr=lr, weight_decay=0.05), 0.008),
 }
 SETTINGS = "run.json"
 CURVE = "loss.png"
 EVALUATION_BATCH = 500
+
+
+WARM_UP = 0.2
+"""The part of a run in which the cosine schedule rises."""
 
 
 @dataclass
@@ -54,11 +58,15 @@ class Run:
     seconds: float = 0.0
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of step number `step` (from 0) of `steps`; the cosine ends at a hundredth."""
+        """The learning rate of step number `step` (from 0) of `steps`. The cosine rises linearly over the first fifth
+        and ends at a hundredth."""
         if self.schedule == "constant":
             return self.lr
-        done = min(step / max(1, steps), 1.0)
-        return self.lr * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+        done = min((step + 1) / max(1, steps), 1.0)
+        if done < WARM_UP:
+            return self.lr * done / WARM_UP
+        fall = 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
+        return self.lr * (0.01 + 0.99 * fall)
 
 
 class Interrupted(Exception):

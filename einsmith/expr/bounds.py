@@ -108,6 +108,9 @@ class Facts:
                 holds, differs = _lines(c, truth)
                 lines += holds
                 unequal += differs
+                # A guard on e//k or e%k says something of e: their lines tie the two together.
+                atoms = dict.fromkeys(atom for line in holds for atom in line.terms)
+                lines += [own for a in atoms if getattr(a, "fn", "") in ("floordiv", "mod") for own in _own_lines(a)]
         out.known, out.lines, out.cases = frozenset(known), tuple(lines), tuple(cases)
         if len(lines) > len(self.lines) or unequal:
             out._tight = dict(self._tight)

@@ -128,6 +128,11 @@ def _text(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str], names
     return "".join(out)
 
 
+def show_expressions(roots: Sequence[Expr], axes: Sequence[str], slots: Sequence[str]) -> list[str]:
+    """Expressions spelled out in full, as the formula language reads them."""
+    return [_text(r, axes.__getitem__, slots.__getitem__, {}) for r in roots]
+
+
 def _with_names(
     roots: Sequence[Expr], axes: Sequence[str] | None, slots: Sequence[str] | None, rank: int | None = None
 ) -> list[str]:

@@ -10,8 +10,21 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from einsmith.expr.bounds import Facts
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, postorder
-from einsmith.expr.rewrite import substitute, with_args
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    Tensor,
+    postorder,
+)
+from einsmith.expr.rewrite import map_bodies, prune_args, substitute, with_args
 from einsmith.expr.rules import RULES, Rule
 
 _REWRITES = 100_000
@@ -42,13 +55,55 @@ def simplify_template(t: Template, rules: tuple[Rule, ...] = RULES) -> Template:
     return out
 
 
+def canonical(t: Template, args: Sequence[Tensor]) -> Compute:
+    """A template applied to tensors, simplified, with equal arguments merged, unread ones dropped, the rest numbered by
+    first appearance: one formula is one template, in whatever order its arguments were given."""
+    node = prune_args(t, tuple(args))
+    final, slots = canonical_template(node.template)
+    return Compute(final, tuple(node.args[s] for s in slots))
+
+
+def canonical_template(t: Template) -> tuple[Template, tuple[int, ...]]:
+    """The template that `canonical` applies where no two arguments are equal, and the slot of `t` that each of its
+    arguments is."""
+    return t.memo("canonical", _canonical)
+
+
+def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
+    # Operands are ordered by digest, which depends on the numbering, which depends on the order. Where that goes round
+    # in a circle, the circle's least digest decides.
+    seen: list[tuple[Template, tuple[int, ...]]] = []
+    found = _numbered(t, tuple(range(len(t.params))))
+    while all(found[0] is not old for old, _ in seen):
+        seen.append(found)
+        found = _numbered(simplify_template(found[0]), found[1])
+    first = next(n for n, (old, _) in enumerate(seen) if old is found[0])
+    final, slots = min(seen[first:], key=lambda entry: entry[0].digest)
+    final.memo("canonical", lambda f: (f, tuple(range(len(f.params)))))
+    return final, slots
+
+
+def _numbered(t: Template, slots: tuple[int, ...]) -> tuple[Template, tuple[int, ...]]:
+    """Slots by first appearance, unread ones dropped; `slots` says what each slot of `t` stands for."""
+    order: dict[int, int] = {}
+    for part in t.parts:
+        for e in postorder(part.bodies):
+            if isinstance(e, Read):
+                order.setdefault(e.slot, len(order))
+    if list(order) == list(range(len(t.params))):
+        return t, slots
+    params = tuple(t.params[s] for s in order)
+    return map_bodies(t, lambda b: substitute(b, {}, order), params), tuple(slots[s] for s in order)
+
+
 def _template(t: Template, rules: tuple[Rule, ...]) -> Template:
     run = _Run(rules)
     parts: list[Piece | Scatter] = []
     for part in t.parts:
         if isinstance(part, Piece):
             body = _without_unit_axes(part.body, len(part.extents)) if isinstance(part.body, Reduce) else part.body
-            part = Piece(part.offset, part.step, part.extents, body)
+            step = tuple(s if n > 1 else 1 for s, n in zip(part.step, part.extents, strict=True))
+            part = Piece(part.offset, step, part.extents, body)
         facts = Facts(part.domain)
         if not facts.feasible:
             parts.append(part)

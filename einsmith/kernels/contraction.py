@@ -12,9 +12,11 @@ from math import ceil, prod
 from typing import Any
 
 from einsmith.expr.kernel import Kernel
+from einsmith.kernels import contraction_dot as dot
 from einsmith.kernels import contraction_finish as finish
+from einsmith.kernels import contraction_launch as launch
 from einsmith.kernels import contraction_plan as plan
-from einsmith.kernels import contraction_tile as tile
+from einsmith.kernels import contraction_trim as trim
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem, problems
 from einsmith.kernels.contraction_sample import Pointer, Sampler
@@ -84,7 +86,7 @@ class Contraction:
         """The launches: packing where the configuration has buffers, the tiles, the addition of partial sums."""
         found = problems(kernel.root)
         assert found is not None
-        return tile.lower(kernel, found, config.pieces, target)
+        return launch.lower(kernel, found, config.pieces, target)
 
 
 PATTERN = Contraction()
@@ -132,29 +134,39 @@ def _shares(kernel: Kernel, p: Problem, config: Config, target: Any) -> tuple[in
 
 
 @lru_cache(maxsize=1024)
-def _changed(kernel: Kernel, p: Problem, windows: tuple[int, ...]) -> plan.Windowed | None:
+def _changed(kernel: Kernel, p: Problem, windows: plan.Windows) -> plan.Windowed | None:
     return plan.windowed(p, windows, plan.WINDOW_BYTES) if windows else plan.Windowed(p, (), False)
 
 
 @lru_cache(maxsize=1024)
-def _slots(kernel: Kernel, p: Problem, windows: tuple[int, ...]) -> dict[int, Pointer]:
+def _slots(kernel: Kernel, p: Problem, windows: plan.Windows) -> dict[int, Pointer]:
     changed = _changed(kernel, p, windows)
     assert changed is not None
     return {**_pointers(kernel), **plan.window_pointers(changed, [None] * len(windows))}
 
 
+_WINDOWS: tuple[plan.Windows, ...] = (
+    (),
+    *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")),
+    *(((0, fixes), (1, fixes)) for fixes in ("all", "k")),
+)
+
+
 @lru_cache(maxsize=4096)
 def _candidates(kernel: Kernel, p: Problem, target: Any) -> tuple[Config, ...]:
     out: list[Config] = []
-    for windows in ((), (0,), (1,), (0, 1)):
+    for windows in _WINDOWS:
         changed = _changed(kernel, p, windows)
         if changed is not None:
             out += _some(kernel, p, changed, windows, target)
+            lanes = target.lanes(p.dtype.itemsize)
+            slots = _slots(kernel, p, windows)
+            out += dot.configs(changed, windows, slots, lanes, target.vector_registers, target.cores)
     return tuple(out)
 
 
 def _some(
-    kernel: Kernel, original: Problem, changed: plan.Windowed, windows: tuple[int, ...], target: Any
+    kernel: Kernel, original: Problem, changed: plan.Windowed, windows: plan.Windows, target: Any
 ) -> list[Config]:
     p = changed.problem
     pointers = _slots(kernel, original, windows)
@@ -165,7 +177,7 @@ def _some(
         m_side, n_side = plan.sides(p, swap)
         m, n, k, batch = p.count(m_side.axes), p.count(n_side.axes), p.count(p.k), p.count(p.batch)
         if rows:
-            if len(n_side.axes) < 2 or not n_side.operand.plain or (1 - int(swap)) not in windows:
+            if len(n_side.axes) < 2 or not n_side.operand.plain or (1 - int(swap)) not in dict(windows):
                 continue
             last = p.extents[n_side.axes[-1]]
             if last % lanes == 0 or last / plan.row_of(p, n_side, lanes) < 0.6:
@@ -188,7 +200,7 @@ def _some(
                 # Panels over a task's part of K stay in the caches.
                 split = max(split, ceil(k * (mr + nv * lanes) * item / MAX_K_PANEL))
             for a in ("inline", "panel", "buffer"):
-                if a == "inline" and not can_inline:
+                if a == "inline" and not can_inline or a == "buffer" and can_inline and (windows or m <= mr):
                     continue
                 for b in ("inline", "panel", "buffer"):
                     if rows and b != "inline":
@@ -196,7 +208,7 @@ def _some(
                     if (split > 1 or changed.k_outer) and "buffer" in (a, b):
                         continue
                     if "buffer" in (a, b) and any(
-                        h == "buffer" and i in windows for h, i in ((a, int(swap)), (b, 1 - int(swap)))
+                        h == "buffer" and i in dict(windows) for h, i in ((a, int(swap)), (b, 1 - int(swap)))
                     ):
                         continue
                     for order in ("n", "m"):
@@ -229,7 +241,7 @@ def _ranked(kernel: Kernel, p: Problem, target: Any) -> list[tuple[float, Config
 
 @lru_cache(maxsize=65536)
 def _orientation(
-    kernel: Kernel, p: Problem, windows: tuple[int, ...], swap: bool, which: int, lanes: int
+    kernel: Kernel, p: Problem, windows: plan.Windows, swap: bool, which: int, lanes: int
 ) -> tuple[str, float, float]:
     """How a side is packed, loads a packed vector, and loads a vector of N read in place."""
     changed = _changed(kernel, p, windows)
@@ -251,8 +263,12 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     lanes = target.lanes(item)
     m_side, n_side = plan.sides(p, c.swap)
     m, n, k, batch = p.count(m_side.axes), p.count(n_side.axes), p.count(p.k), p.count(p.batch)
+    row_points = 1
     if c.rows:
-        n = n // p.extents[n_side.axes[-1]] * plan.row_of(p, n_side, lanes)
+        row_points = plan.row_of(p, n_side, lanes)
+        n = n // p.extents[n_side.axes[-1]] * row_points
+    if c.dot:
+        return _dot_cost(kernel, original, c, target)
     mt, nt = ceil(m / c.mr), ceil(n / (c.nv * lanes))
     nvs = ceil(n / lanes)
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2  # seconds of one cycle in which two vectors are multiplied
@@ -273,6 +289,8 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     rows = [(mt - 1, c.mr), (1, m - (mt - 1) * c.mr)]
     cols = [(nt - 1, c.nv), (1, nvs - (nt - 1) * c.nv)]
     steps = sum(i * j * step(x, y) for i, x in rows for j, y in cols) * batch * k
+    if c.split == 1 and not c.kc and not changed.k_outer:
+        steps *= _kept(original, changed, c.swap, c.rows, c.mr, max(1, c.nv * lanes // row_points) if c.rows else 0)
     tile_overhead = mt * nt * batch * c.split * (20 + c.mr * c.nv * 1.5 + c.mr * 3)
     pack = batch * m * nvs * _finish_cost(kernel, original, c.windows, c.swap, lanes)
     # Packing, in cycles: what a vector takes, and how often each is packed.
@@ -283,7 +301,7 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
         times = nt if c.order == "n" and c.a == "panel" else (c.tn if c.a == "panel" else 1)
         pack += times * batch * k * ceil(c.mr / lanes) * mt * (a_load * 0.75 + 1.0)
     for _, w in changed.windows:
-        times = prod(n for n, f in zip(w.extents, w.fixed, strict=True) if f is not None) * c.tm * c.tn
+        times = batch * c.tm * c.tn * (p.extents[p.k[0]] if changed.k_outer else c.split)
         pack += times * w.elements / lanes * 6
     if changed.k_outer:
         pack += 2 * m * nvs * p.extents[p.k[0]] * batch
@@ -294,8 +312,6 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     arithmetic = (steps + tile_overhead + pack) * cycle / tasks * uneven
     sizes = [prod(x.shape) * x.dtype.itemsize for x in kernel.buffers]
     a_bytes, b_bytes = batch * m * k * item, batch * n * k * item
-    inner = (mt, a_bytes, c.a) if c.order == "m" else (nt, b_bytes, c.b)
-    del inner
     # The side of the inner loop is streamed once per outer tile; what exceeds the second level comes from the third.
     streamed = 0.0
     walk = (a_bytes / max(1, batch * c.split), nt) if c.order == "n" else (b_bytes / max(1, batch * c.split), mt)
@@ -315,7 +331,46 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
 
 
 @lru_cache(maxsize=4096)
-def _finish_cost(kernel: Kernel, p: Problem, windows: tuple[int, ...], swap: bool, lanes: int) -> float:
+def _kept(original: Problem, changed: plan.Windowed, swap: bool, rows: bool, mr: int, nr: int) -> float:
+    """The part of K that guards leave for a tile of mr rows of M and nr rows of N."""
+    p = changed.problem
+    m_side, n_side = plan.sides(p, swap)
+    out = 1.0
+    for which, axes, points in ((int(swap), m_side.axes, mr), (1 - int(swap), n_side.axes[:-1] if rows else (), nr)):
+        found = [t for t in trim.trims(original, which) if t.axes <= {*p.batch, *axes}]
+        if found and axes and points:
+            out *= trim.share(original, found, axes, points)
+    return out
+
+
+def _dot_cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
+    changed = _changed(kernel, original, c.windows)
+    assert changed is not None
+    p = changed.problem
+    item = p.dtype.itemsize
+    lanes = target.lanes(item)
+    pointers = _slots(kernel, original, c.windows)
+    m_side, n_side = plan.sides(p, c.swap)
+    m, n = p.count(m_side.axes), p.count(n_side.axes)
+    count, points = dot.vectors(p, pointers, lanes), p.extents[p.k[0]]
+    row = dot.row_length(p, pointers, lanes) or 0
+    loads = []
+    for side in (m_side, n_side):
+        s = plan.sampler(None, p, side, pointers, p.k[1:], lanes, row)
+        loads.append(s.load_cost(lanes) + 0.5 * bool(row))
+    tiles = ceil(m / c.mr) * ceil(n / c.nv)
+    step = max(c.mr * c.nv / 2, (c.mr * loads[0] + c.nv * loads[1]) / 2) + 0.25 * (c.mr + c.nv)
+    cycles = points * (tiles * (count * step + 30) + 2.0 * m * n) + c.split * m * n * 12
+    for _, w in changed.windows:
+        cycles += points * w.elements / lanes * 6
+    cycle = lanes / (target.fma_per_second * (4 / item)) * 2
+    tasks = min(target.cores, c.split)
+    size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
+    return Cost(cycles * cycle / tasks, target.seconds_for_bytes(size, size, tasks))
+
+
+@lru_cache(maxsize=4096)
+def _finish_cost(kernel: Kernel, p: Problem, windows: plan.Windows, swap: bool, lanes: int) -> float:
     """Cycles to load, compute and store what follows the sum, for one vector of N."""
     changed = _changed(kernel, p, windows)
     assert changed is not None

@@ -1,8 +1,8 @@
-"""Packing operands of a contraction into panels, and the walks over boxes that packing and tiles share."""
+"""The sizes that follow from a configuration, and the packing of operands into panels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import gcd
 from typing import Any
@@ -23,101 +23,14 @@ from einsmith.kernels.contraction_plan import (
     windowed,
 )
 from einsmith.kernels.contraction_problem import Problem
-from einsmith.kernels.contraction_sample import Group, Part, Pointer, Sampler, digits
+from einsmith.kernels.contraction_sample import Group, Part, Pointer, Sampler
+from einsmith.kernels.contraction_trim import Trim, trims
+from einsmith.kernels.contraction_walk import ceil_div, digits_of, sweep, transpose
 from einsmith.kernels.contraction_window import SLOT, Window
 from einsmith.loops.nest import Builder, Value, elem_of
 
 REGISTER_EPILOGUE = 8
 """Operations of an epilogue up to which it is unrolled over the register tile; beyond, rows go through scratch."""
-
-
-def sweep(
-    b: Builder,
-    extents: Sequence[int],
-    lo: Value | int,
-    hi: Value | int,
-    init: Sequence[Value],
-    outer: Callable[[list[Value]], object],
-    inner: Callable[[object, Value, Value, Sequence[Value]], Sequence[Value]],
-    unrolled: int = 0,
-) -> Sequence[Value]:
-    """Loops over flattened points lo .. hi of a box, carrying values.
-
-    outer(digits of all but the last extent) is called where they are known; inner(what outer gave, last digit,
-    flattened point, carried) gives the next carried values. A last extent of at most `unrolled` is unrolled where
-    all of it is walked."""
-    last = extents[-1] if extents else 1
-    if len(extents) <= 1:
-        context = outer([])
-        with b.loop(lo, hi, init=init) as loop:
-            loop.next = inner(context, loop.var, loop.var, loop.carried)
-        return loop.results
-    full = isinstance(lo, int) and isinstance(hi, int) and lo % last == 0 and hi % last == 0
-    if full:
-        assert isinstance(lo, int) and isinstance(hi, int)
-        first: Value | int = lo // last
-        end: Value | int = hi // last
-    else:
-        vlo = b.const(lo) if isinstance(lo, int) else lo
-        vhi = b.const(hi) if isinstance(hi, int) else hi
-        first = b.op("floordiv", vlo, b.const(last))
-        end = b.op("floordiv", b.add(vhi, b.const(last - 1)), b.const(last))
-    with b.loop(first, end, init=init) as rows:
-        context = outer(digits(b, rows.var, extents[:-1]))
-        base = b.mul(rows.var, b.const(last))
-        ilo: Value | int = 0
-        ihi: Value | int = last
-        if not full:
-            ilo = b.op("max", b.sub(vlo, base), b.const(0))
-            ihi = b.op("min", b.sub(vhi, base), b.const(last))
-        with b.loop(ilo, ihi, init=rows.carried, unroll=last if full and last <= unrolled else 1) as loop:
-            loop.next = inner(context, loop.var, b.add(base, loop.var), loop.carried)
-        rows.next = loop.results
-    return rows.results
-
-
-def transpose(b: Builder, rows: list[Value]) -> list[Value]:
-    """n vectors of n lanes, transposed: elements within 128 bits are interleaved first, then blocks of 128 bits."""
-    n = len(rows)
-    width = {"f32": 4, "f64": 2}[rows[0].type.elem]
-
-    def interleave(x: Value, y: Value, size: int, high: bool) -> Value:
-        lanes: list[int] = []
-        for block in range(0, n, width):
-            for at in range(block + high * width // 2, block + high * width // 2 + width // 2, size):
-                lanes += [*range(at, at + size), *range(n + at, n + at + size)]
-        return b.shuffle(x, y, lanes)
-
-    def blocks(vectors: list[Value]) -> list[Value]:
-        """Result L is block L of every vector."""
-        if len(vectors) == 1:
-            return vectors
-        sides = []
-        for odd in (0, 1):
-            lanes = [at + i for at in range(odd * width, n, 2 * width) for i in range(width)]
-            lanes += [n + x for x in lanes]
-            pairs = zip(vectors[::2], vectors[1::2], strict=True)
-            sides.append(blocks([b.shuffle(x, y, lanes) for x, y in pairs]))
-        return [x for pair in zip(*sides, strict=True) for x in pair]
-
-    groups = []  # groups[g][c]: in block L, element c of block L of rows width*g ...
-    for g in range(0, n, width):
-        four = rows[g : g + width]
-        pairs = [interleave(four[i], four[i + 1], 1, h) for i in range(0, width, 2) for h in (False, True)]
-        if width == 4:
-            pairs = [interleave(pairs[i], pairs[i + 2], 2, h) for i in (0, 1) for h in (False, True)]
-        groups.append(pairs)
-    columns = [blocks([g[c] for g in groups]) for c in range(width)]
-    return [columns[k % width][k // width] for k in range(n)]
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def digits_of(b: Builder, flat: Value, groups: Sequence[Group]) -> list[Value]:
-    """The values of groups at a flattened point."""
-    return digits(b, flat, [g.extent for g in groups]) if groups else []
 
 
 class Panels:
@@ -138,6 +51,7 @@ class Panels:
     def __init__(self, kernel: Kernel, config: Config, target: Any, builder: Builder, problem: Problem):
         self.kernel, self.c, self.target, self.b, self.p = kernel, config, target, builder, problem
         b = builder
+        original = problem
         self.pointers: dict[int, Pointer] = {
             n: Pointer(b.buffers[n], x.shape, x.dtype) for n, x in enumerate(kernel.buffers)
         }
@@ -207,6 +121,16 @@ class Panels:
         elif self.through_scratch:
             self.c_scratch = b.alloc(self.elem, self.tile_size)
         self.zero = b.const(0.0, self.elem, self.lanes)
+        # Guards stand in the problem as it was before windows; K must be walked whole, axis by axis.
+        self.m_trims: list[Trim] = []
+        self.n_trims: list[Trim] = []
+        if config.split == 1 and not self.blocked and not self.k_outer and not config.dot:
+            self.m_trims = trims(original, int(config.swap))
+            self.m_trims = [t for t in self.m_trims if t.axes <= {*p.batch, *self.m_side.axes}]
+            if config.rows:
+                rows = {*p.batch, *self.n_side.axes[:-1]}
+                self.n_trims = [t for t in trims(original, 1 - int(config.swap)) if t.axes <= rows]
+        self.trimmed = {t.axis for t in (*self.m_trims, *self.n_trims)}
 
     # -- sizes in the workspace
 

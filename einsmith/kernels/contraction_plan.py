@@ -20,6 +20,11 @@ MAX_ROWS = 1 << 16
 """Most rows of M that are checked for standing at fixed distances."""
 
 
+Windows = tuple[tuple[int, str], ...]
+"""Operands (0 left, 1 right) that tasks copy into windows, each with what has one value at a time besides the batch:
+"all" (nothing), "side" (the operand's first output axis, which joins the batch) or "k" (the first axis of K)."""
+
+
 @dataclass(frozen=True)
 class Config:
     """How a contraction is computed.
@@ -28,8 +33,8 @@ class Config:
     operands reach the tile: "inline" (read in place inside the K loop), "panel" (packed by the task into its scratch),
     "buffer" (packed by an earlier launch into the workspace). order "n": N panels in the outer loop, "m": M tiles.
     kc: points of K in a block. split: partial sums over K, added by a later launch. tm, tn: tasks along M and N.
-    windows: the operands (0 left, 1 right) that tasks copy into windows first. rows: vectors of N do not cross rows
-    of its innermost axis, whose extent is rounded up.
+    windows: what tasks copy into windows first (see Windows). rows: vectors of N do not cross rows
+    of its innermost axis, whose extent is rounded up. dot: vectors along K (contraction_dot); nv counts columns then.
     """
 
     swap: bool = False
@@ -42,8 +47,9 @@ class Config:
     split: int = 1
     tm: int = 1
     tn: int = 1
-    windows: tuple[int, ...] = ()
+    windows: Windows = ()
     rows: bool = False
+    dot: bool = False
 
     def __str__(self) -> str:
         text = f"{'swap ' if self.swap else ''}{self.mr}x{self.nv} a={self.a} b={self.b} {self.order}-outer"
@@ -51,13 +57,15 @@ class Config:
         if self.kc:
             text += f" kc={self.kc}"
         if self.windows:
-            text += f" windows={','.join('LR'[w] for w in self.windows)}"
+            text += f" windows={','.join('LR'[i] + ':' + fixes for i, fixes in self.windows)}"
         if self.rows:
             text += " rows"
+        if self.dot:
+            text += " dot"
         return text + (f" split={self.split}" if self.split > 1 else "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Side:
     """An operand as M or N side."""
 
@@ -146,7 +154,7 @@ def orientation(p: Problem, side: Side, pointers: dict, lanes: int, align: int) 
     return ("along", along) if along + 1.0 < across else ("across", across)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Windowed:
     """A problem whose operands read windows; `problem.batch` has taken in the output axes that windows fix.
     `k_outer`: a window fixes the first axis of K, so that K is cut into blocks of its other axes."""
@@ -156,22 +164,18 @@ class Windowed:
     k_outer: bool
 
 
-def windowed(p: Problem, which: tuple[int, ...], limit: int) -> Windowed | None:
-    """The problem with windows of at most `limit` bytes for these operands; None where there are none."""
+def windowed(p: Problem, which: Windows, limit: int) -> Windowed | None:
+    """The problem with these windows, of at most `limit` bytes each; None where one cannot be or gains nothing."""
     found: list[tuple[int, Window]] = []
     k_outer = False
-    for i in which:
+    for i, fixes in which:
         side = p.left if i == 0 else p.right
-        best: tuple[Window, tuple[int, ...]] | None = None
-        for head in ((), side[:1], p.k[:1]):
-            w = window(p, i, frozenset(p.batch) | frozenset(head))
-            if w is None or w.elements * p.dtype.itemsize > limit:
-                continue
-            if best is None or (w.elements < best[0].elements and head != p.k[:1]):
-                best = (w, head)
-        if best is None:
+        head = {"all": (), "side": side[:1], "k": p.k[:1]}[fixes]
+        w = window(p, i, frozenset(p.batch) | frozenset(head))
+        if w is None or w.elements * p.dtype.itemsize > limit or (fixes != "all" and not set(head) & set(w.fixed)):
             return None
-        w, head = best
+        if head and p.extents[head[0]] == 1:
+            return None
         found.append((i, w))
         operands = list(p.operands)
         operands[i] = w.operand

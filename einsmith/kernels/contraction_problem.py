@@ -15,7 +15,7 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, T
 MAX_GROUPS = 6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operand:
     """A product of reduction-free factors, nonzero only where every guard holds, and the axes it depends on."""
 
@@ -29,7 +29,7 @@ class Operand:
         return isinstance(self.expr, Read) and not self.guards and affine(self.expr) is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
     """One piece of a contraction: `out[batch, left, right] = finish(sum over k of left operand * right operand)`.
 
@@ -46,12 +46,13 @@ class Problem:
     k: tuple[int, ...]
     finish: tuple[tuple[str, Expr | None], ...]
 
-    @property
+    @cached_property
     def extents(self) -> tuple[int, ...]:
         return self.piece.domain
 
     def count(self, axes: Iterable[int]) -> int:
-        return prod(self.extents[a] for a in axes)
+        extents = self.extents
+        return prod([extents[a] for a in axes])
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

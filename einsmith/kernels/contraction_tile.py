@@ -7,17 +7,15 @@ outer loop (its panel packed there), the other in the inner loop; around the til
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from einsmith.expr.kernel import Kernel
 from einsmith.kernels.contraction_lanes import State
-from einsmith.kernels.contraction_pack import Panels, ceil_div, digits_of, sweep
-from einsmith.kernels.contraction_plan import Config, row_offsets
-from einsmith.kernels.contraction_problem import Problem
+from einsmith.kernels.contraction_pack import Panels
+from einsmith.kernels.contraction_plan import row_offsets
 from einsmith.kernels.contraction_sample import Group
+from einsmith.kernels.contraction_trim import Trimmer
+from einsmith.kernels.contraction_walk import digits_of, nest, sweep
 from einsmith.kernels.contraction_window import fill
-from einsmith.kernels.kernel import Launch, Lowered
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Value
 
 UNROLLED = 150
 """Multiply-adds in the body of the loop over K up to which a short innermost axis of K is unrolled."""
@@ -184,7 +182,7 @@ class Lowering(Panels):
         axes = [a for a in self.p.k if self.p.extents[a] > 1]
         out: list[Group] = []
         for a in reversed(axes):
-            if out and all(
+            if out and not {a, out[-1].inner} & self.trimmed and all(
                 a not in s.opaque and out[-1].inner not in s.opaque
                 and all(f.coef.get(a, 0) == f.coef.get(out[-1].inner, 0) * out[-1].extent for f in s.forms)
                 for s in inline
@@ -245,7 +243,13 @@ class Lowering(Panels):
                 out += [b.fma(x, right[v], carried[i * nv + v]) for v in range(nv)]
             return out
 
-        sums = sweep(b, [g.extent for g in groups], lo, hi, init, outer, inner, UNROLLED // (mr * nv))
+        extents, unrolled = [g.extent for g in groups], UNROLLED // (mr * nv)
+        if self.trimmed:
+            bounds = self._bounds(m0, mr, jn, nv)
+            box = [bounds.get(g.inner, (0, g.extent)) for g in groups]
+            sums = nest(b, extents, box, init, outer, inner, unrolled)
+        else:
+            sums = sweep(b, extents, lo, hi, init, outer, inner, unrolled)
         rows = [sums[i * nv : (i + 1) * nv] for i in range(mr)]
         if self.through_scratch:
             self._store_tile(rows, number, nv)
@@ -262,6 +266,22 @@ class Lowering(Panels):
             for i in range(mr):
                 part = s.part_of(self.m_side.axes, b.add(m0, b.const(i)))
                 self.epi.row(self.e_states, part, rows[i])
+
+    def _bounds(self, m0: Value, mr: int, jn: Value, nv: int) -> dict[int, tuple[Value, Value]]:
+        """Bounds of the axes of K that guards of either side leave for a tile."""
+        b, p = self.b, self.p
+        out = Trimmer(b, p, self.m_trims, self.m_side.axes, self.slots).bounds(
+            self.batch, [b.add(m0, b.const(i)) for i in range(mr)]
+        )
+        if self.n_trims:  # rows of N: a vector has one value of every axis but the innermost
+            n0 = b.mul(jn, b.const(self.nr))
+            rows = [b.op("floordiv", b.add(n0, b.const(v * self.lanes)), b.const(self.row)) for v in range(nv)]
+            more = Trimmer(b, p, self.n_trims, self.n_side.axes[:-1], self.slots).bounds(self.batch, rows)
+            for a, (lo, hi) in more.items():
+                if a in out:
+                    lo, hi = b.op("max", lo, out[a][0]), b.op("min", hi, out[a][1])
+                out[a] = (lo, hi)
+        return out
 
     def _store_tile(self, rows, number: Value, nv: int) -> None:
         b = self.b
@@ -340,58 +360,3 @@ class Lowering(Panels):
         while len(out) > 1:
             out = [b.add(out[i], out[i + 1]) if i + 1 < len(out) else out[i] for i in range(0, len(out), 2)]
         return out[0]
-
-
-def lower(kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], target: Any) -> Lowered:
-    """The launches of a contraction, every piece with its own configuration."""
-    count = len(kernel.buffers) + 1
-    name = kernel.root.digest.hex()[:8]
-    bases: list[int] = []
-    out = Lowered()
-    steps: list[list[tuple[int, Callable[[Builder, int, Value], None]]]] = [[], [], []]
-    for i, (p, c) in enumerate(zip(found, configs, strict=True)):
-        probe = Lowering(kernel, c, target, Builder("probe", count), p)
-        elements = sum(probe.buffer_elements()) + (probe.partials * c.split if c.split > 1 else 0)
-        bases.append(out.workspace)
-        out.workspace += ceil_div(elements * p.dtype.itemsize, 64) * 64
-        if probe.pack_tasks():
-            steps[0].append((probe.pack_tasks(), _runner(kernel, p, c, target, bases[i], "pack", 0)))
-        steps[1].append((probe.tasks, _runner(kernel, p, c, target, bases[i], "multiply", 0)))
-        if c.split > 1:
-            rows = min(probe.B * probe.M, target.cores * 2)
-            steps[2].append((rows, _runner(kernel, p, c, target, bases[i], "add", rows)))
-    for part, label in zip(steps, ("pack", "multiply", "add"), strict=True):
-        if not part:
-            continue
-        b = Builder(f"contraction_{label}_{name}", count)
-        start = 0
-        for tasks, run in part:
-            if len(part) == 1:
-                run(b, tasks, b.task)
-                continue
-            t = b.sub(b.task, b.const(start))
-            with b.if_(b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(tasks)))):
-                run(b, tasks, t)
-            start += tasks
-        out.launches.append(Launch(b.finish(), sum(n for n, _ in part)))
-    return out
-
-
-def _runner(kernel: Kernel, p: Problem, c: Config, target: Any, base: int, what: str, rows: int):
-    def run(b: Builder, tasks: int, task: Value) -> None:
-        low = Lowering(kernel, c, target, b, p)
-        if base:
-            moved = b.address(b.buffers[-1], b.const(base // p.dtype.itemsize), low.elem)
-            b.buffers, saved = (*b.buffers[:-1], moved), b.buffers
-        try:
-            if what == "pack":
-                low.run_pack(task)
-            elif what == "multiply":
-                low.run(task)
-            else:
-                low.run_reduce(task, tasks)
-        finally:
-            if base:
-                b.buffers = saved
-
-    return run

@@ -27,7 +27,7 @@ SLOT = 1 << 20
 """Slots from here on are windows: of the left operand, then of the right."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Window:
     """Coordinates, outer first. `fixed[j]` is the axis that coordinate j equals and that has one value at a time, or
     None. `extents[j]`: number of values (of a fixed one: the axis's extent). `expr` and `guards` have
@@ -151,13 +151,12 @@ def rebuild_reads(x: Expr, rule) -> list[Expr]:
 def fill(b: Builder, w: Window, pointers: Mapping[int, Pointer], to: Value, lanes: int, values: Mapping[int, Value]):
     """Writes the window for the given values of the fixed axes; `to` has room for `lanes` elements more."""
     free = [j for j, f in enumerate(w.fixed) if f is None]
-    if not free:
-        free_last: tuple[int, ...] = ()
-    else:
-        free_last = (free[-1],)
-    s = Sampler(b, [w.expr], w.guards, w.extents, pointers, free_last, lanes)
-    rows = free[:-1]
-    width = w.extents[free[-1]] if free else 1
+    # Vectors run over the last coordinates as far as they are one stretch of memory.
+    groups = Sampler(None, [w.expr], w.guards, w.extents, pointers).groups(free)
+    last = groups[-1].axes if groups else ()
+    s = Sampler(b, [w.expr], w.guards, w.extents, pointers, last, lanes)
+    rows = [j for j in free if j not in last]
+    width = prod(w.extents[j] for j in last)
     part = None
     for j, f in enumerate(w.fixed):
         if f is not None:

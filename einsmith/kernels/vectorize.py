@@ -366,7 +366,8 @@ class Emitter:
                 sides.append((yield side, inner))
             return self.op("where", cond, *sides)
         if x.fn in ("floordiv", "mod") and x.dtype.is_int and isinstance(x.args[1], Const):
-            found = self._integer(x) if self._is_index(x) else None
+            # `split` hands what it does not take apart, such as a negative divisor, back to this method.
+            found = self._integer(x) if int(x.args[1].value) > 0 and self._is_index(x) else None
             if found is not None:
                 return found
         args = []

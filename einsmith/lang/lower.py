@@ -31,8 +31,7 @@ from einsmith.expr.nodes import (
     apply,
     cast,
 )
-from einsmith.expr.rewrite import prune_args
-from einsmith.expr.simplify import simplify_template
+from einsmith.expr.simplify import canonical
 from einsmith.expr.verify import verify_template
 from einsmith.lang.formula import (
     AxisVar,
@@ -247,9 +246,7 @@ def _compute(t: Template, args: list[Tensor], roots: list[tuple[Scope, Form]]) -
     for scope, root in roots:
         if root.loads and any(isinstance(n, Load) and n.computed for n in postorder(root)):
             _diagnose(scope, root)
-    first = prune_args(t, tuple(args))
-    final = first.template.memo("simplified", simplify_template)
-    node = prune_args(final, first.args)
+    node = canonical(t, args)
     try:
         node.template.memo("verified", verify_template)
     except BoundsError:

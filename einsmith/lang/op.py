@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import BoundsError, DtypeError, FormulaError, ShapeError, TraceError, VerifyError
 from einsmith.expr.linear import linear
 from einsmith.expr.nodes import Axis
@@ -17,6 +20,7 @@ from einsmith.lang import trace
 from einsmith.lang.builder import Ex, Number, Value, as_value, element, shared
 from einsmith.lang.elaborate import Elaborator
 from einsmith.lang.formula import AxisVar, Form, Index, Literal
+from einsmith.lang.gradient_text import FormulaText, gradient_text
 from einsmith.lang.infer import Extents, infer
 from einsmith.lang.lower import Scope, lower, lower_pieces, lower_scatter
 from einsmith.lang.parser import Element, Name, ShapeOf, Source, near
@@ -43,6 +47,8 @@ class Operator:
     ):
         self.defaults = dict(defaults or {})
         resolved = resolve if isinstance(text, str) else resolve_source
+        if extents is None and isinstance(text, FormulaText):
+            extents = text.extents
         self.program: Program = resolved(text, extents, self.defaults)  # type: ignore[arg-type]
         self.name = name or "_".join(self.program.outputs)
         self.inputs = tuple(self.program.inputs)
@@ -84,6 +90,33 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<operator {self.signature}>"
+
+    def gradient(self, wrt: str | Sequence[str], *args: Any, **kwargs: Any) -> FormulaText:
+        """The derived gradient as a formula of its own: of the inputs and the cotangents `dC` of the outputs C.
+
+        wrt: the inputs (or run-time parameters) to differentiate by; dA is the gradient by A. The inputs, in order or
+        by name, are shapes (float32, or int64 where they are indices) or arrays; parameters as in a call, run-time ones
+        may be left out. `es.op` reads the text again; for anything but es.op, `text.extents` has the extents of the
+        axes that the text leaves open. Raises FormulaError for unknown names, GradientError for integers.
+        """
+        names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+        running = [n for n, static in self.program.parameters.items() if not static]
+        known = (*self.inputs, *running)
+        for n in names:
+            if n not in known:
+                hint = near(n, known) or f"it is a function of {', '.join(known)}"
+                raise FormulaError(f"{self.name} cannot be differentiated by {n!r}", hint=hint)
+        absent = {n: 0.0 for n in running if n not in kwargs and n not in self.defaults}
+        inputs, static, numbers = self._arguments(args, {**absent, **kwargs})
+        operands = {n: _abstract(n, x, n in self.program.integer_inputs) for n, x in inputs.items()}
+        for name, (shape, dtype, _) in operands.items():
+            rank = self.program.inputs[name]
+            _check(name, shape, dtype.is_float, rank, name in self.program.integer_inputs, dtype.name)
+        for n, x in numbers.items():
+            operands[n] = ((), x.dtype, x.weak) if isinstance(x, Value) else ((), _number_type(x), True)
+        return gradient_text(
+            self, names, operands, static, lambda values: _values(self.program, values, self.inputs, static)
+        )
 
     # ------------------------------------------------------------------------------------------------------- calls
 
@@ -207,9 +240,33 @@ def _check(name: str, shape: tuple[int, ...], is_float: bool, rank: int | None, 
 # ------------------------------------------------------------------------------------------------------------ lowering
 
 
+def _abstract(name: str, x: Any, integer: bool) -> tuple[tuple[int, ...], DType, bool]:
+    """The shape and type of an input that is given by its shape, or by an array."""
+    if isinstance(x, Value):
+        return x.shape, x.dtype, x.weak
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        return tuple(x.shape), dtype_of(x if isinstance(x, np.ndarray) else np.asarray(x)), False
+    try:
+        return tuple(operator.index(n) for n in x), dt.i64 if integer else dt.f32, False
+    except TypeError:
+        raise ShapeError(f"{name} is given as {x!r}; pass its shape, a tuple of ints, or an array") from None
+
+
+def _number_type(x: Any) -> DType:
+    return dt.i64 if isinstance(x, (int, np.integer)) else dt.f64
+
+
 def _lower(
     program: Program, operands: Mapping[str, Value], inputs: Iterable[str], static: Mapping[str, Any]
 ) -> list[Value]:
+    values = _values(program, operands, inputs, static)
+    return [values[n] for n in program.outputs]
+
+
+def _values(
+    program: Program, operands: Mapping[str, Value], inputs: Iterable[str], static: Mapping[str, Any]
+) -> dict[str, Value]:
+    """Every tensor of a program by its name."""
     shapes = {n: v.shape for n, v in operands.items() if n in inputs}
     extents = infer(program, shapes, static)
     values = {n: v for n, v in operands.items() if n in inputs}
@@ -222,7 +279,7 @@ def _lower(
             values[name] = _tensor(program, name, lines, extents, values, numbers)
         except (FormulaError, VerifyError, ShapeError, DtypeError) as e:
             raise _located(e, program, lines[0][1].statement.at) from None
-    return [values[n] for n in program.outputs]
+    return values
 
 
 def _located(e: Exception, program: Program, at: int) -> Exception:

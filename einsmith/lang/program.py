@@ -6,7 +6,7 @@ function is a parameter, static where an integer or a condition is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from einsmith.errors import FormulaError
@@ -164,7 +164,7 @@ def _tensors(program: Program) -> None:
     inputs: dict[str, int | None] = {}
     integer: set[str] = set()
     for line in program.lines:
-        everything = [n for i in (*line.statement.index, line.statement.value) for n in _in_text_order(i)]
+        everything = _in_text_order((*line.statement.index, line.statement.value))
         for node in everything:
             if isinstance(node, Element):
                 rank = ranks.setdefault(node.name, len(node.index))
@@ -189,12 +189,9 @@ def _tensors(program: Program) -> None:
     program.integer_inputs = frozenset(integer)
 
 
-def _in_text_order(root: Ast) -> Iterator[Ast]:
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        yield node
-        stack.extend(reversed(node.args))
+def _in_text_order(roots: Iterable[Ast]) -> list[Ast]:
+    """Every node by its place in the text: `a > b` is held as `b < a`."""
+    return sorted((n for r in roots for n in walk(r)), key=lambda n: n.at)
 
 
 def _parameters(program: Program, given: set[str]) -> None:

@@ -179,11 +179,11 @@ def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan |
     for g, group in enumerate(groups):
         for n in group.nodes:
             for a in n.args:
-                p, _ = producer(a)
-                if isinstance(p, Leaf):
-                    readers[p].add(g)
-                elif of[p] != g:
-                    after[g].add(of[p])
+                source, _ = producer(a)
+                if isinstance(source, Leaf):
+                    readers[source].add(g)
+                elif of[source] != g:
+                    after[g].add(of[source])
     gated = [t for t, _ in graph.checks] + ([finite] if finite is not None else [])
     gates = {of[m] for m in map(_maker, gated) if m is not None}
     stuck: set[Leaf] = set()

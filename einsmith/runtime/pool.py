@@ -39,7 +39,13 @@ def set_threads(n: int | None) -> None:
 
 def get_threads() -> int:
     """The default number of threads: `set_threads`, else EINSMITH_THREADS, else the physical cores we may use."""
-    return _threads or knobs.THREADS.get() or min(physical_cores(), entry.MAX_THREADS)
+    return _threads or knobs.THREADS.get() or _default_threads()
+
+
+@cache
+def _default_threads() -> int:
+    """Asked once: every call of a compiled function needs it, and the answer takes several file reads."""
+    return min(physical_cores(), entry.MAX_THREADS)
 
 
 class Native(NamedTuple):

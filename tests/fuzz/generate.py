@@ -266,6 +266,8 @@ class Generator:
             if low < 0:
                 text, high = f"{text} + {-low}", high - low
             n = high + 1
+            if (n + 17) * int(np.prod(shape or [1])) > ELEMENTS:
+                break
             if text in scope:
                 self.bind(text)
             elif scope and self.chance(8):
@@ -274,8 +276,6 @@ class Generator:
                 text = self.integers(a, scope[a], n)
             elif self.chance(3):
                 n += 1
-            if n * int(np.prod(shape or [1])) > ELEMENTS:
-                break
             index.append(text)
             shape.append(n)
         dtype = self.dtype

@@ -116,6 +116,25 @@ def strided_dx(b, h, k, o) -> Kernel:
     return kernel_from(Template((b, h), ((dt.f32, (b, o, p)), (dt.f32, (o, k))), tuple(parts)))
 
 
+def capsule_da(b, c, h, k, stride) -> Kernel:
+    """The gradient of `capsule` by its first operand: one piece a phase, in which only matching taps remain."""
+    p = (h - 3) // stride + 1
+    parts = []
+    for fy in range(stride):
+        for fx in range(stride):
+            ny, nx = (h - fy + stride - 1) // stride, (h - fx + stride - 1) // stride
+            nr, ns = (3 - fy + stride - 1) // stride, (3 - fx + stride - 1) // stride
+            y, x = lin((1, 2), (-1, 7)), lin((1, 3), (-1, 8))
+            w = read(1, 6, 1, lin((stride, 7), const=fy), lin((stride, 8), const=fx), 5, 9)
+            guard = apply("and", inside(y, p), inside(x, p))
+            body = zero_unless(guard, times(read(0, 0, 6, y, x, 4, 9), w))
+            step = (1, 1, stride, stride, 1, 1)
+            total = Reduce("sum", (k, nr, ns, 4), (body,))
+            parts.append(Piece((0, 0, fy, fx, 0, 0), step, (b, c, ny, nx, 4, 4), total))
+    params = ((dt.f32, (b, k, p, p, 4, 4)), (dt.f32, (k, c, 3, 3, 4, 4)))
+    return kernel_from(Template((b, c, h, h, 4, 4), params, tuple(parts)))
+
+
 def fresh(kernel: Kernel, seed: int) -> list[np.ndarray]:
     """Small integers, so that every order of summation gives the same floats."""
     rng = np.random.default_rng(seed)
@@ -220,6 +239,25 @@ def test_pieces_of_a_strided_backward():
     check(strided_dx(2, 40, 3, 2))
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_capsule_gradients(stride):
+    check(capsule_da(2, 3, 7, 4, stride))
+
+
+def test_loops_over_k_are_cut_by_guards():
+    """Rows of a window and of the broadcast side, tiles that hold borders and tiles that hold none."""
+    for kernel in (conv_dx(2, 3, 14, 14, 4, 5, 5, 0), conv(2, 2, 13, 13, 5, 5, 5, 2)):
+        configs = []
+        for nv in (1, 2, 3):
+            for mr in (2, 5):
+                base = Config(True, mr, nv, "inline", "inline", windows=((0, "side"),), rows=True)
+                configs += [Configs((base,)), Configs((replace(base, a="panel"),))]
+        for mr in (4, 7):
+            configs.append(Configs((Config(False, mr, 1, "panel", "panel"),)))
+            configs.append(Configs((Config(False, mr, 1, "panel", "buffer", windows=((0, "side"),)),)))
+        check(kernel, configs)
+
+
 def test_batches_and_depthwise():
     params = ((dt.f32, (3, 7, 6)), (dt.f32, (3, 6, 19)))
     check(kernel_of((3, 7, 19), params, (6,), times(read(0, 0, 1, 3), read(1, 0, 3, 2))))
@@ -271,6 +309,23 @@ def test_splits_and_blocks_of_k():
     check(kernel, [Configs((Config(mr=5, nv=2, kc=128),)), Configs((Config(swap=True, mr=8, kc=100),))])
     blocked = Config(mr=4, nv=1, kc=48, split=3, a="panel", b="panel")
     check(product(9, 20, 500, "NN"), [Configs((blocked,)), Configs((replace(blocked, a="inline", b="inline"),))])
+
+
+def test_vectors_along_k():
+    dot = Config(a="inline", b="inline", dot=True, split=3)
+    shapes = [(5, 2, 14, 14, 6, 5, 5, 2), (4, 1, 13, 12, 3, 3, 3, 0), (7, 2, 28, 28, 5, 5, 5, 2)]
+    for kernel in (conv_dw(*s) for s in shapes):
+        configs = []
+        for windows in ((), ((1, "k"),)):
+            if windows and kernel.shape[0] == 3:
+                continue  # no guards: nothing to gain from a window
+            for swap, mr, nv in ((False, 3, 4), (True, 4, 5)):
+                configs.append(Configs((replace(dot, swap=swap, mr=mr, nv=nv, windows=windows),)))
+        check(kernel, configs)
+    assert any(c.pieces[0].dot for c in PATTERN.configs(conv_dw(64, 1, 28, 28, 6, 5, 5, 2), host()))
+    f = dt.f32
+    both = times(read(0, 2, 0, 3), read(1, 2, 1, 3))  # K = (batch, 37), contiguous in both operands
+    check(kernel_of((5, 7), ((f, (6, 5, 37)), (f, (6, 7, 37))), (6, 37), both), [Configs((replace(dot, mr=4, nv=3),))])
 
 
 @pytest.mark.parametrize("order", ["n", "m"])

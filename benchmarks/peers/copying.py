@@ -1,0 +1,39 @@
+"""The bandwidth of the machine at a problem's size: what the floor of memory traffic is counted from."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from benchmarks.problems import Problem, Session
+
+VERSION = "copy"
+
+REPEATS = 8
+
+
+class Copy:
+    """One step copies half of `nbytes` to the other half, several times over, each thread its own part: so small arrays
+    are measured in the cache that holds them, as the problem finds them too."""
+
+    def __init__(self, nbytes: int, threads: int):
+        n = max(nbytes // (8 * threads), 1)
+        self._parts = [(np.ones(n, np.float32), np.zeros(n, np.float32)) for _ in range(threads)]
+        self._pool = ThreadPoolExecutor(threads)
+        self.nbytes = REPEATS * threads * 8 * n
+
+    def _copy(self, part: tuple[np.ndarray, np.ndarray]) -> None:
+        for _ in range(REPEATS):
+            np.copyto(part[1], part[0])  # without the interpreter lock
+
+    def step(self) -> float:
+        list(self._pool.map(self._copy, self._parts))
+        return float(self.nbytes)
+
+    def results(self) -> dict[str, np.ndarray]:
+        return {"out": np.concatenate([b for _, b in self._parts])}
+
+
+def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str) -> Session:
+    return Copy(problem.nbytes, threads)

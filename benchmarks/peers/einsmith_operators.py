@@ -1,0 +1,102 @@
+"""The operators as formulas: by name, the formulations of each, the plainest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import einsmith as es
+
+CAPSULE_CONV = "C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,stride*p+r,stride*q+s,i,m] * W[k,c,r,s,m,j])"
+
+PAIRWISE = "D[i,j] = sqrt(sum[k]((X[i,k]-Y[j,k]) * (X[i,k]-Y[j,k])) + 1e-6)"
+
+PAIRWISE_EXPANDED = """
+    xx[i] = sum[k](X[i,k] * X[i,k])
+    yy[j] = sum[k](Y[j,k] * Y[j,k])
+    D[i,j] = sqrt(max(xx[i] + yy[j] - 2*sum[k](X[i,k] * Y[j,k]), 0) + 1e-6)
+"""
+
+MAX_PLUS = "C[i,j] = max[k](A[i,k] + B[k,j])"
+
+LOCAL_ATTENTION = """
+    S[h,t,w] = where(0 <= t+w-64 and t+w-64 < size(t), sum[d](Q[h,t,d] * K[h,t+w-64,d])/8, -1e30)
+    E[h,t,w] = exp(S[h,t,w] - stop_gradient(max[v](S[h,t,v])))
+    O[h,t,d] = sum[w](where(0 <= t+w-64 and t+w-64 < size(t), E[h,t,w] * V[h,t+w-64,d], 0)) / sum[v](E[h,t,v])
+"""
+
+LOCAL_ATTENTION_BLOCKS = """
+    S[h,n,i,c,j] = where(i <= 64*c+j and 64*c+j <= i+128 and 0 <= n+c-1 and n+c-1 < size(n),
+                         sum[d](Q[h,n,i,d] * K[h,n+c-1,j,d])/8, -1e30)
+    E[h,n,i,c,j] = exp(S[h,n,i,c,j] - stop_gradient(max[u,v](S[h,n,i,u,v])))
+    O[h,n,i,d] = sum[c,j](where(0 <= n+c-1 and n+c-1 < size(n), E[h,n,i,c,j] * V[h,n+c-1,j,d], 0))
+                 / sum[u,v](E[h,n,i,u,v])
+"""
+
+RELATIVE_BIAS = """
+    S[b,h,i,j] = sum[d](Q[b,h,i,d] * K[b,h,j,d])/8 + R[j-i+size(i)-1,h]
+    E[b,h,i,j] = exp(S[b,h,i,j] - stop_gradient(max[k](S[b,h,i,k])))
+    O[b,h,i,d] = sum[j](E[b,h,i,j] * V[b,h,j,d]) / sum[k](E[b,h,i,k])
+"""
+
+RELATIVE_KEYS = """
+    S[b,h,i,j] = (sum[d](Q[b,h,i,d] * K[b,h,j,d]) + sum[d](Q[b,h,i,d] * R[j-i+size(i)-1,d])) / 8
+    E[b,h,i,j] = exp(S[b,h,i,j] - stop_gradient(max[k](S[b,h,i,k])))
+    O[b,h,i,d] = sum[j](E[b,h,i,j] * V[b,h,j,d]) / sum[k](E[b,h,i,k])
+"""
+
+DEPTHWISE = """
+    Y[b,c,h,w] = sum[r,s](K[c,r,s] * where(0 <= h+r-3 and h+r-3 < size(h) and 0 <= w+s-3 and w+s-3 < size(w),
+                                           X[b,c,h+r-3,w+s-3], 0))
+"""
+
+BILINEAR = "Y[b,o] = sum[i,j](x[b,i] * W[o,i,j] * y[b,j])"
+
+BILINEAR_ORDERED = "Y[b,o] = sum[j](sum[i](x[b,i] * W[o,i,j]) * y[b,j])"
+
+INVOLUTION = """
+    Y[b,g,c,h,w] = sum[r,s](K[b,g,r,s,h,w] * where(0 <= h+r-3 and h+r-3 < size(h) and 0 <= w+s-3 and w+s-3 < size(w),
+                                                   X[b,g,c,h+r-3,w+s-3], 0))
+"""
+
+
+def by_name(text: str, order: str, extents: dict | None = None) -> Callable:
+    """The operator with its inputs in the order of the problem, not of the formula."""
+    op = es.op(text, extents=extents)
+    names = order.split()
+    return lambda *xs, **options: op(**dict(zip(names, xs, strict=True)), **options)
+
+
+def local_attention_blocks() -> Callable:
+    """Queries and keys in blocks of 64: each block of queries sees three blocks of keys, under the mask of the band."""
+    op = es.op(LOCAL_ATTENTION_BLOCKS, extents={"c": 3})
+
+    def attention(q, k, v):
+        h, t, d = q.shape
+        q, k, v = (x.reshape((h, t // 64, 64, d)) for x in (q, k, v))
+        return op(Q=q, K=k, V=v).reshape((h, t, d))
+
+    return attention
+
+
+IMAGE = {"h": "X.shape[2]", "w": "X.shape[3]"}
+
+OPERATORS: dict[str, dict[str, Callable[[], Callable]]] = {
+    "capsule_conv": {"formula": lambda: by_name(CAPSULE_CONV, "A W")},
+    "pairwise": {
+        "differences": lambda: by_name(PAIRWISE, "X Y"),
+        "expanded square": lambda: by_name(PAIRWISE_EXPANDED, "X Y"),
+    },
+    "max_plus": {"formula": lambda: by_name(MAX_PLUS, "A B")},
+    "local_attention": {
+        "a window for each query": lambda: by_name(LOCAL_ATTENTION, "Q K V", {"w": 129}),
+        "blocks of queries": local_attention_blocks,
+    },
+    "relative_bias": {"formula": lambda: by_name(RELATIVE_BIAS, "Q K V R")},
+    "relative_keys": {"formula": lambda: by_name(RELATIVE_KEYS, "Q K V R")},
+    "depthwise": {"formula": lambda: by_name(DEPTHWISE, "X K", IMAGE)},
+    "bilinear": {
+        "formula": lambda: by_name(BILINEAR, "x W y"),
+        "ordered": lambda: by_name(BILINEAR_ORDERED, "x W y"),
+    },
+    "involution": {"formula": lambda: by_name(INVOLUTION, "X K")},
+}

@@ -1,0 +1,203 @@
+"""The operators in JAX: by name, the formulations among which the fastest is chosen. Inputs as in `problems`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+def capsule_conv(a, w, stride):
+    """Windows stacked from slices, then one matrix product: the fastest here of gather + einsum, convolution, and a
+    sum of products, at both strides."""
+    b, c, h, _, i, m = a.shape
+    k, _, r, s, _, j = w.shape
+    n = (h - r) // stride + 1
+    end = stride * (n - 1) + 1
+    x = a.transpose(0, 2, 3, 4, 1, 5)
+    x = jnp.stack([x[:, y : y + end : stride, z : z + end : stride] for y in range(r) for z in range(s)], 4)
+    f = w.transpose(2, 3, 1, 4, 0, 5).reshape(r * s * c * m, k * j)
+    y = x.reshape(b * n * n * i, r * s * c * m) @ f
+    return y.reshape(b, n, n, i, k, j).transpose(0, 4, 1, 2, 3, 5)
+
+
+def pairwise_product(x, y):
+    """The expanded square, by one matrix product."""
+    squares = (x * x).sum(1)[:, None] + (y * y).sum(1)
+    return jnp.sqrt(jnp.maximum(squares - 2 * (x @ y.T), 0) + 1e-6)
+
+
+def pairwise_differences(x, y):
+    """All differences, which the compiler need not store."""
+    return jnp.sqrt(((x[:, None] - y) ** 2).sum(2) + 1e-6)
+
+
+def _gathered(a, b, chosen):
+    return jnp.take_along_axis(a, chosen, 1) + jnp.take_along_axis(b, chosen, 0)
+
+
+def max_plus_steps(a, b):
+    """The chosen k by one step for each k over the whole matrix, then two gathers, whose gradients are scatters."""
+    left, right = lax.stop_gradient(a), lax.stop_gradient(b)
+
+    def step(k, state):
+        best, chosen = state
+        c = lax.dynamic_slice_in_dim(left, k, 1, 1) + lax.dynamic_slice_in_dim(right, k, 1, 0)
+        return jnp.maximum(best, c), jnp.where(c > best, k, chosen)
+
+    start = (jnp.full((a.shape[0], b.shape[1]), -jnp.inf), jnp.zeros((a.shape[0], b.shape[1]), jnp.int32))
+    _, chosen = lax.fori_loop(0, a.shape[1], step, start)
+    return _gathered(a, b, chosen)
+
+
+def max_plus_rows(a, b):
+    """The same for eight rows at a time, which stay in the cache over all k."""
+    left, right = lax.stop_gradient(a), lax.stop_gradient(b)
+
+    def rows(block):
+        def step(state, k_and_b):
+            best, chosen = state
+            k, row, column = k_and_b
+            c = column[:, None] + row
+            return (jnp.maximum(best, c), jnp.where(c > best, k, chosen)), None
+
+        start = (jnp.full((8, b.shape[1]), -jnp.inf), jnp.zeros((8, b.shape[1]), jnp.int32))
+        return lax.scan(step, start, (jnp.arange(a.shape[1]), right, block.T))[0][1]
+
+    chosen = lax.map(rows, left.reshape(-1, 8, a.shape[1])).reshape(a.shape[0], b.shape[1])
+    return _gathered(a, b, chosen)
+
+
+def max_plus_argmax(a, b):
+    """The chosen k of all sums, then two gathers."""
+    return _gathered(a, b, jnp.argmax(lax.stop_gradient(a)[:, :, None] + lax.stop_gradient(b), 1))
+
+
+def max_plus_whole(a, b):
+    """The maximum of all sums."""
+    return (a[:, :, None] + b).max(1)
+
+
+def _band(n):
+    block, i, j = np.arange(n)[:, None, None], np.arange(64)[:, None], np.arange(192)
+    key = 64 * block + j - 64
+    return (i <= j) & (j <= i + 128) & (0 <= key) & (key < 64 * n)
+
+
+def _three_blocks(k):
+    h, t, d = k.shape
+    k = jnp.pad(k, ((0, 0), (64, 64), (0, 0))).reshape(h, t // 64 + 2, 64, d)
+    return jnp.concatenate([k[:, :-2], k[:, 1:-1], k[:, 2:]], 2)
+
+
+def local_attention_blocks(q, k, v):
+    """Blocks of 64 queries against three blocks of keys: two batched products and a masked softmax."""
+    h, t, d = q.shape
+    scores = jnp.einsum("hnid,hnjd->hnij", q.reshape(h, t // 64, 64, d), _three_blocks(k)) * 0.125
+    p = jax.nn.softmax(jnp.where(_band(t // 64), scores, -jnp.inf), -1)
+    return jnp.einsum("hnij,hnjd->hnid", p, _three_blocks(v)).reshape(h, t, d)
+
+
+def _distance(t):
+    return np.arange(t) - np.arange(t)[:, None] + t - 1
+
+
+def relative_bias_gather(q, k, v, r):
+    """The bias gathered from its table, then plain attention."""
+    bias = r.T[:, _distance(q.shape[2])]
+    return jax.nn.softmax(jnp.einsum("bhid,bhjd->bhij", q, k) * 0.125 + bias, -1) @ v
+
+
+def _skew(x, t):
+    """[..., i, j] = x[..., i, j - i + t - 1] by padding and two reshapes."""
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)])
+    x = x.reshape(*x.shape[:-2], -1)[..., t - 1 : t - 1 + t * (2 * t - 1)]
+    return x.reshape(*x.shape[:-1], t, 2 * t - 1)[..., :t]
+
+
+def relative_bias_skewed(q, k, v, r):
+    """The bias by padding and reshapes of its table repeated for each i: a gradient without a scatter."""
+    t = q.shape[2]
+    bias = _skew(jnp.broadcast_to(r.T[:, None], (r.shape[1], t, 2 * t - 1)), t)
+    return jax.nn.softmax(jnp.einsum("bhid,bhjd->bhij", q, k) * 0.125 + bias, -1) @ v
+
+
+def relative_keys_skewed(q, k, v, r):
+    """The products with all 2T-1 relative keys, then row i moved by i: padding and two reshapes (Music Transformer)."""
+    relative = _skew(q @ r.T, q.shape[2])
+    return jax.nn.softmax((jnp.einsum("bhid,bhjd->bhij", q, k) + relative) * 0.125, -1) @ v
+
+
+def relative_keys_table(q, k, v, r):
+    """The relative keys gathered to [i, j, d], one product for each i (Shaw et al.)."""
+    relative = jnp.einsum("bhid,ijd->bhij", q, r[_distance(q.shape[2])])
+    return jax.nn.softmax((jnp.einsum("bhid,bhjd->bhij", q, k) + relative) * 0.125, -1) @ v
+
+
+def depthwise_taps(x, k):
+    """A sum over the 49 taps of shifted images."""
+    h, w = x.shape[2:]
+    x = jnp.pad(x, ((0, 0), (0, 0), (3, 3), (3, 3)))
+    taps = [(r, s) for r in range(7) for s in range(7)]
+    return sum(x[:, :, r : r + h, s : s + w] * k[:, r, s, None, None] for r, s in taps)
+
+
+def depthwise_conv(x, k):
+    """A grouped convolution with the channels last."""
+    y = lax.conv_general_dilated(
+        x.transpose(0, 2, 3, 1),
+        k.transpose(1, 2, 0)[:, :, None],
+        (1, 1),
+        [(3, 3), (3, 3)],
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=k.shape[0],
+    )
+    return y.transpose(0, 3, 1, 2)
+
+
+def bilinear_matrix(x, w, y):
+    """x against W as a [i, (o, j)] matrix, then the product with y."""
+    u = (x @ w.transpose(1, 0, 2).reshape(x.shape[1], -1)).reshape(x.shape[0], w.shape[0], -1)
+    return (u * y[:, None, :]).sum(2)
+
+
+def bilinear_outer(x, w, y):
+    """The outer products of x and y against W as an [o, (i, j)] matrix."""
+    return (x[:, :, None] * y[:, None, :]).reshape(x.shape[0], -1) @ w.reshape(w.shape[0], -1).T
+
+
+def involution_taps(x, k):
+    """A sum over the 49 taps of shifted images."""
+    h, w = x.shape[3:]
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (3, 3), (3, 3)))
+    taps = [(r, s) for r in range(7) for s in range(7)]
+    return sum(x[..., r : r + h, s : s + w] * k[:, :, None, r, s] for r, s in taps)
+
+
+def involution_stacked(x, k):
+    """All windows stacked from slices, then a product and a sum."""
+    b, g, _, h, w = x.shape
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (3, 3), (3, 3)))
+    windows = jnp.stack([x[..., r : r + h, s : s + w] for r in range(7) for s in range(7)], 3)
+    return (windows * k.reshape(b, g, 1, 49, h, w)).sum(3)
+
+
+OPERATORS: dict[str, dict[str, Callable]] = {
+    "capsule_conv": {"windows and a product": capsule_conv},
+    "pairwise": {"product": pairwise_product, "differences": pairwise_differences},
+    "max_plus": {
+        "a step for each k": max_plus_steps,
+        "steps by rows": max_plus_rows,
+        "argmax": max_plus_argmax,
+        "maximum": max_plus_whole,
+    },
+    "local_attention": {"blocks": local_attention_blocks},
+    "relative_bias": {"gather": relative_bias_gather, "skewed": relative_bias_skewed},
+    "relative_keys": {"skewed": relative_keys_skewed, "table": relative_keys_table},
+    "depthwise": {"taps": depthwise_taps, "grouped convolution": depthwise_conv},
+    "bilinear": {"matrix": bilinear_matrix, "outer": bilinear_outer},
+    "involution": {"taps": involution_taps, "stacked windows": involution_stacked},
+}

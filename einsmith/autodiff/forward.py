@@ -1,0 +1,150 @@
+"""Forward mode: how results move when arguments do.
+
+    before   C[i,j] = sum[k](A[i,k] * B[k,j])                     and tA, tB
+    after    tC[i,j] = sum[k](tA[i,k] * B[k,j] + A[i,k] * tB[k,j])
+
+The rules are those of the reverse sweep: a scalar function's derivative times its argument's tangent instead of its
+result's adjoint. No index is inverted, so a tangent costs about what the formula costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith.autodiff.adjoint import Adjoint, Plan
+from einsmith.autodiff.rules import RULES, USES_VALUE, Under, choose, constant, mul
+from einsmith.autodiff.sweep import exchange, zeros
+from einsmith.errors import GradientError
+from einsmith.expr.linear import Linear
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Expr,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    Tensor,
+    apply,
+    postorder,
+)
+
+
+def tangents(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], moved: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Jacobian-vector products: the derivative of each output along `moved`, the tangents of `inputs`.
+
+    A tangent has its tensor's shape and type. Returns (outputs, tangents); the outputs have the same values, rewritten
+    to share nodes with the tangents. Tangents of integers, and of what does not depend on the inputs, are zeros. Works
+    on its own results and on those of `gradients`.
+    """
+    if len(inputs) != len(moved):
+        raise GradientError(f"{len(inputs)} inputs need as many tangents, got {len(moved)}")
+    known: dict[Tensor, Tensor] = {}
+    for n, (x, t) in enumerate(zip(inputs, moved, strict=True)):
+        if t.shape != x.shape or t.dtype is not x.dtype:
+            raise GradientError(f"input {n} is {x.dtype.name}{list(x.shape)}, its tangent {t.dtype.name}{list(t.shape)}")
+        if x.dtype.is_float:
+            known[x] = t
+    replaced: dict[Tensor, Item] = {}
+    for node in postorder(outputs):
+        if node in known or isinstance(node, (Leaf, Item)):
+            continue
+        assert isinstance(node, Compute)
+        active = frozenset(s for s, a in enumerate(node.args) if a in known)
+        if not active:
+            continue
+        plan, numbers = _plan(node.template, active)
+        made = plan.tensors(node, [known.get(a) for a in node.args])
+        several = len(node.template.dtypes) > 1
+        for member, number in numbers.items():
+            t = made[number]
+            assert t is not None
+            known[Item(node, member) if several else node] = t
+        for member, number in plan.replaced.items():
+            new = made[number]
+            assert isinstance(new, Item)
+            replaced[Item(node, member) if several else node] = new
+    results = [known[o] if o in known else zeros(o.shape, o.dtype) for o in outputs]
+    rewritten = exchange([*outputs, *results], replaced)
+    return rewritten[: len(outputs)], rewritten[len(outputs) :]
+
+
+def _plan(t: Template, active: frozenset[int]) -> tuple[Plan, dict[int, int]]:
+    """The plan for a template whose arguments `active` have tangents, and the number of each float result's tangent."""
+    return t.memo(f"tangent {sorted(active)}", lambda _: _Forward(t, active).run())
+
+
+class _Forward(Adjoint):
+    """The plan's tensors: the arguments, the results, the arguments' tangents, then its own."""
+
+    def __init__(self, t: Template, active: frozenset[int]):
+        super().__init__(t, active, ())
+        self.out = Plan([*t.params, *((d, t.shape) for d in t.dtypes), *t.params])
+        self.first_tangent = self.first_result + len(t.dtypes)
+
+    def run(self) -> tuple[Plan, dict[int, int]]:
+        members = [m for m, d in enumerate(self.t.dtypes) if d.is_float]
+        parts = {m: [self._tangent(p, m) for p in self.t.parts] for m in members}
+        return self.out, {m: self.out.add(self.t.shape, parts[m]) for m in members}
+
+    def _tangent(self, part: Piece | Scatter, member: int) -> Piece | Scatter:
+        if isinstance(part, Scatter):
+            return Scatter(part.extents, part.index, self._move(part.body, {}))
+        at = tuple(
+            Linear(o, {Axis(d): s} if n > 1 else {}).expr()
+            for d, (o, s, n) in enumerate(zip(part.offset, part.step, part.extents, strict=True))
+        )
+        body: Expr | Reduce
+        if isinstance(part.body, Reduce):
+            root = part.bodies[member]
+            move = self._move(root, {})
+            if part.body.combiner == "prod":
+                move = mul(self._others(part, member, at), move)
+            elif part.body.combiner != "sum":
+                move = choose(self._chosen(part, member, at), move, 0.0)
+            body = Reduce("sum", part.body.extents, (move,))
+        else:
+            values: dict[Expr, Expr] = {}
+            if isinstance(part.body, Apply) and part.body.fn in USES_VALUE:
+                values[part.body] = self.out.read(self.first_result, at)
+            body = self._move(part.body, values)
+        return Piece(part.offset, part.step, part.extents, body)
+
+    def _move(self, root: Expr, values: dict[Expr, Expr]) -> Expr:
+        """The tangent of an expression; `values` are reads that hold an expression's value."""
+        moved: dict[Expr, Expr] = {}
+        for e in postorder([root]):
+            if isinstance(e, Read):
+                if e.slot in self.wanted and e.dtype.is_float:
+                    moved[e] = self.out.read(self.first_tangent + e.slot, e.index)
+            elif isinstance(e, Apply) and e.dtype.is_float:
+                new = self._apply(e, moved, values.get(e, e))
+                if new is not None:
+                    moved[e] = new
+        return moved.get(root, constant(0.0, root))
+
+    @staticmethod
+    def _apply(e: Apply, moved: dict[Expr, Expr], value: Expr) -> Expr | None:
+        if e.fn == "where":
+            c, a, b = e.args
+            if a not in moved and b not in moved:
+                return None
+            return choose(c, moved.get(a, constant(0.0, a)), moved.get(b, constant(0.0, b)))
+        out: Expr | None = None
+        for a, rule in zip(e.args, RULES[e.fn], strict=True):
+            if a not in moved or rule is None:
+                continue
+            if e.fn == "cast":
+                return Apply("cast", (moved[a],), e.dtype) if e.dtype is not moved[a].dtype else moved[a]
+            term = rule(moved[a], e.args, value)
+            if isinstance(term, Under):
+                term = choose(term.condition, term.value, 0.0)
+            if term is not None:
+                out = term if out is None else apply("add", out, term)
+        return out

@@ -1,0 +1,382 @@
+"""Formulas as PyTorch operators: `operator(f)` is f on torch's CPU tensors, differentiable to any order.
+
+Each definition registers two custom operators with torch. `einsmith::NAME` is the formula with its inputs by name;
+`einsmith::NAME_program` takes a list of tensors and a text saying which derivative of the formula to run on them, so
+that the backward of a backward needs no registration while torch.compile traces. Both run on the tensors' own memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import keyword
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from einsmith.compile import Executable
+from einsmith.dtypes import DType, dtype_of
+from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
+from einsmith.lang.builder import as_value
+from einsmith.lang.op import Operator
+from einsmith.modes import trace_shapes, vjp
+from einsmith.runtime.buffers import ALIGNMENT
+from einsmith.runtime.pool import get_threads
+from einsmith.tree import flatten
+
+Program = str
+"""Names of tensors passed by keyword, then one part for each derivative: how many inputs it has and the positions it is
+taken by. "scale|3:0,2" is the pullback by inputs 0 and 2 of a formula with two inputs and a tensor for `scale`."""
+
+Key = tuple[Any, ...]
+
+_FLOATS, _INTEGERS = (torch.float32, torch.float64), (torch.int8, torch.int32, torch.int64, torch.bool)
+_TYPES: dict[torch.dtype, DType] = {t: dtype_of(str(t).removeprefix("torch.")) for t in (*_FLOATS, *_INTEGERS)}
+_TORCH = {d: t for t, d in _TYPES.items()}
+_DEFINITIONS: dict[str, _Definition] = {}
+_COUNT = itertools.count()
+_lock = threading.RLock()
+"""Held while something is registered, traced or compiled; runs do not take it."""
+
+
+def operator(f: Callable, **params: Any) -> TorchOperator:
+    """`f` on torch tensors: an operator of `es.op`, or any function of traced tensors giving one or several tensors.
+
+    params: passed to every call of f (a formula's static parameters, say). The result takes CPU tensors of float32,
+    float64, int8, int32, int64 or bool by position; a formula's inputs also by name, and 0-d tensors for its run-time
+    parameters, which are then differentiated too. It gives new tensors, several as a tuple. Gradients are those of
+    es.vjp, to any order; integer tensors have none. Inputs are read where they lie; non-contiguous ones are copied.
+
+    Every combination of shapes and types is compiled at its first call; torch.compile takes the operator as one node
+    and is specialized to its sizes. A formula is registered once for the same text and parameters, for the life of the
+    process. Calls raise DtypeError and ShapeError, naming the argument, FormulaError and IndexOutOfRange.
+    """
+    for name, value in params.items():
+        if isinstance(value, torch.Tensor):
+            raise TraceError(f"{name} is a tensor; pass it to the call, f(..., {name}=tensor), so that it can change")
+    return TorchOperator(_define(f, params))
+
+
+class TorchOperator:
+    """What `operator` returns: call it with tensors. `op` is the registered torch operator (torch.ops.einsmith...)."""
+
+    def __init__(self, definition: _Definition):
+        self._definition = definition
+        self._inputs = definition.inputs
+        self._arity = len(definition.inputs) if definition.formula else -1
+        self._program = definition.any_op
+        self.op = definition.op
+        self.__name__ = definition.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != self._arity:
+            return self._call(args, kwargs)
+        for k, x in enumerate(args):
+            if not isinstance(x, torch.Tensor):
+                raise self._no_tensor(self._inputs[k], x)
+        return self.op(*args)
+
+    def _no_tensor(self, name: str, x: Any) -> DtypeError:
+        return DtypeError(f"{self.__name__}: {name} is a {type(x).__name__}; pass a torch tensor")
+
+    def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        tensors = list(args)
+        if self._arity >= 0:
+            if len(args) > self._arity:
+                raise FormulaError(
+                    f"{self.__name__} takes {self._arity} inputs ({', '.join(self._inputs)}), not {len(args)}"
+                )
+            for name in self._inputs[len(args) :]:
+                if name not in kwargs:
+                    raise FormulaError(f"{self.__name__}: the input {name} is missing")
+                tensors.append(kwargs[name])
+        extra = [n for n in kwargs if self._arity < 0 or n not in self._inputs[len(args) :]]
+        for name in extra:
+            if not isinstance(kwargs[name], torch.Tensor):
+                raise TraceError(
+                    f"{self.__name__}: {name} is a {type(kwargs[name]).__name__}; a call takes tensors. "
+                    f"Set other values once, operator(f, {name}=...)"
+                )
+            tensors.append(kwargs[name])
+        for k, x in enumerate(tensors):
+            if not isinstance(x, torch.Tensor):
+                raise self._no_tensor(self._inputs[k] if k < len(self._inputs) else f"argument {k}", x)
+        if not extra and self._arity >= 0:
+            return self.op(*tensors)
+        out = self._program(tensors, ",".join(extra))
+        return out[0] if len(out) == 1 else tuple(out)
+
+    def __deepcopy__(self, memo: dict) -> TorchOperator:
+        return self  # it holds no state: a copy of a module that uses it shares it
+
+    def __repr__(self) -> str:
+        return f"<torch operator {self._definition.qualname}>"
+
+
+class _Compiled:
+    """A program for one combination of shapes and types: what a call needs, looked up once."""
+
+    __slots__ = ("run_at", "outputs")
+
+    def __init__(self, traced: Any, threads: int):
+        self.run_at = Executable(traced.graph, traced.bind, threads).run_at
+        self.outputs = _outputs(traced)
+
+
+def _outputs(traced: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [(t.shape, _TORCH[t.dtype]) for t in traced.graph.outputs]
+
+
+class _Definition:
+    """A callable with its parameters, its registrations with torch, and what was traced and compiled for it."""
+
+    def __init__(self, f: Callable, params: dict[str, Any], name: str):
+        self.f, self.params = f, params
+        self.name = _spoken(f)
+        self.formula = f if isinstance(f, Operator) else None
+        self.inputs: tuple[str, ...] = self.formula.inputs if self.formula else tuple(_positional(f, params))
+        self._traced: dict[Key, Any] = {}
+        self._compiled: dict[Key, _Compiled] = {}
+        self.qualname = name
+        self.any_op = _register(f"{self.qualname}_program", self, "(Tensor[] tensors, str program) -> Tensor[]")
+        self.op = _register_formula(self) if self.formula else self.any_op
+
+    # -- the callable and its derivatives
+
+    def function(self, program: Program) -> Callable:
+        """The function of traced tensors that a program stands for. It returns a tuple."""
+        extra, *derivatives = program.split("|")
+        names = extra.split(",") if extra else []
+
+        def base(*values: Any) -> tuple:
+            n = len(values) - len(names)
+            given = dict(zip(names, values[n:], strict=True))
+            return tuple(as_value(x) for x in flatten(self.f(*values[:n], **self.params | given))[0])
+
+        f: Callable = base
+        for part in derivatives:
+            n, wrt = part.split(":")
+            f = _pullback(f, int(n), [int(i) for i in wrt.split(",")])
+        return f
+
+    def argument(self, program: Program, k: int) -> str:
+        """How messages call input k of a program."""
+        extra, *derivatives = program.split("|")
+        names = extra.split(",") if extra else []
+        n = int(derivatives[0].split(":")[0]) if derivatives else None
+        for part in derivatives:
+            if k >= int(part.split(":")[0]):
+                return "a gradient that flows back"
+        inputs = [*self.inputs, *names] if self.formula else [*self.inputs[: (n or k + 1) - len(names)], *names]
+        return inputs[k] if k < len(inputs) else f"argument {k}"
+
+    # -- shapes alone
+
+    def shapes(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of every output, found by tracing. Sizes that torch.compile left open are fixed by this."""
+        for k, x in enumerate(tensors):
+            self._check(program, k, x, ("cpu", "meta"))
+        try:
+            sizes = [tuple(int(n) for n in x.shape) for x in tensors]
+        except RuntimeError as e:
+            raise ShapeError(
+                f"{self.name} is compiled for fixed sizes, but a size here depends on values of tensors, {e}"
+            ) from e
+        return _outputs(self._trace(program, [(s, x.dtype) for s, x in zip(sizes, tensors, strict=True)]))
+
+    def _trace(self, program: Program, kinds: Sequence[tuple[Sequence[int], torch.dtype]]) -> Any:
+        key = (program, *kinds)
+        traced = self._traced.get(key)
+        if traced is None:
+            with _lock:
+                traced = trace_shapes(self.function(program), [(s, _TYPES[t]) for s, t in kinds])
+                if traced.live or traced.updates:
+                    raise TraceError(
+                        f"{self.name} holds a Parameter or a buffer of Einsmith, for which PyTorch would see no gradient; "
+                        f"pass it as a tensor argument"
+                    )
+                self._traced[key] = traced
+        return traced
+
+    def _check(self, program: Program, k: int, x: torch.Tensor, devices: tuple[str, ...] = ("cpu",)) -> None:
+        where = f"{self.name}: {self.argument(program, k)}"
+        if x.device.type not in devices:
+            raise DtypeError(f"{where} lies on the device {x.device}; only CPU tensors can be used, pass x.cpu()")
+        if x.layout is not torch.strided:
+            raise DtypeError(f"{where} has the layout {x.layout}; pass x.to_dense()")
+        if x.dtype not in _TYPES:
+            known = ", ".join(str(t).removeprefix("torch.") for t in _TYPES)
+            raise DtypeError(f"{where} has the type {x.dtype}; convert it to one of {known}")
+
+    # -- runs
+
+    def run(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs, computed. Their memory is torch's own."""
+        threads = get_threads()
+        key: list[Any] = [program, threads]
+        keep: list[torch.Tensor] = []
+        pointers: list[int] = []
+        for k, x in enumerate(tensors):
+            if not x.is_cpu or x.layout is not torch.strided:
+                self._check(program, k, x)
+            if not x.is_contiguous():
+                x = x.contiguous()
+            keep.append(x)
+            key += x.shape, x.dtype
+            pointers.append(x.data_ptr())
+        compiled = self._compiled.get(tuple(key))
+        if compiled is None:
+            compiled = self._compile(program, tensors, tuple(key), threads)
+        outputs = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in compiled.outputs]
+        addresses = [x.data_ptr() for x in outputs]
+        for a in addresses:
+            if a % ALIGNMENT:
+                raise TraceError(f"torch gave memory at {a:#x}; outputs need an alignment of {ALIGNMENT} bytes")
+        compiled.run_at(pointers, addresses)
+        return outputs
+
+    def _compile(self, program: Program, tensors: Sequence[torch.Tensor], key: Key, threads: int) -> _Compiled:
+        for k, x in enumerate(tensors):
+            self._check(program, k, x)
+        with _lock:
+            found = self._compiled.get(key)
+            if found is None:
+                found = _Compiled(self._trace(program, [(tuple(x.shape), x.dtype) for x in tensors]), threads)
+                self._compiled[key] = found
+            return found
+
+
+def _pullback(f: Callable, n: int, wrt: Sequence[int]) -> Callable:
+    """(n inputs of f, a cotangent for each float output) -> the gradients by the inputs at `wrt`."""
+
+    def pull(*values: Any) -> tuple:
+        inputs, cotangents = values[:n], values[n:]
+
+        def floats(*moving: Any) -> tuple:
+            given = dict(zip(wrt, moving, strict=True))
+            out = f(*(given.get(i, x) for i, x in enumerate(inputs)))
+            return tuple(o for o in out if o.dtype.is_float)
+
+        return vjp(floats, *(inputs[i] for i in wrt))[1](tuple(cotangents))
+
+    return pull
+
+
+# ------------------------------------------------------------------------------------------------- registration
+
+
+def _define(f: Callable, params: dict[str, Any]) -> _Definition:
+    with _lock:
+        name = _name(f, params)
+        if name not in _DEFINITIONS:
+            if isinstance(f, Operator) and not f.inputs:
+                raise FormulaError(f"{f.name} reads no tensor; inside PyTorch an operator needs an input")
+            _DEFINITIONS[name] = _Definition(f, params, name)
+        return _DEFINITIONS[name]
+
+
+def _name(f: Callable, params: dict[str, Any]) -> str:
+    """A formula's name says its content: graphs that torch keeps on disk find the same formula in a later process.
+
+    Of another callable nothing is known but that it is this one, so that its name is new in every process.
+    """
+    base = re.sub(r"\W", "_", _spoken(f), flags=re.ASCII)
+    if isinstance(f, Operator):
+        p = f.program
+        content = repr((p.text, sorted(p.extents.items()), sorted(f.defaults.items()), sorted(params.items())))
+    else:
+        content = f"{os.getpid()} {os.urandom(8).hex()} {next(_COUNT)}"
+    return f"einsmith::{base.strip('_') or 'operator'}_{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def _spoken(f: Callable) -> str:
+    """What messages call f."""
+    return f.name if isinstance(f, Operator) else getattr(f, "__name__", type(f).__name__)
+
+
+def _positional(f: Callable, params: dict[str, Any]) -> list[str]:
+    try:
+        found = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in params]
+
+
+def _register(qualname: str, definition: _Definition, schema: str) -> Any:
+    """The custom operator on lists of tensors; its backward is itself, with one derivative more."""
+    op = torch.library.custom_op(qualname, _run_program(definition), mutates_args=(), schema=schema)
+
+    @op.register_fake
+    def _(tensors: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+        return [tensors[0].new_empty(s, dtype=t) for s, t in definition.shapes(program, tensors)]
+
+    def setup(ctx: Any, inputs: tuple, output: Any) -> None:
+        tensors, ctx.program = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.floats = [o.is_floating_point() for o in output]
+
+    def backward(ctx: Any, grads: Sequence[Any]) -> tuple:
+        return _gradients(definition, ctx, ctx.needs_input_grad[0], grads), None
+
+    op.register_autograd(backward, setup_context=setup)
+    return op._opoverload
+
+
+def _run_program(definition: _Definition) -> Callable:
+    def run(tensors: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+        if not tensors:
+            raise FormulaError(f"{definition.name} was called without a tensor")
+        return definition.run(program, tensors)
+
+    return run
+
+
+def _register_formula(definition: _Definition) -> Any:
+    """The custom operator with the formula's inputs by name."""
+    formula = definition.formula
+    assert formula is not None
+    single = len(formula.program.outputs) == 1
+    arguments = ", ".join(f"Tensor {_argument_name(n)}" for n in formula.inputs)
+    result = "Tensor" if single else f"({', '.join(['Tensor'] * len(formula.program.outputs))})"
+
+    def run(*tensors: torch.Tensor) -> Any:
+        out = definition.run("", tensors)
+        return out[0] if single else tuple(out)
+
+    op = torch.library.custom_op(definition.qualname, run, mutates_args=(), schema=f"({arguments}) -> {result}")
+
+    @op.register_fake
+    def _(*tensors: torch.Tensor) -> Any:
+        out = [tensors[0].new_empty(s, dtype=t) for s, t in definition.shapes("", tensors)]
+        return out[0] if single else tuple(out)
+
+    def setup(ctx: Any, inputs: tuple, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.program, ctx.floats = "", [o.is_floating_point() for o in ((output,) if single else output)]
+
+    def backward(ctx: Any, *grads: Any) -> tuple:
+        return tuple(_gradients(definition, ctx, ctx.needs_input_grad, grads))
+
+    op.register_autograd(backward, setup_context=setup)
+    return op._opoverload
+
+
+def _argument_name(name: str) -> str:
+    """A name that torch's schemas take: ASCII, no keyword, not the first argument of a method."""
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return f"{plain}_" if keyword.iskeyword(plain) or plain in ("self", "out", "Tensor") else plain
+
+
+def _gradients(definition: _Definition, ctx: Any, needed: Sequence[bool], grads: Sequence[Any]) -> list[Any]:
+    """A gradient, or None, for every input that was saved."""
+    inputs = ctx.saved_tensors
+    wrt = [i for i, n in enumerate(needed) if n]
+    cotangents = [g for g, is_float in zip(grads, ctx.floats, strict=True) if is_float]
+    program = f"{ctx.program}|{len(inputs)}:{','.join(map(str, wrt))}"
+    found = iter(definition.any_op([*inputs, *cotangents], program))
+    return [next(found) if n else None for n in needed]

@@ -1,0 +1,176 @@
+"""The form for few results and a long K: vectors lie along K, and every result has a vector of partial sums.
+
+The weight gradient of a first convolution, dW[o,r,s] = sum[b,p,q](dY[b,o,p,q] * X[b,p+r,q+s]), has 150 results and a K
+of 200,000 whose last axes are contiguous in both operands. Each task takes a range of the first axis of K and, for each
+of its points, walks the tiles of mr x nv results with the other axes of K in vectors. The lanes are added at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from einsmith.kernels.contraction_lanes import State
+from einsmith.kernels.contraction_plan import Config, Windowed, Windows, sampler, sides
+from einsmith.kernels.contraction_problem import Problem
+from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
+from einsmith.kernels.contraction_tile import Lowering
+from einsmith.kernels.contraction_walk import digits_of
+from einsmith.kernels.contraction_window import fill
+from einsmith.loops.nest import Value
+
+MAX_RESULTS = 1024
+MIN_K = 4096
+
+
+def row_length(p: Problem, pointers: Mapping[int, Pointer], lanes: int) -> int | None:
+    """0 where the axes of K but the first are one group in both operands; else their innermost extent in whole vectors;
+    None where that would waste too many lanes."""
+    inner = p.k[1:]
+    merged = all(len(sampler(None, p, s, dict(pointers), (), 0).groups(inner)) <= 1 for s in sides(p, False))
+    if merged:
+        return 0
+    last = p.extents[inner[-1]]
+    row = -(-last // lanes) * lanes
+    return row if last / row >= 0.6 else None
+
+
+def fits(p: Problem, pointers: Mapping[int, Pointer], lanes: int) -> bool:
+    """Whether this form is worth a configuration."""
+    _, left, right, k = p.sizes
+    if p.batch or len(p.k) < 2 or left * right > MAX_RESULTS or k < MIN_K or p.extents[p.k[0]] < 2:
+        return False
+    if prod(p.extents[a] for a in p.k[1:]) < 2 * lanes:
+        return False
+    return row_length(p, pointers, lanes) is not None
+
+
+def vectors(p: Problem, pointers: Mapping[int, Pointer], lanes: int) -> int:
+    """Vectors of K for one point of its first axis."""
+    row = row_length(p, pointers, lanes)
+    count = prod(p.extents[a] for a in p.k[1:])
+    if row:
+        count = count // p.extents[p.k[-1]] * row
+    return -(-count // lanes)
+
+
+class DotLowering(Lowering):
+    """Emission of this form; partial sums and their addition are those of every split contraction."""
+
+    def run(self, task: Value) -> None:
+        b, p, n = self.b, self.p, self.lanes
+        row = row_length(p, self.slots, n) or 0
+        self.row_points = row
+        self.sa = sampler(b, p, self.m_side, self.slots, p.k[1:], n, row)
+        self.sb = sampler(b, p, self.n_side, self.slots, p.k[1:], n, row)
+        self.split, self.batch = task, b.const(0)
+        columns = -(-self.N // self.c.nv)
+        size = self.mr * self.c.nv * n
+        sums = b.alloc(self.elem, self.mt * columns * size)
+        with b.loop(0, self.mt * columns * size, step=n) as clear:
+            b.store(self.zero, sums, clear.var)
+        extent = p.extents[p.k[0]]
+        chunk = -(-extent // self.c.split)
+        lo = b.mul(task, b.const(chunk))
+        hi = b.op("min", b.add(lo, b.const(chunk)), b.const(extent))
+
+        def tiles(body) -> None:
+            def m_tile(jm: Value, mr: int, _: bool) -> None:
+                self._level((0, columns), columns, self.N, 1, self.c.nv, lambda jn, nc, __: body(jm, mr, jn, nc))
+
+            self._level((0, self.mt), self.mt, self.M, 1, self.mr, m_tile)
+
+        def place(jm: Value, jn: Value) -> Value:
+            return b.mul(b.add(b.mul(jm, b.const(columns)), jn), b.const(size))
+
+        def multiply(jm: Value, mr: int, jn: Value, nc: int) -> None:
+            self._dot_tile(sums, place(jm, jn), b.mul(jm, b.const(self.mr)), mr, b.mul(jn, b.const(self.c.nv)), nc)
+
+        with b.loop(lo, hi) as first:
+            self.fixed = {p.k[0]: first.var}
+            for w, to in self.windows:
+                fill(b, w, self.slots, to, n, self.fixed)
+            self.heads = (self.sa.part_of(p.k[:1], first.var), self.sb.part_of(p.k[:1], first.var))
+            tiles(multiply)
+
+        def finish(jm: Value, mr: int, jn: Value, nc: int) -> None:
+            at = place(jm, jn)
+            for i in range(mr):
+                m = b.add(b.mul(jm, b.const(self.mr)), b.const(i))
+                out = b.add(b.mul(task, b.const(self.M)), m)
+                out = b.add(b.mul(out, b.const(self.partial_row)), b.mul(jn, b.const(self.c.nv)))
+                out = b.add(out, b.const(self.partial_base()))
+                for j in range(nc):
+                    x = b.load(sums, b.add(at, b.const((i * self.c.nv + j) * n)), self.elem, n)
+                    b.store(b.horizontal("add", x), self.workspace, b.add(out, b.const(j)))
+
+        tiles(finish)
+
+    def _rows_of(self, s: Sampler, axes: tuple[int, ...], start: Value, count: int) -> list[Part]:
+        groups = s.groups(axes)
+        out = []
+        for i in range(count):
+            values = digits_of(self.b, self.b.add(start, self.b.const(i)), groups)
+            part = s.part(list(zip(groups, values, strict=True)))
+            part.axes |= frozenset(axes)
+            out.append(part)
+        return out
+
+    def _dot_tile(self, sums: Value, at: Value, m0: Value, mr: int, n0: Value, nc: int) -> None:
+        b, p, n = self.b, self.p, self.lanes
+        a_rows = self._rows_of(self.sa, self.m_side.axes, m0, mr)
+        b_rows = self._rows_of(self.sb, self.n_side.axes, n0, nc)
+        places = [b.add(at, b.const((i * self.c.nv + j) * n)) for i in range(mr) for j in range(nc)]
+        init = [b.load(sums, x, self.elem, n) for x in places]
+
+        def step(k: Value, limit: int | None, column: int | None, carried) -> list[Value]:
+            left = State(self.sa, k, limit, n, column=column).bind(self.heads[0])
+            right = State(self.sb, k, limit, n, column=column).bind(self.heads[1])
+            xs = [left.bind(r).product() for r in a_rows]
+            out = list(carried)
+            for j, r in enumerate(b_rows):
+                y = right.bind(r).product()
+                for i, x in enumerate(xs):
+                    out[i * nc + j] = b.fma(x, y, out[i * nc + j])
+            return out
+
+        count = prod(p.extents[a] for a in p.k[1:])
+        if self.row_points:
+            row = self.row_points
+            with b.loop(0, count // p.extents[p.k[-1]], init=init) as loop:
+                out = list(loop.carried)
+                start = b.mul(loop.var, b.const(row))
+                for column in range(0, row, n):
+                    out = step(b.add(start, b.const(column)), None, column, out)
+                loop.next = out
+            result = list(loop.results)
+        else:
+            whole = count // n * n
+            result = init
+            if whole:
+                with b.loop(0, whole, step=n, init=init) as loop:
+                    loop.next = step(loop.var, None, None, loop.carried)
+                result = list(loop.results)
+            if whole < count:
+                result = step(b.const(whole), count, None, result)
+        for x, value in zip(places, result, strict=True):
+            b.store(value, sums, x)
+
+
+def configs(
+    changed: Windowed, windows: Windows, pointers: Mapping[int, Pointer], lanes: int, registers: int, cores: int
+) -> list[Config]:
+    """Tiles of this form for a problem that it fits."""
+    p = changed.problem
+    if not fits(p, pointers, lanes) or any(fixes != "k" for _, fixes in windows):
+        return []
+    _, left, right, _ = p.sizes
+    split = min(p.extents[p.k[0]], 4 * cores)
+    out = []
+    for swap, (m, n) in ((False, (left, right)), (True, (right, left))):
+        for mr in sorted({min(m, 6), min(m, 4)}):
+            nc = min(n, (registers - 2 - mr) // mr)
+            if nc >= 1:
+                nc = -(-n // -(-n // nc))
+                out.append(Config(swap, mr, nc, "inline", "inline", split=split, windows=windows, dot=True))
+    return out

@@ -1,0 +1,73 @@
+"""The launches of a contraction: packing, the tiles, the addition of partial sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels.contraction_dot import DotLowering
+from einsmith.kernels.contraction_plan import Config
+from einsmith.kernels.contraction_problem import Problem
+from einsmith.kernels.contraction_tile import Lowering
+from einsmith.kernels.kernel import Launch, Lowered
+from einsmith.loops.nest import Builder, Value
+
+
+def _lowering(kernel: Kernel, c: Config, target: Any, b: Builder, p: Problem) -> Lowering:
+    return (DotLowering if c.dot else Lowering)(kernel, c, target, b, p)
+
+
+def lower(kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], target: Any) -> Lowered:
+    """The launches of a contraction, every piece with its own configuration."""
+    count = len(kernel.buffers) + 1
+    name = kernel.root.digest.hex()[:8]
+    bases: list[int] = []
+    out = Lowered()
+    steps: list[list[tuple[int, Callable[[Builder, int, Value], None]]]] = [[], [], []]
+    for i, (p, c) in enumerate(zip(found, configs, strict=True)):
+        probe = _lowering(kernel, c, target, Builder("probe", count), p)
+        elements = sum(probe.buffer_elements()) + (probe.partials * c.split if c.split > 1 else 0)
+        bases.append(out.workspace)
+        out.workspace += -(-elements * p.dtype.itemsize // 64) * 64
+        if probe.pack_tasks():
+            steps[0].append((probe.pack_tasks(), _runner(kernel, p, c, target, bases[i], "pack", 0)))
+        steps[1].append((c.split if c.dot else probe.tasks, _runner(kernel, p, c, target, bases[i], "multiply", 0)))
+        if c.split > 1:
+            rows = min(probe.B * probe.M, target.cores * 2)
+            steps[2].append((rows, _runner(kernel, p, c, target, bases[i], "add", rows)))
+    for part, label in zip(steps, ("pack", "multiply", "add"), strict=True):
+        if not part:
+            continue
+        b = Builder(f"contraction_{label}_{name}", count)
+        start = 0
+        for tasks, run in part:
+            if len(part) == 1:
+                run(b, tasks, b.task)
+                continue
+            t = b.sub(b.task, b.const(start))
+            with b.if_(b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(tasks)))):
+                run(b, tasks, t)
+            start += tasks
+        out.launches.append(Launch(b.finish(), sum(n for n, _ in part)))
+    return out
+
+
+def _runner(kernel: Kernel, p: Problem, c: Config, target: Any, base: int, what: str, rows: int):
+    def run(b: Builder, tasks: int, task: Value) -> None:
+        low = _lowering(kernel, c, target, b, p)
+        if base:
+            moved = b.address(b.buffers[-1], b.const(base // p.dtype.itemsize), low.elem)
+            b.buffers, saved = (*b.buffers[:-1], moved), b.buffers
+        try:
+            if what == "pack":
+                low.run_pack(task)
+            elif what == "multiply":
+                low.run(task)
+            else:
+                low.run_reduce(task, tasks)
+        finally:
+            if base:
+                b.buffers = saved
+
+    return run

@@ -1,0 +1,128 @@
+"""Leaving out the part of K that guards make zero for a whole register tile.
+
+A guard such as 0 <= y - r < 10 relates an axis of one side to an axis of K. For the rows of a tile the values of y are
+known, so the loop over r runs only where some row can have a nonzero operand. Padded borders then cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsmith.expr.linear import linear
+from einsmith.expr.nodes import Apply, Axis, Expr
+from einsmith.kernels.contraction_problem import Problem
+from einsmith.kernels.contraction_sample import Sampler
+from einsmith.loops.nest import Builder, Value
+
+
+@dataclass(frozen=True)
+class Trim:
+    """A guard of one operand that bounds the K axis `axis`: `sign` is the axis's coefficient, 1 or -1."""
+
+    guard: Expr
+    axis: int
+    sign: int
+    axes: frozenset[int]  # the output axes it mentions
+
+
+def trims(p: Problem, which: int) -> list[Trim]:
+    """The guards of an operand that bound one axis of K each, by output axes of the operand."""
+    out = []
+    for g in p.operands[which].guards:
+        if not (isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int):
+            continue
+        form = linear(g.args[0]) - linear(g.args[1])
+        if not all(isinstance(a, Axis) for a in form.terms):
+            continue
+        terms = {a.position: c for a, c in form.terms.items() if isinstance(a, Axis) and p.extents[a.position] > 1}
+        inner = [a for a in terms if a in p.k]
+        if len(inner) == 1 and abs(terms[inner[0]]) == 1 and len(terms) > 1:
+            out.append(Trim(g, inner[0], terms[inner[0]], frozenset(terms) - {inner[0]}))
+    return out
+
+
+class Trimmer:
+    """Emits the bounds of K axes for the rows of a tile of one side."""
+
+    def __init__(self, b: Builder, p: Problem, found: Sequence[Trim], axes: Sequence[int], pointers: dict):
+        self.b, self.p, self.axes = b, p, tuple(axes)
+        self.found = []
+        for t in found:
+            s = Sampler(b, [], [t.guard], p.extents, pointers)
+            if s.conds:
+                self.found.append((t, s))
+
+    def bounds(self, batch: Value, points: Sequence[Value]) -> dict[int, tuple[Value, Value]]:
+        """(low, high) by K axis: outside, every one of the flattened `points` of the side is zero."""
+        b = self.b
+        out: dict[int, tuple[Value, Value]] = {}
+        for t, s in self.found:
+            form = s.forms[s.conds[0][0]]
+            fn = s.conds[0][1]
+            fixed = s.part_of(self.p.batch, batch).sums.get(0)
+            edge: Value | None = None
+            for x in points:
+                v = s.part_of(self.axes, x).sums.get(0)
+                total = b.const(form.const)
+                for term in (v, fixed):
+                    total = total if term is None else b.add(total, term)
+                if t.sign > 0:  # v + r < 0
+                    limit = b.sub(b.const(1 if fn == "le" else 0), total)
+                    edge = limit if edge is None else b.op("max", edge, limit)
+                else:  # v - r < 0
+                    limit = b.add(total, b.const(1)) if fn == "lt" else total
+                    edge = limit if edge is None else b.op("min", edge, limit)
+                if v is None:
+                    break
+            assert edge is not None
+            low, high = out.get(t.axis, (b.const(0), b.const(self.p.extents[t.axis])))
+            if t.sign > 0:
+                high = b.op("min", high, edge)
+            else:
+                low = b.op("max", low, edge)
+            out[t.axis] = (low, high)
+        return out
+
+
+def share(p: Problem, found: Sequence[Trim], axes: Sequence[int], points: int) -> float:
+    """The part of K that is left, on average over tiles of `points` flattened points of `axes`."""
+    axes = [a for a in axes if p.extents[a] > 1]
+    total = 1
+    kept: list[int] = []
+    for a in reversed(axes):  # the trailing axes are enough of a sample
+        kept.insert(0, a)
+        total *= p.extents[a]
+        if total >= 512:
+            break
+    grid = np.indices([p.extents[a] for a in kept]).reshape(len(kept), -1)
+    low: dict[int, np.ndarray] = {}
+    high: dict[int, np.ndarray] = {}
+    for t in found:
+        g = t.guard
+        assert isinstance(g, Apply)
+        form = linear(g.args[0]) - linear(g.args[1])
+        v = np.full(grid.shape[1], form.const)
+        for atom, c in form.terms.items():
+            if isinstance(atom, Axis) and atom.position in kept:
+                v = v + c * grid[kept.index(atom.position)]
+        if any(a not in kept for a in t.axes):
+            continue
+        if t.sign > 0:
+            edge = (1 if g.fn == "le" else 0) - v
+            high[t.axis] = np.minimum(high.get(t.axis, np.full_like(edge, p.extents[t.axis])), edge)
+        else:
+            edge = v + 1 if g.fn == "lt" else v
+            low[t.axis] = np.maximum(low.get(t.axis, np.zeros_like(edge)), edge)
+    count = -(-grid.shape[1] // points)
+    left = np.ones(count)
+    for k in {*low, *high}:
+        lo = low.get(k, np.zeros(grid.shape[1], int))
+        hi = high.get(k, np.full(grid.shape[1], p.extents[k]))
+        pad = count * points - len(lo)
+        lo = np.concatenate([lo, np.full(pad, lo[-1])]).reshape(count, points).min(1)
+        hi = np.concatenate([hi, np.full(pad, hi[-1])]).reshape(count, points).max(1)
+        left = left * np.clip(hi - lo, 0, p.extents[k]) / p.extents[k]
+    return float(left.mean())

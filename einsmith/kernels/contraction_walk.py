@@ -1,0 +1,126 @@
+"""Loops over boxes, and turning a square of vectors: what packing and tiles share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einsmith.kernels.contraction_sample import Group, digits
+from einsmith.loops.nest import Builder, Value
+
+
+def sweep(
+    b: Builder,
+    extents: Sequence[int],
+    lo: Value | int,
+    hi: Value | int,
+    init: Sequence[Value],
+    outer: Callable[[list[Value]], object],
+    inner: Callable[[object, Value, Value, Sequence[Value]], Sequence[Value]],
+    unrolled: int = 0,
+) -> Sequence[Value]:
+    """Loops over flattened points lo .. hi of a box, carrying values.
+
+    outer(digits of all but the last extent) is called where they are known; inner(what outer gave, last digit,
+    flattened point, carried) gives the next carried values. A last extent of at most `unrolled` is unrolled where
+    all of it is walked."""
+    last = extents[-1] if extents else 1
+    if len(extents) <= 1:
+        context = outer([])
+        with b.loop(lo, hi, init=init) as loop:
+            loop.next = inner(context, loop.var, loop.var, loop.carried)
+        return loop.results
+    full = isinstance(lo, int) and isinstance(hi, int) and lo % last == 0 and hi % last == 0
+    if full:
+        assert isinstance(lo, int) and isinstance(hi, int)
+        first: Value | int = lo // last
+        end: Value | int = hi // last
+    else:
+        vlo = b.const(lo) if isinstance(lo, int) else lo
+        vhi = b.const(hi) if isinstance(hi, int) else hi
+        first = b.op("floordiv", vlo, b.const(last))
+        end = b.op("floordiv", b.add(vhi, b.const(last - 1)), b.const(last))
+    with b.loop(first, end, init=init) as rows:
+        context = outer(digits(b, rows.var, extents[:-1]))
+        base = b.mul(rows.var, b.const(last))
+        ilo: Value | int = 0
+        ihi: Value | int = last
+        if not full:
+            ilo = b.op("max", b.sub(vlo, base), b.const(0))
+            ihi = b.op("min", b.sub(vhi, base), b.const(last))
+        with b.loop(ilo, ihi, init=rows.carried, unroll=last if full and last <= unrolled else 1) as loop:
+            loop.next = inner(context, loop.var, b.add(base, loop.var), loop.carried)
+        rows.next = loop.results
+    return rows.results
+
+
+def transpose(b: Builder, rows: list[Value]) -> list[Value]:
+    """n vectors of n lanes, transposed: elements within 128 bits are interleaved first, then blocks of 128 bits."""
+    n = len(rows)
+    width = {"f32": 4, "f64": 2}[rows[0].type.elem]
+
+    def interleave(x: Value, y: Value, size: int, high: bool) -> Value:
+        lanes: list[int] = []
+        for block in range(0, n, width):
+            for at in range(block + high * width // 2, block + high * width // 2 + width // 2, size):
+                lanes += [*range(at, at + size), *range(n + at, n + at + size)]
+        return b.shuffle(x, y, lanes)
+
+    def blocks(vectors: list[Value]) -> list[Value]:
+        """Result L is block L of every vector."""
+        if len(vectors) == 1:
+            return vectors
+        sides = []
+        for odd in (0, 1):
+            lanes = [at + i for at in range(odd * width, n, 2 * width) for i in range(width)]
+            lanes += [n + x for x in lanes]
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            sides.append(blocks([b.shuffle(x, y, lanes) for x, y in pairs]))
+        return [x for pair in zip(*sides, strict=True) for x in pair]
+
+    groups = []  # groups[g][c]: in block L, element c of block L of rows width*g ...
+    for g in range(0, n, width):
+        four = rows[g : g + width]
+        pairs = [interleave(four[i], four[i + 1], 1, h) for i in range(0, width, 2) for h in (False, True)]
+        if width == 4:
+            pairs = [interleave(pairs[i], pairs[i + 2], 2, h) for i in (0, 1) for h in (False, True)]
+        groups.append(pairs)
+    columns = [blocks([g[c] for g in groups]) for c in range(width)]
+    return [columns[k % width][k // width] for k in range(n)]
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def digits_of(b: Builder, flat: Value, groups: Sequence[Group]) -> list[Value]:
+    """The values of groups at a flattened point."""
+    return digits(b, flat, [g.extent for g in groups]) if groups else []
+
+
+def nest(
+    b: Builder,
+    extents: Sequence[int],
+    bounds: Sequence[tuple[Value | int, Value | int]],
+    init: Sequence[Value],
+    outer: Callable[[list[Value]], Any],
+    inner: Callable[[Any, Value, Value, Sequence[Value]], Sequence[Value]],
+    unrolled: int,
+) -> Sequence[Value]:
+    """`sweep` as one loop an extent, each within its own bounds."""
+
+    def level(d: int, values: list[Value], flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
+        lo, hi = bounds[d]
+        last = d == len(extents) - 1
+        context = outer(values) if last else None
+        whole = isinstance(lo, int) and isinstance(hi, int)
+        unroll = extents[d] if last and whole and extents[d] <= unrolled else 1
+        with b.loop(lo, hi, init=carried, unroll=unroll) as loop:
+            here = b.add(b.mul(flat, b.const(extents[d])), loop.var)
+            if last:
+                loop.next = inner(context, loop.var, here, loop.carried)
+            else:
+                loop.next = level(d + 1, [*values, loop.var], here, loop.carried)
+        return loop.results
+
+    return level(0, [], b.const(0), init)

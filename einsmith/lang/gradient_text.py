@@ -1,0 +1,370 @@
+"""The derived gradient of a formula, written in the formula language: `Operator.gradient`.
+
+    C[i,j] = sum[k](A[i,k] * B[k,j])      ->      dA[i, k] = sum[j](dC[i, j]*B[k, j])
+
+One statement a tensor, pieces and `+=` included. Axes are named after the dimensions that they run along. Read again,
+the text gives the same templates.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from einsmith import dtypes as dt
+from einsmith.autodiff.sweep import gradients
+from einsmith.dtypes import DType
+from einsmith.errors import EinsmithError, GradientError
+from einsmith.expr.linear import linear
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Expr,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    Tensor,
+    leaf,
+    postorder,
+    template,
+)
+from einsmith.expr.printer import show_expressions
+from einsmith.lang.builder import Value
+from einsmith.lang.infer import infer
+from einsmith.lang.parser import RESERVED, Name, parse
+from einsmith.lang.program import Program, resolve_source
+
+if TYPE_CHECKING:
+    from einsmith.lang.op import Operator
+
+LONGEST = 20_000
+"""Terms of an expression, spelled out as a tree, up to which it is written."""
+
+_FRESH = ("h", "w", "d", "x", "y", "z", "u", "v", "l", "n", "o", "e", "f", "g", "t", "a")
+
+
+class FormulaText(str):
+    """A formula's text with what else it needs to be read again: `es.op(text)` is the operator.
+
+    `extents`: of the axes that the text does not determine, as in `es.op(text, extents=...)`; a comment in the first
+    line shows them too.
+    """
+
+    extents: dict[str, int]
+
+    def __new__(cls, text: str, extents: Mapping[str, int] | None = None) -> FormulaText:
+        self = super().__new__(cls, text)
+        self.extents = dict(extents or {})
+        return self
+
+
+@dataclass
+class _Named:
+    """What a tensor is called, and its dimensions (None: no name yet). `parameter`: read without brackets."""
+
+    name: str
+    dims: list[str | None]
+    parameter: bool = False
+
+
+def gradient_text(
+    operator: Operator,
+    wrt: Sequence[str],
+    operands: Mapping[str, tuple[tuple[int, ...], DType, bool]],
+    static: Mapping[str, Any],
+    values: Any,
+) -> FormulaText:
+    """The gradient by the tensors (or run-time parameters) `wrt`.
+
+    operands: name -> (shape, type, whether it is a number); static: parameters' values; `values(operands)` gives the
+    Value of every name of the program. Raises GradientError for integers, and for a formula too long to be written.
+    """
+    program = operator.program
+    leaves = {n: leaf(shape, dtype) for n, (shape, dtype, _) in operands.items()}
+    for n in wrt:
+        if not leaves[n].dtype.is_float:
+            raise GradientError(f"{n} is {leaves[n].dtype}; only floats have gradients")
+    made: dict[str, Value] = values({n: Value(x, operands[n][2]) for n, x in leaves.items()})
+    outputs = [n for n in program.outputs if made[n].dtype.is_float]
+    if not outputs:
+        raise GradientError(f"no output of {operator.name} is a float, so it has no gradient")
+    cotangents = {n: leaf(made[n].shape, made[n].dtype) for n in outputs}
+    tensors = [v.tensor for v in made.values()]  # all of them, to know what each became
+    tensors, grads = gradients(tensors, [cotangents.get(n) for n in made], [leaves[n] for n in wrt])
+    names = _Names(program)
+    known: dict[Tensor, _Named] = {}
+    for n, x in leaves.items():
+        known[x] = _Named(n, names.of(n, x.shape), n in program.parameters)
+    for n, t in zip(made, tensors, strict=True):
+        if not isinstance(t, Leaf):
+            known[t] = _Named(n, names.of(n, t.shape))
+    for n, x in cotangents.items():
+        known[x] = _Named(names.fresh("d" + n), names.of(n, x.shape))
+    results = [(names.fresh("d" + n), known[leaves[n]].dims, g) for n, g in zip(wrt, grads, strict=True)]
+    return _Writer(names, known).write(results, leaves, cotangents)
+
+
+class _Names:
+    """Names of tensors and axes; an axis name has one extent throughout, so that `extents=` can give it."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.tensors = {*program.defined, *program.inputs, *program.parameters}
+        self.theirs = {a for line in program.lines for a in line.axes}  # the user's axes
+        self.extents: dict[str, int] = {}
+        self.dims: dict[str, list[str | None]] = {}
+        for n in self.tensors:
+            self._name_dims(n)
+        named = {d for dims in self.dims.values() for d in dims}
+        self.loops = [a for line in program.lines for a in line.axes if a not in named]  # they name no dimension
+
+    def fresh(self, name: str) -> str:
+        """A name for a tensor: this one, or one with underscores where it is taken."""
+        while name in self.tensors or name in self.theirs or name in self.extents or name in RESERVED:
+            name += "_"
+        self.tensors.add(name)
+        return name
+
+    def _name_dims(self, tensor: str) -> None:
+        """The names of a tensor's dimensions in the user's text: those of the axes that index them alone."""
+        out = self.dims.setdefault(tensor, [])
+        for line in self.program.lines:
+            found = [s.node.index for s in line.reads if s.node.name == tensor]
+            if line.statement.name == tensor:
+                found.insert(0, line.statement.index)
+            for index in found:
+                out += [None] * (len(index) - len(out))
+                for d, i in enumerate(index):
+                    if out[d] is None and isinstance(i, Name) and i.id in line.axes and i.id not in out:
+                        out[d] = i.id
+
+    def of(self, tensor: str, shape: Sequence[int]) -> list[str | None]:
+        """The names of a tensor's dimensions; new ones for dimensions that no axis indexes alone."""
+        dims = self.dims[tensor] or [None] * len(shape)
+        for d in range(len(shape)):
+            if dims[d] is None:
+                dims[d] = next(n for n in self._new(()) if n not in dims)
+        return list(dims)
+
+    def _new(self, loops: Sequence[str]) -> Iterator[str]:
+        yield from loops
+        fresh = [n for n in _FRESH if n not in self.theirs and n not in self.tensors]
+        yield from fresh
+        for k in itertools.count(1):
+            yield from (f"{n}{k}" for n in (fresh or _FRESH))
+
+    def axis(self, wanted: Sequence[str], extent: int, taken: Iterable[str], loop: bool) -> str:
+        """The first free name for an axis: one that is wanted, or such with a number, or else a new one."""
+        taken = set(taken)
+        numbered = (f"{wanted[0]}{k}" for k in itertools.count(1)) if wanted else self._new(self.loops if loop else ())
+        for n in itertools.chain(wanted, numbered):
+            if n not in taken and n not in self.tensors and n not in RESERVED and self.extents.get(n, extent) == extent:
+                self.extents[n] = extent
+                return n
+        raise AssertionError("names never run out")
+
+
+class _Writer:
+    def __init__(self, names: _Names, known: dict[Tensor, _Named]):
+        self.names, self.known = names, known
+        self.lines: list[str] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}  # of the tensors that are written
+        self.dims: dict[Tensor, list[str | None]] = {}  # of tensors without a name: what their readers call them
+
+    def write(
+        self,
+        results: Sequence[tuple[str, list[str | None], Tensor]],
+        inputs: Mapping[str, Leaf],
+        cotangents: Mapping[str, Leaf],
+    ) -> FormulaText:
+        done: set[Tensor] = set()
+        self._name_backwards(results)
+        for name, dims, t in results:
+            for node in postorder([t]):
+                if node is not t and node not in done and isinstance(node, (Compute, Item)):
+                    self._tensor(node)
+                    done.add(node)
+            if t in done or isinstance(t, Leaf):  # a copy under the name that is expected
+                at = tuple(Axis(d) for d in range(len(t.shape)))
+                t = Compute(template(t.shape, [(t.dtype, t.shape)], Read(0, at, t.dtype)), (t,))
+            self.known[t] = _Named(name, list(dims))
+            self._tensor(t)
+            done.add(t)
+        if len(results) > 1:
+            self.lines.append("return " + ", ".join(name for name, _, _ in results))
+        text = "\n".join(self.lines)
+        shapes = {self.known[x].name: x.shape for x in (*inputs.values(), *cotangents.values())}
+        extents = self._undetermined(text, shapes, {n: 0 for n, x in inputs.items() if self.known[x].parameter})
+        if extents:
+            text = "# extents: " + ", ".join(f"{a} {n}" for a, n in extents.items()) + "\n" + text
+        return FormulaText(text, extents)
+
+    def _undetermined(self, text: str, shapes: dict[str, tuple[int, ...]], numbers: dict[str, int]) -> dict[str, int]:
+        """The extents, as few as possible, without which the text would be read with others, or not at all."""
+        source = parse(text)
+        sizes = dict(self.names.extents)
+        used = {n for line in resolve_source(source).lines for n in line.axes}
+        given = {n: e for n, e in sizes.items() if n in used}
+        given |= {f"{n}.shape[{d}]": e for n, shape in self.shapes.items() for d, e in enumerate(shape)}
+
+        def right(extents: dict[str, int]) -> bool:
+            program = resolve_source(source, extents)
+            here = {n: s for n, s in shapes.items() if n in program.inputs}
+            try:
+                found = infer(program, here, {n: 0 for n in numbers})
+            except EinsmithError:
+                return False
+            axes = all(sizes[a] == n for (_, a), n in found.axes.items())
+            return axes and all(found.shapes[n] == shape for n, shape in self.shapes.items())
+
+        for key in [k for k in given if "." in k] + [k for k in given if "." not in k]:
+            fewer = {k: e for k, e in given.items() if k != key}
+            if right(fewer):
+                given = fewer
+        return given
+
+    def _name_backwards(self, results: Sequence[tuple[str, list[str | None], Tensor]]) -> None:
+        """Names for the dimensions of intermediate tensors, from those of the results that read them."""
+        for _, dims, t in results:
+            self.dims[t] = list(dims)
+        for t in reversed(list(postorder([t for *_, t in results]))):
+            if isinstance(t, Item):
+                known = [self.known[x] for m in range(2) if (x := Item(t.node, m)) in self.known]
+                if known:
+                    self.dims[t] = list(known[0].dims)
+            if not isinstance(t, Compute) or len(t.template.dtypes) > 1:
+                continue
+            own = self.known[t].dims if t in self.known else self.dims.get(t, [None] * len(t.shape))
+            for part in t.template.parts:
+                for e in postorder(part.bodies):
+                    if isinstance(e, Read) and t.args[e.slot] not in self.known:
+                        dims = self.dims.setdefault(t.args[e.slot], [None] * len(e.index))
+                        for d, i in enumerate(e.index):
+                            if isinstance(i, Axis) and i.position < len(t.shape) and isinstance(part, Piece):
+                                dims[d] = dims[d] or (own[i.position] if own[i.position] not in dims else None)
+
+    # -------------------------------------------------------------------------------------------------- statements
+
+    def _tensor(self, node: Compute | Item) -> None:
+        compute = node.node if isinstance(node, Item) else node
+        if isinstance(node, Compute) and len(compute.template.dtypes) > 1:
+            return  # its Items follow
+        t = compute.template
+        if node not in self.known:
+            self.known[node] = _Named(self._temporary(), self.dims.get(node) or [None] * len(t.shape))
+        named = self.known[node]
+        member = node.member if isinstance(node, Item) else 0
+        for part in t.parts:
+            self.lines.append(self._part(part, t, compute.args, named, member))
+        self.shapes[named.name] = t.shape
+
+    def _temporary(self) -> str:
+        for k in itertools.count(1):
+            if (name := f"t{k}") not in self.names.tensors and name not in self.names.theirs:
+                return self.names.fresh(name)
+        raise AssertionError
+
+    def _part(
+        self, part: Piece | Scatter, t: Template, args: Sequence[Tensor], named: _Named, member: int
+    ) -> str:
+        rank = len(t.shape)
+        bodies = part.bodies
+        wanted = _wanted(bodies, [self.known[a].dims for a in args])
+        used = {a.position for a in postorder(bodies) if isinstance(a, Axis)}
+        axes: dict[int, str] = {}
+        for p, extent in enumerate(part.domain):
+            is_output = isinstance(part, Piece) and p < rank
+            if is_output and extent == 1 and p not in used:
+                continue
+            own = named.dims[p] if is_output else None
+            names = [*([own] if own else ()), *wanted.get(p, ())]
+            axes[p] = self.names.axis(names, extent, axes.values(), not is_output)
+            if is_output and named.dims[p] is None:
+                named.dims[p] = axes[p]
+        slots = [self.known[a].name for a in args]
+        weak = [self.known[a].parameter for a in args]
+        numbers = [n for n, w in zip(slots, weak, strict=True) if w]
+        names = [axes.get(p, "0") for p in range(len(part.domain))]
+        if isinstance(part, Scatter):
+            *index, body = _spell([*part.index, _typed(part.body, t.dtypes[0], t, weak)], names, slots, numbers)
+            return f"{named.name}[{', '.join(index)}] += {body}"
+        left = [_position(o, s, axes.get(d)) for d, (o, s) in enumerate(zip(part.offset, part.step, strict=True))]
+        if isinstance(part.body, Reduce):
+            r = part.body
+            combiner = r.combiner.removeprefix("arg") if member == 0 else r.combiner
+            chosen = r.bodies[0] if r.combiner.startswith("arg") else r.bodies[member]
+            (body,) = _spell([_typed(chosen, chosen.dtype, t, weak)], names, slots, numbers)
+            right = f"{combiner}[{', '.join(names[rank:])}]({body})"
+        else:
+            (right,) = _spell([_typed(part.body, t.dtypes[member], t, weak)], names, slots, numbers)
+        return f"{named.name}[{', '.join(left)}] = {right}"
+
+
+def _position(offset: int, step: int, axis: str | None) -> str:
+    if axis is None:
+        return str(offset)
+    return (axis if step == 1 else f"{step}*{axis}") + (f" + {offset}" if offset else "")
+
+
+def _wanted(bodies: Sequence[Expr], dims: Sequence[list[str | None]]) -> dict[int, list[str]]:
+    """For each axis the names of the dimensions that it runs along: those it indexes alone first, then strided ones."""
+    found: dict[int, list[tuple[int, str]]] = {}
+    for e in postorder(bodies):
+        if not isinstance(e, Read):
+            continue
+        for i, name in zip(e.index, dims[e.slot], strict=True):
+            terms = linear(i).terms
+            if name is None or len(terms) != 1:
+                continue
+            ((atom, _),) = terms.items()
+            if isinstance(atom, Axis):
+                found.setdefault(atom.position, []).append((0 if i is atom else 1, name))
+    return {p: [n for _, n in sorted(names, key=lambda x: x[0])] for p, names in found.items()}
+
+
+def _spell(
+    roots: Sequence[Expr], axes: Sequence[str], slots: Sequence[str], numbers: Sequence[str]
+) -> Iterator[str]:
+    sizes: dict[Expr, int] = {}
+    for e in postorder(roots):
+        sizes[e] = 1 + sum(sizes[a] for a in e.args)
+    if sum(sizes[r] for r in roots) > LONGEST:
+        raise GradientError(
+            f"the gradient has expressions of more than {LONGEST} terms and is not written out; split the formula into "
+            f"several statements"
+        )
+    for text in show_expressions(roots, axes, slots):
+        for n in numbers:
+            text = text.replace(f"{n}[]", n)
+        yield text
+
+
+def _typed(e: Expr, dtype: DType, t: Template, weak: Sequence[bool]) -> Expr:
+    """The expression under a cast where its text alone would not say its type. `weak`: slots that are numbers, which,
+    like literals, take the type of the template's other floats."""
+
+    def strong(x: Expr) -> DType | None:
+        if isinstance(x, Read):
+            return None if weak[x.slot] else x.dtype
+        if isinstance(x, Axis) or (isinstance(x, Apply) and (x.fn == "cast" or x.dtype.is_bool)):
+            return x.dtype
+        if isinstance(x, Apply):
+            found = (types[a] for a in (x.args[1:] if x.fn == "where" else x.args))
+            return x.dtype if x.dtype in found else None
+        return None
+
+    types: dict[Expr, DType | None] = {}
+    for x in postorder([*(b for part in t.parts for b in part.bodies), e]):
+        types[x] = strong(x)
+    own = types[e]
+    if own is None and dtype.is_float:
+        floats = {x for x in types.values() if x is not None and x.is_float}
+        own = max(floats, key=lambda x: x.bits) if floats else dt.f32
+    return e if own is dtype else Apply("cast", (e,), dtype)

@@ -1,0 +1,519 @@
+"""Formulas as PyTorch operators: torch's own checks of registration and gradients, torch.compile, threads, memory."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.compile import Executable
+from einsmith.errors import DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
+
+torch = pytest.importorskip("torch", reason="the operators under test are PyTorch's")
+from einsmith.frontends.torch import operator  # noqa: E402
+
+BACKEND = "inductor" if any(shutil.which(c) for c in ("c++", "g++", "clang++")) else "aot_eager"
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+CAPSULE = "C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,stride*p+r,stride*q+s,i,m] * W[k,c,r,s,m,j])"
+TWO = """
+    S[i] = sum[j](A[i,j] * w[j])
+    M[i,j] = exp(A[i,j]) * w[j] + S0[i]
+    S0[i] = sum[j](A[i,j] * A[i,j])
+    return S, M
+"""
+
+
+def capsule_plain(a, w, stride):
+    windows = a.unfold(2, w.shape[2], stride).unfold(3, w.shape[3], stride)  # b c p q i m r s
+    return torch.einsum("bcpqimrs,kcrsmj->bkpqij", windows, w)
+
+
+def two_plain(a, w):
+    return a @ w, torch.exp(a) * w + (a * a).sum(1, keepdim=True)
+
+
+class Case:
+    """A formula with its parameters, its twin in plain torch, and inputs at awkward sizes (doubles want gradients)."""
+
+    def __init__(self, text, plain, *shapes, **params):
+        self.text, self.plain, self.shapes, self.params = text, plain, shapes, params
+
+    @property
+    def f(self):
+        return operator(es.op(self.text), **self.params)
+
+    def inputs(self, rng, dtype=torch.float64, grad=True):
+        out = []
+        for s in self.shapes:
+            if isinstance(s, torch.Tensor):
+                out.append(s)
+            else:
+                x = torch.tensor(rng.standard_normal(s), dtype=dtype)
+                out.append(x.requires_grad_(grad))
+        return out
+
+
+CASES = {
+    "capsule_1": Case(CAPSULE, lambda a, w: capsule_plain(a, w, 1), (2, 1, 3, 4, 2, 3), (2, 1, 2, 2, 3, 1), stride=1),
+    "capsule_2": Case(CAPSULE, lambda a, w: capsule_plain(a, w, 2), (1, 2, 5, 4, 1, 2), (2, 2, 3, 2, 2, 2), stride=2),
+    "max_plus": Case(
+        "C[i,j] = max[k](A[i,k] + B[k,j])", lambda a, b: (a[:, :, None] + b[None]).amax(1), (3, 5), (5, 2)
+    ),
+    "distance": Case(
+        "D[i,j] = sqrt(sum[k]((X[i,k]-Y[j,k]) * (X[i,k]-Y[j,k])))",
+        lambda x, y: ((x[:, None] - y[None]) ** 2).sum(2).sqrt(),
+        (4, 3), (3, 3),
+    ),
+    "embedding": Case(
+        "Y[t,b,k] = E[ids[t,b],k] * E[ids[t,b],k]", lambda e, ids: e[ids] ** 2, (5, 3), torch.tensor([[1, 4], [1, 0], [4, 4]])
+    ),
+    "two": Case(TWO, two_plain, (3, 5), (5,)),
+}  # fmt: skip
+
+
+@pytest.fixture(params=list(CASES))
+def case(request):
+    return CASES[request.param]
+
+
+def tuple_of(x):
+    return x if isinstance(x, tuple) else (x,)
+
+
+# ------------------------------------------------------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_and_gradients_are_plain_torchs(case, dtype, rng):
+    inputs = case.inputs(rng, dtype)
+    twins = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+    got, want = tuple_of(case.f(*inputs)), tuple_of(case.plain(*twins))
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype is torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
+    assert len(got) == len(want)
+    weights = [torch.tensor(rng.standard_normal(w.shape), dtype=dtype) for w in want]
+    for a, b in zip(got, want, strict=True):
+        assert a.dtype is dtype and a.is_contiguous()
+        torch.testing.assert_close(a, b, **tolerance)
+    for outs in (got, want):
+        sum((o * w).sum() for o, w in zip(outs, weights, strict=True)).backward()
+    for x, y in zip(inputs, twins, strict=True):
+        if x.requires_grad:
+            torch.testing.assert_close(x.grad, y.grad, **tolerance)
+        else:
+            assert x.grad is None
+
+
+def test_first_and_second_order_agree_with_differences(case, rng):
+    inputs = case.inputs(rng)
+    assert torch.autograd.gradcheck(case.f, inputs)
+    assert torch.autograd.gradgradcheck(case.f, inputs)
+
+
+def test_third_order(rng):
+    f = operator(es.op("y[i] = x[i]*x[i]*x[i]*x[i] + exp(x[i])"))
+    x = torch.tensor(rng.standard_normal(7), requires_grad=True)
+    g = f(x)
+    for _ in range(3):
+        (g,) = torch.autograd.grad(g.sum(), x, create_graph=True)
+    torch.testing.assert_close(g, 24 * x + torch.exp(x))
+
+
+def test_only_wanted_gradients_are_computed(rng):
+    f = operator(es.op("y[i] = a[i] * b[i]"))
+    a, b = torch.tensor(rng.standard_normal((2, 5)))
+    b.requires_grad_()
+    f(a, b).sum().backward()
+    assert a.grad is None
+    torch.testing.assert_close(b.grad, a)
+    assert any(p[0].endswith("|2:1") for p in f._definition._compiled), "the pullback is by b alone"
+
+
+def test_one_output_of_two_is_used(rng):
+    a, w = CASES["two"].inputs(rng)
+    (got,) = torch.autograd.grad(CASES["two"].f(a, w)[0].sum(), w)
+    torch.testing.assert_close(got, a.sum(0))
+
+
+def test_integer_outputs_have_no_gradient(rng):
+    f = operator(lambda x: (x.argmax(1), (x * x).sum(1)))
+    x = torch.tensor(rng.standard_normal((4, 7)), requires_grad=True)
+    i, s = f(x)
+    assert i.dtype is torch.int32 and not i.requires_grad and torch.equal(i.long(), x.argmax(1))
+    s.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.bool])
+def test_integers(dtype, rng):
+    f = operator(es.op("y[i] = where(m[i] > 0, x[i], 0)"))
+    m = torch.tensor(rng.integers(0, 2, 17)).to(dtype)
+    x = torch.tensor(rng.standard_normal(17), dtype=torch.float32)
+    assert torch.equal(f(m, x), torch.where(m > 0, x, 0))
+
+
+def test_a_tensor_for_a_parameter_is_differentiated(rng):
+    f = operator(es.op("y[i] = scale * x[i] * scale"))
+    x = torch.tensor(rng.standard_normal(5), requires_grad=True)
+    scale = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, s: f(x, scale=s), (x, scale))
+    assert torch.autograd.gradgradcheck(lambda x, s: f(x, scale=s), (x, scale))
+
+
+def test_python_functions_of_traced_tensors(rng):
+    f = operator(lambda a, b, power: (a @ b, (a**power).sum()), power=2)
+    a, b = (torch.tensor(rng.standard_normal(s), requires_grad=True) for s in ((3, 4), (4, 2)))
+    y, z = f(a, b)
+    torch.testing.assert_close(y, a @ b)
+    torch.testing.assert_close(z, (a * a).sum())
+    assert torch.autograd.gradcheck(f, (a, b)) and torch.autograd.gradgradcheck(f, (a, b))
+
+
+@pytest.mark.parametrize("n", [0, 1, 15, 16, 17])
+def test_sizes(n, rng):
+    f = operator(es.op("y[i] = 3*x[i]"))
+    x = torch.tensor(rng.standard_normal(n), requires_grad=True)
+    y = f(x)
+    torch.testing.assert_close(y, 3 * x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((n,), 3.0, dtype=torch.float64))
+
+
+def test_inputs_by_name_and_modes_of_autograd(rng):
+    f = operator(es.op("y[i] = a[i] - b[i]"))
+    a, b = torch.tensor(rng.standard_normal((2, 5)), requires_grad=True)
+    assert torch.equal(f(b=b, a=a), a - b) and torch.equal(f(a, b=b), a - b)
+    with torch.no_grad():
+        assert not f(a, b).requires_grad
+    with torch.inference_mode():
+        assert torch.equal(f(a, b), a - b)
+
+
+# ------------------------------------------------------------------------------------------------------ registrations
+
+
+def test_opcheck(case, rng):
+    inputs = case.inputs(rng)
+    f = case.f
+    assert set(torch.library.opcheck(f.op, inputs).values()) == {"SUCCESS"}
+    outs = tuple_of(f(*inputs))
+    wrt = ",".join(str(i) for i, x in enumerate(inputs) if x.requires_grad)
+    cotangents = [torch.tensor(rng.standard_normal(o.shape), requires_grad=True) for o in outs]
+    arguments = ([*inputs, *cotangents], f"|{len(inputs)}:{wrt}")
+    assert set(torch.library.opcheck(f._program, arguments).values()) == {"SUCCESS"}
+
+
+def test_a_definition_is_registered_once():
+    formula = es.op("y[i] = 5 * x[i+k]")
+    assert operator(formula, k=1).op is operator(es.op("y[i] = 5 * x[i+k]"), k=1).op
+    assert operator(formula, k=1).op is not operator(formula, k=2).op
+    f = operator(formula, k=1)
+    assert copy.deepcopy(f) is f
+
+
+def test_names_that_schemas_do_not_take():
+    f = operator(es.op("y[i] = self[i] + out[i] * Tensor[i]"))
+    a = torch.arange(4.0)
+    assert torch.equal(f(a, a, a), a + a * a)
+
+
+def test_shapes_are_known_without_running(case, rng, monkeypatch):
+    def fail(*_):
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr("einsmith.frontends.torch.Executable", fail)
+    f = operator(es.op(case.text + " # of their own"), **case.params)
+    want = tuple_of(case.plain(*case.inputs(rng)))
+    got = tuple_of(f(*(x.detach().to("meta") for x in case.inputs(rng))))
+    assert [(g.shape, g.dtype) for g in got] == [(w.shape, w.dtype) for w in want]
+
+
+# ------------------------------------------------------------------------------------------------------ torch.compile
+
+
+@pytest.fixture
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_compiled_whole(case, rng, fresh_dynamo):
+    inputs = case.inputs(rng)
+    f = case.f
+
+    def network(*xs):
+        outs = tuple_of(f(*(x * 2 if x.is_floating_point() else x for x in xs)))
+        return sum((o.sin() * 0.5).sum() for o in outs)
+
+    wanted = [x for x in inputs if x.requires_grad]
+    compiled = torch.compile(network, fullgraph=True, backend=BACKEND)
+    torch.testing.assert_close(compiled(*inputs), network(*inputs))
+    got = torch.autograd.grad(compiled(*inputs), wanted)
+    for a, b in zip(got, torch.autograd.grad(network(*inputs), wanted), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_compiled_takes_parameters_and_functions(rng, fresh_dynamo):
+    f = operator(es.op("y[i] = scale * x[i] * scale"))
+    g = operator(lambda x: (x.sum(), x * x))
+    x = torch.tensor(rng.standard_normal(5), requires_grad=True)
+    scale = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+
+    def network(x, scale):
+        total, square = g(f(x, scale=scale))
+        return (total * square).sum()
+
+    got = torch.compile(network, fullgraph=True, backend="aot_eager")(x, scale)
+    torch.testing.assert_close(got, (scale**4 * x * x).sum() * scale**2 * x.sum())
+    for a, b in zip(
+        torch.autograd.grad(got, (x, scale)), torch.autograd.grad(network(x, scale), (x, scale)), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiled_at_several_sizes(dynamic, rng, fresh_dynamo):
+    f = operator(es.op("y[i] = 2*x[i] + x[0]"))
+    compiled = torch.compile(lambda x: f(x).sin(), fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for n in (3, 4, 7, 4, 1):
+        x = torch.tensor(rng.standard_normal(n), requires_grad=True)
+        want = (2 * x + x[0]).sin()
+        torch.testing.assert_close(compiled(x), want)
+        (got,) = torch.autograd.grad(compiled(x).sum(), x)
+        torch.testing.assert_close(got, torch.autograd.grad(want.sum(), x)[0])
+
+
+def test_sizes_that_depend_on_values_are_refused(fresh_dynamo):
+    f = operator(es.op("y[i] = 2*x[i]"))
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(lambda x: f(x[x > 0]), fullgraph=True, backend="aot_eager")
+        with pytest.raises(Exception, match="compiled for fixed sizes"):
+            compiled(torch.randn(5))
+
+
+PERSISTENT = """
+import torch, einsmith as es
+from einsmith.frontends.torch import operator
+f = operator(es.op("y[i] = x[i] * x[i] * w[i]"))
+network = torch.compile(lambda x, w: f(x + 1, w).sin().sum(), fullgraph=True)
+x, w = torch.linspace(0, 1, 9, requires_grad=True), torch.ones(9, requires_grad=True)
+network(x, w).backward()
+z = (x.detach() + 1) ** 2
+torch.testing.assert_close(x.grad, z.cos() * 2 * (x.detach() + 1))
+torch.testing.assert_close(w.grad, z.cos() * z)
+hits = torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_hit"]
+print("hits", hits)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "inductor", reason="needs a C++ compiler")
+def test_graphs_kept_on_disk_work_in_a_later_process(tmp_path):
+    """The graph of the second process comes from the first one's cache: its operators must exist under their names."""
+    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    outs = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", PERSISTENT], capture_output=True, text=True, env=env, timeout=300)
+        assert done.returncode == 0, done.stderr
+        outs.append(done.stdout.strip())
+    assert outs[0] == "hits 0"
+    assert outs[1] == "hits 1", "this torch keeps no graphs with custom operators; nothing was tested"
+
+
+# -------------------------------------------------------------------------------------------- threads, training, memory
+
+
+def test_threads(rng):
+    f = operator(es.op("C[i,j] = sum[k](A[i,k] * B[k,j])"))
+    g = operator(es.op("y[i] = exp(x[i]) * s[0]"))
+    pairs = [[torch.tensor(rng.standard_normal(s)) for s in ((3 + n % 3, 5), (5, 4 + n % 2))] for n in range(8)]
+    wrong: list[str] = []
+    start = threading.Barrier(8)
+
+    def work(n):
+        a, b = (x.clone().requires_grad_() for x in pairs[n])
+        start.wait()
+        try:
+            for k in range(50):
+                c = f(a, b)
+                s = torch.full((1,), float(n + k), dtype=torch.float64)
+                d = g(c.reshape(-1), s)
+                da, db = torch.autograd.grad(d.sum(), (a, b))
+                e = torch.exp(a.detach() @ b.detach()) * (n + k)
+                for got, want in ((d.reshape(e.shape), e), (da, e @ b.detach().T), (db, a.detach().T @ e)):
+                    torch.testing.assert_close(got.detach(), want)
+        except Exception as error:
+            wrong.append(f"thread {n}: {error!r}")
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+class Network(torch.nn.Module):
+    """Embedded words, a max-plus layer, distances to centers; with formulas or in plain torch."""
+
+    def __init__(self, formulas):
+        super().__init__()
+        torch.manual_seed(3)
+        self.words = torch.nn.Parameter(torch.randn(11, 6))
+        self.plus = torch.nn.Parameter(torch.randn(6, 5))
+        self.centers = torch.nn.Parameter(torch.randn(7, 5))
+        self.formulas = formulas
+        self.embed = operator(es.op("X[b,k] = sum[t](words[ids[b,t],k])"))
+        self.layer = operator(es.op("C[i,j] = max[k](A[i,k] + B[k,j])"))
+        self.distance = operator(es.op("D[i,j] = sum[k]((X[i,k]-Y[j,k]) * (X[i,k]-Y[j,k]))"))
+
+    def forward(self, ids):
+        if self.formulas:
+            return -self.distance(torch.tanh(self.layer(self.embed(self.words, ids), self.plus)), self.centers)
+        x = self.words[ids].sum(1)
+        x = torch.tanh((x[:, :, None] + self.plus).amax(1))
+        return -((x[:, None] - self.centers) ** 2).sum(2)
+
+
+def test_training_equals_plain_torch(rng):
+    models = [Network(True).double(), Network(False).double()]
+    optimizers = [torch.optim.Adam(m.parameters(), lr=0.05) for m in models]
+    for _ in range(12):
+        ids, y = torch.tensor(rng.integers(0, 11, (9, 4))), torch.tensor(rng.integers(0, 7, 9))
+        losses = []
+        for m, o in zip(models, optimizers, strict=True):
+            loss = torch.nn.functional.cross_entropy(m(ids), y)
+            o.zero_grad()
+            loss.backward()
+            o.step()
+            losses.append(loss.item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-10)
+    assert isinstance(copy.deepcopy(models[0]), Network)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """(input addresses, output addresses) of every run of a compiled program."""
+    seen = []
+    plain = Executable.run_at
+
+    def run_at(self, inputs, outputs):
+        seen.append((list(inputs), list(outputs)))
+        return plain(self, inputs, outputs)
+
+    monkeypatch.setattr(Executable, "run_at", run_at)
+    return seen
+
+
+def test_no_copies(runs, rng):
+    f = operator(es.op("S[i] = sum[j](A[i,j] * w[j]) # no copies\nP[i,j] = A[i,j] + w[j]"))
+    a, w = torch.tensor(rng.standard_normal((3, 5))).requires_grad_(), torch.tensor(rng.standard_normal(5))
+    s, p = f(a, w)
+    assert runs[0] == ([a.data_ptr(), w.data_ptr()], [s.data_ptr(), p.data_ptr()])
+    cotangents = [torch.ones_like(s), torch.ones_like(p)]
+    (g,) = torch.autograd.grad((s, p), a, cotangents)
+    assert runs[1][0] == [a.data_ptr(), w.data_ptr(), *(c.data_ptr() for c in cotangents)]
+    assert runs[1][1] == [g.data_ptr()]
+
+
+def test_offset_views_are_read_in_place_and_strided_ones_are_copied(runs, rng):
+    f = operator(es.op("y[i,j] = 2*x[i,j] # views"))
+    base = torch.tensor(rng.standard_normal((6, 7)))
+    for x, in_place in ((base[1:4], True), (base[:, 1:3], False), (base.T, False), (base[:1].expand(4, 7), False)):
+        torch.testing.assert_close(f(x), 2 * x)
+        assert (runs[-1][0] == [x.data_ptr()]) is in_place
+
+
+def test_results_are_fresh_where_a_formula_gives_its_input_back(rng):
+    f = operator(lambda x: (x, x.reshape(-1), x * 2, x * 2))
+    x = torch.tensor(rng.standard_normal((3, 5)))
+    outs = f(x)
+    for got, want in zip(outs, (x, x.reshape(-1), 2 * x, 2 * x), strict=True):
+        torch.testing.assert_close(got, want)
+    assert len({x.data_ptr(), *(o.data_ptr() for o in outs)}) == 5
+
+
+def test_inputs_may_go_while_results_stay(rng):
+    f = operator(es.op("y[i] = 2*x[i]"))
+    ys = [f(torch.full((1000,), float(k))) for k in range(20)]
+    assert all(bool((y == 2 * k).all()) for k, y in enumerate(ys))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's count of resident pages")
+def test_no_memory_is_lost():
+    f = operator(es.op("y[i] = exp(x[i]) * w[i]"))
+    w = torch.randn(1 << 18, requires_grad=True)  # 1 MiB a tensor; a call holds five
+    x = torch.randn(1 << 18, requires_grad=True)
+
+    def calls(n):
+        for _ in range(n):
+            torch.autograd.grad(f(x, w).sum(), (x, w), create_graph=True)
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+    before = calls(10)
+    assert calls(200) - before < 50
+
+
+# -------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_errors_name_the_argument(rng):
+    f = operator(es.op("y[i] = scale*x[i] + b[i]", name="line"), scale=2.0)
+    x = torch.zeros(3)
+    with pytest.raises(DtypeError, match=r"line: b has the type torch\.bfloat16; convert it to one of float32"):
+        f(x, x.bfloat16())
+    with pytest.raises(DtypeError, match=r"line: b has the layout torch\.sparse_coo"):
+        f(x, x.to_sparse())
+    with pytest.raises(DtypeError, match="line: x is a ndarray; pass a torch tensor"):
+        f(np.zeros(3), x)
+    with pytest.raises(DtypeError, match="line: b is a float; pass a torch tensor"):
+        f(x, b=1.0)
+    with pytest.raises(ShapeError, match="x has shape"):
+        f(torch.zeros(3, 3), x)
+    with pytest.raises(FormulaError, match="takes 2 inputs"):
+        f(x, x, x)
+    with pytest.raises(FormulaError, match="line: the input b is missing"):
+        f(x)
+    with pytest.raises(FormulaError, match="has no input or parameter 'scal'"):
+        f(x, x, scal=x)
+    with pytest.raises(TraceError, match="scale is a float; a call takes tensors"):
+        f(x, x, scale=3.0)
+    with pytest.raises(TraceError, match="scale is a tensor; pass it to the call"):
+        operator(es.op("y[i] = scale*x[i]"), scale=torch.tensor(2.0))
+    with pytest.raises(FormulaError, match="reads no tensor"):
+        operator(es.op("y[i] = i", extents={"i": 3}))
+
+
+def test_other_devices_are_refused():
+    from torch._subclasses import FakeTensorMode
+
+    f = operator(es.op("y[i] = x[i] + b[i]", name="line"))
+    with FakeTensorMode(), pytest.raises(DtypeError, match=r"line: b lies on the device cuda.*x\.cpu\(\)"):
+        f(torch.empty(3), torch.empty(3, device="cuda"))
+
+
+def test_index_out_of_range(rng):
+    f = CASES["embedding"].f
+    e = torch.tensor(rng.standard_normal((5, 3)), requires_grad=True)
+    with pytest.raises(IndexOutOfRange, match="leaves its range"):
+        f(e, torch.tensor([[5]]))
+    with pytest.raises(DtypeError, match="ids is f64"):
+        f(e, torch.tensor([[1.0]], dtype=torch.float64))
+
+
+def test_parameters_of_einsmith_are_refused():
+    layer = es.nn.Linear(3, 4)
+    with pytest.raises(TraceError, match="holds a Parameter or a buffer of Einsmith"):
+        operator(layer)(torch.zeros(2, 3))
