@@ -65,9 +65,9 @@ def run_problem(problem: Problem, peers: Sequence[str], threads: int, rounds: in
                 stack.callback(worker.close)
                 first = worker.ask("first", deadline)
                 cell["peers"][peer] = {"status": "ok", "version": worker.version, "first_seconds": first["seconds"]}
-                chosen = worker.ask("choose 6", deadline)["variant"]
-                if chosen is not None:
-                    cell["peers"][peer]["variant"] = chosen
+                chosen = worker.ask("choose 6", deadline)
+                if chosen["variant"] is not None:
+                    cell["peers"][peer] |= {"variant": chosen["variant"], "variants": chosen["seconds"]}
                 later = worker.ask(f"steps {VERIFIED_STEPS}", deadline)
                 path = folder / f"{peer}.npz"
                 worker.ask(f"results {path}", deadline)
@@ -94,7 +94,8 @@ def run_problem(problem: Problem, peers: Sequence[str], threads: int, rounds: in
             say(f"{problem.name}: {peer}: wrong result: {what}")
         cell["verified"] = len(verified) > 1
 
-        rates = [_Rate(what, problem, threads, folder, cap, say) for what in ("peak", "copy")[: 2 if problem.nbytes else 1]]
+        measured = ("peak", "copy") if problem.nbytes else ("peak",)
+        rates = [_Rate(what, problem, threads, folder, cap, say) for what in measured]
         for rate in rates:
             stack.callback(rate.close)
         _time_rounds(cell, problem, workers, rounds, attempt, rates, say)

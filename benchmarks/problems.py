@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,8 +19,8 @@ class Problem:
 
     `arrays()` makes the starting values, the same in every process; those named in `results` change in a training step
     (weights), or are what the operator gives (gradients). `flops`: multiplications and additions of the products alone.
-    `inputs`: an operator's inputs, in order; `nbytes`: what it must read and write at least (inputs, weights of the loss,
-    gradients, each once).
+    `inputs`: an operator's inputs, in order; `nbytes`: what it must read and write at least (inputs, weights of the
+    loss, gradients, each once).
     """
 
     name: str
@@ -115,7 +115,7 @@ def lenet5(batch: int) -> Problem:
 def _operator(
     name: str,
     flops: int,
-    shapes: dict[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
     output: tuple[int, ...],
     seed: int,
     scale: dict[str, float] | None = None,
@@ -155,16 +155,14 @@ def capsule_conv(stride: int) -> Problem:
 
 
 def pairwise() -> Problem:
-    """D[i,j] = sqrt(sum[k]((X[i,k] - Y[j,k])^2) + 1e-6) of 1024 and 1024 points in 64 dimensions. Floor: one product for
-    the forward (by the expanded square) and one for each gradient."""
-    return _operator(
-        "pairwise", 3 * 2 * 1024 * 1024 * 64, {"X": (1024, 64), "Y": (1024, 64)}, (1024, 1024), 4
-    )
+    """D[i,j] = sqrt(sum[k]((X[i,k] - Y[j,k])^2) + 1e-6) of 1024 and 1024 points in 64 dimensions. Floor: one product
+    for the forward (by the expanded square) and one for each gradient."""
+    return _operator("pairwise", 3 * 2 * 1024 * 1024 * 64, {"X": (1024, 64), "Y": (1024, 64)}, (1024, 1024), 4)
 
 
 def max_plus() -> Problem:
-    """C[i,j] = max[k](A[i,k] + B[k,j]), 512 x 512 x 512. Floor: an addition and a maximum a point, each at the rate of a
-    multiply-add, and so counted as two operations; the gradients touch only the chosen points."""
+    """C[i,j] = max[k](A[i,k] + B[k,j]), 512 x 512 x 512. Floor: an addition and a maximum a point, each at the rate of
+    a multiply-add, and so counted as two operations; the gradients touch only the chosen points."""
     return _operator("max_plus", 4 * 512**3, {"A": (512, 512), "B": (512, 512)}, (512, 512), 5)
 
 
@@ -184,8 +182,8 @@ def relative_bias() -> Problem:
 
 
 def relative_keys() -> Problem:
-    """Softmax attention with a learned key R[j-i+T-1, :] for each distance (Shaw et al. 2018), shared by the heads; batch
-    4, 8 heads of 64, T = 256. Floor: three products forward, six backward."""
+    """Softmax attention with a learned key R[j-i+T-1, :] for each distance (Shaw et al. 2018), shared by the heads;
+    batch 4, 8 heads of 64, T = 256. Floor: three products forward, six backward."""
     shapes = dict.fromkeys("QKV", (4, 8, 256, 64)) | {"R": (511, 64)}
     return _operator("relative_keys", 9 * 2 * 32 * 256 * 256 * 64, shapes, (4, 8, 256, 64), 8, {"R": 0.5})
 

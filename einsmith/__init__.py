@@ -57,7 +57,7 @@ __all__ = [
     "BoundsError", "CompileError", "DataError", "DtypeError", "EinsmithError", "FormulaError", "GradientError",
     "IndexOutOfRange", "KnobError", "NonFiniteError", "SaveError", "ShapeError", "TraceError", "TrainStep",
     "VerifyError", "abs", "argmax", "argmin", "axes", "check_gradients", "compute", "cos", "data", "erf", "exp",
-    "floor", "functional", "grad", "interpret", "jit", "jvp", "load", "log", "manual_seed", "max", "maximum", "mean", "min",
-    "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign",
-    "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "where",
+    "floor", "functional", "grad", "interpret", "jit", "jvp", "load", "log", "manual_seed", "max", "maximum",
+    "mean", "min", "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads",
+    "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "where",
 ]  # fmt: skip

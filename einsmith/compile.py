@@ -22,6 +22,7 @@ from einsmith.expr.verify import verify_graph
 from einsmith.kernels import autoconfig
 from einsmith.loops import nest
 from einsmith.passes.checks import index_checks
+from einsmith.passes.coordinates import coordinates
 from einsmith.passes.fuse import Call, Plan, fuse
 from einsmith.passes.inline import inline, simplify_graph
 from einsmith.passes.memory import arena
@@ -29,10 +30,12 @@ from einsmith.passes.views import storage
 from einsmith.runtime import buffers
 from einsmith.runtime.program import CheckFinite, CheckZero, Program, RunLaunch
 from einsmith.target.facts import Target
+from einsmith.tune import calibrate
 
 PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("simplify", simplify_graph),
     ("inline", inline),
+    ("coordinates", coordinates),
     ("simplify", simplify_graph),
 )
 """Graph to graph, in order; fusion, memory and code generation follow in `Executable`."""
@@ -70,7 +73,7 @@ _NATIVE: dict[tuple[Kernel, Target], NativeKernel] = {}
 def compile_kernels(kernels: Sequence[Kernel], target: Target) -> list[NativeKernel]:
     """Machine code for each kernel, from memory, from disk, or made now."""
     missing = [k for k in dict.fromkeys(kernels) if (k, target) not in _NATIVE]
-    patterns = " ".join(p.name for p in autoconfig.PATTERNS).encode()
+    patterns = autoconfig.identity()
     entries = native.compile_many([(k.digest + patterns, partial(_lower, k, target)) for k in missing], target)
     for k, entry in zip(missing, entries, strict=True):
         meta = entry.metadata
@@ -119,7 +122,7 @@ class Executable:
     ):
         start = time.perf_counter()
         self.threads = threads
-        self.target = target or native.host_target()
+        self.target = target or calibrate.target(threads)
         if finite is not None:
             index = graph.outputs.index(finite)
         graph = Graph(graph.inputs, graph.outputs, graph.updates, index_checks(graph.roots))
@@ -233,8 +236,8 @@ class Executable:
         return status, self._collect(inputs, arrays)
 
     def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
-        """A run on memory of the caller's: the addresses of the inputs and of the graph's outputs, all C-contiguous, the
-        outputs aligned to 64 bytes and apart from everything else. Returns and raises as a call does."""
+        """A run on memory of the caller's, given by addresses: the inputs' and the graph's outputs', all C-contiguous,
+        the outputs aligned to 64 bytes and apart from everything else. Returns the status; raises as a call does."""
         status = self._run(inputs, [outputs[k] for k in self._written])
         for k, source, nbytes in self._copies:
             if source in self._bind:
@@ -293,8 +296,9 @@ class Executable:
         """Median seconds of each kernel inside whole runs, whose changes to bound memory are taken back."""
         saved = [(a, a.copy()) for a in self._bind.values()]
         try:
-            self(inputs)
+            held = self(inputs)  # the timed runs write into these outputs
             times = np.array([self.program.run_timed()[1] for _ in range(repeats)])
+            del held
         finally:
             for a, old in saved:
                 a[...] = old

@@ -65,6 +65,11 @@ THREADS: Knob[int | None] = Knob(
     "EINSMITH_THREADS", None, _whole(1, 4096), "a whole number from 1 to 4096",
     "threads that run a program; by default the physical cores that the process may use",
 )
+CALIBRATE: Knob[int] = Knob(
+    "EINSMITH_CALIBRATE", 1, _whole(0, 1), "0 or 1",
+    "1 measures the machine at its first use (about a second, once) and keeps the figures; 0 chooses kernels by static "
+    "figures of the processor",
+)
 CACHE_DIR: Knob[Path | None] = Knob(
     "EINSMITH_CACHE_DIR", None, _path, "the path of a directory",
     "where compiled code and measurements are kept; by default the user's cache directory",
@@ -74,7 +79,7 @@ DATA_DIR: Knob[Path | None] = Knob(
     "where data sets are looked for and kept; by default a folder of the user's cache directory",
 )
 
-ALL: tuple[Knob, ...] = (DEBUG, THREADS, CACHE_DIR, DATA_DIR)
+ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, CACHE_DIR, DATA_DIR)
 
 
 def debug() -> int:

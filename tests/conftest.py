@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 # Compiled code of the tests neither uses nor fills the user's cache. Set before einsmith reads its knobs.
 _CACHE = tempfile.TemporaryDirectory(prefix="einsmith-tests-", ignore_cleanup_errors=True)
 os.environ.setdefault("EINSMITH_CACHE_DIR", _CACHE.name)
+# Nor does each run of the tests measure the machine; what is chosen for static figures is right as well.
+os.environ.setdefault("EINSMITH_CALIBRATE", "0")
 
 # Compilation time varies, and shared machines stall: no deadlines. The examples are the same at every run.
 settings.register_profile(

@@ -28,8 +28,8 @@ LOCAL_ATTENTION_BLOCKS = """
     S[h,n,i,c,j] = where(i <= 64*c+j and 64*c+j <= i+128 and 0 <= n+c-1 and n+c-1 < size(n),
                          sum[d](Q[h,n,i,d] * K[h,n+c-1,j,d])/8, -1e30)
     E[h,n,i,c,j] = exp(S[h,n,i,c,j] - stop_gradient(max[u,v](S[h,n,i,u,v])))
-    O[h,n,i,d] = sum[c,j](where(0 <= n+c-1 and n+c-1 < size(n), E[h,n,i,c,j] * V[h,n+c-1,j,d], 0))
-                 / sum[u,v](E[h,n,i,u,v])
+    Z[h,n,i] = sum[u,v](E[h,n,i,u,v])
+    O[h,n,i,d] = sum[c,j](where(0 <= n+c-1 and n+c-1 < size(n), E[h,n,i,c,j] * V[h,n+c-1,j,d], 0)) / Z[h,n,i]
 """
 
 RELATIVE_BIAS = """

@@ -21,9 +21,7 @@ class Training:
         names = list(self.model.state_dict())
         self.names = dict(zip(names, problem.results, strict=True))
         self.model.load_state_dict({name: arrays[ours] for name, ours in self.names.items()})
-        self._step = es.TrainStep(
-            self.model, es.functional.cross_entropy, es.optim.SGD(lr=LR), seed=0, threads=threads
-        )
+        self._step = es.TrainStep(self.model, es.functional.cross_entropy, es.optim.SGD(lr=LR), seed=0, threads=threads)
         self.x, self.y = arrays["x"], arrays["y"]
 
     def step(self) -> float:

@@ -41,8 +41,8 @@ def pairwise_cdist(x: Tensor, y: Tensor) -> Tensor:
 
 
 def max_plus_chosen(a: Tensor, b: Tensor) -> Tensor:
-    """The chosen k without gradients, eight rows at a time, the largest sum along the last axis; then two gathers, whose
-    gradients are scatters of the chosen points alone."""
+    """The chosen k without gradients, eight rows at a time, the largest sum along the last axis; then two gathers,
+    whose gradients are scatters of the chosen points alone."""
     with torch.no_grad():
         bt = b.T.contiguous()
         chosen = torch.cat([(rows[:, None, :] + bt).argmax(2) for rows in a.split(8)])
@@ -192,7 +192,11 @@ EAGER: dict[str, dict[str, Callable[..., Tensor]]] = {
     "pairwise": {"product": pairwise_product, "cdist": pairwise_cdist},
     "max_plus": {"argmax by rows": max_plus_chosen, "a step for each k": max_plus_steps},
     "local_attention": {"blocks": local_attention_blocks, "blocks, fused attention": local_attention_fused},
-    "relative_bias": {"gather": relative_bias, "windows": relative_bias_windows, "fused attention": relative_bias_fused},
+    "relative_bias": {
+        "gather": relative_bias,
+        "windows": relative_bias_windows,
+        "fused attention": relative_bias_fused,
+    },
     "relative_keys": {"skewed": relative_keys_skewed, "table": relative_keys_table},
     "depthwise": {"channels first": depthwise_first, "channels last": depthwise_last},
     "bilinear": {"matrix": bilinear_matrix, "outer": bilinear_outer, "library": bilinear_library},

@@ -12,43 +12,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import prod
 
 from einsmith import dtypes as dt
-from einsmith.autodiff.affine import Fibre, invert
-from einsmith.autodiff.quasi import Quasi, axes_of
-from einsmith.autodiff.rules import RULES, USES_VALUE, Under, both, choose, constant, mul, negate
-from einsmith.errors import GradientError
+from einsmith.autodiff.affine import Fibre, affine_cases, invert
+from einsmith.autodiff.gather import gathered
+from einsmith.autodiff.plan import Plan
+from einsmith.autodiff.quasi import Quasi
+from einsmith.autodiff.rules import RULES, USES_VALUE, Under, add_terms, both, choose, constant, mul
 from einsmith.expr.linear import Linear
 from einsmith.expr.nodes import (
     Apply,
     Axis,
-    Compute,
     Const,
     Expr,
-    Item,
     Node,
     Piece,
     Read,
     Reduce,
     Scatter,
     Template,
-    Tensor,
     apply,
     postorder,
     reads,
     template,
 )
-from einsmith.expr.printer import show
-from einsmith.expr.rewrite import map_bodies, rebuild, substitute
-from einsmith.expr.simplify import canonical, canonical_template
+from einsmith.expr.rewrite import substitute
 
 SCATTER_COST = 4
 """What a point of a Scatter costs, in points of a sum: its destination is looked up, sorted and added to in memory."""
-
-MAX_CASES = 16
-"""Affine branches of one index at most."""
 
 MAX_TERMS = 4
 """Differently guarded terms of one adjoint that are kept apart."""
@@ -56,75 +48,6 @@ MAX_TERMS = 4
 Guards = tuple[Expr, ...]
 Terms = dict[Guards, Expr]
 """An adjoint: the sum of the values, each where its guards hold."""
-
-
-@dataclass
-class Plan:
-    """Tensors to make, in order. Numbers below len(params) are the node's arguments, results and cotangents; number
-    len(params) + k is step k: (template, arguments, which result). `contributions[slot]` are to be added up.
-    `replaced[member]` is a tensor equal to that result of the node, made by the plan, to be used in its place."""
-
-    params: list[tuple[dt.DType, tuple[int, ...]]]
-    steps: list[tuple[Template, tuple[int, ...], int]] = field(default_factory=list)
-    contributions: dict[int, list[int]] = field(default_factory=dict)
-    replaced: dict[int, int] = field(default_factory=dict)
-
-    def add(self, shape: tuple[int, ...], parts: Sequence[Piece | Scatter], member: int = 0) -> int:
-        """The number of a new tensor whose bodies read the plan's tensors by number; of an old one if it is equal."""
-        slots: dict[int, int] = {}
-        for part in parts:
-            for body in part.bodies:
-                for r in reads(body):
-                    slots.setdefault(r.slot, len(slots))
-        sources = tuple(slots)
-        t = map_bodies(
-            Template(shape, tuple(self.params[s] for s in sources), tuple(parts)), lambda b: substitute(b, {}, slots)
-        )
-        t, order = canonical_template(t)
-        sources = tuple(sources[s] for s in order)
-        if (same := _copy_of(t)) is not None:
-            return sources[same]
-        step = (t, sources, member)
-        if step in self.steps:
-            return len(self.params) - len(self.steps) + self.steps.index(step)
-        self.steps.append(step)
-        self.params.append((t.dtypes[member], shape))
-        return len(self.params) - 1
-
-    def read(self, number: int, index: Sequence[Expr]) -> Read:
-        return Read(number, tuple(index), self.params[number][0])
-
-    def tensors(self, node: Compute, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The plan carried out for one node."""
-        several = len(node.template.dtypes) > 1
-        results = [Item(node, m) for m in range(len(node.template.dtypes))] if several else [node]
-        out: list[Tensor | None] = [*node.args, *results, *cotangents]
-        for t, sources, member in self.steps:
-            args = tuple(a for s in sources if (a := out[s]) is not None)
-            made = canonical(t, args) if len(set(args)) < len(args) else Compute(t, args)
-            out.append(Item(made, member) if len(t.dtypes) > 1 else made)
-        return out
-
-
-def _copy_of(t: Template) -> int | None:
-    """The slot that a template copies whole, if it does nothing else."""
-    part = t.parts[0]
-    if len(t.parts) == 1 and isinstance(part, Piece) and isinstance(part.body, Read):
-        r = part.body
-        at = tuple(Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(t.shape))
-        plain = tuple(i if n > 1 else a for i, a, n in zip(r.index, at, t.shape, strict=False))
-        if t.params[r.slot][1] == t.shape and plain == at:
-            return r.slot
-    return None
-
-
-def constant_value(tensor: Tensor | None) -> float | None:
-    """The value of a tensor that is the same constant everywhere; None for others."""
-    if isinstance(tensor, Compute) and len(tensor.template.parts) == 1:
-        body = tensor.template.parts[0].body
-        if isinstance(body, Const):
-            return float(body.value)
-    return None
 
 
 def plan_adjoint(t: Template, wanted: frozenset[int], constants: tuple[float | bool | None, ...]) -> Plan:
@@ -151,7 +74,7 @@ class Adjoint:
         for part in self.t.parts:
             self._part(part)
         for slot, found in self.gathers.items():
-            self.out.contributions.setdefault(slot, [])[:0] = self._gathered(self.t.params[slot][1], found)
+            self.out.contributions.setdefault(slot, [])[:0] = gathered(self.out, self.t.params[slot][1], found)
         return self.out
 
     # ------------------------------------------------------------------------------------------------------- seeds
@@ -230,10 +153,15 @@ class Adjoint:
                 zeros.append(Piece(p.offset, p.step, p.extents, Reduce("sum", extents, (count,))))
             numbers = self.out.add(shape, nonzeros), self.out.add(shape, zeros)
             self.products |= {(p, member): numbers for p in (parts if len(parts) > 1 else [part])}
-        product, count = (self.out.read(n, at) for n in self.products[part, member])
+        numbers = self.products[part, member]
+        product, count = (self.out.read(n, at) for n in numbers)
         lone = choose(apply("eq", count, one), product, zero)
         none = choose(apply("eq", count, zero), apply("div", product, body), zero)
-        return choose(apply("eq", body, zero), lone, none)
+        closed = choose(apply("eq", body, zero), lone, none)
+        whole = template(part.domain, (), closed).parts
+        made = self.out.add(part.domain, whole)
+        self.out.note_exact(made, _all_others(part, member), numbers)
+        return self.out.read(made, [Axis(d) for d in range(len(part.domain))])
 
     def _like(self, part: Piece, at: Sequence[Expr]) -> tuple[tuple[int, ...], list[Piece], Sequence[Expr]]:
         """The pieces that reduce as `part` does, the shape that they make and the place of `part`'s points in it: all
@@ -350,64 +278,24 @@ class Adjoint:
         if not all(f.is_empty for f in fibres):
             self.gathers[slot].append((fibres, bodies))
 
-    # --------------------------------------------------------------------------------------------- gathered tensors
-
-    def _gathered(self, shape: tuple[int, ...], found: list[tuple[list[Fibre], list[Expr]]]) -> list[int]:
-        """The tensors of one argument. Contributions without loops over the same parts are added in one body."""
-        merged: dict[tuple, tuple[list[Fibre], list[Expr]]] = {}
-        out = []
-        for fibres, bodies in found:
-            if any(f.free for f in fibres):
-                out.append(self._sum(shape, fibres, bodies))
-                continue
-            key = tuple((f.offset, f.step, f.extents) for f in fibres)
-            if key in merged:
-                bodies = [_add(a, b) for a, b in zip(merged[key][1], bodies, strict=True)]
-            merged[key] = (fibres, bodies)
-        for fibres, bodies in merged.values():
-            out.append(self._sum(shape, fibres, bodies))
-        return out
-
-    def _sum(self, shape: tuple[int, ...], fibres: list[Fibre], bodies: list[Expr]) -> int:
-        parts: list[Piece] = []
-        n = len(shape)
-        for f, body in zip(fibres, bodies, strict=True):
-            used = axes_of(body)
-            loops = [k for k in range(len(f.free)) if n + k in used]
-            repeat = prod(e for k, e in enumerate(f.free) if k not in loops)
-            if len(loops) < len(f.free):
-                body = substitute(body, {n + k: Axis(n + new) for new, k in enumerate(loops)})
-                body = mul(constant(float(repeat), body), body) if repeat > 1 else body
-            whole: Expr | Reduce = Reduce("sum", tuple(f.free[k] for k in loops), (body,)) if loops else body
-            idle = [d for d in range(n) if shape[d] > 1 and d not in used]
-            if isinstance(whole, Reduce) and idle and len(fibres) == 1:
-                return self._broadcast(shape, whole, idle)
-            parts.append(Piece(f.offset, f.step, f.extents, whole))
-        return self.out.add(shape, parts)
-
-    def _broadcast(self, shape: tuple[int, ...], r: Reduce, idle: list[int]) -> int:
-        """A sum that is the same along some output axes: a tensor without them, and a copy along them."""
-        kept = [d for d in range(len(shape)) if d not in idle]
-        move: dict[int, Expr] = {d: Axis(k) for k, d in enumerate(kept)}
-        move |= {len(shape) + k: Axis(len(kept) + k) for k in range(len(r.extents))}
-        body = substitute(r.bodies[0], move)
-        small = tuple(shape[d] for d in kept)
-        number = self.out.add(small, template(small, (), Reduce("sum", r.extents, (body,))).parts)
-        at = [Axis(d) for d in kept]
-        return self.out.add(shape, template(shape, (), self.out.read(number, at)).parts)
-
 
 # ------------------------------------------------------------------------------------------------------- small parts
 
 
+def _all_others(part: Piece, member: int) -> Piece:
+    """`out[i,k] = prod[l](where(l == k, 1, body(i,l)))`."""
+    assert isinstance(part.body, Reduce)
+    rank, n = len(part.extents), len(part.domain)
+    body = substitute(part.bodies[member], {rank + k: Axis(n + k) for k in range(n - rank)})
+    same: Expr = Const(True, dt.bool_)
+    for k in range(n - rank):
+        same = both(same, apply("eq", Axis(n + k), Axis(rank + k)))
+    others = Reduce("prod", part.body.extents, (choose(same, constant(1.0, body), body),))
+    return Piece((0,) * n, (1,) * n, part.domain, others)
+
+
 def _accumulate(terms: Terms, guards: Guards, g: Expr) -> None:
-    terms[guards] = _add(terms[guards], g) if guards in terms else g
-
-
-def _add(a: Expr, b: Expr) -> Expr:
-    if isinstance(b, Apply) and b.fn == "neg":
-        return apply("sub", a, b.args[0])
-    return apply("add", a, b)
+    terms[guards] = add_terms(terms[guards], g) if guards in terms else g
 
 
 def _guarded(guards: Guards, value: Expr, otherwise: Expr | None = None) -> Expr:
@@ -429,7 +317,7 @@ def _total(terms: Terms) -> Expr:
     out: Expr | None = None
     for guards, g in terms.items():
         x = _nested(guards, g)
-        out = x if out is None else _add(out, x)
+        out = x if out is None else add_terms(out, x)
     assert out is not None
     return out
 
@@ -480,41 +368,6 @@ def _signs(body: Expr | Reduce, result: Read) -> dict[Expr, Expr]:
 
 def _is_identity(index: tuple[Expr, ...], shape: tuple[int, ...], argument: tuple[int, ...]) -> bool:
     return shape == argument and all(i is Axis(d) for d, i in enumerate(index))
-
-
-def affine_cases(index: tuple[Expr, ...]) -> list[tuple[tuple[Expr, ...], Guards]]:
-    """An index with abs, min, max and where in it as branches that have none, each with the conditions under which it is
-    the index: `abs(i-3)` is `i-3` where `3 <= i` and `3-i` where `i < 3`. A function of what reads a tensor, and what is
-    left when there are MAX_CASES branches, stays as it is."""
-    done: list[tuple[tuple[Expr, ...], Guards]] = []
-    todo: list[tuple[tuple[Expr, ...], Guards]] = [(index, ())]
-    while todo:
-        branch, chosen = todo.pop(0)
-        e = next((e for e in postorder(branch) if _is_piecewise(e)), None)
-        if e is None or len(done) + len(todo) + 2 > MAX_CASES:
-            done.append((branch, chosen))
-            continue
-        for condition, piece in _branches(e):
-            new = tuple(rebuild(branch, {e: piece}.get))
-            guards = tuple(rebuild([*chosen, condition], {e: piece}.get))
-            todo.append((new, guards))
-    return done
-
-
-def _is_piecewise(e: Node) -> bool:
-    return isinstance(e, Apply) and e.dtype.is_int and e.fn in ("abs", "min", "max", "where") and not reads(e)
-
-
-def _branches(e: Apply) -> list[tuple[Expr, Expr]]:
-    if e.fn == "where":
-        return [(e.args[0], e.args[1]), (negate(e.args[0]), e.args[2])]
-    if e.fn == "abs":
-        (x,) = e.args
-        zero = Const(0, x.dtype)
-        return [(apply("le", zero, x), x), (apply("lt", x, zero), apply("neg", x))]
-    a, b = e.args
-    first, second = (a, b) if e.fn == "min" else (b, a)  # a <= b: min takes a, max takes b
-    return [(apply("le", a, b), first), (apply("lt", b, a), second)]
 
 
 def _is_product(e: Node) -> bool:

@@ -12,10 +12,22 @@ from itertools import product
 from math import prod
 
 from einsmith import dtypes as dt
-from einsmith.autodiff.equations import MAX_PHASES, System
-from einsmith.expr.nodes import Const, Expr
+from einsmith.autodiff.equations import MAX_PHASES
+from einsmith.autodiff.rules import negate
+from einsmith.autodiff.tighten import Part
+from einsmith.expr.nodes import Apply, Const, Expr, Node, apply, postorder, reads
+from einsmith.expr.rewrite import rebuild
+
+MAX_CASES = 16
+"""Affine branches of one index at most."""
+
+Branch = tuple[tuple[Expr, ...], tuple[Expr, ...]]
+"""An index and the conditions under which it holds."""
 
 FALSE = Const(False, dt.bool_)
+
+WASTE = 1.25
+"""Points visited, over those of the two boxes, beyond which other loops are tried."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +68,21 @@ def invert(
     if any(n == 0 for n in extents):
         return [Fibre((0,) * len(shape), (1,) * len(shape), tuple(shape), (), (), (FALSE,))]
     n = len(shape)
-    return _parts(tuple(index), tuple(extents), tuple(guards), (0,) * n, (1,) * n, tuple(shape), MAX_PHASES)
+    problem = tuple(index), tuple(extents), tuple(guards)
+    parts = _parts(*problem, (0,) * n, (1,) * n, tuple(shape), MAX_PHASES, False)
+    visited = sum(p.points for p in parts)
+    if visited > WASTE * max(prod(shape), prod(extents)):
+        others = _parts(*problem, (0,) * n, (1,) * n, tuple(shape), MAX_PHASES, True)
+        if sum(p.points for p in others) < visited:
+            return others
+    return parts
 
 
-def _parts(index, extents, guards, offset, step, box, budget) -> list[Fibre]:
+def _parts(index, extents, guards, offset, step, box, budget, outer_first) -> list[Fibre]:
     """The fibres of one strided part of z-space, split further into phases and intervals where that saves work."""
     if any(n <= 0 for n in box):
         return []
-    system = System(index, extents, guards, offset, step, box)
+    system = Part(index, extents, guards, offset, step, box, outer_first)
     if system.feasible and system.free():
         moduli = system.moduli(budget)
         if prod(moduli) > 1:
@@ -72,7 +91,7 @@ def _parts(index, extents, guards, offset, step, box, budget) -> list[Fibre]:
                 first = tuple(o + s * r for o, s, r in zip(offset, step, residue, strict=True))
                 steps = tuple(s * m for s, m in zip(step, moduli, strict=True))
                 part = tuple(-(-(e - r) // m) for e, r, m in zip(box, residue, moduli, strict=True))
-                out += _parts(index, extents, guards, first, steps, part, budget // prod(moduli))
+                out += _parts(index, extents, guards, first, steps, part, budget // prod(moduli), outer_first)
             return out
         system.tighten()
     if not system.feasible:
@@ -82,11 +101,11 @@ def _parts(index, extents, guards, offset, step, box, budget) -> list[Fibre]:
         if window is None:
             return [Fibre(offset, step, box, (), (), (FALSE,))]
         if any(w != (0, e) for w, e in zip(window, box, strict=True)):
-            return _split(index, extents, guards, offset, step, box, budget, window)
+            return _split(index, extents, guards, offset, step, box, budget, outer_first, window)
     return [Fibre(offset, step, box, *system.solution())]
 
 
-def _split(index, extents, guards, offset, step, box, budget, window) -> list[Fibre]:
+def _split(index, extents, guards, offset, step, box, budget, outer_first, window) -> list[Fibre]:
     """The part inside `window`, where the fibres are, and empty parts around it: a guard on z alone leaves the sum."""
     out = []
     ranges = [(0, e) for e in box]
@@ -103,4 +122,39 @@ def _split(index, extents, guards, offset, step, box, budget, window) -> list[Fi
                     out.append(Fibre(first, step, part, (), (), (FALSE,)))
         ranges[k] = (lo, hi)
     first, part = shifted(ranges)
-    return out + _parts(index, extents, guards, first, step, part, budget)
+    return out + _parts(index, extents, guards, first, step, part, budget, outer_first)
+
+
+def affine_cases(index: tuple[Expr, ...]) -> list[Branch]:
+    """An index with abs, min, max and where in it as branches that have none, each with the conditions under which it
+    is the index: `abs(i-3)` is `i-3` where `3 <= i` and `3-i` where `i < 3`. A function of what reads a tensor stays as
+    it is, and so does what is left when there are MAX_CASES branches."""
+    done: list[Branch] = []
+    todo: list[Branch] = [(index, ())]
+    while todo:
+        branch, chosen = todo.pop(0)
+        e = next((e for e in postorder(branch) if _is_piecewise(e)), None)
+        if e is None or len(done) + len(todo) + 2 > MAX_CASES:
+            done.append((branch, chosen))
+            continue
+        for condition, piece in _branches(e):
+            new = tuple(rebuild(branch, {e: piece}.get))
+            guards = tuple(rebuild([*chosen, condition], {e: piece}.get))
+            todo.append((new, guards))
+    return done
+
+
+def _is_piecewise(e: Node) -> bool:
+    return isinstance(e, Apply) and e.dtype.is_int and e.fn in ("abs", "min", "max", "where") and not reads(e)
+
+
+def _branches(e: Apply) -> list[tuple[Expr, Expr]]:
+    if e.fn == "where":
+        return [(e.args[0], e.args[1]), (negate(e.args[0]), e.args[2])]
+    if e.fn == "abs":
+        (x,) = e.args
+        zero = Const(0, x.dtype)
+        return [(apply("le", zero, x), x), (apply("lt", x, zero), apply("neg", x))]
+    a, b = e.args
+    first, second = (a, b) if e.fn == "min" else (b, a)  # a <= b: min takes a, max takes b
+    return [(apply("le", a, b), first), (apply("lt", b, a), second)]

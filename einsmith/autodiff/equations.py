@@ -1,14 +1,13 @@
-"""The equations `index(u) = z` of one part of z-space: rows, digits, loops, carries, guards (ALGORITHMS C, 0 to 6)."""
+"""The equations `index(u) = z` of one part of z-space: rows, digits, loops, carries, guards (ALGORITHMS C, 0 to 3)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd, lcm, prod
+from math import gcd
 
-from einsmith import dtypes as dt
 from einsmith.autodiff.quasi import Quasi, axes_of
 from einsmith.expr.linear import Linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, cast, reads
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, reads
 
 MAX_PHASES = 16
 """Parts that z-space is split into by residues; beyond that the condition stays a guard."""
@@ -23,9 +22,10 @@ def place(atom: Expr) -> int:
 class System(Quasi):
     """The equations of one part. Axes 0..n-1 are z's, the domain's follow, then those introduced on the way."""
 
-    def __init__(self, index, extents, guards, offset, step, box):
+    def __init__(self, index, extents, guards, offset, step, box, outer_first=False):
         super().__init__([*box, *extents])
         self.n = len(box)
+        self.outer_first = outer_first  # of loops equally long, the outer one stays
         self.domain = range(self.n, self.n + len(extents))
         self.order: dict[int, tuple[int, int]] = {p: (p, 0) for p in self.domain}
         self.solved: dict[int, Linear] = {p: Linear() for p in self.domain if self.extents[p] == 1}
@@ -210,7 +210,8 @@ class System(Quasi):
         for i in ready:
             for atom in self._unknowns(self.rows[i]):
                 p = place(atom)
-                key: tuple = (self.extents[p], 0, tuple(-x for x in self.order[p]))
+                sign = 1 if self.outer_first else -1
+                key: tuple = (self.extents[p], 0, tuple(sign * x for x in self.order[p]))
                 if best is None or key < best[0]:
                     best = (key, p, None)
         for i in ready:
@@ -278,11 +279,23 @@ class System(Quasi):
         if isinstance(g, Apply) and g.fn in ("lt", "le", "eq") and g.args[0].dtype.is_int and not reads(g):
             difference = self.linear(g.args[1], {}) - self.linear(g.args[0], {})
             if g.fn == "eq":
-                self.zeros.append(difference)
+                self._equation(difference)
             else:
                 self.nonnegative.append(difference - (1 if g.fn == "lt" else 0))
             return
         self.others.append(g)
+
+    def _equation(self, x: Linear) -> None:
+        """`x = 0`; what says no more than a remainder becomes a congruence."""
+        plain = self.remainders(x)
+        if len(plain.terms) == 1:
+            ((atom, k),) = plain.terms.items()
+            if isinstance(atom, Apply) and atom.fn == "mod" and isinstance(atom.args[1], Const) and abs(k) == 1:
+                m, rest = int(atom.args[1].value), -plain.const * k
+                self.feasible &= 0 <= rest < m
+                self.congruences.append((self.linear(atom.args[0], {}) - rest, m))
+                return
+        self.zeros.append(x)
 
     def _filter(self) -> None:
         """Drops what is proven; finds contradictions."""
@@ -318,167 +331,3 @@ class System(Quasi):
     def free(self) -> list[int]:
         """The unknowns that stay as loops, in the order of the axes they stand for."""
         return sorted(self.chosen - self.solved.keys(), key=lambda p: (self.order[p], p))
-
-    def tighten(self) -> None:
-        """Shortens loops by the congruences and inequalities that bind them."""
-        while self.feasible and (self._tighten_congruence() or self._tighten_range()):
-            self._filter()
-
-    def _replace(self, p: int, extent: int, first: Linear, step: int) -> None:
-        """Loop p becomes `first + step*t`, t in [0, extent)."""
-        t = self._new(extent, self.order[p])
-        self.solved[p] = first + (Linear(0, {Axis(t): step}) if extent > 1 else Linear())
-        if extent > 1:
-            self.chosen.add(t)
-
-    def _tighten_congruence(self) -> bool:
-        for x, m in self.congruences:
-            moving = [a for a, c in x.terms.items() if c % m]
-            if len(moving) == 1 and isinstance(moving[0], Axis) and moving[0].position >= self.n:
-                p, a = moving[0].position, x.terms[moving[0]]
-                g = gcd(a, m)
-                if x.const % g:
-                    self.feasible = False
-                    return True
-                period = m // g
-                first = (-x.const // g) * pow(a // g, -1, period) % period
-                if first >= self.extents[p]:
-                    self.feasible = False
-                    return True
-                self._replace(p, -(-(self.extents[p] - first) // period), Linear(first), period)
-                return True
-        return False
-
-    def _tighten_range(self) -> bool:
-        for p in self.free():
-            t, e = Axis(p), self.extents[p]
-            lower = [(1, Linear())]  # (a, rest): a*t + rest >= 0
-            upper = [(1, Linear(e - 1))]  # (a, rest): a*t <= rest
-            for x in self.nonnegative:
-                a = x.coefficient(t)
-                rest = x.without(t)
-                if a and not any(p in self._axes(b) for b in rest.terms):
-                    (lower if a > 0 else upper).append((abs(a), rest))
-            best: tuple | None = None
-            for a, low in lower:
-                for b, high in upper:
-                    top = self.bounds(high * a + low * b)[1]
-                    if top is not None and top // (a * b) + 1 < (e if best is None else best[0]):
-                        best = (top // (a * b) + 1, a, low)
-            if best is None:
-                continue
-            extent, a, low = best
-            if extent <= 0:
-                self.feasible = False
-                return True
-            first = self.div(low, a) * -1
-            self._replace(p, extent, first, 1)
-            lo, hi = self.bounds(first)
-            if not (lo is not None and hi is not None and lo >= 0 and hi + extent <= e):
-                x = self.solved[p]
-                self.nonnegative += [x, Linear(e - 1) - x]
-            return True
-        return False
-
-    # ----------------------------------------------------------------------------- steps 5 and 6: parts of z-space
-
-    def moduli(self, budget: int) -> list[int]:
-        """For each z axis, the modulus whose residues decide the guards; all 1 where nothing is gained."""
-        out = [1] * self.n
-
-        def need(x: Linear, m: int) -> None:
-            wanted = [1] * self.n
-            todo = [(x, m)]
-            while todo:
-                x, m = todo.pop()
-                for a, c in x.terms.items():
-                    left = m // gcd(c, m)
-                    if isinstance(a, Axis):
-                        if a.position < self.n:
-                            wanted[a.position] = lcm(wanted[a.position], left)
-                    elif a in self._floors and all(p < self.n for p in axes_of(a)):
-                        todo.append((self._floors[a][0], self._floors[a][1] * left))
-                    elif left > 1:
-                        return
-            out[:] = map(lcm, out, wanted)
-
-        for x, m in self.congruences:
-            need(x, m)
-        for x in (*self.nonnegative, *self.zeros):
-            for atom in self.remainders(x).terms:
-                if isinstance(atom, Apply) and atom.fn == "mod":
-                    inner, by = self.linear(atom.args[0], {}), atom.args[1]
-                    if isinstance(by, Const) and all(isinstance(a, Axis) and a.position < self.n for a in inner.terms):
-                        need(inner, int(by.value))
-        while prod(out) > budget:
-            out[out.index(max(out))] = 1
-        return out
-
-    def window(self) -> list[tuple[int, int]] | None:
-        """The box of z-space in which guards on one z axis alone hold; None where it is empty."""
-        box = [(0, e) for e in self.extents[: self.n]]
-        for x, equal in [(x, False) for x in self.nonnegative] + [(x, True) for x in self.zeros]:
-            if len(x.terms) != 1:
-                continue
-            ((atom, c),) = x.terms.items()
-            if not isinstance(atom, Axis) or atom.position >= self.n:
-                continue
-            lo, hi = box[atom.position]
-            if equal and x.const % c:
-                return None
-            if equal or c > 0:
-                lo = max(lo, -(x.const // c))
-            if equal or c < 0:
-                hi = min(hi, (x.const // -c) + 1)
-            if lo >= hi:
-                return None
-            box[atom.position] = (lo, hi)
-        return box
-
-    def solution(self) -> tuple[tuple[int, ...], tuple[Expr, ...], tuple[Expr, ...]]:
-        """Extents of the loops (renumbered n, n+1, ...), the domain's axes, and the guards that are left."""
-        loops = self.free()
-        out = Quasi([*self.extents[: self.n], *(self.extents[p] for p in loops)])
-        env = {p: Linear() for p in range(self.n) if self.extents[p] == 1}
-        env |= {p: Linear(0, {Axis(self.n + k): 1}) for k, p in enumerate(loops)}
-        memo: dict = {}
-
-        def final(lin: Linear) -> Linear:
-            lin = self.resolve(lin)
-            total = Linear(lin.const)
-            for atom, c in lin.terms.items():
-                total = total + out.linear(atom, env, memo) * c
-            return total
-
-        axes = tuple(out.emit(final(Linear(0, {Axis(p): 1})), dt.i32) for p in self.domain)
-        guards: list[Expr] = [out.expr(g, env, memo) for g in self.others]
-        for x in self.nonnegative:
-            guards.append(_nonnegative(out, final(x)))
-        for x, m in self.congruences:
-            remainder = out.mod(final(x), m)
-            guards.append(_compare(out, "eq", remainder, Linear()))
-        for x in self.zeros:
-            x = final(x)
-            if any(c < 0 for a, c in x.terms.items() if reads(a)):
-                x = x * -1
-            left = Linear(0, {a: c for a, c in x.terms.items() if c > 0})
-            guards.append(_compare(out, "eq", left, left - x))
-        guards.sort(key=lambda g: bool(reads(g)))
-        return tuple(self.extents[p] for p in loops), axes, tuple(guards)
-
-
-def _nonnegative(q: Quasi, x: Linear) -> Expr:
-    """`x >= 0` with positive terms on both sides."""
-    x = q.remainders(x)
-    right = Linear(0, {a: c for a, c in x.terms.items() if c > 0})
-    left = right - Linear(0, x.terms)
-    if x.const <= 0:
-        return _compare(q, "le", left - x.const, right)
-    return _compare(q, "lt", left, right + x.const + 1)
-
-
-def _compare(q: Quasi, fn: str, a: Linear, b: Linear) -> Expr:
-    """A comparison of two forms, in the wider of their types."""
-    x, y = q.emit(a), q.emit(b)
-    wide = x.dtype if x.dtype.bits >= y.dtype.bits else y.dtype
-    return apply(fn, cast(x, wide), cast(y, wide))

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.autodiff.adjoint import Adjoint, Plan
+from einsmith.autodiff.adjoint import Adjoint
+from einsmith.autodiff.plan import Plan, differentiable
 from einsmith.autodiff.rules import RULES, USES_VALUE, Under, choose, constant, mul
 from einsmith.autodiff.sweep import exchange, zeros
 from einsmith.errors import GradientError
@@ -48,7 +49,9 @@ def tangents(
     known: dict[Tensor, Tensor] = {}
     for n, (x, t) in enumerate(zip(inputs, moved, strict=True)):
         if t.shape != x.shape or t.dtype is not x.dtype:
-            raise GradientError(f"input {n} is {x.dtype.name}{list(x.shape)}, its tangent {t.dtype.name}{list(t.shape)}")
+            raise GradientError(
+                f"input {n} is {x.dtype.name}{list(x.shape)}, its tangent {t.dtype.name}{list(t.shape)}"
+            )
         if x.dtype.is_float:
             known[x] = t
     replaced: dict[Tensor, Item] = {}
@@ -56,16 +59,17 @@ def tangents(
         if node in known or isinstance(node, (Leaf, Item)):
             continue
         assert isinstance(node, Compute)
-        active = frozenset(s for s, a in enumerate(node.args) if a in known)
+        exact = differentiable(node)
+        active = frozenset(s for s, a in enumerate(exact.args) if a in known)
         if not active:
             continue
-        plan, numbers = _plan(node.template, active)
-        made = plan.tensors(node, [known.get(a) for a in node.args])
+        plan, numbers = _plan(exact.template, active)
+        made = plan.tensors(exact, [known.get(a) for a in exact.args])
         several = len(node.template.dtypes) > 1
         for member, number in numbers.items():
-            t = made[number]
-            assert t is not None
-            known[Item(node, member) if several else node] = t
+            direction = made[number]
+            assert direction is not None
+            known[Item(node, member) if several else node] = direction
         for member, number in plan.replaced.items():
             new = made[number]
             assert isinstance(new, Item)

@@ -52,6 +52,13 @@ def both(a: Expr, b: Expr) -> Expr:
     return apply("and", a, b)
 
 
+def add_terms(a: Expr, b: Expr) -> Expr:
+    """The sum; a negated term is subtracted."""
+    if isinstance(b, Apply) and b.fn == "neg":
+        return apply("sub", a, b.args[0])
+    return apply("add", a, b)
+
+
 def negate(c: Expr) -> Expr:
     """`not c`."""
     return c.args[0] if isinstance(c, Apply) and c.fn == "not" else apply("not", c)

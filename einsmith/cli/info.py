@@ -1,4 +1,4 @@
-"""`einsmith info` and `einsmith cache`."""
+"""`einsmith info`, `einsmith calibrate` and `einsmith cache`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import Any
 import click
 
 from einsmith import knobs, models
-from einsmith.codegen import objects
+from einsmith.codegen import native, objects
 from einsmith.runtime.pool import get_threads
-from einsmith.target.facts import host
+from einsmith.target.facts import Target
+from einsmith.tune import calibrate as calibration
+from einsmith.tune import store
 
 LIBRARIES = ("einsmith", "numpy", "llvmlite")
 
@@ -28,21 +30,72 @@ def info(as_json: bool) -> None:
         return
     for section, rows in facts.items():
         click.echo(section)
-        for name, value in rows.items() if isinstance(rows, dict) else [("", rows)]:
-            click.echo(f"  {name:<22} {value}")
+        for name, value in rows.items():
+            click.echo(f"  {name:<22} {_readable(name, value)}")
 
 
 def gather() -> dict[str, Any]:
     """Versions, machine, folders, models and knobs, ready for JSON."""
-    target = asdict(host())
+    static = native.host_target()
+    target = asdict(static)
     machine = {n: target[n] for n in ("vector_bytes", "vector_registers", "l1", "l2", "l3", "cores")}
+    recorded = store.load(static)
+    used = recorded if knobs.CALIBRATE.get() and recorded is not None else static
+    names = store.measured(static) if recorded is not None else []
     return {
         "versions": {name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()},
         "machine": {"system": platform.platform(), "cpu": _cpu_name(), **machine, "threads": get_threads()},
+        "coefficients": {"source": _source(recorded), **coefficients(used)},
+        "measured": {"probes": names},
         "folders": {"cache": str(knobs.cache_dir()), "data": str(knobs.data_dir())},
         "models": {name: _first_line(type(models.get(name))) for name in models.names()},
         "environment variables": {k.name: _shown(k.get()) for k in knobs.ALL},
     }
+
+
+def _source(recorded: Target | None) -> str:
+    if not knobs.CALIBRATE.get():
+        return "static (EINSMITH_CALIBRATE is 0)"
+    return "static (not calibrated yet)" if recorded is None else "measured"
+
+
+def coefficients(target: Target) -> dict[str, Any]:
+    """What predictions are made of, by name: seconds, bytes per second and multiply-adds per second."""
+    found = asdict(target)
+    out = {name: found[name] for name in store.COEFFICIENTS if name not in ("bytes_per_second", "special_seconds")}
+    levels = zip(("l1", "l2", "l3"), target.bytes_per_second, strict=True)
+    out |= {f"{level}_bandwidth_per_core": rate for level, rate in levels}
+    return out | {f"{fn}_seconds": seconds for fn, seconds in target.special_seconds}
+
+
+def _readable(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "nothing"
+    if not isinstance(value, float):
+        return value
+    if name.endswith("_seconds"):
+        return f"{value * 1e9:.3g} ns"
+    return f"{value / 1e9:.4g} G/s" if name.startswith("fma") else f"{value / 1e9:.4g} GB/s"
+
+
+def calibrate(as_json: bool) -> None:
+    """Measures the machine, keeps the figures and prints them beside the static ones."""
+    try:
+        target = calibration.calibrate()
+    except OSError as e:
+        raise click.ClickException(f"the figures cannot be kept: {e}; set EINSMITH_CACHE_DIR to another folder") from e
+    static = native.host_target()
+    found, default = coefficients(target), coefficients(static)
+    path = str(store.path_of(static))
+    if as_json:
+        click.echo(json.dumps({"path": path, "measured": store.measured(static), "coefficients": found}))
+        return
+    click.echo(f"{'':<24} {'measured':>12} {'static':>12}")
+    for name, value in found.items():
+        click.echo(f"{name:<24} {_readable(name, value):>12} {_readable(name, default[name]):>12}")
+    click.echo(f"kept in {path}")
+    if not knobs.CALIBRATE.get():
+        click.echo("EINSMITH_CALIBRATE is 0: the static figures are used")
 
 
 def cache(clear: bool, as_json: bool) -> None:

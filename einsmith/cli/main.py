@@ -27,7 +27,7 @@ def app() -> None:
 @click.option("--batch", type=click.IntRange(min=1), help="Samples a step.  [default: 256]")
 @click.option("--optimizer", help="sgd, momentum, adam or adamw.  [default: adam]")
 @click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Learning rate.  [default: the optimizer's]")
-@click.option("--schedule", type=click.Choice(["constant", "cosine"]), help="Of the learning rate; cosine: up over the first fifth, then down.  [default: cosine]")
+@click.option("--schedule", type=click.Choice(["constant", "cosine"]), help="Of the learning rate.  [default: cosine]")
 @click.option("--seed", type=click.IntRange(min=0), help="Of the weights and of the order of the data.  [default: 0]")
 @click.option("--save", "save_to", metavar="DIR", help="Save here after every epoch; --resume goes on from it.")
 @click.option("--resume", metavar="DIR", help="Go on with the run saved here, with its settings.")
@@ -41,6 +41,39 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
     from einsmith.cli.train import train
 
     train(model, save_to=save_to, as_json=as_json, **options)
+
+
+@app.command("explain")
+@click.argument("what", metavar="MODEL|FILE")
+@click.option("--batch", type=click.IntRange(min=1), default=256, show_default=True, help="Samples a step of a MODEL.")
+@click.option("--shape", "shapes", multiple=True, metavar="A=64,128", help="Of an input of a formula; once an input.")
+@click.option("--set", "settings", multiple=True, metavar="stride=2", help="A parameter of a formula.")
+@click.option("--candidates", type=click.IntRange(min=0), default=3, show_default=True, help="Shown a kernel.")
+@click.option("--measure", is_flag=True, help="Time each kernel in the program, and its candidates alone.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def explain_command(what: str, **options) -> None:
+    """Show the kernels of a program: what was fused, what was chosen, and what was rejected at which predicted cost.
+
+    MODEL (lenet5, mlp3) stands for its training step. FILE is a Python file that defines `step`, a TrainStep or a
+    function, and `inputs`, the tuple of its arguments; any other file is a formula, whose inputs' shapes --shape gives.
+    """
+    from einsmith.cli.explain import explain
+
+    explain(what, **options)
+
+
+@app.command("calibrate")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def calibrate_command(as_json: bool) -> None:
+    """Measure this machine anew (at most 3 seconds) and keep the figures, by which kernels are chosen.
+
+    This happens by itself at the first use on a machine. New figures may lead to other choices, and so to other
+    rounding: a run that was saved before does not go on bitwise as it would have.
+    """
+    from einsmith.cli.info import calibrate
+
+    calibrate(as_json)
 
 
 @app.command("info")

@@ -32,6 +32,8 @@ _CPUS = {
                "apple-m1 apple-m2",
 }  # fmt: skip
 
+_X86 = ("x86_64", "i386", "i486", "i586", "i686")
+
 _lock = threading.Lock()
 _names = count()
 _keep: list[Any] = []  # code stays mapped for the life of the process: programs hold bare addresses
@@ -58,6 +60,16 @@ def resolve(target: Any) -> Machine:
     given = (target.cpu, target.features, target.triple)
     cpu, features, triple = (h if g == "host" else g for g, h in zip(given, mine, strict=True))
     return Machine(cpu, features, triple, getattr(target, "vector_bytes", 0))
+
+
+def has_fma(machine: Machine) -> bool:
+    """Whether a fused multiply-add is one instruction. Without it, it would be a slow call."""
+    arch, features = machine.triple.split("-")[0], machine.features.split(",")
+    if arch not in _X86:
+        return True
+    if "+fma" in features or "-fma" in features:
+        return "+fma" in features
+    return machine.cpu in _CPUS["x86_64"].split() and machine.cpu not in ("generic", "x86-64", "x86-64-v2")
 
 
 @cache

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from einsmith.codegen import vmath
+from einsmith.codegen import vmath, vtrig
 from einsmith.errors import CompileError
 from einsmith.loops.nest import Type
 
@@ -18,7 +19,10 @@ LLVM_ELEM = {"f32": "float", "f64": "double", "i1": "i1", "i8": "i8", "i32": "i3
 BITS = {"f32": 32, "f64": 64, "i1": 1, "i8": 8, "i32": 32, "i64": 64}
 FLOATS = ("f32", "f64")
 SUFFIX = {"f32": "f32", "f64": "f64", "i1": "i1", "i8": "i8", "i32": "i32", "i64": "i64", "ptr": "p0"}
-LIBM = {"erf": "erf", "sin": "sin", "cos": "cos", "pow": "pow"}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "exp": vmath.exp, "log": vmath.log, "tanh": vmath.tanh, "sigmoid": vmath.sigmoid, "erf": vmath.erf,
+    "pow": vmath.pow, "sin": vtrig.sin, "cos": vtrig.cos,
+}  # fmt: skip
 
 
 def spell(type: Type) -> str:
@@ -66,6 +70,7 @@ class Text:
         self.lines: list[str] = []
         self.declarations = declarations
         self.fma = fma
+        self.block = "entry"
         self._count = 0
         self._seen: list[dict[str, str]] = [{}]
 
@@ -81,6 +86,11 @@ class Text:
 
     def do(self, text: str) -> None:
         self.lines.append("  " + text)
+
+    def label(self, name: str) -> None:
+        """Begins the block `name`."""
+        self.lines.append(f"{name}:")
+        self.block = name
 
     def once(self, text: str) -> str:
         """`emit` for cheap pure scalar work: the same text in an enclosing region is reused."""
@@ -142,10 +152,8 @@ class Ops:
             return self.float_division(name, t, *args) if t.elem in FLOATS else self.int_division(
                 name, t, args[0], args[1], literals[1]
             )
-        if name in vmath.FUNCTIONS:
-            return vmath.expand(name, Lanes(self, t), args[0])
-        if name in LIBM:
-            return self.libm(LIBM[name], t, args)
+        if name in FUNCTIONS:
+            return FUNCTIONS[name](Lanes(self, t), *args)
         method = getattr(self, "op_" + name, None)
         if method is None:
             raise CompileError(f"no LLVM form of {name} on {t}")
@@ -230,7 +238,7 @@ class Ops:
     def float_division(self, name: str, t: Type, a: str, b: str) -> str:
         """floordiv and mod as NumPy defines them: from the exact fmod, which takes the sign of the divisor."""
         zero, flag = constant(0.0, t), Type("i1", t.lanes)
-        m = self.bin("frem", t, a, b)
+        m = self.remainder(t, a, b)
         wrong = self.bin(
             "and", flag, self.compare("une", t, m, zero),
             self.bin("xor", flag, self.compare("olt", t, b, zero), self.compare("olt", t, m, zero)),
@@ -247,6 +255,46 @@ class Ops:
         plain = self.bin("fdiv", t, a, b)
         out = self.select(t, self.compare("oeq", t, div, zero), self.intrinsic("copysign", t, zero, plain), out)
         return self.select(t, self.compare("oeq", t, b, zero), plain, out)
+
+    def remainder(self, t: Type, a: str, b: str) -> str:
+        """fmod(a, b), exactly; a zero may have either sign.
+
+        With q = floor(|a / b|), |a| - q |b| is one fused step and exact, once q is: the quotient's rounding can only
+        make it one too large, which shows in the sign. The C library serves quotients that have no such q.
+        """
+        if not self.text.fma:
+            return self.bin("frem", t, a, b)
+        v = Lanes(self, t)
+        x, y = v.abs(a), v.abs(b)
+        quotient = v.div(x, y)
+        r = v.fma(v.neg(v.floor(quotient)), y, x)
+        r = v.select(v.lt(r, v.f(0.0)), v.add(r, y), r)
+        r = v.select(v.lt(x, y), x, r)  # an infinite divisor among them
+        most = v.f(2.0**22 if t.elem == "f32" else 2.0**51)
+        return v.rarely(v.lt(most, quotient), v.copysign(r, a), "fmod", lambda w, *z: w.library("fmod", *z), a, b)
+
+    def rarely(self, t: Type, where: str, value: str, name: str, slow: Callable[..., str], args: Sequence[str]) -> str:
+        """Where no lane of `where` holds `value`, behind one branch; else the lanes that a function of its own, made
+        by `slow`, computes from the arguments (of type t)."""
+        text, flags = self.text, Type("i1", t.lanes)
+        some = text.call(f"llvm.vector.reduce.or.{mangle(flags)}", Type("i1"), [(flags, where)]) if t.lanes else where
+        function = f"einsmith.{name}.{mangle(t)}"
+        if function not in text.declarations:
+            inner = Text(text.declarations, text.fma)
+            names = [f"%x{n}" for n in range(len(args))]
+            parameters = ", ".join(f"{spell(t)} {x}" for x in names)
+            text.declarations[function] = ""  # keeps its place, before what it declares itself
+            inner.do(f"ret {spell(t)} {slow(Lanes(Ops(inner), t), *names)}")
+            head = f"define internal {spell(t)} @{function}({parameters}) #0 {{\nentry:\n"
+            text.declarations[function] = head + "\n".join(inner.lines) + "\n}"
+        rare, end, before = text.fresh("rare"), text.fresh("end"), text.block
+        text.do(f"br i1 {some}, label %{rare}, label %{end}, !prof !1")
+        text.label(rare)
+        exact = text.call(function, t, [(t, a) for a in args])
+        chosen = self.select(t, where, exact, value)
+        text.do(f"br label %{end}")
+        text.label(end)
+        return text.emit(f"phi {spell(t)} [ {value}, %{before} ], [ {chosen}, %{rare} ]")
 
     def libm(self, name: str, t: Type, args: Sequence[str]) -> str:
         """A call of the C library, lane by lane."""
@@ -277,14 +325,23 @@ class Ops:
             op = "zext"
         else:
             op = "sext" if BITS[elem] > BITS[of] else "trunc"
+        if op == "trunc" and source.lanes == 3:  # LLVM's AArch64 backend aborts at <3 x i64> to <3 x i8>
+            four = self.resize(source, x, 4)
+            return self.resize(Type(elem, 4), self.cast(four, Type(of, 4), elem), 3)
         return self.text.emit(f"{op} {spell(source)} {x} to {spell(to)}")
+
+    def resize(self, t: Type, x: str, lanes: int) -> str:
+        """The first `lanes` lanes of x; those beyond it hold any value."""
+        picked = ", ".join(f"i32 {n}" if n < t.lanes else "i32 poison" for n in range(lanes))
+        return self.text.emit(f"shufflevector {spell(t)} {x}, {spell(t)} poison, <{lanes} x i32> <{picked}>")
 
 
 class Lanes:
-    """What `vmath` computes with: float lanes of one type, and integers of the same width."""
+    """What `vmath` and `vtrig` compute with: float lanes of one type, and integers of the same width."""
 
     def __init__(self, ops: Ops, t: Type):
-        self.ops, self.t, self.elem = ops, t, t.elem
+        self.ops, self.t, self.elem, self.fused = ops, t, t.elem, ops.text.fma
+        self.flag = Type("i1", t.lanes)
         self.int = Type("i32" if t.elem == "f32" else "i64", t.lanes)
 
     def f(self, value: float) -> str:
@@ -349,6 +406,57 @@ class Lanes:
 
     def ashr(self, a: str, n: int) -> str:
         return self.ops.bin("ashr", self.int, a, constant(n, self.int))
+
+    def lshr(self, a: str, n: int) -> str:
+        return self.ops.bin("lshr", self.int, a, constant(n, self.int))
+
+    def imul(self, a: str, b: str) -> str:
+        return self.ops.bin("mul", self.int, a, b)
+
+    def ior(self, a: str, b: str) -> str:
+        return self.ops.bin("or", self.int, a, b)
+
+    def ixor(self, a: str, b: str) -> str:
+        return self.ops.bin("xor", self.int, a, b)
+
+    def ieq(self, a: str, b: str) -> str:
+        return self.ops.compare("eq", self.int, a, b)
+
+    def iselect(self, c: str, a: str, b: str) -> str:
+        return self.ops.select(self.int, c, a, b)
+
+    def floor(self, x: str) -> str:
+        return self.ops.op_floor(self.t, x)
+
+    def both(self, a: str, b: str) -> str:
+        return self.ops.bin("and", self.flag, a, b)
+
+    def either(self, a: str, b: str) -> str:
+        return self.ops.bin("or", self.flag, a, b)
+
+    def negate(self, a: str) -> str:
+        return self.ops.op_not(self.flag, a)
+
+    def wide(self) -> Lanes:
+        return Lanes(self.ops, Type("f64", self.t.lanes))
+
+    def extend(self, x: str) -> str:
+        return self.ops.cast(x, self.t, "f64")
+
+    def narrow(self, x: str) -> str:
+        return self.ops.cast(x, Type("f64", self.t.lanes), "f32")
+
+    def extend_int(self, x: str) -> str:
+        return self.ops.text.emit(f"zext {spell(self.int)} {x} to {spell(Type('i64', self.t.lanes))}")
+
+    def narrow_int(self, x: str) -> str:
+        return self.ops.text.emit(f"trunc {spell(Type('i64', self.t.lanes))} {x} to {spell(self.int)}")
+
+    def rarely(self, where: str, value: str, name: str, slow: Callable[..., str], *args: str) -> str:
+        return self.ops.rarely(self.t, where, value, name, slow, args)
+
+    def library(self, name: str, *args: str) -> str:
+        return self.ops.libm(name, self.t, args)
 
 
 _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}

@@ -1,25 +1,34 @@
-"""exp, log, tanh and sigmoid as straight-line polynomials over vectors (or scalars) of f32 and f64.
+"""exp, log, tanh, sigmoid, erf and pow as straight-line polynomials over vectors (or scalars) of f32 and f64.
 
 LLVM's own vector exp becomes one scalar call a lane, so these are spelled out. Each function is written against
-`Arith`, a dozen operations on lanes, so that every backend shares them. The whole range is covered: infinities, NaN,
-denormal inputs and results, log(0) = -inf, log(x < 0) = NaN.
+`Arith`, a few operations on lanes, so that every backend shares them. The whole range is covered: infinities, NaN,
+denormal inputs and results, log(0) = -inf, log(x < 0) = NaN, and every special case of C's pow. sin and cos stand in
+`vtrig.py`.
 
-Errors, measured by tests/codegen/test_vmath.py: f32 exp and log below 1.5 ULP, tanh and sigmoid below 2.5 ULP; f64 a
-few ULP. Sources: the argument reductions and f32 polynomials of the Cephes library (S. Moshier), log in f64 from fdlibm
-(e_log.c), exp in f64 a Taylor polynomial.
+Errors, measured by tests/codegen/test_vmath.py: f32 exp and log below 1.5 ULP, pow and erf below 1.2, tanh and sigmoid
+below 2.5 ULP; f64 a few ULP. Sources: the argument reductions and f32 polynomials of the Cephes library (S. Moshier),
+log in f64 from fdlibm (e_log.c), exp in f64 a Taylor polynomial, erf in f32 after N. Juffa; the other coefficients are
+minimax fits made for this file (Remez exchange in 60 digits), whose errors stand beside them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 
 class Arith(Protocol):
-    """Lanes of one float type (`elem`: f32 or f64) and integers of the same width. Operands are opaque."""
+    """Lanes of one float type (`elem`: f32 or f64) and integers of the same width. Operands are opaque.
+
+    `fused`: fma rounds once. `wide()` is the f64 arithmetic of as many lanes, `extend` and `narrow` go there and back
+    (`narrow` is a method of the narrow side). Conditions combine by `both`, `either` and `negate`. `rarely` replaces a
+    value where a condition holds by what `slow` makes of the arguments, at no cost while it holds nowhere; `library`
+    calls the C library, lane by lane.
+    """
 
     elem: str
+    fused: bool
 
     def f(self, value: float) -> Any: ...
     def i(self, value: int) -> Any: ...
@@ -42,9 +51,26 @@ class Arith(Protocol):
     def iand(self, a: Any, b: Any) -> Any: ...
     def shl(self, a: Any, n: int) -> Any: ...
     def ashr(self, a: Any, n: int) -> Any: ...
+    def lshr(self, a: Any, n: int) -> Any: ...
+    def imul(self, a: Any, b: Any) -> Any: ...
+    def ior(self, a: Any, b: Any) -> Any: ...
+    def ixor(self, a: Any, b: Any) -> Any: ...
+    def ieq(self, a: Any, b: Any) -> Any: ...
+    def iselect(self, c: Any, a: Any, b: Any) -> Any: ...
+    def floor(self, x: Any) -> Any: ...
+    def both(self, a: Any, b: Any) -> Any: ...
+    def either(self, a: Any, b: Any) -> Any: ...
+    def negate(self, a: Any) -> Any: ...
+    def wide(self) -> Arith: ...
+    def extend(self, x: Any) -> Any: ...
+    def narrow(self, x: Any) -> Any: ...
+    def extend_int(self, x: Any) -> Any: ...
+    def narrow_int(self, x: Any) -> Any: ...
+    def rarely(self, where: Any, value: Any, name: str, slow: Callable[..., Any], *args: Any) -> Any: ...
+    def library(self, name: str, *args: Any) -> Any: ...
 
 
-def _poly(v: Arith, x: Any, coefficients: Sequence[float]) -> Any:
+def poly(v: Arith, x: Any, coefficients: Sequence[float]) -> Any:
     """The polynomial with these coefficients, highest power first (Horner)."""
     out = v.f(coefficients[0])
     for c in coefficients[1:]:
@@ -72,7 +98,7 @@ def exp(v: Arith, x: Any) -> Any:
     shifted = v.fma(x, v.f(math.log2(math.e)), v.f(magic))
     n = v.sub(shifted, v.f(magic))
     r = v.fma(n, v.f(-ln2_low), v.fma(n, v.f(-ln2_high), x))
-    p = _poly(v, r, _EXP[v.elem])
+    p = poly(v, r, _EXP[v.elem])
     p = v.add(v.fma(v.mul(r, r), p, r), v.f(1.0))
     # 2**n in two factors, since n itself may leave the exponent's range while the product does not.
     whole = v.isub(v.bits(shifted), v.bits(v.f(magic)))
@@ -101,14 +127,14 @@ def log(v: Arith, x: Any) -> Any:
     f = v.sub(v.unbits(v.iadd(v.iand(shifted, v.i((1 << mantissa) - 1)), v.i(root))), v.f(1.0))
     square = v.mul(f, f)
     if single:
-        tail = v.mul(v.mul(_poly(v, f, _LOG32), f), square)
+        tail = v.mul(v.mul(poly(v, f, _LOG32), f), square)
         tail = v.fma(e, v.f(ln2_low), tail)
         tail = v.fma(square, v.f(-0.5), tail)
         out = v.fma(e, v.f(ln2_high), v.add(f, tail))
     else:
         s = v.div(f, v.add(f, v.f(2.0)))
         z = v.mul(s, s)
-        series = v.mul(z, _poly(v, z, _LOG64))
+        series = v.mul(z, poly(v, z, _LOG64))
         half = v.mul(square, v.f(0.5))
         tail = v.sub(half, v.fma(s, v.add(half, series), v.mul(e, v.f(ln2_low))))
         out = v.sub(v.mul(e, v.f(ln2_high)), v.sub(tail, f))
@@ -130,9 +156,9 @@ def tanh(v: Arith, x: Any) -> Any:
     far = v.sub(v.f(1.0), v.div(v.f(2.0), v.add(e, v.f(1.0))))
     z = v.mul(a, a)
     if v.elem == "f32":
-        p = _poly(v, z, _TANH32)
+        p = poly(v, z, _TANH32)
     else:
-        p = v.div(_poly(v, z, _TANH64_P), _poly(v, z, _TANH64_Q))
+        p = v.div(poly(v, z, _TANH64_P), poly(v, z, _TANH64_Q))
     near = v.fma(v.mul(z, p), a, a)
     return v.copysign(v.select(v.lt(a, v.f(0.625)), near, far), x)
 
@@ -144,9 +170,77 @@ def sigmoid(v: Arith, x: Any) -> Any:
     return v.div(top, v.add(e, v.f(1.0)))
 
 
-FUNCTIONS = {"exp": exp, "log": log, "tanh": tanh, "sigmoid": sigmoid}
+_ERF32_NEAR = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
+_ERF32_FAR = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1,
+              -1.28717512e-1)
+# erf(x) / x - 1 in powers of x**2 up to x = 1, within 7.1e-18.
+_ERF64_NEAR = (-7.801188874097751e-10, 1.3722976265924504e-08, -1.6209175911748696e-07, 1.6447517677871873e-06,
+               -1.4924744663335489e-05, 0.00012055295320494294, -0.0008548325989696758, 0.005223977607423468,
+               -0.02686617064327622, 0.11283791670945253, -0.3761263890318355, 0.12837916709551256)
+# log(1 - erf(x)) for x in 1 .. 6, within 1.2e-18 of 1 - erf(x).
+_ERF64_FAR = (1.0390364975582038e-12, -4.7516699976403596e-11, 1.0170431278533035e-09, -1.3522210472241305e-08,
+              1.2483091483190644e-07, -8.451942517553951e-07, 4.301788900203548e-06, -1.6421515980714743e-05,
+              4.476999837838689e-05, -6.975055863623622e-05, -4.5955872379215446e-05, 0.0006428337503413695,
+              -0.0017709255802357575, 0.00028222877556692935, 0.01907695535480243, -0.10274664269375507,
+              -0.6366287036648968, -1.128377282417774, -1.8438259783521396e-07)
 
 
-def expand(name: str, v: Arith, x: Any) -> Any:
-    """The named function of FUNCTIONS on `x`, as operations of `v`."""
-    return FUNCTIONS[name](v, x)
+def erf(v: Arith, x: Any) -> Any:
+    """Odd polynomial for small |x|, else 1 - exp(polynomial in |x|) with the sign of x."""
+    a = v.abs(x)
+    single = v.elem == "f32"
+    z = v.mul(a, a)
+    near = v.fma(poly(v, z, _ERF32_NEAR if single else _ERF64_NEAR), a, a)
+    end = v.f(4.0 if single else 6.0)  # erf is 1 from here on
+    t = v.select(v.lt(end, a), end, a)
+    far = v.fma(poly(v, t, _ERF32_FAR), t, v.neg(t)) if single else poly(v, t, _ERF64_FAR)
+    far = v.sub(v.f(1.0), exp(v, far))
+    return v.copysign(v.select(v.lt(a, v.f(0.927734375 if single else 1.0)), near, far), x)
+
+
+# log2((1 + s) / (1 - s)) / s in powers of s**2 for mantissas between sqrt(1/2) and sqrt(2), within 7.8e-14.
+_LOG2 = (0.2829175400260188, 0.3199044803232388, 0.41220928210890484, 0.5770779420690869, 0.9617966941143694,
+         2.8853900817778495)
+# 2**r for |r| <= 1/2, within 1.9e-9.
+_EXP2 = (0.00015478019963601473, 0.0013400435017544418, 0.009617994523496473, 0.055503272057880526,
+         0.24022651504968717, 0.6931472067151588, 0.9999999999190616)
+
+
+def pow(v: Arith, x: Any, y: Any) -> Any:
+    """x**y with the special cases of C's pow. f32: exp2(y log2 |x|) in f64; f64: the C library's."""
+    if v.elem != "f32":
+        return v.library("pow", x, y)
+    mantissa = _FORMAT["f32"][0]
+    one, infinity = v.f(1.0), v.f(math.inf)
+    a, b = v.abs(x), v.abs(y)
+    unit = v.either(v.eq(x, one), v.both(v.eq(a, one), v.eq(b, infinity)))
+    flat = v.either(unit, v.eq(y, v.f(0.0)))  # 1, whatever the other operand
+    base, power = v.select(flat, one, a), v.select(flat, v.f(0.0), y)
+    tiny = v.lt(base, v.f(2.0**-126))
+    scaled = v.select(tiny, v.mul(base, v.f(2.0**mantissa)), base)
+    root = 0x3F3504F3  # the bits of sqrt(1/2)
+    shifted = v.isub(v.bits(scaled), v.i(root))
+    e = v.from_int(v.ashr(shifted, mantissa))
+    e = v.select(tiny, v.sub(e, v.f(float(mantissa))), e)
+    e = v.select(v.eq(base, v.f(0.0)), v.f(-math.inf), e)
+    e = v.select(v.lt(base, infinity), e, base)  # infinity and NaN
+    f = v.sub(v.unbits(v.iadd(v.iand(shifted, v.i((1 << mantissa) - 1)), v.i(root))), one)
+
+    w = v.wide()
+    f = v.extend(f)
+    s = w.div(f, w.add(f, w.f(2.0)))
+    log2 = w.fma(s, poly(w, w.mul(s, s), _LOG2), v.extend(e))
+    t = w.mul(log2, v.extend(power))
+    t = w.select(w.lt(t, w.f(-200.0)), w.f(-200.0), t)  # a NaN passes both
+    t = w.select(w.lt(w.f(200.0), t), w.f(200.0), t)
+    mantissa, bias, magic = _FORMAT["f64"][:3]
+    rounded = w.add(t, w.f(magic))
+    p = poly(w, w.sub(t, w.sub(rounded, w.f(magic))), _EXP2)
+    whole = w.isub(w.bits(rounded), w.bits(w.f(magic)))
+    out = v.narrow(w.mul(p, w.unbits(w.shl(w.iadd(whole, w.i(bias)), mantissa))))
+
+    integer, half = v.eq(v.floor(y), y), v.mul(y, v.f(0.5))
+    odd = v.both(integer, v.negate(v.eq(v.floor(half), half)))
+    out = v.select(odd, v.copysign(out, x), out)
+    wrong = v.both(v.both(v.lt(x, v.f(0.0)), v.lt(a, infinity)), v.negate(integer))
+    return v.select(wrong, v.f(math.nan), out)

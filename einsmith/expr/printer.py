@@ -104,6 +104,12 @@ def _pieces(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str]) -> 
         return [*out, ")"]
     if spec.arity == 1:
         return [spec.symbol + (" " if spec.symbol.isalpha() else ""), (x.args[0], p)]
+    first = x.args[0]
+    if x.fn == "add" and x.dtype.is_int and isinstance(first, Apply) and first.fn == "mul":
+        k, rest = first.args
+        if isinstance(k, Const) and k.value < 0:  # -1*i + 3 is 3 - i
+            positive = rest if k.value == -1 else Apply("mul", (Const(-k.value, k.dtype), rest), x.dtype)
+            return [(x.args[1], p), " - ", (positive, p + 1)]
     left, right = (p + 1, p) if x.fn == "pow" else (p + 1, p + 1) if p == _COMPARE else (p, p + 1)
     tight = p > FUNCTIONS["add"].precedence
     return [(x.args[0], left), spec.symbol if tight else f" {spec.symbol} ", (x.args[1], right)]

@@ -168,7 +168,7 @@ def _known(e: Expr, facts: Facts) -> Expr | None:
     return None
 
 
-def _parts(e: Apply) -> list[Expr]:
+def operands(e: Apply) -> list[Expr]:
     """The operands of nested `and`s (or `or`s), each once, in canonical order."""
     found: set[Expr] = set()
     todo: list[Expr] = [e]
@@ -181,7 +181,7 @@ def _parts(e: Apply) -> list[Expr]:
     return sorted(found, key=lambda x: x.digest)
 
 
-def _connect(fn: str, parts: Iterable[Expr]) -> Expr:
+def connect(fn: str, parts: Iterable[Expr]) -> Expr:
     out: Expr | None = None
     for x in parts:
         out = x if out is None else apply(fn, out, x)
@@ -191,10 +191,10 @@ def _connect(fn: str, parts: Iterable[Expr]) -> Expr:
 def _connective(e: Apply, facts: Facts) -> Expr | None:
     """`and` and `or`: flat, in order, without what the other operands imply; False or True where they contradict."""
     unit = e.fn == "and"  # its neutral operand; operands are looked at while the others have this truth
-    parts = [x for x in _parts(e) if not (isinstance(x, Const) and bool(x.value) == unit)]
+    parts = [x for x in operands(e) if not (isinstance(x, Const) and bool(x.value) == unit)]
     if any(isinstance(x, Const) for x in parts):
         return Const(not unit, dt.bool_)
-    if 1 < len(parts) <= _PRUNED:
+    if 1 < len(parts) <= PRUNED:
         n = 0
         while n < len(parts):
             others = facts
@@ -207,10 +207,10 @@ def _connective(e: Apply, facts: Facts) -> Expr | None:
                 del parts[n]
             else:
                 n += 1
-    return _connect(e.fn, parts)
+    return connect(e.fn, parts)
 
 
-_PRUNED = 8
+PRUNED = 8
 
 
 def _not(e: Apply, facts: Facts) -> Expr | None:
@@ -220,7 +220,7 @@ def _not(e: Apply, facts: Facts) -> Expr | None:
     if x.fn == "not":
         return x.args[0]
     if x.fn in ("and", "or"):
-        return _connect("or" if x.fn == "and" else "and", [apply("not", a) for a in _parts(x)])
+        return connect("or" if x.fn == "and" else "and", [apply("not", a) for a in operands(x)])
     if x.fn in ("eq", "ne"):
         return apply("ne" if x.fn == "eq" else "eq", *x.args)
     if x.fn in ("lt", "le") and x.args[0].dtype.is_int:  # with NaN, not (a < b) is not b <= a

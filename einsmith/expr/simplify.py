@@ -25,7 +25,7 @@ from einsmith.expr.nodes import (
     postorder,
 )
 from einsmith.expr.rewrite import map_bodies, prune_args, substitute, with_args
-from einsmith.expr.rules import RULES, Rule
+from einsmith.expr.rules import PRUNED, RULES, Rule, connect, operands
 
 _REWRITES = 100_000
 """Rewrites of one expression at most; a table that goes round in circles stops there, its value still right."""
@@ -150,6 +150,7 @@ class _Run:
         self.rules = _TABLE if rules is RULES else _by_function(rules)
         self.done: dict[tuple[Expr, Facts], Expr] = {}
         self.local: dict[Expr, bool] = {}
+        self.quotients: dict[Expr, bool] = {}
         self.left = _REWRITES
 
     def depends(self, e: Expr) -> bool:
@@ -160,6 +161,14 @@ class _Run:
                     here = x.dtype.is_bool or (isinstance(x, Apply) and x.fn in _LOCAL)
                     self.local[x] = here or any(self.local[a] for a in x.args)
         return self.local[e]
+
+    def divides(self, e: Expr) -> bool:
+        """Whether a condition without reads has a quotient or remainder of integers in it."""
+        if e not in self.quotients:
+            nodes = list(postorder([e]))
+            found = any(isinstance(x, Apply) and x.fn in ("floordiv", "mod") and x.dtype.is_int for x in nodes)
+            self.quotients[e] = found and not any(isinstance(x, Read) for x in nodes)
+        return self.quotients[e]
 
     def simplify(self, root: Expr, facts: Facts) -> Expr:
         done = self.done
@@ -199,7 +208,9 @@ class _Run:
         """A `where` with its condition simplified, and each side under the condition, or the side that is chosen."""
         if (e.args[0], known) not in self.done:
             return None, [(e.args[0], known)]
-        c = self.done[e.args[0], known]
+        c, wanted = self._condition(self.done[e.args[0], known], known)
+        if wanted is not None:
+            return None, [wanted]
         sides = []
         for truth, side in ((True, e.args[1]), (False, e.args[2])):
             if isinstance(c, Const):
@@ -217,6 +228,31 @@ class _Run:
         if len(sides) == 1:
             return self.done[sides[0]], []
         return Apply("where", (c, self.done[sides[0]], self.done[sides[1]]), e.dtype), []
+
+    def _condition(self, c: Expr, known: Facts) -> tuple[Expr, tuple[Expr, Facts] | None]:
+        """A simplified condition with the quotients and remainders in each of its parts simplified under the others, as
+        they are on the side that it guards: both then speak of one expression. Or what must be simplified first."""
+        if not (isinstance(c, Apply) and c.fn == "and"):
+            return c, None
+        parts = operands(c)
+        if len(parts) > PRUNED:
+            return c, None
+        for n, x in enumerate(parts):
+            if not self.divides(x):
+                continue
+            under = known
+            for m, other in enumerate(parts):
+                if m != n:
+                    under = under.assume(other)
+            if not under.feasible:
+                return c, None
+            if (x, under) not in self.done:
+                return c, (x, under)
+            parts[n] = self.done[x, under]
+        out = connect("and", parts)
+        if out is c:
+            return c, None
+        return (c, (out, known)) if (out, known) not in self.done else (self.done[out, known], None)
 
     def _rewrite(self, e: Expr, known: Facts) -> Expr | None:
         """What the first rule that applies makes of a node with simplified arguments; None: none applies."""

@@ -50,7 +50,8 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
     params: passed to every call of f (a formula's static parameters, say). The result takes CPU tensors of float32,
     float64, int8, int32, int64 or bool by position; a formula's inputs also by name, and 0-d tensors for its run-time
     parameters, which are then differentiated too. It gives new tensors, several as a tuple. Gradients are those of
-    es.vjp, to any order; integer tensors have none. Inputs are read where they lie; non-contiguous ones are copied.
+    es.vjp, to any order; integer tensors have none. Inputs are read where they lie; non-contiguous ones are copied, and
+    under torch.autocast those of fewer bits become float32.
 
     Every combination of shapes and types is compiled at its first call; torch.compile takes the operator as one node
     and is specialized to its sizes. A formula is registered once for the same text and parameters, for the life of the
@@ -197,8 +198,8 @@ class _Definition:
                 traced = trace_shapes(self.function(program), [(s, _TYPES[t]) for s, t in kinds])
                 if traced.live or traced.updates:
                     raise TraceError(
-                        f"{self.name} holds a Parameter or a buffer of Einsmith, for which PyTorch would see no gradient; "
-                        f"pass it as a tensor argument"
+                        f"{self.name} holds a Parameter or a buffer of Einsmith, for which PyTorch would see no "
+                        f"gradient; pass it as a tensor argument"
                     )
                 self._traced[key] = traced
         return traced
@@ -324,6 +325,7 @@ def _register(qualname: str, definition: _Definition, schema: str) -> Any:
         return _gradients(definition, ctx, ctx.needs_input_grad[0], grads), None
 
     op.register_autograd(backward, setup_context=setup)
+    op.register_autocast("cpu", torch.float32)
     return op._opoverload
 
 
@@ -363,6 +365,7 @@ def _register_formula(definition: _Definition) -> Any:
         return tuple(_gradients(definition, ctx, ctx.needs_input_grad, grads))
 
     op.register_autograd(backward, setup_context=setup)
+    op.register_autocast("cpu", torch.float32)
     return op._opoverload
 
 

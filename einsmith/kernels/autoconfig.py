@@ -5,10 +5,16 @@ A pattern answers match, configs, cost and lower (see `kernels.kernel.Pattern`);
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import os
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from einsmith.errors import CompileError
-from einsmith.expr.kernel import Kernel
+from einsmith.expr.kernel import Kernel, Stage
+from einsmith.expr.nodes import Reduce, Template
 from einsmith.kernels.contraction import Contraction
 from einsmith.kernels.kernel import Cost, Lowered, Pattern
 from einsmith.kernels.pointwise import Pointwise
@@ -16,7 +22,54 @@ from einsmith.kernels.reduction import Reduction
 from einsmith.kernels.scatter import ScatterAdd
 from einsmith.target.facts import Target
 
-PATTERNS: list[Pattern] = [Pointwise(), Contraction(), Reduction(), ScatterAdd()]
+
+class ByKind:
+    """A root some of whose pieces have a reduction and some not (the border of a strided backward pass, where nothing
+    arrives): each kind is a kernel of its own, with its own pattern, into the same output."""
+
+    name = "by kind"
+
+    def match(self, kernel: Kernel) -> bool:
+        return len(_kinds(kernel)) > 1
+
+    def configs(self, kernel: Kernel, target: Target) -> list[tuple[tuple[str, Any], ...]]:
+        chosen = [choose(k, target) for k in _kinds(kernel)]
+        return [tuple((c.pattern.name, c.config) for c in chosen)]
+
+    def cost(self, kernel: Kernel, config: tuple[tuple[str, Any], ...], target: Target) -> Cost:
+        costs = [_pattern(name).cost(k, c, target) for k, (name, c) in zip(_kinds(kernel), config, strict=True)]
+        return Cost(
+            sum(c.arithmetic for c in costs), sum(c.memory for c in costs), sum(c.special for c in costs),
+            sum(c.launch for c in costs),
+        )
+
+    def lower(self, kernel: Kernel, config: tuple[tuple[str, Any], ...], target: Target) -> Lowered:
+        out = Lowered()
+        for k, (name, c) in zip(_kinds(kernel), config, strict=True):
+            part = _pattern(name).lower(k, c, target)
+            out.launches += part.launches
+            out.workspace = max(out.workspace, part.workspace)
+        return out
+
+
+def _kinds(kernel: Kernel) -> list[Kernel]:
+    """The kernel's pieces with a reduction, and those without, as kernels."""
+    root = kernel.root
+    if root.is_scatter:
+        return [kernel]
+    parts = [[p for p in root.parts if isinstance(p.body, Reduce) is kind] for kind in (True, False)]
+    if not all(parts):
+        return [kernel]
+    first = kernel.stages[0]
+    stages = [Stage(Template(root.shape, root.params, tuple(p)), first.args, first.outputs) for p in parts]
+    return [Kernel((stage, *kernel.stages[1:]), kernel.buffers) for stage in stages]
+
+
+def _pattern(name: str) -> Pattern:
+    return next(p for p in PATTERNS if p.name == name)
+
+
+PATTERNS: list[Pattern] = [Pointwise(), Contraction(), Reduction(), ScatterAdd(), ByKind()]
 """Asked in order; of equal costs the earlier pattern's stands."""
 
 
@@ -37,6 +90,22 @@ def register(pattern: Pattern) -> None:
     """Adds a pattern; it is chosen wherever it matches and its cost is the lowest."""
     PATTERNS.append(pattern)
     _CHOSEN.clear()
+
+
+def identity() -> bytes:
+    """What tells one set of patterns from another in a key of compiled code: the names, and the source of patterns that
+    are not Einsmith's own; for one without a source file, a number that no other process has."""
+    return b" ".join(p.name.encode() + _source(type(p)) for p in PATTERNS)
+
+
+@cache
+def _source(pattern: type) -> bytes:
+    if pattern.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return b""
+    try:
+        return hashlib.blake2b(Path(inspect.getfile(pattern)).read_bytes(), digest_size=16).digest()
+    except (OSError, TypeError):
+        return os.urandom(16)
 
 
 def choose(kernel: Kernel, target: Target) -> Choice:

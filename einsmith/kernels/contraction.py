@@ -129,7 +129,8 @@ def _shares(kernel: Kernel, p: Problem, config: Config, target: Any) -> tuple[in
     if others * major < target.cores:
         minor = min(second, ceil(target.cores / (others * major)))
     if major < want and target.cores > 1:  # even shares are worth packing the outer side once more in each
-        minor = max(minor, min(second // 8, ceil(want / major)))
+        packed = (config.b if config.order == "n" else config.a) == "panel"
+        minor = max(minor, min(second // 8 if packed else second, ceil(want / major)))
     return (minor, major) if config.order == "n" else (major, minor)
 
 

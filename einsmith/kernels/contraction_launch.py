@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from einsmith.expr.kernel import Kernel
@@ -18,8 +19,18 @@ def _lowering(kernel: Kernel, c: Config, target: Any, b: Builder, p: Problem) ->
     return (DotLowering if c.dot else Lowering)(kernel, c, target, b, p)
 
 
+def without_empty_parts(p: Problem, c: Config) -> Config:
+    """The configuration with as many parts of K as have points: a part without any would leave its partial sums
+    unwritten."""
+    if c.split == 1 or c.dot:
+        return c
+    units = p.extents[p.k[0]] if any(fixes == "k" for _, fixes in c.windows) else p.count(p.k)
+    return replace(c, split=-(-units // -(-units // c.split)))
+
+
 def lower(kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], target: Any) -> Lowered:
     """The launches of a contraction, every piece with its own configuration."""
+    configs = [without_empty_parts(p, c) for p, c in zip(found, configs, strict=True)]
     count = len(kernel.buffers) + 1
     name = kernel.root.digest.hex()[:8]
     bases: list[int] = []

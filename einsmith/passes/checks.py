@@ -25,7 +25,7 @@ from einsmith.expr.nodes import (
 from einsmith.expr.printer import show
 from einsmith.expr.rewrite import prune_args, substitute
 from einsmith.expr.simplify import simplify_template
-from einsmith.passes.guards import axes_of, conjunction, guarded_reads, has_read
+from einsmith.passes.guards import axes_of, guarded_reads, has_read
 
 
 def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:
@@ -55,13 +55,13 @@ def _checks_of(node: Compute) -> list[tuple[Tensor, str]]:
 
 def _check(node: Compute, domain, guards, index: Expr, extent: int) -> tuple[Tensor, str]:
     zero, top = Const(0, index.dtype), Const(extent, index.dtype)
-    inside: Expr = apply("and", apply("le", zero, index), apply("lt", index, top))
-    bad: Expr = apply("not", inside)
-    if guards:
-        bad = apply("and", conjunction(guards), bad)
+    inside = apply("and", apply("le", zero, index), apply("lt", index, top))
+    bad: Expr = cast(apply("not", inside), dt.i32)
+    for g in reversed(guards):  # one inside the other: a guard may read where only those around it let it
+        bad = apply("where", g, bad, Const(0, dt.i32))
     used = sorted(axes_of(bad))
     bad = substitute(bad, {a: Axis(i) for i, a in enumerate(used)})
-    body: Expr | Reduce = cast(bad, dt.i32)
+    body: Expr | Reduce = bad
     if used:
         body = Reduce("sum", tuple(domain[a] for a in used), (body,))
     t = prune_args(template((), node.template.params, body), node.args)

@@ -4,35 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from einsmith import dtypes as dt
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
+from einsmith.expr.nodes import Apply, Axis, Expr, Read, apply, postorder
 
 
 def guarded_reads(body: Expr) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
     """(read, enclosing conditions) for every path to a Read: the chosen side of a `where` lies under its condition,
-    the other under its negation. The same read under other conditions comes again."""
+    the other under its negation. The same read under other conditions comes again. In the order of evaluation: the
+    reads in an index before the read itself, those in a condition before those under it."""
     seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
-    stack: list[tuple[Expr, tuple[Expr, ...]]] = [(body, ())]
+    stack: list[tuple[Expr, tuple[Expr, ...], bool]] = [(body, (), False)]
     while stack:
-        e, guards = stack.pop()
+        e, guards, done = stack.pop()
+        if done:
+            assert isinstance(e, Read)
+            yield e, guards
+            continue
         if (e, guards) in seen:
             continue
         seen.add((e, guards))
         if isinstance(e, Read):
-            yield e, guards
+            stack.append((e, guards, True))
         if isinstance(e, Apply) and e.fn == "where":
             c, a, b = e.args
-            stack += [(c, guards), (a, (*guards, c)), (b, (*guards, apply("not", c)))]
+            stack += [(b, (*guards, apply("not", c)), False), (a, (*guards, c), False), (c, guards, False)]
         else:
-            stack += [(a, guards) for a in e.args]
-
-
-def conjunction(conditions: tuple[Expr, ...]) -> Expr:
-    """All conditions at once; true where there are none."""
-    out: Expr | None = None
-    for c in conditions:
-        out = c if out is None else apply("and", out, c)
-    return Const(True, dt.bool_) if out is None else out
+            stack += [(a, guards, False) for a in reversed(e.args)]
 
 
 def has_read(e: Expr) -> bool:

@@ -14,13 +14,11 @@ from functools import cache
 from pathlib import Path
 
 _SPECIAL = (
-    ("exp", 0.15e-9), ("log", 0.18e-9), ("tanh", 0.2e-9), ("sigmoid", 0.2e-9), ("sqrt", 0.1e-9), ("rsqrt", 0.15e-9),
-    ("div", 0.08e-9), ("erf", 8e-9), ("sin", 10e-9), ("cos", 10e-9), ("pow", 20e-9), ("floordiv", 0.4e-9),
-    ("mod", 0.4e-9),
+    ("exp", 0.13e-9), ("log", 0.24e-9), ("tanh", 0.24e-9), ("sigmoid", 0.18e-9), ("sqrt", 0.05e-9), ("rsqrt", 0.09e-9),
+    ("div", 0.03e-9), ("erf", 0.4e-9), ("sin", 0.15e-9), ("cos", 0.15e-9), ("pow", 1e-9), ("floordiv", 0.3e-9),
+    ("mod", 0.2e-9),
 )  # fmt: skip
-
-_ONE_CORE = 0.7
-"""The part of the machine's memory bandwidth that one core can use."""
+"""With vectors of 64 bytes at about 4 GHz."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,12 @@ class Target:
     """One machine. Hashable, so that it can be part of a cache key.
 
     vector_bytes: bytes of one vector register; vector_registers: how many there are; l1, l2: bytes per core; l3: bytes
-    that all cores share; cores: physical cores that may be used. Coefficients: `fma_per_second` f32 multiply-adds per
-    core; `bytes_per_second` per core from (L1, L2, L3); `memory_bandwidth` bytes/s of the whole machine;
-    `special_seconds` seconds per f32 element and core of a function that is not one instruction; `launch_seconds` to
+    that all cores share; cores: physical cores that may be used.
+
+    Coefficients: `fma_per_second` f32 multiply-adds per core; `bytes_per_second` read and written per core from (L1,
+    L2, L3), and of all cores from a level that they share: `l3_bandwidth`, `memory_bandwidth`, of which one core can
+    use `core_bandwidth`; `load_seconds`, `store_seconds`, `broadcast_seconds` per vector in L1; `gather_seconds` per
+    element; `special_seconds` per f32 element and core of a function that is not one instruction; `launch_seconds` to
     start one parallel sweep.
     """
 
@@ -45,7 +46,13 @@ class Target:
     cores: int = 1
     fma_per_second: float = 4e10
     bytes_per_second: tuple[float, float, float] = (1.5e11, 7e10, 3e10)
+    l3_bandwidth: float = 6e10
     memory_bandwidth: float = 4e10
+    core_bandwidth: float = 2.8e10
+    load_seconds: float = 1.25e-10
+    store_seconds: float = 2.5e-10
+    broadcast_seconds: float = 1.25e-10
+    gather_seconds: float = 2.5e-10
     special_seconds: tuple[tuple[str, float], ...] = _SPECIAL
     launch_seconds: float = 2e-6
 
@@ -63,10 +70,14 @@ class Target:
         The level is the smallest one that holds the footprint; private levels serve each core on its own.
         """
         cores = max(1, min(self.cores, tasks))
-        for size, rate in zip((self.l1 * cores, self.l2 * cores, self.l3), self.bytes_per_second, strict=True):
-            if footprint <= size:
-                return moved / (rate * cores)
-        return moved / (self.memory_bandwidth * min(1.0, _ONE_CORE * cores))
+        own = self.bytes_per_second
+        if footprint <= self.l1 * cores:
+            return moved / (own[0] * cores)
+        if footprint <= self.l2 * cores:
+            return moved / (own[1] * cores)
+        if footprint <= self.l3:
+            return moved / max(own[2], min(own[2] * cores, self.l3_bandwidth))
+        return moved / min(self.memory_bandwidth, self.core_bandwidth * cores)
 
 
 @cache
@@ -149,14 +160,21 @@ def host() -> Target:
         vector, registers, fma = 16, 16, 1.2e10
     allowed = _allowed()
     caches = _caches(allowed[0] if allowed else 0)
-    per_core = 2.5 * vector * 1e9
+    special = tuple((name, seconds * 64 / vector) for name, seconds in _SPECIAL)
+    cores = physical_cores()
+    load = vector / 4 / fma  # as many loads a cycle as multiply-adds
     return Target(
         vector_bytes=vector,
         vector_registers=registers,
         l1=caches.get(1) or 32 << 10,
         l2=caches.get(2) or 512 << 10,
         l3=caches.get(3) or 8 << 20,
-        cores=physical_cores(),
+        cores=cores,
         fma_per_second=fma,
-        bytes_per_second=(2 * per_core, per_core, 0.4 * per_core),
+        bytes_per_second=(8e9 * vector, 3e9 * vector, 1.2e9 * vector),
+        l3_bandwidth=1.2e9 * vector * cores,
+        load_seconds=load,
+        store_seconds=2 * load,
+        broadcast_seconds=load,
+        special_seconds=special,
     )

@@ -58,7 +58,7 @@ def test_a_wrong_peer_is_named(wrong: str | None, rng: np.random.Generator) -> N
 
 def cell(**medians: float) -> dict:
     peers = {p: {"status": "ok", "rounds": [m, m, m], "first_seconds": 1.0} for p, m in medians.items()}
-    return {"flops": 10**9, "threads": 2, "verified": True, "peers": peers}
+    return {"flops": 10**9, "nbytes": 10**6, "threads": 2, "verified": True, "peers": peers}
 
 
 def test_the_ratio_is_to_the_best_peer() -> None:
@@ -68,6 +68,34 @@ def test_the_ratio_is_to_the_best_peer() -> None:
     assert c["best_peer"] == "jax" and c["speedup"] == pytest.approx(1.5)
     assert c["peers"]["einsmith"]["floor_percent"] == pytest.approx(50)
     assert "median" not in c["peers"]["xla"]
+
+
+def test_the_floor_is_what_binds() -> None:
+    c = cell(einsmith=0.002, torch=0.004)
+    _summarize(c, 1e12, 1e9)
+    assert c["floor_seconds"] == pytest.approx(0.001) and c["bound_by"] == "arithmetic"
+    _summarize(c, 1e12, 0.5e9)
+    assert c["floor_seconds"] == pytest.approx(0.002) and c["bound_by"] == "bytes"
+    assert c["peers"]["einsmith"]["floor_percent"] == pytest.approx(100)
+
+
+def test_the_mean_of_ratios_is_geometric() -> None:
+    assert report.geometric_mean([1.0, 4.0]) == pytest.approx(2) and report.geometric_mean([]) is None
+
+
+def brute_force_points(problem: str) -> int:
+    """Multiply-adds of the forward's sums, by looking at every index."""
+    if problem == "local_attention":
+        t = np.arange(2048)
+        return int((np.abs(t[:, None] - t) <= 64).sum()) * 8 * 64 * 2
+    n, lead = {"depthwise": (56, 16 * 64), "involution": (32, 8 * 4 * 16)}[problem]
+    h = np.arange(n)[:, None] + np.arange(7) - 3
+    return int(((0 <= h) & (h < n)).sum()) ** 2 * lead
+
+
+@pytest.mark.parametrize("problem", ["local_attention", "depthwise", "involution"])
+def test_points_outside_are_not_counted(problem: str) -> None:
+    assert OPERATORS[problem].flops == 3 * 2 * brute_force_points(problem)
 
 
 def test_finished_cells_are_not_run_again(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:

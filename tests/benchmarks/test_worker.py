@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.worker import fastest, limit_cpus
+import pytest
+
+from benchmarks.worker import limit_cpus, measure
 
 
 class Sleeper:
@@ -17,9 +19,18 @@ class Sleeper:
         return {}
 
 
-def test_the_fastest_formulation_is_chosen() -> None:
+def test_every_formulation_is_measured() -> None:
     seconds = {"a": 0.02, "b": 0.002, "c": 0.01}
-    assert fastest(list(seconds), lambda name: Sleeper(seconds[name]), 3) == "b"
+
+    def build(name: str) -> Sleeper:
+        if name == "broken":
+            raise ValueError(name)
+        return Sleeper(seconds[name])
+
+    got = measure([*seconds, "broken"], build, 3)
+    assert list(got) == list(seconds) and min(got, key=got.__getitem__) == "b"
+    with pytest.raises(ValueError, match="broken"):
+        measure(["broken", "a"], build, 3)
 
 
 def test_limit_cpus_leaves_enough(monkeypatch) -> None:

@@ -26,10 +26,10 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
 
 
-def run(b: Builder, *arrays: np.ndarray, task: int = 0) -> None:
+def run(b: Builder, *arrays: np.ndarray, task: int = 0, target=TARGET) -> None:
     """Compiles the builder's function and runs one task on the arrays."""
     f = b.finish()
-    address = compile_functions([f], TARGET)[f.name]
+    address = compile_functions([f], target)[f.name]
     pointers = (ctypes.c_void_p * len(arrays))(*[a.ctypes.data for a in arrays])
     raw = np.zeros(f.scratch_bytes + 64, np.uint8)
     scratch = raw.ctypes.data + (-raw.ctypes.data) % 64

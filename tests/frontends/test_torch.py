@@ -76,7 +76,9 @@ CASES = {
         (4, 3), (3, 3),
     ),
     "embedding": Case(
-        "Y[t,b,k] = E[ids[t,b],k] * E[ids[t,b],k]", lambda e, ids: e[ids] ** 2, (5, 3), torch.tensor([[1, 4], [1, 0], [4, 4]])
+        "Y[t,b,k] = E[ids[t,b],k] * E[ids[t,b],k]",
+        lambda e, ids: e[ids] ** 2,
+        (5, 3), torch.tensor([[1, 4], [1, 0], [4, 4]]),
     ),
     "two": Case(TWO, two_plain, (3, 5), (5,)),
 }  # fmt: skip
@@ -197,6 +199,20 @@ def test_inputs_by_name_and_modes_of_autograd(rng):
         assert not f(a, b).requires_grad
     with torch.inference_mode():
         assert torch.equal(f(a, b), a - b)
+
+
+def test_autocast(rng):
+    f = operator(es.op("C[i,j] = max[k](A[i,k] + B[k,j])"))
+    x = torch.randn(5, 7)
+    linear, b = torch.nn.Linear(7, 6), torch.randn(6, 3, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        middle = linear(x)
+        y = f(middle, b)
+    assert middle.dtype is torch.bfloat16 and y.dtype is torch.float32
+    torch.testing.assert_close(y, (middle.float()[:, :, None] + b).amax(1))
+    y.sum().backward()
+    torch.testing.assert_close(b.grad.sum(), torch.tensor(15.0))
+    assert linear.weight.grad is not None
 
 
 # ------------------------------------------------------------------------------------------------------ registrations
@@ -334,10 +350,24 @@ def test_graphs_kept_on_disk_work_in_a_later_process(tmp_path):
 # -------------------------------------------------------------------------------------------- threads, training, memory
 
 
-def test_threads(rng):
-    f = operator(es.op("C[i,j] = sum[k](A[i,k] * B[k,j])"))
-    g = operator(es.op("y[i] = exp(x[i]) * s[0]"))
-    pairs = [[torch.tensor(rng.standard_normal(s)) for s in ((3 + n % 3, 5), (5, 4 + n % 2))] for n in range(8)]
+@pytest.fixture
+def frequent_switches():
+    """Threads change as often as Python can, so that what two of them touch is met half-way."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("sizes", [[(40, 30, 20)], [(3, 5, 4), (4, 5, 5), (5, 5, 3)]])
+def test_threads(sizes, rng, frequent_switches):
+    """All threads begin at once, with the compilation too: of one program for all, and of several."""
+    f = operator(es.op(f"C[i,j] = sum[k](A[i,k] * B[k,j]) # {len(sizes)}"))
+    g = operator(es.op(f"y[i] = exp(x[i]) * s[0] + sum[j](x[j] * s[0]) # {len(sizes)}"))
+    pairs = []
+    for n in range(8):
+        i, k, j = sizes[n % len(sizes)]
+        pairs.append([torch.tensor(rng.uniform(-1, 1, s) / k) for s in ((i, k), (k, j))])
     wrong: list[str] = []
     start = threading.Barrier(8)
 
@@ -345,13 +375,16 @@ def test_threads(rng):
         a, b = (x.clone().requires_grad_() for x in pairs[n])
         start.wait()
         try:
-            for k in range(50):
+            for k in range(30):
                 c = f(a, b)
                 s = torch.full((1,), float(n + k), dtype=torch.float64)
-                d = g(c.reshape(-1), s)
+                d = g(c.reshape(-1), s).reshape(c.shape)
                 da, db = torch.autograd.grad(d.sum(), (a, b))
-                e = torch.exp(a.detach() @ b.detach()) * (n + k)
-                for got, want in ((d.reshape(e.shape), e), (da, e @ b.detach().T), (db, a.detach().T @ e)):
+                plain = a.detach() @ b.detach()
+                e = torch.exp(plain) * (n + k)
+                dc = e + (n + k) * c.numel()
+                wanted = e + plain.sum() * (n + k), dc @ b.detach().T, a.detach().T @ dc
+                for got, want in zip((d, da, db), wanted, strict=True):
                     torch.testing.assert_close(got.detach(), want)
         except Exception as error:
             wrong.append(f"thread {n}: {error!r}")

@@ -11,6 +11,7 @@ import einsmith as es
 from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Graph
+from einsmith.expr.verify import verify_graph
 from einsmith.modes import to_array, trace_call
 from einsmith.runtime.pool import get_threads
 from tests.fuzz.generate import Case
@@ -64,6 +65,7 @@ def compile_and_compare(f: Callable, arrays: Sequence, kwargs: dict, what: str, 
     results = []
     for n in (1, 2):
         run = Executable(traced.graph, traced.bind, n)
+        verify_graph(run.graph)
         results.append(run(given)[1])
         agree(results[-1], traced.graph, inputs, f"{what}, {n} threads", exact)
     for a, b in zip(*results, strict=True):

@@ -1,0 +1,134 @@
+"""Tensors to be made for a node, in terms of its template alone: what the adjoint and the tangent of a node become."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from einsmith import dtypes as dt
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Item,
+    Piece,
+    Read,
+    Scatter,
+    Template,
+    Tensor,
+    reads,
+)
+from einsmith.expr.rewrite import map_bodies, substitute
+from einsmith.expr.simplify import canonical, canonical_template
+
+
+@dataclass(frozen=True)
+class Exact:
+    """What a tensor of products of all other factors is, written so that it can be differentiated: `template` of the
+    arguments `slots`. The closed form that it stands for reads tensors that must be as `given` says: slot -> (template,
+    slots of its arguments)."""
+
+    template: Template
+    slots: tuple[int, ...]
+    given: tuple[tuple[int, Template, tuple[int, ...]], ...]
+
+
+_EXACT: weakref.WeakKeyDictionary[Template, Exact] = weakref.WeakKeyDictionary()
+
+
+@dataclass
+class Plan:
+    """Tensors to make, in order. Numbers below len(params) are the node's arguments, results and cotangents; number
+    len(params) + k is step k: (template, arguments, which result). `contributions[slot]` are to be added up.
+    `replaced[member]` is a tensor equal to that result of the node, made by the plan, to be used in its place."""
+
+    params: list[tuple[dt.DType, tuple[int, ...]]]
+    steps: list[tuple[Template, tuple[int, ...], int]] = field(default_factory=list)
+    contributions: dict[int, list[int]] = field(default_factory=dict)
+    replaced: dict[int, int] = field(default_factory=dict)
+
+    def add(self, shape: tuple[int, ...], parts: Sequence[Piece | Scatter], member: int = 0) -> int:
+        """The number of a new tensor whose bodies read the plan's tensors by number; of an old one if it is equal."""
+        t, sources = self._template(shape, parts)
+        if (same := _copy_of(t)) is not None:
+            return sources[same]
+        step = (t, sources, member)
+        if step in self.steps:
+            return len(self.params) - len(self.steps) + self.steps.index(step)
+        self.steps.append(step)
+        self.params.append((t.dtypes[member], shape))
+        return len(self.params) - 1
+
+    def _template(self, shape: tuple[int, ...], parts: Sequence[Piece | Scatter]) -> tuple[Template, tuple[int, ...]]:
+        """The template of such bodies, and the plan's tensors that are its arguments."""
+        slots: dict[int, int] = {}
+        for part in parts:
+            for body in part.bodies:
+                for r in reads(body):
+                    slots.setdefault(r.slot, len(slots))
+        sources = tuple(slots)
+        t = map_bodies(
+            Template(shape, tuple(self.params[s] for s in sources), tuple(parts)), lambda b: substitute(b, {}, slots)
+        )
+        t, order = canonical_template(t)
+        return t, tuple(sources[s] for s in order)
+
+    def note_exact(self, number: int, part: Piece, given: Sequence[int]) -> None:
+        """Tensor `number`, made from the tensors `given` among others, is the one that `part` says: see `Exact`."""
+        t, sources, _ = self.steps[number - (len(self.params) - len(self.steps))]
+        other, order = self._template(part.extents, [part])
+        steps = [self.steps[n - (len(self.params) - len(self.steps))] for n in given]
+        if set(order) <= set(sources) and all(set(s) <= set(sources) for _, s, _ in steps):
+            made = zip(given, steps, strict=True)
+            places = tuple((sources.index(n), g, tuple(map(sources.index, s))) for n, (g, s, _) in made)
+            _EXACT[t] = Exact(other, tuple(map(sources.index, order)), places)
+
+    def read(self, number: int, index: Sequence[Expr]) -> Read:
+        return Read(number, tuple(index), self.params[number][0])
+
+    def tensors(self, node: Compute, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The plan carried out for one node."""
+        several = len(node.template.dtypes) > 1
+        results = [Item(node, m) for m in range(len(node.template.dtypes))] if several else [node]
+        out: list[Tensor | None] = [*node.args, *results, *cotangents]
+        for t, sources, member in self.steps:
+            args = tuple(a for s in sources if (a := out[s]) is not None)
+            made = canonical(t, args) if len(set(args)) < len(args) else Compute(t, args)
+            out.append(Item(made, member) if len(t.dtypes) > 1 else made)
+        return out
+
+
+def _copy_of(t: Template) -> int | None:
+    """The slot that a template copies whole, if it does nothing else."""
+    part = t.parts[0]
+    if len(t.parts) == 1 and isinstance(part, Piece) and isinstance(part.body, Read):
+        r = part.body
+        at = tuple(Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(t.shape))
+        plain = tuple(i if n > 1 else a for i, a, n in zip(r.index, at, t.shape, strict=False))
+        if t.params[r.slot][1] == t.shape and plain == at:
+            return r.slot
+    return None
+
+
+def constant_value(tensor: Tensor | None) -> float | None:
+    """The value of a tensor that is the same constant everywhere; None for others."""
+    if isinstance(tensor, Compute) and len(tensor.template.parts) == 1:
+        body = tensor.template.parts[0].body
+        if isinstance(body, Const):
+            return float(body.value)
+    return None
+
+
+def differentiable(node: Compute) -> Compute:
+    """The node, or one of equal value whose derivatives are right. With N the product of the factors that are not zero
+    and Z the count of those that are, the product of all other factors is a closed form of N, Z and the factor; its own
+    derivative, by a factor that is zero, is not: that of the product written out is."""
+    exact = _EXACT.get(node.template)
+    if exact is None:
+        return node
+    for slot, t, slots in exact.given:
+        if node.args[slot] is not Compute(t, tuple(node.args[s] for s in slots)):
+            return node
+    return Compute(exact.template, tuple(node.args[s] for s in exact.slots))

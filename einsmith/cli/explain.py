@@ -1,0 +1,246 @@
+"""`einsmith explain`: what a program's kernels are, why they are as they are, and how long they take."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import runpy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from einsmith import functional, models, modes, optim
+from einsmith.compile import Executable, label
+from einsmith.errors import EinsmithError
+from einsmith.kernels import autoconfig
+from einsmith.kernels.kernel import Cost
+from einsmith.lang.op import op
+from einsmith.runtime.pool import get_threads
+from einsmith.training import TrainStep
+from einsmith.tree import flatten
+from einsmith.tune.measure import seconds_of
+
+IMAGE = (1, 28, 28)
+"""What the models by name take."""
+
+
+def explain(
+    what: str,
+    *,
+    batch: int,
+    shapes: Sequence[str],
+    settings: Sequence[str],
+    candidates: int,
+    measure: bool,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Compiles a model's training step, a Python file's `step` or a formula, and prints its kernels."""
+    run, inputs = _program(what, batch, shapes, settings, threads)
+    report = gather(run, inputs, candidates, measure)
+    if as_json:
+        click.echo(json.dumps({"what": what} | report))
+    else:
+        click.echo(text_of(report))
+
+
+# ------------------------------------------------------------------------------------------- what is to be explained
+
+
+def _program(
+    what: str, batch: int, shapes: Sequence[str], settings: Sequence[str], threads: int | None
+) -> tuple[Executable, list[np.ndarray]]:
+    path = Path(what)
+    formula = path.is_file() and path.suffix != ".py"
+    if not formula and (shapes or settings):
+        raise click.UsageError("--shape and --set are for a file with a formula")
+    if path.is_file():
+        return _formula(path, shapes, settings, threads) if formula else _file(path, threads)
+    if what not in models.names():
+        known = ", ".join(models.names())
+        raise click.UsageError(f"{what!r} is no file and no model; the models are {known}")
+    step = TrainStep(models.get(what), functional.cross_entropy, optim.SGD(lr=0.01, momentum=0.9), threads=threads)
+    rng = np.random.default_rng(0)
+    return _of_step(step, (rng.standard_normal((batch, *IMAGE), np.float32), rng.integers(0, 10, batch)))
+
+
+def _of_step(step: TrainStep, inputs: tuple) -> tuple[Executable, list[np.ndarray]]:
+    arrays = step._arrays(inputs)
+    run = step._program(arrays)
+    step._set_scalars()  # so that --measure computes with the learning rate that a step would have
+    return run, arrays
+
+
+def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Executable, list[np.ndarray]]:
+    static = frozenset(getattr(f, "static", ()))
+    if static:
+        names = list(inspect.signature(f).parameters)
+        static |= frozenset(names.index(n) for n in static if n in names)
+    training = bool(getattr(f, "training", False))
+    traced = modes.trace_call(f, inputs, {}, static, training)
+    run = Executable(traced.graph, traced.bind, threads or get_threads())
+    leaves = flatten([x for n, x in enumerate(inputs) if n not in static])[0]
+    arrays = [x for x in leaves if not isinstance(x, (str, bool, type(None)))]
+    return run, [np.asarray(x) if isinstance(x, (int, float)) else modes.to_array(x) for x in arrays]
+
+
+def _file(path: Path, threads: int | None) -> tuple[Executable, list[np.ndarray]]:
+    """`step` of a Python file, with the file's `inputs`: a tuple of arguments, or a function that makes it."""
+    try:
+        found = runpy.run_path(str(path))
+    except EinsmithError:
+        raise
+    except Exception as e:
+        raise click.ClickException(f"{path} ends with {type(e).__name__}: {e}") from e
+    for name in ("step", "inputs"):
+        if name not in found:
+            raise click.ClickException(
+                f"{path} defines no `{name}`; it needs `step`, a TrainStep or a function, and `inputs`, a tuple of its "
+                "arguments or a function that makes it"
+            )
+    step, inputs = found["step"], found["inputs"]
+    inputs = inputs() if callable(inputs) else inputs
+    inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    if isinstance(step, TrainStep):
+        if threads is not None:
+            step.threads = threads
+        return _of_step(step, inputs)
+    if not callable(step):
+        raise click.ClickException(f"`step` of {path} is a {type(step).__name__}, neither a TrainStep nor a function")
+    return _of_function(step, inputs, threads)
+
+
+def _formula(
+    path: Path, shapes: Sequence[str], settings: Sequence[str], threads: int | None
+) -> tuple[Executable, list[np.ndarray]]:
+    operator = op(path.read_text())
+    given = dict(_assignment(s, "--shape", "A=64,128") for s in shapes)
+    parameters = {k: _number(v) for k, v in (_assignment(s, "--set", "stride=2") for s in settings)}
+    rng = np.random.default_rng(0)
+    inputs: list[np.ndarray] = []
+    for name in operator.inputs:
+        if name not in given:
+            raise click.UsageError(f"the shape of {name} is missing: --shape {name}=...   ({operator.signature})")
+        try:
+            shape = tuple(int(n) for n in given.pop(name).split(",") if n)
+        except ValueError:
+            raise click.UsageError(f"--shape {name}=... takes whole numbers, as in {name}=64,128") from None
+        if name in operator.program.integer_inputs:
+            inputs.append(np.zeros(shape, np.int64))
+        else:
+            inputs.append(rng.standard_normal(shape, np.float32))
+    if given:
+        raise click.UsageError(f"the formula has no input {next(iter(given))}; it has {', '.join(operator.inputs)}")
+    return _of_function(lambda *arrays: operator(*arrays, **parameters), tuple(inputs), threads)
+
+
+def _assignment(text: str, option: str, example: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"{option} takes NAME=VALUE, as in {option} {example}, not {text!r}")
+    return name.strip(), value.strip()
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            raise click.UsageError(f"--set takes a number, not {text!r}") from None
+
+
+# ------------------------------------------------------------------------------------------------------ the report
+
+
+def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measure: bool) -> dict[str, Any]:
+    """Everything that is printed, ready for JSON; times are in seconds.
+
+    measure: also the median time of each kernel inside whole runs, and of each candidate shown, alone with warm caches.
+    """
+    times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
+    kernels = []
+    for call, native_kernel, seconds in zip(run.plan.calls, run.kernels, times, strict=True):
+        choice = autoconfig.choose(call.kernel, run.target)
+        shown = choice.alternatives[: max(1, candidates)]
+        patterns = {p.name: p for p in autoconfig.PATTERNS}
+        alone: Sequence[float | None] = [None] * len(shown)
+        if measure and candidates > 0:
+            alone = seconds_of(call.kernel, [(patterns[n], c) for n, c, _ in shown], run.target, run.threads)
+        kernels.append(
+            {
+                "root": label(call),
+                "fused": [_stage(t.shape, s) for t, s in zip(call.nodes, call.kernel.stages, strict=False)],
+                "buffers": [f"{b.dtype.name}{list(b.shape)}" for b in call.kernel.buffers],
+                "pattern": native_kernel.pattern,
+                "config": native_kernel.config,
+                "tasks": [tasks for _, tasks in native_kernel.launches],
+                "predicted": terms(choice.cost),
+                "measured": seconds,
+                "considered": len(choice.alternatives),
+                "candidates": [
+                    {"pattern": n, "config": str(c), "predicted": terms(k), "alone": t}
+                    for (n, c, k), t in zip(shown, alone, strict=True)
+                ],
+            }
+        )
+    return {
+        "threads": run.threads,
+        "arena_bytes": run.arena.nbytes,
+        "compile_seconds": run.compile_seconds,
+        "kernels": kernels,
+    }
+
+
+def _stage(shape: Sequence[int], stage: Any) -> str:
+    """One stage of a kernel in a word and a shape."""
+    part = stage.template.parts[0]
+    kind = getattr(getattr(part, "body", None), "combiner", None) or "pointwise"
+    return f"{'scatter' if stage.template.is_scatter else kind} {'x'.join(map(str, shape)) or 'scalar'}"
+
+
+def terms(cost: Cost) -> dict[str, float]:
+    """A prediction and what it is made of: the larger of arithmetic and memory, plus special functions and launches."""
+    return {
+        "seconds": cost.seconds,
+        "arithmetic": cost.arithmetic,
+        "memory": cost.memory,
+        "special": cost.special,
+        "launch": cost.launch,
+    }
+
+
+def text_of(report: dict[str, Any]) -> str:
+    """The report for people: microseconds, one block a kernel."""
+    kernels = report["kernels"]
+    lines = [
+        f"{len(kernels)} kernels, {report['threads']} threads, arena {report['arena_bytes'] / 2**20:.2f} MiB, compiled "
+        f"in {report['compile_seconds']:.2f} s"
+    ]
+    for n, k in enumerate(kernels):
+        measured = "" if k["measured"] is None else f", measured {_us(k['measured'])}"
+        lines += ["", f"{n:3d}  {k['root']}", f"     predicted {_us(k['predicted']['seconds'])}{measured}"]
+        if len(k["fused"]) > 1:
+            lines.append(f"     fused: {' -> '.join(k['fused'])}")
+        for i, c in enumerate(k["candidates"]):
+            p = c["predicted"]
+            parts = ", ".join(f"{x} {p[x] * 1e6:.1f}" for x in ("arithmetic", "memory", "special", "launch") if p[x])
+            alone = "" if c["alone"] is None else f"  alone {_us(c['alone'])}"
+            lines.append(f"     {'*' if i == 0 else ' '} {_us(p['seconds']):>11}{alone}  {c['pattern']} {c['config']}")
+            lines.append(f"         {parts}")
+        more = k["considered"] - len(k["candidates"])
+        if more > 0:
+            lines.append(f"       and {more} more")
+    predicted = sum(k["predicted"]["seconds"] for k in kernels)
+    total = f"in all: predicted {_us(predicted)}"
+    if all(k["measured"] is not None for k in kernels):
+        total += f", measured {_us(sum(k['measured'] for k in kernels))}"
+    return "\n".join([*lines, "", total])
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"

@@ -1,0 +1,188 @@
+"""Calibration: the machine's coefficients, measured once in about a second, stored, and used by every choice since.
+
+Kernels are chosen by predicted cost, so the coefficients decide what is computed in which order. They are therefore
+measured once a machine and then read from the store: a choice never changes between two runs. They are rounded
+coarsely, and kept within a factor of what the static facts say, since a busy machine can only look slower than it is.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from einsmith import knobs
+from einsmith.codegen import native
+from einsmith.errors import EinsmithError
+from einsmith.target.facts import Target
+from einsmith.tune import store
+from einsmith.tune.probes import PLAIN, Probe, probes
+
+BUDGET = 2.6
+"""Seconds that a calibration may take; probes that find no time keep their static figures."""
+ROUNDS_SECONDS = 0.8
+"""Seconds of measuring when all probes are made: long enough to meet quiet moments."""
+MIN_ROUNDS = 4
+SLOW_EVERY = 6
+SLOWER, FASTER = 5.0, 20.0
+"""How far a measured coefficient may lie from the static one. A disturbed measurement is only ever slower."""
+STEPS_A_DECADE = 24
+
+_lock = threading.Lock()
+_target: Target | None = None
+
+
+def target(threads: int | None = None) -> Target:
+    """This machine as kernels are chosen for: with measured coefficients, unless EINSMITH_CALIBRATE is 0, and with no
+    more cores than `threads`.
+
+    Measured at the first call on a machine, read from the store later, and the same for the life of the process. Where
+    nothing can be stored, the static figures stand: choices that changed from run to run would change rounding.
+    """
+    global _target
+    with _lock:
+        if _target is None:
+            _target = _find()
+        found = _target
+    return found if threads is None or threads >= found.cores else replace(found, cores=threads)
+
+
+def forget() -> None:
+    """Makes the next `target()` look at the knob and the store again."""
+    global _target
+    with _lock:
+        _target = None
+
+
+def _find() -> Target:
+    static = native.host_target()
+    if not knobs.CALIBRATE.get():
+        return static
+    try:
+        return store.load(static) or calibrate(overwrite=False)
+    except (OSError, MemoryError, EinsmithError) as e:
+        if knobs.debug() >= 1:
+            print(f"einsmith: not calibrated, static figures are used: {e}", file=sys.stderr)
+        return static
+
+
+def calibrate(overwrite: bool = True) -> Target:
+    """Measures this machine and records it; an existing record is kept unless `overwrite`.
+
+    Returns the machine with the coefficients now on record. Raises OSError where nothing can be stored.
+    """
+    static = native.host_target()
+    start = time.perf_counter()
+    _writable(store.path_of(static).parent)
+    found = measure(static, BUDGET)
+    used = found if met(static, found) else [x for x in found if x != "launch" and not x.endswith(" all")]
+    out = store.save(assemble(static, found), sorted(used), overwrite)
+    if knobs.debug() >= 1:
+        print(f"einsmith: calibrated in {time.perf_counter() - start:.2f} s", file=sys.stderr)
+    return out
+
+
+def _writable(folder: Path) -> None:
+    """Raises OSError before time is spent on what cannot be kept."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    probe = folder / f".try-{threading.get_ident()}"
+    probe.touch()
+    probe.unlink(missing_ok=True)
+
+
+def measure(static: Target, budget: float) -> dict[str, float]:
+    """Seconds per unit of work by probe name, of the probes that found time; the least of many short runs."""
+    end = time.perf_counter() + budget
+    made: list[Probe] = []
+    for probe in probes(static, memory_bytes(static)):
+        probe.run()
+        made.append(probe)
+        if time.perf_counter() > end - 0.3:
+            break
+    # All probes in turn, many times: a disturbance hits one run of each rather than every run of one.
+    rounds, end = 0, min(end, time.perf_counter() + ROUNDS_SECONDS)
+    while rounds < MIN_ROUNDS or time.perf_counter() < end:
+        for probe in made:
+            if not probe.slow or rounds % SLOW_EVERY == 0:
+                probe.run()
+        rounds += 1
+    return {p.name: p.seconds for p in made}
+
+
+def memory_bytes(static: Target) -> int:
+    """How much memory the bandwidth of main memory is measured on: beyond the caches, and little of what is free."""
+    try:
+        lines = dict(x.split(":", 1) for x in Path("/proc/meminfo").read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) << 10
+    except (OSError, KeyError, ValueError):
+        free = 1 << 30
+    wanted = max(64 << 20, min(4 * static.l3, 192 << 20))
+    return wanted if wanted <= free // 8 else 0
+
+
+def assemble(static: Target, found: dict[str, float]) -> Target:
+    """A machine's coefficients from the probes' seconds per unit; what is not among them stays static."""
+
+    def rate(name: str, default: float) -> float:
+        return rounded(1 / bounded(found[name], 1 / default)) if name in found else default
+
+    def seconds(name: str, default: float, less: float = 0.0) -> float:
+        # What a function takes beyond a copy; the copy overlaps with it, so at least half counts.
+        return rounded(bounded(max(found[name] - less, found[name] / 2), default)) if name in found else default
+
+    fma = rate("fma", static.fma_per_second)
+    levels = [rate(n, r) for n, r in zip(("l1", "l2", "l3"), static.bytes_per_second, strict=True)]
+    core = rate("memory", static.core_bandwidth)
+    levels = [*levels, core]
+    for i in range(1, 4):  # no level is faster than the one before it
+        levels[i] = min(levels[i], levels[i - 1])
+    together = met(static, found)
+    launch = found["launch"] - found["task"] if together else static.launch_seconds
+    l3 = shared(found, "l3", levels[2], static.l3_bandwidth / static.bytes_per_second[2], static.cores, together)
+    memory = shared(found, "memory", levels[3], static.memory_bandwidth / static.core_bandwidth, static.cores, together)
+    plain = found.get(PLAIN, 0.0)
+    return replace(
+        static,
+        fma_per_second=fma,
+        bytes_per_second=(levels[0], levels[1], levels[2]),
+        l3_bandwidth=l3,
+        memory_bandwidth=memory,
+        core_bandwidth=levels[3],
+        load_seconds=seconds("load", static.load_seconds),
+        store_seconds=seconds("store", static.store_seconds),
+        broadcast_seconds=seconds("broadcast", static.broadcast_seconds),
+        gather_seconds=seconds("gather", static.gather_seconds),
+        special_seconds=tuple((fn, seconds(fn, default, plain)) for fn, default in static.special_seconds),
+        launch_seconds=rounded(bounded(launch, static.launch_seconds)) if together else static.launch_seconds,
+    )
+
+
+def met(static: Target, found: dict[str, float]) -> bool:
+    """Whether all threads were seen at work at once. Where others keep the cores busy they never are; then the probes
+    say nothing about launches and shared levels, and the static figures give the proportions."""
+    task, launch = found.get("task", 0.0), found.get("launch", math.inf)
+    return static.cores > 1 and launch - task < 0.5 * task * (static.cores - 1)
+
+
+def shared(found: dict[str, float], level: str, alone: float, share: float, cores: int, together: bool) -> float:
+    """Bytes per second of all cores from a level, of which one core alone gets `alone`."""
+    share = max(1.0, min(share, cores))
+    if together and f"{level} all" in found and level in found:
+        share = max(1.0, min(found[level] / found[f"{level} all"], cores))
+    return rounded(alone * share)
+
+
+def bounded(seconds: float, default: float) -> float:
+    """`seconds`, within the plausible factors of `default`."""
+    return min(max(seconds, default / FASTER), default * SLOWER)
+
+
+def rounded(value: float) -> float:
+    """The nearest of STEPS_A_DECADE steps a decade (10 % apart), to three digits: two calibrations mostly agree."""
+    step = 10 ** (round(math.log10(value) * STEPS_A_DECADE) / STEPS_A_DECADE)
+    return float(f"{step:.3g}")
+
+

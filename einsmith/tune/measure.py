@@ -1,0 +1,58 @@
+"""The time of single kernels in given configurations, on data of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from einsmith.codegen import native
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels.kernel import Pattern
+from einsmith.runtime import buffers
+from einsmith.runtime.program import Program, RunLaunch
+from einsmith.target.facts import Target
+
+MIN_ROUNDS = 5
+
+
+def example_buffers(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
+    """Memory for every buffer of a kernel: normal random floats, zeros elsewhere, so that any index is in bounds."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for b in kernel.buffers:
+        array = buffers.zeros((max(1, prod(b.shape)),), b.dtype.numpy)
+        if b.dtype.is_float:
+            array[...] = rng.standard_normal(array.size, np.float32)
+        out.append(array)
+    return out
+
+
+def seconds_of(
+    kernel: Kernel, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int, budget: float = 0.05
+) -> list[float]:
+    """Seconds of a kernel in each (pattern, configuration): the shortest of interleaved runs, caches warm.
+
+    budget: seconds to spend in all, compilation apart. Raises CompileError where a candidate cannot be lowered.
+    """
+    arrays = example_buffers(kernel)
+    programs, keep = [], []
+    for pattern, config in candidates:
+        lowered = pattern.lower(kernel, config, target)
+        workspace = buffers.empty((max(64, lowered.workspace),), np.uint8)
+        keep.append(workspace)
+        functions = [x.function for x in lowered.launches]
+        addresses = native.compile_functions(functions, target)
+        pointers = [a.ctypes.data for a in (*arrays, workspace)]
+        steps = [RunLaunch(addresses[x.function.name], x.tasks, pointers) for x in lowered.launches]
+        programs.append(Program(steps, threads, max((f.scratch_bytes for f in functions), default=0)))
+    best = [float("inf")] * len(programs)
+    end, rounds = time.perf_counter() + budget, 0
+    while rounds < MIN_ROUNDS or time.perf_counter() < end:
+        for i, program in enumerate(programs):
+            best[i] = min(best[i], float(program.run_timed()[1].sum()))
+        rounds += 1
+    return best

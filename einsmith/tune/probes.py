@@ -1,0 +1,261 @@
+"""Small programs that each measure one coefficient of the machine, as functions of the loop nest.
+
+Every probe runs through the same code generator and run time as a kernel does, so what it finds is what a kernel gets.
+A control buffer holds [elements of a task, repetitions], so that one function serves every size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from einsmith.codegen import native
+from einsmith.loops.nest import Builder, Function, Value
+from einsmith.runtime import buffers
+from einsmith.runtime.program import Program, RunLaunch
+from einsmith.target.facts import Target
+
+BINARY = ("div", "pow", "floordiv", "mod")
+PLAIN = "copy"
+"""Load and store alone; its time is taken off that of a special function."""
+UNROLL = 4
+SPECIAL_ELEMENTS = 2048
+K = 128
+SMALL = 4096  # f32 elements that lie in the first level: 16 KiB
+LAUNCHES = 16
+RUN_SECONDS = 3e-5
+"""What one run of a probe that fits a cache is made to take: long beside the clock, short beside a time slice."""
+
+
+TASK_TURNS = 6000
+"""Turns of a task of the launch probe: some microseconds, so that every thread has taken its share of a sweep."""
+
+
+@dataclass
+class Probe:
+    """`work` units (elements, bytes, ...) a step of `program`. `slow`: too long to be run in every round."""
+
+    name: str
+    program: Program
+    work: float
+    slow: bool = False
+    keep: list[Any] = field(default_factory=list)
+    best: float = float("inf")
+
+    def run(self) -> None:
+        """One run; the shortest step counts, as whatever disturbs a step only lengthens it."""
+        self.best = min(self.best, float(self.program.run_timed()[1].min()))
+
+    @property
+    def seconds(self) -> float:
+        """Per unit of work."""
+        return self.best / self.work
+
+
+def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:
+    """Makes the probes one after the other, those that matter most first, so that a caller may stop in between.
+
+    memory_bytes: how much the probes of main memory may take; 0 leaves them out. Raises CompileError, MemoryError.
+    """
+    lanes = target.lanes()
+    yield _tile(target)
+    levels = [("l1", target.l1 // 2), ("l2", target.l2 // 2), ("l3", _third(target)), ("memory", memory_bytes)]
+    for level, nbytes in levels:
+        if nbytes:
+            yield from _bandwidth(target, level, nbytes)
+    yield from _launches(target)
+    for name, make in (("load", _load), ("store", _store), ("broadcast", _broadcast), ("gather", _gather)):
+        yield make(target, name)
+    for fn in (PLAIN, *(name for name, _ in target.special_seconds)):
+        yield _special(target, fn, lanes)
+
+
+def _third(target: Target) -> int:
+    """Bytes that lie in the shared level and in no smaller one."""
+    return max(min(target.l3 // 4, 16 << 20), min(3 * target.l2 * target.cores, target.l3 // 2))
+
+
+def _compile(function: Function, target: Target) -> int:
+    return native.compile_functions([function], target)[function.name]
+
+
+def _control(elements: int, repeats: int) -> np.ndarray:
+    out = buffers.empty((2,), np.int64)
+    out[:] = elements, max(1, repeats)
+    return out
+
+
+def _random(n: int) -> np.ndarray:
+    """Numbers between 0.25 and 2.25, where every special function is at work."""
+    out = buffers.empty((n,), np.float32)
+    out[:] = np.random.default_rng(0).random(min(n, SMALL), np.float32)[np.arange(n) % SMALL] * 2 + 0.25
+    return out
+
+
+def _launch(function: Function, target: Target, arrays: list[np.ndarray], tasks: int = 1) -> RunLaunch:
+    pointers = [a.ctypes.data for a in arrays]
+    return RunLaunch(_compile(function, target), tasks, [*pointers, pointers[-1]])
+
+
+def _probe(name: str, f: Function, target: Target, arrays: list[np.ndarray], work: float) -> Probe:
+    return Probe(name, Program([_launch(f, target, arrays)], 1), work, keep=arrays)
+
+
+def _sweep(name: str, arrays: int, step: int, body: Callable[[Builder, Value, list[Value]], list[Value]],
+           sums: list[tuple[float, int]] = ()) -> Function:  # type: ignore[assignment]
+    """`body(b, offset, sums)` for every `step`-th element of the task's own, as often as the control buffer says; the
+    last buffer is the control. `sums` are carried, and stored into the first buffer in the end."""
+    b = Builder(name, arrays + 2)
+    control = b.buffers[arrays]
+    size = b.load(control, b.const(0), "i64")
+    repeats = b.load(control, b.const(1), "i64")
+    lo = b.mul(b.task, size)
+    start = [b.const(x, "f32", lanes) for x, lanes in sums]
+    with b.loop(0, repeats, init=start) as turns:
+        with b.loop(lo, b.add(lo, size), step, init=turns.carried) as loop:
+            loop.next = body(b, loop.var, list(loop.carried))
+        turns.next = list(loop.results)
+    for i, v in enumerate(turns.results):
+        b.store(v, b.buffers[0], b.const(i * v.type.lanes))
+    return b.finish()
+
+
+def _tile(target: Target) -> Probe:
+    """The register tile of a product on packed panels: what a contraction's multiply-adds are counted in."""
+    lanes, nv = target.lanes(), 2
+    mr = 12 if target.vector_registers >= 32 else 6
+    repeats = 48
+    b = Builder("probe_tile", 4)
+    left, right, out = b.buffers[:3]
+    with b.loop(0, repeats):
+        zeros = [b.const(0.0, "f32", lanes)] * (mr * nv)
+        with b.loop(0, K, init=zeros) as loop:
+            at = b.mul(loop.var, b.const(nv * lanes))
+            row = [b.load(right, b.add(at, b.const(j * lanes)), "f32", lanes) for j in range(nv)]
+            first = b.mul(loop.var, b.const(mr))
+            total = list(loop.carried)
+            for i in range(mr):
+                x = b.splat(b.load(left, b.add(first, b.const(i)), "f32"), lanes)
+                for j in range(nv):
+                    total[i * nv + j] = b.fma(x, row[j], total[i * nv + j])
+            loop.next = total
+        for i, v in enumerate(loop.results):
+            b.store(v, out, b.const(i * lanes))
+    arrays = [_random(K * mr), _random(K * nv * lanes), _random(mr * nv * lanes)]
+    return _probe("fma", b.finish(), target, arrays, float(repeats * K * mr * nv * lanes))
+
+
+def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:
+    """z = x + y on three arrays of `nbytes` in all: on one core, and, where a level is shared, on all cores."""
+    lanes = target.lanes()
+    step = lanes * UNROLL
+    cores = target.cores if level in ("l3", "memory") else 1
+    size = max(step, nbytes // 12 // (step * cores) * step)
+
+    def body(b: Builder, at: Value, _: list[Value]) -> list[Value]:
+        x, y, z, *_ = b.buffers
+        places = [b.add(at, b.const(u * lanes)) for u in range(UNROLL)]
+        sums = [b.add(b.load(x, p, "f32", lanes), b.load(y, p, "f32", lanes)) for p in places]
+        for p, v in zip(places, sums, strict=True):
+            b.store(v, z, p)
+        return []
+
+    f = _sweep("probe_triad", 3, step, body)
+    arrays = [buffers.zeros((size * cores,), np.float32) for _ in range(3)]
+    moved = 12.0 * size * cores
+    slow = level == "memory"
+    repeats = 1 if slow else round(RUN_SECONDS / (moved / target.bytes_per_second[("l1", "l2", "l3").index(level)]))
+    one, every = _control(size * cores, repeats), _control(size, repeats)
+    work = moved * max(1, repeats)
+    yield Probe(level, Program([_launch(f, target, [*arrays, one])], 1), work, slow, [*arrays, one])
+    if cores > 1:
+        # Several sweeps in one run: workers that have gone to sleep between two runs are awake from the second on.
+        program = Program([_launch(f, target, [*arrays, every], cores)] * (2 if slow else 8), cores)
+        yield Probe(f"{level} all", program, work, slow, [*arrays, every])
+
+
+def _launches(target: Target) -> Iterator[Probe]:
+    """The same task once on one thread, and once on every thread: what the second takes more is the launch."""
+    b = Builder("probe_task", 2)
+    with b.loop(0, TASK_TURNS, init=[b.const(1.0, "f32")]) as loop:
+        loop.next = [b.mul(loop.carried[0], b.const(0.5, "f32"))]
+    b.store(loop.results[0], b.buffers[0], b.mul(b.task, b.const(16)))
+    out = _random(16 * target.cores)
+    f = b.finish()
+    for name, tasks in (("task", 1), ("launch", target.cores)):
+        yield Probe(name, Program([_launch(f, target, [out], tasks)] * LAUNCHES, tasks), 1.0, keep=[out])
+
+
+def _small(target: Target, name: str, f: Function, arrays: list[np.ndarray], elements: int, units: int) -> Probe:
+    repeats = 64
+    return _probe(name, f, target, [*arrays, _control(elements, repeats)], float(units * repeats))
+
+
+def _load(target: Target, name: str) -> Probe:
+    lanes, count = target.lanes(), 8
+
+    def body(b: Builder, at: Value, sums: list[Value]) -> list[Value]:
+        return [b.add(v, b.load(b.buffers[1], b.add(at, b.const(u * lanes)), "f32", lanes)) for u, v in enumerate(sums)]
+
+    f = _sweep(f"probe_{name}", 2, count * lanes, body, [(0.0, lanes)] * count)
+    return _small(target, name, f, [_random(count * lanes), _random(SMALL)], SMALL, SMALL // lanes)
+
+
+def _broadcast(target: Target, name: str) -> Probe:
+    lanes, count = target.lanes(), 8
+
+    def body(b: Builder, at: Value, sums: list[Value]) -> list[Value]:
+        scalars = [b.load(b.buffers[1], b.add(at, b.const(u)), "f32") for u in range(count)]
+        return [b.add(v, b.splat(x, lanes)) for v, x in zip(sums, scalars, strict=True)]
+
+    f = _sweep(f"probe_{name}", 2, count, body, [(0.0, lanes)] * count)
+    return _small(target, name, f, [_random(count * lanes), _random(SMALL)], 512, 512)
+
+
+def _store(target: Target, name: str) -> Probe:
+    lanes, count = target.lanes(), 8
+
+    def body(b: Builder, at: Value, _: list[Value]) -> list[Value]:
+        for u in range(count):
+            b.store(b.const(1.0, "f32", lanes), b.buffers[0], b.add(at, b.const(u * lanes)))
+        return []
+
+    return _small(target, name, _sweep(f"probe_{name}", 1, count * lanes, body), [_random(SMALL)], SMALL,
+                  SMALL // lanes)  # fmt: skip
+
+
+def _gather(target: Target, name: str) -> Probe:
+    lanes, count = target.lanes(), 2
+
+    def body(b: Builder, at: Value, sums: list[Value]) -> list[Value]:
+        places = [b.load(b.buffers[2], b.add(at, b.const(u * lanes)), "i32", lanes) for u in range(count)]
+        return [b.add(v, b.gather(b.buffers[1], p, "f32")) for v, p in zip(sums, places, strict=True)]
+
+    f = _sweep(f"probe_{name}", 3, count * lanes, body, [(0.0, lanes)] * count)
+    places = buffers.empty((512,), np.int32)
+    places[:] = np.random.default_rng(1).integers(0, SMALL, 512)
+    return _small(target, name, f, [_random(count * lanes), _random(SMALL), places], 512, 512)
+
+
+def _special(target: Target, fn: str, lanes: int) -> Probe:
+    """y = fn(x) (or fn(x, x') of two arrays), along vectors."""
+
+    def body(b: Builder, at: Value, _: list[Value]) -> list[Value]:
+        x, other, y, *_ = b.buffers
+        for u in range(2):
+            p = b.add(at, b.const(u * lanes))
+            v = b.load(x, p, "f32", lanes)
+            if fn in BINARY:
+                v = b.op(fn, v, b.load(other, p, "f32", lanes))
+            elif fn != PLAIN:
+                v = b.op(fn, v)
+            b.store(v, y, p)
+        return []
+
+    f = _sweep(f"probe_{fn}", 3, 2 * lanes, body)
+    repeats = max(1, round(RUN_SECONDS / (SPECIAL_ELEMENTS * max(target.special(fn), 2.5e-11))))
+    arrays = [_random(SPECIAL_ELEMENTS), _random(SPECIAL_ELEMENTS)[::-1].copy(), _random(SPECIAL_ELEMENTS)]
+    return _probe(fn, f, target, [*arrays, _control(SPECIAL_ELEMENTS, repeats)], float(SPECIAL_ELEMENTS * repeats))

@@ -1,0 +1,114 @@
+"""The record of a machine's measured coefficients: one small JSON file a machine in the cache directory.
+
+A record is trusted only if its format, key and checksum fit; anything else counts as absent and is written anew. It is
+written beside its place and moved there, and the first of several processes that measure at once wins: all of them go
+on with its figures, so that they choose, and add up, alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from einsmith import knobs
+from einsmith.target.facts import Target
+
+FORMAT = 1
+"""Grows with every change of the record: older ones are measured anew."""
+COEFFICIENTS = (
+    "fma_per_second", "bytes_per_second", "l3_bandwidth", "memory_bandwidth", "core_bandwidth", "load_seconds",
+    "store_seconds", "broadcast_seconds", "gather_seconds", "special_seconds", "launch_seconds",
+)  # fmt: skip
+
+
+def facts_of(target: Target) -> dict[str, Any]:
+    """What a machine is known by: everything about it that is not measured."""
+    return {f.name: getattr(target, f.name) for f in fields(target) if f.name not in COEFFICIENTS}
+
+
+@cache
+def version() -> str:
+    """A hash of the sources that make the measured code: figures of other code are not these figures."""
+    root = Path(__file__).resolve().parent
+    out = hashlib.blake2b(digest_size=8)
+    for path in sorted([*(root.parent / "codegen").glob("*.py"), root / "probes.py", root / "calibrate.py"]):
+        out.update(path.name.encode() + b"\0" + path.read_bytes())
+    return out.hexdigest()
+
+
+def path_of(target: Target) -> Path:
+    """Where the record of a machine (with static coefficients or others) lies."""
+    key = hashlib.blake2b(_text([FORMAT, version(), facts_of(target)]), digest_size=8).hexdigest()
+    return knobs.cache_dir() / "calibration" / f"{key}.json"
+
+
+def load(target: Target) -> Target | None:
+    """The machine with the coefficients that are recorded for it; None where there is no sound record."""
+    try:
+        record = json.loads(path_of(target).read_bytes())
+        body = record["record"]
+        if record["checksum"] != _checksum(body) or [body["format"], body["version"]] != [FORMAT, version()]:
+            return None
+        if _text(body["machine"]) != _text(facts_of(target)):
+            return None
+        found = body["coefficients"]
+        found["bytes_per_second"] = tuple(found["bytes_per_second"])
+        found["special_seconds"] = tuple((name, seconds) for name, seconds in found["special_seconds"])
+        return replace(target, **{name: found[name] for name in COEFFICIENTS})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def measured(target: Target) -> list[str]:
+    """The names of what was measured, not taken from the static facts; for people."""
+    try:
+        return list(json.loads(path_of(target).read_bytes())["record"]["measured"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def save(target: Target, names: list[str], overwrite: bool) -> Target:
+    """Records the coefficients; returns those that stand recorded, another process's where it came first and
+    `overwrite` is False. Raises OSError where nothing can be written."""
+    path = path_of(target)
+    coefficients = {name: value for name, value in asdict(target).items() if name in COEFFICIENTS}
+    body = {"format": FORMAT, "version": version(), "machine": facts_of(target)}
+    body |= {"coefficients": coefficients, "measured": names}
+    text = json.dumps({"checksum": _checksum(body), "record": body}, indent=1)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        if not overwrite and _link(name, path):
+            return target
+        other = None if overwrite else load(target)
+        if other is not None:
+            return other
+        os.replace(name, path)
+        return target
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _link(name: str, path: Path) -> bool:
+    """Puts a file in place unless there is one already; where a file system has no links, only checks."""
+    try:
+        os.link(name, path)
+        return True
+    except OSError:
+        return False
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def _checksum(body: Any) -> str:
+    return hashlib.blake2b(_text(body), digest_size=16).hexdigest()

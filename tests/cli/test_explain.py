@@ -1,0 +1,123 @@
+"""`einsmith explain`, `calibrate` and what `info` says of the machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from einsmith.cli import main as cli
+from einsmith.tune import calibrate, store
+
+
+def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
+    assert cli.run(["explain", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    report = explained(capsys, "mlp3", "--batch", "7", "--threads", "1", "--candidates", "2", "--measure")
+    kernels = report["kernels"]
+    assert report["threads"] == 1 and {"contraction", "reduction", "pointwise"} >= {k["pattern"] for k in kernels}
+    assert len(kernels) >= 10
+    assert any(len(k["fused"]) > 1 for k in kernels)
+    for k in kernels:
+        first, *others = k["candidates"]
+        assert (first["pattern"], first["config"]) == (k["pattern"], k["config"])
+        assert first["predicted"] == k["predicted"] and k["measured"] > 0 and first["alone"] > 0
+        p = k["predicted"]
+        assert p["seconds"] == pytest.approx(max(p["arithmetic"], p["memory"]) + p["special"] + p["launch"])
+        assert all(c["predicted"]["seconds"] >= p["seconds"] for c in others) and len(others) <= 1
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["explain", "mlp3", "--batch", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "fused: sum" in out and "arithmetic" in out and "in all: predicted" in out and "measured" not in out
+
+
+def test_a_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "conv.txt"
+    file.write_text("C[b,p] = sum[r](A[b,stride*p+r] * W[r] * scale)")
+    given = ["--shape", "A=6,101", "--shape", "W=5", "--set", "stride=2"]
+    report = explained(capsys, str(file), *given, "--set", "scale=0.5", "--measure", "--candidates", "0")
+    assert report["kernels"] and all(k["measured"] > 0 for k in report["kernels"])
+    assert "6x49" in report["kernels"][-1]["root"]
+    for wrong in ([], given[:2], [*given, "--shape", "X=3"], ["--shape", "A", *given], ["--shape", "A=six,3"]):
+        assert cli.run(["explain", str(file), *wrong, "--set", "scale=1"]) == 2
+    assert cli.run(["explain", str(file), *given]) == 1  # no scale
+    assert "scale" in capsys.readouterr().err
+
+
+def test_gathers_of_a_formula_get_indices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "gather.txt"
+    file.write_text("Y[b,k] = T[I[b],k]")
+    report = explained(capsys, str(file), "--shape", "T=5,3", "--shape", "I=4", "--measure")
+    assert any("i64" in b for k in report["kernels"] for b in k["buffers"])
+
+
+FILES = {
+    "function": "def step(x, n, flag=None):\n    return es.exp(x) * n\ninputs = (np.ones((3, 4), np.float32), 2.0)\n",
+    "jitted": (
+        "step = es.jit(lambda x, n: x.sum(0) * n, static_argnames='n')\n"
+        "def inputs():\n    return np.ones((3, 4), np.float32), 3\n"
+    ),
+    "train": (
+        "m = es.nn.Linear(5, 3)\nstep = es.TrainStep(m, es.functional.cross_entropy, es.optim.Adam(lr=1e-3))\n"
+        "inputs = (np.ones((4, 5), np.float32), np.array([0, 1, 2, 0]))\n"
+    ),
+    "one": "step = es.op('Y[i] = exp(X[i])')\ninputs = np.ones(6, np.float32)\n",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_python_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("import numpy as np, einsmith as es\n" + FILES[name])
+    report = explained(capsys, str(file), "--measure")
+    assert report["kernels"] and all(k["measured"] > 0 for k in report["kernels"])
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "says"),
+    [("inputs = ()", 1, "`step`"), ("step = 3\ninputs = ()", 1, "neither"), ("step = 1 / 0", 1, "ZeroDivisionError")],
+)
+def test_python_files_that_do_not_do(tmp_path: Path, capsys, text: str, status: int, says: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    assert cli.run(["explain", str(file)]) == status
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["lenet6"], ["mlp3", "--shape", "A=3"], ["mlp3", "--batch", "0"], []])
+def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["explain", *arguments]) == 2
+
+
+def test_calibrate_and_info(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("EINSMITH_CALIBRATE", "1")
+    monkeypatch.setattr(calibrate, "measure", lambda machine, budget: {"fma": 0.9 / machine.fma_per_second})
+    assert cli.run(["info", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["coefficients"]["source"] == "static (not calibrated yet)"
+    assert cli.run(["calibrate", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["measured"] == ["fma"] and Path(record["path"]).parent == tmp_path / "calibration"
+    assert cli.run(["info", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["coefficients"]["source"] == "measured"
+    assert facts["coefficients"]["fma_per_second"] == record["coefficients"]["fma_per_second"]
+    assert cli.run(["calibrate"]) == 0
+    assert "static" in capsys.readouterr().out
+    monkeypatch.setenv("EINSMITH_CALIBRATE", "0")
+    assert cli.run(["info"]) == 0
+    assert "EINSMITH_CALIBRATE is 0" in capsys.readouterr().out
+
+
+def test_calibrate_where_nothing_can_be_kept(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr(store, "save", None)
+    assert cli.run(["calibrate"]) == 1
+    assert "EINSMITH_CACHE_DIR" in capsys.readouterr().err

@@ -1,0 +1,199 @@
+"""Calibration: what is measured is plausible, stored once, and never changes a choice between two runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from einsmith.codegen import native
+from einsmith.target.facts import Target
+from einsmith.tune import calibrate, probes, store
+
+
+@pytest.fixture
+def static(tmp_path, monkeypatch) -> Target:
+    """A store of the test's own, with calibration on and nothing measured yet."""
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("EINSMITH_CALIBRATE", "1")
+    calibrate.forget()
+    yield native.host_target()
+    calibrate.forget()
+
+
+def found_as(static: Target, factor: float = 1.0) -> dict[str, float]:
+    """Probes' findings that say `factor` times the static figures."""
+    out = {fn: s * factor + 1e-11 for fn, s in static.special_seconds} | {"copy": 1e-11}
+    out |= {n: factor * getattr(static, f"{n}_seconds") for n in ("load", "store", "broadcast", "gather")}
+    out |= {n: factor / r for n, r in zip(("l1", "l2", "l3"), static.bytes_per_second, strict=True)}
+    out |= {"memory": factor / static.core_bandwidth, "fma": factor / static.fma_per_second}
+    out |= {"memory all": out["memory"] / 1.5, "l3 all": out["l3"] / 2}
+    return out | {"task": 4e-6, "launch": 4e-6 + 1e-6}
+
+
+def test_findings_become_coefficients():
+    static = replace(Target(), cores=2)
+    target = calibrate.assemble(static, found_as(static, 0.8))
+    assert target.fma_per_second == pytest.approx(static.fma_per_second / 0.8, rel=0.06)
+    assert target.core_bandwidth == pytest.approx(static.core_bandwidth / 0.8, rel=0.06)
+    assert target.memory_bandwidth == pytest.approx(1.5 * target.core_bandwidth, rel=0.06)
+    assert target.l3_bandwidth == pytest.approx(2 * target.bytes_per_second[2], rel=0.06)
+    assert target.special("exp") == pytest.approx(0.8 * static.special("exp"), rel=0.06)
+    assert target.launch_seconds == pytest.approx(1e-6, rel=0.06)
+    assert store.facts_of(target) == store.facts_of(static)
+
+
+@pytest.mark.parametrize("factor", [1000.0, 1e-6])
+def test_implausible_findings_are_bounded(factor):
+    static = replace(Target(), cores=2)
+    target = calibrate.assemble(static, found_as(static, factor))
+    low, high = 0.9 / calibrate.SLOWER, 1.1 * calibrate.FASTER
+    assert low < target.fma_per_second / static.fma_per_second < high
+    for fn, seconds in target.special_seconds:
+        assert 1 / high < seconds / static.special(fn) < 1 / low
+    own = [*target.bytes_per_second, target.core_bandwidth]
+    assert own == sorted(own, reverse=True)
+
+
+def test_a_level_is_never_faster_than_the_one_before():
+    static = replace(Target(), cores=1)
+    found = found_as(static) | {"l2": 1e-12, "memory": 1e-12}
+    target = calibrate.assemble(static, found)
+    assert target.bytes_per_second[1] <= target.bytes_per_second[0]
+    assert target.core_bandwidth <= target.bytes_per_second[2] and target.memory_bandwidth == target.core_bandwidth
+
+
+def test_threads_that_never_met_leave_static_proportions():
+    static = replace(Target(), cores=2)
+    found = found_as(static) | {"launch": 8.1e-6, "memory all": 1e-12}
+    target = calibrate.assemble(static, found)
+    assert not calibrate.met(static, found) and target.launch_seconds == static.launch_seconds
+    assert target.memory_bandwidth == pytest.approx(static.memory_bandwidth, rel=0.06)
+
+
+def test_nothing_found_is_the_static_machine_up_to_rounding():
+    static = replace(Target(), cores=2)
+    target = calibrate.assemble(static, {})
+    assert replace(target, l3_bandwidth=0, memory_bandwidth=0) == replace(static, l3_bandwidth=0, memory_bandwidth=0)
+
+
+@pytest.mark.parametrize("value", [3.3e-13, 1.21e-10, 7.77e10, 1.0, 9.99])
+def test_rounding_is_coarse_and_stays(value):
+    out = calibrate.rounded(value)
+    assert calibrate.rounded(out) == out and abs(math.log10(out / value)) <= 0.5 / calibrate.STEPS_A_DECADE + 0.002
+    assert calibrate.rounded(value * 1.005) in (out, calibrate.rounded(out * 1.1))
+
+
+def test_measured_once_and_kept(static, monkeypatch):
+    calls = []
+
+    def measure(machine, budget):
+        calls.append(budget)
+        return found_as(machine, 0.9)
+
+    monkeypatch.setattr(calibrate, "measure", measure)
+    first = calibrate.target()
+    assert first != static and calibrate.target() is first
+    calibrate.forget()
+    assert calibrate.target() == first and len(calls) == 1
+    assert calibrate.target(1).cores == 1 and calibrate.target(1024) == first
+    code = "from einsmith.tune import calibrate; print(repr(calibrate.target()))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == repr(first)
+    assert oct(store.path_of(static).parent.stat().st_mode)[-3:] == "700"
+
+
+def test_the_knob_says_no(static, monkeypatch):
+    monkeypatch.setenv("EINSMITH_CALIBRATE", "0")
+    monkeypatch.setattr(calibrate, "measure", None)
+    assert calibrate.target() == static
+
+
+def test_where_nothing_can_be_kept_the_static_figures_stand(static, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr(calibrate, "measure", None)
+    assert calibrate.target() == static
+    with pytest.raises(OSError):
+        calibrate.calibrate()
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "version", "machine", "list", "empty"])
+def test_a_damaged_record_is_made_anew(static, monkeypatch, harm):
+    measured = calibrate.assemble(static, found_as(static, 0.9))
+    store.save(measured, ["fma"], overwrite=False)
+    assert store.load(static) == measured and store.measured(static) == ["fma"]
+    path = store.path_of(static)
+    text = path.read_text()
+    record = json.loads(text)
+    if harm == "cut":
+        path.write_text(text[: len(text) // 2])
+    elif harm == "flip":
+        record["record"]["coefficients"]["fma_per_second"] *= 3
+        path.write_text(json.dumps(record))
+    elif harm in ("version", "machine"):
+        record["record"][harm] = "other"
+        record["checksum"] = store._checksum(record["record"])
+        path.write_text(json.dumps(record))
+    else:
+        path.write_text("[1]" if harm == "list" else "")
+    assert store.load(static) is None
+    monkeypatch.setattr(calibrate, "measure", lambda machine, budget: found_as(machine, 1.3))
+    again = calibrate.target()
+    assert again == calibrate.assemble(static, found_as(static, 1.3)) == store.load(static)
+
+
+def test_the_first_of_two_processes_wins(static):
+    mine = calibrate.assemble(static, found_as(static, 0.9))
+    other = calibrate.assemble(static, found_as(static, 1.2))
+    assert store.save(other, [], overwrite=False) == other
+    assert store.save(mine, [], overwrite=False) == other == store.load(static)
+    assert store.save(mine, [], overwrite=True) == mine == store.load(static)
+    assert [p.name for p in store.path_of(static).parent.iterdir()] == [store.path_of(static).name]
+
+
+def test_machines_have_records_of_their_own(static):
+    other = replace(static, cores=static.cores + 1)
+    store.save(static, [], overwrite=False)
+    assert store.load(other) is None and store.path_of(other) != store.path_of(static)
+
+
+def test_every_probe_runs_and_scales(monkeypatch):
+    monkeypatch.setattr(probes, "RUN_SECONDS", 1e-6)
+    machine = native.host_target()
+    made = {p.name: p for p in probes.probes(machine, 1 << 20)}
+    wanted = {"fma", "l1", "l2", "l3", "memory", "task", "launch", "load", "store", "broadcast", "gather", "copy"}
+    assert wanted | {fn for fn, _ in machine.special_seconds} <= set(made)
+    for p in made.values():
+        p.run()
+        assert 1e-14 < p.seconds < 1
+    assert ("l3 all" in made) == (machine.cores > 1)
+
+
+def test_the_probe_of_a_bandwidth_computes_its_sums():
+    machine = native.host_target()
+    one, *more = probes._bandwidth(machine, "l3", 1 << 20)
+    for p in (one, *more):
+        x, y, z, _ = p.keep
+        x[:] = range(x.size)
+        y[:] = 1
+        p.run()
+        assert z[0] == 1 and (z[: x.size // 2] == x[: x.size // 2] + 1).all() and z[-1] == x[-1] + 1
+        assert p.work % (12 * x.size) == 0
+
+
+def test_no_time_leaves_probes_out(monkeypatch):
+    monkeypatch.setattr(calibrate, "MIN_ROUNDS", 1)
+    machine = native.host_target()
+    assert set(calibrate.measure(machine, 0.0)) == {"fma"}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="knows its processors by their affinity")
+def test_memory_to_measure_on_is_beyond_the_caches():
+    machine = replace(native.host_target(), l3=8 << 20)
+    assert calibrate.memory_bytes(machine) in (0, 64 << 20)

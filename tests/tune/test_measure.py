@@ -1,0 +1,60 @@
+"""Timing kernels in given configurations, and a user's own pattern."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import einsmith as es
+from einsmith import modes
+from einsmith.compile import Executable
+from einsmith.kernels import autoconfig
+from einsmith.tune.measure import example_buffers, seconds_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def kernel_of(f, *arrays):
+    traced = modes.trace_call(f, arrays, {})
+    run = Executable(traced.graph, traced.bind, 1)
+    return run.plan.calls[0].kernel, run.target
+
+
+def test_candidates_are_timed(rng):
+    a, b = rng.standard_normal((17, 33), np.float32), rng.standard_normal((33, 48), np.float32)
+    kernel, target = kernel_of(es.op("C[i,j] = sum[k](A[i,k] * B[k,j])"), a, b)
+    found = autoconfig.choose(kernel, target).alternatives
+    patterns = {p.name: p for p in autoconfig.PATTERNS}
+    chosen = [(patterns[n], c) for n, c, _ in (found[0], found[-1])]
+    times = seconds_of(kernel, chosen, target, threads=1, budget=0.0)
+    assert len(times) == 2 and all(1e-8 < t < 1 for t in times)
+
+
+def test_indices_of_example_data_are_in_bounds(rng):
+    table, ids = rng.standard_normal((5, 3), np.float32), np.array([4, 0])
+    kernel, target = kernel_of(lambda t, i: es.op("Y[b,k] = T[I[b],k]")(t, i), table, ids)
+    arrays = example_buffers(kernel)
+    assert [x.size for x in arrays] == [int(np.prod(b.shape)) for b in kernel.buffers]
+    assert all(not x.any() for x, b in zip(arrays, kernel.buffers, strict=True) if not b.dtype.is_float)
+
+
+def test_the_example_of_an_own_pattern():
+    out = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "own_pattern.py")], capture_output=True, text=True, timeout=300
+    )
+    assert out.returncode == 0, out.stderr
+    assert "Y is X.T" in out.stdout
+    chosen = out.stdout.splitlines()[1]
+    assert "transpose tiles" in chosen, out.stdout
+
+
+def test_patterns_are_part_of_the_key(monkeypatch):
+    class Mine:
+        name = "mine"
+
+    before = autoconfig.identity()
+    monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS, Mine()])
+    assert autoconfig.identity().startswith(before + b" mine") and len(autoconfig.identity()) > len(before) + 5
