@@ -9,9 +9,7 @@ RESULT_TOLERANCE = 2e-3
 """Relative; in float32 peers agree to about 1e-6 and 1e-5, a wrong gradient is off by far more than this."""
 
 
-def disagreements(
-    losses: dict[str, list[float]], changes: dict[str, dict[str, np.ndarray]]
-) -> dict[str, str]:
+def disagreements(losses: dict[str, list[float]], changes: dict[str, dict[str, np.ndarray]]) -> dict[str, str]:
     """What each peer gets wrong against the median of all peers, by peer; empty where they agree.
 
     losses: of the first steps; changes: of every result array since the start (its update or gradient), so that a small

@@ -140,6 +140,8 @@ def main() -> None:
     start = time.perf_counter()
     try:
         module = importlib.import_module(PEERS[peer])
+        if hasattr(module, "prepare"):
+            module.prepare()
     except ImportError as e:
         answer({"missing": str(e)})
         return

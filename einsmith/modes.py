@@ -6,6 +6,7 @@ A callable given arrays is traced with symbolic tensors, compiled for their shap
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -164,6 +165,13 @@ class Jitted:
         self._cache: dict[Any, tuple[Executable, _Traced]] = {}
         self._names = _positions(f) if self.static else {}
 
+    def _current(self, key: Any) -> tuple[Executable, _Traced] | None:
+        """What is compiled for `key`, unless a live object got other memory since."""
+        entry = self._cache.get(key)
+        if entry is not None and any(_memory(o) is not entry[1].bind[x] for o, x in entry[1].live):
+            return None
+        return entry
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_traced((args, kwargs)):
             return self.f(*args, **kwargs)
@@ -174,16 +182,21 @@ class Jitted:
         training = bool(getattr(owner, "training", False))
         modules = owner.trace_key() if hasattr(owner, "trace_key") else None
         key = (structure, tuple(a.key for a in arguments), modules, get_threads())
-        entry = self._cache.get(key)
-        if entry is not None and any(_memory(o) is not entry[1].bind[x] for o, x in entry[1].live):
-            entry = None  # a live object got other memory
+        entry = self._current(key)
         if entry is None:
-            traced = _trace(self.f, arguments, structure, training)
-            entry = Executable(traced.graph, traced.bind, get_threads()), traced
-            self._cache[key] = entry
+            with _COMPILING:
+                entry = self._current(key)
+                if entry is None:
+                    traced = _trace(self.f, arguments, structure, training)
+                    entry = Executable(traced.graph, traced.bind, get_threads()), traced
+                    self._cache[key] = entry
         run, traced = entry
         _, outputs = run([a.value for a in arguments if not a.static])
         return unflatten(traced.structure, outputs)
+
+
+_COMPILING = threading.RLock()
+"""Held while tracing and compiling: memos of templates are shared by all threads."""
 
 
 def _positions(f: Callable) -> dict[str, int]:
@@ -328,6 +341,7 @@ def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
             _check_cotangent(out, cotangent)
             return pull(primals, cotangent)
 
+        pullback.__wrapped__ = f  # type: ignore[attr-defined]  # the compiled pullback holds f weakly
         return out, pullback
     values = _as_values(primals)
     result = f(*values)

@@ -88,7 +88,8 @@ class Operator:
             with tf.GradientTape() as tape:
                 tape.watch(xs)
                 loss = tf.reduce_sum(operator(*xs, **problem.options) * g)
-            return loss, tape.gradient(loss, xs)
+            # The gradient of a gather is a sparse one until it is asked for.
+            return loss, [tf.convert_to_tensor(g) for g in tape.gradient(loss, xs)]
 
         self._step = step
 

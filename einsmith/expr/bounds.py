@@ -120,12 +120,26 @@ class Facts:
                     out.lines += (line - 1,)
                 if out._sum_low(line * -1) == 0:
                     out.lines += (line * -1 - 1,)
+            out.lines += tuple(out._single_blocks(out.lines[len(self.lines) :]))
             if len(out.lines) > len(lines):
                 out._propagate()
             if out.feasible and any((out._search(line * -1, 1) or 0) > 0 for line in out.lines[len(self.lines) :]):
                 out.feasible = False
         else:
             out._tight = self._tight
+        return out
+
+    def _single_blocks(self, lines: Sequence[Linear]) -> list[Linear]:
+        """The new lines with e % k written as e - m*k, where e lies between m*k and its next multiple."""
+        out: list[Linear] = []
+        for line in lines:
+            for atom, c in line.terms.items():
+                if not isinstance(atom, Apply) or atom.fn != "mod" or not isinstance(atom.args[1], Const):
+                    continue
+                k, x = int(atom.args[1].value), linear(atom.args[0])
+                lo, hi = self.interval(x)
+                if k > 0 and lo is not None and hi is not None and lo // k == hi // k:
+                    out.append(line.without(atom) + (x - lo // k * k) * c)
         return out
 
     def _propagate(self) -> None:

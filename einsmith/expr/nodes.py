@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -22,6 +23,7 @@ from einsmith.dtypes import DType
 from einsmith.errors import VerifyError
 from einsmith.expr.functions import COMBINERS, FUNCTIONS
 
+_LOCK = threading.RLock()
 _TABLE: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
 
 
@@ -57,7 +59,14 @@ class Node:
     def __new__(cls, *values: Any):
         key = (cls, *map(_key, values))
         node = _TABLE.get(key)
-        if node is None:
+        return node if node is not None else cls._make(key, values)
+
+    @classmethod
+    def _make(cls, key: tuple, values: tuple):
+        with _LOCK:  # two threads that meet the same new node must get one object
+            node = _TABLE.get(key)
+            if node is not None:
+                return node
             if len(values) != len(cls.fields):
                 raise TypeError(f"{cls.__name__} takes {', '.join(cls.fields)}")
             node = object.__new__(cls)
@@ -69,7 +78,7 @@ class Node:
             object.__setattr__(node, "digest", code.digest())
             node._derive()
             _TABLE[key] = node
-        return node
+            return node
 
     def _derive(self) -> None:
         pass

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einsmith import dtypes as dt
-from einsmith.autodiff.affine import invert
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
+from einsmith.autodiff.affine import affine_cases, invert
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 
 TABLE = np.array([1, 0, 3, 3, 1, 5, 2])
 
@@ -190,9 +190,17 @@ def index_maps(draw):
     return index, extents, shape, guards
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(index_maps())
 def test_random_maps(case):
+    check(*case)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, derandomize=False, print_blob=True)
+@given(index_maps())
+def test_many_random_maps(case):
+    """Other maps at every run; a failure prints how to repeat it."""
     check(*case)
 
 
@@ -205,3 +213,65 @@ def test_windows(count, size, stride, dilation, before, after):
     parts, visited = check([e, Axis(2)], (count, size, 2), (extent, 2), [inside(e, extent)])
     plain, _ = check([e], (count, size), (extent,))
     assert visited <= 2 * extent * min(size, count)
+
+
+def evaluated(e: Expr, at) -> int:
+    """As `value`, with the functions that make an index piecewise affine."""
+    if not isinstance(e, Apply) or e.fn not in ("abs", "min", "max", "where"):
+        return value(e, at) if not isinstance(e, Apply) else _applied(e, [evaluated(a, at) for a in e.args])
+    args = [evaluated(a, at) for a in e.args]
+    return {"abs": abs, "min": min, "max": max, "where": lambda c, a, b: a if c else b}[e.fn](*args)
+
+
+def _applied(e: Apply, args) -> int:
+    return {"neg": lambda a: -a, "not": lambda a: not a, "and": lambda a, b: a and b}.get(e.fn, BINARY.get(e.fn))(*args)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_piecewise_indices_are_split_into_affine_ones(data):
+    """At every point exactly one branch holds, and it is the index."""
+
+    def grow(depth: int) -> Expr:
+        kind = data.draw(st.sampled_from(["affine", "abs", "min", "max", "where", "div"] if depth else ["affine"]))
+        if kind == "affine":
+            return affine(*(data.draw(st.integers(-2, 3)) for _ in range(2)), plus=data.draw(st.integers(-4, 4)))
+        if kind == "div":
+            return div(grow(depth - 1), data.draw(st.integers(1, 4)))
+        if kind == "abs":
+            return apply("abs", grow(depth - 1))
+        if kind == "where":
+            return apply("where", apply("lt", grow(0), grow(0)), grow(depth - 1), grow(depth - 1))
+        return apply(kind, grow(depth - 1), grow(depth - 1))
+
+    index = (grow(2), grow(1))
+    branches = affine_cases(index)
+    for u in points((4, 5)):
+        holds = [branch for branch, chosen in branches if all(evaluated(c, u) for c in chosen)]
+        assert len(holds) == 1
+        assert [evaluated(e, u) for e in holds[0]] == [evaluated(e, u) for e in index]
+
+
+def test_branches_of_a_distance():
+    one, two = affine_cases((apply("abs", affine(1, plus=-3)),))
+    assert all(e.fn != "abs" for branch, _ in (one, two) for e in postorder(branch) if isinstance(e, Apply))
+    assert [evaluated(c, (2,)) for _, (c,) in (one, two)] == [False, True]
+
+
+def test_an_equation_or_a_remainder_among_the_guards_is_solved():
+    """Positions of a transposed convolution, (p + 1 - r) % 2 == 0: half of the loop, and no guard on the remainder."""
+    e = affine(1, -1, plus=1)
+    parts, visited = check([div(e, 2)], (13, 3), (7,), (apply("eq", mod(e, 2), const(0)), inside(div(e, 2), 7)))
+    assert visited <= 7 * 3
+    parts, visited = check([Axis(1)], (13, 3), (3,), (apply("eq", mod(e, 2), const(0)),))
+    assert visited <= 3 * 7
+    parts, visited = check([Axis(1)], (13, 3), (3,), (apply("eq", affine(1, -2), const(1)),))
+    assert visited == 3
+
+
+def test_windows_of_uneven_length_are_short_loops():
+    """Adaptive pooling of 17 into 5: an element is in two windows at most."""
+    start, stop = div(affine(17), 5), div(affine(17, plus=21), 5)
+    within = apply("lt", Axis(1), apply("sub", stop, start))
+    _, visited = check([apply("add", start, Axis(1))], (5, 5), (17,), (within,))
+    assert visited <= 34

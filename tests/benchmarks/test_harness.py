@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
 from pathlib import Path
@@ -160,3 +161,29 @@ def test_peers_agree(torch) -> None:
     c = run_problem(TRAINING["mlp3-b64"], ["torch"], 1, 2, 60, lambda line: None)
     assert c["peers"]["torch"]["status"] == "ok" and len(c["peers"]["torch"]["rounds"]) == 2
     assert c["best_peer"] == "torch" and c["speedup"] is None
+
+
+def session(library: str, problem: str, peer: str, variant: str):
+    module = importlib.import_module(f"benchmarks.peers.{library}_peer")
+    p = PROBLEMS[problem]
+    return module.build(p, p.arrays(), 2, peer, variant=variant)
+
+
+def names(library: str, problem: str, peer: str) -> tuple[str, ...]:
+    return importlib.import_module(f"benchmarks.peers.{library}_peer").variants(PROBLEMS[problem].network, peer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", list(OPERATORS))
+def test_every_formulation_means_the_same(problem: str, torch) -> None:
+    """Loss and gradients of each of ours and of each in PyTorch."""
+    losses, changes = {}, {}
+    for library in ("einsmith", "torch"):
+        for variant in names(library, problem, library):
+            if variant == "a step for each k":
+                continue  # a second of time, and the harness compares it in every run
+            it = session(library, problem, library, variant)
+            losses[f"{library}: {variant}"] = [it.step()]
+            changes[f"{library}: {variant}"] = it.results()
+    assert not disagreements(losses, changes)
+    assert {n for c in changes.values() for n in c} == set(OPERATORS[problem].results)

@@ -107,7 +107,8 @@ def pairs(elem: str) -> tuple[np.ndarray, np.ndarray]:
     kinds = NUMPY[elem]
     special = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 1.5, -1.5, 1e-40, -1e-40,
                2.0**24, 2.0**24 + 2, 2.0**31, 2.0**53, -(2.0**53), 16777215.0, 1e38, -1e38, 127.0, 128.0, -126.0,
-               -149.0, -150.0, 1 / 3, -1 / 3, np.finfo(kinds).tiny, np.finfo(kinds).max, 1 + np.finfo(kinds).eps]  # fmt: skip
+               -149.0, -150.0, 1 / 3, -1 / 3, np.finfo(kinds).tiny, np.finfo(kinds).max,
+               1 + np.finfo(kinds).eps]  # fmt: skip
     a, b = (m.reshape(-1) for m in np.meshgrid(special, special))
     top = 128 if elem == "f32" else 1024
     base = 2.0 ** rng.uniform(-top, top, n)

@@ -21,12 +21,17 @@ ELEMENTS = 3_000  # elements of an input
 KINDS = ("f32", "exact", "i64", "f64", "i32")
 
 UNARY = (
-    "-({})", "relu({})", "tanh({})", "sigmoid({})", "abs({})", "sin({})", "cos({})", "erf({})", "({})**2", "exp(tanh({}))",
-    "sqrt(1 + abs({}))", "log(1.5 + abs({}))", "rsqrt(1 + ({})**2)", "pow(0.5 + abs({}), 1.5)", "sign({})", "floor(2*{})",
+    "-({})", "relu({})", "tanh({})", "sigmoid({})", "abs({})", "sin({})", "cos({})", "erf({})", "({})**2",
+    "exp(tanh({}))", "sqrt(1 + abs({}))", "log(1.5 + abs({}))", "rsqrt(1 + ({})**2)", "pow(0.5 + abs({}), 1.5)",
+    "sign({})", "floor(2*{})",
 )  # fmt: skip
-BINARY = ("{} + {}", "{} * {}", "{} - {}", "({}) / (1 + abs({}))", "max({}, {})", "min({}, {})", "({}) % (1 + abs({}))")
+BINARY = (
+    "{} + {}", "{} * {}", "{} - {}", "({}) / (1 + abs({}))", "max({}, {})", "min({}, {})", "({}) % (1 + abs({}))",
+)  # fmt: skip
 INT_UNARY = ("-({})", "abs({})", "sign({})", "({}) // 2", "({}) % 3", "({}) // -3", "({})**2", "i64({})", "relu({})")
-INT_BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})", "({}) // (1 + abs({}))", "({}) % (1 + abs({}))")
+INT_BINARY = (
+    "{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})", "({}) // (1 + abs({}))", "({}) % (1 + abs({}))",
+)  # fmt: skip
 EXACT_UNARY = ("-({})", "abs({})", "relu({})", "sign({})", "({})**2", "floor({})", "stop_gradient({})")
 EXACT_BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})")
 
@@ -91,6 +96,12 @@ class Generator:
         self.integer = self.kind.startswith("i")
         self.exact = self.integer or self.kind == "exact"
         self.dtype = {"exact": "float32", "f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64"}[self.kind]
+        if self.integer:
+            self.unary, self.binary = INT_UNARY, INT_BINARY
+        elif self.exact:
+            self.unary, self.binary = EXACT_UNARY, EXACT_BINARY
+        else:
+            self.unary, self.binary = (UNARY[:-2], BINARY[:-1]) if smooth else (UNARY, BINARY)
         self.axes: Scope = {}
         self.extents: dict[str, Any] = {}
         self.inputs: dict[str, Input] = {}
@@ -314,12 +325,10 @@ class Generator:
         if depth == 0 or form == "leaf":
             return self.leaf(scope)
         if form == "unary":
-            options = INT_UNARY if self.integer else EXACT_UNARY if self.exact else UNARY[:-2] if self.smooth else UNARY
-            return self.pick(options).format(self.expression(scope, depth - 1))
+            return self.pick(self.unary).format(self.expression(scope, depth - 1))
         if form == "binary":
-            options = INT_BINARY if self.integer else EXACT_BINARY if self.exact else BINARY[:-1] if self.smooth else BINARY
             a, b = self.expression(scope, depth - 1), self.expression(scope, depth - 1)
-            shape = self.pick(options)
+            shape = self.pick(self.binary)
             return shape.format(a, b) if "(" in shape else shape.format(f"({a})", f"({b})")
         if form == "where":
             c = self.condition(scope)

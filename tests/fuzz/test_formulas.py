@@ -9,7 +9,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, note, reject, settings
 
-import einsmith as es
 from tests.fuzz.check import Unfit, check_gradients, check_values
 from tests.fuzz.generate import Case, cases
 
@@ -32,13 +31,13 @@ def _gradients(case: Case) -> None:
         reject()
 
 
-@settings(max_examples=150, suppress_health_check=_CHECKS)
+@settings(max_examples=300, suppress_health_check=_CHECKS)
 @given(cases())
 def test_values(case: Case) -> None:
     _values(case)
 
 
-@settings(max_examples=150, suppress_health_check=_CHECKS)
+@settings(max_examples=300, suppress_health_check=_CHECKS)
 @given(cases(("f64", "f32"), smooth=True))
 def test_gradients(case: Case) -> None:
     _gradients(case)

@@ -17,7 +17,20 @@ import numpy as np
 from einsmith.dtypes import DType
 from einsmith.expr import interp
 from einsmith.expr.functions import FUNCTIONS
-from einsmith.expr.nodes import Apply, Axis, Compute, Const, Expr, Graph, Item, Read, Reduce, Scatter, Template, postorder
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Item,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    postorder,
+)
 
 C = 4.0  # roundings of one operation, those of the vector functions (2.5 ULP) included
 TINY = 1e-37  # results below are flushed to zero
@@ -30,12 +43,15 @@ def _unit(dtype: DType) -> float:
 
 
 def errors(graph: Graph, inputs: Sequence[np.ndarray]) -> tuple[list[Pair], float]:
-    """(value, error bound) of every output, float64 or integer, and the greatest magnitude of any number met."""
+    """(value, error bound) of every output and then of every update, float64 or integer, and the greatest magnitude of
+    any number met."""
     run = _Run()
-    values: dict = {x: [(interp._widen(a, x.dtype, x.shape, "input"),) * 1] for x, a in zip(graph.inputs, inputs, strict=True)}
-    pairs: dict = {x: [(v[0][0], np.zeros(np.shape(v[0][0])))] for x, v in values.items()}
+    pairs: dict = {}
+    for x, a in zip(graph.inputs, inputs, strict=True):
+        pairs[x] = [(interp._widen(a, x.dtype, x.shape, "an input"), np.zeros(x.shape))]
+    roots = [*graph.outputs, *(t for _, t in graph.updates)]
     with np.errstate(all="ignore"):
-        for node in postorder(graph.outputs):
+        for node in postorder(roots):
             if node in pairs:
                 continue
             if isinstance(node, Item):
@@ -43,7 +59,7 @@ def errors(graph: Graph, inputs: Sequence[np.ndarray]) -> tuple[list[Pair], floa
             else:
                 assert isinstance(node, Compute)
                 pairs[node] = run.template(node.template, [pairs[a][0] for a in node.args])
-    return [pairs[t][0] for t in graph.outputs], run.greatest
+    return [pairs[t][0] for t in roots], run.greatest
 
 
 class _Run:
@@ -93,13 +109,13 @@ class _Run:
                 out.append((self.note(v.prod(axis=axes, dtype=v.dtype)), error))
             else:
                 sign = -1 if body.combiner.endswith("min") else 1
-                best = (sign * v.astype(float)).max(axis=axes, keepdims=True) if v.dtype != bool else v.max(axes, keepdims=True)
-                rivals = sign * v + e >= (best - e.max(axis=axes, keepdims=True))
+                signed = sign * v
+                rivals = signed + e >= signed.max(axis=axes, keepdims=True) - e.max(axis=axes, keepdims=True)
                 error = np.where(rivals, e, 0).max(axis=axes)
                 value = getattr(v, "max" if sign > 0 else "min")(axis=axes)
                 out.append((value, error))
                 if body.combiner.startswith("arg"):
-                    flat = (sign * v).reshape(*full[:rank], k)
+                    flat = signed.reshape(*full[:rank], k)
                     unsure = (rivals.sum(axis=axes) > 1) & (error > 0)
                     out.append((flat.argmax(-1), np.where(unsure, np.inf, 0.0)))
         return out
@@ -160,8 +176,11 @@ class _Run:
         if any(u.any() for _, u in args):
             for signs in itertools.product((-1, 1), repeat=len(args)):
                 corner = interp._apply(e, [v + s * u if u.any() else v for s, (v, u) in zip(signs, args, strict=True)])
-                moved = corner != value if e.dtype.is_bool else np.abs(corner.astype(float) - value)
-                error = np.maximum(error, np.where(moved, np.inf, 0) if e.dtype.is_bool else np.where(np.isnan(moved), np.inf, moved))
+                if e.dtype.is_bool:
+                    moved = np.where(corner != value, np.inf, 0.0)
+                else:
+                    moved = np.abs(corner.astype(float) - value)
+                error = np.maximum(error, np.where(np.isnan(moved), np.inf, moved))
         if e.dtype.is_float and not self.free(e, value):
             error = error + C * _unit(e.dtype) * np.abs(value) + TINY
         self.note(value)

@@ -90,7 +90,7 @@ for dims, cases in (
 
 
 def transposed(n: int) -> str:
-    """By gathering: position i of the result meets position (i + padding - r)/stride of the input where that divides."""
+    """By gathering: position i of the result meets (i + padding - r)/stride of the input, where that divides."""
     out, r = "pqo"[:n], "rst"[:n]
     e = [f"({a}+padding-{b})" for a, b in zip(out, r, strict=True)]
     guard = " and ".join(

@@ -1,4 +1,4 @@
-"""The gallery: formulas of every kind, each at several awkward sizes, with PyTorch's way to write it where it has one."""
+"""The gallery: formulas of every kind, each at several awkward sizes, with PyTorch's way to write it."""
 
 from __future__ import annotations
 

@@ -183,14 +183,17 @@ entry(
 )
 LOW, HIGH = "max((2*{0}-1)//4, 0)", "min(max((2*{0}-1)//4, 0)+1, X.shape[{1}]-1)"
 SHARE = "(max((2*{0}-1)/4, 0) - max((2*{0}-1)//4, 0))"
+
+
+def blend(read: str, axis: str, dim: int) -> str:
+    """A weighted mean of the two elements next to half the position along one axis."""
+    low, high = (read.format(index.format(axis, dim)) for index in (LOW, HIGH))
+    return f"{low}*(1-{SHARE.format(axis)}) + {high}*{SHARE.format(axis)}"
+
+
 entry(
     "bilinear upsampling",
-    "\n".join(
-        [
-            f"H[b,h,x] = X[b,{LOW.format('h')},x]*(1-{SHARE.format('h')}) + X[b,{HIGH.format('h', 1)},x]*{SHARE.format('h')}",
-            f"Y[b,h,w] = H[b,h,{LOW.format('w')}]*(1-{SHARE.format('w')}) + H[b,h,{HIGH.format('w', 2)}]*{SHARE.format('w')}",
-        ]
-    ),
+    "H[b,h,x] = " + blend("X[b,{},x]", "h", 1) + "\nY[b,h,w] = " + blend("H[b,h,{}]", "w", 2),
     [{"X": (2, 3, 5)}, {"X": (1, 4, 1)}],
     lambda T, X: T.nn.functional.interpolate(X[:, None], scale_factor=2, mode="bilinear")[:, 0],
     extents={"h": "2*X.shape[1]", "w": "2*X.shape[2]"},
@@ -212,8 +215,13 @@ entry(
     "convolution with replicated edges",
     "Y[b,i] = sum[r](X[b,min(max(i+r-1, 0), X.shape[1]-1)] * W[r])",
     [{"X": (2, 7), "W": (3,)}, {"X": (1, 5), "W": (3,)}],
-    lambda T, X, W: T.nn.functional.conv1d(T.nn.functional.pad(X[:, None], (1, 1), mode="replicate"), W[None, None])[
-        :, 0
-    ],
+    lambda T, X, W: T.nn.functional.pad(X[:, None], (1, 1), mode="replicate")[:, 0].unfold(1, 3, 1) @ W,
     extents={"i": "X.shape[1]"},
+)
+entry(
+    "a guard on a remainder",
+    "Y[i] = where(i%2 + i < X.shape[0], X[i%2+i], 0)",
+    [{"X": (2,), "n": 3}, {"X": (7,), "n": 8}],
+    lambda T, X, n: T.stack([X[i % 2 + i] if i % 2 + i < len(X) else X[0] * 0 for i in range(n)]),
+    extents={"i": "n"},
 )

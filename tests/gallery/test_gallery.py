@@ -153,7 +153,7 @@ def computes(tensors) -> set[Compute]:
 
 
 def derive(p: Problem, floats):
-    """The result, the gradients by `floats`, the values of all nodes, and the result before the gradients were taken."""
+    """The result before and after the gradients by `floats` were taken, these, and the values of all nodes."""
     leaves = {n: leaf(a.shape, dt.dtype_of(a)) for n, a in p.arrays.items()}
     with tracing(Trace()):
         (before,) = [p.op(**{n: Value(x) for n, x in leaves.items()}, **p.parameters).tensor]

@@ -1,0 +1,123 @@
+"""Training steps of the test networks against the evaluator: whole steps, and every kernel by itself.
+
+Both for 1 and 2 threads, at batches below, at and above the width of a vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith import training
+from einsmith.compile import Executable
+from einsmith.expr.interp import evaluate
+from einsmith.expr.nodes import Compute, Graph, Item, Leaf, Tensor, leaf
+from einsmith.passes.fuse import Call
+from tests.fuzz.check import agree
+
+BATCHES = (1, 3, 16, 17)
+
+
+@dataclass
+class Traced:
+    """A training step before it is compiled, and the batch that it is for."""
+
+    graph: Graph
+    bind: dict[Leaf, np.ndarray]
+    finite: Tensor
+    batch: list[np.ndarray]
+
+    def inputs(self) -> list[np.ndarray]:
+        """Arrays of all of the graph's inputs, copied: the bound ones change as the step runs."""
+        return [*self.batch, *(self.bind[x].copy() for x in self.graph.inputs[len(self.batch) :])]
+
+
+def trace(name: str, batch: int, dtype: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Traced:
+    """The graph of one step of SGD with momentum, and of Adam for batches of more than 3; biases, moments and so on
+    hold random numbers."""
+    es.manual_seed(batch)
+    optimizer = es.optim.SGD(lr=0.05, momentum=0.9, weight_decay=1e-4) if batch <= 3 else es.optim.Adam(lr=1e-3)
+    step = es.TrainStep(es.models.get(name).to(dtype), es.functional.cross_entropy, optimizer, threads=1)
+    found = []
+
+    class Spy(Executable):
+        def __init__(self, graph, bind, threads, finite=None, target=None):
+            found.append((graph, dict(bind), finite))
+            super().__init__(graph, bind, threads, finite, target)
+
+    monkeypatch.setattr(training, "Executable", Spy)
+    arrays = [rng.standard_normal((batch, 1, 28, 28)).astype(dtype), rng.integers(0, 10, batch)]
+    step.compile(*arrays)
+    step._set_scalars()
+    for _, a in step.store.arrays():
+        if not a.any():  # a state that begins at zero; Adam's second moment is never negative
+            a += (0.05 * np.abs(rng.standard_normal(a.shape))).astype(a.dtype)
+    graph, bind, finite = found[0]
+    return Traced(graph, bind, finite, arrays)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["mlp3", "lenet5"])
+def test_steps_equal_the_evaluator(name, dtype, batch, rng, monkeypatch):
+    t = trace(name, batch, dtype, rng, monkeypatch)
+    before = t.inputs()
+    want = [a for part in evaluate(t.graph, before) for a in part]
+    for threads in (1, 2):
+        for x, a in zip(t.graph.inputs[len(t.batch) :], before[len(t.batch) :], strict=True):
+            t.bind[x][...] = a
+        run = Executable(t.graph, t.bind, threads, finite=t.finite)
+        status, outputs = run(t.batch)
+        assert status == 0
+        result = [*outputs, *(t.bind[p] for p, _ in t.graph.updates)]
+        if dtype == "float64":
+            agree(result, t.graph, before, f"{threads} threads")
+        else:  # roundings may turn a ReLU or the choice of a maximum, which moves single elements
+            for got, exact in zip(result, want, strict=True):
+                assert np.linalg.norm(got - exact) <= 2e-5 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", ["mlp3", "lenet5"])
+def test_kernels_equal_the_evaluator(name, batch, rng, monkeypatch):
+    t = trace(name, batch, "float32", rng, monkeypatch)
+    run = Executable(t.graph, t.bind, 1, finite=t.finite)
+    values = _intermediate(run, t.inputs())
+    kernels = {call.kernel: call for call in run.plan.calls}
+    assert len(kernels) > 5
+    for call in kernels.values():
+        _check_kernel(call, values)
+
+
+def _intermediate(run: Executable, inputs: list[np.ndarray]) -> dict[Tensor, np.ndarray]:
+    """What every tensor that some kernel reads is, by the evaluator, rounded to the tensor's type."""
+    wanted = {t: None for c in run.plan.calls for t, w in zip(c.tensors, c.written, strict=True) if not w}
+    outputs, _ = evaluate(Graph(run.graph.inputs, tuple(wanted), (), ()), inputs)
+    return {t: np.asarray(a).astype(t.dtype.numpy) for t, a in zip(wanted, outputs, strict=True)}
+
+
+def _check_kernel(call: Call, values: dict[Tensor, np.ndarray]) -> None:
+    """A kernel's stages as a graph of their own, compiled and compared for 1 and 2 threads."""
+    given = {t: leaf(t.shape, t.dtype) for t, w in zip(call.tensors, call.written, strict=True) if not w}
+    made: dict[Compute, Compute] = {}
+    for node in call.nodes:
+        args: list[Tensor] = []
+        for a in node.args:
+            source = a.node if isinstance(a, Item) else a
+            if source in made:
+                args.append(Item(made[source], a.member) if isinstance(a, Item) else made[source])
+            else:
+                args.append(given[a])
+        made[node] = Compute(node.template, tuple(args))
+    outputs = []
+    for t, written in zip(call.tensors, call.written, strict=True):
+        if written:
+            outputs.append(Item(made[t.node], t.member) if isinstance(t, Item) else made[t])
+    graph = Graph(tuple(given.values()), tuple(outputs), (), ())
+    arrays = [values[t] for t in given]
+    for threads in (1, 2):
+        run = Executable(graph, {}, threads)
+        agree(run(arrays)[1], graph, arrays, f"{threads} threads: {call.kernel.root}")
