@@ -3,6 +3,7 @@
 from einsmith import data, functional, models, nn, optim
 from einsmith.checkpoint import load, save
 from einsmith.errors import (
+    ArgumentError,
     BoundsError,
     CompileError,
     DataError,
@@ -16,6 +17,7 @@ from einsmith.errors import (
     SaveError,
     ShapeError,
     TraceError,
+    UnknownNameError,
     VerifyError,
 )
 from einsmith.lang.builder import (
@@ -54,10 +56,11 @@ from einsmith.training import TrainStep
 __version__ = "0.1.0"
 
 __all__ = [
-    "BoundsError", "CompileError", "DataError", "DtypeError", "EinsmithError", "FormulaError", "GradientError",
-    "IndexOutOfRange", "KnobError", "NonFiniteError", "SaveError", "ShapeError", "TraceError", "TrainStep",
-    "VerifyError", "abs", "argmax", "argmin", "axes", "check_gradients", "compute", "cos", "data", "erf", "exp",
-    "floor", "functional", "grad", "interpret", "jit", "jvp", "load", "log", "manual_seed", "max", "maximum",
-    "mean", "min", "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads",
-    "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "where",
+    "ArgumentError", "BoundsError", "CompileError", "DataError", "DtypeError", "EinsmithError", "FormulaError",
+    "GradientError", "IndexOutOfRange", "KnobError", "NonFiniteError", "SaveError", "ShapeError", "TraceError",
+    "TrainStep", "UnknownNameError", "VerifyError", "abs", "argmax", "argmin", "axes", "check_gradients", "compute",
+    "cos", "data", "erf", "exp", "floor", "functional", "grad", "interpret", "jit", "jvp", "load", "log",
+    "manual_seed", "max", "maximum", "mean", "min", "minimum", "models", "nn", "op", "optim", "prod", "relu",
+    "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh",
+    "value_and_grad", "vjp", "where",
 ]  # fmt: skip

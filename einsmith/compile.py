@@ -6,7 +6,9 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,14 +16,15 @@ import numpy as np
 
 from einsmith import knobs
 from einsmith.codegen import native
-from einsmith.errors import IndexOutOfRange
+from einsmith.errors import IndexOutOfRange, TraceError
 from einsmith.expr.kernel import Kernel
-from einsmith.expr.nodes import Graph, Item, Leaf, Tensor, size
+from einsmith.expr.nodes import Graph, Item, Leaf, Tensor, postorder, size
 from einsmith.expr.printer import show
 from einsmith.expr.verify import verify_graph
 from einsmith.kernels import autoconfig
+from einsmith.lang import trace
 from einsmith.loops import nest
-from einsmith.passes.checks import index_checks
+from einsmith.passes.checks import index_checks, violation
 from einsmith.passes.coordinates import coordinates
 from einsmith.passes.fuse import Call, Plan, fuse
 from einsmith.passes.inline import inline, simplify_graph
@@ -123,18 +126,25 @@ class Executable:
         start = time.perf_counter()
         self.threads = threads
         self.target = target or calibrate.target(threads)
-        if finite is not None:
-            index = graph.outputs.index(finite)
-        graph = Graph(graph.inputs, graph.outputs, graph.updates, index_checks(graph.roots))
-        graph = run_passes(graph)
-        finite = graph.outputs[index] if finite is not None else None
-        self.plan: Plan = fuse(graph, finite)
-        self.graph = self.plan.graph
-        middle = time.perf_counter()
-        self.kernels = compile_kernels([c.kernel for c in self.plan.calls], self.target)
+        known = {*graph.inputs, *bind}
+        if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
+            raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
+        with trace.LOCK:
+            if finite is not None:
+                index = graph.outputs.index(finite)
+            self._roots = graph.roots
+            graph = Graph(graph.inputs, graph.outputs, graph.updates, index_checks(graph.roots))
+            graph = run_passes(graph)
+            finite = graph.outputs[index] if finite is not None else None
+            self.plan: Plan = fuse(graph, finite)
+            self.graph = self.plan.graph
+            middle = time.perf_counter()
+            self.kernels = compile_kernels([c.kernel for c in self.plan.calls], self.target)
         self._bind = dict(bind)
         self._inputs = [x for x in graph.inputs if x not in self._bind]
         self._lock = threading.Lock()
+        stored = {p: self._bind[p] for p, _ in graph.updates if p in self._bind}
+        self._stored = sorted((_address(a), a.nbytes) for a in stored.values())
         self._build(finite)
         self.compile_seconds = time.perf_counter() - start
         if knobs.debug() >= 1:
@@ -231,9 +241,20 @@ class Executable:
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
+        inputs = [x.copy() if self._is_stored(x) else x for x in inputs]
         arrays = [buffers.empty(t.shape, t.dtype.numpy) for t in self._fresh]
-        status = self._run([_address(x) for x in inputs], [_address(x) for x in arrays])
+        try:
+            status = self._run([_address(x) for x in inputs], [_address(x) for x in arrays])
+        except IndexOutOfRange as e:
+            known = self._bind | dict(zip(self._inputs, inputs, strict=True))
+            raise IndexOutOfRange(violation(self._roots, known) or str(e)) from None
         return status, self._collect(inputs, arrays)
+
+    def _is_stored(self, x: np.ndarray) -> bool:
+        """Whether an input lies in memory that a run stores into, maybe before its last read of the input."""
+        at = _address(x)
+        n = bisect_left(self._stored, (at + x.nbytes,))
+        return n > 0 and sum(self._stored[n - 1]) > at
 
     def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
         """A run on memory of the caller's, given by addresses: the inputs' and the graph's outputs', all C-contiguous,
@@ -279,6 +300,16 @@ class Executable:
             out.append(array.reshape(t.shape))
         return out
 
+    @contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Whatever runs store into bound memory is taken back at the end."""
+        saved = [(a, a.copy()) for a in self._bind.values()]
+        try:
+            yield
+        finally:
+            for a, old in saved:
+                a[...] = old
+
     # -- for people
 
     def describe(self) -> str:
@@ -294,14 +325,10 @@ class Executable:
 
     def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:
         """Median seconds of each kernel inside whole runs, whose changes to bound memory are taken back."""
-        saved = [(a, a.copy()) for a in self._bind.values()]
-        try:
+        with self.preserved():
             held = self(inputs)  # the timed runs write into these outputs
             times = np.array([self.program.run_timed()[1] for _ in range(repeats)])
             del held
-        finally:
-            for a, old in saved:
-                a[...] = old
         return [float(np.median(times[:, list(at)].sum(1))) for at in self._call_steps]
 
 

@@ -76,5 +76,16 @@ class SaveError(EinsmithError, OSError):
     """A save folder is missing, truncated, or not one of Einsmith's."""
 
 
+class ArgumentError(EinsmithError, ValueError):
+    """An option has a value that it cannot have; the message names both."""
+
+
+class UnknownNameError(EinsmithError, KeyError):
+    """A name is not one of those that exist; the message shows near ones."""
+
+    def __str__(self) -> str:  # a KeyError would show its message in quotes
+        return str(self.args[0])
+
+
 class KnobError(EinsmithError, ValueError):
     """An environment variable holds a value that it cannot have."""

@@ -6,7 +6,8 @@ A callable given arrays is traced with symbolic tensors, compiled for their shap
 from __future__ import annotations
 
 import functools
-import threading
+import inspect
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,14 +20,14 @@ from einsmith.autodiff.forward import tangents as push_tangents
 from einsmith.autodiff.sweep import gradients
 from einsmith.compile import Executable
 from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import DtypeError, GradientError, ShapeError, TraceError
+from einsmith.errors import ArgumentError, DtypeError, GradientError, ShapeError, TraceError
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
 from einsmith.expr.rewrite import rebuild
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.runtime.pool import get_threads
-from einsmith.tree import flatten, unflatten
+from einsmith.tree import flatten, map_tree, unflatten
 
 _STATIC = (str, bool, type(None))
 
@@ -43,15 +44,20 @@ def to_array(x: Any, name: str = "array") -> np.ndarray:
         array = np.from_dlpack(x)
     else:
         raise DtypeError(f"{name} is a {type(x).__name__}; pass an array or a number")
-    dtype_of(array)
-    if array.dtype.byteorder not in "=|":
+    if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
+    dtype_of(array)
     return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
 
 
 def is_traced(tree: Any) -> bool:
     """Whether some leaf is a traced tensor."""
     return any(isinstance(x, Value) for x in flatten(tree)[0])
+
+
+def in_trace(tree: Any) -> bool:
+    """Whether a call with these arguments extends a trace: one is under way, or a leaf is a traced tensor."""
+    return trace.current_trace() is not None or is_traced(tree)
 
 
 @dataclass
@@ -62,7 +68,7 @@ class _Traced:
     bind: dict[Leaf, np.ndarray]
     live: list[tuple[Any, Leaf]]
     structure: Any
-    updates: list[tuple[Any, Leaf]]
+    depends: list[Any]
 
 
 class _Argument:
@@ -80,6 +86,8 @@ class _Argument:
             self.weak = True
             self.dtype: DType = dt.f64 if isinstance(x, float) else dt.i64
             self.shape: tuple[int, ...] = ()
+            if isinstance(x, int) and not -(2**63) <= x < 2**63:
+                raise DtypeError(f"the number {x} does not fit int64; pass a float")
             self.value = np.asarray(x, self.dtype.numpy)
         else:
             self.value = to_array(x)
@@ -92,8 +100,12 @@ class _Argument:
         try:
             hash(self.value)
         except TypeError:
-            return ("static", id(self.value))
-        return ("static", type(self.value), self.value)
+            raise TraceError(
+                f"a static argument is a {type(self.value).__name__}, which cannot be hashed; pass a tuple, a string "
+                "or a number"
+            ) from None
+        # 0.0 and -0.0 are equal, and NaN is not equal to itself.
+        return ("static", type(self.value), repr(self.value) if isinstance(self.value, float) else self.value)
 
     def symbol(self) -> tuple[Any, Leaf | None]:
         if self.static:
@@ -135,19 +147,18 @@ def _arguments(args: tuple, kwargs: dict, static: frozenset) -> list[_Argument]:
 
 def _trace(f: Callable, arguments: Sequence[_Argument | _Shaped], structure: Any, training: bool) -> _Traced:
     t = trace.Trace(training)
-    with trace.tracing(t):
+    with trace.LOCK, trace.tracing(t):
         symbols = [a.symbol() for a in arguments]
         args, kwargs = unflatten(structure, [s for s, _ in symbols])
         result = f(*args, **kwargs)
         leaves, out_structure = flatten(result)
         outputs = tuple(as_value(x).tensor for x in leaves)
     inputs = [x for _, x in symbols if x is not None]
+    updates = tuple((t.capture(o, new.shape, new.dtype), new) for o, new in t.updates.values())
     bind = {x: _memory(o) for o, x in t.captured.values()}
     live = [(o, x) for o, x in t.captured.values() if not isinstance(o, np.ndarray)]
-    updates = tuple((t.capture(o, new.shape, new.dtype), new) for o, new in t.updates.values())
-    bind |= {t.captured[id(o)][1]: _memory(o) for o, _ in t.updates.values()}
     graph = Graph((*inputs, *bind), outputs, updates, ())
-    return _Traced(graph, bind, live, out_structure, [(o, t.captured[id(o)][1]) for o, _ in t.updates.values()])
+    return _Traced(graph, bind, live, out_structure, list(t.depends.values()))
 
 
 def _memory(obj: Any) -> np.ndarray:
@@ -156,53 +167,74 @@ def _memory(obj: Any) -> np.ndarray:
 
 
 class Jitted:
-    """A compiled function. `static_argnames` are arguments (by name) whose every value is compiled anew."""
+    """A compiled function. `static_argnames` are arguments (by name) whose every value is compiled anew; threads: of
+    its programs, None for the default.
 
-    def __init__(self, f: Callable, static_argnames: Sequence[str] = ()):
+    A program belongs to a call's key and to the trace keys of all modules that were met while tracing for that key.
+    They are asked only when `trace.version` says that something has changed.
+    """
+
+    def __init__(self, f: Callable, static_argnames: Sequence[str] = (), threads: int | None = None):
         functools.update_wrapper(self, f, updated=())
         self.f = f
         self.static = frozenset((static_argnames,) if isinstance(static_argnames, str) else static_argnames)
+        self.threads = threads
         self._cache: dict[Any, tuple[Executable, _Traced]] = {}
+        self._ready: dict[Any, tuple[object, tuple[Executable, _Traced]]] = {}
+        self._depends: dict[Any, list[weakref.ref]] = {}
         self._names = _positions(f) if self.static else {}
+        unknown = [n for n in self.static if n not in self._names]
+        if unknown and not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(f).parameters.values()):
+            raise ArgumentError(f"static_argnames: the function has no argument {unknown[0]!r}, only {[*self._names]}")
 
     def _current(self, key: Any) -> tuple[Executable, _Traced] | None:
-        """What is compiled for `key`, unless a live object got other memory since."""
-        entry = self._cache.get(key)
-        if entry is not None and any(_memory(o) is not entry[1].bind[x] for o, x in entry[1].live):
+        """What is compiled for `key`, unless something that the trace depends on has changed since."""
+        version = trace.version()
+        ready = self._ready.get(key)
+        if ready is not None and ready[0] is version:
+            return ready[1]
+        entry = self._cache.get(self._whole(key))
+        if entry is None or any(_memory(o) is not entry[1].bind[x] for o, x in entry[1].live):
             return None
+        self._ready[key] = version, entry
         return entry
 
+    def _whole(self, key: Any) -> tuple:
+        met = [r() for r in self._depends.get(key, ())]
+        return (key, *(None if m is None else m.trace_key() for m in met))
+
+    def _keep(self, key: Any, entry: tuple[Executable, _Traced]) -> None:
+        known = self._depends.setdefault(key, [])
+        met = [r() for r in known]
+        known += [weakref.ref(m) for m in entry[1].depends if not any(m is n for n in met)]
+        entry[1].depends = []  # a cache that belongs to a module does not keep it
+        self._cache[self._whole(key)] = entry
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_traced((args, kwargs)):
+        if in_trace((args, kwargs)):
             return self.f(*args, **kwargs)
         static = frozenset(self.static | {self._names[n] for n in self.static if n in self._names})
         arguments = _arguments(args, kwargs, static)
         structure = flatten((list(args), kwargs))[1]
-        owner = getattr(self.f, "__self__", self.f)
-        training = bool(getattr(owner, "training", False))
-        modules = owner.trace_key() if hasattr(owner, "trace_key") else None
-        key = (structure, tuple(a.key for a in arguments), modules, get_threads())
+        threads = self.threads or get_threads()
+        key = (structure, tuple(a.key for a in arguments), threads)
         entry = self._current(key)
         if entry is None:
-            with _COMPILING:
+            with trace.LOCK:
                 entry = self._current(key)
                 if entry is None:
-                    traced = _trace(self.f, arguments, structure, training)
-                    entry = Executable(traced.graph, traced.bind, get_threads()), traced
-                    self._cache[key] = entry
+                    traced = _trace(self.f, arguments, structure, bool(getattr(self.f, "training", False)))
+                    entry = Executable(traced.graph, traced.bind, threads), traced
+                    self._keep(key, entry)
         run, traced = entry
         _, outputs = run([a.value for a in arguments if not a.static])
         return unflatten(traced.structure, outputs)
 
 
-_COMPILING = threading.RLock()
-"""Held while tracing and compiling: memos of templates are shared by all threads."""
-
-
 def _positions(f: Callable) -> dict[str, int]:
-    import inspect
-
-    return {name: i for i, name in enumerate(inspect.signature(f).parameters)}
+    """Every named parameter of f with its position, -1 for one that is passed by keyword alone."""
+    named = [p for p in inspect.signature(f).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return {p.name: -1 if p.kind is p.KEYWORD_ONLY else i for i, p in enumerate(named)}
 
 
 def jit(f: Callable | None = None, static_argnames: Sequence[str] = ()) -> Any:
@@ -217,27 +249,40 @@ _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
 
 def run_arrays(f: Callable, args: tuple, kwargs: dict) -> Any:
     """Any of Einsmith's callables, given arrays: jitted, the compiled function being kept with the callable."""
+    return _kept(_JITTED, f, Jitted)(*args, **kwargs)
+
+
+def _kept(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:
+    """`make(f)`, the same one as long as f lives; for this call alone where f has no hash or no weak references."""
     try:
-        if f not in _JITTED:
-            _JITTED[f] = Jitted(_weakly(f))
-        return _JITTED[f](*args, **kwargs)
-    except TypeError as e:
-        if "weak reference" not in str(e):
-            raise
-        return Jitted(f)(*args, **kwargs)
+        found = table.get(f)
+        if found is None:
+            table[f] = found = make(_Weak(f))
+        return found
+    except TypeError:
+        return make(f)
 
 
-def _weakly(f: Callable) -> Callable:
-    """f without keeping it alive, so that the cache entry goes when f goes."""
-    ref = weakref.ref(f)
+class _Weak:
+    """f without keeping it alive, so that a cache entry that calls it goes when f goes."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        target = ref()
-        assert target is not None
-        return target(*args, **kwargs)
+    def __init__(self, f: Callable):
+        functools.update_wrapper(self, f, updated=())
+        del self.__wrapped__  # type: ignore[attr-defined]
+        self._ref = weakref.ref(f)
 
-    call.__self__ = f if hasattr(f, "training") else None  # type: ignore[attr-defined]
-    return call
+    @property
+    def target(self) -> Callable:
+        f = self._ref()
+        assert f is not None, "whoever calls it holds it"
+        return f
+
+    @property
+    def training(self) -> bool:
+        return bool(getattr(self.target, "training", False))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.target(*args, **kwargs)
 
 
 trace.run_arrays = run_arrays
@@ -254,11 +299,15 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool 
     integer arguments.
     """
 
+    try:
+        positions, bare = (operator.index(argnums),), True  # type: ignore[arg-type]
+    except TypeError:
+        positions, bare = tuple(map(operator.index, argnums)), False  # type: ignore[arg-type, assignment]
+
     def traced(*args: Any, **kwargs: Any) -> Any:
-        positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-        if positions and max(positions) >= len(args):
+        if any(not -len(args) <= p < len(args) for p in positions):
             raise GradientError(f"argnums={argnums} but the function was called with {len(args)} arguments")
-        return _value_and_grad(f, positions, isinstance(argnums, int), has_aux, args, kwargs)
+        return _value_and_grad(f, [p % len(args) for p in positions], bare, has_aux, args, kwargs)
 
     functools.update_wrapper(traced, f, updated=())
     return _Transformed(traced)
@@ -273,20 +322,42 @@ class _Transformed:
         self._jitted = Jitted(traced)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.traced(*args, **kwargs) if is_traced((args, kwargs)) else self._jitted(*args, **kwargs)
+        return self.traced(*args, **kwargs) if in_trace((args, kwargs)) else self._jitted(*args, **kwargs)
+
+
+def _stand_ins(values: Sequence[Value]) -> list[Value]:
+    """New symbols for tensors. A function that is differentiated sees them in the tensors' places: a derivative tells
+    apart the places of one tensor that stands twice, and what the function closes over."""
+    return [Value(leaf(v.shape, v.dtype), weak=v.weak) for v in values]
+
+
+def _exchange(stand_ins: Sequence[Value], values: Sequence[Value], tensors: Sequence[Tensor]) -> list[Value]:
+    """The tensors with the stand-ins' places taken by `values`, as in what the trace will store into buffers."""
+    rule = {s.tensor: v.tensor for s, v in zip(stand_ins, values, strict=True)}.get
+    memo: dict = {}
+    under_way = trace.current_trace()
+    if under_way is not None:
+        for key, (obj, new) in under_way.updates.items():
+            under_way.updates[key] = obj, rebuild([new], rule, memo)[0]
+    return [Value(t) for t in rebuild(tensors, rule, memo)]
 
 
 def _value_and_grad(f, positions, bare, has_aux, args, kwargs):
     args = list(args)
+    values: list[Value] = []
     wrt: list[Value] = []
     structures = []
     for p in positions:
         leaves, structure = flatten(args[p])
         leaves = [_float_value(x, p) for x in leaves]
-        wrt += leaves
+        symbols = _stand_ins(leaves)
+        values += leaves
+        wrt += symbols
         structures.append((structure, len(leaves)))
-        args[p] = unflatten(structure, leaves)
+        args[p] = unflatten(structure, symbols)
     result = f(*args, **kwargs)
+    if has_aux and not (isinstance(result, (tuple, list)) and len(result) == 2):
+        raise GradientError("with has_aux=True the function returns a pair: (scalar, anything)")
     value, aux = result if has_aux else (result, None)
     if isinstance(value, (tuple, list, dict)):
         raise GradientError("the function returns several values; return one scalar, and the rest with has_aux=True")
@@ -299,11 +370,11 @@ def _value_and_grad(f, positions, bare, has_aux, args, kwargs):
     one = builder.full((), 1.0, value.dtype).tensor
     zeros = [builder.full(a.shape, 0, a.dtype).tensor for a in aux_leaves]
     new, grads = gradients(outs, [one, *zeros], [w.tensor for w in wrt])
-    value = Value(new[0])
-    aux = unflatten(aux_structure, [Value(t) for t in new[1:]])
-    out, at = [], 0
+    value, *rest = _exchange(wrt, values, [*new, *grads])
+    aux = unflatten(aux_structure, rest[: len(aux_leaves)])
+    out, at = [], len(aux_leaves)
     for structure, n in structures:
-        out.append(unflatten(structure, [Value(g) for g in grads[at : at + n]]))
+        out.append(unflatten(structure, rest[at : at + n]))
         at += n
     return ((value, aux) if has_aux else value), (out[0] if bare else tuple(out))
 
@@ -331,59 +402,71 @@ def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     """(f(*primals), pullback). `pullback(cotangent)` gives a tuple: the cotangent of each primal, None for integers.
 
     The cotangent has the output's structure, shapes and types. Given arrays, the output and the pullback are programs
-    of their own; given traced tensors both extend the trace.
+    of their own, the pullback at the primals as they are now; given traced tensors both extend the trace. Buffers that
+    f updates are updated by vjp itself, and by no pullback.
     """
-    if not is_traced(primals):
+    if not in_trace(primals):
         out = run_arrays(f, primals, {}) if not isinstance(f, Jitted) else f(*primals)
-        pull = _pullback_of(f)
+        point = map_tree(_copied, primals)
+        pull = _kept(_PULLBACKS, f, _pullback)
 
         def pullback(cotangent: Any) -> tuple:
-            _check_cotangent(out, cotangent)
-            return pull(primals, cotangent)
+            return pull(point, tuple(_cotangents(out, cotangent)))
 
-        pullback.__wrapped__ = f  # type: ignore[attr-defined]  # the compiled pullback holds f weakly
+        held = pull.f.differentiated  # type: ignore[attr-defined]
+        pullback.__wrapped__ = held.target if isinstance(held, _Weak) else held  # type: ignore[attr-defined]
         return out, pullback
-    values = _as_values(primals)
-    result = f(*values)
-    leaves, structure = flatten(result)
-    leaves = [as_value(x) for x in leaves]
+    result, pull_back = _linearize(f, primals)
 
     def traced_pullback(cotangent: Any) -> tuple:
-        _check_cotangent(result, cotangent)
-        cots = [as_value(c) for c in flatten(cotangent)[0]]
-        return _pull(leaves, cots, values)
+        return pull_back([as_value(c) for c in _cotangents(result, cotangent)])
 
-    return unflatten(structure, leaves), traced_pullback
+    return result, traced_pullback
+
+
+def _copied(x: Any) -> Any:
+    """An argument as it is now: a number or a static value itself, an array copied."""
+    argument = _Argument(x, False)
+    return x if argument.static or argument.weak else np.array(argument.value)
 
 
 _PULLBACKS: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
 
 
-def _pullback_of(f: Callable) -> Jitted:
-    if f not in _PULLBACKS:
-        weak = _weakly(f)
+def _pullback(f: Callable) -> Jitted:
+    def run(primals: tuple, cotangent: Any) -> tuple:
+        under_way = trace.current_trace()
+        assert under_way is not None
+        updates = dict(under_way.updates)
+        _, pull = _linearize(f, primals)
+        under_way.updates = updates
+        return pull([as_value(c) for c in flatten(cotangent)[0]])
 
-        def run(primals: tuple, cotangent: Any) -> tuple:
-            values = _as_values(primals)
-            leaves = [as_value(x) for x in flatten(weak(*values))[0]]
-            return _pull(leaves, [as_value(c) for c in flatten(cotangent)[0]], values)
-
-        _PULLBACKS[f] = Jitted(run)
-    return _PULLBACKS[f]
-
-
-def _as_values(primals: tuple) -> tuple:
-    leaves, structure = flatten(primals)
-    return unflatten(structure, [as_value(x) for x in leaves])
+    run.differentiated = f  # type: ignore[attr-defined]
+    return Jitted(run)
 
 
-def _pull(outputs: list[Value], cotangents: list[Value], primals: tuple) -> tuple:
-    leaves, structure = flatten(primals)
-    floats = [v for v in leaves if v.dtype.is_float]
-    cots = [c if c.dtype is o.dtype else c.astype(o.dtype) for c, o in zip(cotangents, outputs, strict=True)]
-    _, grads = gradients([o.tensor for o in outputs], [c.tensor for c in cots], [v.tensor for v in floats])
-    it = iter(grads)
-    return unflatten(structure, [Value(next(it)) if v.dtype.is_float else None for v in leaves])
+def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]], tuple]]:
+    """(f(*primals), the function from the cotangents of its results to those of the primals), in the trace."""
+    flat, structure = flatten(primals)
+    values = [as_value(x) for x in flat]
+    at = [n for n, v in enumerate(values) if v.dtype.is_float]
+    floats = [values[n] for n in at]
+    symbols = _stand_ins(floats)
+    args = dict(enumerate(values)) | dict(zip(at, symbols, strict=True))
+    results, out_structure = flatten(f(*unflatten(structure, args.values())))
+    results = [as_value(x) for x in results]
+    outputs = [o.tensor for o in results]
+
+    def pull(cotangents: list[Value]) -> tuple:
+        pairs = zip(cotangents, results, strict=True)
+        cots = [c.tensor if c.dtype is o.dtype else c.astype(o.dtype).tensor for c, o in pairs]
+        _, grads = gradients(outputs, cots, [s.tensor for s in symbols])
+        found = dict(zip(at, _exchange(symbols, floats, grads), strict=True))
+        return unflatten(structure, [found.get(n) for n in range(len(values))])
+
+    made = zip(_exchange(symbols, floats, outputs), results, strict=True)
+    return unflatten(out_structure, [Value(v.tensor, weak=o.weak) for v, o in made]), pull
 
 
 def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -395,43 +478,31 @@ def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
     """
     primals, tangents = tuple(primals), tuple(tangents)
     _check_tangents(primals, tangents)
-    if is_traced((primals, tangents)):
+    if in_trace((primals, tangents)):
         return _push(f, primals, tangents)
-    try:
-        run = _JVPS.get(f)
-        if run is None:
-            _JVPS[f] = run = Jitted(_push_of(_weakly(f)))
-    except TypeError:  # a callable without hash or weak references is compiled for this call alone
-        run = Jitted(_push_of(f))
-    return run(primals, tangents)
+    return _kept(_JVPS, f, _push_of)(primals, tangents)
 
 
 _JVPS: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
 
 
-def _push_of(f: Callable) -> Callable:
-    def run(primals: tuple, tangents: tuple) -> tuple:
-        return _push(f, primals, tangents)
-
-    return run
+def _push_of(f: Callable) -> Jitted:
+    return Jitted(lambda primals, tangents: _push(f, primals, tangents))
 
 
 def _push(f: Callable, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
     leaves, structure = flatten(primals)
-    # A tensor that stands twice moves in two ways: each place has its own symbol, which is then replaced.
     values = [as_value(x) for x in leaves]
-    symbols = [leaf(v.shape, v.dtype) for v in values]
-    args = unflatten(structure, [Value(x, weak=v.weak) for x, v in zip(symbols, values, strict=True)])
-    outs, out_structure = flatten(f(*args))
+    symbols = _stand_ins(values)
+    outs, out_structure = flatten(f(*unflatten(structure, symbols)))
     outputs = [as_value(x).tensor for x in outs]
     moves = _flat_tangents(primals, tangents)
     at = [n for n, v in enumerate(values) if v.dtype.is_float and moves[n] is not None]
     given = [as_value(moves[n]) for n in at]
     moved = [g.tensor if g.dtype is values[n].dtype else g.astype(values[n].dtype).tensor
              for n, g in zip(at, given, strict=True)]  # fmt: skip
-    new, directions = push_tangents(outputs, [symbols[n] for n in at], moved)
-    exchanged = dict(zip(symbols, (v.tensor for v in values), strict=True))
-    results = [Value(t) for t in rebuild([*new, *directions], exchanged.get)]
+    new, directions = push_tangents(outputs, [symbols[n].tensor for n in at], moved)
+    results = _exchange(symbols, values, [*new, *directions])
     return unflatten(out_structure, results[: len(new)]), unflatten(out_structure, results[len(new) :])
 
 
@@ -462,14 +533,25 @@ def _check_tangents(primals: Any, tangents: Any) -> None:
             raise ShapeError(f"the tangent of primal {n} has shape {given}, the primal {shape}")
 
 
-def _check_cotangent(out: Any, cotangent: Any) -> None:
-    a, b = flatten(out), flatten(cotangent)
+def _in_order(tree: Any, like: Any) -> Any:
+    """The tree with the keys of its dicts in the order of those of `like`, where they are the same keys."""
+    if isinstance(tree, dict) and isinstance(like, dict) and tree.keys() == like.keys():
+        return {k: _in_order(tree[k], like[k]) for k in like}
+    if isinstance(tree, (tuple, list)) and isinstance(like, (tuple, list)) and len(tree) == len(like):
+        return type(tree)(_in_order(x, y) for x, y in zip(tree, like, strict=True))
+    return tree
+
+
+def _cotangents(out: Any, cotangent: Any) -> list[Any]:
+    """The leaves of a cotangent in the order of the output's. Raises where they do not fit."""
+    a, b = flatten(out), flatten(_in_order(cotangent, out))
     if a[1] != b[1]:
         raise GradientError("the cotangent's structure is not the output's")
     for x, c in zip(a[0], b[0], strict=True):
         shape = tuple(c.shape) if hasattr(c, "shape") else np.shape(c)
         if shape != tuple(x.shape):
             raise ShapeError(f"the cotangent has shape {shape}, the output {tuple(x.shape)}")
+    return b[0]
 
 
 def stop_gradient(x: Any) -> Any:
@@ -551,7 +633,3 @@ def check_gradients(
         if not abs(got - want) <= tol * (1 + abs(want)):
             raise GradientError(f"gradient of order {n}: derived {got!r}, central difference {want!r}")
         g = along
-
-
-def tensors_of(values: Sequence[Any]) -> list[Tensor]:
-    return [as_value(v).tensor for v in values]

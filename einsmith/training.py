@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from einsmith.expr.nodes import Graph, Leaf, leaf
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import Jitted, to_array
+from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.pool import get_threads
 from einsmith.runtime.store import ParameterStore
 
@@ -32,6 +34,7 @@ class Profile:
     step_seconds: float
 
     def part(self, name: str) -> float:
+        """Seconds of all kernels of forward, backward or update."""
         return sum(r[3] for r in self.rows if r[0] == name)
 
     def __str__(self) -> str:
@@ -50,7 +53,11 @@ class TrainStep:
     loss: a function of (model's output, target) giving a float scalar. optimizer: an `es.optim` rule. threads: worker
     threads (default: all cores the process may use). The model's parameters are updated in place. Every batch shape is
     compiled at its first use; `compile` does that without training. If the loss is not finite nothing is updated and
-    NonFiniteError names the step.
+    NonFiniteError names the step. Ctrl-C waits for the end of a step.
+
+    steps: how many were trained; epoch, position: where `fit` stands, position counting the batches of the epoch;
+    epoch_loss, epoch_samples: the sum of the samples' losses in that epoch, and how many they are. A new `optimizer`
+    begins without state; so do parameters that replace others. Frozen ones (`requires_grad`) keep theirs.
     """
 
     def __init__(
@@ -66,14 +73,22 @@ class TrainStep:
         self.steps = 0
         self.epoch = 0
         self.position = 0
+        self.epoch_loss, self.epoch_samples = 0.0, 0
         self.store = ParameterStore()
         for name, p in model.named_parameters():
             self.store.add_parameter(name, p)
         self._hyper: dict[str, np.ndarray] = {}
         self._count = np.zeros((), np.float64)
         self._programs: dict[Any, Executable] = {}
-        self._forward_calls: dict[Any, set] = {}
+        self._parts: dict[Executable, list[str]] = {}
         self._evaluate: Jitted | None = None
+        self._lock = threading.RLock()
+        self._version: object = None  # of what programs depend on, when it was last looked at
+        self._made_for = (optimizer, loss)
+        self._live: dict[int, tuple[Any, np.ndarray]] = {}  # captured objects, with their memory at that time
+        self._depends: dict[int, Any] = {}  # modules that were met while tracing
+        self._worlds: dict[tuple, int] = {}
+        self._world = 0
 
     # -- compiling
 
@@ -93,10 +108,39 @@ class TrainStep:
 
     def _program(self, arrays: list[np.ndarray]) -> Executable:
         threads = self.threads or get_threads()
-        key = (tuple((a.shape, a.dtype) for a in arrays), threads)
-        if key not in self._programs:
-            self._programs[key] = self._trace(arrays, threads)
-        return self._programs[key]
+        shapes = tuple((a.shape, a.dtype) for a in arrays)
+        if (
+            self._version is not trace.version()
+            or self._made_for[0] is not self.optimizer
+            or self._made_for[1] is not self.loss
+        ):
+            self._look()
+        if (shapes, threads, self._world) not in self._programs:
+            with trace.LOCK, self.model.in_mode(training=True):
+                run = self._trace(arrays, threads)
+            self._look()
+            self._programs[shapes, threads, self._world] = run
+        return self._programs[shapes, threads, self._world]
+
+    def _look(self) -> None:
+        """Finds what has changed of all that programs depend on: they belong to one state of the modules (`_world`),
+        and none of them outlives the optimizer, the loss, or the memory that it was made for."""
+        self._version = trace.version()
+        parameters = dict(self.model.named_parameters())
+        replaced = [n for n, p in self.store.parameters.items() if parameters.get(n) is not p]
+        if self._made_for[0] is not self.optimizer:
+            replaced = list(self.store.parameters)
+        for name in replaced:
+            self.store.forget(name)
+        moved = any(o.data is not memory for o, memory in self._live.values())
+        if replaced or moved or self._made_for[1] is not self.loss:
+            for kept in (self._programs, self._parts, self._worlds, self._live, self._hyper):
+                kept.clear()
+        self.store.parameters = parameters
+        self._made_for = (self.optimizer, self.loss)
+        modules = {id(m): m for m in self.model.modules()} | self._depends
+        world = tuple(m.trace_key(modes=False) for m in modules.values())
+        self._world = self._worlds.setdefault(world, len(self._worlds))
 
     def _trace(self, arrays: list[np.ndarray], threads: int) -> Executable:
         inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
@@ -122,7 +166,6 @@ class TrainStep:
                 raise GradientError("the loss depends on no parameter that requires a gradient")
             one = builder.full((), 1.0, loss.dtype).tensor
             outs, grads = gradients([loss.tensor], [one], [x for _, _, x in trained])
-            forward = set(outs)
             hyper = {}
             for name in self.optimizer.hyper:
                 hyper[name] = scalar(self._hyper.setdefault(name, np.zeros((), np.float64)))
@@ -145,13 +188,17 @@ class TrainStep:
                 updates.append((t.capture(obj, value.shape, value.dtype), value))
         for obj, x in t.captured.values():
             bind[x] = obj if isinstance(obj, np.ndarray) else obj.data
+            if not isinstance(obj, np.ndarray):
+                self._live[id(obj)] = obj, bind[x]
+        self._depends |= t.depends
         graph = Graph((*inputs, *bind), (outs[0],), tuple(updates), ())
         run = Executable(graph, bind, threads, finite=outs[0])
-        self._mark(run, forward)
+        self._parts[run] = self._parts_of(run)
         return run
 
-    def _mark(self, run: Executable, forward: set) -> None:
-        """Which calls are forward: those up to the one that makes the loss, in the order of the plan."""
+    @staticmethod
+    def _parts_of(run: Executable) -> list[str]:
+        """What each call belongs to. Forward are those up to the one that makes the loss, in the order of the plan."""
         last = run._call_of(run.graph.outputs[0])
         written = set(run.plan.home)
         parts = []
@@ -159,30 +206,39 @@ class TrainStep:
             update = any(w and t in written for t, w in zip(call.tensors, call.written, strict=True))
             only = update and len(call.nodes) <= len([t for t in call.tensors if t in written])
             parts.append("forward" if last is not None and i <= last else "update" if only else "backward")
-        self._forward_calls[id(run)] = set(enumerate(parts))
+        return parts
 
     # -- running
 
     def __call__(self, *batch: Any) -> float:
         arrays = self._arrays(batch)
-        run = self._program(arrays)
-        self._set_scalars()
-        status, outputs = run(arrays)
-        value = float(outputs[0])
+        return self._train(self._program(arrays), arrays)
+
+    def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None = None) -> float:
+        """One step; `samples`: of the batch, where it is one of the epoch that `fit` goes through."""
+        # A signal that comes while native code runs is handled when it ends: weights and counters move together.
+        with self._lock, Deferred():
+            self._set_scalars()
+            status, outputs = run(arrays)
+            value = float(outputs[0])
+            if status != FINITE:
+                self.steps += 1
+                if samples is not None:
+                    self.position += 1
+                    self.epoch_loss += value * samples
+                    self.epoch_samples += samples
         if status == FINITE:
             raise NonFiniteError(
                 f"the loss of step {self.steps + 1} is {value}; nothing was updated. Lower the learning rate, or look "
                 "at the batch", self.steps + 1, value,
             )
-        self.steps += 1
         return value
 
     def _set_scalars(self) -> None:
-        n = self.steps + 1
-        self._count[...] = n
-        for name, memory in self._hyper.items():
-            value = self.optimizer.hyper[name]
-            memory[...] = value(n) if callable(value) else value
+        self._count[...] = self.steps + 1
+        for name, value in self.optimizer.values(self.steps + 1).items():
+            if name in self._hyper:
+                self._hyper[name][...] = value
 
     def fit(
         self, batches: Iterable, epochs: int = 1, *, progress: bool | None = None,
@@ -192,30 +248,33 @@ class TrainStep:
         """Trains until `epochs` epochs are done, from where this step stands; returns each epoch's mean loss.
 
         batches: an iterable of (inputs..., target) that can be iterated again; `es.data.batches` also resumes within an
-        epoch. progress: a bar on a terminal, plain lines elsewhere, nothing when False.
+        epoch. progress: a bar on a terminal, plain lines elsewhere, nothing when False. on_step and on_epoch are called
+        after each step and epoch; what they raise ends the training, which another call goes on with.
         """
         history = []
         report = _Progress(progress)
-        while self.epoch < epochs:
-            total, seen, start = 0.0, 0, time.perf_counter()
-            length = len(batches) if isinstance(batches, Sized) else None
-            for batch in _epoch(batches, self.epoch, self.position):
-                value = self(*batch)
-                self.position += 1
-                n = len(batch[-1])
-                total, seen = total + value * n, seen + n
-                rate = seen / (time.perf_counter() - start)
-                report.step(self.epoch, epochs, self.position, length, total / seen, rate)
-                if on_step is not None:
-                    on_step(self, value)
-            if not seen and not self.position:
-                raise ShapeError("the batches are empty")
-            self.epoch, self.position = self.epoch + 1, 0
-            mean = total / max(seen, 1)
-            history.append(mean)
-            report.epoch(self.epoch, epochs, mean)
-            if on_epoch is not None:
-                on_epoch(self, mean)
+        try:
+            while self.epoch < epochs:
+                begun, start = self.epoch_samples, time.perf_counter()
+                length = len(batches) if isinstance(batches, Sized) else None
+                for batch in _epoch(batches, self.epoch, self.position):
+                    arrays = self._arrays(batch)
+                    value = self._train(self._program(arrays), arrays, _samples(arrays[-1]))
+                    rate = (self.epoch_samples - begun) / (time.perf_counter() - start)
+                    mean = self.epoch_loss / self.epoch_samples
+                    report.step(self.epoch, epochs, self.position, length, mean, rate)
+                    if on_step is not None:
+                        on_step(self, value)
+                if not self.position:
+                    raise ShapeError("the batches are empty")
+                mean = self.epoch_loss / max(self.epoch_samples, 1)
+                self.epoch, self.position, self.epoch_loss, self.epoch_samples = self.epoch + 1, 0, 0.0, 0
+                history.append(mean)
+                report.epoch(self.epoch, epochs, mean)
+                if on_epoch is not None:
+                    on_epoch(self, mean)
+        finally:
+            report.close()
         return history
 
     def evaluate(self, batches: Iterable) -> dict[str, float]:
@@ -226,21 +285,18 @@ class TrainStep:
                 out = self.model(*inputs)
                 return self.loss(out, target), out
 
-            self._evaluate = Jitted(run)
+            self._evaluate = Jitted(run, threads=self.threads)
         total, right, seen, classes = 0.0, 0, 0, True
-        was = self.model.training
-        self.model.eval()
-        try:
+        with self.model.in_mode(training=False):
             for *inputs, target in batches:
                 target = to_array(target, "target")
                 value, out = self._evaluate(tuple(inputs), target)
-                n = len(target)
+                n = _samples(target)
                 total, seen = total + float(value) * n, seen + n
-                classes = classes and target.dtype.kind == "i" and out.ndim == target.ndim + 1
+                one_each = isinstance(out, np.ndarray) and target.ndim == 1 and out.ndim == 2
+                classes = classes and one_each and target.dtype.kind in "iu"
                 if classes:
                     right += int((out.argmax(1) == target).sum())
-        finally:
-            self.model.train(was)
         if not seen:
             raise ShapeError("the batches are empty")
         return {"loss": total / seen} | ({"accuracy": right / seen} if classes else {})
@@ -253,7 +309,7 @@ class TrainStep:
         if not self._programs:
             return "nothing is compiled yet; call step.compile(x, y)"
         parts = []
-        for (shapes, threads), run in self._programs.items():
+        for (shapes, threads, _), run in self._programs.items():
             head = ", ".join(f"{d}{list(s)}" for s, d in shapes)
             parts.append(f"training step for {head} on {threads} threads\n{run.describe()}")
         return "\n\n".join(parts)
@@ -263,25 +319,24 @@ class TrainStep:
         arrays = self._arrays(batch)
         run = self._program(arrays)
         self._set_scalars()
-        saved = [(a, a.copy()) for _, a in self.store.arrays()]
-        try:
+        with run.preserved():
             run(arrays)
             times = []
             for _ in range(repeats):
                 start = time.perf_counter()
                 run(arrays)
                 times.append(time.perf_counter() - start)
-        finally:
-            for a, old in saved:
-                a[...] = old
-        parts = dict(self._forward_calls[id(run)])
         rows = [
-            (parts[i], label(call), kernel.pattern, seconds, kernel.seconds)
-            for i, (call, kernel, seconds) in enumerate(
-                zip(run.plan.calls, run.kernels, run.time_calls(arrays, repeats), strict=True)
+            (part, label(call), kernel.pattern, seconds, kernel.seconds)
+            for part, call, kernel, seconds in zip(
+                self._parts[run], run.plan.calls, run.kernels, run.time_calls(arrays, repeats), strict=True
             )
         ]
         return Profile(rows, sorted(times)[len(times) // 2])
+
+
+def _samples(target: np.ndarray) -> int:
+    return len(target) if target.ndim else 1
 
 
 def _epoch(batches: Iterable, epoch: int, start: int) -> Iterable:
@@ -319,9 +374,13 @@ class _Progress:
             self._task = self._rich.add_task("", total=length, epoch="", loss=0.0, rate=0.0)
         self._rich.update(self._task, completed=done, total=length, epoch=f"{epoch + 1}/{epochs}", loss=loss, rate=rate)
 
-    def epoch(self, epoch: int, epochs: int, loss: float) -> None:
+    def close(self) -> None:
+        """Ends the bar, so that the terminal is as it was."""
         if self._rich is not None:
             self._rich.stop()
             self._rich = None
+
+    def epoch(self, epoch: int, epochs: int, loss: float) -> None:
+        self.close()
         if self.show:
             print(f"epoch {epoch}/{epochs}  loss {loss:.4f}", file=sys.stderr, flush=True)

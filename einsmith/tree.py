@@ -37,5 +37,6 @@ def _unflatten(structure: Any, it) -> Any:
 
 
 def map_tree(f: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with every leaf x replaced by f(x)."""
     leaves, structure = flatten(tree)
     return unflatten(structure, [f(x) for x in leaves])

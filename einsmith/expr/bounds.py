@@ -108,9 +108,9 @@ class Facts:
                 holds, differs = _lines(c, truth)
                 lines += holds
                 unequal += differs
-                # A guard on e//k or e%k says something of e: their lines tie the two together.
+                # A guard on e//k, abs(e) and the like says something of e: their lines tie the two together.
                 atoms = dict.fromkeys(atom for line in holds for atom in line.terms)
-                lines += [own for a in atoms if getattr(a, "fn", "") in ("floordiv", "mod") for own in _own_lines(a)]
+                lines += [own for a in atoms for own in _own_lines(a)]
         out.known, out.lines, out.cases = frozenset(known), tuple(lines), tuple(cases)
         if len(lines) > len(self.lines) or unequal:
             out._tight = dict(self._tight)
@@ -120,7 +120,7 @@ class Facts:
                     out.lines += (line - 1,)
                 if out._sum_low(line * -1) == 0:
                     out.lines += (line * -1 - 1,)
-            out.lines += tuple(out._single_blocks(out.lines[len(self.lines) :]))
+            out.lines += tuple(out._resolved(out.lines[len(self.lines) :]))
             if len(out.lines) > len(lines):
                 out._propagate()
             if out.feasible and any((out._search(line * -1, 1) or 0) > 0 for line in out.lines[len(self.lines) :]):
@@ -129,18 +129,35 @@ class Facts:
             out._tight = self._tight
         return out
 
-    def _single_blocks(self, lines: Sequence[Linear]) -> list[Linear]:
-        """The new lines with e % k written as e - m*k, where e lies between m*k and its next multiple."""
+    def _resolved(self, lines: Sequence[Linear]) -> list[Linear]:
+        """The new lines with atoms replaced by what they are under these facts: e % k by e - m*k where e lies between
+        m*k and its next multiple, min, max and abs by the argument that they take."""
         out: list[Linear] = []
         for line in lines:
             for atom, c in line.terms.items():
-                if not isinstance(atom, Apply) or atom.fn != "mod" or not isinstance(atom.args[1], Const):
-                    continue
-                k, x = int(atom.args[1].value), linear(atom.args[0])
-                lo, hi = self.interval(x)
-                if k > 0 and lo is not None and hi is not None and lo // k == hi // k:
-                    out.append(line.without(atom) + (x - lo // k * k) * c)
+                value = self._value(atom)
+                if value is not None:
+                    out.append(line.without(atom) + value * c)
         return out
+
+    def _value(self, atom: Expr) -> Linear | None:
+        if not isinstance(atom, Apply) or atom.fn not in ("mod", "min", "max", "abs") or not atom.dtype.is_int:
+            return None
+        a, b = linear(atom.args[0]), linear(atom.args[-1])
+        if atom.fn == "mod":
+            lo, hi = self.interval(a)
+            k = b.const
+            if b.terms or k <= 0 or lo is None or hi is None or lo // k != hi // k:
+                return None
+            return a - lo // k * k
+        if atom.fn == "abs":
+            b = a * -1
+        lo, hi = self.interval(a - b)
+        if lo is not None and lo >= 0:
+            return b if atom.fn == "min" else a
+        if hi is not None and hi <= 0:
+            return a if atom.fn == "min" else b
+        return None
 
     def _propagate(self) -> None:
         """Tightens the intervals of the atoms by every line, a few times over."""

@@ -41,9 +41,11 @@ class Linear:
         return self + (-other if isinstance(other, int) else other * -1)
 
     def coefficient(self, atom: Expr) -> int:
+        """Of an atom, 0 where it does not occur."""
         return self.terms.get(atom, 0)
 
     def without(self, atom: Expr) -> Linear:
+        """The sum less an atom's term."""
         return Linear(self.const, {a: c for a, c in self.terms.items() if a is not atom})
 
     def expr(self, dtype: DType = dt.i32) -> Expr:

@@ -294,6 +294,7 @@ class Leaf(Node):
 
 
 def leaf(shape: Iterable[int], dtype: DType) -> Leaf:
+    """A new input, unlike every other."""
     return Leaf(next(_LEAF_IDS), tuple(int(n) for n in shape), dtype)
 
 
@@ -398,4 +399,5 @@ def reads(x: Expr) -> list[Read]:
 
 
 def size(shape: Iterable[int]) -> int:
+    """How many points a box has."""
     return prod(shape)

@@ -115,9 +115,54 @@ def _pieces(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str]) -> 
     return [(x.args[0], left), spec.symbol if tight else f" {spec.symbol} ", (x.args[1], right)]
 
 
-def _text(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str], names: dict[Expr, str]) -> str:
+def _conjunction(x: Apply) -> list[Any]:
+    """The pieces of nested `and`s as one row of conditions, `a <= b and b < c` as `a <= b < c`."""
+    terms: list[Expr] = []
+    todo: list[Expr] = [x]
+    while todo:
+        e = todo.pop()
+        if isinstance(e, Apply) and e.fn == "and":
+            todo += reversed(e.args)
+        else:
+            terms.append(e)
+    out: list[Any] = []
+
+    def link(a: Expr, b: Expr) -> bool:
+        """Whether a's right side is b's left side."""
+        both = all(isinstance(e, Apply) and e.fn in ("lt", "le") and e.args[0].dtype.is_int for e in (a, b))
+        return both and a.args[1] is b.args[0]
+
+    while terms:
+        first = terms.pop(0)
+        last = next((t for t in terms if link(first, t)), None)
+        if last is None and (before := next((t for t in terms if link(t, first)), None)):
+            first, last = before, first
+            terms.remove(before)
+        elif last is not None:
+            terms.remove(last)
+        out += [" and "] if out else []
+        if not isinstance(first, Apply) or not isinstance(last, Apply):
+            out.append((first, FUNCTIONS["and"].precedence + 1))
+            continue
+        out += [(first.args[0], _COMPARE + 1), f" {FUNCTIONS[first.fn].symbol} ", (first.args[1], _COMPARE + 1)]
+        out += [f" {FUNCTIONS[last.fn].symbol} ", (last.args[1], _COMPARE + 1)]
+    return out
+
+
+def _text(
+    x: Expr,
+    axis: Callable[[int], str],
+    slot: Callable[[int], str],
+    names: dict[Expr, str],
+    chains: bool = False,
+) -> str:
+    def pieces(e: Expr) -> list[Any]:
+        if chains and isinstance(e, Apply) and e.fn == "and":
+            return _conjunction(e)
+        return _pieces(e, axis, slot)
+
     out: list[str] = []
-    stack: list[Any] = list(reversed(_pieces(x, axis, slot)))
+    stack: list[Any] = list(reversed(pieces(x)))
     while stack:
         item = stack.pop()
         if isinstance(item, str):
@@ -127,7 +172,7 @@ def _text(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str], names
         if e in names:
             out.append(names[e])
             continue
-        parts = _pieces(e, axis, slot)
+        parts = pieces(e)
         if _precedence(e) < least:
             parts = ["(", *parts, ")"]
         stack.extend(reversed(parts))
@@ -135,8 +180,8 @@ def _text(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str], names
 
 
 def show_expressions(roots: Sequence[Expr], axes: Sequence[str], slots: Sequence[str]) -> list[str]:
-    """Expressions spelled out in full, as the formula language reads them."""
-    return [_text(r, axes.__getitem__, slots.__getitem__, {}) for r in roots]
+    """Expressions spelled out in full, as the formula language reads them, conditions that meet chained."""
+    return [_text(r, axes.__getitem__, slots.__getitem__, {}, True) for r in roots]
 
 
 def _with_names(
@@ -218,9 +263,7 @@ def _scatter(s: Scatter, name: str, axes: Sequence[str] | None, slots: Sequence[
 
 
 def _statements(t: Template, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> list[str]:
-    return [
-        _scatter(p, name, axes, slots) if isinstance(p, Scatter) else _piece(p, name, axes, slots) for p in t.parts
-    ]
+    return [_scatter(p, name, axes, slots) if isinstance(p, Scatter) else _piece(p, name, axes, slots) for p in t.parts]
 
 
 def _template(t: Template, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:

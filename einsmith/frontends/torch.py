@@ -196,7 +196,7 @@ class _Definition:
         if traced is None:
             with _lock:
                 traced = trace_shapes(self.function(program), [(s, _TYPES[t]) for s, t in kinds])
-                if traced.live or traced.updates:
+                if traced.live:
                     raise TraceError(
                         f"{self.name} holds a Parameter or a buffer of Einsmith, for which PyTorch would see no "
                         f"gradient; pass it as a tensor argument"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import pi, sqrt
 from typing import Any
 
+from einsmith.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, merge, pointwise, tensor, without
 from einsmith.lang import builder as fb
@@ -52,7 +53,7 @@ def gelu(input: Any, approximate: str = "none") -> Value:
         return pointwise(x, lambda e: e * 0.5 * (1 + fb.erf(e * sqrt(0.5))))
     if approximate == "tanh":
         return pointwise(x, lambda e: 0.5 * e * (1 + fb.tanh(sqrt(2 / pi) * (e + 0.044715 * e * e * e))))
-    raise ValueError(f"gelu: approximate={approximate!r} must be 'none' or 'tanh'")
+    raise ArgumentError(f"gelu: approximate={approximate!r} must be 'none' or 'tanh'")
 
 
 def softmax_parts(x: Value, dim: int) -> tuple[Value, Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from einsmith.errors import DtypeError, ShapeError
+from einsmith.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.functional.activation import softmax_parts
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
@@ -16,7 +16,7 @@ _REDUCTIONS = ("mean", "sum", "none")
 
 def _reduction(name: str, reduction: str) -> None:
     if reduction not in _REDUCTIONS:
-        raise ValueError(f"{name}: reduction={reduction!r} must be one of {', '.join(_REDUCTIONS)}")
+        raise ArgumentError(f"{name}: reduction={reduction!r} must be one of {', '.join(_REDUCTIONS)}")
 
 
 def _labels(name: str, x: Value, target: Any, weight: Any) -> tuple[Value, Value, Value | None]:
@@ -74,7 +74,7 @@ def cross_entropy(
     """
     _reduction("cross_entropy", reduction)
     if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"cross_entropy: label_smoothing={label_smoothing!r} must lie in [0, 1]")
+        raise ArgumentError(f"cross_entropy: label_smoothing={label_smoothing!r} must lie in [0, 1]")
     x = tensor(input, "cross_entropy", "input", kind="float")
     t = fb.as_value(target)
     if t.dtype.is_float:

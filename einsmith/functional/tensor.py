@@ -10,7 +10,7 @@ from typing import Any
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import promote
-from einsmith.errors import ShapeError
+from einsmith.errors import ArgumentError, ShapeError
 from einsmith.expr.nodes import Axis, Compute, Piece, Read, Template, cast
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, dimension, dimensions, merge, tensor, without
@@ -62,7 +62,7 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
     """`input` with elements below `min` raised to it and elements above `max` lowered to it; NaN stays NaN."""
     x = tensor(input, "clamp", "input")
     if min is None and max is None:
-        raise ValueError("clamp: give min, max or both")
+        raise ArgumentError("clamp: give min, max or both")
     if min is not None:
         x = fb.where(x < min, min, x)
     return x if max is None else fb.where(x > max, max, x)
@@ -190,7 +190,7 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float = 0
     """
     x = tensor(input, "pad", "input")
     if mode != "constant":
-        raise ValueError(f"pad: mode={mode!r} is not built; 'constant' is")
+        raise ArgumentError(f"pad: mode={mode!r} is not built; 'constant' is")
     if len(pad) % 2 or len(pad) > 2 * x.ndim:
         raise ShapeError(f"pad: {tuple(pad)!r} must be pairs, at most one for each of {x.ndim} dimensions")
     pairs = [(0, 0)] * (x.ndim - len(pad) // 2) + [(pad[n], pad[n + 1]) for n in range(len(pad) - 2, -1, -2)]
@@ -213,7 +213,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
     if end is None:
         start, end = 0, start
     if step == 0:
-        raise ValueError("arange: step must not be 0")
+        raise ArgumentError("arange: step must not be 0")
     floats = any(isinstance(v, float) for v in (start, end, step))
     kind = dt.dtype_of(dtype) if dtype is not None else dt.f32 if floats else dt.i64
     count = builtins.max(0, ceil((end - start) / step))

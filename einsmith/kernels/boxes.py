@@ -17,6 +17,7 @@ from math import prod
 from typing import Any
 
 from einsmith import dtypes as dt
+from einsmith.expr.bounds import Facts
 from einsmith.expr.kernel import Kernel, Stage
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, postorder, size
@@ -229,7 +230,7 @@ def _merge(domain, rank, combiner, bodies, stages, results, stores) -> Box:
 # ------------------------------------------------------------------------------------------------------- analysis
 
 
-GATHER = 4.0
+GATHER = 2.0
 """Instructions that one lane of a gather or scatter is worth."""
 
 
@@ -251,6 +252,43 @@ def access_cost(flats: Sequence[Linear], axis: int, lanes: int) -> float:
         else:
             out += GATHER * lanes
     return out
+
+
+def mentioned(flat: Linear) -> set[int]:
+    """The axes that an offset depends on."""
+    out = {a.position for a in flat.terms if isinstance(a, Axis)}
+    others = [a for a in flat.terms if not isinstance(a, Axis)]
+    return out | {e.position for e in postorder(others) if isinstance(e, Axis)} if others else out
+
+
+def turned(kernel: Kernel, box: Box, exprs: Sequence[Expr], along: int, across: int) -> list[Read]:
+    """The reads in `exprs` that are contiguous along axis `across`, neither along `along` nor the same there, and in
+    bounds wherever they stand: square tiles of them can be loaded by rows and turned in registers."""
+    stored = {buffer for _, buffer, _ in box.stores}
+    facts = Facts(box.extents + box.reduce)
+    out = []
+    for e in postorder(exprs):
+        if not isinstance(e, Read) or not e.index or e.slot in stored or e.dtype.is_bool:
+            continue
+        flat = linear(e.index[0])
+        if flat.coefficient(Axis(across)) != 1 or abs(flat.coefficient(Axis(along))) < 2:
+            continue
+        low, high = facts.bounds(flat.expr())
+        inside = low is not None and high is not None and low >= 0 and high < prod(kernel.buffers[e.slot].shape)
+        if inside and all(isinstance(a, Axis) for a in flat.terms):
+            out.append(e)
+    return out
+
+
+def transposed(em: Emitter, tile: Sequence[Value]) -> list[Value]:
+    """The columns of a square tile of vectors: row numbers and lane numbers swap one bit after the other."""
+    rows, n, bit = list(tile), len(tile), 1
+    while bit < n:
+        low = [lane if not lane & bit else n + (lane ^ bit) for lane in range(n)]
+        high = [lane | bit if not lane & bit else n + lane for lane in range(n)]
+        rows = [em.shuffle(rows[r & ~bit], rows[r | bit], high if r & bit else low) for r in range(n)]
+        bit *= 2
+    return rows
 
 
 def _mentions(x: Expr, axis: int) -> bool:
@@ -420,6 +458,22 @@ def vector_tiles(em: Emitter, extent: int, unroll: int, emit: Callable[[Ramps], 
     if whole < extent:
         with b.if_(b.op("eq", tile, b.const(-(-extent // part) - 1))):
             emit(ramps(whole, extent - whole))
+
+
+def blocks(b: Builder, number: Value, extent: int, size: int, emit: Callable[[Value | int, int], None]) -> None:
+    """Calls `emit(base, count)` for block `number` of `size` points of an axis, and apart from that for a shorter last
+    block."""
+    whole = extent // size
+    if extent < size:
+        emit(0, extent)
+    elif extent % size == 0:
+        emit(b.mul(number, b.const(size)), size)
+    else:
+        # Bases are made inside the branches, so that nothing that depends on one is moved out of its branch.
+        with b.if_(b.op("lt", number, b.const(whole))):
+            emit(b.mul(number, b.const(size)), size)
+        with b.if_(b.op("eq", number, b.const(whole))):
+            emit(b.mul(number, b.const(size)), extent - whole * size)
 
 
 def tile_size(extent: int, tiles: int, group: int) -> int:

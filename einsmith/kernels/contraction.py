@@ -12,6 +12,7 @@ from math import ceil, prod
 from typing import Any
 
 from einsmith.expr.kernel import Kernel
+from einsmith.kernels import contraction_box as box
 from einsmith.kernels import contraction_dot as dot
 from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels import contraction_launch as launch
@@ -110,6 +111,23 @@ def _tiles(m: int, n: int, lanes: int, registers: int) -> list[tuple[int, int]]:
     return list(out)
 
 
+def _promising(sizes: list[tuple[int, int]], m: int, n: int, k: int, lanes: int) -> list[tuple[int, int]]:
+    """The three to five tiles of the fewest cycles in multiply-adds and loads; for few results, all of them."""
+
+    def cycles(size: tuple[int, int]) -> float:
+        mr, nv = size
+        columns = ceil(n / lanes)
+        rows = ((m // mr, mr), (1, m % mr))
+        vectors = ((columns // nv, nv), (1, columns % nv))
+        step = sum(i * j * max(x * y / 2, (x + y) / 2, 4.0) for i, x in rows for j, y in vectors if x and y)
+        return k * step + ceil(m / mr) * ceil(columns / nv) * (20 + mr * nv * 1.5 + mr * 3)
+
+    if m * n < 1 << 14:  # how few tiles are shared by the cores matters as much
+        return sizes
+    found = sorted((cycles(x), i, x) for i, x in enumerate(sizes))
+    return [x for i, (c, _, x) in enumerate(found) if i < 3 or (i < 5 and c <= 1.1 * found[0][0])]
+
+
 def _shares(kernel: Kernel, p: Problem, config: Config, target: Any) -> tuple[int, int]:
     """Tasks along M and along N: enough for every core, cut on the side that is not packed twice."""
     lanes = target.lanes(p.dtype.itemsize)
@@ -163,6 +181,7 @@ def _candidates(kernel: Kernel, p: Problem, target: Any) -> tuple[Config, ...]:
             lanes = target.lanes(p.dtype.itemsize)
             slots = _slots(kernel, p, windows)
             out += dot.configs(changed, windows, slots, lanes, target.vector_registers, target.cores)
+    out += box.configs(kernel, p, _pointers(kernel), target)
     return tuple(out)
 
 
@@ -185,12 +204,14 @@ def _some(
                 continue
             n = n // last * plan.row_of(p, n_side, lanes)
         sizes = _tiles(m, n, lanes, target.vector_registers)
-        for nv in {nv for _, nv in sizes}:
-            regular = plan.regular_rows(p, m_side, pointers, _rows_limit(nv, target.vector_registers))
-            if regular >= 4 and (regular, nv) not in sizes:
-                sizes.append((regular, nv))
-        for mr, nv in sizes:
-            can_inline = plan.inline_a(p, m_side, pointers, mr)
+        in_place = plan.sampler(None, p, m_side, pointers, (), 0) if m_side.operand.plain else None
+        if in_place is not None:
+            for nv in {nv for _, nv in sizes}:
+                regular = plan.regular_rows(in_place, m_side.axes, _rows_limit(nv, target.vector_registers))
+                if regular >= 4 and (regular, nv) not in sizes:
+                    sizes.append((regular, nv))
+        for mr, nv in _promising(sizes, m, n, k, lanes):
+            can_inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
             mt, nt = ceil(m / mr), ceil(n / (nv * lanes))
             split = 1
             tiles = batch * mt * nt
@@ -257,6 +278,8 @@ def _orientation(
 
 @lru_cache(maxsize=65536)
 def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
+    if c.direct is not None:
+        return _direct_cost(kernel, original, c, target)
     changed = _changed(kernel, original, c.windows)
     assert changed is not None
     p = changed.problem
@@ -370,15 +393,34 @@ def _dot_cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost
     return Cost(cycles * cycle / tasks, target.seconds_for_bytes(size, size, tasks))
 
 
+def _direct_cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> Cost:
+    assert c.direct is not None
+    item = p.dtype.itemsize
+    lanes = target.lanes(item)
+    v = c.direct.vector
+    after = _after(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes)
+    cycle = lanes / (target.fma_per_second * (4 / item)) * 2
+    points = p.count(c.direct.outer)
+    tasks = min(target.cores, points)
+    uneven = ceil(points / tasks) * tasks / points
+    size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
+    arithmetic = box.cycles(kernel, p, c, lanes, after, target.l1) * cycle / tasks * uneven
+    return Cost(arithmetic, target.seconds_for_bytes(size, size, tasks))
+
+
 @lru_cache(maxsize=4096)
 def _finish_cost(kernel: Kernel, p: Problem, windows: plan.Windows, swap: bool, lanes: int) -> float:
-    """Cycles to load, compute and store what follows the sum, for one vector of N."""
     changed = _changed(kernel, p, windows)
     assert changed is not None
+    return _after(kernel, p, plan.sides(changed.problem, swap)[1].axes, lanes)
+
+
+@lru_cache(maxsize=4096)
+def _after(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> float:
+    """Cycles to load, compute and store what follows the sum, for one vector along the axes."""
     results = finish.epilogue(kernel, p)
     extra = finish.addresses(kernel, p, [n for _, n in results])
     pointers = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
-    axes = plan.sides(changed.problem, swap)[1].axes
     s = Sampler(None, [x for x, _ in results], (), p.extents, pointers, axes, lanes, extra, (-1,))
     kinds = {"uniform": 1.0, "unit": 1.0, "runs": 1.5 * s.runs(lanes), "gather": 24.0}
     return s.load_cost(lanes) + sum(kinds[s.kind(f, lanes)] for f in s.extra) + 0.5 * finish.operations(s.exprs)

@@ -9,6 +9,7 @@ from typing import Any
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, apply, postorder
 from einsmith.expr.rewrite import rebuild
+from einsmith.expr.simplify import simplify
 from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
@@ -66,6 +67,8 @@ def epilogue(kernel: Kernel, p: Problem) -> list[tuple[Expr, int]]:
     out = []
     for stage, exprs in zip(kernel.stages, results, strict=True):
         out += [(x, n) for x, n in zip(exprs, stage.outputs, strict=True) if n is not None]
+    if len(kernel.stages) > 1:  # guards that the root and a later stage both have
+        out = [(simplify(x, p.extents), n) for x, n in out]
     return out
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from einsmith.expr.kernel import Kernel
+from einsmith.kernels.contraction_direct import DirectLowering
 from einsmith.kernels.contraction_dot import DotLowering
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem
@@ -15,7 +16,9 @@ from einsmith.kernels.kernel import Launch, Lowered
 from einsmith.loops.nest import Builder, Value
 
 
-def _lowering(kernel: Kernel, c: Config, target: Any, b: Builder, p: Problem) -> Lowering:
+def _lowering(kernel: Kernel, c: Config, target: Any, b: Builder, p: Problem) -> Any:
+    if c.direct is not None:
+        return DirectLowering(kernel, c, target, b, p)
     return (DotLowering if c.dot else Lowering)(kernel, c, target, b, p)
 
 

@@ -26,6 +26,25 @@ Windows = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True)
+class Direct:
+    """The direct form (contraction_direct): lanes along `vector`, `vectors` of them side by side where that is an
+    output axis; `tile` and `unroll`: (axis, points) of the unrolled box, output axes and axes of K; `outer`: output
+    axes whose points are outermost; `k_outer`: an axis of K that is outside all tiles, for the sake of windows."""
+
+    vector: int
+    vectors: int
+    tile: tuple[tuple[int, int], ...]
+    unroll: tuple[tuple[int, int], ...]
+    outer: tuple[int, ...]
+    k_outer: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        box = ",".join(f"i{a}:{n}" for a, n in (*self.tile, *self.unroll)) or "1"
+        text = f"direct lanes=i{self.vector}x{self.vectors} box={box} outer={','.join(f'i{a}' for a in self.outer)}"
+        return text + "".join(f" head=i{a}" for a in self.k_outer)
+
+
+@dataclass(frozen=True)
 class Config:
     """How a contraction is computed.
 
@@ -35,6 +54,7 @@ class Config:
     kc: points of K in a block. split: partial sums over K, added by a later launch. tm, tn: tasks along M and N.
     windows: what tasks copy into windows first (see Windows). rows: vectors of N do not cross rows
     of its innermost axis, whose extent is rounded up. dot: vectors along K (contraction_dot); nv counts columns then.
+    direct: the direct form, of which only tm (tasks) and windows are told here.
     """
 
     swap: bool = False
@@ -50,8 +70,12 @@ class Config:
     windows: Windows = ()
     rows: bool = False
     dot: bool = False
+    direct: Direct | None = None
 
     def __str__(self) -> str:
+        if self.direct is not None:
+            windows = ",".join("LR"[i] for i, _ in self.windows)
+            return f"{self.direct} tasks {self.tm}" + (f" windows={windows}" if windows else "")
         text = f"{'swap ' if self.swap else ''}{self.mr}x{self.nv} a={self.a} b={self.b} {self.order}-outer"
         text += f" tasks {self.tm}x{self.tn}"
         if self.kc:
@@ -116,19 +140,11 @@ def row_offsets(s: Sampler, axes: Sequence[int], mr: int) -> list[int] | None:
     return [int(x) for x in first]
 
 
-def inline_a(p: Problem, side: Side, pointers: dict, mr: int) -> bool:
-    """Whether rows of the M side can be read in place: one plain read, rows of a tile at fixed distances."""
-    if not side.operand.plain:
-        return False
-    return row_offsets(sampler(None, p, side, pointers, (), 0), side.axes, mr) is not None
+def regular_rows(s: Sampler, axes: Sequence[int], limit: int) -> int:
+    """The most rows, at most `limit`, of a tile that can be read in place; 0 where there are none beyond one group.
 
-
-def regular_rows(p: Problem, side: Side, pointers: dict, limit: int) -> int:
-    """The most rows, at most `limit`, of a tile that can be read in place; 0 where there are none beyond one group."""
-    if not side.operand.plain:
-        return 0
-    s = sampler(None, p, side, pointers, (), 0)
-    groups = s.groups(side.axes)
+    `s`: the sampler of a plain operand, as for `row_offsets`."""
+    groups = s.groups(axes)
     best, width = 0, 1
     if len(groups) <= 1:
         return 0
@@ -139,7 +155,7 @@ def regular_rows(p: Problem, side: Side, pointers: dict, limit: int) -> int:
         width *= g.extent
         if width > limit:
             break
-    return best if best and row_offsets(s, side.axes, best) is not None else 0
+    return best if best and row_offsets(s, axes, best) is not None else 0
 
 
 def orientation(p: Problem, side: Side, pointers: dict, lanes: int, align: int) -> tuple[str, float]:

@@ -101,6 +101,7 @@ class Sampler:
         self.given_slots = set(given_slots)
         self.forms: list[_Form] = []
         self.reads: dict[Read, int] = {}
+        self.safe: set[Read] = set()  # in bounds at every point of the axes, whatever guards say
         self.conds: list[tuple[int, str, frozenset[int]]] = []
         self.generic: list[Expr] = []
         self.opaque: set[int] = set()
@@ -153,6 +154,8 @@ class Sampler:
                 form = affine(e)
                 if form is not None:
                     strides = self.pointers[e.slot].strides
+                    if self._in_bounds(form, self.pointers[e.slot].shape):
+                        self.safe.add(e)
                     const = 0
                     coef: dict[int, int] = {}
                     for (c, terms), s in zip(form, strides, strict=True):
@@ -165,6 +168,13 @@ class Sampler:
             if isinstance(e, Axis):
                 self.opaque.add(e.position)
             stack.extend(e.args)
+
+    def _in_bounds(self, form: Sequence[tuple[int, dict[int, int]]], shape: Sequence[int]) -> bool:
+        for (const, terms), n in zip(form, shape, strict=True):
+            ends = [c * (self.extents[a] - 1) for a, c in terms.items()]
+            if const + sum(min(0, x) for x in ends) < 0 or const + sum(max(0, x) for x in ends) >= n:
+                return False
+        return True
 
     def groups(self, axes: Sequence[int]) -> list[Group]:
         """The axes (outer first) merged as far as every form allows; those of one point are dropped."""

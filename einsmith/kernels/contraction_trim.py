@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +29,7 @@ class Trim:
     axes: frozenset[int]  # the output axes it mentions
 
 
+@lru_cache(maxsize=1024)
 def trims(p: Problem, which: int) -> list[Trim]:
     """The guards of an operand that bound one axis of K each, by output axes of the operand."""
     out = []

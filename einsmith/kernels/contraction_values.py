@@ -126,7 +126,7 @@ class Values:
                     continue
                 c = memo[head]
                 for i in (1, 2):
-                    if any(isinstance(x, Read) and x.slot not in self.s.given_slots for x in postorder([e.args[i]])):
+                    if self._needs_mask(e.args[i]):
                         side = (e, key[1], i)
                         if side not in memo:
                             memo[side] = both(b, mask, c if i == 1 else b.op("not", c))
@@ -139,6 +139,11 @@ class Values:
             memo[key] = self._apply(e, args, mask)
             stack.pop()
         return memo[(root, 0 if top is None else top.id)]
+
+    def _needs_mask(self, side: Expr) -> bool:
+        """Whether a side of a `where` reads what may lie out of bounds at points that are on the other side."""
+        reads = (x for x in postorder([side]) if isinstance(x, Read))
+        return any(x.slot not in self.s.given_slots and x not in self.s.safe for x in reads)
 
     def _apply(self, e: Expr, args: list[Value], mask: Value | None) -> Value:
         b = self.s.b

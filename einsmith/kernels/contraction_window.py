@@ -26,6 +26,9 @@ from einsmith.loops.nest import Builder, Value
 SLOT = 1 << 20
 """Slots from here on are windows: of the left operand, then of the right."""
 
+UNROLLED = 8
+"""Vectors of a row up to which filling it is unrolled."""
+
 
 @dataclass(frozen=True, eq=False)
 class Window:
@@ -174,7 +177,10 @@ def fill(b: Builder, w: Window, pointers: Mapping[int, Pointer], to: Value, lane
             b.store(state.product(), to, b.add(at, x))  # lanes past a row are overwritten by the next one
 
         whole = width // lanes * lanes
-        if whole:
+        if whole <= UNROLLED * lanes:
+            for x in range(0, whole, lanes):  # masks of known columns are constants
+                chunk(b.const(x), None)
+        else:
             with b.loop(0, whole, step=lanes) as columns:
                 chunk(columns.var, None)
         if whole < width:

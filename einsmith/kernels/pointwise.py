@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel
-from einsmith.expr.nodes import Piece, Reduce
+from einsmith.expr.linear import linear
+from einsmith.expr.nodes import Axis, Piece, Reduce
 from einsmith.kernels import boxes as bx
 from einsmith.kernels.boxes import Box, Ramps
 from einsmith.kernels.kernel import Cost, Launch, Lowered
-from einsmith.kernels.vectorize import Emitter
+from einsmith.kernels.vectorize import Emitter, Lanes
 from einsmith.loops.nest import Builder, Value
 from einsmith.target.facts import Target
 
 SMALL_SECONDS = 4e-6
 """Work below this is not worth waking another thread for."""
+MAX_TURNED = 20
+"""Instructions of a body that may be repeated for every row of a tile."""
 TASK_SECONDS = 1e-7
 """What one more task costs."""
 
 
 class PointwiseConfig(NamedTuple):
-    """lanes: vector length (0: scalars); unroll: vectors a turn; tasks: parts that may run at once."""
+    """lanes: vector length (0: scalars); unroll: vectors a turn; tasks: parts that may run at once; turn: reads that
+    are contiguous along another axis than the results are loaded as square tiles and transposed in registers."""
 
     lanes: int
     unroll: int
     tasks: int
+    turn: bool = False
 
 
 def vector_axis(box: Box, lanes: int) -> int | None:
@@ -35,6 +41,70 @@ def vector_axis(box: Box, lanes: int) -> int | None:
         return (bx.access_cost(flats, axis, lanes) + 1) / bx.filled(box.extents[axis], lanes), -axis
 
     return min(range(box.rank), key=cost, default=None)
+
+
+def tile_axes(kernel: Kernel, box: Box, lanes: int) -> tuple[float, int, int] | None:
+    """(instructions of a vector's accesses, axis of the lanes, axis across them) of the cheapest square tiles; None
+    where no read is worth turning. A tile's rows are loaded, and swapped in one shuffle per row and bit."""
+    flats = bx.uses(box.exprs)[0] + [index for _, _, index in box.stores]
+    best = None
+    for along, across in permutations(range(box.rank), 2):
+        if not any(f.coefficient(Axis(across)) == 1 for f in flats):
+            continue
+        reads = bx.turned(kernel, box, box.exprs, along, across)
+        if not 1 <= len(reads) <= 3:
+            continue
+        of_reads = [linear(r.index[0]) for r in reads]
+        rest = bx.access_cost(flats, along, lanes) - bx.access_cost(of_reads, along, lanes)
+        each = len(reads) * (1 + 2 * (lanes.bit_length() - 1)) / bx.filled(box.extents[across], lanes)
+        found = (rest + each) / bx.filled(box.extents[along], lanes), rest + each, along, across
+        best = min(best or found, found)
+    return best[1:] if best else None
+
+
+def _turned_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool) -> int:
+    """lower_box by square tiles: axis `along` in the lanes of the results, axis `across` in those of the loads."""
+    n, found = config.lanes, tile_axes(kernel, box, config.lanes)
+    assert found is not None
+    _, along, across = found
+    reads = bx.turned(kernel, box, box.exprs, along, across)
+    em = bx.emitter(b, kernel, box, n)
+    width, height = box.extents[along], box.extents[across]
+    others = [a for a in range(box.rank) if a not in (along, across)] + [across]
+    sizes = [box.extents[a] for a in others[:-1]] + [-(-height // n)]
+    parts = bx.row_tasks(sizes, config.tasks)
+
+    def stand(axis: int, base: Value | int, spread: bool, at: int = 0) -> None:
+        em.bind(axis, Lanes(base, tuple(range(n)) if spread else (at,) * n, n))
+
+    def tile(lanes: Lanes, active: int, base: Value | int, rows: int) -> None:
+        em.give({})
+        em.mask = rows
+        columns = {}
+        for read in reads:
+            loaded: list[Value] = []
+            for r in range(n):
+                stand(across, base, True)
+                stand(along, lanes.base, False, r)
+                loaded.append(em.read(read) if r < active else em.const(0, loaded[0].type.elem, n))
+            columns[read] = bx.transposed(em, loaded)
+        em.mask = active
+        for c in range(rows):
+            stand(across, base, False, c)
+            stand(along, lanes.base, True)
+            em.give({read: turned[c] for read, turned in columns.items()})
+            _point(em, box)
+
+    with bx.task_range(b, first, parts, alone) as task, bx.rows(em, others, sizes, task, parts):
+        number = em.position(across)
+        assert isinstance(number, Value)
+
+        def emit(ramps: Ramps) -> None:
+            ((lanes, active),) = ramps
+            bx.blocks(b, number, height, n, lambda base, rows: tile(lanes, n if active is None else active, base, rows))
+
+        bx.vector_tiles(em, width, 1, emit)
+    return parts
 
 
 def _tasks(box: Box, axis: int | None, config: PointwiseConfig) -> tuple[int, int]:
@@ -51,6 +121,8 @@ def _tasks(box: Box, axis: int | None, config: PointwiseConfig) -> tuple[int, in
 
 def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool = False) -> int:
     """Emits one box for the tasks from `first` on; returns how many tasks it takes. `alone`: it is the only one."""
+    if config.turn and tile_axes(kernel, box, config.lanes):
+        return _turned_box(b, kernel, box, config, first, alone)
     axis = vector_axis(box, config.lanes) if config.lanes else None
     em = bx.emitter(b, kernel, box, config.lanes if axis is not None else 0)
     if axis is None:
@@ -105,7 +177,11 @@ class Pointwise:
         widths = [lanes]
         if lanes > 4 and all(x.extents and max(x.extents) <= lanes // 2 for x in bx.boxes(kernel)):
             widths.append(lanes // 2)
-        return [PointwiseConfig(w, u, t) for w in widths for u in unrolls for t in tasks]
+        out = [PointwiseConfig(w, u, t) for w in widths for u in unrolls for t in tasks]
+        if count <= MAX_TURNED and lanes <= target.vector_registers // 2:
+            if any(tile_axes(kernel, x, lanes) for x in bx.boxes(kernel)):
+                out += [PointwiseConfig(lanes, 1, t, True) for t in tasks]
+        return out
 
     def cost(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Cost:
         """Instructions over the vector rate, bytes over the bandwidth of the level that holds them."""
@@ -116,7 +192,13 @@ class Pointwise:
             axis = vector_axis(box, config.lanes) if config.lanes else None
             count, seconds = bx.operations(box.exprs, target)
             flats = bx.uses(box.exprs)[0] + [index for _, _, index in box.stores]
-            if axis is None:
+            turned = tile_axes(kernel, box, config.lanes) if config.turn else None
+            if turned is not None:
+                access, along, _ = turned
+                extent = box.extents[along]
+                vectors, width = box.points / extent * -(-extent // config.lanes), config.lanes
+                count += access + 1.5
+            elif axis is None:
                 vectors, width = float(box.points), 1
                 count += len(flats)
             else:

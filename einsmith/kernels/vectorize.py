@@ -10,7 +10,7 @@ in which the axis was bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
@@ -96,6 +96,7 @@ class Emitter:
         self._facts = Facts(self.extents)
         self._axes: dict[int, Position] = {}
         self._slots: dict[int, Memory | Value] = {}
+        self._given: dict[Read, Value] = {}
         self._levels: dict[int, int] = {v.id: 0 for v in (*b.buffers, b.scratch_base, b.task)}
         self._made: dict[tuple, tuple[Value, int, list]] = {}
         self._memo: dict[tuple, Value] = {}
@@ -112,6 +113,15 @@ class Emitter:
         base = position.base if isinstance(position, Lanes) else position
         if isinstance(base, Value):
             self._levels[base.id] = self.b.depth
+        self._memo.clear()
+
+    def position(self, axis: int) -> Position:
+        """Where the axis stands."""
+        return self._axes[axis]
+
+    def give(self, values: Mapping[Read, Value]) -> None:
+        """From here on these reads, and no others, have these values, whatever their slots hold."""
+        self._given = dict(values)
         self._memo.clear()
 
     def place(self, slot: int, source: Memory | Value) -> None:
@@ -286,10 +296,12 @@ class Emitter:
         for e in postorder([x]):
             if isinstance(e, Axis):
                 at = self._axes[e.position]
-                if isinstance(at, Lanes) or (isinstance(at, Value) and at.type.lanes):
+                if isinstance(at, Lanes) and any(p != at.pattern[0] for p in at.pattern):
+                    return True
+                if isinstance(at, Value) and at.type.lanes:
                     return True
             elif isinstance(e, Read):
-                source = self._slots.get(e.slot)
+                source = self._given.get(e) or self._slots.get(e.slot)
                 if self.override is not None or (isinstance(source, Value) and source.type.lanes):
                     return True
         return False
@@ -422,6 +434,8 @@ class Emitter:
 
     def read(self, x: Read, guard: Value | None = None) -> Value:
         """The element(s) that x names. Where `guard` does not hold, memory is not touched and the value is any."""
+        if x in self._given:
+            return self._given[x]
         if self.override is not None:
             found = self.override(x, guard)
             if found is not None:

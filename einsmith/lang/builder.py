@@ -10,6 +10,7 @@ A Value indexed with an Ex is an Ex; everything else on Values makes a tensor at
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import operator
 from collections import OrderedDict
@@ -26,7 +27,7 @@ from einsmith.expr.nodes import Const as _Const
 from einsmith.expr.nodes import Tensor, leaf, template
 from einsmith.expr.rewrite import rebuild
 from einsmith.lang import formula as fm
-from einsmith.lang import views
+from einsmith.lang import trace, views
 from einsmith.lang.formula import AxisVar, Form, Weak
 from einsmith.lang.lower import lower
 from einsmith.lang.protocol import RunTimeOnly, needs_value
@@ -37,7 +38,8 @@ Number = (bool, int, float, np.bool_, np.integer, np.floating)
 
 def _binary(fn: str, swap: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, (Value, Ex, *Number)) and not _arraylike(other):
+        nested = isinstance(other, (list, tuple)) and isinstance(self, Value)
+        if not isinstance(other, (Value, Ex, *Number)) and not nested and not _arraylike(other):
             return NotImplemented
         return _apply(fn, other, self) if swap else _apply(fn, self, other)
 
@@ -149,6 +151,9 @@ class Value(_Operators, RunTimeOnly):
         raise needs_value(f"np.{name}", remedy)
 
     # Shapes. Each makes a tensor that reads this one.
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TraceError("a traced tensor is not changed in place; make a new one, with es.where or es.compute")
 
     def __len__(self) -> int:
         if not self.shape:
@@ -409,13 +414,28 @@ def _apply(fn: str, *operands: Any) -> Any:
     return _elementwise((fn,), [as_value(x) for x in operands], lambda *a: fm.op(fn, *a))
 
 
+def _on_arrays(f: Callable[..., Any]) -> Callable[..., Any]:
+    """The calling rule: `f` given arrays, outside a trace, is compiled and run."""
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        if current_trace() is None and trace.run_arrays is not None:
+            arrays = builtins.any(_arraylike(x) and not isinstance(x, Number) for x in given)
+            if arrays and not builtins.any(isinstance(x, (Value, Ex)) for x in given):
+                return trace.run_arrays(f, args, kwargs)
+        return f(*args, **kwargs)
+
+    return call
+
+
 def _function(fn: str, name: str | None = None, doc: str = "") -> Callable[..., Any]:
     def call(x: Any) -> Any:
         return _apply(fn, x)
 
     call.__name__ = name or fn
     call.__doc__ = doc or f"{fn} of each element, of an Ex, or of a number."
-    return call
+    return _on_arrays(call)
 
 
 exp, log, tanh, sigmoid = _function("exp"), _function("log"), _function("tanh"), _function("sigmoid")
@@ -424,21 +444,25 @@ abs, sign, floor, sin, cos = (_function(f) for f in ("abs", "sign", "floor", "si
 stop_gradient = _function("stop_gradient", doc="`x`, with derivative zero.")
 
 
+@_on_arrays
 def where(c: Any, a: Any, b: Any) -> Any:
     """`a` where `c` holds, else `b`; only the chosen side is evaluated. Broadcasts."""
     return _apply("where", c, a, b)
 
 
+@_on_arrays
 def maximum(a: Any, b: Any) -> Any:
     """The larger of two; NaN where one is."""
     return _apply("max", a, b)
 
 
+@_on_arrays
 def minimum(a: Any, b: Any) -> Any:
     """The smaller of two; NaN where one is."""
     return _apply("min", a, b)
 
 
+@_on_arrays
 def relu(x: Any) -> Any:
     """0 where x <= 0, else x: NaN stays, and the derivative at 0 is 0."""
     return where(_apply("le", x, 0), 0, x)

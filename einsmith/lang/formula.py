@@ -279,6 +279,8 @@ def op(fn: str, *args: Form) -> Form:
                 ty = Weak.FLOAT
     else:
         raise FormulaError(f"there is no function {fn}")
+    if fn in ("floordiv", "mod") and is_integer(ty) and isinstance(args[1], Literal) and args[1].value == 0:
+        raise FormulaError("integer division by zero")
     if all(isinstance(a, Literal) for a in args):
         folded = _fold_literals(fn, [a.value for a in args])  # type: ignore[attr-defined]
         if folded is not None:

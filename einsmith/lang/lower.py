@@ -250,9 +250,13 @@ def _compute(t: Template, args: list[Tensor], roots: list[tuple[Scope, Form]]) -
     try:
         node.template.memo("verified", verify_template)
     except BoundsError:
-        for scope, root in roots:
-            _diagnose(scope, root)
-        raise
+        # What holds by a guard in the words that the guard has may not be found once both are simplified.
+        try:
+            verify_template(t)
+        except BoundsError:
+            for scope, root in roots:
+                _diagnose(scope, root)
+            raise
     return node
 
 

@@ -45,6 +45,8 @@ class Operator:
         name: str | None = None,
         defaults: Mapping[str, Any] | None = None,
     ):
+        if not isinstance(text, (str, Source)):
+            raise FormulaError(f"a formula is a text, not {_described(text)}")
         self.defaults = dict(defaults or {})
         resolved = resolve if isinstance(text, str) else resolve_source
         if extents is None and isinstance(text, FormulaText):
@@ -167,6 +169,11 @@ class Operator:
                 static[name] = self._static(name, value)
             else:
                 numbers[name] = value
+        for kind, values in (("input", given), ("parameter", numbers)):
+            for name, x in values.items():
+                if x is None or isinstance(x, (str, bytes, set, Mapping)):
+                    what = "an array" if kind == "input" else "a number"
+                    raise DtypeError(f"{self.name}: the {kind} {name} is {_described(x)}; pass {what}")
         return {n: given[n] for n in self.inputs}, static, numbers
 
     def _static(self, name: str, value: Any) -> int | float | bool:
@@ -192,7 +199,7 @@ class Operator:
         hints = [h for h in (near(name, known),) if h]
         if name in self.program.in_index:
             hints.append(f"if {name} is an axis to reduce over, write sum[{name}](...) around its uses")
-        hints.append(f"or pass the parameter, {self.name}(..., {name}=...)")
+        hints.append(f"{'or ' if hints else ''}pass the parameter, {self.name}(..., {name}=...)")
         at = self.program.places.get(name)
         message = f"{name} is no axis, tensor or function, and no parameter {name} is given"
         if at is None:
@@ -217,6 +224,10 @@ class Operator:
 
         out = shared(key, operands, build)
         return out[0] if len(out) == 1 else out
+
+
+def _described(x: Any) -> str:
+    return "None" if x is None else f"a {type(x).__name__}"
 
 
 class _Bound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,15 +16,32 @@ _CURRENT: ContextVar[Trace | None] = ContextVar("einsmith_trace", default=None)
 run_arrays: Callable[..., Any] | None = None
 """Set by einsmith.modes: `run_arrays(f, args, kwargs)` traces, compiles and runs a callable that was given arrays."""
 
+LOCK = threading.RLock()
+"""Held while tracing and compiling: memos of templates are shared by all threads."""
+
+_version = object()
+
+
+def version() -> object:
+    """A token that `touch` exchanges: while it is the same one, nothing that traces depend on has changed."""
+    return _version
+
+
+def touch() -> None:
+    """To be called after a change of what traces depend on beside their arguments: a module's mode, parts, settings."""
+    global _version
+    _version = object()
+
 
 class Trace:
     """Objects captured during a trace: a live object (a Parameter, a buffer) has one leaf; updates are new values for
-    such objects, stored at the end of the step."""
+    such objects, stored at the end of the step; depends are objects whose `trace_key()` decided what was traced."""
 
     def __init__(self, training: bool = True):
         self.training = training
         self.captured: dict[int, tuple[Any, Leaf]] = {}
         self.updates: dict[int, tuple[Any, Tensor]] = {}
+        self.depends: dict[int, Any] = {}
 
     def capture(self, obj: Any, shape: tuple[int, ...], dtype: DType) -> Leaf:
         """The leaf that stands for a live object, made at its first use."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from einsmith.errors import ArgumentError, UnknownNameError
 from einsmith.models.classic import MLP3, LeNet5
 from einsmith.nn import Module
 
@@ -20,16 +21,16 @@ def names() -> Iterator[str]:
 def register(name: str, make: Callable[..., Module]) -> None:
     """Adds a network under `name`; `make(**arguments)` builds it with fresh weights."""
     if name in _MODELS:
-        raise ValueError(f"there is a model named {name!r} already")
+        raise ArgumentError(f"there is a model named {name!r} already")
     _MODELS[name] = make
 
 
 def get(name: str, **arguments: Any) -> Module:
-    """A new network of the kind `name`, its `spec` telling how to make another. Raises KeyError, with near names."""
+    """A new network of the kind `name`, its `spec` telling how to make another. Raises UnknownNameError."""
     if name not in _MODELS:
         near = get_close_matches(name, _MODELS, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise KeyError(f"no model is named {name!r}; {hint}known: {', '.join(names())}")
+        raise UnknownNameError(f"no model is named {name!r}; {hint}known: {', '.join(names())}")
     model = _MODELS[name](**arguments)
     model.spec = {"name": name, "arguments": arguments}
     return model

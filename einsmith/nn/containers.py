@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from einsmith.lang.trace import touch
 from einsmith.nn.module import Module
 
 
@@ -103,6 +104,7 @@ class ModuleDict(Module):
 
     def __delitem__(self, name: str) -> None:
         del self._modules[name]
+        touch()
 
     def __len__(self) -> int:
         return len(self._modules)

@@ -11,6 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
+from einsmith.errors import ArgumentError
+
 
 class _HasData(Protocol):
     @property
@@ -32,9 +34,9 @@ def generator() -> np.random.Generator:
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """(fan in, fan out) of a weight [out, in, *window]. Raises ValueError below two dimensions."""
+    """(fan in, fan out) of a weight [out, in, *window]. Raises ArgumentError below two dimensions."""
     if len(shape) < 2:
-        raise ValueError(f"a fan needs a weight of two dimensions or more, got shape {shape}")
+        raise ArgumentError(f"a fan needs a weight of two dimensions or more, got shape {shape}")
     window = prod(shape[2:])
     return shape[1] * window, shape[0] * window
 
@@ -76,13 +78,13 @@ def gain(nonlinearity: str, param: float | None = None) -> float:
         "selu": 0.75,
     }
     if nonlinearity not in table:
-        raise ValueError(f"no gain is known for {nonlinearity!r}; known: leaky_relu, {', '.join(table)}")
+        raise ArgumentError(f"no gain is known for {nonlinearity!r}; known: leaky_relu, {', '.join(table)}")
     return table[nonlinearity]
 
 
 def _fan(tensor: _HasData, mode: str) -> int:
     if mode not in ("fan_in", "fan_out"):
-        raise ValueError(f"mode is 'fan_in' or 'fan_out', not {mode!r}")
+        raise ArgumentError(f"mode is 'fan_in' or 'fan_out', not {mode!r}")
     return fans(tensor.data.shape)[mode == "fan_out"]
 
 

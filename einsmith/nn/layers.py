@@ -10,6 +10,7 @@ import numpy as np
 
 from einsmith import functional as F
 from einsmith.dtypes import dtype_of
+from einsmith.errors import ArgumentError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.module import Module
@@ -75,7 +76,8 @@ class Conv2d(Module):
         dtype: Any = "float32",
     ):
         if groups < 1 or in_channels % groups or out_channels % groups:
-            raise ValueError(f"groups={groups} must divide in_channels={in_channels} and out_channels={out_channels}")
+            sizes = f"in_channels={in_channels} and out_channels={out_channels}"
+            raise ArgumentError(f"groups={groups} must divide {sizes}")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size, self.stride, self.dilation = _pair(kernel_size), _pair(stride), _pair(dilation)
         self.padding = padding if isinstance(padding, str) else _pair(padding)
@@ -245,7 +247,7 @@ class Unflatten(Module):
     def forward(self, input: Value) -> Value:
         shape, d = input.shape, self.dim % input.ndim
         if prod(self.unflattened_size) != shape[d] and -1 not in self.unflattened_size:
-            raise ValueError(f"Unflatten: dimension {d} has extent {shape[d]}, not {self.unflattened_size}")
+            raise ArgumentError(f"Unflatten: dimension {d} has extent {shape[d]}, not {self.unflattened_size}")
         return F.reshape(input, (*shape[:d], *self.unflattened_size, *shape[d + 1 :]))
 
     def extra_repr(self) -> str:

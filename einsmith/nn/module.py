@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from einsmith.dtypes import dtype_of
-from einsmith.errors import DtypeError, ShapeError
+from einsmith.errors import DtypeError, ShapeError, UnknownNameError
 from einsmith.functional.call import call_with_arrays, in_trace
 from einsmith.lang.builder import Value, as_value
-from einsmith.lang.trace import current_trace
+from einsmith.lang.trace import current_trace, touch
 from einsmith.nn.parameter import Buffer, Parameter, Stored, substituted, to_numpy
 
 
@@ -52,7 +55,14 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not in_trace(args, kwargs):
             return call_with_arrays(self, args, kwargs)
+        self._note()
         return self.forward(*args, **kwargs)
+
+    def _note(self) -> None:
+        """The trace under way depends on this module."""
+        trace = current_trace()
+        if trace is not None:
+            trace.depends.setdefault(id(self), self)
 
     def predict(self, *inputs: Any, batch_size: int = 256) -> Any:
         """The outputs in evaluation mode for inputs [N, ...], computed `batch_size` rows at a time."""
@@ -61,14 +71,9 @@ class Module:
             raise ShapeError(
                 f"predict needs inputs with one common first extent, got shapes {[a.shape for a in arrays]}"
             )
-        modes = [(m, m.training) for m in self.modules()]
-        self.eval()
-        try:
+        with self.in_mode(training=False):
             starts = range(0, max(len(arrays[0]), 1), batch_size)
             parts = [self(*(a[i : i + batch_size] for a in arrays)) for i in starts]
-        finally:
-            for module, training in modes:
-                object.__setattr__(module, "training", training)
         if isinstance(parts[0], tuple):
             return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
         return np.concatenate(parts)
@@ -92,6 +97,7 @@ class Module:
                             f"{name!r} of {type(self).__name__} takes a {_kind(table, self)} or None, not {value!r}"
                         )
                     table[name] = None
+                    touch()
                     return
             if isinstance(value, Value) and current_trace() is not None:
                 raise TypeError(
@@ -99,20 +105,23 @@ class Module:
                     "for state that a step changes, or use a local variable"
                 )
             object.__setattr__(self, name, value)
+            touch()
 
     def _take(self, name: str, table: dict, value: Any) -> None:
         if "." in name or not name:
-            raise KeyError(f"{name!r} cannot name a part of a module")
+            raise UnknownNameError(f"{name!r} cannot name a part of a module")
         for other in (self._parameters, self._buffers, self._modules):
             if other is not table:
                 other.pop(name, None)
         self.__dict__.pop(name, None)
         table[name] = value
+        touch()
 
     def __getattr__(self, name: str) -> Any:
         for table in ("_parameters", "_buffers", "_modules"):
             found = self.__dict__.get(table, {})
             if name in found:
+                self._note()
                 return found[name]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
@@ -121,8 +130,10 @@ class Module:
             if name in table:
                 del table[name]
                 self._transient.discard(name)
+                touch()
                 return
         object.__delattr__(self, name)
+        touch()
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
@@ -197,15 +208,21 @@ class Module:
             fn(module)
         return self
 
-    def trace_key(self) -> tuple:
-        """What a trace of this module depends on beside its inputs: modes, and the arrays behind every name."""
-        parts = [(path, id(module), module.training) for path, module in self._walk()]
+    def trace_key(self, modes: bool = True) -> tuple:
+        """What a trace depends on of this module itself: its mode (where `modes`), its parts, and its settings, which
+        are attributes that hold numbers, strings, functions or tuples of such."""
+        parts = [(n, None if m is None else _Same(m)) for n, m in self._modules.items()]
         arrays = [
-            (n, id(v), v.shape, v.dtype, v.requires_grad)
-            for t in ("_parameters", "_buffers")
-            for n, v in self._named(t, False)
+            (n, None if v is None else (_Same(v), v.requires_grad))
+            for table in (self._parameters, self._buffers)
+            for n, v in table.items()
         ]
-        return tuple(parts), tuple(arrays)
+        settings = [
+            (n, _Same(v) if isinstance(v, FunctionType) else repr(v))
+            for n, v in self.__dict__.items()
+            if _is_setting(v) and not n.startswith("_") and n != "training"
+        ]
+        return self.training if modes else None, tuple(parts), tuple(arrays), tuple(settings)
 
     # ------------------------------------------------------------------------------------------------------ modes
 
@@ -213,10 +230,23 @@ class Module:
         """Sets training mode (or, with False, evaluation mode) here and below; returns this module."""
         for module in self.modules():
             object.__setattr__(module, "training", bool(mode))
+        touch()
         return self
 
     def eval(self) -> Module:
         return self.train(False)
+
+    @contextmanager
+    def in_mode(self, training: bool) -> Iterator[None]:
+        """Training or evaluation mode here and below; afterwards every module has the mode that it had."""
+        modes = [(m, m.training) for m in self.modules()]
+        self.train(training)
+        try:
+            yield
+        finally:
+            for module, was in modes:
+                object.__setattr__(module, "training", was)
+            touch()
 
     def requires_grad_(self, requires_grad: bool = True) -> Module:
         for p in self.parameters():
@@ -256,8 +286,8 @@ class Module:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Copies arrays (NumPy, torch, ...) into the existing memory. Changes nothing unless everything fits.
 
-        Raises KeyError for missing and unexpected names (where `strict`), ShapeError and DtypeError for arrays that do
-        not fit, each naming them all.
+        Raises UnknownNameError for missing and unexpected names (where `strict`), ShapeError and DtypeError for arrays
+        that do not fit, each naming them all.
         """
         own = dict(self._state())
         missing = [n for n in own if n not in state_dict]
@@ -268,7 +298,7 @@ class Module:
                 for kind, names in (("missing", missing), ("unexpected", unexpected))
                 if names
             ]
-            raise KeyError(f"the state does not fit {type(self).__name__}; {'; '.join(faults)}")
+            raise UnknownNameError(f"the state does not fit {type(self).__name__}; {'; '.join(faults)}")
         arrays = {n: to_numpy(state_dict[n]) for n in own if n in state_dict}
         wrong = [f"{n}: has {own[n].shape}, given {a.shape}" for n, a in arrays.items() if a.shape != own[n].shape]
         if wrong:
@@ -294,6 +324,32 @@ class Module:
         return f"{type(self).__name__}(\n  " + "\n  ".join(extra + lines) + "\n)"
 
 
+class _Same(weakref.ref):
+    """An object in a key: equal where it is one object, and not kept alive by a cache that it owns."""
+
+    __slots__ = ("_hash",)
+
+    _hash: int
+
+    def __new__(cls, value: Any) -> _Same:
+        made = super().__new__(cls, value)
+        made._hash = object.__hash__(value)
+        return made
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        value = self()
+        return self is other if value is None else isinstance(other, _Same) and other() is value
+
+
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_setting, value))
+    return value is None or isinstance(value, (bool, int, float, str, FunctionType))
+
+
 def _kind(table: dict, module: Module) -> str:
     return {id(module._parameters): "Parameter", id(module._buffers): "Buffer"}.get(id(table), "Module")
 
@@ -307,12 +363,13 @@ def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwa
     """`module(*args)` with the named parameters and buffers replaced by the tensors in `params`, path -> tensor.
 
     `es.grad(lambda p: loss(es.nn.functional_call(model, p, x)))(params)` gives gradients by name. Names that `params`
-    lacks keep the module's own values. Raises KeyError for unknown names, ShapeError where a shape differs.
+    lacks keep the module's own values. Raises UnknownNameError for unknown names, ShapeError where a shape differs.
     """
     own = {n: v for t in ("_parameters", "_buffers") for n, v in module._named(t, once=False)}
     unknown = [n for n in params if n not in own]
     if unknown:
-        raise KeyError(f"{type(module).__name__} has no parameter or buffer named {', '.join(map(repr, unknown))}")
+        listed = ", ".join(map(repr, unknown))
+        raise UnknownNameError(f"{type(module).__name__} has no parameter or buffer named {listed}")
     for name, value in params.items():
         if tuple(value.shape) != own[name].shape:
             raise ShapeError(f"{name!r} has shape {own[name].shape}; its replacement has {tuple(value.shape)}")

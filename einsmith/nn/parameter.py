@@ -13,7 +13,7 @@ import numpy as np
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import ShapeError, TraceError
 from einsmith.lang.builder import Value, as_value
-from einsmith.lang.trace import current_trace
+from einsmith.lang.trace import current_trace, touch
 
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
@@ -97,6 +97,7 @@ class Stored:
             new = aligned_empty(self.shape, kind.numpy)
             new[...] = self._data
             self._data = new
+            touch()
 
     def __einsmith_value__(self) -> Value:
         """This array as a tensor of the current trace; after an update in this trace, the new value."""
@@ -179,6 +180,16 @@ class Parameter(Stored):
     def __init__(self, data: Any, requires_grad: bool = True):
         super().__init__(data)
         self.requires_grad = requires_grad
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether training steps change it. Setting it takes effect at the next step."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self._requires_grad = bool(value)
+        touch()
 
     def requires_grad_(self, requires_grad: bool = True) -> Parameter:
         self.requires_grad = requires_grad

@@ -19,7 +19,10 @@ def restore(description: Mapping[str, Any]) -> Rule:
     name, arguments = description["name"], dict(description["arguments"])
     if name == "Rule":
         return Rule(description["text"], description["init"], **arguments)
-    return STANDARD[name](**arguments)
+    rule = STANDARD[name](**arguments)
+    for number, value in description["hyper"].items():
+        setattr(rule, number, value)
+    return rule
 
 
 __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "RMSprop", "Rule", "describe", "restore"]

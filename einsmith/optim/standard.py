@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from einsmith.errors import ArgumentError
 from einsmith.optim.rule import Hyper, Rule
 
 
 def _check(**values: Any) -> None:
     for name, value in values.items():
         if not callable(value) and not value >= 0:
-            raise ValueError(f"{name}={value!r} must not be negative")
+            raise ArgumentError(f"{name}={value!r} must not be negative")
 
 
 def _betas(betas: tuple[float, float]) -> tuple[float, float]:
     if len(betas) != 2 or not all(0 <= b < 1 for b in betas):
-        raise ValueError(f"betas={betas!r} must be two numbers in [0, 1)")
+        raise ArgumentError(f"betas={betas!r} must be two numbers in [0, 1)")
     return betas[0], betas[1]
 
 
@@ -29,16 +30,17 @@ class _Standard(Rule):
     def __init__(self, lines: list[str], options: dict[str, Any], hyper: dict[str, Hyper], init: float | None = None):
         super().__init__("\n".join(lines), init, **hyper)
         self._options = options
+        self._made = {n: 1.0 if callable(v) else v for n, v in self.hyper.items()}
 
     def describe(self) -> dict[str, Any] | None:
         base = super().describe()
         if base is None:
             return None
-        arguments = dict(self._options)
-        arguments.update({n: v for n, v in self.hyper.items() if not n.startswith("beta")})
-        if "beta1" in self.hyper:
-            arguments["betas"] = [self.hyper["beta1"], self.hyper["beta2"]]
-        return {"name": type(self).__name__, "arguments": arguments}
+        # What the rule was made with decides its text and state; what was set since are numbers in it.
+        arguments = self._options | {n: v for n, v in self._made.items() if not n.startswith("beta")}
+        if "beta1" in self._made:
+            arguments["betas"] = [self._made["beta1"], self._made["beta2"]]
+        return {"name": type(self).__name__, "arguments": arguments, "hyper": dict(self.hyper)}
 
 
 class SGD(_Standard):
@@ -56,7 +58,7 @@ class SGD(_Standard):
     ):
         _check(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
-            raise ValueError("nesterov=True needs a momentum and no dampening")
+            raise ArgumentError("nesterov=True needs a momentum and no dampening")
         hyper: dict[str, Hyper] = {"lr": lr}
         lines = ["g[i] = -g[i]"] if maximize else []
         if weight_decay:

@@ -6,14 +6,21 @@ after:  the same, and a check: sum[b](0 where 0 <= ids[b] < X.shape[1], else 1),
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import (
+    Apply,
     Axis,
     Compute,
     Const,
     Expr,
+    Graph,
+    Leaf,
+    Read,
     Reduce,
     Scatter,
     Tensor,
@@ -38,8 +45,45 @@ def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:
     return tuple(found.items())
 
 
+def violation(roots: Iterable[Tensor], arrays: Mapping[Leaf, np.ndarray]) -> str | None:
+    """The first element, in evaluation order, that makes an index leave its tensor, in words; for messages, once a
+    check has failed. None where there is none."""
+    for node in postorder(roots):
+        if isinstance(node, Compute):
+            for domain, guards, index, extent in _conditions(node):
+                found = _violation(node, domain, guards, index, extent, arrays)
+                if found is not None:
+                    return found
+    return None
+
+
+def _violation(node: Compute, domain, guards, index: Expr, extent: int, arrays) -> str | None:
+    plain = index
+    while isinstance(plain, Apply) and plain.fn == "cast":
+        plain = plain.args[0]
+    source = plain if isinstance(plain, Read) else next(e for e in postorder([index]) if isinstance(e, Read))
+    bad = _bad(guards, index, extent)
+    shown = [bad, index, *source.index]
+    for g in reversed(guards):
+        shown[1:] = [apply("where", g, e, Const(0, e.dtype)) for e in shown[1:]]
+    tensors = [prune_args(template(domain, node.template.params, e), node.args) for e in shown]
+    given = [x for x in postorder(tensors) if isinstance(x, Leaf)]
+    (wrong, value, *at), _ = evaluate(Graph(tuple(given), tuple(tensors), (), ()), [arrays[x] for x in given])
+    if not wrong.any():
+        return None
+    first = np.unravel_index(np.argmax(wrong != 0), wrong.shape)
+    place = ", ".join(str(int(a[first])) for a in at)
+    of = f"element [{place}] of the {source.dtype.name} input of shape {node.args[source.slot].shape}"
+    verb = "is" if plain is source else "gives"
+    return f"{of} {verb} {int(value[first])}, which is no index into an extent of {extent}"
+
+
 def _checks_of(node: Compute) -> list[tuple[Tensor, str]]:
-    out = []
+    return [_check(node, *condition) for condition in _conditions(node)]
+
+
+def _conditions(node: Compute) -> Iterator[tuple[tuple[int, ...], tuple[Expr, ...], Expr, int]]:
+    """(domain, guards, index, extent) of every index of the node that reads a tensor."""
     for part in node.template.parts:
         conditions: list[tuple[tuple[Expr, ...], Expr, int]] = []
         for body in part.bodies:
@@ -49,16 +93,21 @@ def _checks_of(node: Compute) -> list[tuple[Tensor, str]]:
         if isinstance(part, Scatter):
             conditions += [((), i, n) for i, n in zip(part.index, node.shape, strict=True) if has_read(i)]
         for guards, index, extent in conditions:
-            out.append(_check(node, part.domain, guards, index, extent))
-    return out
+            yield part.domain, guards, index, extent
 
 
-def _check(node: Compute, domain, guards, index: Expr, extent: int) -> tuple[Tensor, str]:
+def _bad(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
+    """1 where the guards hold and the index is out of its range, else 0."""
     zero, top = Const(0, index.dtype), Const(extent, index.dtype)
     inside = apply("and", apply("le", zero, index), apply("lt", index, top))
     bad: Expr = cast(apply("not", inside), dt.i32)
     for g in reversed(guards):  # one inside the other: a guard may read where only those around it let it
         bad = apply("where", g, bad, Const(0, dt.i32))
+    return bad
+
+
+def _check(node: Compute, domain, guards, index: Expr, extent: int) -> tuple[Tensor, str]:
+    bad = _bad(guards, index, extent)
     used = sorted(axes_of(bad))
     bad = substitute(bad, {a: Axis(i) for i, a in enumerate(used)})
     body: Expr | Reduce = bad

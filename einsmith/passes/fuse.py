@@ -4,7 +4,8 @@ before: A = sum[k](X[i,k]*W[k,j]);  B = A[i,j] + b[j];  C = where(B[i,j] <= 0, 0
 after:  one kernel of three stages, A and B in registers
 
 A pointwise tensor joins the kernel of a tensor that it reads at the identity index, if the group stays convex: nothing
-outside lies between two members. Updates write into their parameter's memory, after every other read of it and after
+outside lies between two members. What the checks need is grouped apart, and a read at an index that comes from a tensor
+follows the checks of that index. Updates write into their parameter's memory, after every other read of it and after
 the checks; where no order allows that they are computed aside and copied.
 """
 
@@ -16,7 +17,22 @@ from dataclasses import dataclass, field
 
 from einsmith.errors import VerifyError
 from einsmith.expr.kernel import Buffer, Kernel, Stage
-from einsmith.expr.nodes import Apply, Axis, Compute, Expr, Graph, Item, Leaf, Read, Tensor, postorder, template
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Expr,
+    Graph,
+    Item,
+    Leaf,
+    Read,
+    Template,
+    Tensor,
+    postorder,
+    reads,
+    template,
+)
+from einsmith.passes.guards import has_read
 from einsmith.passes.inline import pointwise_body
 from einsmith.passes.views import is_view, producer, storage
 
@@ -109,7 +125,21 @@ def _only_identity(node: Compute, pick) -> bool:
     )
 
 
-def _group(nodes: list[Compute], alone: set[Compute]) -> tuple[list[_Group], dict[Compute, int]]:
+def _needs_check(node: Compute) -> bool:
+    """Whether the node reads or adds at an index that comes from a tensor."""
+
+    def found(t: Template) -> bool:
+        if t.is_scatter:
+            return True
+        return any(has_read(i) for p in t.parts for b in p.bodies for e in reads(b) for i in e.index)
+
+    return node.template.memo("needs_check", found)
+
+
+def _group(
+    nodes: list[Compute], alone: set[Compute], early: set[Compute]
+) -> tuple[list[_Group], dict[Compute, int]]:
+    """Groups of nodes, and each node's group. `early`: what the checks are computed from, and themselves."""
     groups: list[_Group] = []
     of: dict[Compute, int] = {}
     for node in nodes:
@@ -125,6 +155,8 @@ def _group(nodes: list[Compute], alone: set[Compute]) -> tuple[list[_Group], dic
                 if group.nodes[0].shape != node.shape or len(group.nodes) >= _STAGES:
                     continue
                 if group.nodes[0].template.is_scatter or any(n in alone for n in group.nodes):
+                    continue
+                if group.nodes[0] in early and (node not in early or _needs_check(node)):
                     continue
                 members: set[Compute | Leaf] = set(group.nodes)
                 if not _only_identity(node, lambda a, m=members: producer(a)[0] in m):
@@ -172,7 +204,8 @@ def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan |
     outputs = tuple(copy_of(t) if producer(t)[0] in stored else t for t in graph.outputs)  # the old value
     graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks)
     nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and not is_view(n.template)]
-    groups, of = _group(nodes, alone)
+    early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, Compute)}
+    groups, of = _group(nodes, alone, early)
 
     after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
     readers: dict[Leaf, set[int]] = defaultdict(set)
@@ -184,6 +217,12 @@ def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan |
                     readers[source].add(g)
                 elif of[source] != g:
                     after[g].add(of[source])
+    checking = [of[_made(t)] for t, _ in graph.checks]
+    for g, group in enumerate(groups):
+        for h in checking if any(map(_needs_check, group.nodes)) else ():
+            if h == g or groups[h].before >> g & 1:
+                break  # the checks of this read come before those that need it
+            after[g].add(h)
     gated = [t for t, _ in graph.checks] + ([finite] if finite is not None else [])
     gates = {of[m] for m in map(_maker, gated) if m is not None}
     stuck: set[Leaf] = set()

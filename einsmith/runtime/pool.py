@@ -20,6 +20,7 @@ import numpy as np
 
 from einsmith import knobs
 from einsmith.codegen import entry, native
+from einsmith.errors import ArgumentError
 from einsmith.runtime import buffers
 from einsmith.target.facts import physical_cores
 
@@ -29,11 +30,11 @@ _threads: int | None = None
 def set_threads(n: int | None) -> None:
     """Sets the default number of threads of programs made from now on; None: as many as the machine has for us.
 
-    Raises ValueError unless n is between 1 and 4096.
+    Raises ArgumentError unless n is between 1 and 4096.
     """
     global _threads
-    if n is not None and not 1 <= n <= entry.MAX_THREADS:
-        raise ValueError(f"threads must be between 1 and {entry.MAX_THREADS}, not {n}")
+    if n is not None and (not isinstance(n, int) or not 1 <= n <= entry.MAX_THREADS):
+        raise ArgumentError(f"threads must be an integer from 1 to {entry.MAX_THREADS}, not {n!r}")
     _threads = n
 
 

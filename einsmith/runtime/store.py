@@ -28,10 +28,14 @@ class ParameterStore:
         self.state: dict[str, Slot] = {}
 
     def add_parameter(self, name: str, parameter: Any) -> None:
+        """Takes a parameter, whose memory is its own `data`, under a name."""
         self.parameters[name] = parameter
 
     def slot(self, name: str, shape: tuple[int, ...], dtype: np.dtype, initial: float | np.ndarray = 0.0) -> Slot:
-        """The state tensor `name`, made with `initial` at its first use."""
+        """The state tensor `name`, made with `initial` at its first use, moved to new memory for another element type.
+
+        Raises ShapeError where it has another shape.
+        """
         if name not in self.state:
             data = buffers.empty(shape, dtype)
             data[...] = initial
@@ -39,7 +43,16 @@ class ParameterStore:
         found = self.state[name]
         if found.data.shape != shape:
             raise ShapeError(f"state {name!r} has shape {found.data.shape}, its parameter {shape}")
+        if found.data.dtype != dtype:
+            data = buffers.empty(shape, dtype)
+            data[...] = found.data
+            found.data = data
         return found
+
+    def forget(self, parameter: str) -> None:
+        """Drops the state of a parameter."""
+        for name in [n for n in self.state if n.startswith(f"{parameter}/")]:
+            del self.state[name]
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """(name, memory) of everything: parameters first."""

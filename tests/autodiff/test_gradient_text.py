@@ -159,7 +159,7 @@ def test_bad_requests():
     with pytest.raises(ShapeError, match="E has shape"):
         op.gradient("E", (5,), (7,))
     with pytest.raises(ShapeError, match="pass its shape"):
-        op.gradient("E", "5, 3", (7,))
+        op.gradient("E", (5.0, 3), (7,))
     with pytest.raises(GradientError, match="no output"):
         es.op("Y[i] = argmax[k](X[i,k])").gradient("X", (3, 4))
     with pytest.raises(GradientError, match="more than 20000 terms"):

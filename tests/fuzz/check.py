@@ -12,7 +12,6 @@ from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Graph
 from einsmith.modes import to_array, trace_call
-from einsmith.runtime.pool import get_threads
 from tests.fuzz.generate import Case
 from tests.fuzz.tolerance import errors
 
@@ -25,12 +24,11 @@ class Unfit(Exception):
 
 @contextmanager
 def threads(n: int):
-    before = get_threads()
     es.set_threads(n)
     try:
         yield
     finally:
-        es.set_threads(before)
+        es.set_threads(None)
 
 
 def agree(
@@ -52,7 +50,7 @@ def agree(
             far = np.abs(g.astype(float) - w) > error if t.dtype.kind != "b" else (g != w) & ~(error > 0)
             far |= np.isnan(g.astype(float)) != np.isnan(w.astype(float))
         if far.any():
-            at = tuple(int(i[0]) for i in np.nonzero(far))
+            at = tuple(map(int, np.unravel_index(np.argmax(far), far.shape)))
             raise AssertionError(
                 f"{name}: {far.sum()} of {far.size} elements differ, first at {at}: got {g[at]!r}, want {w[at]!r}, "
                 f"error at most {error[at]:.3g}"

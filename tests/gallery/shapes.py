@@ -225,3 +225,23 @@ entry(
     lambda T, X, n: T.stack([X[i % 2 + i] if i % 2 + i < len(X) else X[0] * 0 for i in range(n)]),
     extents={"i": "n"},
 )
+entry(
+    "a guard on a distance",
+    "Y[i,j] = where(abs(2*j-4) < 1 and abs(j-2*i+1) < X.shape[1], X[abs(4-2*j), abs(j-2*i+1)], 0)",
+    [{"X": (1, 3)}, {"X": (2, 5)}],
+    lambda T, X: T.stack(
+        [
+            X[0, abs(3 - 2 * i)] if j == 2 and abs(3 - 2 * i) < X.shape[1] else X[0, 0] * 0
+            for i in range(4)
+            for j in range(3)
+        ]
+    ).reshape(4, 3),
+    extents={"i": 4, "j": 3},
+)
+entry(
+    "a guard on a minimum",
+    "Y[i] = where(min(i,1) + i < X.shape[0], X[min(i,1) + i], 0)",
+    [{"X": (2,), "n": 3}, {"X": (7,), "n": 8}],
+    lambda T, X, n: T.stack([X[min(i, 1) + i] if min(i, 1) + i < len(X) else X[0] * 0 for i in range(n)]),
+    extents={"i": "n"},
+)

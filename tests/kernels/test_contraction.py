@@ -14,8 +14,13 @@ from einsmith.codegen.llvm import emit_module
 from einsmith.codegen.native import compile_functions
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.kernel import Buffer, Kernel, Stage
-from einsmith.expr.nodes import Apply, Axis, Const, Piece, Read, Reduce, Template, apply, template
+from einsmith.expr.nodes import Apply, Axis, Const, Piece, Read, Reduce, Template, apply, postorder, template
 from einsmith.kernels.contraction import PATTERN, Config, Configs
+from einsmith.kernels.contraction import _candidates as candidates
+from einsmith.kernels.contraction_finish import epilogue
+from einsmith.kernels.contraction_plan import Direct
+from einsmith.kernels.contraction_problem import problems
+from einsmith.kernels.contraction_sample import Pointer, Sampler
 from einsmith.target import facts
 
 
@@ -421,3 +426,177 @@ def test_choosing_is_fast_and_costs_are_positive():
     seconds = [PATTERN.cost(kernel, c, target).seconds for c in configs]
     assert all(s > 0 for s in seconds) and seconds == sorted(seconds)
     assert all(str(c) for c in configs)
+
+
+def depthwise(b, c, h, w, k, pad, stride=1) -> Kernel:
+    """out[b, c, p, q] = sum over r, s of x[b, c, stride*p + r - pad, stride*q + s - pad] * w[c, r, s]"""
+    p, q = (h + 2 * pad - k) // stride + 1, (w + 2 * pad - k) // stride + 1
+    y, x = lin((stride, 2), (1, 4), const=-pad), lin((stride, 3), (1, 5), const=-pad)
+    body = times(zero_unless(apply("and", inside(y, h), inside(x, w)), read(0, 0, 1, y, x)), read(1, 1, 4, 5))
+    return kernel_of((b, c, p, q), ((dt.f32, (b, c, h, w)), (dt.f32, (c, k, k))), (k, k), body)
+
+
+def depthwise_dw(b, c, h, w, k, pad) -> Kernel:
+    p, q = h + 2 * pad - k + 1, w + 2 * pad - k + 1
+    y, x = lin((1, 4), (1, 1), const=-pad), lin((1, 5), (1, 2), const=-pad)
+    body = times(read(0, 3, 0, 4, 5), zero_unless(apply("and", inside(y, h), inside(x, w)), read(1, 3, 0, y, x)))
+    return kernel_of((c, k, k), ((dt.f32, (b, c, p, q)), (dt.f32, (b, c, h, w))), (b, p, q), body)
+
+
+def involution(b, c, h, w, k, pad) -> Kernel:
+    y, x = lin((1, 2), (1, 4), const=-pad), lin((1, 3), (1, 5), const=-pad)
+    body = times(read(0, 0, 4, 5, 2, 3), zero_unless(apply("and", inside(y, h), inside(x, w)), read(1, 0, 1, y, x)))
+    return kernel_of((b, c, h, w), ((dt.f32, (b, k, k, h, w)), (dt.f32, (b, c, h, w))), (k, k), body)
+
+
+def involution_dx(b, c, h, w, k, pad) -> Kernel:
+    y, x = lin((1, 2), (-1, 4), const=pad), lin((1, 3), (-1, 5), const=pad)
+    guard = apply("and", inside(y, h), inside(x, w))
+    body = zero_unless(guard, times(read(0, 0, 4, 5, y, x), read(1, 0, 1, y, x)))
+    return kernel_of((b, c, h, w), ((dt.f32, (b, k, k, h, w)), (dt.f32, (b, c, h, w))), (k, k), body)
+
+
+def involution_dk(b, c, h, w, k, pad) -> Kernel:
+    y, x = lin((1, 3), (1, 1), const=-pad), lin((1, 4), (1, 2), const=-pad)
+    body = times(read(0, 0, 5, 3, 4), zero_unless(apply("and", inside(y, h), inside(x, w)), read(1, 0, 5, y, x)))
+    params = ((dt.f32, (b, c, h, w)), (dt.f32, (b, c, h, w)))
+    return kernel_of((b, k, k, h, w), params, (c,), body)
+
+
+DIRECT = {
+    "depthwise": [depthwise(*x) for x in ((3, 2, 13, 17, 3, 1), (2, 3, 16, 33, 7, 3), (17, 2, 15, 15, 5, 2))],
+    "depthwise strided": [depthwise(2, 3, 19, 35, 3, 1, 2)],
+    "depthwise weights": [depthwise_dw(*x) for x in ((3, 2, 13, 17, 3, 1), (2, 3, 16, 33, 7, 3), (5, 2, 31, 15, 5, 2))],
+    "involution": [involution(*x) for x in ((2, 5, 13, 17, 3, 1), (2, 16, 9, 33, 5, 2), (3, 1, 16, 16, 3, 1))],
+    "involution inputs": [involution_dx(*x) for x in ((2, 5, 13, 17, 3, 1), (2, 16, 9, 33, 5, 2))],
+    "involution kernels": [involution_dk(*x) for x in ((2, 5, 13, 17, 3, 1), (2, 16, 9, 33, 5, 2))],
+}
+
+
+@pytest.mark.parametrize("name", list(DIRECT))
+@pytest.mark.parametrize("cores", [1, 3])
+def test_lanes_along_an_axis_of_both_operands(name, cores):
+    """Depthwise convolutions and involutions, in every direction: boxes that divide an axis and boxes that do not."""
+    proposed = 0
+    for wide in (64, 32, 16):
+        target = replace(host(cores), vector_bytes=wide, vector_registers=32 if wide == 64 else 16)
+        if wide > host().vector_bytes:
+            continue
+        for i, kernel in enumerate(DIRECT[name]):
+            found = _direct(kernel, target)
+            proposed += len(found)
+            if found:
+                check(kernel, [Configs((c,)) for c in found], seed=i, target=target)
+    assert proposed or name == "depthwise strided"
+
+
+def _direct(kernel: Kernel, target) -> list[Config]:
+    return [c for p in problems(kernel.root) for c in candidates(kernel, p, target) if c.direct is not None]
+
+
+def test_boxes_of_the_direct_form():
+    """Tiles and unrolled parts of K with remainders, in windows and under masks, by hand."""
+    target = host()
+    kernel = depthwise(5, 2, 13, 19, 5, 2)
+    for windows in ((), ((0, "all"),)):
+        for tile, unroll in ((((2, 4),), ((4, 5),)), (((2, 5),), ((4, 2),)), (((0, 3), (2, 13)), ()), ((), ((5, 2),))):
+            for vectors in (1, 2):
+                outer = (1,) if windows and dict(tile).get(0) else (0, 1)
+                d = Direct(3, vectors, tile, unroll, tuple(a for a in outer if a not in dict(tile)))
+                check(kernel, [Configs((Config(tm=tm, windows=windows, direct=d),)) for tm in (1, 2)], target=target)
+    kernel = depthwise_dw(5, 2, 13, 19, 5, 2)
+    for tile, unroll in ((((1, 5),), ((4, 4),)), (((1, 2), (2, 3)), ()), ((), ((4, 13),))):
+        for head in ((), (3,)):
+            for windows in (((0, "all"),), ()):
+                d = Direct(5, 1, tile, unroll, (0,), head)
+                check(kernel, [Configs((Config(windows=windows, direct=d),))], target=target)
+
+
+def test_epilogue_of_the_direct_form():
+    """An activation after a bias, and an update in place (each element once)."""
+    kernel = depthwise(3, 3, 17, 21, 3, 1)
+    f, shape = dt.f32, kernel.shape
+    total = apply("add", apply("add", read(0, 0, 1, 2, 3), read(1, 1)), read(2, 0, 1, 2, 3))
+    late = template(shape, ((f, shape), (f, (3,)), (f, shape)), apply("max", total, Const(0.0, f)))
+    n = len(kernel.buffers)
+    stages = (replace_outputs(kernel.stages[0]), Stage(late, (("stage", 0, 0), ("buffer", n), ("buffer", 2)), (2,)))
+    both = Kernel(stages, (*kernel.buffers, Buffer(f, (3,))))
+    target = host()
+    found = _direct(both, target)
+    assert found
+    check(both, [Configs((c,)) for c in found], target=target)
+
+
+def test_long_epilogue_of_the_direct_form():
+    """Rows of a tile finished in a loop: a chain with a guarded read, of vectors and of single results."""
+    target = host()
+    for kernel, where in ((depthwise(3, 3, 17, 21, 3, 1), 3), (depthwise_dw(4, 3, 16, 19, 3, 1), 2)):
+        f, shape, rank = dt.f32, kernel.shape, len(kernel.shape)
+        chain = read(0, *range(rank))
+        for i in range(6):
+            chain = apply("max", apply("mul", chain, Const(1.0 + i % 2, f)), Const(-50.0, f))
+        at = [lin((1, a), const=-1) if a == where else Axis(a) for a in range(rank)]
+        chain = apply("add", chain, zero_unless(apply("le", Const(1, dt.i32), Axis(where)), read(1, *at)))
+        late = template(shape, ((f, shape), (f, shape)), chain)
+        n = len(kernel.buffers)
+        stages = (replace_outputs(kernel.stages[0]), Stage(late, (("stage", 0, 0), ("buffer", n)), (2,)))
+        both = Kernel(stages, (*kernel.buffers, Buffer(f, shape)))
+        found = _direct(both, target)
+        assert found
+        check(both, [Configs((c,)) for c in found], target=target)
+
+
+def test_repeated_guards_and_reads_in_bounds():
+    """A read in bounds whatever the guard says has no mask; a guard of the root and of a stage stands once."""
+    n, i, d = 9, 20, 7
+    f = dt.f32
+    at = lin((1, 0), (1, 2), const=-1)
+    guard = inside(at, n)
+    root = template((n, i, 3, 16), ((f, (n, i, d)), (f, (n, 16, d))), Reduce("sum", (d,), (
+        zero_unless(guard, times(read(0, 0, 1, 4), read(1, at, 3, 4))),)))
+    shape = (n, i, 3, 16)
+    product = times(read(0, 0, 1, 2, 3), read(1, 0, 1, 2, 3))
+    late = template(shape, ((f, shape), (f, shape)), zero_unless(guard, product))
+    buffers = (Buffer(f, (n, i, d)), Buffer(f, (n, 16, d)), Buffer(f, shape), Buffer(f, shape))
+    stages = (
+        Stage(root, (("buffer", 0), ("buffer", 1)), (None,)),
+        Stage(late, (("buffer", 2), ("stage", 0, 0)), (3,)),
+    )
+    kernel = Kernel(stages, buffers)
+    check(kernel)
+    (p,) = problems(kernel.root)
+    ((x, _),) = epilogue(kernel, p)
+    assert sum(1 for e in postorder([x]) if isinstance(e, Apply) and e.fn == "where") == 1
+    s = Sampler(None, [x], (), p.extents, {2: Pointer(None, shape, f)}, (3,), 16, (), (-1,))
+    assert [r.slot for r in s.safe] == [2]
+
+
+def replace_outputs(stage: Stage) -> Stage:
+    return Stage(stage.template, stage.args, (None,))
+
+
+def test_factors_of_the_direct_form_are_any_expression():
+    """An activation of one operand, evaluated once an element into a window or once a load."""
+    kernel = depthwise(3, 3, 17, 21, 3, 1)
+    y, x = lin((1, 2), (1, 4), const=-1), lin((1, 3), (1, 5), const=-1)
+    value = read(0, 0, 1, y, x)
+    positive = apply("where", apply("lt", Const(0.0, dt.f32), value), value, times(value, value))
+    body = zero_unless(apply("and", inside(y, 17), inside(x, 21)), times(positive, read(1, 1, 4, 5)))
+    kernel = kernel_of(kernel.shape, kernel.root.params, (3, 3), body)
+    target = host()
+    found = _direct(kernel, target)
+    assert found
+    check(kernel, [Configs((c,)) for c in found], target=target)
+
+
+def test_lanes_past_the_end_do_not_reach_sums():
+    """Infinities beside a row: what lies past its end in memory is not added."""
+    kernel = depthwise_dw(4, 2, 16, 19, 3, 1)
+    target = host()
+    arrays = fresh(kernel, 3)
+    arrays[1][:, 1] = np.inf
+    want = expected(kernel, arrays)[2]
+    for c in _direct(kernel, target):
+        got = [a.copy() for a in arrays]
+        run(kernel, Configs((c,)), got, target)
+        np.testing.assert_array_equal(got[2][0], want[0], err_msg=str(c))

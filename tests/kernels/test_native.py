@@ -114,6 +114,27 @@ def _mixed() -> Kernel:
     return plain((7, 45), [(dt.f64, (7, 45)), (dt.f64, (45,)), (dt.bool_, (7,))], body)
 
 
+def _max_plus(combiner: str, turned: bool) -> Kernel:
+    i, j, r = axes(3)
+    m, n, k = 37, 131, 45
+    other = read(1, j, r) if turned else read(1, r, j)
+    params = [(dt.f32, (m, k)), (dt.f32, (n, k) if turned else (k, n))]
+    return plain((m, n), params, Reduce(combiner, (k,), (apply("add", read(0, i, r), other),)))
+
+
+def _transpose() -> Kernel:
+    i, j, k = axes(3)
+    body = apply("add", read(0, k, i, j), read(1, i, j, k))
+    return plain((5, 67, 45), [(dt.f32, (45, 5, 67)), (dt.f32, (5, 67, 45))], body)
+
+
+def _diagonals() -> Kernel:
+    i, h, r = axes(3)
+    row = sub(r, sub(i, 40))
+    body = apply("where", both(le(0, row), lt(row, 41)), read(0, h, row, r), num(0.0))
+    return plain((81, 3), [(dt.f32, (3, 41, 41))], Reduce("sum", (41,), (body,)))
+
+
 CASES = {
     "bias_relu": _bias_relu(),
     "activations": _activations(),
@@ -127,6 +148,11 @@ CASES = {
     "phases": _phases(),
     "embedding": _embedding(),
     "mixed_types": _mixed(),
+    "max_plus": _max_plus("max", False),
+    "argmax_plus": _max_plus("argmax", False),
+    "max_plus_of_rows": _max_plus("max", True),
+    "transpose": _transpose(),
+    "diagonals": _diagonals(),
 }
 
 

@@ -11,6 +11,7 @@ from einsmith.expr.nodes import Axis, Const, Piece, Read, Template, apply, cast,
 from einsmith.kernels import boxes as bx
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig, vector_axis
 from einsmith.loops.nest import show
+from einsmith.target.facts import Target
 from tests.kernels.kernel_check import (
     NARROW,
     WIDE,
@@ -232,3 +233,43 @@ def test_tasks_divide_the_work():
 def test_empty_output():
     kernel = plain((0, 4), [(dt.f32, (0, 4))], Read(0, tuple(axes(2)), dt.f32))
     assert PATTERN.lower(kernel, PATTERN.configs(kernel, WIDE)[0], WIDE).launches == []
+
+
+@pytest.mark.parametrize("m, n", [(1, 16), (5, 7), (16, 16), (17, 33), (4, 37), (40, 3)])
+def test_turned_tiles(rng, m, n):
+    """Square tiles transposed in registers: whole ones, and what is left over on either side."""
+    i, j, k = axes(3)
+    plain_turn = plain((m, n), [(dt.f32, (n, m))], read(0, j, i))
+    two = plain((m, 3, n), [(dt.f32, (3, n, m)), (dt.i32, (n, 3, m)), (dt.f32, (n,))],
+                apply("mul", apply("add", read(0, j, k, i), cast(read(1, k, j, i, dtype=dt.i32), dt.f32)), read(2, k)))
+    for kernel in (plain_turn, two):
+        configs = [PointwiseConfig(n, 1, t, True) for n in (4, 16) for t in (1, 3)]
+        check(PATTERN, kernel, rng, configs=configs)
+
+
+def test_turned_tiles_with_guards_strides_and_f64(rng):
+    """A guarded read is not turned; a read with an offset and a stride along the rows is."""
+    i, j = axes(2)
+    m, n = 19, 21
+    kept = apply("where", both(le(1, i), lt(i, m)), read(1, j, sub(i, 1)), num(2.0))
+    body = apply("add", read(0, add(mul(2, j), 1), add(i, 2)), kept)
+    kernel = plain((m, n), [(dt.f32, (2 * n, m + 2)), (dt.f32, (n, m - 1))], body)
+    check(PATTERN, kernel, rng, configs=[PointwiseConfig(w, 1, t, True) for w in (4, 8) for t in (1, 5)])
+    wide = plain((m, n), [(dt.f64, (n, m))], apply("neg", read(0, j, i, dtype=dt.f64)))
+    assert any(c.turn for c in PATTERN.configs(wide, NARROW))
+    check(PATTERN, wide, rng)
+
+
+def test_transposes_are_turned_in_registers():
+    i, j, k = axes(3)
+    target = Target(vector_bytes=64, vector_registers=32)
+    sum_of_two = apply("add", read(0, k, i, j), read(1, i, j, k))
+    for kernel in (
+        plain((64, 48), [(dt.f32, (48, 64))], read(0, j, i)),
+        plain((3, 64, 48), [(dt.f32, (48, 3, 64)), (dt.f32, (3, 64, 48))], sum_of_two),
+    ):
+        best = min(PATTERN.configs(kernel, target), key=lambda c: PATTERN.cost(kernel, c, target).seconds)
+        assert best.turn
+        assert "gather" not in show(PATTERN.lower(kernel, best, WIDE).launches[0].function)
+    straight = plain((64, 48), [(dt.f32, (64, 48))], read(0, i, j))
+    assert not any(c.turn for c in PATTERN.configs(straight, target))

@@ -10,6 +10,7 @@ from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Axis, Piece, Reduce, Template, apply, cast, template
 from einsmith.kernels.reduction import Reduction, ReductionConfig
 from einsmith.loops.nest import show
+from einsmith.target.facts import Target
 from tests.kernels.kernel_check import (
     NARROW,
     WIDE,
@@ -208,3 +209,142 @@ def test_tasks_do_not_change_a_bit(rng):
         run(PATTERN.lower(kernel, ReductionConfig("row", 16, 2, tasks, 1), WIDE), kernel, [x, out])
         seen.append(out.tobytes())
     assert len(set(seen)) == 1
+
+
+@pytest.mark.parametrize("combiner", ["sum", "max", "argmin"])
+@pytest.mark.parametrize("m, n, k", [(7, 21, 5), (13, 33, 1), (3, 70, 18), (6, 16, 4), (1, 17, 6)])
+def test_register_tiles(rng, combiner, m, n, k):
+    """Rows that share the vectors of the other operand: whole tiles, rows and columns left over, several tasks."""
+    i, j, r, s = axes(4)
+    params = [(dt.f32, (m, k)), (dt.f32, (k, n))]
+    inputs = [rng.integers(-3, 4, shape).astype(np.float32) for _, shape in params]
+    kernel = plain((m, n), params, over(combiner, (k,), apply("add", read(0, i, r), read(1, r, j))))
+    tiles = [ReductionConfig("column", 4, u, t, 1, rows) for u, t, rows in ((1, 1, 4), (2, 3, 2), (4, 8, 3))]
+    check(PATTERN, kernel, rng, inputs=inputs, configs=tiles)
+    batched = plain((2, n, m), [(dt.f32, (2, k, m)), (dt.f32, (2, n, k))],
+                    over(combiner, (k,), apply("abs", apply("sub", read(0, i, s, r), read(1, i, j, s)))))
+    check(PATTERN, batched, rng, configs=tiles)
+
+
+def test_register_tiles_with_a_guard_two_sums_and_an_epilogue(rng):
+    """Nothing is read past the last row of a tile, in the body or behind it."""
+    i, j, r = axes(3)
+    m, n, k = 7, 19, 6
+    shape = (m, n)
+    at = sub(add(i, r), 2)
+    near = apply("where", both(le(0, at), lt(at, m)), read(0, at), num(1.0))
+    bodies = (apply("mul", near, read(1, r, j)), apply("sub", read(0, i), read(1, r, j)))
+    root = template(shape, [(dt.f32, (m,)), (dt.f32, (k, n))], over("sum", (k,), *bodies))
+    after = template(shape, [(dt.f32, shape), (dt.f32, shape), (dt.f32, (m,))],
+                     apply("add", apply("mul", read(0, i, j), read(1, i, j)), read(2, i)))
+    stages = (
+        Stage(root, (("buffer", 0), ("buffer", 1)), (None, 3)),
+        Stage(after, (("stage", 0, 0), ("stage", 0, 1), ("buffer", 2)), (4,)),
+    )
+    sizes = ((m,), (k, n), (m,), shape, shape)
+    kernel = Kernel(stages, tuple(Buffer(dt.f32, s) for s in sizes))
+    configs = [ReductionConfig("column", 4, u, t, 1, rows) for u, t, rows in ((1, 1, 2), (2, 3, 4), (1, 8, 6))]
+    check(PATTERN, kernel, rng, configs=configs)
+
+
+def test_register_tiles_do_not_change_a_bit(rng):
+    from tests.nest_interp import run
+
+    i, j, r = axes(3)
+    kernel = plain((7, 21), [(dt.f32, (7, 50)), (dt.f32, (50, 21))],
+                   over("sum", (50,), apply("sub", read(0, i, r), read(1, r, j))))
+    x, y = rng.standard_normal((7, 50)).astype(np.float32), rng.standard_normal((50, 21)).astype(np.float32)
+    seen = set()
+    for rows, tasks in ((1, 1), (2, 1), (4, 3), (6, 2)):
+        out = np.zeros((7, 21), np.float32)
+        config = ReductionConfig("column", 4, 2, tasks, 1, rows)
+        run(PATTERN.lower(kernel, config, NARROW), kernel, [x, y, out])
+        seen.add(out.tobytes())
+    assert len(seen) == 1
+
+
+def test_generic_products_take_a_register_tile():
+    """The rows of a tile share the loads of the other operand; without one, nearly every operation has its own."""
+    i, j, r = axes(3)
+    n = 512
+    body = apply("add", read(0, i, r), read(1, r, j))
+    for combiner in ("max", "argmax"):
+        kernel = plain((n, n), [(dt.f32, (n, n)), (dt.f32, (n, n))], over(combiner, (n,), body))
+        configs = PATTERN.configs(kernel, WIDE)
+        assert min(configs, key=lambda c: PATTERN.cost(kernel, c, WIDE).seconds).rows > 1
+        plain_sum = plain((n,), [(dt.f32, (n, n))], over(combiner, (n,), read(0, r, i)))
+        assert all(c.rows == 1 for c in PATTERN.configs(plain_sum, WIDE))
+
+
+def test_long_columns_are_read_in_wide_pieces():
+    i, r = axes(2)
+    kernel = plain((1024,), [(dt.f32, (1024, 1024))], over("sum", (1024,), read(0, r, i)))
+    configs = [c for c in PATTERN.configs(kernel, WIDE) if c.tasks == 1]
+    best = min(configs, key=lambda c: PATTERN.cost(kernel, c, WIDE).seconds)
+    assert best.mode == "column" and best.unroll >= 8
+
+
+@pytest.mark.parametrize("combiner", ["sum", "max", "argmax"])
+@pytest.mark.parametrize("m, n, k", [(1, 16, 4), (7, 21, 5), (3, 17, 16), (9, 4, 11)])
+def test_turned_tiles(rng, combiner, m, n, k):
+    """Reads along the reduction, results along the lanes: squares of every size, with and without a register tile."""
+    i, j, r, s = axes(4)
+    x, y = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (n, k)))
+    pair = plain((m, n), [(dt.f32, (m, k)), (dt.f32, (n, k))],
+                 over(combiner, (k,), apply("abs", apply("sub", read(0, i, r), read(1, j, r)))))
+    rows = plain((n,), [(dt.f32, (n, 3, k))], over(combiner, (3, k), read(0, i, j, r)))
+    both_ways = plain((m, n), [(dt.f32, (3, n, k)), (dt.f32, (m, k))],
+                      over(combiner, (3, k), apply("mul", read(0, r, j, s), read(1, i, s))))
+    for lanes in (4, 8):
+        configs = [ReductionConfig("column", lanes, u, t, 1, h, True) for u, t, h in ((1, 1, 1), (2, 3, 1), (1, 2, 4))]
+        check(PATTERN, pair, rng, inputs=[x, y], configs=configs)
+        check(PATTERN, rows, rng, configs=configs)
+        check(PATTERN, both_ways, rng, configs=configs)
+
+
+def test_turned_tiles_with_an_epilogue_and_a_guard(rng):
+    i, j = axes(2)
+    n, k = 19, 10
+    shape = (n,)
+    kept = apply("where", lt(j, add(i, 1)), read(0, i, j), num(-1.0))
+    root = template(shape, [(dt.f32, (n, k))], over("max", (k,), kept))
+    total = template(shape, [(dt.f32, shape), (dt.f32, (n, k))],
+                     apply("mul", apply("exp", read(0, i)), read(1, i, 3)))
+    stages = (Stage(root, (("buffer", 0),), (1,)), Stage(total, (("stage", 0, 0), ("buffer", 0)), (2,)))
+    kernel = Kernel(stages, (Buffer(dt.f32, (n, k)), Buffer(dt.f32, shape), Buffer(dt.f32, shape)))
+    configs = [ReductionConfig("column", lanes, 1, t, 1, 1, True) for lanes in (4, 16) for t in (1, 2)]
+    check(PATTERN, kernel, rng, configs=configs)
+
+
+def test_differences_of_rows_take_turned_tiles():
+    """No operand of |x[i,k] - y[j,k]| is contiguous along the results: one is transposed in registers."""
+    i, j, r = axes(3)
+    target = Target(vector_bytes=64, vector_registers=32)
+    body = apply("abs", apply("sub", read(0, i, r), read(1, j, r)))
+    kernel = plain((256, 256), [(dt.f32, (256, 64)), (dt.f32, (256, 64))], over("sum", (64,), body))
+    configs = PATTERN.configs(kernel, target)
+    best = min(configs, key=lambda c: PATTERN.cost(kernel, c, target).seconds)
+    assert best.turn and best.rows > 1
+    assert "gather" not in show(PATTERN.lower(kernel, best, target).launches[0].function)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "max"])
+@pytest.mark.parametrize("n", [1, 4, 17])
+def test_diagonals_are_read_along_the_outputs(rng, combiner, n):
+    """Sums over the diagonals of a matrix, by either variable: the guard gives the range of the other one."""
+    i, h, r, s = axes(4)
+    configs = [ReductionConfig("column", 16, 1, 1, 1), ReductionConfig("row", 4, 1, 3, 1),
+               ReductionConfig("column", 4, 2, 2, 1)]
+    rest = num(0.0 if combiner == "sum" else -np.inf)
+    for row in (sub(s, sub(i, n - 1)), add(sub(s, mul(2, i)), n)):
+        inside = both(le(0, row), lt(row, n))
+        body = apply("where", inside, read(0, r, h, row, s), rest)
+        kernel = plain((2 * n - 1, 3), [(dt.f32, (2, 3, n, n))], over(combiner, (2, n), body))
+        check(PATTERN, kernel, rng, configs=configs)
+    inside = both(le(i, add(s, n - 1)), le(s, i), le(1, s))
+    upper = apply("where", inside, read(0, r, h, sub(s, sub(i, n - 1)), s), rest)
+    kernel = plain((2 * n - 1, 3), [(dt.f32, (2, 3, n, n))], over(combiner, (2, n), upper))
+    check(PATTERN, kernel, rng, configs=configs)
+    if n == 17:
+        text = show(PATTERN.lower(kernel, ReductionConfig("column", 16, 1, 1, 1), WIDE).launches[0].function)
+        assert "gather" not in text

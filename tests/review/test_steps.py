@@ -35,7 +35,8 @@ def data(n=20, seed=0):
 
 
 def make(optimizer=None, model=None, **kw):
-    return es.TrainStep(model or Net(), es.functional.cross_entropy, optimizer or es.optim.SGD(lr=0.1, momentum=0.9), **kw)
+    rule = optimizer or es.optim.SGD(lr=0.1, momentum=0.9)
+    return es.TrainStep(model or Net(), es.functional.cross_entropy, rule, **kw)
 
 
 def values(step):

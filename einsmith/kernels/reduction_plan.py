@@ -1,0 +1,347 @@
+"""How a reduction is configured: which axes have the lanes, the rows of a register tile and the parts, and the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import gcd
+from typing import NamedTuple
+
+from einsmith.expr.kernel import Kernel
+from einsmith.expr.linear import Linear, linear
+from einsmith.expr.nodes import Axis, Read, postorder
+from einsmith.kernels import boxes as bx
+from einsmith.kernels import pointwise
+from einsmith.kernels.boxes import Box
+from einsmith.kernels.kernel import Cost
+from einsmith.kernels.skew import skewed
+from einsmith.target.facts import Target
+
+MAX_WINDOW = 16
+"""Innermost reduction axes are unrolled up to this many points."""
+MAX_UNROLLED = 400
+"""Instructions that unrolling may make."""
+SPLITTABLE = ("sum", "prod", "max", "min")
+_STEP = {"max": 3.0, "min": 3.0, "argmax": 5.0, "argmin": 5.0}
+"""Instructions of a combiner's step where it is not one: NaN is kept, and an index goes along."""
+_MERGE = {"argmax": 14.0, "argmin": 14.0}
+"""Instructions of a merge of two states."""
+_LATENCY = {"max": 15.0, "min": 15.0, "argmax": 26.0, "argmin": 26.0}
+"""Instructions that run while an accumulator waits for its last step; 8 for the combiners that are not here."""
+
+
+class ReductionConfig(NamedTuple):
+    """mode: 'row' or 'column'; lanes; unroll: vectors (accumulators) at once; tasks: parts of the outputs; splits:
+    parts of the reduction, merged by a second launch (1: none); rows: points of a second output axis at once, each with
+    accumulators of its own (column mode: a register tile of rows x unroll vectors); turn: reads that are contiguous
+    along the last reduction axis are loaded as square tiles and transposed in registers (column mode)."""
+
+    mode: str
+    lanes: int
+    unroll: int
+    tasks: int
+    splits: int
+    rows: int = 1
+    turn: bool = False
+
+
+@lru_cache(maxsize=512)
+def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
+    """The kernel's boxes, with the reduction variables that suit the accesses."""
+    return tuple(skewed(kernel, box) for box in bx.boxes(kernel))
+
+
+@lru_cache(maxsize=512)
+def flats_of(box: Box) -> tuple[Linear, ...]:
+    """The offsets of the body's reads."""
+    return tuple(bx.uses(box.bodies)[0])
+
+
+def row_axis(box: Box, lanes: int) -> int | None:
+    """The reduction axis whose accesses cost least along the lanes. An arg-reduction takes only the last one."""
+    last = box.rank + len(box.reduce) - 1
+    axes = range(box.rank, last + 1)
+    if box.combiner is not None and box.combiner.startswith("arg"):
+        axes = range(max(box.rank, last), last + 1)
+    flats = flats_of(box)
+
+    def cost(a: int) -> tuple[float, int]:
+        return (bx.access_cost(flats, a, lanes) + 1) / bx.filled(box.reduce[a - box.rank], lanes), -a
+
+    return min(axes, key=cost, default=None)
+
+
+def column_axis(box: Box, lanes: int) -> int | None:
+    """The output axis that the lanes run along."""
+    body, rest = flats_of(box), box.epilogue_flats
+    weight = max(1, box.reduced)
+
+    def cost(a: int) -> tuple[float, int]:
+        each = weight * (bx.access_cost(body, a, lanes) + 1) + bx.access_cost(rest, a, lanes)
+        return each / bx.filled(box.extents[a], lanes), -a
+
+    return min(range(box.rank), key=cost, default=None)
+
+
+def lanes_axis(box: Box, config: ReductionConfig) -> int | None:
+    """The axis along the lanes; None: there is none."""
+    return _lanes_axis(box, config._replace(tasks=1, splits=1))
+
+
+@lru_cache(maxsize=4096)
+def _lanes_axis(box: Box, config: ReductionConfig) -> int | None:
+    if not config.lanes:
+        return None
+    row = row_axis(box, config.lanes) if config.mode == "row" else None
+    if row is not None:
+        return row
+    if config.rows == 1 or config.turn or not box.reduce:
+        return column_axis(box, config.lanes)
+
+    def cost(a: int) -> tuple[float, int]:
+        tile = tile_axis(box, a, config)
+        if tile is None:
+            return float("inf"), -a
+        each = box.reduced * _tile_cost(box, a, tile, config) + bx.access_cost(box.epilogue_flats, a, config.lanes)
+        return each / bx.filled(box.extents[a], config.lanes), -a
+
+    return min(range(box.rank), key=cost, default=None)
+
+
+def split_axis(box: Box, axis: int | None) -> int | None:
+    """The reduction axis that is cut into parts: the longest; the lanes' own only where it is by far the longest."""
+    axes = range(box.rank, box.rank + len(box.reduce))
+    return max(axes, key=lambda a: (box.reduce[a - box.rank] / (64 if a == axis else 1), -a), default=None)
+
+
+def _shared(flats: Sequence[Linear], axis: int, row: int, lanes: int, unroll: int, rows: int) -> float:
+    """About how many instructions the body's accesses take for each vector of a register tile: what does not vary
+    along the rows is loaded once for all of them, what does not vary along the lanes once for all vectors of a row."""
+    out = 0.0
+    for f in flats:
+        each = bx.access_cost([f], axis, lanes)
+        if row not in bx.mentioned(f):
+            each /= rows
+        elif axis not in bx.mentioned(f):
+            each = 1.0 / unroll
+        out += each
+    return out
+
+
+def turned_reads(kernel: Kernel, box: Box, axis: int | None, config: ReductionConfig) -> list[Read]:
+    """The reads of the body that are loaded as square tiles; the rows of a register tile share them."""
+    if not config.turn or config.splits > 1 or axis is None or axis >= box.rank or not box.reduce:
+        return []
+    found = bx.turned(kernel, box, box.bodies, axis, box.rank + len(box.reduce) - 1)
+    row = tile_axis(box, axis, config)
+    return found if len(found) <= 2 and all(row not in bx.mentioned(linear(r.index[0])) for r in found) else []
+
+
+def _access(kernel: Kernel, box: Box, axis: int, row: int | None, config: ReductionConfig) -> float:
+    """About how many instructions the body's accesses take for each vector of operations."""
+    reads = [linear(r.index[0]) for r in turned_reads(kernel, box, axis, config)]
+    flats = [f for f in flats_of(box) if f not in reads]
+    tiles = float(len(reads)) * (1 + 2 * (config.lanes.bit_length() - 1))
+    tiles /= bx.filled(box.reduce[-1], config.lanes) if reads else 1.0
+    if row is None:
+        return bx.access_cost(flats, axis, config.lanes) + tiles
+    rows = min(config.rows, box.extents[row])
+    return _shared(flats, axis, row, config.lanes, config.unroll, rows) + tiles / rows
+
+
+def tile_axis(box: Box, axis: int | None, config: ReductionConfig) -> int | None:
+    """The output axis of a register tile's rows: the one along which the accesses are shared most; None: no tile."""
+    return _tile_axis(box, axis, config._replace(tasks=1, splits=1))
+
+
+@lru_cache(maxsize=4096)
+def _tile_axis(box: Box, axis: int | None, config: ReductionConfig) -> int | None:
+    if config.rows == 1 or axis is None or axis >= box.rank or not box.reduce:
+        return None
+    axes = [a for a in range(box.rank) if a != axis and box.extents[a] > 1]
+
+    return min(axes, key=lambda a: (_tile_cost(box, axis, a, config), -a), default=None)
+
+
+def _tile_cost(box: Box, axis: int, row: int, config: ReductionConfig) -> float:
+    """About how many instructions a vector of operations takes in a register tile, beside the operations."""
+    rows = min(config.rows, box.extents[row])
+    shared = _shared(flats_of(box), axis, row, config.lanes, config.unroll, rows)
+    return (shared + 1) / bx.filled(box.extents[row], config.rows)
+
+
+def window(box: Box, axis: int | None, cut: int | None, copies: int = 1) -> int:
+    """How many of the innermost reduction axes (other than the lanes') are unrolled; `copies`: of each point."""
+    count = copies * max(1, sum(1 for _ in postorder(box.bodies)))
+    limit = min(MAX_WINDOW, max(1, MAX_UNROLLED // count))
+    loops = [a for a in range(box.rank, box.rank + len(box.reduce)) if a != axis]
+    k, points = 0, 1
+    while k < len(loops) and loops[-1 - k] != cut:
+        points *= box.reduce[loops[-1 - k] - box.rank]
+        if points > limit:
+            break
+        k += 1
+    return k
+
+
+def part_count(box: Box, config: ReductionConfig) -> int:
+    """How many parts the reduction is cut into in the end."""
+    if config.splits == 1 or not box.reduce:
+        return 1
+    axis = lanes_axis(box, config)
+    cut = split_axis(box, axis)
+    assert cut is not None
+    extent = box.reduce[cut - box.rank]
+    unit = config.lanes * min(config.unroll, -(-extent // config.lanes)) if cut == axis else 1
+    return bx.tile_count(extent, config.splits, unit)
+
+
+def _jumps(box: Box, axis: int | None, config: ReductionConfig) -> float:
+    """By how much slower memory is where each turn of the reduction reads a few vectors of another row: the fewer bytes
+    of a row, the worse, and worst where rows lie a page apart, which all fall into the same few sets of the cache."""
+    if box.combiner is None or axis is None or axis >= box.rank or not box.reduce:
+        return 1.0
+    inner = Axis(box.rank + len(box.reduce) - 1)
+    visit = 4 * config.lanes * min(config.unroll, -(-box.extents[axis] // config.lanes))
+    lost = 0.0
+    for f in flats_of(box):
+        stride = 4 * abs(f.coefficient(inner))
+        if f.coefficient(Axis(axis)) == 1 and stride >= 2 * visit:
+            lost = max(lost, 40 + 190 * (gcd(stride, 4096) / 4096) ** 0.5)
+    return 1 + lost / visit
+
+
+def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, int]]:
+    """(rows, vectors) of the register tiles that may pay: some access is shared by the rows, and the accumulators
+    leave room in the registers."""
+    out = []
+    for rows, unroll in ((2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (6, 4), (8, 1), (8, 2)):
+        config = ReductionConfig("column", lanes, unroll, 1, 1, rows)
+        fits = shared = False
+        for x in found:
+            axis = lanes_axis(x, config)
+            tile = tile_axis(x, axis, config) if x.combiner else None
+            if tile is None or axis is None or x.reduced < 4 or x.extents[axis] < lanes or x.extents[tile] < rows:
+                continue
+            width = 2 if x.combiner is not None and x.combiner.startswith("arg") else len(x.bodies)
+            fits = rows * unroll * width + unroll + 2 <= target.vector_registers
+            shared = any(tile not in bx.mentioned(f) for f in flats_of(x))
+            if not (fits and shared):
+                break
+        if fits and shared:
+            out.append((rows, unroll))
+    return out
+
+
+def _turns(kernel: Kernel, box: Box, config: ReductionConfig, target: Target) -> bool:
+    """Whether square tiles may pay: one fits the registers beside the accumulators, and the body, which is repeated for
+    each of its columns, is short."""
+    axis = lanes_axis(box, config)
+    if not turned_reads(kernel, box, axis, config):
+        return False
+    width = len(box.bodies) * (2 if box.combiner is not None and box.combiner.startswith("arg") else 1)
+    count = sum(1 for e in postorder(box.bodies) if not isinstance(e, Axis))
+    row = tile_axis(box, axis, config)
+    fits = config.lanes + config.rows * width + 2 <= target.vector_registers
+    size = config.lanes * config.rows * count
+    return fits and size <= 3 * MAX_UNROLLED and (config.rows == 1 or (row is not None and box.extents[row] > 1))
+
+
+def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
+    """The configurations that may pay for a kernel."""
+    lanes = bx.lanes_of(kernel, target)
+    found = boxes_of(kernel)
+    modes = []
+    if any(x.reduce and row_axis(x, lanes) is not None for x in found):
+        modes.append("row")
+    if any(x.rank for x in found) or not modes:
+        modes.append("column")
+    tasks = dict.fromkeys((1, target.cores, 4 * target.cores))
+    out = [ReductionConfig(m, lanes, u, t, 1) for m in modes for u in (1, 2, 4) for t in tasks]
+    wide: list[int] = []
+    if "column" in modes:
+        vectors = max((-(-x.extents[a] // lanes) for x in found for a in [column_axis(x, lanes)] if a is not None),
+                      default=0)
+        room = target.vector_registers // (2 * max((len(x.bodies) for x in found), default=1))
+        wide = [u for u in (8, 16) if u <= min(vectors, room)]
+        out += [ReductionConfig("column", lanes, u, t, 1) for u in wide for t in tasks]
+        tiles = _tiles(found, lanes, target)
+        out += [ReductionConfig("column", lanes, u, t, 1, r) for r, u in tiles for t in tasks]
+        for r in (1, 4, 8, 12):
+            config = ReductionConfig("column", lanes, 1, 1, 1, r, True)
+            if any(_turns(kernel, x, config, target) for x in found):
+                out += [config._replace(tasks=t) for t in tasks]
+    if lanes > 4 and all(max((*x.extents, *x.reduce), default=1) <= lanes // 2 for x in found):
+        out += [ReductionConfig(m, lanes // 2, 1, t, 1) for m in modes for t in tasks]
+    if len(found) == 1 and found[0].combiner in SPLITTABLE and found[0].reduced >= 64:
+        for m in modes:
+            for s in dict.fromkeys((target.cores, 4 * target.cores)):
+                for u in (4, *(wide if m == "column" else ())):
+                    config = ReductionConfig(m, lanes, u, 1, s)
+                    if s > 1 and part_count(found[0], config) > 1:
+                        out.append(config)
+    return out
+
+
+def cost(kernel: Kernel, config: ReductionConfig, target: Target) -> Cost:
+    """Points times instructions over the vector rate (a lone accumulator waits for itself), or bytes."""
+    full = bx.lanes_of(kernel, target)
+    rate = target.fma_per_second / full
+    arithmetic = special = 0.0
+    available = 0
+    found = boxes_of(kernel)
+    for box in found:
+        axis = lanes_axis(box, config) if box.combiner else pointwise.vector_axis(box, config.lanes)
+        count, seconds = bx.operations(box.bodies, target)
+        after, after_seconds = bx.operations(box.stages, target)
+        flats, rest = flats_of(box), box.epilogue_flats
+        total = box.points * box.reduced
+        if axis is None:
+            arithmetic += (total * (count + len(flats) + 4.0) + box.points * (after + len(rest))) / rate
+            special += total * seconds + box.points * after_seconds
+            available += 1
+            continue
+        extent = (box.extents + box.reduce)[axis]
+        vectors = total / extent * -(-extent // config.lanes)
+        chains = min(config.unroll, -(-extent // config.lanes))
+        turns = box.reduced
+        tile = tile_axis(box, axis, config)
+        access = _access(kernel, box, axis, tile, config)
+        if tile is not None:
+            chains *= min(config.rows, box.extents[tile])
+        if axis >= box.rank:
+            turns //= config.lanes * chains
+        kind = box.combiner or ""
+        wait = _LATENCY.get(kind, 8.0) / chains * min(1.0, turns / 32)
+        point = max(count + _STEP.get(kind, 1.0) + access, wait)
+        point += 2.0 / max(1, extent // config.lanes)
+        arithmetic += vectors * point / rate
+        special += vectors * config.lanes * seconds
+        if axis >= box.rank:
+            merges = config.lanes.bit_length() + 1.5 * chains
+            each = after + len(rest) + merges * _MERGE.get(kind, 1.0) * len(box.bodies)
+            arithmetic += box.points * each / rate
+            special += box.points * after_seconds * config.lanes
+            available += min(config.tasks, box.points)
+        else:
+            results = box.points / extent * -(-extent // config.lanes)
+            arithmetic += results * (after + bx.access_cost(rest, axis, config.lanes) + 4) / rate
+            special += results * config.lanes * after_seconds
+            groups = box.points // extent * -(-extent // (config.lanes * config.unroll))
+            available += min(config.tasks, groups)
+    launch = 0.0
+    if config.splits > 1 and len(found) == 1:
+        parts = part_count(found[0], config)
+        available *= parts
+        launch += 1e-6 + parts * found[0].points * 2e-10
+    cores = max(1, min(target.cores, available))
+    tasks = max(1, available)
+    uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
+    launch += pointwise.TASK_SECONDS * tasks
+    if tasks > 1:
+        launch += target.launch_seconds + pointwise.SMALL_SECONDS
+    moved, footprint = bx.touched_bytes(kernel)
+    memory = target.seconds_for_bytes(moved, footprint, tasks)
+    if footprint > target.l1 and found:
+        memory *= max(_jumps(x, lanes_axis(x, config), config) for x in found)
+    return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)

@@ -1,0 +1,205 @@
+"""Bad input, as the user meets it: each its own error, said clearly, before anything is changed.
+
+Faults of formulas are in tests/lang, of saves and steps in tests/training, of the cache in tests/codegen, of data in
+tests/data, of the command line in tests/cli; here are the rest, and what each message must contain.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import einsmith as es
+
+V = np.arange(1, 6, dtype=np.float32)
+M = np.ones((3, 4), np.float32)
+IDS = np.array([0, 4, 2])
+
+
+@pytest.mark.parametrize(
+    "text,given,parameters,error,message",
+    [
+        ("Y[i] = expp(X[i])", [V], {}, es.FormulaError, r"unknown function expp(.|\n)*\^(.|\n)*did you mean exp"),
+        ("Y[i] = X[i] + bias", [V], {}, es.FormulaError, r"bias is no axis(.|\n)*\^\n +pass the parameter.*bias="),
+        ("Y[i] = X[stride*i]", [V], {}, es.FormulaError, r"no parameter stride(.|\n)*sum\[stride\](.|\n)*or pass"),
+        ("Y[i] = X[strid*i]", [V], {"stride": 2}, es.FormulaError, "no input or parameter 'stride'(.|\n)*strid"),
+        ("Y[i] = sum[i](X[i])", [V], {}, es.FormulaError, "i is bound twice"),
+        ("Y[X] = X[X]", [V], {}, es.FormulaError, "X names both an axis and a tensor"),
+        ("exp[i] = X[i]", [V], {}, es.FormulaError, "'exp' is a reserved name"),
+        ("Y[i, k] = X[i]", [V], {}, es.FormulaError, r'axis k is not determined(.|\n)*extents=\{"k"'),
+        ("Y[i] = sum[k](X[i+k])", [V], {}, es.FormulaError, r'axes i and k are not(.|\n)*extents=\{"i"'),
+        ("Y[i] = X[i] * W[i]", [V, V[:4]], {}, es.ShapeError, "X has extent 5.*W has extent 4"),
+        ("Y[i] = X[i+1] - X[i]", [V], {}, es.BoundsError, r'runs from 1 to 5(.|\n)*extents=\{"i": "X.shape\[0\]-1"\}'),
+        ("Y[i] = sum[r](X[i+r] * W[r])", [V[:3], V], {}, es.BoundsError, "no extent of i keeps the read of X"),
+        ("Y[i] = X[i]", [M], {}, es.ShapeError, r"X has shape \(3, 4\), 2-d, but .* 1-d"),
+        ("Y[i] = X[i]", [V.astype(np.float16)], {}, es.DtypeError, "float16.*not supported; convert.*float32"),
+        ("Y[i] = X[i]", [V.astype(complex)], {}, es.DtypeError, "complex128.*not supported"),
+        ("Y[i] = X[i]", [np.array(["a"])], {}, es.DtypeError, "not supported"),
+        ("Y[i] = E[ids[i]]", [V, V], {}, es.DtypeError, "ids is f32.*integer array"),
+        ("Y[i] = X[i // 0]", [V], {}, es.FormulaError, r"integer division by zero(.|\n)*\^"),
+        ("Y[i] = X[i]", [None], {}, es.DtypeError, "input X is None; pass an array"),
+        ("Y[i] = X[i]", ["abc"], {}, es.DtypeError, "input X is a str"),
+        ("Y[i] = X[i] * s", [V], {"s": "half"}, es.DtypeError, "parameter s is a str; pass a number"),
+        ("Y[i] = X[i] + s", [IDS], {"s": 2**70}, es.DtypeError, "does not fit int64"),
+        ("Y[i] = X[i]", [V, V], {}, es.FormulaError, r"takes 1 inputs \(X\), not 2"),
+    ],
+)  # fmt: skip
+def test_formulas(text, given, parameters, error, message):
+    with pytest.raises(error, match=message):
+        es.op(text)(*given, **parameters)
+
+
+def test_negative_extents():
+    with pytest.raises(es.ShapeError, match="'i' would be -3"):
+        es.op("Y[i] = 1.0", extents={"i": -3})()
+    with pytest.raises(es.ShapeError, match="'i' would be -1"):
+        es.op("Y[i] = X[0]", extents={"i": "X.shape[0]-6"})(V)
+    with pytest.raises(es.FormulaError, match="negative extent -1"):
+        es.jit(lambda a: es.compute((-1,), lambda i: a[0]))(V)
+
+
+def test_no_text():
+    with pytest.raises(es.FormulaError, match="a formula is a text, not a int"):
+        es.op(3)
+    with pytest.raises(es.FormulaError, match="the formula is empty"):
+        es.op("  # nothing\n")
+
+
+# -------------------------------------------------------------------------------------------- indices from the data
+
+
+@pytest.mark.parametrize("bad", [5, -1, 2**40, -(2**62)])
+def test_an_index_outside_names_its_element(bad):
+    ids = IDS.copy()
+    ids[1] = bad
+    take = es.op("Y[i] = E[ids[i]]")
+    with pytest.raises(IndexError, match=rf"element \[1\] of the i64 input of shape \(3,\) is {bad}.* extent of 5"):
+        take(V, ids)
+    np.testing.assert_array_equal(take(V, IDS), V[IDS])
+    with pytest.raises(IndexError, match=rf"element \[\] of the i64 input of shape \(\) is {bad}"):
+        es.op("Y[] = E[n[]]")(V, np.array(bad))
+
+
+def test_an_index_of_an_index_is_checked_before_it_is_used():
+    take = es.op("Y[i] = E[a[b[i]]]")
+    with pytest.raises(IndexError, match=rf"\[2\] of the i64 input of shape \(3,\) is {2**40}.* extent of 3"):
+        take(V, IDS, np.array([0, 1, 2**40]))
+    with pytest.raises(IndexError, match=r"\[1\] of the i64 input of shape \(3,\) is 7.* extent of 5"):
+        take(V, np.array([0, 7, 1]), np.array([0, 1, 1]))
+
+
+def test_indices_that_a_guard_excludes_may_be_anything():
+    f = es.op("Y[i] = where(ids[i] >= 0, E[ids[i]], 0)")
+    np.testing.assert_array_equal(f(np.array([2, -(2**40), 0]), V), [V[2], 0, V[0]])
+    with pytest.raises(IndexError, match="is 5"):
+        f(np.array([2, -1, 5]), V)
+    nested = es.op("Y[i] = where(i < 3, where(E[ids[i]] > 2, F[E[ids[i]]], 0), 1)", extents={"i": 6})
+    e = np.array([0, 3, 4, 1, 9])
+    np.testing.assert_array_equal(nested(e, IDS[[0, 2, 2]], V), [0, V[4], V[4], 1, 1, 1])
+    with pytest.raises(IndexError, match=r"\[4\] of the i64 input of shape \(5,\) is 9"):
+        nested(e, np.array([0, 4, 2]), V)
+
+
+def test_a_scatter_index_outside_changes_nothing():
+    add = es.op("E[ids[i]] += X[i]", extents={"E.shape[0]": 4})
+    with pytest.raises(IndexError, match=r"element \[1\].* is 4.* extent of 4"):
+        add(IDS, V[:3])
+
+
+@pytest.mark.parametrize("label", [10, -1, 2**33])
+def test_labels(label, rng):
+    y = rng.integers(0, 10, 6)
+    y[4] = label
+    logits = rng.standard_normal((6, 10)).astype(np.float32)
+    with pytest.raises(IndexError, match=rf"element \[4\].*\(6,\) is {label}.* extent of 10"):
+        es.functional.cross_entropy(logits, y)
+    es.manual_seed(0)
+    step = es.TrainStep(es.models.mlp3(), es.functional.cross_entropy, es.optim.Adam(lr=1e-3))
+    x = rng.standard_normal((6, 1, 28, 28)).astype(np.float32)
+    before = {k: v.copy() for k, v in step.model.state_dict().items()}
+    with pytest.raises(IndexError, match=rf"element \[4\].* is {label}"):
+        step(x, y)
+    assert step.steps == 0
+    assert all(np.array_equal(v, before[k]) for k, v in step.model.state_dict().items())
+    with pytest.raises(IndexError):
+        step.evaluate([(x, y)])
+
+
+# ------------------------------------------------------------------------------------------------- traced functions
+
+
+@pytest.mark.parametrize(
+    "f,message",
+    [
+        (lambda a: a if a.sum() > 0 else -a, "`if`.*es.where"),
+        (lambda a: a if a.sum() > 0 and a.max() > 1 else -a, "`if`.*es.where"),
+        (lambda a: float(a.sum()), r"float\(\) needs the value.*astype"),
+        (lambda a: int(a[0]), r"int\(\)"),
+        (lambda a: np.exp(a), "np.exp needs the value.*es.exp"),
+        (lambda a: np.asarray(a), "NumPy function"),
+        (lambda a: [0 for _ in range(a.sum())], "index or a size.*static"),
+        (lambda a: a.__setitem__(0, 1), "not changed in place.*es.where"),
+        (lambda a: "text", "str is neither"),
+    ],
+)
+def test_python_that_needs_values(f, message):
+    with pytest.raises(es.TraceError, match=message):
+        es.jit(f)(V)
+
+
+def test_arguments_of_traced_functions():
+    with pytest.raises(es.DtypeError, match="object"):
+        es.jit(lambda a: a)(object())
+    with pytest.raises(es.ShapeError, match=r"\(5,\) and \(3, 4\) do not broadcast"):
+        es.jit(lambda a, b: a + b)(V, M)
+    with pytest.raises(es.TraceError, match="cannot be hashed"):
+        es.jit(lambda a, n: a, static_argnames="n")(V, n={1, 2})
+    with pytest.raises(es.ArgumentError, match="argument 'm'"):
+        es.jit(lambda a, n: a, static_argnames="m")
+
+
+def test_gradients():
+    with pytest.raises(es.GradientError, match=r"float scalar.* shape \(5,\)"):
+        es.grad(lambda a: 2 * a)(V)
+    with pytest.raises(es.GradientError, match="argument 0 has type i64"):
+        es.grad(lambda a: a.sum())(IDS)
+    with pytest.raises(es.GradientError, match="argnums=2"):
+        es.grad(lambda a: a.sum(), 2)(V)
+    with pytest.raises(es.ShapeError, match=r"cotangent has shape \(4,\)"):
+        es.vjp(lambda a: 2 * a, V)[1](V[:4])
+
+
+# --------------------------------------------------------------------------------------------- training and the rest
+
+
+def test_empty_batches(rng):
+    es.manual_seed(0)
+    step = es.TrainStep(es.models.mlp3(), es.functional.cross_entropy, es.optim.SGD(lr=0.1))
+    x, y = np.zeros((0, 1, 28, 28), np.float32), np.zeros(0, np.int64)
+    for call in (lambda: step(x, y), lambda: step.compile(x, y), lambda: step.profile(x, y)):
+        with pytest.raises(es.ShapeError, match="batch of size 0"):
+            call()
+    with pytest.raises(es.ShapeError, match="empty"):
+        step.fit([], progress=False)
+    with pytest.raises(es.ShapeError, match="empty"):
+        step.evaluate([])
+    assert step.steps == step.epoch == 0
+
+
+def test_options():
+    with pytest.raises(es.ArgumentError, match="threads must be an integer from 1"):
+        es.set_threads(0)
+    with pytest.raises(es.ArgumentError, match="'2'"):
+        es.set_threads("2")
+    with pytest.raises(es.ArgumentError, match="lr=-1"):
+        es.optim.SGD(lr=-1)
+    with pytest.raises(es.UnknownNameError, match="did you mean 'lenet5'") as e:
+        es.models.get("lenet6")
+    assert not str(e.value).startswith('"')
+    with pytest.raises(es.SaveError, match="TrainStep"):
+        es.save(es.models.mlp3(), "nowhere")
+
+
+def test_every_error_is_an_einsmith_error():
+    kinds = [x for x in vars(es).values() if isinstance(x, type) and issubclass(x, Exception)]
+    assert len(kinds) > 10 and all(issubclass(k, es.EinsmithError) for k in kinds)
