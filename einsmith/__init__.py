@@ -48,10 +48,11 @@ from einsmith.lang.builder import (
     where,
 )
 from einsmith.lang.op import op
-from einsmith.modes import check_gradients, grad, interpret, jit, jvp, stop_gradient, value_and_grad, vjp
+from einsmith.modes import jit
 from einsmith.nn import manual_seed
 from einsmith.runtime.pool import set_threads
 from einsmith.training import TrainStep
+from einsmith.transforms import check_gradients, grad, interpret, jvp, stop_gradient, value_and_grad, vjp
 
 __version__ = "0.1.0"
 

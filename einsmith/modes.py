@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,18 +15,14 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
-from einsmith.autodiff.forward import tangents as push_tangents
-from einsmith.autodiff.sweep import gradients
 from einsmith.compile import Executable
 from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import ArgumentError, DtypeError, GradientError, ShapeError, TraceError
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
-from einsmith.expr.rewrite import rebuild
-from einsmith.lang import builder, trace
+from einsmith.errors import ArgumentError, DtypeError, TraceError
+from einsmith.expr.nodes import Graph, Leaf, leaf
+from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.runtime.pool import get_threads
-from einsmith.tree import flatten, map_tree, unflatten
+from einsmith.tree import flatten, unflatten
 
 _STATIC = (str, bool, type(None))
 
@@ -71,7 +66,7 @@ class _Traced:
     depends: list[Any]
 
 
-class _Argument:
+class Argument:
     """How one leaf of the arguments enters a trace: an array, a run-time number, or a static value."""
 
     __slots__ = ("static", "dtype", "shape", "weak", "value")
@@ -116,8 +111,8 @@ class _Argument:
 
 def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = frozenset(), training: bool = False):
     """Traces f. `static` names keyword arguments and positions that are static."""
-    arguments = _arguments(args, kwargs, static)
-    return _trace(f, arguments, flatten((list(args), kwargs))[1], training)
+    arguments = arguments_of(args, kwargs, static)
+    return trace_arguments(f, arguments, flatten((list(args), kwargs))[1], training)
 
 
 class _Shaped:
@@ -135,17 +130,17 @@ class _Shaped:
 def trace_shapes(f: Callable, arguments: Sequence[tuple[Sequence[int], DType]]) -> _Traced:
     """f traced for tensors of these shapes and types, passed by position; nothing is compiled."""
     symbols = [_Shaped(shape, dtype) for shape, dtype in arguments]
-    return _trace(f, symbols, flatten((symbols, {}))[1], False)
+    return trace_arguments(f, symbols, flatten((symbols, {}))[1], False)
 
 
-def _arguments(args: tuple, kwargs: dict, static: frozenset) -> list[_Argument]:
-    out: list[_Argument] = []
+def arguments_of(args: tuple, kwargs: dict, static: frozenset) -> list[Argument]:
+    out: list[Argument] = []
     for name, tree in [*enumerate(args), *kwargs.items()]:
-        out += [_Argument(x, name in static) for x in flatten(tree)[0]]
+        out += [Argument(x, name in static) for x in flatten(tree)[0]]
     return out
 
 
-def _trace(f: Callable, arguments: Sequence[_Argument | _Shaped], structure: Any, training: bool) -> _Traced:
+def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], structure: Any, training: bool) -> _Traced:
     t = trace.Trace(training)
     with trace.LOCK, trace.tracing(t):
         symbols = [a.symbol() for a in arguments]
@@ -214,7 +209,7 @@ class Jitted:
         if in_trace((args, kwargs)):
             return self.f(*args, **kwargs)
         static = frozenset(self.static | {self._names[n] for n in self.static if n in self._names})
-        arguments = _arguments(args, kwargs, static)
+        arguments = arguments_of(args, kwargs, static)
         structure = flatten((list(args), kwargs))[1]
         threads = self.threads or get_threads()
         key = (structure, tuple(a.key for a in arguments), threads)
@@ -223,7 +218,7 @@ class Jitted:
             with trace.LOCK:
                 entry = self._current(key)
                 if entry is None:
-                    traced = _trace(self.f, arguments, structure, bool(getattr(self.f, "training", False)))
+                    traced = trace_arguments(self.f, arguments, structure, bool(getattr(self.f, "training", False)))
                     entry = Executable(traced.graph, traced.bind, threads), traced
                     self._keep(key, entry)
         run, traced = entry
@@ -249,21 +244,21 @@ _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
 
 def run_arrays(f: Callable, args: tuple, kwargs: dict) -> Any:
     """Any of Einsmith's callables, given arrays: jitted, the compiled function being kept with the callable."""
-    return _kept(_JITTED, f, Jitted)(*args, **kwargs)
+    return kept(_JITTED, f, Jitted)(*args, **kwargs)
 
 
-def _kept(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:
+def kept(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:
     """`make(f)`, the same one as long as f lives; for this call alone where f has no hash or no weak references."""
     try:
         found = table.get(f)
         if found is None:
-            table[f] = found = make(_Weak(f))
+            table[f] = found = make(Weak(f))
         return found
     except TypeError:
         return make(f)
 
 
-class _Weak:
+class Weak:
     """f without keeping it alive, so that a cache entry that calls it goes when f goes."""
 
     def __init__(self, f: Callable):
@@ -286,350 +281,3 @@ class _Weak:
 
 
 trace.run_arrays = run_arrays
-
-
-# ------------------------------------------------------------------------------------------------------ gradients
-
-
-def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
-    """A function giving (f's value, gradient with respect to the arguments at `argnums`).
-
-    f returns a float scalar, or with `has_aux` a pair (scalar, anything). A tuple of argnums gives a tuple of
-    gradients, an int the bare gradient; arguments may be nested. Raises GradientError for a non-scalar result or
-    integer arguments.
-    """
-
-    try:
-        positions, bare = (operator.index(argnums),), True  # type: ignore[arg-type]
-    except TypeError:
-        positions, bare = tuple(map(operator.index, argnums)), False  # type: ignore[arg-type, assignment]
-
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        if any(not -len(args) <= p < len(args) for p in positions):
-            raise GradientError(f"argnums={argnums} but the function was called with {len(args)} arguments")
-        return _value_and_grad(f, [p % len(args) for p in positions], bare, has_aux, args, kwargs)
-
-    functools.update_wrapper(traced, f, updated=())
-    return _Transformed(traced)
-
-
-class _Transformed:
-    """A transformation's result: extends a trace, or compiles and runs on arrays."""
-
-    def __init__(self, traced: Callable):
-        functools.update_wrapper(self, traced, updated=())
-        self.traced = traced
-        self._jitted = Jitted(traced)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.traced(*args, **kwargs) if in_trace((args, kwargs)) else self._jitted(*args, **kwargs)
-
-
-def _stand_ins(values: Sequence[Value]) -> list[Value]:
-    """New symbols for tensors. A function that is differentiated sees them in the tensors' places: a derivative tells
-    apart the places of one tensor that stands twice, and what the function closes over."""
-    return [Value(leaf(v.shape, v.dtype), weak=v.weak) for v in values]
-
-
-def _exchange(stand_ins: Sequence[Value], values: Sequence[Value], tensors: Sequence[Tensor]) -> list[Value]:
-    """The tensors with the stand-ins' places taken by `values`, as in what the trace will store into buffers."""
-    rule = {s.tensor: v.tensor for s, v in zip(stand_ins, values, strict=True)}.get
-    memo: dict = {}
-    under_way = trace.current_trace()
-    if under_way is not None:
-        for key, (obj, new) in under_way.updates.items():
-            under_way.updates[key] = obj, rebuild([new], rule, memo)[0]
-    return [Value(t) for t in rebuild(tensors, rule, memo)]
-
-
-def _value_and_grad(f, positions, bare, has_aux, args, kwargs):
-    args = list(args)
-    values: list[Value] = []
-    wrt: list[Value] = []
-    structures = []
-    for p in positions:
-        leaves, structure = flatten(args[p])
-        leaves = [_float_value(x, p) for x in leaves]
-        symbols = _stand_ins(leaves)
-        values += leaves
-        wrt += symbols
-        structures.append((structure, len(leaves)))
-        args[p] = unflatten(structure, symbols)
-    result = f(*args, **kwargs)
-    if has_aux and not (isinstance(result, (tuple, list)) and len(result) == 2):
-        raise GradientError("with has_aux=True the function returns a pair: (scalar, anything)")
-    value, aux = result if has_aux else (result, None)
-    if isinstance(value, (tuple, list, dict)):
-        raise GradientError("the function returns several values; return one scalar, and the rest with has_aux=True")
-    value = as_value(value)
-    if value.shape != () or not value.dtype.is_float:
-        raise GradientError(f"gradients need a float scalar, not {value.dtype} of shape {value.shape}; sum or average")
-    aux_leaves, aux_structure = flatten(aux)
-    aux_leaves = [as_value(x) for x in aux_leaves]
-    outs = [value.tensor, *(a.tensor for a in aux_leaves)]
-    one = builder.full((), 1.0, value.dtype).tensor
-    zeros = [builder.full(a.shape, 0, a.dtype).tensor for a in aux_leaves]
-    new, grads = gradients(outs, [one, *zeros], [w.tensor for w in wrt])
-    value, *rest = _exchange(wrt, values, [*new, *grads])
-    aux = unflatten(aux_structure, rest[: len(aux_leaves)])
-    out, at = [], len(aux_leaves)
-    for structure, n in structures:
-        out.append(unflatten(structure, rest[at : at + n]))
-        at += n
-    return ((value, aux) if has_aux else value), (out[0] if bare else tuple(out))
-
-
-def _float_value(x: Any, position: int) -> Value:
-    v = as_value(x)
-    if not v.dtype.is_float:
-        raise GradientError(f"argument {position} has type {v.dtype}; only float arguments have gradients")
-    return v
-
-
-def grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
-    """The gradient part of `value_and_grad`; with `has_aux` the pair (gradient, aux)."""
-    both = value_and_grad(f, argnums, has_aux)
-
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        value, g = both.traced(*args, **kwargs)  # type: ignore[attr-defined]
-        return (g, value[1]) if has_aux else g
-
-    functools.update_wrapper(traced, f, updated=())
-    return _Transformed(traced)
-
-
-def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
-    """(f(*primals), pullback). `pullback(cotangent)` gives a tuple: the cotangent of each primal, None for integers.
-
-    The cotangent has the output's structure, shapes and types. Given arrays, the output and the pullback are programs
-    of their own, the pullback at the primals as they are now; given traced tensors both extend the trace. Buffers that
-    f updates are updated by vjp itself, and by no pullback.
-    """
-    if not in_trace(primals):
-        out = run_arrays(f, primals, {}) if not isinstance(f, Jitted) else f(*primals)
-        point = map_tree(_copied, primals)
-        pull = _kept(_PULLBACKS, f, _pullback)
-
-        def pullback(cotangent: Any) -> tuple:
-            return pull(point, tuple(_cotangents(out, cotangent)))
-
-        held = pull.f.differentiated  # type: ignore[attr-defined]
-        pullback.__wrapped__ = held.target if isinstance(held, _Weak) else held  # type: ignore[attr-defined]
-        return out, pullback
-    result, pull_back = _linearize(f, primals)
-
-    def traced_pullback(cotangent: Any) -> tuple:
-        return pull_back([as_value(c) for c in _cotangents(result, cotangent)])
-
-    return result, traced_pullback
-
-
-def _copied(x: Any) -> Any:
-    """An argument as it is now: a number or a static value itself, an array copied."""
-    argument = _Argument(x, False)
-    return x if argument.static or argument.weak else np.array(argument.value)
-
-
-_PULLBACKS: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
-
-
-def _pullback(f: Callable) -> Jitted:
-    def run(primals: tuple, cotangent: Any) -> tuple:
-        under_way = trace.current_trace()
-        assert under_way is not None
-        updates = dict(under_way.updates)
-        _, pull = _linearize(f, primals)
-        under_way.updates = updates
-        return pull([as_value(c) for c in flatten(cotangent)[0]])
-
-    run.differentiated = f  # type: ignore[attr-defined]
-    return Jitted(run)
-
-
-def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]], tuple]]:
-    """(f(*primals), the function from the cotangents of its results to those of the primals), in the trace."""
-    flat, structure = flatten(primals)
-    values = [as_value(x) for x in flat]
-    at = [n for n, v in enumerate(values) if v.dtype.is_float]
-    floats = [values[n] for n in at]
-    symbols = _stand_ins(floats)
-    args = dict(enumerate(values)) | dict(zip(at, symbols, strict=True))
-    results, out_structure = flatten(f(*unflatten(structure, args.values())))
-    results = [as_value(x) for x in results]
-    outputs = [o.tensor for o in results]
-
-    def pull(cotangents: list[Value]) -> tuple:
-        pairs = zip(cotangents, results, strict=True)
-        cots = [c.tensor if c.dtype is o.dtype else c.astype(o.dtype).tensor for c, o in pairs]
-        _, grads = gradients(outputs, cots, [s.tensor for s in symbols])
-        found = dict(zip(at, _exchange(symbols, floats, grads), strict=True))
-        return unflatten(structure, [found.get(n) for n in range(len(values))])
-
-    made = zip(_exchange(symbols, floats, outputs), results, strict=True)
-    return unflatten(out_structure, [Value(v.tensor, weak=o.weak) for v, o in made]), pull
-
-
-def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """(f(*primals), its derivative along `tangents`), by forward mode, in one program.
-
-    primals and tangents are tuples of equal structure and shapes; the tangent of an integer is None, and tangents of
-    integer results are zeros. Costs about two evaluations of f. Given traced tensors it extends the trace. Raises
-    GradientError for structures that differ, ShapeError for a tangent of a wrong shape.
-    """
-    primals, tangents = tuple(primals), tuple(tangents)
-    _check_tangents(primals, tangents)
-    if in_trace((primals, tangents)):
-        return _push(f, primals, tangents)
-    return _kept(_JVPS, f, _push_of)(primals, tangents)
-
-
-_JVPS: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
-
-
-def _push_of(f: Callable) -> Jitted:
-    return Jitted(lambda primals, tangents: _push(f, primals, tangents))
-
-
-def _push(f: Callable, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
-    leaves, structure = flatten(primals)
-    values = [as_value(x) for x in leaves]
-    symbols = _stand_ins(values)
-    outs, out_structure = flatten(f(*unflatten(structure, symbols)))
-    outputs = [as_value(x).tensor for x in outs]
-    moves = _flat_tangents(primals, tangents)
-    at = [n for n, v in enumerate(values) if v.dtype.is_float and moves[n] is not None]
-    given = [as_value(moves[n]) for n in at]
-    moved = [g.tensor if g.dtype is values[n].dtype else g.astype(values[n].dtype).tensor
-             for n, g in zip(at, given, strict=True)]  # fmt: skip
-    new, directions = push_tangents(outputs, [symbols[n].tensor for n in at], moved)
-    results = _exchange(symbols, values, [*new, *directions])
-    return unflatten(out_structure, results[: len(new)]), unflatten(out_structure, results[len(new) :])
-
-
-def _flat_tangents(primals: Any, tangents: Any) -> list[Any]:
-    """The tangent of every leaf of the primals, None where there is none."""
-    if primals is None:
-        return []
-    if isinstance(primals, dict):
-        return [t for k in primals for t in _flat_tangents(primals[k], tangents[k])]
-    if isinstance(primals, (tuple, list)):
-        return [t for p, q in zip(primals, tangents, strict=True) for t in _flat_tangents(p, q)]
-    return [tangents]
-
-
-def _check_tangents(primals: Any, tangents: Any) -> None:
-    try:
-        flat = _flat_tangents(primals, tangents)
-    except (TypeError, KeyError, ValueError):
-        raise GradientError("the tangents' structure is not the primals'") from None
-    for n, (x, t) in enumerate(zip(flatten(primals)[0], flat, strict=True)):
-        shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
-        if t is None:
-            if (x if hasattr(x, "dtype") else np.asarray(x)).dtype.kind == "f":
-                raise GradientError(f"primal {n} is a float and has no tangent; pass zeros")
-            continue
-        given = tuple(t.shape) if hasattr(t, "shape") else np.shape(t)
-        if given != shape:
-            raise ShapeError(f"the tangent of primal {n} has shape {given}, the primal {shape}")
-
-
-def _in_order(tree: Any, like: Any) -> Any:
-    """The tree with the keys of its dicts in the order of those of `like`, where they are the same keys."""
-    if isinstance(tree, dict) and isinstance(like, dict) and tree.keys() == like.keys():
-        return {k: _in_order(tree[k], like[k]) for k in like}
-    if isinstance(tree, (tuple, list)) and isinstance(like, (tuple, list)) and len(tree) == len(like):
-        return type(tree)(_in_order(x, y) for x, y in zip(tree, like, strict=True))
-    return tree
-
-
-def _cotangents(out: Any, cotangent: Any) -> list[Any]:
-    """The leaves of a cotangent in the order of the output's. Raises where they do not fit."""
-    a, b = flatten(out), flatten(_in_order(cotangent, out))
-    if a[1] != b[1]:
-        raise GradientError("the cotangent's structure is not the output's")
-    for x, c in zip(a[0], b[0], strict=True):
-        shape = tuple(c.shape) if hasattr(c, "shape") else np.shape(c)
-        if shape != tuple(x.shape):
-            raise ShapeError(f"the cotangent has shape {shape}, the output {tuple(x.shape)}")
-    return b[0]
-
-
-def stop_gradient(x: Any) -> Any:
-    """x, through which no gradient flows."""
-    return builder.stop_gradient(x)
-
-
-# ---------------------------------------------------------------------------------------- evaluator and its checks
-
-
-def interpret(f: Callable) -> Callable:
-    """f run by the reference evaluator, in float64, without compiling anything."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if is_traced((args, kwargs)):
-            raise TraceError("interpret runs on arrays; inside a trace call the function itself")
-        arguments = _arguments(args, kwargs, frozenset())
-        traced = _trace(f, arguments, flatten((list(args), kwargs))[1], bool(getattr(f, "training", False)))
-        given = [a.value for a in arguments if not a.static]
-        outputs, _ = evaluate(traced.graph, [*given, *(traced.bind[x] for x in traced.graph.inputs[len(given) :])])
-        return unflatten(traced.structure, outputs)
-
-    functools.update_wrapper(run, f, updated=())
-    return run
-
-
-def check_gradients(
-    f: Callable, *primals: Any, order: int = 2, seed: int = 0, eps: float = 1e-5, tol: float = 1e-5
-) -> None:
-    """Compares f's gradients with central differences along random directions, in float64, up to `order`.
-
-    Every float primal takes part. Raises GradientError with the two numbers where they differ by more than
-    tol * (1 + |difference|).
-    """
-    leaves, structure = flatten(primals)
-    rng = np.random.default_rng(seed)
-    arrays = [to_array(x) if not isinstance(x, (int, float)) else np.asarray(x) for x in leaves]
-    at = [i for i, a in enumerate(arrays) if dtype_of(a).is_float]
-    if not at:
-        raise GradientError("no argument is a float array")
-    values = [arrays[i].astype(np.float64) for i in at]
-
-    def scalar(*xs: Any) -> Any:
-        full: list[Any] = list(arrays)
-        for i, x in zip(at, xs, strict=True):
-            full[i] = x
-        outs = [as_value(o) for o in flatten(f(*unflatten(structure, full)))[0]]
-        r = np.random.default_rng(seed + 1)
-        total = None
-        for o in outs:
-            w = r.standard_normal(o.shape)
-            if o.dtype.is_float:
-                term = (o * as_value(w)).sum()
-                total = term if total is None else total + term
-        if total is None:
-            raise GradientError("no result of the function is a float")
-        return total
-
-    def directional(g: Callable, directions: list[np.ndarray]) -> Callable:
-        gradient = grad(g, tuple(range(len(at))))
-
-        def along(*xs: Any) -> Any:
-            total = None
-            for d, v in zip(gradient.traced(*xs), directions, strict=True):  # type: ignore[attr-defined]
-                term = (d * as_value(v)).sum()
-                total = term if total is None else total + term
-            return total
-
-        return along
-
-    g: Callable = scalar
-    for n in range(1, order + 1):
-        directions = [rng.standard_normal(v.shape) for v in values]
-        along = directional(g, directions)
-        got = float(interpret(along)(*values))
-        plus = float(interpret(g)(*(v + eps * d for v, d in zip(values, directions, strict=True))))
-        minus = float(interpret(g)(*(v - eps * d for v, d in zip(values, directions, strict=True))))
-        want = (plus - minus) / (2 * eps)
-        if not abs(got - want) <= tol * (1 + abs(want)):
-            raise GradientError(f"gradient of order {n}: derived {got!r}, central difference {want!r}")
-        g = along

@@ -25,6 +25,7 @@ LAYERS = [
     ["tune"],
     ["compile"],
     ["modes"],
+    ["transforms"],
     ["functional", "nn", "optim", "models", "data"],
     ["training"],
     ["checkpoint"],

@@ -79,6 +79,8 @@ def _node(
         return
     cotangents = [given.get(m) for m in range(len(t.dtypes))]
     plan = plan_adjoint(t, wanted, tuple(False if g is None else constant_value(g) for g in cotangents))
+    if not any(plan.contributions.values()):
+        return  # all behind stop_gradient: the node stays what it is
     tensors = plan.tensors(node, cotangents)
     for slot, numbers in plan.contributions.items():
         for number in numbers:

@@ -24,9 +24,10 @@ from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.lang.builder import as_value
 from einsmith.lang.op import Operator
-from einsmith.modes import trace_shapes, vjp
+from einsmith.modes import trace_shapes
 from einsmith.runtime.buffers import ALIGNMENT
 from einsmith.runtime.pool import get_threads
+from einsmith.transforms import vjp
 from einsmith.tree import flatten
 
 Program = str

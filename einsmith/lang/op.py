@@ -59,8 +59,12 @@ class Operator:
             if d not in parameters:
                 hint = near(d, parameters) or f"the parameters are {', '.join(parameters) or 'none'}"
                 raise FormulaError(f"{d!r} is no parameter of {self.name}", hint=hint)
+        self._made_of = (text, extents, self.name, self.defaults)
         self._id = next(_COUNT)
         self._bound: dict[tuple, _Bound] = {}
+
+    def __reduce__(self) -> tuple:
+        return Operator, self._made_of  # made anew: the number of an operator belongs to its process
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class Entry:
         out = {}
         for name, s in case.items():
             if isinstance(s, Ints):
-                a = rng.integers(s.low, s.high, s.shape)
+                a: np.ndarray = rng.integers(s.low, s.high, s.shape)
                 if s.also is not None:
                     a.flat[:: max(2, a.size // 3)] = s.also
                 out[name] = a

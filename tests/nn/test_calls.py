@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einsmith import functional as F
-from einsmith import modes, nn
+from einsmith import nn, transforms
 from einsmith.errors import IndexOutOfRange, ShapeError
 from einsmith.functional import call
 
@@ -85,7 +85,7 @@ def test_gradients_by_parameter_name(rng) -> None:
     m = nn.Linear(3, 2).double()
     x, y = rng.normal(size=(5, 3)), rng.normal(size=(5, 2))
     params = {n: p.numpy() for n, p in m.named_parameters()}
-    grads = modes.grad(lambda p: F.mse_loss(nn.functional_call(m, p, x), y))(params)
+    grads = transforms.grad(lambda p: F.mse_loss(nn.functional_call(m, p, x), y))(params)
     error = 2 * (x @ params["weight"].T + params["bias"] - y) / y.size
     assert list(grads) == ["weight", "bias"]
     np.testing.assert_allclose(grads["weight"], error.T @ x, rtol=1e-11)
