@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -43,6 +44,7 @@ def run(title: str, problems: dict[str, Problem], argv: Sequence[str] | None = N
     parser.add_argument("--fresh", action="store_true", help="run again what the JSON file holds")
     parser.add_argument("--without-einsmith", action="store_true", help="the peers alone")
     args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the workers are closed on the way out
     unknown = [n for n in args.network if n not in networks]
     peers = [p for p in args.peers.split(",") if p]
     if unknown or not set(peers) <= set(PEERS):
