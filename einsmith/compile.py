@@ -208,7 +208,6 @@ class Executable:
             if gate == i and finite is not None:
                 n = len(steps)
                 steps.append(CheckFinite(pointer(finite, (n, 0)), finite.dtype.name, FINITE))
-        self._steps = steps
         self._scratch = max((k.scratch for k in self.kernels), default=0)
         self.program = Program(steps, self.threads, self._scratch)
         slots = self.program.slots

@@ -109,10 +109,10 @@ class Argument:
         return Value(x, weak=self.weak), x
 
 
-def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = frozenset(), training: bool = False):
+def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = frozenset()):
     """Traces f. `static` names keyword arguments and positions that are static."""
     arguments = arguments_of(args, kwargs, static)
-    return trace_arguments(f, arguments, flatten((list(args), kwargs))[1], training)
+    return trace_arguments(f, arguments, flatten((list(args), kwargs))[1])
 
 
 class _Shaped:
@@ -130,7 +130,7 @@ class _Shaped:
 def trace_shapes(f: Callable, arguments: Sequence[tuple[Sequence[int], DType]]) -> _Traced:
     """f traced for tensors of these shapes and types, passed by position; nothing is compiled."""
     symbols = [_Shaped(shape, dtype) for shape, dtype in arguments]
-    return trace_arguments(f, symbols, flatten((symbols, {}))[1], False)
+    return trace_arguments(f, symbols, flatten((symbols, {}))[1])
 
 
 def arguments_of(args: tuple, kwargs: dict, static: frozenset) -> list[Argument]:
@@ -140,8 +140,8 @@ def arguments_of(args: tuple, kwargs: dict, static: frozenset) -> list[Argument]
     return out
 
 
-def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], structure: Any, training: bool) -> _Traced:
-    t = trace.Trace(training)
+def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], structure: Any) -> _Traced:
+    t = trace.Trace()
     with trace.LOCK, trace.tracing(t):
         symbols = [a.symbol() for a in arguments]
         args, kwargs = unflatten(structure, [s for s, _ in symbols])
@@ -218,7 +218,7 @@ class Jitted:
             with trace.LOCK:
                 entry = self._current(key)
                 if entry is None:
-                    traced = trace_arguments(self.f, arguments, structure, bool(getattr(self.f, "training", False)))
+                    traced = trace_arguments(self.f, arguments, structure)
                     entry = Executable(traced.graph, traced.bind, threads), traced
                     self._keep(key, entry)
         run, traced = entry
@@ -271,10 +271,6 @@ class Weak:
         f = self._ref()
         assert f is not None, "whoever calls it holds it"
         return f
-
-    @property
-    def training(self) -> bool:
-        return bool(getattr(self.target, "training", False))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.target(*args, **kwargs)

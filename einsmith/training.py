@@ -144,7 +144,7 @@ class TrainStep:
 
     def _trace(self, arrays: list[np.ndarray], threads: int) -> Executable:
         inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
-        t = trace.Trace(training=True)
+        t = trace.Trace()
         bind: dict[Leaf, np.ndarray] = {}
 
         def scalar(memory: np.ndarray) -> Value:

@@ -317,7 +317,7 @@ def interpret(f: Callable) -> Callable:
         if is_traced((args, kwargs)):
             raise TraceError("interpret runs on arrays; inside a trace call the function itself")
         arguments = arguments_of(args, kwargs, frozenset())
-        traced = trace_arguments(f, arguments, flatten((list(args), kwargs))[1], bool(getattr(f, "training", False)))
+        traced = trace_arguments(f, arguments, flatten((list(args), kwargs))[1])
         given = [a.value for a in arguments if not a.static]
         outputs, _ = evaluate(traced.graph, [*given, *(traced.bind[x] for x in traced.graph.inputs[len(given) :])])
         return unflatten(traced.structure, outputs)

@@ -79,8 +79,7 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Execu
     if static:
         names = list(inspect.signature(f).parameters)
         static |= frozenset(names.index(n) for n in static if n in names)
-    training = bool(getattr(f, "training", False))
-    traced = modes.trace_call(f, inputs, {}, static, training)
+    traced = modes.trace_call(f, inputs, {}, static)
     run = Executable(traced.graph, traced.bind, threads or get_threads())
     leaves = flatten([x for n, x in enumerate(inputs) if n not in static])[0]
     arrays = [x for x in leaves if not isinstance(x, (str, bool, type(None)))]

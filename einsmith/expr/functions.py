@@ -50,13 +50,6 @@ def _floats(*args: DType) -> DType:
     return out
 
 
-def _ints(*args: DType) -> DType:
-    out = _same(*args)
-    if not out.is_int:
-        raise DtypeError(f"needs integers, got {out.name}")
-    return out
-
-
 def _compare(*args: DType) -> DType:
     _same(*args)
     return dt.bool_

@@ -37,8 +37,7 @@ class Trace:
     """Objects captured during a trace: a live object (a Parameter, a buffer) has one leaf; updates are new values for
     such objects, stored at the end of the step; depends are objects whose `trace_key()` decided what was traced."""
 
-    def __init__(self, training: bool = True):
-        self.training = training
+    def __init__(self) -> None:
         self.captured: dict[int, tuple[Any, Leaf]] = {}
         self.updates: dict[int, tuple[Any, Tensor]] = {}
         self.depends: dict[int, Any] = {}
