@@ -18,7 +18,7 @@ from einsmith import knobs
 from einsmith.codegen import native
 from einsmith.errors import IndexOutOfRange, TraceError
 from einsmith.expr.kernel import Kernel
-from einsmith.expr.nodes import Graph, Item, Leaf, Tensor, postorder, size
+from einsmith.expr.nodes import Graph, Leaf, Tensor, postorder, size
 from einsmith.expr.printer import show
 from einsmith.expr.verify import verify_graph
 from einsmith.kernels import autoconfig
@@ -29,7 +29,7 @@ from einsmith.passes.coordinates import coordinates
 from einsmith.passes.fuse import Call, Plan, fuse
 from einsmith.passes.inline import inline, simplify_graph
 from einsmith.passes.memory import arena
-from einsmith.passes.views import storage
+from einsmith.passes.views import producer, storage
 from einsmith.runtime import buffers
 from einsmith.runtime.program import CheckFinite, CheckZero, Program, RunLaunch
 from einsmith.target.facts import Target
@@ -231,8 +231,7 @@ class Executable:
     def _call_of(self, t: Tensor | None) -> int | None:
         if t is None:
             return None
-        node = storage(t)
-        node = node.node if isinstance(node, Item) else node
+        node, _ = producer(t)
         for i, call in enumerate(self.plan.calls):
             if node in call.nodes:
                 return i

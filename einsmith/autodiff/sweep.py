@@ -57,6 +57,8 @@ def gradients(
         if node in targets:
             found[node] = g
         if isinstance(node, Item):
+            if not isinstance(node.node, Compute):
+                raise GradientError("a recurrence has no gradient")
             if node.node in needed:
                 members.setdefault(node.node, {})[node.member] = g
         elif isinstance(node, Compute):

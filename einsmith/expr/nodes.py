@@ -326,26 +326,63 @@ class Compute(Node):
             raise VerifyError("a node of several results has no one type; take an Item")
         return self.template.dtypes[0]
 
+    @property
+    def results(self) -> tuple[tuple[DType, tuple[int, ...]], ...]:
+        """Type and shape of each result."""
+        return tuple((d, self.template.shape) for d in self.template.dtypes)
+
+
+class Recurrence(Node):
+    """Tensors that read themselves and each other at earlier steps of one axis; take `Item`s of it.
+
+    Dimension 0 of every member is time. `members[j]` is a template whose slots are the `args`, then all members, whole:
+    slot `len(args) + i` is member i. In step t = 0 .. steps-1 (steps-1 .. 0 if `reverse`) the members are evaluated in
+    order, each at position `origins[j] + t`. So the pieces of member j either span the window
+    `origins[j] .. origins[j]+steps-1` of dimension 0 with step 1 (the step pieces), or lie outside of it (initial
+    values): those read no member, and are there before the first step. A step piece reads member i only where that is
+    evaluated: at an earlier step, at this one if i < j, or at an initial value. Where members read each other at the
+    same step in a cycle, they are in turn a recurrence along another axis. `autodiff` and `lang` make recurrences with
+    `expr.recurrence.recurrence`; `expr.verify` proves the rules above. (ALGORITHMS B)
+    """
+
+    __slots__ = ("steps", "reverse", "origins", "members", "args")
+    fields = ("steps", "reverse", "origins", "members", "args")
+    steps: int
+    reverse: bool
+    origins: tuple[int, ...]
+    members: tuple[Template, ...]
+    args: tuple[Tensor, ...]
+
+    def _derive(self) -> None:
+        params = tuple((a.dtype, a.shape) for a in self.args) + self.results
+        if any(m.params != params for m in self.members) or len(self.origins) != len(self.members):
+            raise VerifyError("the members of a recurrence take its arguments, then its members")
+
+    @property
+    def results(self) -> tuple[tuple[DType, tuple[int, ...]], ...]:
+        """Type and shape of each member."""
+        return tuple((m.dtypes[0], m.shape) for m in self.members)
+
 
 class Item(Node):
-    """Result `member` of a Compute of several results (or, once they are built, of a Recurrence)."""
+    """Result `member` of a Compute of several results, or of a Recurrence."""
 
     __slots__ = ("node", "member")
     fields = ("node", "member")
-    node: Compute
+    node: Compute | Recurrence
     member: int
 
     @property
-    def args(self) -> tuple[Compute]:
+    def args(self) -> tuple[Compute | Recurrence]:
         return (self.node,)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.node.shape
+        return self.node.results[self.member][1]
 
     @property
     def dtype(self) -> DType:
-        return self.node.template.dtypes[self.member]
+        return self.node.results[self.member][0]
 
 
 Tensor = Leaf | Compute | Item

@@ -27,6 +27,7 @@ from einsmith.expr.nodes import (
     Leaf,
     Piece,
     Read,
+    Recurrence,
     Reduce,
     Scatter,
     Template,
@@ -254,8 +255,10 @@ class _Writer:
 
     def _tensor(self, node: Compute | Item) -> None:
         compute = node.node if isinstance(node, Item) else node
-        if isinstance(node, Compute) and len(compute.template.dtypes) > 1:
+        if isinstance(node, Compute) and len(node.template.dtypes) > 1:
             return  # its Items follow
+        if isinstance(compute, Recurrence):
+            raise GradientError("a recurrence has no statements")
         t = compute.template
         if node not in self.known:
             self.known[node] = _Named(self._temporary(), self.dims.get(node) or [None] * len(t.shape))

@@ -215,8 +215,8 @@ def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan |
                 source, _ = producer(a)
                 if isinstance(source, Leaf):
                     readers[source].add(g)
-                elif of[source] != g:
-                    after[g].add(of[source])
+                elif of[_made(a)] != g:
+                    after[g].add(of[_made(a)])
     checking = [of[_made(t)] for t, _ in graph.checks]
     for g, group in enumerate(groups):
         for h in checking if any(map(_needs_check, group.nodes)) else ():

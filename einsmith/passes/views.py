@@ -16,6 +16,7 @@ from einsmith.expr.nodes import (
     Leaf,
     Piece,
     Read,
+    Recurrence,
     Template,
     Tensor,
     postorder,
@@ -77,7 +78,9 @@ def storage(t: Tensor) -> Tensor:
     return t
 
 
-def producer(t: Tensor) -> tuple[Compute | Leaf, int]:
+def producer(t: Tensor) -> tuple[Compute | Recurrence | Leaf, int]:
     """(node, member) that makes a tensor's storage."""
     t = storage(t)
-    return (t.node, t.member) if isinstance(t, Item) else (t, 0)
+    if isinstance(t, Item):
+        return t.node, t.member
+    return t, 0
