@@ -1,7 +1,8 @@
 """The native entry that runs a program, and its fork-join pool, as LLVM IR text.
 
-Three functions: `einsmith_run` goes through a table of steps, `einsmith_worker` is the life of a worker thread, and
-`einsmith_stop` ends all workers. The shared state is a block of memory whose words stand on cache lines of their own:
+Three functions: `einsmith_run` goes through a table of steps (launches, checks, loops), `einsmith_worker` is the life
+of a worker thread, and `einsmith_stop` ends all workers. The shared state is a block of memory whose words stand on
+cache lines of their own:
 
     generation   grows with every parallel launch; idle workers watch it, and sleep on it (futex)
     sleepers     how many workers sleep, so that waking costs a system call only where it is needed
@@ -21,6 +22,7 @@ Denormal numbers are flushed to zero in every thread; the control register is re
 
 from __future__ import annotations
 
+from einsmith.codegen.entry_loops import LOOPS
 from einsmith.codegen.entry_machine import FLUSH, FUTEX, POLL
 
 LINE = 64
@@ -29,8 +31,14 @@ MAX_THREADS = 4096
 STATE_BYTES = WORDS["tickets"] + MAX_THREADS * LINE
 
 STEP_WORDS = 8
-"""Words of a step in the table: kind, function or checked pointer, tasks, pointer to the pointers, code, 3 unused."""
-LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64 = range(4)
+"""Words of a step in the table. A launch: kind, function, tasks, pointer to the pointers. A check: kind, checked
+pointer, 2 unused, code. The beginning of a loop: kind, pointer to the trip count (an i64), most trips, pointer to the
+moves, their number, 1 forward or -1 downward, the step after the loop's end, turns left. Its end: kind, its beginning.
+
+A move of a loop is the words target, base, offset, delta: in turn t, counted from 0, the word at `target` is the word
+at `base` + offset + delta * t. A loop that runs downward has turn trips-1 first."""
+LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END = range(6)
+MOVE_WORDS = 4
 
 SPIN_NANOSECONDS = 50_000
 """How long a thread without work watches before it sleeps."""
@@ -322,7 +330,8 @@ work:
   ret void
 }
 
-; Runs the steps in order; 0, or the code of the first check that fails. Where %times is given, nanoseconds by step.
+; Runs the steps in order; 0, or the code of the first check that fails. Where %times is given, nanoseconds are added
+; up by step.
 define i64 @einsmith_run(ptr %steps, i64 %count, ptr %pool, i64 %threads, ptr %scratch, i64 %stride, ptr %times) #0 {
 entry:
   %fp = call i64 @fp_enter()
@@ -330,7 +339,7 @@ entry:
   %timed = icmp ne ptr %times, null
   br label %head
 head:
-  %n = phi i64 [ 0, %entry ], [ %n1, %next ]
+  %n = phi i64 [ 0, %entry ], [ %following, %next ]
   %more = icmp ult i64 %n, %count
   br i1 %more, label %begin, label %out
 begin:
@@ -352,7 +361,9 @@ step:
   %code = load i64, ptr %p4, align 8
   switch i64 %kind, label %launch [ i64 1, label %zero
                                     i64 2, label %single
-                                    i64 3, label %double ]
+                                    i64 3, label %double
+                                    i64 4, label %loop
+                                    i64 5, label %loop_end ]
 zero:
   %z = load i32, ptr %what_pointer, align 4
   %bad_z = icmp ne i32 %z, 0
@@ -367,6 +378,20 @@ double:
   %e64 = and i64 %f64, 9218868437227405312
   %bad_d = icmp eq i64 %e64, 9218868437227405312
   br i1 %bad_d, label %failed, label %next_step
+loop:
+  %l_after = call i64 @loop_begin(ptr %at)
+  %l_skip = icmp ne i64 %l_after, 0
+  %l_n1 = add i64 %n, 1
+  %l_next = select i1 %l_skip, i64 %l_after, i64 %l_n1
+  br label %next
+loop_end:
+  %e_bytes = mul i64 %what, {step_bytes}
+  %e_begin = getelementptr i8, ptr %steps, i64 %e_bytes
+  %e_more = call i1 @loop_turn(ptr %e_begin)
+  %e_first = add i64 %what, 1
+  %e_n1 = add i64 %n, 1
+  %e_next = select i1 %e_more, i64 %e_first, i64 %e_n1
+  br label %next
 launch:
   %tasks = load i64, ptr %p2, align 8
   %pointers = load i64, ptr %p3, align 8
@@ -389,15 +414,18 @@ do:
   %k1 = add i64 %k, 1
   br label %turn
 next_step:
+  %n1 = add i64 %n, 1
   br i1 %timed, label %note, label %next
 note:
   %t1 = call i64 @now()
   %spent = sub i64 %t1, %start
   %slot = getelementptr i64, ptr %times, i64 %n
-  store i64 %spent, ptr %slot, align 8
+  %t_before = load i64, ptr %slot, align 8
+  %t_after = add i64 %t_before, %spent
+  store i64 %t_after, ptr %slot, align 8
   br label %next
 next:
-  %n1 = add i64 %n, 1
+  %following = phi i64 [ %n1, %next_step ], [ %n1, %note ], [ %l_next, %loop ], [ %e_next, %loop_end ]
   br label %head
 failed:
   br label %out
@@ -421,10 +449,11 @@ def emit_entry(triple: str) -> str:
         "spin": SPIN_NANOSECONDS,
         "alone": ALONE_NANOSECONDS,
         "step_bytes": 8 * STEP_WORDS,
+        "move_bytes": 8 * MOVE_WORDS,
         "number": futex,
         **WORDS,
     }
-    text = f'target triple = "{triple}"\n' + FLUSH[family] + (POLL if futex is None else FUTEX) + _BODY
+    text = f'target triple = "{triple}"\n' + FLUSH[family] + (POLL if futex is None else FUTEX) + LOOPS + _BODY
     for name, value in fields.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,17 +38,45 @@ class CheckFinite:
     code: int
 
 
-Step = RunLaunch | CheckZero | CheckFinite
+class Move(NamedTuple):
+    """Pointer `pointer` of step `step` (a launch, or a loop inside, whose bases count as its pointers) is, in turn t
+    counted from 0, the loop's own base with the number of this move, + offset + delta * t bytes."""
+
+    step: int
+    pointer: int
+    offset: int
+    delta: int
+
+
+@dataclass(frozen=True)
+class BeginLoop:
+    """The steps up to the matching EndLoop run `most` times; where `trips` is not 0 but the address of an i64, as often
+    as that tells, at most `most`. `reverse`: the last turn comes first. One base address for each move."""
+
+    most: int
+    reverse: bool
+    moves: Sequence[Move]
+    bases: Sequence[int]
+    trips: int = 0
+
+
+@dataclass(frozen=True)
+class EndLoop:
+    """The end of the innermost loop that is open."""
+
+
+Step = RunLaunch | CheckZero | CheckFinite | BeginLoop | EndLoop
 
 
 class Program:
-    """Steps that run in order by one foreign call.
+    """Steps that run in order, loops in turns, by one foreign call.
 
     threads: how many threads share a launch's tasks, None for the default; scratch_bytes: scratch of one thread, the
     largest that any launch needs. The memory behind the pointers belongs to the caller and must outlive the program.
 
     `table` holds every address as np.uint64; `slots[(step, i)]` is where pointer i of a step stands in it (for a check,
-    i = 0), and `slots[(step, "function")]` is a launch's function. Writing there takes effect at the next run.
+    i = 0; for a loop, its base i), `slots[(step, "function")]` is a launch's function and `slots[(step, "trips")]` the
+    pointer to a loop's trip count. Writing there takes effect at the next run; what a loop moves, it sets itself.
     """
 
     def __init__(self, steps: Sequence[Step], threads: int | None = None, scratch_bytes: int = 0):
@@ -66,33 +95,68 @@ class Program:
         self._scratch_arguments = (self.scratch.ctypes.data, self._stride)
 
     def _layout(self) -> np.ndarray:
-        """The table: one record a step, then all launches' pointers."""
+        """The table: one record a step, then all pointers, then all moves of loops."""
         width = entry.STEP_WORDS
-        total = sum(len(s.pointers) for s in self.steps if isinstance(s, RunLaunch))
-        table = buffers.zeros((len(self.steps) * width + total,), np.uint64)
         at = len(self.steps) * width
+        for n, step in enumerate(self.steps):
+            pointers = _pointers(step)
+            for i in range(len(pointers)):
+                self.slots[n, i] = at + i
+            if isinstance(step, (CheckZero, CheckFinite)):
+                self.slots[n, 0] = n * width + 1
+            at += len(pointers)
+        moves = [(n, step) for n, step in enumerate(self.steps) if isinstance(step, BeginLoop)]
+        table = buffers.zeros((at + entry.MOVE_WORDS * sum(len(step.moves) for _, step in moves),), np.uint64)
+        base = table.ctypes.data
+        for n, step in enumerate(self.steps):
+            for i, pointer in enumerate(_pointers(step)):
+                table[self.slots[n, i]] = pointer
+        ends = self._ends()
         for n, step in enumerate(self.steps):
             record = table[n * width : (n + 1) * width]
             if isinstance(step, RunLaunch):
                 if not 0 <= step.tasks < 2**31:
                     raise ValueError(f"step {n} has {step.tasks} tasks; at most 2**31 - 1 are possible")
-                record[:4] = entry.LAUNCH, step.address, step.tasks, table.ctypes.data + 8 * at
+                record[:4] = entry.LAUNCH, step.address, step.tasks, base + 8 * self.slots.get((n, 0), 0)
                 self.slots[n, "function"] = n * width + 1
-                for i, pointer in enumerate(step.pointers):
-                    table[at + i] = pointer
-                    self.slots[n, i] = at + i
-                at += len(step.pointers)
-                continue
-            if step.code == 0:
-                raise ValueError(f"step {n} is a check with code 0, which means success")
-            if isinstance(step, CheckZero):
-                kind = entry.CHECK_ZERO
+            elif isinstance(step, BeginLoop):
+                own = base + 8 * (n * width + 2)  # the word with the most trips
+                record[:5] = entry.LOOP, step.trips or own, step.most, base + 8 * at, len(step.moves)
+                record[5:7] = np.array([-1 if step.reverse else 1, ends[n] + 1], np.int64).view(np.uint64)
+                self.slots[n, "trips"] = n * width + 1
+                for i, move in enumerate(step.moves):
+                    target = base + 8 * self.slots[move.step, move.pointer]
+                    words = [target, base + 8 * self.slots[n, i], move.offset, move.delta]
+                    table[at : at + entry.MOVE_WORDS] = np.array(words, np.int64).view(np.uint64)
+                    at += entry.MOVE_WORDS
+            elif isinstance(step, EndLoop):
+                record[:2] = entry.LOOP_END, ends[n]
             else:
-                kind = {"f32": entry.CHECK_F32, "f64": entry.CHECK_F64}[step.elem]
-            record[:2] = kind, step.pointer
-            record[4] = step.code
-            self.slots[n, 0] = n * width + 1
+                if step.code == 0:
+                    raise ValueError(f"step {n} is a check with code 0, which means success")
+                if isinstance(step, CheckZero):
+                    kind = entry.CHECK_ZERO
+                else:
+                    kind = {"f32": entry.CHECK_F32, "f64": entry.CHECK_F64}[step.elem]
+                record[:2] = kind, step.pointer
+                record[4] = step.code
         return table
+
+    def _ends(self) -> dict[int, int]:
+        """The end of every loop by its beginning, and the other way round."""
+        found: dict[int, int] = {}
+        still: list[int] = []
+        for n, step in enumerate(self.steps):
+            if isinstance(step, BeginLoop):
+                still.append(n)
+            elif isinstance(step, EndLoop):
+                if not still:
+                    raise ValueError(f"step {n} ends a loop, but none is open")
+                begin = still.pop()
+                found[begin], found[n] = n, begin
+        if still:
+            raise ValueError(f"the loop that begins at step {still[-1]} has no end")
+        return found
 
     def run(self) -> int:
         """Runs all steps: 0, or the code of the first check that fails, after which nothing is run.
@@ -102,7 +166,7 @@ class Program:
         return self._call(0)
 
     def run_timed(self) -> tuple[int, np.ndarray]:
-        """`run`, and the seconds that each step took (zero for steps that were not reached)."""
+        """`run`, and the seconds that each step took in all turns (zero for steps not reached)."""
         times = np.zeros(len(self.steps), np.int64)
         return self._call(times.ctypes.data), times * 1e-9
 
@@ -112,3 +176,7 @@ class Program:
                 return self._run(*self._arguments, 0, 1, *self._scratch_arguments, times)
             held.grow(self.threads)
             return self._run(*self._arguments, held.address, self.threads, *self._scratch_arguments, times)
+
+
+def _pointers(step: Step) -> Sequence[int]:
+    return step.pointers if isinstance(step, RunLaunch) else step.bases if isinstance(step, BeginLoop) else ()

@@ -1,0 +1,100 @@
+"""Loops of the native entry: how a loop's pointers are placed and moved, as LLVM IR text. `at` is the loop's record in
+the table (see entry.STEP_WORDS). A loop places its pointers from their bases each time it begins, so nothing has to be
+put back when it ends, and a base may itself be moved by the loop around it."""
+
+from __future__ import annotations
+
+LOOPS = """
+; Puts a loop's pointers at its first turn: 0, or the step to go on with where it has no turn.
+define internal i64 @loop_begin(ptr %at) #0 {
+entry:
+  %p1 = getelementptr i64, ptr %at, i64 1
+  %p2 = getelementptr i64, ptr %at, i64 2
+  %p3 = getelementptr i64, ptr %at, i64 3
+  %p4 = getelementptr i64, ptr %at, i64 4
+  %p5 = getelementptr i64, ptr %at, i64 5
+  %p6 = getelementptr i64, ptr %at, i64 6
+  %p7 = getelementptr i64, ptr %at, i64 7
+  %count = load ptr, ptr %p1, align 8
+  %wanted = load i64, ptr %count, align 8
+  %most = load i64, ptr %p2, align 8
+  %fits = icmp slt i64 %wanted, %most
+  %trips = select i1 %fits, i64 %wanted, i64 %most
+  store i64 %trips, ptr %p7, align 8
+  %some = icmp sgt i64 %trips, 0
+  br i1 %some, label %place, label %skip
+skip:
+  %after = load i64, ptr %p6, align 8
+  ret i64 %after
+place:
+  %moves = load ptr, ptr %p3, align 8
+  %n = load i64, ptr %p4, align 8
+  %direction = load i64, ptr %p5, align 8
+  %down = icmp slt i64 %direction, 0
+  %last = sub i64 %trips, 1
+  %first = select i1 %down, i64 %last, i64 0
+  br label %head
+head:
+  %k = phi i64 [ 0, %place ], [ %k1, %move ]
+  %more = icmp ult i64 %k, %n
+  br i1 %more, label %move, label %out
+move:
+  %bytes = mul i64 %k, {move_bytes}
+  %m0 = getelementptr i8, ptr %moves, i64 %bytes
+  %m1 = getelementptr i64, ptr %m0, i64 1
+  %m2 = getelementptr i64, ptr %m0, i64 2
+  %m3 = getelementptr i64, ptr %m0, i64 3
+  %target = load ptr, ptr %m0, align 8
+  %base = load ptr, ptr %m1, align 8
+  %offset = load i64, ptr %m2, align 8
+  %delta = load i64, ptr %m3, align 8
+  %from = load i64, ptr %base, align 8
+  %a = add i64 %from, %offset
+  %gone = mul i64 %delta, %first
+  %b = add i64 %a, %gone
+  store i64 %b, ptr %target, align 8
+  %k1 = add i64 %k, 1
+  br label %head
+out:
+  ret i64 0
+}
+
+; Ends a turn of the loop that begins with this record: whether there is another, with its pointers put there.
+define internal i1 @loop_turn(ptr %at) #0 {
+entry:
+  %p3 = getelementptr i64, ptr %at, i64 3
+  %p4 = getelementptr i64, ptr %at, i64 4
+  %p5 = getelementptr i64, ptr %at, i64 5
+  %p7 = getelementptr i64, ptr %at, i64 7
+  %before = load i64, ptr %p7, align 8
+  %left = sub i64 %before, 1
+  store i64 %left, ptr %p7, align 8
+  %more_turns = icmp sgt i64 %left, 0
+  br i1 %more_turns, label %again, label %over
+over:
+  ret i1 0
+again:
+  %moves = load ptr, ptr %p3, align 8
+  %n = load i64, ptr %p4, align 8
+  %direction = load i64, ptr %p5, align 8
+  br label %head
+head:
+  %k = phi i64 [ 0, %again ], [ %k1, %move ]
+  %more = icmp ult i64 %k, %n
+  br i1 %more, label %move, label %out
+move:
+  %bytes = mul i64 %k, {move_bytes}
+  %m0 = getelementptr i8, ptr %moves, i64 %bytes
+  %m3 = getelementptr i64, ptr %m0, i64 3
+  %target = load ptr, ptr %m0, align 8
+  %delta = load i64, ptr %m3, align 8
+  %step = mul i64 %delta, %direction
+  %now = load i64, ptr %target, align 8
+  %then = add i64 %now, %step
+  store i64 %then, ptr %target, align 8
+  %k1 = add i64 %k, 1
+  br label %head
+out:
+  ret i1 1
+}
+"""
