@@ -9,7 +9,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -28,10 +27,11 @@ from einsmith.passes.checks import index_checks, violation
 from einsmith.passes.coordinates import coordinates
 from einsmith.passes.fuse import Call, Plan, fuse
 from einsmith.passes.inline import inline, simplify_graph
-from einsmith.passes.memory import arena
+from einsmith.passes.loops import lower_loops
 from einsmith.passes.views import producer, storage
 from einsmith.runtime import buffers
-from einsmith.runtime.program import CheckFinite, CheckZero, Program, RunLaunch
+from einsmith.runtime.assemble import Assembler, NativeKernel, layout
+from einsmith.runtime.program import CheckFinite, CheckZero, Program
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate
 
@@ -40,6 +40,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("inline", inline),
     ("coordinates", coordinates),
     ("simplify", simplify_graph),
+    ("loops", lambda graph: lower_loops(graph, run_passes)),
 )
 """Graph to graph, in order; fusion, memory and code generation follow in `Executable`."""
 
@@ -56,18 +57,6 @@ def run_passes(graph: Graph) -> Graph:
             verify_graph(graph)
             print(f"--- {name}: {(time.perf_counter() - start) * 1e3:.1f} ms\n{show(graph)}", file=sys.stderr)
     return graph
-
-
-@dataclass(frozen=True)
-class NativeKernel:
-    """Machine code of a kernel: (address, tasks) of each launch, bytes of scratch a thread and of shared workspace."""
-
-    launches: tuple[tuple[int, int], ...]
-    scratch: int
-    workspace: int
-    pattern: str
-    config: str
-    seconds: float  # predicted
 
 
 _NATIVE: dict[tuple[Kernel, Target], NativeKernel] = {}
@@ -139,7 +128,7 @@ class Executable:
             self.plan: Plan = fuse(graph, finite)
             self.graph = self.plan.graph
             middle = time.perf_counter()
-            self.kernels = compile_kernels([c.kernel for c in self.plan.calls], self.target)
+            self.kernels = compile_kernels([c.kernel for _, c in self.plan.kernel_calls()], self.target)
         self._bind = dict(bind)
         self._inputs = [x for x in graph.inputs if x not in self._bind]
         self._lock = threading.Lock()
@@ -149,7 +138,7 @@ class Executable:
         self.compile_seconds = time.perf_counter() - start
         if knobs.debug() >= 1:
             print(
-                f"einsmith: {len(self.plan.calls)} kernels, passes {(middle - start) * 1e3:.0f} ms, "
+                f"einsmith: {len(self.kernels)} kernels, passes {(middle - start) * 1e3:.0f} ms, "
                 f"code {(time.perf_counter() - middle) * 1e3:.0f} ms, arena {self.arena.nbytes / 2**20:.2f} MiB",
                 file=sys.stderr,
             )
@@ -161,9 +150,9 @@ class Executable:
         outputs = [storage(t) for t in graph.outputs]
         fresh = [t for t in dict.fromkeys(outputs) if not isinstance(t, Leaf) and t not in plan.home]
         outside = {*graph.inputs, *self._bind, *fresh}
-        extra = {i: k.workspace for i, k in enumerate(self.kernels)}
-        offsets, nbytes = arena(plan, outside, extra)
-        self.arena = buffers.empty((max(nbytes, 64),), np.uint8)
+        native = {c.kernel: k for (_, c), k in zip(plan.kernel_calls(), self.kernels, strict=True)}
+        places = layout(plan, outside, native)
+        self.arena = buffers.empty((max(places.nbytes, 64),), np.uint8)
         base = self.arena.ctypes.data
         self._fresh = fresh
         index = {t: i for i, t in enumerate(fresh)}
@@ -184,32 +173,27 @@ class Executable:
             if s in index:
                 out_slots[index[s]].append(at)
                 return spare.ctypes.data
-            return base + offsets[s]
+            return base + places.offsets[s]
 
-        steps: list[RunLaunch | CheckZero | CheckFinite] = []
-        self._call_steps: list[range] = []
         after: dict[int, list[tuple[Tensor, int]]] = {}
         self._messages: dict[int, str] = {}
         for code, (at, t, message) in enumerate(plan.checks, start=FINITE + 1):
             after.setdefault(at, []).append((t, code))
             self._messages[code] = message
         gate = self._call_of(finite)
-        for i, (call, kernel) in enumerate(zip(plan.calls, self.kernels, strict=True)):
-            first = len(steps)
-            for address, tasks in kernel.launches:
-                n = len(steps)
-                pointers = [pointer(t, (n, b)) for b, t in enumerate(call.tensors)]
-                pointers.append(base + offsets[i] if kernel.workspace else spare.ctypes.data)
-                steps.append(RunLaunch(address, tasks, pointers))
-            self._call_steps.append(range(first, len(steps)))
+        made = Assembler(native, spare.ctypes.data)
+
+        def checks(i: int) -> None:
             for t, code in after.get(i, ()):
-                n = len(steps)
-                steps.append(CheckZero(pointer(t, (n, 0)), code))
+                made.steps.append(CheckZero(pointer(t, (len(made.steps), 0)), code))
             if gate == i and finite is not None:
-                n = len(steps)
-                steps.append(CheckFinite(pointer(finite, (n, 0)), finite.dtype.name, FINITE))
+                made.steps.append(CheckFinite(pointer(finite, (len(made.steps), 0)), finite.dtype.name, FINITE))
+
+        made.plan(plan, places, base, pointer, checks)
+        self.calls = [call for call, _ in made.ranges]
+        self._call_steps = [at for _, at in made.ranges]
         self._scratch = max((k.scratch for k in self.kernels), default=0)
-        self.program = Program(steps, self.threads, self._scratch)
+        self.program = Program(made.steps, self.threads, self._scratch)
         slots = self.program.slots
         self._in_slots = [[slots[s] for s in at] for at in in_slots]
         self._out_slots = [[slots[s] for s in at] for at in out_slots]
@@ -312,8 +296,8 @@ class Executable:
 
     def describe(self) -> str:
         """One line a kernel: its pattern, configuration, tasks, predicted time and formula."""
-        lines = [f"{len(self.plan.calls)} kernels, arena {self.arena.nbytes / 2**20:.2f} MiB, {self.threads} threads"]
-        for i, (call, kernel) in enumerate(zip(self.plan.calls, self.kernels, strict=True)):
+        lines = [f"{len(self.kernels)} kernels, arena {self.arena.nbytes / 2**20:.2f} MiB, {self.threads} threads"]
+        for i, (call, kernel) in enumerate(zip(self.calls, self.kernels, strict=True)):
             tasks = "+".join(str(n) for _, n in kernel.launches)
             lines.append(
                 f"{i:3d}  {kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "

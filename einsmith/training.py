@@ -198,7 +198,7 @@ class TrainStep:
 
     @staticmethod
     def _parts_of(run: Executable) -> list[str]:
-        """What each call belongs to. Forward are those up to the one that makes the loss, in the order of the plan."""
+        """What each kernel belongs to. Forward are the calls up to the one that makes the loss, in the plan's order."""
         last = run._call_of(run.graph.outputs[0])
         written = set(run.plan.home)
         parts = []
@@ -206,7 +206,7 @@ class TrainStep:
             update = any(w and t in written for t, w in zip(call.tensors, call.written, strict=True))
             only = update and len(call.nodes) <= len([t for t in call.tensors if t in written])
             parts.append("forward" if last is not None and i <= last else "update" if only else "backward")
-        return parts
+        return [parts[i] for i, _ in run.plan.kernel_calls()]
 
     # -- running
 
@@ -329,7 +329,7 @@ class TrainStep:
         rows = [
             (part, label(call), kernel.pattern, seconds, kernel.seconds)
             for part, call, kernel, seconds in zip(
-                self._parts[run], run.plan.calls, run.kernels, run.time_calls(arrays, repeats), strict=True
+                self._parts[run], run.calls, run.kernels, run.time_calls(arrays, repeats), strict=True
             )
         ]
         return Profile(rows, sorted(times)[len(times) // 2])

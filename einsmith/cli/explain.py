@@ -163,7 +163,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
-    for call, native_kernel, seconds in zip(run.plan.calls, run.kernels, times, strict=True):
+    for call, native_kernel, seconds in zip(run.calls, run.kernels, times, strict=True):
         choice = autoconfig.choose(call.kernel, run.target)
         shown = choice.alternatives[: max(1, candidates)]
         patterns = {p.name: p for p in autoconfig.PATTERNS}

@@ -365,15 +365,15 @@ class Recurrence(Node):
 
 
 class Item(Node):
-    """Result `member` of a Compute of several results, or of a Recurrence."""
+    """Result `member` of a Compute of several results, of a Recurrence, or of the Loop that it becomes."""
 
     __slots__ = ("node", "member")
     fields = ("node", "member")
-    node: Compute | Recurrence
+    node: Any  # Compute | Recurrence | expr.loop.Loop
     member: int
 
     @property
-    def args(self) -> tuple[Compute | Recurrence]:
+    def args(self) -> tuple[Any]:
         return (self.node,)
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from einsmith.errors import VerifyError
+from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -16,6 +17,7 @@ from einsmith.expr.nodes import (
     Node,
     Piece,
     Read,
+    Recurrence,
     Reduce,
     Scatter,
     Template,
@@ -36,6 +38,10 @@ def with_args(node: Any, args: tuple) -> Any:
         return Compute(node.template, args)
     if isinstance(node, Item):
         return Item(args[0], node.member)
+    if isinstance(node, Recurrence):
+        return Recurrence(node.steps, node.reverse, node.origins, node.members, args)
+    if isinstance(node, Loop):
+        return node.with_args(args)
     raise VerifyError(f"{type(node).__name__} has no arguments")
 
 
@@ -100,9 +106,9 @@ def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
     return Compute(map_bodies(t, lambda b: substitute(b, {}, slots), params), tuple(order))
 
 
-def replace(graph: Graph, rule: Callable[[Any], Any]) -> Graph:
-    """The graph with every tensor rewritten by `rule` (see `rebuild`); updates keep their leaves."""
-    memo: dict = {}
+def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) -> Graph:
+    """The graph with every tensor rewritten by `rule`, with `memo` (see `rebuild`); updates keep their leaves."""
+    memo = {} if memo is None else memo
     outs = rebuild(graph.roots, rule, memo)
     n, m = len(graph.checks), len(graph.outputs)
     checks = tuple((t, msg) for t, (_, msg) in zip(outs[:n], graph.checks, strict=True))

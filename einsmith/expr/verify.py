@@ -11,6 +11,7 @@ from einsmith import dtypes as dt
 from einsmith.errors import BoundsError, DtypeError, VerifyError
 from einsmith.expr.bounds import Facts, Interval
 from einsmith.expr.functions import FUNCTIONS
+from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -224,12 +225,15 @@ def verify_graph(g: Graph) -> None:
             if node not in inputs:
                 raise VerifyError(f"{show(node)} is read but is not an input of the graph")
         elif isinstance(node, Item):
-            if not isinstance(node.node, Compute) or not 0 <= node.member < len(node.node.template.dtypes):
+            if not 0 <= node.member < len(node.node.results):
                 raise VerifyError(f"{show(node)} takes a result that does not exist")
         elif isinstance(node, Compute):
             if any(isinstance(a, Compute) and len(a.template.dtypes) != 1 for a in node.args):
                 raise VerifyError(f"{show(node)} reads a node of several results; it must read an Item")
             verify_template(node.template)
+        elif isinstance(node, Loop):
+            for segment in node.segments:
+                verify_graph(segment.body)
         else:
             raise VerifyError(f"a {type(node).__name__} among the tensors")
     updated = set()

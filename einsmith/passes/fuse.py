@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from einsmith.errors import VerifyError
 from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -25,6 +27,7 @@ from einsmith.expr.nodes import (
     Graph,
     Item,
     Leaf,
+    Node,
     Read,
     Template,
     Tensor,
@@ -51,30 +54,53 @@ class Call:
 
 
 @dataclass
+class LoopCall:
+    """A loop: the calls that fill its members' initial pieces, then the plan of a step for each segment. `tensors`,
+    `written`, `nodes` are those of a Call, seen from outside."""
+
+    loop: Loop
+    before: list[Call]
+    plans: list[Plan]
+    tensors: tuple[Tensor, ...]
+    written: tuple[bool, ...]
+    nodes: tuple[Loop]
+
+
+@dataclass
 class Plan:
     """Kernels in order. `home` maps an update's tensor to the leaf whose memory it is written to. `checks` and `loss`
     tell after which call a check can be evaluated: (call number, tensor, message)."""
 
     graph: Graph
-    calls: list[Call]
+    calls: list[Call | LoopCall]
     home: dict[Tensor, Leaf]
     checks: list[tuple[int, Tensor, str]]
     first_write: int
 
+    def kernel_calls(self) -> Iterator[tuple[int, Call]]:
+        """(number in `calls`, call) of every kernel, those of loops in the order in which a program holds them."""
+        for i, call in enumerate(self.calls):
+            if isinstance(call, Call):
+                yield i, call
+                continue
+            yield from ((i, c) for c in call.before)
+            for plan in call.plans:
+                yield from ((i, c) for _, c in plan.kernel_calls())
+
 
 @dataclass
 class _Group:
-    nodes: list[Compute] = field(default_factory=list)
+    nodes: list[Compute | Loop] = field(default_factory=list)
     before: int = 0  # bitset of the groups that this one needs, directly or not
 
 
-def _maker(t: Tensor) -> Compute | None:
+def _maker(t: Tensor) -> Compute | Loop | None:
     """The node that computes a tensor's storage; None for the graph's inputs."""
     p, _ = producer(t)
-    return p if isinstance(p, Compute) else None
+    return None if isinstance(p, Leaf) else p
 
 
-def _made(t: Tensor) -> Compute:
+def _made(t: Tensor) -> Compute | Loop:
     node = _maker(t)
     if node is None:
         raise VerifyError("an input of the graph stands where a computed tensor must")
@@ -113,20 +139,23 @@ def _bodies(node: Compute) -> list[Expr]:
     return [b for p in node.template.parts for b in p.bodies]
 
 
-def _only_identity(node: Compute, pick) -> bool:
+def _only_identity(node: Compute | Loop, pick) -> bool:
     """Whether every read of the arguments that `pick` accepts is at the identity index of a pointwise body."""
     slots = [s for s, a in enumerate(node.args) if pick(a)]
     if not slots:
         return True
-    if pointwise_body(node.template) is None:
+    if isinstance(node, Loop) or pointwise_body(node.template) is None:
         return False
     return all(
         node.args[s].shape == node.shape and all(_identity(e) for e in _reads_of(_bodies(node), s)) for s in slots
     )
 
 
-def _needs_check(node: Compute) -> bool:
-    """Whether the node reads or adds at an index that comes from a tensor."""
+def _needs_check(node: Compute | Loop) -> bool:
+    """Whether the node, or one of the steps of a loop, reads or adds at an index that comes from a tensor."""
+    if isinstance(node, Loop):
+        inner = (n for s in node.segments for n in postorder(s.body.roots) if isinstance(n, (Compute, Loop)))
+        return any(map(_needs_check, inner))
 
     def found(t: Template) -> bool:
         if t.is_scatter:
@@ -137,28 +166,29 @@ def _needs_check(node: Compute) -> bool:
 
 
 def _group(
-    nodes: list[Compute], alone: set[Compute], early: set[Compute]
-) -> tuple[list[_Group], dict[Compute, int]]:
+    nodes: list[Compute | Loop], alone: set[Compute | Loop], early: set[Compute | Loop]
+) -> tuple[list[_Group], dict[Compute | Loop, int]]:
     """Groups of nodes, and each node's group. `early`: what the checks are computed from, and themselves."""
     groups: list[_Group] = []
-    of: dict[Compute, int] = {}
+    of: dict[Compute | Loop, int] = {}
     for node in nodes:
         needs: set[int] = set()
         for a in node.args:
             p, _ = producer(a)
-            if isinstance(p, Compute):
+            if not isinstance(p, Leaf):
                 needs.add(of[p])
         best = None
-        if pointwise_body(node.template) is not None and node not in alone:
+        if isinstance(node, Compute) and pointwise_body(node.template) is not None and node not in alone:
             for g in sorted(needs, reverse=True):
                 group = groups[g]
-                if group.nodes[0].shape != node.shape or len(group.nodes) >= _STAGES:
+                root = group.nodes[0]
+                if isinstance(root, Loop) or root.shape != node.shape or len(group.nodes) >= _STAGES:
                     continue
-                if group.nodes[0].template.is_scatter or any(n in alone for n in group.nodes):
+                if root.template.is_scatter or any(n in alone for n in group.nodes):
                     continue
-                if group.nodes[0] in early and (node not in early or _needs_check(node)):
+                if root in early and (node not in early or _needs_check(node)):
                     continue
-                members: set[Compute | Leaf] = set(group.nodes)
+                members: set[Compute | Loop | Leaf] = set(group.nodes)
                 if not _only_identity(node, lambda a, m=members: producer(a)[0] in m):
                     continue
                 if any(is_view(a.template) for a in node.args if isinstance(a, Compute) and producer(a)[0] in members):
@@ -187,10 +217,10 @@ def _group(
 
 def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan | None, set[Leaf]]:
     updates: list[tuple[Leaf, Tensor]] = []
-    alone: set[Compute] = set()
+    alone: set[Compute | Loop] = set()
     taken: set[Tensor] = set()
     for p, t in graph.updates:
-        if isinstance(producer(t)[0], Leaf) or storage(t) is not t or t in graph.outputs:
+        if isinstance(producer(t)[0], (Leaf, Loop)) or storage(t) is not t or t in graph.outputs:
             t = copy_of(t)
         if p in apart:
             t = copy_of(t)
@@ -203,8 +233,8 @@ def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan |
     stored = {p for p, _ in updates}
     outputs = tuple(copy_of(t) if producer(t)[0] in stored else t for t in graph.outputs)  # the old value
     graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks)
-    nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and not is_view(n.template)]
-    early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, Compute)}
+    nodes = [n for n in postorder(graph.roots) if _is_work(n)]
+    early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, Loop))}
     groups, of = _group(nodes, alone, early)
 
     after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
@@ -246,10 +276,14 @@ def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan |
     for g, group in enumerate(groups):
         for n in group.nodes:
             needed |= {storage(a) for a in n.args if (m := _maker(a)) is not None and of[m] != g}
-    calls = [_call(groups[g].nodes, needed) for g in order]
+    calls = [_call_of(groups[g].nodes, needed) for g in order]
     checks = [(rank[of[_made(t)]], t, m) for t, m in graph.checks]
     first = min((rank[g] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first), set()
+
+
+def _is_work(n: Node) -> bool:
+    return isinstance(n, Loop) or (isinstance(n, Compute) and not is_view(n.template))
 
 
 def _order(n: int, after: dict[int, set[int]]) -> list[int] | None:
@@ -271,6 +305,28 @@ def _order(n: int, after: dict[int, set[int]]) -> list[int] | None:
             if not missing[u]:
                 heapq.heappush(ready, u)
     return out if len(out) == n else None
+
+
+def _call_of(nodes: list[Compute | Loop], needed: set[Tensor]) -> Call | LoopCall:
+    first = nodes[0]
+    return _loop_call(first) if isinstance(first, Loop) else _call(nodes, needed)  # type: ignore[arg-type]
+
+
+def _loop_call(loop: Loop) -> LoopCall:
+    """The loop with the plans of its steps, and the calls of its initial pieces."""
+    before = []
+    members = {j for s in loop.segments for j, _ in s.targets}
+    for j, t, slots in loop.initial:
+        tensors = (*(loop.args[k] for k in slots), Item(loop, j))
+        last = len(slots)
+        stage = Stage(t, tuple(("buffer", i) for i in range(last)), (last,))
+        kernel = Kernel((stage,), tuple(Buffer(x.dtype, x.shape) for x in tensors))
+        node = Compute(t, tensors[:-1])
+        before.append(Call(kernel, tensors, (False,) * last + (True,), (node,)))
+        members.add(j)
+    results = tuple(Item(loop, j) for j in sorted(members))
+    written = (False,) * len(loop.args) + (True,) * len(results)
+    return LoopCall(loop, before, [fuse(s.body) for s in loop.segments], (*loop.args, *results), written, (loop,))
 
 
 def _call(nodes: list[Compute], needed: set[Tensor]) -> Call:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -16,7 +17,6 @@ from einsmith.expr.nodes import (
     Leaf,
     Piece,
     Read,
-    Recurrence,
     Template,
     Tensor,
     postorder,
@@ -78,8 +78,8 @@ def storage(t: Tensor) -> Tensor:
     return t
 
 
-def producer(t: Tensor) -> tuple[Compute | Recurrence | Leaf, int]:
-    """(node, member) that makes a tensor's storage."""
+def producer(t: Tensor) -> tuple[Compute | Loop | Leaf, int]:
+    """(node, member) that makes a tensor's storage, recurrences being loops already."""
     t = storage(t)
     if isinstance(t, Item):
         return t.node, t.member

@@ -1,0 +1,48 @@
+"""A recurrence as a loop over steps: what `passes.loops` makes of a Recurrence, and fusion and the program read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from einsmith.dtypes import DType
+from einsmith.expr.nodes import Graph, Node, Template, Tensor
+
+
+class Place(NamedTuple):
+    """What an input of a step is: argument `number` of the loop, or its member. `first` None: the whole tensor. Else,
+    in step t, its element first + stride*t along dimension 0, a tensor without that dimension."""
+
+    kind: str  # "argument" or "member"
+    number: int
+    first: int | None = None
+    stride: int = 0
+
+
+class Segment(Node):
+    """`steps` steps in a row of one body. `places` tells what each input of `body` is; output i of the body is member
+    `targets[i][0]` at position `targets[i][1] + t` in step t = 0 .. steps-1."""
+
+    __slots__ = ("steps", "body", "places", "targets")
+    fields = ("steps", "body", "places", "targets")
+    steps: int
+    body: Graph
+    places: tuple[Place, ...]
+    targets: tuple[tuple[int, int], ...]
+
+
+class Loop(Node):
+    """First the `initial` templates (member, template of pieces that need not cover it, numbers of its arguments) are
+    written into their members, then the segments run in order, each from its last step to its first if `reverse`.
+    Members that no segment writes and no initial template fills stay undefined: nothing reads them. Take `Item`s."""
+
+    __slots__ = ("reverse", "results", "initial", "segments", "args")
+    fields = ("reverse", "results", "initial", "segments", "args")
+    reverse: bool
+    results: tuple[tuple[DType, tuple[int, ...]], ...]
+    initial: tuple[tuple[int, Template, tuple[int, ...]], ...]
+    segments: tuple[Segment, ...]
+    args: tuple[Tensor, ...]
+
+    def with_args(self, args: tuple[Tensor, ...]) -> Loop:
+        """The same loop of other arguments."""
+        return Loop(self.reverse, self.results, self.initial, self.segments, args)

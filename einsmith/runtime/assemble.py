@@ -1,0 +1,130 @@
+"""From a plan to the steps of a program: where every tensor of every kernel lies, inside loops too.
+
+A kernel in a loop reads and writes slices. The pointer of a slice starts from a base, the address of the whole tensor,
+and the loop moves it; a slice of a slice (a loop in a loop) has a base that the outer loop moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from einsmith.expr.kernel import Kernel
+from einsmith.expr.loop import Segment
+from einsmith.expr.nodes import Item, Tensor, size
+from einsmith.passes.fuse import Call, LoopCall, Plan
+from einsmith.passes.memory import arena
+from einsmith.passes.views import storage
+from einsmith.runtime.program import BeginLoop, EndLoop, Move, RunLaunch, Step
+
+At = tuple[int, int]
+"""A pointer's place in a program: number of the step, number of the pointer."""
+Pointer = Callable[[Tensor, At], int]
+"""The address of a tensor for the pointer at a place; whoever answers may also note the place, and set it later."""
+
+
+@dataclass(frozen=True)
+class NativeKernel:
+    """Machine code of a kernel: (address, tasks) of each launch, bytes of scratch a thread and of shared workspace."""
+
+    launches: tuple[tuple[int, int], ...]
+    scratch: int
+    workspace: int
+    pattern: str
+    config: str
+    seconds: float  # predicted
+
+
+Native = Mapping[Kernel, NativeKernel]
+
+
+@dataclass
+class Layout:
+    """Offsets in the arena of a plan: by storage, and by call number for a kernel's workspace and for a loop's steps,
+    whose own layouts are `inner` by (call number, segment)."""
+
+    offsets: dict[object, int]
+    nbytes: int
+    inner: dict[tuple[int, int], Layout] = field(default_factory=dict)
+
+
+def layout(plan: Plan, outside: Iterable[Tensor], native: Native) -> Layout:
+    """Where everything lies that is not in `outside` and not at home in a leaf."""
+    inner: dict[tuple[int, int], Layout] = {}
+    extra: dict[int, int] = {}
+    for i, call in enumerate(plan.calls):
+        if isinstance(call, Call):
+            extra[i] = native[call.kernel].workspace
+            continue
+        needs = [native[c.kernel].workspace for c in call.before]
+        for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
+            inner[i, k] = layout(step, {*segment.body.inputs, *step.graph.outputs}, native)
+            needs.append(inner[i, k].nbytes)
+        extra[i] = max(needs, default=0)
+    return Layout(*arena(plan, outside, extra), inner)
+
+
+class Assembler:
+    """Collects the steps of a program. `ranges`: (call, its steps) of every kernel, as in Plan.kernel_calls."""
+
+    def __init__(self, native: Native, spare: int):
+        self.native, self.spare = native, spare
+        self.steps: list[Step] = []
+        self.ranges: list[tuple[Call, range]] = []
+
+    def plan(
+        self, plan: Plan, places: Layout, base: int, pointer: Pointer, after: Callable[[int], None] = lambda i: None
+    ) -> None:
+        """Adds the steps of a plan whose arena begins at `base`; `after` is told each call that is done."""
+        for i, call in enumerate(plan.calls):
+            work = base + places.offsets[i] if i in places.offsets else self.spare
+            if isinstance(call, LoopCall):
+                for c in call.before:
+                    self._kernel(c, work, pointer)
+                for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
+                    self._loop(call, segment, step, places.inner[i, k], work, pointer)
+            else:
+                self._kernel(call, work, pointer)
+            after(i)
+
+    def _kernel(self, call: Call, work: int, pointer: Pointer) -> None:
+        first = len(self.steps)
+        for address, tasks in self.native[call.kernel].launches:
+            n = len(self.steps)
+            pointers = [pointer(t, (n, b)) for b, t in enumerate(call.tensors)]
+            self.steps.append(RunLaunch(address, tasks, [*pointers, work]))
+        self.ranges.append((call, range(first, len(self.steps))))
+
+    def _loop(
+        self, call: LoopCall, segment: Segment, plan: Plan, places: Layout, base: int, outer: Pointer
+    ) -> None:
+        begin = len(self.steps)
+        moves: list[Move] = []
+        bases: list[int] = []
+        self.steps.append(BeginLoop(segment.steps, call.loop.reverse, moves, bases))
+        inputs = dict(zip(segment.body.inputs, segment.places, strict=True))
+        outputs = dict(zip(plan.graph.outputs, segment.targets, strict=True))
+
+        def slice_of(t: Tensor, first: int, stride: int, at: At) -> int:
+            row = size(t.shape[1:]) * t.dtype.itemsize
+            moves.append(Move(*at, first * row, stride * row))
+            bases.append(0)
+            k = len(bases) - 1
+            bases[k] = outer(t, (begin, k))
+            return 0
+
+        def pointer(t: Tensor, at: At) -> int:
+            t = storage(t)
+            if t in outputs:
+                member, position = outputs[t]
+                return slice_of(Item(call.loop, member), position, 1, at)
+            if t not in inputs:
+                return base + places.offsets[t]
+            place = inputs[t]
+            source = call.loop.args[place.number] if place.kind == "argument" else Item(call.loop, place.number)
+            if place.first is None:
+                return outer(source, at)
+            return slice_of(source, place.first, place.stride, at)
+
+        self.plan(plan, places, base, pointer)
+        self.steps.append(EndLoop())

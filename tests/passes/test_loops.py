@@ -1,0 +1,228 @@
+"""Recurrences as loops: every program against a loop in NumPy over the members' templates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from einsmith import dtypes as dt
+from einsmith.compile import Executable
+from einsmith.expr.interp import evaluate_template
+from einsmith.expr.nodes import (
+    Axis,
+    Const,
+    Graph,
+    Item,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Template,
+    apply,
+    cast,
+    leaf,
+)
+from einsmith.passes.fuse import LoopCall, Plan
+
+
+def axis(n: int) -> Axis:
+    return Axis(n)
+
+
+def num(x: float) -> Const:
+    return Const(x, dt.f64)
+
+
+def at(slot: int, *index) -> Read:
+    return Read(slot, tuple(Const(i, dt.i32) if isinstance(i, int) else i for i in index), dt.f64)
+
+
+def add(a, b):
+    both = [Const(x, dt.i32) if isinstance(x, int) else x for x in (a, b)]
+    return apply("add", *both)
+
+
+def sub(a, b):
+    both = [Const(x, dt.i32) if isinstance(x, int) else x for x in (a, b)]
+    return apply("sub", *both)
+
+
+def mul(a, b):
+    return apply("mul", a, b)
+
+
+def less(a, b):
+    both = [Const(x, dt.i32) if isinstance(x, int) else x for x in (a, b)]
+    return apply("lt", *both)
+
+
+def member(shape, params, origin: int, steps: int, body, initial=None) -> Template:
+    """Step pieces over the whole of the other dimensions, and an initial piece for everything outside the window."""
+    rest = tuple(shape[1:])
+    zeros, ones = (0,) * len(rest), (1,) * len(rest)
+    pieces = [Piece((origin, *zeros), (1, *ones), (steps, *rest), body)]
+    for first, n in ((0, origin), (origin + steps, shape[0] - origin - steps)):
+        if n:
+            pieces.append(Piece((first, *zeros), (1, *ones), (n, *rest), initial))
+    return Template(tuple(shape), tuple(params), tuple(pieces))
+
+
+def by_steps(node: Recurrence, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    """The members, evaluated whole at every step: only what the step writes is kept."""
+    out = [np.full(shape, np.nan) for _, shape in node.results]
+    for j, m in enumerate(node.members):
+        n, first = node.steps, node.origins[j]
+        full = evaluate_template(m, [*inputs, *map(np.nan_to_num, out)])[0]
+        out[j][:first], out[j][first + n :] = full[:first], full[first + n :]
+    for t in reversed(range(node.steps)) if node.reverse else range(node.steps):
+        for j, m in enumerate(node.members):
+            at = node.origins[j] + t
+            out[j][at] = evaluate_template(m, [*inputs, *map(np.nan_to_num, out)])[0][at]
+    return out
+
+
+def run(node: Recurrence, inputs: list[np.ndarray], outside=None, threads: int = 1) -> tuple[list, Executable]:
+    outside = range(len(node.members)) if outside is None else outside
+    graph = Graph(tuple(node.args), tuple(Item(node, j) for j in outside), (), ())
+    program = Executable(graph, {}, threads)
+    return program(inputs)[1], program
+
+
+def check(node: Recurrence, rng, outside=None) -> Executable:
+    """Every member that is read outside equals the loop in NumPy, on one and two threads, bit for bit the same."""
+    inputs = [rng.standard_normal(a.shape) for a in node.args]
+    want = by_steps(node, inputs)
+    outside = list(range(len(node.members))) if outside is None else outside
+    first: list[np.ndarray] | None = None
+    for threads in (1, 2):
+        got, program = run(node, inputs, outside, threads)
+        again = program(inputs)[1]
+        for j, x, y in zip(outside, got, again, strict=True):
+            np.testing.assert_allclose(x, want[j], rtol=1e-12, atol=1e-12, err_msg=f"member {j}, {threads} threads")
+            np.testing.assert_array_equal(x, y)
+        if first is None:
+            first = got
+        for x, y in zip(first, got, strict=True):
+            np.testing.assert_array_equal(x, y)
+    return program
+
+
+def leaves(*shapes):
+    args = tuple(leaf(s, dt.f64) for s in shapes)
+    return args, [(dt.f64, s) for s in shapes]
+
+
+def rnn(steps: int, batch: int, hidden: int, reverse: bool = False, turned: bool = False) -> Recurrence:
+    """Member 0: the sum s[t] = h[t] U; member 1: h[t+1] = tanh(x[t] + s[t]), h[0] = h0. reverse: the other way round in
+    time. turned: U is stored transposed."""
+    args, params = leaves((steps, batch, hidden), (batch, hidden), (hidden, hidden))
+    params += [(dt.f64, (steps, batch, hidden)), (dt.f64, (steps + 1, batch, hidden))]
+    t, b, k, j = map(axis, range(4))
+    before, origin = (add(t, 1), 0) if reverse else (t, 1)
+    weight = at(2, k, j) if turned else at(2, j, k)
+    s = member(params[3][1], params, 0, steps, Reduce("sum", (hidden,), (mul(at(4, before, b, j), weight),)))
+    h = member(params[4][1], params, origin, steps, apply("tanh", add(at(0, t, b, k), at(3, t, b, k))), at(1, b, k))
+    return Recurrence(steps, reverse, (0, origin), (s, h), args)
+
+
+def loop_of(plan: Plan) -> LoopCall:
+    (call,) = [c for c in plan.calls if isinstance(c, LoopCall)]
+    return call
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("steps, batch, hidden", [(1, 1, 1), (2, 3, 5), (7, 1, 33), (9, 5, 17)])
+def test_rnn(steps, batch, hidden, reverse, turned, rng):
+    check(rnn(steps, batch, hidden, reverse, turned), rng)
+
+
+def test_what_is_read_at_the_same_step_only_is_not_stored(rng):
+    program = check(rnn(6, 3, 8), rng, outside=[1])
+    call = loop_of(program.plan)
+    assert [j for j, _ in call.loop.segments[0].targets] == [1]
+    assert [len(p.calls) for p in call.plans] == [1]  # the tanh is the product's epilogue
+
+
+def test_conditions_on_time_make_segments(rng):
+    """y[t] = x[t] * (t < 3 ? 0.5 : y[t-3]) + (t == 5 ? 1 : 0): no initial pieces, distance 3."""
+    steps = 9
+    args, params = leaves((steps, 4))
+    params += [(dt.f64, (steps, 4))]
+    t, i = axis(0), axis(1)
+    old = apply("where", less(t, 3), num(0.5), at(1, sub(t, 3), i))
+    five = apply("where", apply("eq", t, Const(5, dt.i32)), num(1.0), num(0.0))
+    y = member((steps, 4), params, 0, steps, add(mul(at(0, t, i), old), five))
+    node = Recurrence(steps, False, (0,), (y,), args)
+    program = check(node, rng)
+    call = loop_of(program.plan)
+    assert [s.steps for s in call.loop.segments] == [3, 2, 1, 3]
+    assert not any(p.kind == "argument" and p.stride == 0 for s in call.loop.segments for p in s.places)
+
+
+def test_the_step_as_a_value_and_in_an_index(rng):
+    """y[t+1, i] = y[t, i]*0.5 + (t + 1)*x[i, t] + a[i + t] + w[t, (t + i) % 4] + r[T-1-t, i], down in time."""
+    steps, n = 6, 4
+    args, params = leaves((n, steps), (n + steps - 1,), (steps, n), (steps, n))
+    params += [(dt.f64, (steps + 1, n))]
+    t, i = axis(0), axis(1)
+    turn = apply("mod", add(t, i), Const(n, dt.i32))
+    body = mul(at(4, t, i), num(0.5))
+    for e in (
+        mul(cast(add(t, 1), dt.f64), at(0, i, t)), at(1, add(i, t)), at(2, t, turn),
+        at(3, sub(steps - 1, t), i),
+    ):
+        body = add(body, e)
+    check(Recurrence(steps, False, (1,), (member((steps + 1, n), params, 1, steps, body, num(0.25)),), args), rng)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 23])
+def test_reads_at_every_earlier_step(steps, rng):
+    """y[t] = x[t] - sum[k](k < t: a[k]*y[t-1-k]), and a scalar of each step."""
+    args, params = leaves((steps,), (steps,))
+    params += [(dt.f64, (steps,))]
+    t, k = axis(0), axis(1)
+    params += [(dt.f64, (steps,))]
+    term = apply("where", less(k, t), mul(at(1, k), at(3, sub(sub(t, 1), k))), num(0.0))
+    total = member((steps,), params, 0, steps, Reduce("sum", (steps,), (term,)))
+    y = member((steps,), params, 0, steps, sub(at(0, t), at(2, t)))
+    check(Recurrence(steps, False, (0, 0), (total, y), args), rng)
+
+
+def lstm(steps: int, batch: int, hidden: int) -> Recurrence:
+    """Members: 4 gates' sums, c, h; c and h one longer, with zeros first."""
+    args, params = leaves((steps, batch, 4, hidden), (4, hidden, hidden))
+    longer = (steps + 1, batch, hidden)
+    params += [(dt.f64, (steps, batch, 4, hidden)), (dt.f64, longer), (dt.f64, longer)]
+    t, b = axis(0), axis(1)
+    q, k, j = axis(2), axis(3), axis(4)
+    product = Reduce("sum", (hidden,), (mul(at(4, t, b, j), at(1, q, k, j)),))
+    g = member(params[2][1], params, 0, steps, product)
+    k = axis(2)
+
+    def gate(n: int):
+        return add(at(0, t, b, n, k), at(2, t, b, n, k))
+
+    keep = mul(apply("sigmoid", gate(1)), at(3, t, b, k))
+    c = member(longer, params, 1, steps, add(keep, mul(apply("sigmoid", gate(0)), apply("tanh", gate(2)))), num(0.0))
+    new = mul(apply("sigmoid", gate(3)), apply("tanh", at(3, add(t, 1), b, k)))
+    h = member(longer, params, 1, steps, new, num(0.0))
+    return Recurrence(steps, False, (0, 1, 1), (g, c, h), args)
+
+
+@pytest.mark.parametrize("steps, batch, hidden", [(1, 2, 3), (4, 1, 24), (5, 6, 19)])
+def test_lstm(steps, batch, hidden, rng):
+    program = check(lstm(steps, batch, hidden), rng, outside=[1, 2])
+    call = loop_of(program.plan)
+    assert len(call.plans[0].calls) <= 2
+
+
+def test_kernels_do_not_depend_on_the_number_of_steps():
+    def kernels(node):
+        graph = Graph(tuple(node.args), (Item(node, len(node.members) - 1),), (), ())
+        plan = Executable(graph, {}, 1).plan
+        call = loop_of(plan)
+        return len(list(plan.kernel_calls())), [c.kernel for p in call.plans for _, c in p.kernel_calls()]
+
+    for make in (rnn, lstm):
+        assert kernels(make(8, 3, 5)) == kernels(make(128, 3, 5)) == kernels(make(1024, 3, 5))
