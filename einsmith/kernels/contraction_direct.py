@@ -19,6 +19,7 @@ from typing import Any
 
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels.contraction_box import pointers_of, shaped
+from einsmith.kernels.contraction_exact import Exact, needed
 from einsmith.kernels.contraction_finish import Epilogue
 from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_pack import REGISTER_EPILOGUE
@@ -66,6 +67,12 @@ class DirectLowering:
         self.inner = [a for a in range(self.rank) if a not in (*self.d.outer, self.d.vector) and p.extents[a] > 1]
         self.k_axes = [a for a in p.k if a not in (*self.d.k_outer, self.d.vector) and p.extents[a] > 1]
         self.tasks = config.tm
+        self.exact = None
+        if needed(problem):
+            at = dict(enumerate(b.buffers[: len(kernel.buffers)]))
+            size = self.d.vectors * prod(x for _, x in self.d.tile) * n
+            given = {i: x for i, x in pointers_of(kernel, shape, at).items() if i < SLOT}
+            self.exact = Exact(b, problem, given, lane_axes, 0 if self.in_k else n, size)
         self.values: dict[int, Value] = {}
         self.sums: Value | None = None
         self.rows: Value | None = None
@@ -157,8 +164,11 @@ class DirectLowering:
             delta = sum(f.coef.get(a, 0) * x for a, x in point.items())
             if delta:
                 sums[i] = b.add(sums[i], b.const(delta)) if i in sums else b.const(delta)
-        opaque = {a: b.add(v, b.const(point.get(a, 0))) for a, v in values.items() if a in s.opaque}
+        opaque = {a: b.add(v, b.const(point.get(a, 0))) for a, v in self._opaque(s, values).items()}
         return Part(sums, frozenset(values), opaque)
+
+    def _opaque(self, s: Sampler, values: dict[int, Value]) -> dict[int, Value]:
+        return {a: v for a, v in values.items() if a in s.opaque}
 
     def _base(self, s: Sampler, values: dict[int, Value]) -> dict[int, Value]:
         b = self.b
@@ -257,7 +267,33 @@ class DirectLowering:
                 out = self._products(list(out), sizes, unrolled, 1, extent)
             return out
 
-        return level(0, {}, sums)
+        out = level(0, {}, sums)
+        if self.exact is None:
+            return out
+        rest = [a for a in self.p.k if a not in self.d.k_outer]
+        total = prod(self.p.extents[a] for a in rest)
+        corner = dict(self.values)
+        return self.exact.sums(
+            out, sums, rest, 0, total, lambda number: self._exactly(number, corner, sizes, vectors, limit)
+        )
+
+    def _exactly(
+        self, number: Value, corner: dict[int, Value], sizes: dict[int, int], vectors: int, limit: int | None
+    ) -> State:
+        """The place of a vector of a tile, or of a result where lanes lie along K, for `exact`."""
+        b, n, d = self.b, self.lanes, self.d
+        assert self.exact is not None
+        s = self.exact.sampler
+        *point, vector = digits(b, number, [*sizes.values(), vectors])
+        inner = {*self.k_axes, d.vector}
+        values = {a: v for a, v in corner.items() if a not in inner}
+        values |= {a: b.add(values[a], x) for a, x in zip(sizes, point, strict=True)}
+        if self.in_k:
+            state = State(s, 0, None)
+        else:
+            state = State(s, b.add(corner[d.vector], b.mul(vector, b.const(n))), limit, n)
+        axes = frozenset(a for a, x in enumerate(self.p.extents) if x == 1)
+        return state.bind(Part(self._base(s, values), axes | frozenset(values), self._opaque(s, values)))
 
     def _points(self, sizes: dict[int, int]) -> list[dict[int, int]]:
         return [dict(zip(sizes, at, strict=True)) for at in product(*(range(x) for x in sizes.values()))]

@@ -8,12 +8,14 @@ of its points, walks the tiles of mr x nv results with the other axes of K in ve
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 
+from einsmith.kernels.contraction_exact import Exact, needed
 from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_plan import Config, Windowed, Windows, sampler, sides
 from einsmith.kernels.contraction_problem import Problem
-from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
+from einsmith.kernels.contraction_sample import Group, Part, Pointer, Sampler
 from einsmith.kernels.contraction_tile import Lowering
 from einsmith.kernels.contraction_walk import digits_of
 from einsmith.kernels.contraction_window import fill
@@ -153,8 +155,28 @@ class DotLowering(Lowering):
                 result = list(loop.results)
             if whole < count:
                 result = step(b.const(whole), count, None, result)
+        if self.exact is not None:
+            rest = p.k[1:]
+            place = partial(self._exactly_here, m0, n0, nc)
+            result = self.exact.sums(result, init, rest, 0, prod(p.extents[a] for a in rest), place)
         for x, value in zip(places, result, strict=True):
             b.store(value, sums, x)
+
+    def _exact(self, original: Problem, pointers: dict[int, Pointer]) -> Exact | None:
+        if not needed(original):
+            return None
+        return Exact(self.b, original, pointers, (), 0, self.mr * self.c.nv * self.lanes)
+
+    def _exactly_here(self, m0: Value, n0: Value, nc: int, number: Value) -> State:
+        """The place of a result of a tile, for `exact`."""
+        b, p = self.b, self.p
+        assert self.exact is not None
+        s = self.exact.sampler
+        row, column = digits_of(b, number, [Group((), self.mr), Group((), nc)])
+        return State(s, 0, None).bind(
+            s.part_of(self.m_side.axes, b.add(m0, row)), s.part_of(self.n_side.axes, b.add(n0, column)),
+            s.part_of(p.k[:1], self.fixed[p.k[0]]),
+        )
 
 
 def configs(

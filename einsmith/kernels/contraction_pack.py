@@ -9,6 +9,7 @@ from typing import Any
 
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Read
+from einsmith.kernels.contraction_exact import Exact, needed
 from einsmith.kernels.contraction_finish import Epilogue
 from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_plan import (
@@ -121,6 +122,7 @@ class Panels:
         elif self.through_scratch:
             self.c_scratch = b.alloc(self.elem, self.tile_size)
         self.zero = b.const(0.0, self.elem, self.lanes)
+        self.exact = self._exact(original, {slot: self.pointers[ref[1]] for slot, ref in enumerate(root.args)})
         # Guards stand in the problem as it was before windows; K must be walked whole, axis by axis.
         self.m_trims: list[Trim] = []
         self.n_trims: list[Trim] = []
@@ -131,6 +133,12 @@ class Panels:
                 rows = {*p.batch, *self.n_side.axes[:-1]}
                 self.n_trims = [t for t in trims(original, 1 - int(config.swap)) if t.axes <= rows]
         self.trimmed = {t.axis for t in (*self.m_trims, *self.n_trims)}
+
+    def _exact(self, original: Problem, pointers: dict[int, Pointer]) -> Exact | None:
+        """What makes sums again that a zero operand leaves NaN; it reads the operands where they lie."""
+        if not needed(original):
+            return None
+        return Exact(self.b, original, pointers, self.n_side.axes, self.lanes, self.mr * self.nr, self.row)
 
     # -- sizes in the workspace
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from einsmith.dtypes import DType
+from einsmith.expr.bounds import prove
 from einsmith.expr.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, postorder, reads
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, postorder
+from einsmith.passes.guards import guarded_reads
 
 MAX_GROUPS = 6
 
@@ -35,6 +38,9 @@ class Problem:
 
     Axes are the piece's own; `left` and `right` are the output axes of one operand only, in output order. `finish` is a
     list of (fn, expr) steps on the sum: mul and div by factors free of K, neg, and ("where", guard).
+
+    A term of the sum is `term` where every guard of `exact` holds, and zero elsewhere whatever the operands are there.
+    An operand that is zero where a guard fails makes the term zero too, unless the other one is infinite or NaN.
     """
 
     piece: Piece
@@ -45,6 +51,8 @@ class Problem:
     right: tuple[int, ...]
     k: tuple[int, ...]
     finish: tuple[tuple[str, Expr | None], ...]
+    term: Expr
+    exact: tuple[Expr, ...]
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
@@ -98,30 +106,45 @@ def _is_zero(x: Expr) -> bool:
     return isinstance(x, Const) and x.value == 0
 
 
-def _factors(body: Expr, rank: int) -> tuple[list[Expr], list[Expr], list[tuple[str, Expr | None]]]:
-    """Factors that depend on K, guards, and the steps that follow the sum."""
-    factors: list[Expr] = []
-    guards: list[Expr] = []
+class _Body(NamedTuple):
+    """A body taken apart: (factor that depends on K, guards around it alone); guards around all of these factors; the
+    steps that follow the sum."""
+
+    factors: list[tuple[Expr, tuple[Expr, ...]]]
+    guards: list[Expr]
+    steps: list[tuple[str, Expr | None]]
+
+
+def _taken_apart(body: Expr, rank: int) -> _Body:
+    found: list[tuple[Expr, tuple[Expr, ...]]] = []  # a factor, and the `where`s around it
     steps: list[tuple[str, Expr | None]] = []
-    stack = [body]
+    stack: list[tuple[Expr, tuple[Expr, ...]]] = [(body, ())]
     while stack:
-        e = stack.pop()
+        e, around = stack.pop()
         if isinstance(e, Apply) and e.fn == "mul":
-            stack += [e.args[1], e.args[0]]
+            stack += [(e.args[1], around), (e.args[0], around)]
         elif isinstance(e, Apply) and e.fn == "neg":
             steps.append(("neg", None))
-            stack.append(e.args[0])
+            stack.append((e.args[0], around))
         elif isinstance(e, Apply) and e.fn == "div" and not any(a >= rank for a in axes_of(e.args[1])):
             steps.append(("div", e.args[1]))
-            stack.append(e.args[0])
-        elif isinstance(e, Apply) and e.fn == "where" and _is_zero(e.args[2]):
-            guards += conjuncts(e.args[0])
-            stack.append(e.args[1])
+            stack.append((e.args[0], around))
         elif not any(a >= rank for a in axes_of(e)):
             steps.append(("mul", e))
+        elif isinstance(e, Apply) and e.fn == "where" and _is_zero(e.args[2]):
+            stack.append((e.args[1], (*around, e)))
         else:
-            factors.append(e)
-    return factors, guards, steps
+            found.append((e, around))
+    shared = [w for w in found[0][1] if all(w in around for _, around in found)] if found else []
+    factors = []
+    guards = [g for w in shared for g in conjuncts(w.args[0])]
+    for e, around in found:
+        own = [g for w in around if w not in shared for g in conjuncts(w.args[0])]
+        inside = axes_of(e)
+        # A zero inside a factor that depends on fewer axes is a zero of the whole term.
+        guards += [g for g in own if not axes_of(g) <= inside]
+        factors.append((e, tuple(dict.fromkeys(g for g in own if axes_of(g) <= inside))))
+    return _Body(factors, list(dict.fromkeys(guards)), steps)
 
 
 def _times(factors: Sequence[Expr]) -> Expr:
@@ -133,16 +156,28 @@ def _times(factors: Sequence[Expr]) -> Expr:
 
 def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> bool:
     """Every affine read of the operand proven in bounds under the guards it was given."""
-    from einsmith.expr.bounds import prove
-
-    for r in reads(operand.expr):
+    for r, around in guarded_reads(operand.expr):
+        guards = (*operand.guards, *(g for c in around for g in conjuncts(c)))
         for index, n in zip(r.index, template.params[r.slot][1], strict=True):
             if any(isinstance(e, Read) for e in postorder([index])):
                 continue
             for ok in (apply("le", Const(0, index.dtype), index), apply("lt", index, Const(n, index.dtype))):
-                if not prove(ok, extents, operand.guards):
+                if not prove(ok, extents, guards):
                     return False
     return True
+
+
+def _where(guards: Sequence[Expr], x: Expr) -> Expr:
+    """x where every guard holds, else zero."""
+    for g in reversed(guards):
+        x = apply("where", g, x, Const(0.0, x.dtype))
+    return x
+
+
+def _operand(factors: Sequence[tuple[Expr, tuple[Expr, ...]]], axes: frozenset[int]) -> Operand:
+    """The product of factors; guards that all of them have are the operand's."""
+    shared = tuple(g for g in factors[0][1] if all(g in own for _, own in factors))
+    return Operand(_times([_where([g for g in own if g not in shared], f) for f, own in factors]), shared, axes)
 
 
 def _problem(template: Template, piece: Piece) -> Problem | None:
@@ -153,10 +188,10 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
     if not dtype.is_float or 0 in piece.domain:
         return None
     rank = len(piece.extents)
-    factors, guards, steps = _factors(body.bodies[0], rank)
-    by_axes: dict[frozenset[int], list[Expr]] = {}
+    factors, guards, steps = _taken_apart(body.bodies[0], rank)
+    by_axes: dict[frozenset[int], list[tuple[Expr, tuple[Expr, ...]]]] = {}
     for f in factors:
-        by_axes.setdefault(axes_of(f), []).append(f)
+        by_axes.setdefault(axes_of(f[0]), []).append(f)
     keys = [k for k in by_axes if not any(k < other for other in by_axes)]
     if len(keys) == 1 and len(by_axes) > 1:  # one factor spans all: the others, together, are its partner
         keys.append(max((k for k in by_axes if k not in keys), key=lambda k: prod(piece.domain[a] for a in k)))
@@ -176,31 +211,27 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
         if best is None or points < best[0]:
             best = (points, sides)
     assert best is not None
-    groups = []
-    for side in best[1]:
-        groups.append((frozenset().union(*side), [f for key in side for f in by_axes[key]]))
+    bare = [_operand([f for key in s for f in by_axes[key]], frozenset().union(*s)) for s in best[1]]
     owned: list[list[Expr]] = [[], []]
     for g in guards:
         inside = axes_of(g)
         free = not any(a >= rank for a in inside)
         if free:
             steps.append(("where", g))
-        homes = [i for i in (0, 1) if inside <= groups[i][0]]
+        homes = [i for i in (0, 1) if inside <= bare[i].axes]
         if not homes and not free:
             return None
         for i in homes:
-            if g not in owned[i]:
-                owned[i].append(g)
+            owned[i].append(g)
     operands = []
-    for i in (0, 1):
-        operands.append(Operand(_times(groups[i][1]), tuple(owned[i]), groups[i][0]))
-    for i in (0, 1):  # a guard that the other operand has already is kept only where this one's reads need it
-        own = tuple(g for g in owned[i] if g not in owned[1 - i] or i == 0)
-        bare = Operand(operands[i].expr, own, operands[i].axes)
-        if len(bare.guards) < len(operands[i].guards) and _in_bounds(template, bare, piece.domain):
-            operands[i] = bare
-        elif not _in_bounds(template, operands[i], piece.domain):
+    for i, o in enumerate(bare):
+        # A guard that the other operand has already is kept only where this one's reads need it.
+        least = [g for g in owned[i] if g not in owned[1 - i] or i == 0]
+        choices = [replace(o, guards=tuple(dict.fromkeys((*o.guards, *x)))) for x in (least, owned[i])]
+        fit = next((x for x in choices if _in_bounds(template, x, piece.domain)), None)
+        if fit is None:
             return None
+        operands.append(fit)
     batch: list[int] = []
     left: list[int] = []
     right: list[int] = []
@@ -212,9 +243,10 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
     k = tuple(range(rank, len(piece.domain)))
     steps = [s for s in steps if not (s[0] == "mul" and isinstance(s[1], Const) and s[1].value == 1)]
     wheres = [s for s in steps if s[0] == "where"]
+    term = _times([_where(own, f) for f, own in factors])
     return Problem(
         piece, dtype, (operands[0], operands[1]), tuple(batch), tuple(left), tuple(right), k,
-        (*(s for s in steps if s[0] != "where"), *wheres),
+        (*(s for s in steps if s[0] != "where"), *wheres), term, tuple(guards),
     )
 
 

@@ -7,6 +7,7 @@ outer loop (its panel packed there), the other in the inner loop; around the til
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_pack import Panels
@@ -250,6 +251,8 @@ class Lowering(Panels):
             sums = nest(b, extents, box, init, outer, inner, unrolled)
         else:
             sums = sweep(b, extents, lo, hi, init, outer, inner, unrolled)
+        if self.exact is not None:
+            sums = self.exact.sums(sums, init, self.p.k, lo, hi, partial(self._exactly, m0, jn, nv))
         rows = [sums[i * nv : (i + 1) * nv] for i in range(mr)]
         if self.through_scratch:
             self._store_tile(rows, number, nv)
@@ -266,6 +269,16 @@ class Lowering(Panels):
             for i in range(mr):
                 part = s.part_of(self.m_side.axes, b.add(m0, b.const(i)))
                 self.epi.row(self.e_states, part, rows[i])
+
+    def _exactly(self, m0: Value, jn: Value, nv: int, number: Value) -> State:
+        """The lanes of a vector of a tile, for `exact`."""
+        b, n = self.b, self.lanes
+        assert self.exact is not None
+        s = self.exact.sampler
+        row, vector = digits_of(b, number, [Group((), self.mr), Group((), nv)])
+        at = b.add(b.mul(jn, b.const(self.nr)), b.mul(vector, b.const(n)))
+        state = State(s, at, self.N if self.N % n else None, n)
+        return state.bind(s.part_of(self.p.batch, self.batch), s.part_of(self.m_side.axes, b.add(m0, row)))
 
     def _bounds(self, m0: Value, mr: int, jn: Value, nv: int) -> dict[int, tuple[Value, Value]]:
         """Bounds of the axes of K that guards of either side leave for a tile."""

@@ -34,6 +34,8 @@ def trims(p: Problem, which: int) -> list[Trim]:
     """The guards of an operand that bound one axis of K each, by output axes of the operand."""
     out = []
     for g in p.operands[which].guards:
+        if g not in p.exact:  # a term that is zero only by one factor must stand: the other may be infinite
+            continue
         if not (isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int):
             continue
         form = linear(g.args[0]) - linear(g.args[1])

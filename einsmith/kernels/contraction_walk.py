@@ -15,8 +15,8 @@ def sweep(
     lo: Value | int,
     hi: Value | int,
     init: Sequence[Value],
-    outer: Callable[[list[Value]], object],
-    inner: Callable[[object, Value, Value, Sequence[Value]], Sequence[Value]],
+    outer: Callable[[list[Value]], Any],
+    inner: Callable[[Any, Value, Value, Sequence[Value]], Sequence[Value]],
     unrolled: int = 0,
 ) -> Sequence[Value]:
     """Loops over flattened points lo .. hi of a box, carrying values.

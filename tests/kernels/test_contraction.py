@@ -162,8 +162,8 @@ def aligned(n: int) -> np.ndarray:
     return raw[at : at + n]
 
 
-def run(kernel: Kernel, config: Configs, arrays: list[np.ndarray], target, backward: bool = False) -> None:
-    low = PATTERN.lower(kernel, config, target)
+def run(kernel: Kernel, config, arrays: list[np.ndarray], target, backward: bool = False, pattern=PATTERN) -> None:
+    low = pattern.lower(kernel, config, target)
     addresses = compile_functions([x.function for x in low.launches], target)
     work = aligned(low.workspace + 64)
     work[:] = 255  # NaN, so that what is not written is noticed
@@ -177,11 +177,11 @@ def run(kernel: Kernel, config: Configs, arrays: list[np.ndarray], target, backw
             f(pointers.ctypes.data, scratch.ctypes.data, task)
 
 
-def check(kernel: Kernel, configs=None, seed: int = 0, target=None, exact: bool = True) -> None:
+def check(kernel: Kernel, configs=None, seed: int = 0, target=None, exact: bool = True, arrays=None) -> None:
     """Every configuration (default: those the pattern proposes), tasks in both orders."""
     target = target or host()
     assert PATTERN.match(kernel)
-    arrays = fresh(kernel, seed)
+    arrays = arrays or fresh(kernel, seed)
     want = expected(kernel, arrays)
     slots = {a[1] for s in kernel.stages for a in s.args if a[0] == "buffer"}
     for i, config in enumerate(configs or PATTERN.configs(kernel, target)):
