@@ -18,7 +18,7 @@ from einsmith.kernels.contraction_walk import digits_of, nest, sweep
 from einsmith.kernels.contraction_window import fill
 from einsmith.loops.nest import Value
 
-UNROLLED = 150
+UNROLLED = 100
 """Multiply-adds in the body of the loop over K up to which a short innermost axis of K is unrolled."""
 
 
