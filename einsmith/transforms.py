@@ -19,7 +19,7 @@ from einsmith.dtypes import dtype_of
 from einsmith.errors import GradientError, ShapeError, TraceError
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Tensor, leaf
-from einsmith.expr.rewrite import rebuild
+from einsmith.expr.rewrite import rebuild, values_only
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import (
@@ -319,7 +319,8 @@ def interpret(f: Callable) -> Callable:
         arguments = arguments_of(args, kwargs, frozenset())
         traced = trace_arguments(f, arguments, flatten((list(args), kwargs))[1])
         given = [a.value for a in arguments if not a.static]
-        outputs, _ = evaluate(traced.graph, [*given, *(traced.bind[x] for x in traced.graph.inputs[len(given) :])])
+        bound = [traced.bind[x] for x in traced.graph.inputs[len(given) :]]
+        outputs, _ = evaluate(values_only(traced.graph), [*given, *bound])
         return unflatten(traced.structure, outputs)
 
     functools.update_wrapper(run, f, updated=())

@@ -67,7 +67,7 @@ class Adjoint:
         self.first_result = len(t.params)
         self.first_cotangent = len(t.params) + len(results)
         self.arg: dict[tuple[Piece, int], int] = {}  # tensors of the chosen position, for max and min
-        self.products: dict[tuple[Piece, int], tuple[int, int]] = {}  # products of the nonzeros, counts of the zeros
+        self.products: dict[tuple[Piece, int], tuple[int, int]] = {}  # products of the nonzeros, 2 ** (zeros)
         self.gathers: dict[int, list[tuple[list[Fibre], list[Expr]]]] = {s: [] for s in sorted(wanted)}
 
     def plan(self) -> Plan:
@@ -105,7 +105,7 @@ class Adjoint:
             if r.combiner == "sum":
                 roots.append((body, {(): g}))
             elif r.combiner == "prod":
-                roots.append((body, {(): mul(g, self._others(part, member, at))}))
+                roots.append((body, {(): self._others(part, member, at, g)}))
             else:
                 roots.append((body, {(self._chosen(part, member, at),): g}))
         self._sweep(part, roots, {})
@@ -136,32 +136,38 @@ class Adjoint:
             self.arg |= {(p, member): number for p in (parts if len(parts) > 1 else [part])}
         return apply("eq", self.out.read(self.arg[part, member], at), _flat(part))
 
-    def _others(self, part: Piece, member: int, at: Sequence[Expr]) -> Expr:
-        """The product of all factors but this one, from the product of the nonzeros and the count of the zeros."""
-        shape, parts, at = self._like(part, at)
+    def _others(self, part: Piece, member: int, at: Sequence[Expr], g: Expr | None = None) -> Expr:
+        """The product of all factors but this one (times g): from the whole product where the factor is not zero, from
+        the product of the nonzeros where it is the only zero. Its derivatives are those of the product written out."""
+        shape, parts, place = self._like(part, at)
         body = part.bodies[member]
-        one, zero = constant(1.0, body), constant(0.0, body)
+        one, two, zero = (constant(x, body) for x in (1.0, 2.0, 0.0))
         if (part, member) not in self.products:
-            nonzeros: list[Piece | Scatter] = []
-            zeros: list[Piece | Scatter] = []
+            made: list[Piece | Scatter] = []
+            whole = len(parts) == len(self.t.parts)
             for p in parts:
+                assert isinstance(p.body, Reduce)
                 b = p.bodies[member]
-                extents = p.body.extents if isinstance(p.body, Reduce) else ()
                 is_zero = apply("eq", b, zero)
-                factors, count = choose(is_zero, one, b), choose(is_zero, one, zero)
-                nonzeros.append(Piece(p.offset, p.step, p.extents, Reduce("prod", extents, (factors,))))
-                zeros.append(Piece(p.offset, p.step, p.extents, Reduce("sum", extents, (count,))))
-            numbers = self.out.add(shape, nonzeros), self.out.add(shape, zeros)
+                bodies = (b, choose(is_zero, one, b), choose(is_zero, two, one))  # the last: 2 ** (number of zeros)
+                r = Reduce("prod", p.body.extents, bodies if whole else bodies[1:])
+                made.append(Piece(p.offset, p.step, p.extents, r))
+            numbers = self.out.add(shape, made, len(r.bodies) - 2), self.out.add(shape, made, len(r.bodies) - 1)
+            if whole:
+                self.out.replaced[member] = self.out.add(shape, made, 0)
             self.products |= {(p, member): numbers for p in (parts if len(parts) > 1 else [part])}
-        numbers = self.products[part, member]
-        product, count = (self.out.read(n, at) for n in numbers)
-        lone = choose(apply("eq", count, one), product, zero)
-        none = choose(apply("eq", count, zero), apply("div", product, body), zero)
-        closed = choose(apply("eq", body, zero), lone, none)
-        whole = template(part.domain, (), closed).parts
-        made = self.out.add(part.domain, whole)
-        self.out.note_exact(made, _all_others(part, member), numbers)
-        return self.out.read(made, [Axis(d) for d in range(len(part.domain))])
+        nonzeros, count = (self.out.read(n, place) for n in self.products[part, member])
+        total: Expr = self.out.read(self.first_result + member, at)
+        others: Expr = self.out.read(
+            self.out.add(part.domain, [_all_others(part, member)]), [Axis(d) for d in range(len(part.domain))]
+        )
+        if g is not None:
+            total, others, nonzeros = mul(g, total), mul(g, others), mul(g, nonzeros)
+            if isinstance(total, Apply):
+                number = self.out.add(part.extents, template(part.extents, (), total).parts)
+                total = self.out.read(number, [Axis(d) for d in range(len(part.extents))])
+        lone = choose(apply("eq", count, two), nonzeros, total)
+        return apply("differentiate_as", choose(apply("eq", body, zero), lone, apply("div", total, body)), others)
 
     def _like(self, part: Piece, at: Sequence[Expr]) -> tuple[tuple[int, ...], list[Piece], Sequence[Expr]]:
         """The pieces that reduce as `part` does, the shape that they make and the place of `part`'s points in it: all

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.autodiff.adjoint import Adjoint
-from einsmith.autodiff.plan import Plan, differentiable
+from einsmith.autodiff.plan import Plan
 from einsmith.autodiff.rules import RULES, USES_VALUE, Under, choose, constant, mul
 from einsmith.autodiff.sweep import exchange, zeros
 from einsmith.errors import GradientError
@@ -59,12 +59,11 @@ def tangents(
         if node in known or isinstance(node, (Leaf, Item)):
             continue
         assert isinstance(node, Compute)
-        exact = differentiable(node)
-        active = frozenset(s for s, a in enumerate(exact.args) if a in known)
+        active = frozenset(s for s, a in enumerate(node.args) if a in known)
         if not active:
             continue
-        plan, numbers = _plan(exact.template, active)
-        made = plan.tensors(exact, [known.get(a) for a in exact.args])
+        plan, numbers = _plan(node.template, active)
+        made = plan.tensors(node, [known.get(a) for a in node.args])
         several = len(node.template.dtypes) > 1
         for member, number in numbers.items():
             direction = made[number]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,20 +21,6 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite import map_bodies, substitute
 from einsmith.expr.simplify import canonical, canonical_template
-
-
-@dataclass(frozen=True)
-class Exact:
-    """What a tensor of products of all other factors is, written so that it can be differentiated: `template` of the
-    arguments `slots`. The closed form that it stands for reads tensors that must be as `given` says: slot -> (template,
-    slots of its arguments)."""
-
-    template: Template
-    slots: tuple[int, ...]
-    given: tuple[tuple[int, Template, tuple[int, ...]], ...]
-
-
-_EXACT: weakref.WeakKeyDictionary[Template, Exact] = weakref.WeakKeyDictionary()
 
 
 @dataclass
@@ -75,16 +60,6 @@ class Plan:
         t, order = canonical_template(t)
         return t, tuple(sources[s] for s in order)
 
-    def note_exact(self, number: int, part: Piece, given: Sequence[int]) -> None:
-        """Tensor `number`, made from the tensors `given` among others, is the one that `part` says: see `Exact`."""
-        t, sources, _ = self.steps[number - (len(self.params) - len(self.steps))]
-        other, order = self._template(part.extents, [part])
-        steps = [self.steps[n - (len(self.params) - len(self.steps))] for n in given]
-        if set(order) <= set(sources) and all(set(s) <= set(sources) for _, s, _ in steps):
-            made = zip(given, steps, strict=True)
-            places = tuple((sources.index(n), g, tuple(map(sources.index, s))) for n, (g, s, _) in made)
-            _EXACT[t] = Exact(other, tuple(map(sources.index, order)), places)
-
     def read(self, number: int, index: Sequence[Expr]) -> Read:
         return Read(number, tuple(index), self.params[number][0])
 
@@ -119,16 +94,3 @@ def constant_value(tensor: Tensor | None) -> float | None:
         if isinstance(body, Const):
             return float(body.value)
     return None
-
-
-def differentiable(node: Compute) -> Compute:
-    """The node, or one of equal value whose derivatives are right. With N the product of the factors that are not zero
-    and Z the count of those that are, the product of all other factors is a closed form of N, Z and the factor; its own
-    derivative, by a factor that is zero, is not: that of the product written out is."""
-    exact = _EXACT.get(node.template)
-    if exact is None:
-        return node
-    for slot, t, slots in exact.given:
-        if node.args[slot] is not Compute(t, tuple(node.args[s] for s in slots)):
-            return node
-    return Compute(exact.template, tuple(node.args[s] for s in exact.slots))

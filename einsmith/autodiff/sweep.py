@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.autodiff.adjoint import plan_adjoint
-from einsmith.autodiff.plan import constant_value, differentiable
+from einsmith.autodiff.plan import constant_value
 from einsmith.dtypes import DType
 from einsmith.errors import GradientError
 from einsmith.expr.nodes import Axis, Compute, Const, Expr, Item, Leaf, Read, Tensor, apply, postorder, template
@@ -74,7 +74,6 @@ def _node(
     node: Compute, given: dict[int, Tensor], needed: set, pending: dict[Tensor, list[Tensor]], replaced: dict
 ) -> None:
     """Hands the cotangents of a node's results on to its arguments."""
-    node = differentiable(node)
     t = node.template
     wanted = frozenset(s for s, a in enumerate(node.args) if a in needed and a.dtype.is_float)
     if not wanted:

@@ -1,7 +1,8 @@
 """The scalar functions of the IR: arity, result type and NumPy meaning, as one table.
 
 Integer `floordiv` and `mod` follow Python (towards minus infinity). `min` and `max` propagate NaN.
-Comparisons and logic give bool. `where` is lazy: only the chosen side is evaluated.
+Comparisons and logic give bool. `where` is lazy: only the chosen side is evaluated. The twin of `differentiate_as` is
+never evaluated: it says what the derivatives of the value are where those of the expression that computes it are not.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("not", 1, _logic, np.logical_not, "not", 3),
         Function("where", 3, _where, np.where),
         Function("stop_gradient", 1, lambda a: a, lambda x: x),  # the identity, with derivative zero
+        Function("differentiate_as", 2, _same, lambda x, twin: x),  # x, with the derivatives of the twin, its equal
         Function("cast", 1, lambda a: a, lambda x: x),  # the result type is the node's own
     )
 }

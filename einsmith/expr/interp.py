@@ -221,6 +221,8 @@ def _needed(roots: Sequence[Expr], order: list[Expr], values: dict[Expr, np.ndar
             needed[c] = needed[c] | here
             needed[a] = needed[a] | (here & values[c])
             needed[b] = needed[b] | (here & ~values[c])
+        elif isinstance(e, Apply) and e.fn == "differentiate_as":
+            needed[e.args[0]] = needed[e.args[0]] | here
         else:
             for a in e.args:
                 needed[a] = needed[a] | here

@@ -90,6 +90,24 @@ def map_bodies(t: Template, rule: Callable[[Expr], Expr], params=None) -> Templa
     return Template(t.shape, t.params if params is None else tuple(params), tuple(parts))
 
 
+def values_only(graph: Graph) -> Graph:
+    """The graph without what only derivatives need: `stop_gradient`, and the twins of `differentiate_as`."""
+
+    def rule(node: Any) -> Any:
+        return prune_args(without_twins(node.template), node.args) if isinstance(node, Compute) else None
+
+    return replace(graph, rule)
+
+
+def without_twins(t: Template) -> Template:
+    """The template without what only derivatives need."""
+
+    def rule(e: Any) -> Any:
+        return e.args[0] if isinstance(e, Apply) and e.fn in ("stop_gradient", "differentiate_as") else None
+
+    return t.memo("without_twins", lambda t: map_bodies(t, lambda b: rebuild([b], rule)[0]))
+
+
 def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
     """The Compute with equal arguments merged and unread ones dropped, slots numbered by first appearance."""
     order: list[Tensor] = []

@@ -27,7 +27,7 @@ from einsmith.expr.nodes import (
     reads,
     size,
 )
-from einsmith.expr.rewrite import map_bodies, prune_args, rebuild, replace, substitute
+from einsmith.expr.rewrite import map_bodies, prune_args, rebuild, replace, substitute, without_twins
 from einsmith.expr.simplify import simplify_template
 from einsmith.passes.views import is_view
 
@@ -40,20 +40,11 @@ def simplify_graph(graph: Graph) -> Graph:
 
     def rule(node):
         if isinstance(node, Compute):
-            node = prune_args(_without_stops(node.template), node.args)
+            node = prune_args(without_twins(node.template), node.args)
             return prune_args(simplify_template(node.template), node.args)
         return None
 
     return replace(graph, rule)
-
-
-def _without_stops(t: Template) -> Template:
-    """stop_gradient has done its work when gradients exist."""
-
-    def rule(e):
-        return e.args[0] if isinstance(e, Apply) and e.fn == "stop_gradient" else None
-
-    return t.memo("without_stops", lambda t: map_bodies(t, lambda b: rebuild([b], rule)[0]))
 
 
 def pointwise_body(t: Template) -> Expr | None:

@@ -16,6 +16,7 @@ from einsmith.autodiff.sweep import gradients
 from einsmith.compile import run_passes
 from einsmith.expr import interp
 from einsmith.expr.nodes import Apply, Compute, Graph, Item, Leaf, Read, leaf, postorder, size
+from einsmith.expr.rewrite import values_only
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, tracing
 from tests.gallery.entries import ENTRIES, Entry
@@ -122,8 +123,9 @@ _FREE = ("where", "cast", "stop_gradient")
 
 
 def work(nodes, values) -> int:
-    """Scalar operations of templates for their arguments' values: at every point of a box one, for the element that is
-    written or accumulated, and the float operations of the body where the enclosing conditions ask for them."""
+    """Scalar operations of templates for their arguments' values: at every point of a box one, for the elements that are
+    written or accumulated (of several results together, in one sweep), and the float operations of the body where the
+    enclosing conditions ask for them."""
     total = 0
     for n in nodes:
         inputs = [values[a] for a in n.args]
@@ -159,9 +161,10 @@ def derive(p: Problem, floats):
         (before,) = [p.op(**{n: Value(x) for n, x in leaves.items()}, **p.parameters).tensor]
     c = leaf(before.shape, before.dtype)
     (new,), grads = gradients([before], [c], [leaves[n] for n in floats])
+    before, new, *grads = values_only(Graph((), (before, new, *grads), (), ())).outputs
     values = {x: (interp._widen(p.arrays[n], x.dtype, x.shape, n),) for n, x in leaves.items()}
     values[c] = (np.ones(c.shape),)
-    for node in postorder([new, *grads]):
+    for node in postorder([before, new, *grads]):
         if isinstance(node, Item):
             values[node] = (values[node.node][node.member],)
         elif isinstance(node, Compute):
@@ -170,17 +173,18 @@ def derive(p: Problem, floats):
 
 
 def count(entry: Entry, case: int):
-    """(operations of the forward, of the gradient alone, elements of the gradient, inputs, the largest tensor of the
+    """(operations of the forward, those that its gradient adds, elements of the gradient, inputs, the largest tensor of the
     forward, inputs and result among them, and the largest of both together as they are compiled)."""
     p = Problem(entry, case, np.random.default_rng(0))
     before, new, grads, values = derive(p, p.floats)
-    forward, backward = computes([new]), computes(grads)
+    forward, both = computes([before]), computes([new, *grads])
     allowed = max(a.size for a in p.arrays.values())
     allowed = max(allowed, *(size(n.shape) for n in computes([before])))
     compiled = run_passes(Graph(tuple(n for n in values if isinstance(n, Leaf)), (new, *grads), (), ()))
     largest = max(size(n.shape) for n in computes(compiled.outputs))
     made = sum(size(g.shape) for g in grads)
-    return work(forward, values), work(backward - forward, values), made, len(p.floats), allowed, largest
+    once = work(forward, values)
+    return once, work(both, values) - once, made, len(p.floats), allowed, largest
 
 
 def test_the_work_of_gradients():
