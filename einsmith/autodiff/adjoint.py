@@ -18,8 +18,9 @@ from einsmith import dtypes as dt
 from einsmith.autodiff.affine import Fibre, affine_cases, invert
 from einsmith.autodiff.gather import gathered
 from einsmith.autodiff.plan import Plan
-from einsmith.autodiff.quasi import Quasi
+from einsmith.autodiff.quasi import Quasi, axes_of
 from einsmith.autodiff.rules import RULES, USES_VALUE, Under, add_terms, both, choose, constant, mul
+from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import Linear
 from einsmith.expr.nodes import (
     Apply,
@@ -38,6 +39,7 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.expr.rewrite import substitute
+from einsmith.expr.verify import inside
 
 SCATTER_COST = 4
 """What a point of a Scatter costs, in points of a sum: its destination is looked up, sorted and added to in memory."""
@@ -84,10 +86,7 @@ class Adjoint:
             seeds = [(part.body, self._cotangent(0, part.index))]
             self._sweep(part, [(b, {(): g}) for b, g in seeds if g is not None], {})
             return
-        at = tuple(
-            Linear(o, {Axis(d): s} if n > 1 else {}).expr()
-            for d, (o, s, n) in enumerate(zip(part.offset, part.step, part.extents, strict=True))
-        )
+        at = position(part)
         if not isinstance(part.body, Reduce):
             g = self._cotangent(0, at)
             values: dict[Expr, Expr] = {}
@@ -156,6 +155,7 @@ class Adjoint:
             if whole:
                 self.out.replaced[member] = self.out.add(shape, made, 0)
             self.products |= {(p, member): numbers for p in (parts if len(parts) > 1 else [part])}
+        nonzeros: Expr
         nonzeros, count = (self.out.read(n, place) for n in self.products[part, member])
         total: Expr = self.out.read(self.first_result + member, at)
         others: Expr = self.out.read(
@@ -255,22 +255,81 @@ class Adjoint:
         for slot, index, guards, value in groups:
             if (guards, value) in shared:
                 guards, value = (), shared[guards, value]
-            self._invert(part, slot, index, guards, value)
+            domain = part.domain
+            whole = self._of_result(part, index, guards, value)
+            if whole is not None:
+                domain, value = domain[: len(self.t.shape)], whole
+            self._invert(domain, slot, index, guards, value)
 
-    def _invert(self, part: Piece | Scatter, slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr) -> None:
+    def _of_result(
+        self, part: Piece | Scatter, index: tuple[Expr, ...], guards: Guards, value: Expr
+    ) -> Expr | None:
+        """The sum of `value` over the loops of a sum, where that is the result times a factor: sum[j](-g[i]*exp(x[i,j]
+        - m[i])) is -g[i]*Y[i] where Y[i] = sum[j](exp(x[i,j] - m[i]))."""
+        if not (isinstance(part, Piece) and isinstance(part.body, Reduce) and part.body.combiner == "sum"):
+            return None
+        rank = len(part.extents)
+        if any(p >= rank for e in (*index, *guards) for p in axes_of(e)):
+            return None
+        at = position(part)
+        for member, body in enumerate(part.bodies):
+            result: Expr = self.out.read(self.first_result + member, at)
+            whole = _exchanged_factor(value, body, result) if body.dtype is value.dtype else None
+            if whole is not None and all(p < rank for p in axes_of(whole)):
+                return whole
+        return None
+
+    def _invert(
+        self, domain: tuple[int, ...], slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr
+    ) -> None:
         shape = self.t.params[slot][1]
-        cases = affine_cases(index)
-        found = [invert(branch, part.domain, shape, (*chosen, *guards)) for branch, chosen in cases]
         opaque = any(isinstance(e, Read) or _is_product(e) for i in index for e in postorder([i]))
+        if opaque and self._summed_first(domain, slot, index, guards, value):
+            return
+        cases = affine_cases(index)
+        found = [invert(branch, domain, shape, (*chosen, *guards)) for branch, chosen in cases]
         if opaque:
             gather = sum(f.points for fibres in found for f in fibres)
-            if gather > prod(shape) + SCATTER_COST * prod(part.domain):
+            if gather > prod(shape) + SCATTER_COST * prod(domain):
                 where = tuple(_guarded(guards, i, Const(0, i.dtype)) for i in index)
-                number = self.out.add(shape, [Scatter(part.domain, where, _guarded(guards, value))])
+                number = self.out.add(shape, [Scatter(domain, where, _guarded(guards, value))])
                 self.out.contributions.setdefault(slot, []).append(number)
                 return
         for fibres in found:
             self._gather(slot, fibres, value)
+
+    def _summed_first(
+        self, domain: tuple[int, ...], slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr
+    ) -> bool:
+        """Whether a data-dependent read that stands at one place in loops that its index does not mention was done: the
+        adjoint is summed over these loops before it goes where the index says."""
+        used = sorted(frozenset[int]().union(*map(axes_of, index)))
+        loops = [p for p in range(len(domain)) if p not in used and domain[p] > 1]
+        # A guard that mentions the loops does not protect the index outside of them.
+        outer = tuple(g for g in guards if axes_of(g).isdisjoint(loops))
+        if not loops or (len(outer) < len(guards) and any(reads(i) for e in index for r in reads(e) for i in r.index)):
+            return False
+        kept = [p for p in range(len(domain)) if p not in loops]
+        move: dict[int, Expr] = {p: Axis(n) for n, p in enumerate(kept + loops)}
+        box = tuple(domain[p] for p in kept)
+        index, outer = (tuple(substitute(e, move) for e in es) for es in (index, outer))
+        body = substitute(_guarded(guards, value), move)
+        if len(outer) < len(guards):
+            facts = Facts.of(box, outer)
+            places = [(i, n) for e in index for r in reads(e) for i, n in zip(r.index, self._shape(r), strict=True)]
+            if not all(inside(i, n, facts) for i, n in places):
+                return False
+            branches = affine_cases(index)
+            points = sum(f.points for b, c in branches for f in invert(b, box, self.t.params[slot][1], (*c, *outer)))
+            if points > prod(self.t.params[slot][1]) + SCATTER_COST * prod(box):
+                return False
+        whole = template(box, (), Reduce("sum", tuple(domain[p] for p in loops), (body,))).parts
+        total = self.out.read(self.out.add(box, whole), [Axis(n) for n in range(len(box))])
+        self._invert(box, slot, index, outer, total)
+        return True
+
+    def _shape(self, r: Read) -> tuple[int, ...]:
+        return self.out.params[r.slot][1]
 
     def _gather(self, slot: int, fibres: list[Fibre], value: Expr) -> None:
         bodies: list[Expr] = []
@@ -286,6 +345,27 @@ class Adjoint:
 
 
 # ------------------------------------------------------------------------------------------------------- small parts
+
+
+def position(part: Piece) -> tuple[Expr, ...]:
+    """The output position of a point of a piece."""
+    return tuple(
+        Linear(o, {Axis(d): s} if n > 1 else {}).expr()
+        for d, (o, s, n) in enumerate(zip(part.offset, part.step, part.extents, strict=True))
+    )
+
+
+def _exchanged_factor(value: Expr, factor: Expr, by: Expr) -> Expr | None:
+    """A product or quotient with one factor exchanged for another; None where it has no such factor."""
+    if value is factor:
+        return by
+    if not isinstance(value, Apply) or value.fn not in ("neg", "mul", "div"):
+        return None
+    for n, a in enumerate(value.args[: 2 if value.fn == "mul" else 1]):
+        new = _exchanged_factor(a, factor, by)
+        if new is not None:
+            return apply(value.fn, *value.args[:n], new, *value.args[n + 1 :])
+    return None
 
 
 def _all_others(part: Piece, member: int) -> Piece:

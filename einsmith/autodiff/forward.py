@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.autodiff.adjoint import Adjoint
+from einsmith.autodiff.adjoint import Adjoint, position
 from einsmith.autodiff.plan import Plan
 from einsmith.autodiff.rules import RULES, USES_VALUE, Under, choose, constant, mul
 from einsmith.autodiff.sweep import exchange, zeros
 from einsmith.errors import GradientError
-from einsmith.expr.linear import Linear
 from einsmith.expr.nodes import (
     Apply,
-    Axis,
     Compute,
     Expr,
     Item,
@@ -99,10 +97,7 @@ class _Forward(Adjoint):
     def _tangent(self, part: Piece | Scatter, member: int) -> Piece | Scatter:
         if isinstance(part, Scatter):
             return Scatter(part.extents, part.index, self._move(part.body, {}))
-        at = tuple(
-            Linear(o, {Axis(d): s} if n > 1 else {}).expr()
-            for d, (o, s, n) in enumerate(zip(part.offset, part.step, part.extents, strict=True))
-        )
+        at = position(part)
         body: Expr | Reduce
         if isinstance(part.body, Reduce):
             root = part.bodies[member]

@@ -68,7 +68,7 @@ def out_of_bounds(t: Template) -> Iterator[OutOfBounds]:
             continue
         if isinstance(part, Scatter):
             for d, (i, n) in enumerate(zip(part.index, t.shape, strict=True)):
-                if not _inside(i, n, facts):
+                if not inside(i, n, facts):
                     yield OutOfBounds(part, None, d, i, facts.bounds(i), n)
         seen: set[tuple[Expr, int]] = set()
         stack: list[tuple[Expr, Facts]] = [(b, facts) for b in reversed(part.bodies)]
@@ -84,7 +84,7 @@ def out_of_bounds(t: Template) -> Iterator[OutOfBounds]:
             if isinstance(e, Read):
                 shape = t.params[e.slot][1]
                 for d, (i, n) in enumerate(zip(e.index, shape, strict=True)):
-                    if not _inside(i, n, known):
+                    if not inside(i, n, known):
                         yield OutOfBounds(part, e, d, i, known.bounds(i), n)
             if isinstance(e, Apply) and e.fn == "where":
                 stack.append((e.args[0], known))
@@ -97,7 +97,8 @@ def out_of_bounds(t: Template) -> Iterator[OutOfBounds]:
                 stack += [(a, known) for a in e.args]
 
 
-def _inside(index: Expr, extent: int, facts: Facts) -> bool:
+def inside(index: Expr, extent: int, facts: Facts) -> bool:
+    """Whether an index is proven to lie in [0, extent), or is exempt because it reads a tensor."""
     if isinstance(index, Axis):  # by far the most common
         if facts.extents[index.position] <= extent:
             return True

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.autodiff.rules import RULES
 from einsmith.autodiff.sweep import gradients
 from einsmith.errors import GradientError
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import Compute, Read, Reduce, leaf, postorder
+from einsmith.modes import trace_call
 from tests.autodiff.formulas import F, check_gradients, compute, constant, fn, run, where
 
 RNG = np.random.default_rng(7)
@@ -404,3 +406,30 @@ def test_random_bodies_of_one_tensor(rng):
 
         y = compute((4, 3), [x], body, (int(rng.integers(1, 5)),))
         check_gradients(y, [x], {x: rng.standard_normal((n, m))}, order=2, seed=trial)
+
+
+def test_what_flows_through_a_subtracted_maximum_reads_the_sum(rng):
+    """d/dM of sum[k](exp(X - M)) is that sum times a factor: no second sweep, and the softmax also for ties."""
+    op = es.op("M[b] = max[i](X[b,i])\nY[b] = M[b] + log(sum[i](exp(X[b,i] - M[b])))")
+    x = np.array([[0.5, 2.0, 2.0, -1.0], [3.0, -np.inf, 3.0, 1.0], [1e4, -1e4, 0.0, 1e4]])
+    p = np.exp(x - x.max(1, keepdims=True))
+    np.testing.assert_allclose(es.interpret(es.grad(lambda x: op(x).sum()))(x), p / p.sum(1, keepdims=True), atol=1e-15)
+    bad = np.array([[0.0, np.nan, 1.0], [np.inf, 1.0, 2.0], [-np.inf, -np.inf, -np.inf]])
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(es.interpret(es.grad(lambda x: op(x).sum()))(bad)).all()
+    traced = trace_call(es.grad(lambda x: op(x).sum()), (x,), {})
+    sums = [n for n in postorder(traced.graph.outputs) if isinstance(n, Compute) and isinstance(bodies(n)[0], Reduce)]
+    assert [n.template.parts[0].body.combiner for n in sums] == ["argmax", "sum"]
+
+
+def test_a_label_s_share_is_summed_before_it_goes_to_its_place(rng):
+    """The read Z[b,y[b]] stands in a loop over c that its index does not mention, and under a guard that does."""
+    op = es.op("L[b] = sum[c](where(c != y[b], max(0, 1 - Z[b,y[b]] + Z[b,c])*W[c], 0))")
+    z, w, y = rng.standard_normal((7, 5)), rng.standard_normal(5), rng.integers(0, 5, 7)
+    es.check_gradients(lambda z, w: op(y, z, w), z, w)
+    one = es.op("L[b] = sum[c](where(c < n[b], Z[b,p[y[b]]]*W[c], 0))")
+    y, n = np.array([0, 2, 9, -5]), np.array([1, 3, 0, 0])  # y is a position where a loop is not empty
+    z, p = rng.standard_normal((4, 5)), rng.integers(0, 5, 3)
+    es.check_gradients(lambda z, w: one(n, z, p, y, w), z, w)
+    rare = es.op("L[b] = sum[c](where(c < n[b], E[y[b]]*W[c], 0))")  # a large table: scattered
+    es.check_gradients(lambda e, w: rare(n, e, np.clip(y, 0, 2), w), rng.standard_normal(4000), w)

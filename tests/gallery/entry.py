@@ -22,14 +22,13 @@ class Ints:
 @dataclass(frozen=True)
 class Entry:
     """`cases`: input names with shapes (or Ints), and parameters. `twin(torch, *inputs, **parameters)` is PyTorch's.
-    `affine`: the indices are affine, so the work of the gradient is bounded. `positive`: inputs that are above 0."""
+    `positive`: inputs that are above 0."""
 
     name: str
     formula: str
     cases: Sequence[Mapping[str, Any]]
     twin: Callable | None = None
     extents: Mapping[str, Any] = field(default_factory=dict)
-    affine: bool = True
     positive: Sequence[str] = ()
     most: float = 2.5  # operations of the gradient over the forward's, for each differentiated input
     tol: float = 1e-9

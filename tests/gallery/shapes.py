@@ -50,7 +50,6 @@ entry(
     "Y[i,j,k] = E[ids[i,j],k]",
     [{"E": (15, 3), "ids": Ints((2, 5), 15)}, {"E": (50, 7), "ids": Ints((3, 1), 50)}],
     lambda T, E, ids: E[ids],
-    affine=False,
 )
 entry(
     "every second",
@@ -71,7 +70,6 @@ entry(
     [{"X": (13,), "n": 4, "m": 5}, {"X": (7,), "n": 3, "m": 4}],
     lambda T, X, n, m: X[T.arange(n)[:, None] * T.arange(m)],
     extents={"i": "n", "j": "m"},
-    affine=False,
 )
 entry(
     "i+j with i-j",
