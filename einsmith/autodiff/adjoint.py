@@ -90,10 +90,11 @@ class Adjoint:
         if not isinstance(part.body, Reduce):
             g = self._cotangent(0, at)
             values: dict[Expr, Expr] = {}
-            if isinstance(part.body, Apply) and part.body.fn in USES_VALUE:
+            told = not self.t.is_scatter  # else the result is not the piece's value
+            if told and isinstance(part.body, Apply) and part.body.fn in USES_VALUE:
                 values[part.body] = self.out.read(self.first_result, at)
             if g is not None:
-                self._sweep(part, [(part.body, {(): g})], values, at)
+                self._sweep(part, [(part.body, {(): g})], values, at if told else None)
             return
         r = part.body
         roots: list[tuple[Expr, Terms]] = []

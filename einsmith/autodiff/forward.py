@@ -109,7 +109,7 @@ class _Forward(Adjoint):
             body = Reduce("sum", part.body.extents, (move,))
         else:
             values: dict[Expr, Expr] = {}
-            if isinstance(part.body, Apply) and part.body.fn in USES_VALUE:
+            if isinstance(part.body, Apply) and part.body.fn in USES_VALUE and not self.t.is_scatter:
                 values[part.body] = self.out.read(self.first_result, at)
             body = self._move(part.body, values)
         return Piece(part.offset, part.step, part.extents, body)

@@ -89,7 +89,7 @@ def _copy_of(t: Template) -> int | None:
 
 def constant_value(tensor: Tensor | None) -> float | None:
     """The value of a tensor that is the same constant everywhere; None for others."""
-    if isinstance(tensor, Compute) and len(tensor.template.parts) == 1:
+    if isinstance(tensor, Compute) and len(tensor.template.parts) == 1 and not tensor.template.is_scatter:
         body = tensor.template.parts[0].body
         if isinstance(body, Const):
             return float(body.value)

@@ -215,7 +215,8 @@ class Piece(Node):
 
 
 class Scatter(Node):
-    """`out[index(i)] += body(i)` for i in the box `extents`, in row-major order, from an output of zeros."""
+    """`out[index(i)] += body(i)` for i in the box `extents`, in row-major order, from what the pieces before it wrote;
+    from zeros where there are none."""
 
     __slots__ = ("extents", "index", "body")
     fields = ("extents", "index", "body")
@@ -233,7 +234,8 @@ class Scatter(Node):
 
 
 class Template(Node):
-    """A closed operator: output shape, argument types ((dtype, shape) each), and pieces or one Scatter.
+    """A closed operator: output shape, argument types ((dtype, shape) each), and pieces, or one Scatter after pieces
+    without reductions, which give its initial value (none: zeros).
 
     `dtypes` are the results' types: one, or several where the body is a tuple-valued Reduce.
     """
@@ -242,7 +244,7 @@ class Template(Node):
     fields = ("shape", "params", "parts")
     shape: tuple[int, ...]
     params: tuple[tuple[DType, tuple[int, ...]], ...]
-    parts: tuple[Piece, ...] | tuple[Scatter]
+    parts: tuple[Piece | Scatter, ...]
     dtypes: tuple[DType, ...]
     _memo: dict[str, Any]
 
@@ -258,7 +260,7 @@ class Template(Node):
 
     @property
     def is_scatter(self) -> bool:
-        return isinstance(self.parts[0], Scatter)
+        return isinstance(self.parts[-1], Scatter)
 
     @property
     def rank(self) -> int:

@@ -116,8 +116,16 @@ def _template(t: Template, rules: tuple[Rule, ...]) -> Template:
             parts.append(Piece(part.offset, part.step, part.extents, body))
         else:
             parts.append(Piece(part.offset, part.step, part.extents, run.simplify(part.body, facts)))
-    full = [part for part in parts if isinstance(part, Scatter) or 0 not in part.extents]
+    if isinstance(parts[-1], Scatter) and all(map(_is_zero, parts[:-1])):
+        parts = parts[-1:]  # it starts from zeros anyhow
+    full = [part for part in parts if 0 not in part.extents or (isinstance(part, Scatter) and len(parts) == 1)]
     return Template(t.shape, t.params, tuple(full or parts[:1]))
+
+
+def _is_zero(part: Piece | Scatter) -> bool:
+    """Whether a piece is zeros; -0.0 is not 0.0."""
+    value = part.body.value if isinstance(part.body, Const) else 1
+    return value == 0 and str(value)[0] != "-"
 
 
 def _without_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:

@@ -134,19 +134,20 @@ def _fault(t: Template) -> Exception | None:
 def _verify_parts(t: Template) -> None:
     if any(n < 0 for n in t.shape):
         raise VerifyError(f"negative extent in the shape {t.shape}")
-    if t.is_scatter:
-        if len(t.parts) != 1:
-            raise VerifyError("a scatter is the only part of its template")
+    pieces = t.parts[:-1] if t.is_scatter else t.parts
+    if t.is_scatter and not pieces:
         return
-    for p in t.parts:
+    for p in pieces:
         if not isinstance(p, Piece):
-            raise VerifyError("a template has pieces, or one scatter")
+            raise VerifyError("a template has one scatter at most, as its last part")
+        if t.is_scatter and isinstance(p.body, Reduce):
+            raise VerifyError(f"a scatter starts from a value without reductions: {show(p)}")
         if not len(p.offset) == len(p.step) == len(p.extents) == t.rank:
             raise VerifyError(f"a piece of rank {len(p.extents)} in an output of rank {t.rank}")
         for o, s, n, size in zip(p.offset, p.step, p.extents, t.shape, strict=True):
             if s < 1 or n < 0 or o < 0 or (n and o + s * (n - 1) >= size):
                 raise VerifyError(f"the piece {o} + {s}*i, i < {n}, leaves the extent {size}")
-    full = [p for p in t.parts if isinstance(p, Piece) and 0 not in p.extents]
+    full = [p for p in pieces if isinstance(p, Piece) and 0 not in p.extents]
     covered = sum(prod(p.extents) for p in full)
     if covered != prod(t.shape):
         raise VerifyError(f"the pieces write {covered} elements of an output of {prod(t.shape)}: {show(t)}")

@@ -1,46 +1,70 @@
-"""`out[index(i)] += body(i)` from an output of zeros, deterministically: contributions to an element are added in
-row-major order of i, whatever the number of tasks.
+"""`out[index(i)] += body(i)`, deterministically: contributions to an element are added in row-major order of i,
+whatever the number of tasks. The initial value is a pointwise kernel of its own that runs first; where it is what the
+output's memory holds, nothing is done for it, and only the destinations are touched.
 
-Where an output dimension's index is a plain axis of its own (the embedding's width), tasks and lanes run along that
-axis; otherwise each task owns a range of the output and adds what falls into it.
+axis: tasks and lanes run along axes of the domain that say by themselves where a dimension's position is (`dX[i, j]` in
+`dX[i, k[i, j]] += ...` has i): points that differ there never meet.
+buckets: the destinations are cut into ranges, and the points sorted by range in a stable counting sort (kernels
+.scatter_buckets); each range is then one task's.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.kernel import Kernel
-from einsmith.expr.nodes import Axis, Expr, Scatter, postorder
+from einsmith.expr.kernel import Kernel, Stage
+from einsmith.expr.nodes import Axis, Const, Piece, Read, Scatter, Template
 from einsmith.kernels import boxes as bx
 from einsmith.kernels.boxes import Ramps
 from einsmith.kernels.kernel import Cost, Launch, Lowered
-from einsmith.kernels.pointwise import SMALL_SECONDS, TASK_SECONDS
-from einsmith.kernels.vectorize import Emitter, Memory, flat_index
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.kernels.pointwise import SMALL_SECONDS, TASK_SECONDS, Pointwise, PointwiseConfig
+from einsmith.kernels.scatter_buckets import Buckets
+from einsmith.kernels.scatter_points import add_at, emitter, owned_axes, parts_of, scatter_of
+from einsmith.kernels.vectorize import flat_index
+from einsmith.loops.nest import Builder, Value
 from einsmith.target.facts import Target
+
+POINT = 6
+"""Instructions of a point beside its body: an address, a load, an addition, a store, and waiting for the last one."""
 
 
 class ScatterConfig(NamedTuple):
-    """axis: the domain's axis that tasks and lanes run along, or None; lanes; tasks."""
+    """axis: the domain's axis that tasks run along, or None; along: the one that lanes run along, or None; lanes;
+    tasks; buckets: ranges of destinations that points are sorted by, 0 for no sorting."""
 
     axis: int | None
+    along: int | None
     lanes: int
     tasks: int
+    buckets: int = 0
 
 
-def free_axis(s: Scatter) -> tuple[int, int] | None:
-    """(axis, output dimension) such that the dimension's index is that axis alone, the longest; None: no such."""
-    best: tuple[int, int] | None = None
-    for d, e in enumerate(s.index):
-        if not isinstance(e, Axis):
-            continue
-        others = [x for k, x in enumerate(s.index) if k != d]
-        if any(x is e for x in postorder(others)):
-            continue
-        if best is None or s.extents[e.position] > s.extents[best[0]]:
-            best = (e.position, d)
-    return best
+def in_place(kernel: Kernel) -> bool:
+    """Whether the initial value is what the output's memory holds."""
+    stage = kernel.stages[0]
+    first = stage.template.parts[0]
+    if len(stage.template.parts) != 2 or not isinstance(first, Piece) or not isinstance(first.body, Read):
+        return False
+    same = stage.args[first.body.slot] == ("buffer", stage.outputs[0])
+    return same and all(i is Axis(d) for d, i in enumerate(first.body.index))
+
+
+@lru_cache(maxsize=512)
+def _start(kernel: Kernel, target: Target) -> tuple[Kernel, PointwiseConfig, Cost] | None:
+    """The kernel of the initial value; None where there is nothing to do."""
+    root, first = kernel.root, kernel.stages[0]
+    if in_place(kernel) or not prod(root.shape):
+        return None
+    zeros = Piece((0,) * root.rank, (1,) * root.rank, root.shape, Const(0, root.dtypes[0]))
+    alone = Template(root.shape, root.params, root.parts[:-1] or (zeros,))
+    made = Kernel((Stage(alone, first.args, first.outputs),), kernel.buffers)
+    pattern = Pointwise()
+    costs = [(c, pattern.cost(made, c, target)) for c in pattern.configs(made, target)]
+    config, cost = min(costs, key=lambda x: x[1].seconds)
+    return made, config, cost
 
 
 class ScatterAdd:
@@ -52,147 +76,118 @@ class ScatterAdd:
         return kernel.root.is_scatter and len(kernel.stages) == 1
 
     def configs(self, kernel: Kernel, target: Target) -> list[ScatterConfig]:
-        s = kernel.root.parts[0]
-        assert isinstance(s, Scatter)
+        s = scatter_of(kernel)
+        exprs, _ = parts_of(kernel)
         lanes = bx.lanes_of(kernel, target)
-        tasks = dict.fromkeys((1, target.cores, 4 * target.cores))
-        out = [ScatterConfig(None, 0, t) for t in tasks]
-        found = free_axis(s)
-        if found is not None:
-            out += [ScatterConfig(found[0], lanes, t) for t in tasks]
+        owned = owned_axes(s)
+        flats, _ = bx.uses(exprs)
+        along = [a for a in owned if all(f.coefficient(Axis(a)) in (0, 1) for f in flats)]
+        out = []
+        for v in (None, *along):
+            out.append(ScatterConfig(None, v, lanes if v is not None else 0, 1))
+            for t in (target.cores, 4 * target.cores) if target.cores > 1 else ():
+                out += [ScatterConfig(a, v, lanes if v is not None else 0, t) for a in owned]
+        if target.cores > 1 and prod(s.extents) > 1 and prod(kernel.shape) > 1:
+            row = Buckets.vector_axis(kernel, s, along)
+            for n in (target.cores, 8 * target.cores):
+                out.append(ScatterConfig(None, row, lanes if row is not None else 0, target.cores, n))
         return out
 
     def cost(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Cost:
-        """Zeros written, then one load, add and store a point; every task of the plain form scans all points."""
-        s = kernel.root.parts[0]
-        assert isinstance(s, Scatter)
-        full = bx.lanes_of(kernel, target)
+        """The initial value, then a load, an addition and a store of every point."""
+        s = scatter_of(kernel)
+        exprs, out = parts_of(kernel)
         count, seconds = bx.operations((*s.index, s.body), target)
         points, size = prod(s.extents), prod(kernel.shape)
-        cores = min(target.cores, config.tasks)
-        rate = target.fma_per_second / full
-        if config.axis is None:
-            arithmetic = points * (count + 12) / rate + size / target.lanes() / rate / cores
-            special = points * seconds
+        rate = target.fma_per_second / bx.lanes_of(kernel, target)
+        tasks = config.tasks
+        if config.axis is not None:
+            tasks = min(tasks, s.extents[config.axis] // (config.lanes if config.axis == config.along else 1))
+        cores = max(1, min(target.cores, tasks))
+        flats, _ = bx.uses(exprs)
+        flat = flat_index(s.index, kernel.shape)
+        work = float(points)
+        if config.along is None:
+            work *= count + len(flats) + POINT
         else:
-            extent = max(1, s.extents[config.axis])
-            cores = max(1, min(cores, extent // config.lanes))
-            vectors = points / extent * -(-extent // config.lanes)
-            arithmetic = (vectors * (count + 6) + size / config.lanes) / rate / cores
-            special = points * seconds / cores
-        moved, footprint = bx.touched_bytes(kernel)
-        memory = target.seconds_for_bytes(moved, footprint, cores)
-        launch = config.tasks * TASK_SECONDS + (target.launch_seconds + SMALL_SECONDS if config.tasks > 1 else 0.0)
-        return Cost(arithmetic, memory, special, launch)
+            extent = s.extents[config.along]
+            work *= -(-extent // config.lanes) / max(1, extent)
+            work *= count + bx.access_cost([*flats, flat, flat], config.along, config.lanes) + POINT
+        launches = 1 if tasks > 1 else 0
+        if config.buckets:
+            work += Buckets.cost(kernel, s, config.along)
+            launches = 3
+        itemsize = kernel.buffers[out].dtype.itemsize
+        read = sum(
+            prod(kernel.buffers[where[0]].shape) * kernel.buffers[where[0]].dtype.itemsize
+            for n, (kind, *where) in enumerate(kernel.stages[0].args)
+            if kind == "buffer" and where[0] != out
+        )
+        moved = read + 2 * min(points, size) * itemsize
+        memory = target.seconds_for_bytes(moved, moved, cores)
+        launch = tasks * TASK_SECONDS * max(1, launches) + launches * (target.launch_seconds + SMALL_SECONDS)
+        total = Cost(work / rate / cores, memory, points * seconds / cores, launch)
+        start = _start(kernel, target)
+        if start is None:
+            return total
+        before = start[2]
+        return Cost(max(total.arithmetic, total.memory) + max(before.arithmetic, before.memory), 0.0,
+                    total.special + before.special, total.launch + before.launch)
 
     def lower(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Lowered:
-        s = kernel.root.parts[0]
-        assert isinstance(s, Scatter)
-        if prod(kernel.shape) == 0:
-            return Lowered()
-        b = bx.start(bx.function_name(self.name, kernel, config), kernel)
-        if config.axis is None or prod(s.extents) == 0:
-            tasks = _ranges(b, kernel, s, config)
-        else:
-            tasks = _along(b, kernel, s, config)
-        return Lowered([Launch(b.finish(), tasks)])
+        s = scatter_of(kernel)
+        start = _start(kernel, target)
+        out = Lowered()
+        if start is not None:
+            out = Pointwise().lower(start[0], start[1], target)
+        if not prod(s.extents) or not prod(kernel.shape):
+            return out
+        name = bx.function_name(self.name, kernel, config)
+        if config.buckets:
+            sort = Buckets(kernel, s, config.along, config.lanes, config.tasks, config.buckets)
+            out.launches += sort.lower([f"{name}{n}" for n in range(3)])
+            out.workspace = sort.workspace
+            return out
+        b = bx.start(name, kernel)
+        tasks = _axis(b, kernel, s, config)
+        out.launches.append(Launch(b.finish(), tasks))
+        return out
 
 
-def _parts(kernel: Kernel, s: Scatter) -> tuple[list[Expr], int]:
-    """(output indices and body, for the whole kernel's slots; the output's buffer)."""
-    exprs = bx.renumber(kernel, kernel.stages[0], [*s.index, s.body], {})
-    out = kernel.stages[0].outputs[0]
-    assert out is not None
-    return exprs, out
-
-
-def _emitter(b: Builder, kernel: Kernel, extents: tuple[int, ...], lanes: int) -> Emitter:
-    em = Emitter(b, extents, lanes)
-    for n, buffer in enumerate(kernel.buffers):
-        em.place(n, Memory(b.buffers[n], buffer.dtype, (prod(buffer.shape),)))
-    return em
-
-
-def _add(em: Emitter, target: Memory, at: Value, value: Value) -> None:
-    """`target[at] += value`, never moved nor shared: the same element may come again."""
-    b, elem = em.b, elem_of(target.dtype)
-    mask = em.lane_mask()
-    lanes = em.lanes if value.type.lanes else 0
-    b.store(b.add(b.load(target.ptr, at, elem, lanes, mask), value), target.ptr, at, mask)
-
-
-def _along(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
-    """Tasks and lanes along an axis that is an output dimension of its own."""
-    (*index, body), out = _parts(kernel, s)
-    axis = config.axis
-    assert axis is not None
-    dim = next(d for d, e in enumerate(index) if e is Axis(axis))
-    shape, extent = kernel.shape, s.extents[axis]
-    stride = prod(shape[dim + 1 :])
-    vector = stride == 1 and all(f.coefficient(Axis(axis)) in (0, 1) for f in bx.uses([body])[0])
-    lanes = config.lanes if vector else 0
-    unit = lanes or 1
-    tiles = bx.tile_count(extent, config.tasks, unit)
-    em = _emitter(b, kernel, s.extents, lanes)
-    target = em.memory(out)
-    size = bx.tile_size(extent, tiles, unit)
-    # The output's positions along `dim` that no contribution reaches are the last task's to clear.
-    lo = b.mul(b.task, b.const(size))
-    last = b.op("eq", b.task, b.const(tiles - 1))
-    hi = b.op("select", last, b.const(shape[dim]), b.add(lo, b.const(size)))
-    zeros = _emitter(b, kernel, shape, 0)
-    zero = zeros.const(0, elem_of(target.dtype))
-    others = [d for d in range(len(shape)) if d != dim]
-    with bx.rows(zeros, others, [shape[d] for d in others], b.task, 1), b.loop(lo, hi) as loop:
-        zeros.bind(dim, loop.var)
-        zeros.store(zero, target, flat_index([Axis(d) for d in range(len(shape))], shape))
-    rest = [a for a in range(len(s.extents)) if a != axis]
-    flat = flat_index(index, shape)
-
-    def point() -> None:
-        part = em.split(flat)
-        assert part is not None
-        value = em.emit(body)
-        _add(em, target, em.total(part), em.splat(value) if part.pattern else value)
+def _axis(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
+    """Tasks along an axis of its own output dimension, lanes along another or the same; the rest in order."""
+    (*index, body), out = parts_of(kernel)
+    em = emitter(b, kernel, s.extents, config.lanes)
+    target, flat = em.memory(out), flat_index(index, kernel.shape)
+    tiles, tile = 1, None
+    if config.axis is not None:
+        unit = config.lanes if config.axis == config.along else 1
+        tiles = bx.tile_count(s.extents[config.axis], config.tasks, unit)
+        tile = b.task if tiles > 1 else None
 
     def emit(ramps: Ramps) -> None:
         for at, active in ramps:
-            em.bind(axis, at)
+            assert config.along is not None
+            em.bind(config.along, at)
             em.mask = active
-            point()
+            add_at(em, target, flat, em.emit(body))
         em.mask = None
 
-    with bx.rows(em, rest, [s.extents[a] for a in rest], b.task, 1):
-        if lanes:
-            bx.vector_tiles(em, extent, 1, emit, b.task, tiles)
+    with ExitStack() as stack:
+        for a, n in enumerate(s.extents):
+            if a == config.along:
+                continue
+            lo: Value | int = 0
+            hi: Value | int = n
+            if a == config.axis and tile is not None:
+                size = b.const(bx.tile_size(n, tiles, 1))
+                lo = b.mul(tile, size)
+                hi = b.op("min", b.add(lo, size), b.const(n))
+            em.bind(a, stack.enter_context(b.loop(lo, hi)).var)
+        if config.along is None:
+            add_at(em, target, flat, em.emit(body))
+        elif config.axis == config.along:
+            bx.vector_tiles(em, s.extents[config.along], 1, emit, tile, tiles)
         else:
-            with b.loop(lo, b.op("min", hi, b.const(extent))) as loop:
-                em.bind(axis, loop.var)
-                point()
+            bx.vector_tiles(em, s.extents[config.along], 1, emit)
     return tiles
-
-
-def _ranges(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
-    """Each task owns a range of the flat output and scans all points."""
-    (*index, body), out = _parts(kernel, s)
-    total = prod(kernel.shape)
-    tasks = bx.tile_count(total, config.tasks, 1)
-    em = _emitter(b, kernel, s.extents, 0)
-    target = em.memory(out)
-    size = bx.tile_size(total, tasks, 1)
-    lo = b.mul(b.task, b.const(size))
-    hi = b.op("min", b.add(lo, b.const(size)), b.const(total))
-    with b.loop(lo, hi) as loop:
-        b.store(b.const(0, elem_of(target.dtype)), target.ptr, loop.var)
-    flat = flat_index(index, kernel.shape)
-    with bx.rows(em, range(len(s.extents)), s.extents, b.task, 1):
-        part = em.split(flat)
-        assert part is not None
-        at = em.total(part)
-        if tasks == 1:
-            _add(em, target, at, em.emit(body))
-        else:
-            mine = b.op("and", b.op("le", lo, at), b.op("lt", at, hi))
-            with b.if_(mine):
-                _add(em, target, at, em.emit(body))
-    return tasks

@@ -192,7 +192,7 @@ class _Inference:
         """Plain indices equate an axis with a dimension: on the left, and in reads outside guards on the axis."""
         for name, numbers in self.program.defined.items():
             for d in range(self.ranks[name]):
-                sides = [(k, self.program.lines[k].statement.index[d]) for k in numbers]
+                sides = [(k, self.program.lines[k].statement.index[d]) for k in self.defining(numbers)]
                 if all(self.plain(k, i) for k, i in sides):
                     for k, i in sides:
                         assert isinstance(i, Name)
@@ -203,6 +203,11 @@ class _Inference:
                     if self.plain(k, i) and isinstance(i, Name) and i.id not in self.program.extents:
                         if not self.guarded(site, {i.id}):
                             self.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
+
+    def defining(self, numbers: list[int]) -> list[int]:
+        """The statements of a tensor that tell its shape: those with = , if there are any."""
+        first = self.program.lines[numbers[0]].statement
+        return numbers if first.accumulate else [k for k in numbers if not self.program.lines[k].statement.accumulate]
 
     def plain(self, line: int, i: Ast) -> bool:
         return isinstance(i, Name) and i.id in self.program.lines[line].axes
@@ -244,7 +249,7 @@ class _Inference:
                 if self.get(("dim", name, d)) is not None:
                     continue
                 reach = 0
-                for k in numbers:
+                for k in self.defining(numbers):
                     e = self.expr(k, self.program.lines[k].statement.index[d])
                     if e is None or any(self.get(("axis", k, a)) is None for a in self.axes_of(k, e)):
                         break

@@ -31,6 +31,7 @@ from einsmith.expr.nodes import (
     apply,
     cast,
 )
+from einsmith.expr.rewrite import map_bodies, substitute
 from einsmith.expr.simplify import canonical
 from einsmith.expr.verify import verify_template
 from einsmith.lang.formula import (
@@ -279,29 +280,57 @@ def lower(axes: Sequence[AxisVar], root: Form, dtype: DType | None = None) -> Te
 
 
 def lower_pieces(
-    shape: Sequence[int], pieces: Sequence[tuple[Sequence[int], Sequence[int], Sequence[AxisVar], Form]]
+    shape: Sequence[int],
+    pieces: Sequence[tuple[Sequence[int], Sequence[int], Sequence[AxisVar], Form]],
+    dtype: DType | None = None,
 ) -> Tensor:
-    """One tensor from pieces `out[offset + step*axes] = body`, each (offset, step, axes, body)."""
+    """One tensor from pieces `out[offset + step*axes] = body`, each (offset, step, axes, body); `dtype` is the element
+    type, if it is not to follow from the bodies."""
     bodies = [b for *_, b in pieces]
     float_ = float_type(bodies)
     ty = join(b.ty for b in bodies)
-    return _finish(tuple(shape), pieces, ty if isinstance(ty, DType) else float_, float_)
+    return _finish(tuple(shape), pieces, dtype or (ty if isinstance(ty, DType) else float_), float_)
 
 
-def lower_scatter(shape: Sequence[int], axes: Sequence[AxisVar], index: Sequence[Form], body: Form) -> Tensor:
-    """`out[index] += body` over the box of `axes`, from zeros. Integers accumulate in int64."""
-    float_ = float_type([body])
-    dtype = natural(body, float_)
-    if not dtype.is_float:
-        dtype = dt.i64
-    scope = Scope(axes, float_)
+def accumulated_type(bodies: Sequence[Form]) -> DType:
+    """The element type of a tensor that starts from and accumulates these. Integers accumulate in int64."""
+    ty = join(b.ty for b in bodies)
+    dtype = ty if isinstance(ty, DType) else float_type(bodies)
+    return dtype if dtype.is_float else dt.i64
+
+
+def lower_scatter(
+    shape: Sequence[int],
+    axes: Sequence[AxisVar],
+    index: Sequence[Form],
+    body: Form,
+    dtype: DType,
+    start: Tensor | None = None,
+) -> Tensor:
+    """`out[index] += body` over the box of `axes`, from `start`, or from zeros. Where `start` is made without
+    reductions, it becomes a part of the new tensor."""
+    scope = Scope(axes, float_type([body]))
     for d, i in enumerate(index):
         if not is_integer(i.ty):
             raise FormulaError(f"index {d} is {type_name(i.ty)}, not an integer", hint="use // or i32(...)")
     value = scope.convert(body, dtype)
     part = Scatter(tuple(a.extent for a in axes), tuple(scope.convert(i, _index_type(i)) for i in index), value)
-    params = tuple((a.dtype, a.shape) for a in scope.args)
-    return _compute(Template(tuple(shape), params, (part,)), scope.args, [(scope, body)])
+    args = list(scope.args)
+    before: tuple[Piece | Scatter, ...] = ()
+    if start is not None:
+        at = tuple(Axis(d) for d in range(len(shape)))
+        zero, one = (0,) * len(at), (1,) * len(at)
+        if not isinstance(start, Compute) or start.template.is_scatter or start.dtype is not dtype or any(
+            isinstance(p.body, Reduce) for p in start.template.parts
+        ):
+            before = (Piece(zero, one, tuple(shape), cast(Read(len(args), at, start.dtype), dtype)),)
+            args.append(start)
+        else:
+            slots = {s: len(args) + s for s in range(len(start.args))}
+            before = map_bodies(start.template, lambda b: substitute(b, {}, slots)).parts
+            args += start.args
+    params = tuple((a.dtype, a.shape) for a in args)
+    return _compute(Template(tuple(shape), params, (*before, part)), args, [(scope, body)])
 
 
 # ---------------------------------------------------------------------------------------------------------- diagnosis

@@ -22,7 +22,7 @@ from einsmith.lang.elaborate import Elaborator
 from einsmith.lang.formula import AxisVar, Form, Index, Literal
 from einsmith.lang.gradient_text import FormulaText, gradient_text
 from einsmith.lang.infer import Extents, infer
-from einsmith.lang.lower import Scope, lower, lower_pieces, lower_scatter
+from einsmith.lang.lower import Scope, accumulated_type, lower, lower_pieces, lower_scatter
 from einsmith.lang.parser import Element, Name, ShapeOf, Source, near
 from einsmith.lang.program import Line, Program, resolve, resolve_source
 
@@ -314,18 +314,21 @@ def _tensor(
 ) -> Value:
     shape = extents.shapes[name]
     parts = [_Part(program, k, line, extents, values, numbers) for k, line in lines]
-    if lines[0][1].statement.accumulate:
-        total: Value | None = None
-        for p in parts:
-            v = Value(lower_scatter(shape, p.left, p.index, p.body))
-            total = v if total is None else total + v
-        assert total is not None
-        return total
-    if len(parts) == 1 and parts[0].plain:
+    plain = [p for p in parts if not p.line.statement.accumulate]
+    added = parts[len(plain) :]
+    if len(parts) == 1 and plain and parts[0].plain:
         return Value(lower(parts[0].left, parts[0].body))
-    pieces = [p.piece() for p in parts]
-    _partition(program, name, shape, pieces, [line.statement.at for _, line in lines])
-    return Value(lower_pieces(shape, pieces))
+    pieces = [p.piece() for p in plain]
+    if pieces:
+        _partition(program, name, shape, pieces, [p.line.statement.at for p in plain])
+    if not added:
+        return Value(lower_pieces(shape, pieces))
+    dtype = accumulated_type([p.body for p in parts])
+    total = lower_pieces(shape, pieces, dtype) if pieces else None
+    for p in added:
+        total = lower_scatter(shape, p.left, p.index, p.body, dtype, total)
+    assert total is not None
+    return Value(total)
 
 
 class _Part:

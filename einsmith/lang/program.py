@@ -85,8 +85,10 @@ def resolve_source(
         first = source.statements[defined[s.name][0]]
         if len(first.index) != len(s.index):
             raise FormulaError(f"{s.name} has {len(first.index)} dimensions above and {len(s.index)} here", text, s.at)
-        if first.accumulate != s.accumulate:
-            raise FormulaError(f"{s.name} is both defined with = and accumulated with +=", text, s.at)
+        if source.statements[defined[s.name][len(defined[s.name]) - 2]].accumulate and not s.accumulate:
+            raise FormulaError(
+                f"{s.name} is defined with = after it is accumulated with +=", text, s.at, "put the = statements first"
+            )
     lines = tuple(_line(text, s, given) for s in source.statements)
     program = Program(source, lines, (), {}, {}, defined, ())
     _tensors(program)

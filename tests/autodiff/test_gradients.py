@@ -11,7 +11,19 @@ from einsmith.autodiff.rules import RULES
 from einsmith.autodiff.sweep import gradients
 from einsmith.errors import GradientError
 from einsmith.expr.functions import FUNCTIONS
-from einsmith.expr.nodes import Compute, Read, Reduce, leaf, postorder
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    apply,
+    leaf,
+    postorder,
+)
 from einsmith.modes import trace_call
 from tests.autodiff.formulas import F, check_gradients, compute, constant, fn, run, where
 
@@ -254,6 +266,47 @@ def test_embedding_is_a_scatter_and_labels_are_gathered():
     assert made
     guarded = compute((7, 3), [e, ids], lambda e, ids, i, k: where(ids[i] >= 10, e[ids[i] - 10, k], 0.0))
     check_gradients(guarded, [e], feed)
+
+
+def accumulated(start, body, ids, args, shape):
+    """`out = start(n, k), out[ids[i], k] += body(i, k)`."""
+    n, k = (Axis(d) for d in range(2))
+    first = Piece((0, 0), (1, 1), shape, start(n, k))
+    s = Scatter((7, shape[1]), (Read(0, (n,), dt.i32), k), body(n, k))
+    t = Template(shape, tuple((a.dtype, a.shape) for a in (ids, *args)), (first, s))
+    return Compute(t, (ids, *args))
+
+
+def test_scatter_onto_a_value():
+    """The initial value's adjoint is the cotangent, and its own value is not the result."""
+    (b, x, w), feed = arrays((5, 3), (7, 3), (5, 3))
+    ids, feed[ids] = labels((7,), 5, dt.i32)
+    for start in ("exp", "tanh", "sqrt"):
+        feed[b] = np.abs(feed[b]) + 0.5
+        y = accumulated(
+            lambda n, k, fn=start: apply(fn, Read(1, (n, k), dt.f64)),
+            lambda i, k: apply("mul", Read(2, (i, k), dt.f64), Read(1, (Read(0, (i,), dt.i32), k), dt.f64)),
+            ids, (b, x), (5, 3),
+        )  # fmt: skip
+        z = compute((5, 3), [y, w], lambda y, w, n, k: y[n, k] * y[n, k] * w[n, k])
+        check_gradients(z, [b, x, w], feed, order=2)
+    relu = accumulated(
+        lambda n, k: apply("where", apply("lt", Const(0.7, dt.f64), Read(1, (n, k), dt.f64)),
+                           Read(1, (n, k), dt.f64), Const(0.0, dt.f64)),
+        lambda i, k: apply("neg", Read(2, (i, k), dt.f64)), ids, (b, x), (5, 3),
+    )  # fmt: skip
+    check_gradients(relu, [b, x], feed)
+
+
+def test_a_count_is_no_constant():
+    """A cotangent that is a scatter of ones is not ones."""
+    (e,), feed = arrays((5, 3))
+    ids, feed[ids] = labels((7,), 5, dt.i32)
+    soft = compute((5, 3), [e], lambda e, n, k: fn("exp", e[n, k]))
+    y = compute((7, 3), [soft, ids], lambda s, ids, i, k: s[ids[i], k])
+    _, (de,) = gradients([y], [constant(1.0, (7, 3))], [e])
+    want = np.exp(feed[e]) * np.bincount(feed[ids], minlength=5)[:, None]
+    np.testing.assert_allclose(run([de], feed)[0], want)
 
 
 def test_guard_keeps_a_division_by_zero_unseen():

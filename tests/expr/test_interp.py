@@ -183,6 +183,9 @@ def test_scatter_accumulates(points, monkeypatch, rng):
         want[ids[n]] += g[n]
     t = Template((3, 2), params, (s,))
     np.testing.assert_allclose(evaluate_template(t, [ids, g])[0], want)
+    start = Piece((0, 0), (1, 1), (3, 2), cast(apply("add", U, J), dt.f32))
+    added = evaluate_template(Template((3, 2), params, (start, s)), [ids, g])[0]
+    np.testing.assert_allclose(added, want + np.add.outer(np.arange(3), np.arange(2)))
     ids[4] = 3
     with pytest.raises(IndexOutOfRange):
         evaluate_template(t, [ids, g])

@@ -13,7 +13,20 @@ from hypothesis import strategies as st
 from einsmith import dtypes as dt
 from einsmith.errors import IndexOutOfRange
 from einsmith.expr.interp import evaluate_template
-from einsmith.expr.nodes import Apply, Axis, Const, Read, Reduce, apply, cast, postorder, template
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Const,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    apply,
+    cast,
+    postorder,
+    template,
+)
 from einsmith.expr.rules import RULES, Rule, p, rule
 from einsmith.expr.simplify import simplify, simplify_template
 
@@ -290,3 +303,13 @@ def test_a_long_chain_is_simplified_without_recursion_and_fast():
     for n in range(3000):
         c = Apply("or" if n % 2 else "and", (c, apply("lt", x(k(n % 5)), f(float(n)))), dt.bool_)
     simplify(c, (5,))
+
+
+def test_scatters_from_zeros_have_no_pieces():
+    s = Scatter((5,), (apply("mod", U, k(3)),), Read(0, (U,), dt.f32))
+    params = ((dt.f32, (5,)),)
+    for value, kept in ((0.0, 1), (-0.0, 2), (1.0, 2)):
+        t = Template((3,), params, (Piece((0,), (1,), (3,), Const(value, dt.f32)), s))
+        assert len(simplify_template(t).parts) == kept
+    empty = Template((3,), params, (Piece((0,), (1,), (3,), Const(1.0, dt.f32)), Scatter((0,), (U,), s.body)))
+    assert not simplify_template(empty).is_scatter

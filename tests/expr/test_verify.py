@@ -189,6 +189,23 @@ def test_scatters_stay_inside():
         verify_template(Template((3,), (), (Scatter((7,), (apply("floordiv", U, k(2)),), ZERO),)))
 
 
+def test_initial_values_of_scatters():
+    """Pieces before a scatter cover its output, without reductions; they speak of the output's axes."""
+    s = Scatter((6,), (apply("floordiv", U, k(2)),), ZERO)
+    one, two = Piece((0,), (2,), (2,), x(U)), Piece((1,), (2,), (1,), ZERO)
+    params = ((dt.f32, (2,)),)
+    verify_template(Template((3,), params, (one, two, s)))
+    for parts, message in (
+        ((one, s), "2 elements of an output of 3"),
+        ((one, s, two), "one scatter at most, as its last part"),
+        ((s, s), "one scatter at most, as its last part"),
+        ((Piece((0,), (1,), (3,), Reduce("sum", (2,), (x(J),))), s), "without reductions"),
+        ((Piece((0,), (1,), (3,), x(U)), s), "not proven in bounds"),
+    ):
+        with pytest.raises(VerifyError if "proven" not in message else BoundsError, match=message):
+            verify_template(Template((3,), params, parts))
+
+
 def test_graphs():
     a, b = leaf((3,), dt.f32), leaf((3,), dt.f32)
     same = template((3,), [(dt.f32, (3,))], x(U))

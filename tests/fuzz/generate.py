@@ -192,6 +192,17 @@ class Generator:
                 left, shape = f"{self.integers(a, m, size)}, {b}", (size, n)
                 self.now.bound.discard(b)
             self.extents[f"{name}.shape[0]"] = shape[0]
+            added = self.now
+            if self.chance(2):  # onto a value
+                self.now = _Statement()
+                start: Scope = {}
+                for n in shape:
+                    a = f"a{len(self.axes)}"
+                    self.axes[a] = start[a] = n
+                    self.now.used.add(a)
+                    self.now.domain *= n
+                self.finish(f"{name}[{', '.join(start)}] = {self.expression(start, 2)}", set(start))
+                self.now = added
             self.finish(f"{name}[{left}] += {self.expression(scope, 2)}", set(scope))
         self.shapes[name] = shape
 

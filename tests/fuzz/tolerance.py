@@ -125,9 +125,10 @@ class _Run:
         *index, (v, e) = self.expressions([*s.index, s.body], full, inputs)
         at = tuple(np.broadcast_to(i, full) for i, _ in index)
         v, e = np.broadcast_to(v, full), np.broadcast_to(e, full)
+        first = np.abs(out[0][at])
         np.add.at(out[0], at, v)
         self.note(out[0])
-        np.add.at(out[1], at, e + C * _unit(s.body.dtype) * sqrt(prod(full)) * np.abs(v))
+        np.add.at(out[1], at, e + C * _unit(s.body.dtype) * (sqrt(prod(full)) * np.abs(v) + first))
 
     def expressions(self, roots: Sequence[Expr], full: tuple[int, ...], inputs: Sequence[Pair]) -> list[Pair]:
         done: dict[Expr, Pair] = {}

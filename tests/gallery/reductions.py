@@ -147,6 +147,13 @@ entry(
     lambda T, ids, X, B: B * T.zeros_like(B).index_add(0, ids, 2 * X),
 )
 entry(
+    "index_add onto a tensor",
+    "S[n,k] = exp(B[n,k])\nS[ids[i],k] += X[i,k]*X[i,k]\nY[n,k] = S[n,k]*S[n,k]",
+    [{"ids": Ints((7,), 5), "X": (7, 3), "B": (5, 3)}, {"ids": Ints((3,), 15), "X": (3, 1), "B": (15, 1)}],
+    lambda T, ids, X, B: B.exp().index_add(0, ids, X * X) ** 2,
+    affine=False,
+)
+entry(
     "one_hot",
     "Y[i,k] = sum[c](where(ids[i] == c, W[c,k], 0))",
     [{"ids": Ints((7,), 5), "W": (5, 3)}, {"ids": Ints((1,), 16), "W": (16, 2)}],

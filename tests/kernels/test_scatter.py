@@ -8,10 +8,11 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.errors import CompileError
 from einsmith.expr.kernel import Buffer, Kernel, Stage
-from einsmith.expr.nodes import Axis, Scatter, Template, apply, template
+from einsmith.expr.nodes import Axis, Piece, Scatter, Template, apply, template
 from einsmith.kernels import autoconfig
-from einsmith.kernels.scatter import ScatterAdd, free_axis
-from tests.kernels.kernel_check import NARROW, WIDE, axes, check, div, kernel_of, num, plain, read
+from einsmith.kernels.scatter import ScatterAdd, ScatterConfig, in_place
+from einsmith.kernels.scatter_points import owned_axes, row_axes
+from tests.kernels.kernel_check import NARROW, WIDE, add, axes, check, div, kernel_of, mod, mul, num, plain, read, sub
 from tests.nest_interp import run
 
 PATTERN = ScatterAdd()
@@ -23,7 +24,7 @@ def test_embedding_gradient(rng, rows, tokens, width):
     index = (read(0, t, dtype=dt.i32), d)
     s = Scatter((tokens, width), index, read(1, t, d))
     kernel = kernel_of(Template((rows, width), ((dt.i32, (tokens,)), (dt.f32, (tokens, width))), (s,)))
-    assert free_axis(s) == (1, 1)
+    assert row_axes(s) == {1: 1} and owned_axes(s) == ({1: 1} if width > 1 else {})
     check(PATTERN, kernel, rng, inputs=[rng.integers(0, rows, tokens).astype(np.int32)])
 
 
@@ -45,18 +46,119 @@ def test_indexed_and_free_dimensions(rng):
 
 
 def test_order_is_the_same_for_every_task_count(rng):
+    """That of the points, row by row: bitwise what a loop over them gives."""
+    for kernel, (where,) in windows(rng):
+        x = rng.standard_normal((13, 21)).astype(np.float32)
+        want = np.zeros(kernel.shape, np.float32)
+        first = kernel.shape[0] == 13
+        for (i, j), k in np.ndenumerate(where):
+            want[(i, k) if first else (k, j)] += x[i, j]
+        for target in (NARROW, WIDE):
+            for config in PATTERN.configs(kernel, target):
+                out = np.full(kernel.shape, np.nan, np.float32)
+                run(PATTERN.lower(kernel, config, target), kernel, [where, x, out], reverse=True)
+                assert out.tobytes() == want.tobytes(), config
     t, d = axes(2)
     s = Scatter((50, 9), (read(0, t, dtype=dt.i32), d), read(1, t, d))
     kernel = kernel_of(Template((2, 9), ((dt.i32, (50,)), (dt.f32, (50, 9))), (s,)))
     where = rng.integers(0, 2, 50).astype(np.int32)
     values = rng.standard_normal((50, 9)).astype(np.float32)
-    seen = set()
+    want = np.zeros((2, 9), np.float32)
+    for n in range(50):
+        want[where[n]] += values[n]
     for target in (NARROW, WIDE):
         for config in PATTERN.configs(kernel, target):
             out = np.full((2, 9), np.nan, np.float32)
             run(PATTERN.lower(kernel, config, target), kernel, [where, values, out])
-            seen.add(out.tobytes())
-    assert len(seen) == 1
+            assert out.tobytes() == want.tobytes(), config
+
+
+def windows(rng):
+    """(kernel, inputs): `S[i, a[i, j]] += x[i, j]`, and the same along the other dimension."""
+    i, j = axes(2)
+    for index, shape in (((i, read(0, i, j, dtype=dt.i32)), (13, 5)), ((read(0, i, j, dtype=dt.i32), j), (5, 21))):
+        s = Scatter((13, 21), index, read(1, i, j))
+        params = ((dt.i32, (13, 21)), (dt.f32, (13, 21)))
+        yield kernel_of(Template(shape, params, (s,))), [rng.integers(0, 5, (13, 21)).astype(np.int32)]
+
+
+def test_positions_beside_an_axis_of_its_own(rng):
+    for kernel, inputs in windows(rng):
+        check(PATTERN, kernel, rng, targets=(NARROW,), inputs=inputs)
+
+
+def test_strided_diagonal_and_folded_positions(rng):
+    i, j = axes(2)
+    cases = [
+        ((9,), (i, i), (9, 9), read(0, i)),
+        ((9,), (add(mul(i, 2), 1),), (20,), read(0, i)),
+        ((4, 9), (add(i, j),), (12,), read(0, i, j)),
+        ((4, 9), (mul(i, j),), (25,), read(0, i, j)),
+        ((3, 4, 5), (mod(add(i, Axis(2)), 2), j), (2, 4), read(0, i, j, Axis(2))),
+    ]
+    for extents, index, shape, body in cases:
+        check(PATTERN, kernel_of(Template(shape, ((dt.f32, extents),), (Scatter(extents, index, body),))), rng)
+
+
+def started(rows, width, tokens, body):
+    """`out[r, d] = body, out[ids[t], d] += x[t, d]`."""
+    t, d = axes(2)
+    first = Piece((0, 0), (1, 1), (rows, width), body)
+    s = Scatter((tokens, width), (read(0, t, dtype=dt.i32), d), read(1, t, d))
+    params = ((dt.i32, (tokens,)), (dt.f32, (tokens, width)), (dt.f32, (rows, width)))
+    return Template((rows, width), params, (first, s))
+
+
+@pytest.mark.parametrize("rows, tokens, width", [(1, 1, 1), (5, 9, 17), (7, 20, 4)])
+def test_initial_value(rng, rows, tokens, width):
+    r, d = axes(2)
+    kernel = kernel_of(started(rows, width, tokens, apply("exp", read(2, r, d))))
+    assert not in_place(kernel)
+    check(PATTERN, kernel, rng, inputs=[rng.integers(0, rows, tokens).astype(np.int32)])
+
+
+def test_initial_value_in_pieces(rng):
+    """Empty domains leave it as it is."""
+    i = Axis(0)
+    start = (Piece((0,), (2,), (4,), read(0, i)), Piece((1,), (2,), (3,), num(2.0)))
+    for n in (0, 11):
+        s = Scatter((n,), (mod(mul(i, 3), 7),), read(1, i))
+        check(PATTERN, kernel_of(Template((7,), ((dt.f32, (4,)), (dt.f32, (n,))), (*start, s))), rng)
+
+
+def test_what_the_memory_holds_is_not_touched(rng):
+    """The initial value is the output's own memory: only the destinations are read and written."""
+    r, d = axes(2)
+    t = started(50, 17, 9, read(2, r, d))
+    buffers = (Buffer(dt.i32, (9,)), Buffer(dt.f32, (9, 17)), Buffer(dt.f32, (50, 17)))
+    kernel = Kernel((Stage(t, (("buffer", 0), ("buffer", 1), ("buffer", 2)), (2,)),), buffers)
+    assert in_place(kernel)
+    assert not in_place(kernel_of(t))
+    other = started(50, 17, 9, read(2, sub(49, r), d))
+    assert not in_place(Kernel((Stage(other, kernel.stages[0].args, (2,)),), buffers))
+    ids = rng.integers(0, 50, 9).astype(np.int32)
+    check(PATTERN, kernel, rng, inputs=[ids])
+    for target in (NARROW, WIDE):
+        for config in PATTERN.configs(kernel, target):
+            lowered = PATTERN.lower(kernel, config, target)
+            assert len(lowered.launches) == (3 if config.buckets else 1)
+            cheap = PATTERN.cost(kernel, config, target).seconds
+            assert cheap < PATTERN.cost(kernel_of(t), config, target).seconds
+
+
+def test_many_points_are_sorted_into_ranges(rng):
+    """More ranges than destinations, ranges that nothing reaches, and more tasks than points."""
+    i, d = axes(2)
+    for rows, n in ((3, 60), (200, 3)):
+        s = Scatter((n, 5), (read(0, i, dtype=dt.i32), d), read(1, i, d))
+        kernel = kernel_of(Template((rows, 5), ((dt.i32, (n,)), (dt.f32, (n, 5))), (s,)))
+        flat = Scatter((n,), (read(0, i, dtype=dt.i32),), read(1, i))
+        single = kernel_of(Template((rows,), ((dt.i32, (n,)), (dt.f32, (n,))), (flat,)))
+        ids = rng.integers(0, rows // 2 + 1, n).astype(np.int32)
+        configs = [ScatterConfig(None, None, 0, t, k) for t, k in ((1, 2), (3, 1), (8, 7), (3, 64))]
+        check(PATTERN, single, rng, inputs=[ids], configs=configs)
+        configs += [ScatterConfig(None, 1, 4, t, 4) for t in (2, 5)]
+        check(PATTERN, kernel, rng, inputs=[ids], configs=configs)
 
 
 def test_choice_and_refusal():

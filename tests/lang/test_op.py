@@ -7,7 +7,7 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.errors import BoundsError, DtypeError, FormulaError, ShapeError, TraceError
-from einsmith.expr.nodes import Compute, Scatter
+from einsmith.expr.nodes import Compute, Piece, Scatter
 from einsmith.lang import builder as es
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
@@ -82,6 +82,30 @@ def test_accumulation(rng):
     two = op("Y[i] += X[i]\nY[i+1] += 2*X[i]", extents={"Y.shape[0]": "X.shape[0]+1"})
     v = rng.integers(0, 9, 4)
     np.testing.assert_array_equal(run(two, v), np.append(v, 0) + np.append(0, 2 * v))
+
+
+def test_accumulation_from_a_value(rng):
+    ids, x, e = np.array([0, 4, 4, 1, 4]), rng.normal(size=(5, 3)), rng.normal(size=(6, 3))
+    want = np.exp(e)
+    np.add.at(want, ids, x)
+    f = op("Y[n,k] = exp(E[n,k])\nY[ids[i],k] += X[i,k]")
+    np.testing.assert_allclose(run(f, e, ids, x), want)
+    t = f(value(6, 3), value(5, dtype="int64"), value(5, 3)).tensor.template
+    assert [type(p) for p in t.parts] == [Piece, Scatter] and len(t.params) == 3
+    pieces = op("Y[2*n] = A[n]\nY[2*n+1] = -A[n]\nY[ids[i]] += 1\nY[i] += B[i]", extents={"Y.shape[0]": 6})
+    a, b = rng.normal(size=3), rng.normal(size=2)
+    want = np.stack([a, -a], -1).reshape(6)
+    np.add.at(want, ids, 1)
+    want[:2] += b
+    np.testing.assert_allclose(run(pieces, a, ids, b), want)
+    summed = op("Y[n] = sum[k](E[n,k])\nY[ids[i]] += 2", extents={"i": 5})
+    want = e.sum(1)
+    np.add.at(want, ids, 2)
+    np.testing.assert_allclose(run(summed, e, ids), want)
+    counts = op("Y[n] = i64(3)\nY[ids[i]] += 1", extents={"n": 6})
+    got = run(counts, ids)
+    assert got.dtype == np.int64
+    np.testing.assert_array_equal(got, 3 + np.bincount(ids, minlength=6))
 
 
 def test_guards(rng):
