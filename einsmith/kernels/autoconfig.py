@@ -16,10 +16,12 @@ from einsmith.errors import CompileError
 from einsmith.expr.kernel import Kernel, Stage
 from einsmith.expr.nodes import Reduce, Template
 from einsmith.kernels.contraction import Contraction
+from einsmith.kernels.im2col import Im2col
 from einsmith.kernels.kernel import Cost, Lowered, Pattern
 from einsmith.kernels.pointwise import Pointwise
 from einsmith.kernels.reduction import Reduction
 from einsmith.kernels.scatter import ScatterAdd
+from einsmith.kernels.winograd import Winograd
 from einsmith.target.facts import Target
 
 
@@ -69,7 +71,9 @@ def _pattern(name: str) -> Pattern:
     return next(p for p in PATTERNS if p.name == name)
 
 
-PATTERNS: list[Pattern] = [Pointwise(), Contraction(), Reduction(), ScatterAdd(), ByKind()]
+PATTERNS: list[Pattern] = [
+    Pointwise(), Contraction(), Reduction(), ScatterAdd(), ByKind(), Im2col(), Winograd()
+]  # fmt: skip
 """Asked in order; of equal costs the earlier pattern's stands."""
 
 

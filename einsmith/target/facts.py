@@ -33,6 +33,8 @@ class Target:
     use `core_bandwidth`; `load_seconds`, `store_seconds`, `broadcast_seconds` per vector in L1; `gather_seconds` per
     element; `special_seconds` per f32 element and core of a function that is not one instruction; `launch_seconds` to
     start one parallel sweep.
+
+    `winograd`: whether the user allows convolutions to be computed in Winograd's form, which rounds differently.
     """
 
     cpu: str = "host"
@@ -55,6 +57,7 @@ class Target:
     gather_seconds: float = 2.5e-10
     special_seconds: tuple[tuple[str, float], ...] = _SPECIAL
     launch_seconds: float = 2e-6
+    winograd: bool = False
 
     def lanes(self, itemsize: int = 4) -> int:
         """Elements of `itemsize` bytes in one vector register."""

@@ -1,0 +1,134 @@
+"""The im2col pattern: an operand of a contraction is written out as a matrix, then multiplied from there.
+
+`sum[c,r,s](X[b,c,p+r,q+s] * W[k,c,r,s])` becomes `M[b,c,r,s,p,q] = X[b,c,p+r,q+s]` in the workspace, and
+`sum[c,r,s](M[b,c,r,s,p,q] * W[k,c,r,s])`. It costs the memory that the contraction pattern's packing saves.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from einsmith import dtypes as dt
+from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
+from einsmith.expr.rewrite import substitute
+from einsmith.kernels.contraction import PATTERN as CONTRACTION
+from einsmith.kernels.contraction import Configs
+from einsmith.kernels.contraction_problem import Operand, Problem, affine, problems
+from einsmith.kernels.kernel import Cost, Lowered
+from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
+from einsmith.kernels.staged import Place, Staged, nbytes
+from einsmith.target.facts import Target
+
+_WRITE = Pointwise()
+
+
+class Im2colConfig(NamedTuple):
+    """operand: which one is written out (0 left, 1 right); inner: whether the axes of K are the matrix's last ones;
+    write, multiply: configurations of the two parts."""
+
+    operand: int
+    inner: bool
+    write: PointwiseConfig
+    multiply: Configs
+
+    def __str__(self) -> str:
+        order = "rows of K" if self.inner else "columns of K"
+        return f"im2col of {'LR'[self.operand]} in {order}; {self.multiply}"
+
+
+class Im2col:
+    """A contraction of one piece with an operand that is more than a plain tensor."""
+
+    name = "im2col"
+
+    def match(self, kernel: Kernel) -> bool:
+        return bool(_operands(kernel))
+
+    def configs(self, kernel: Kernel, target: Target) -> list[Im2colConfig]:
+        out = []
+        for i in _operands(kernel):
+            for inner in (False, True):
+                write, multiply = _parts(kernel, i, inner)
+                best = min(_WRITE.configs(write, target), key=lambda c: _WRITE.cost(write, c, target).seconds)
+                out += [Im2colConfig(i, inner, best, c) for c in CONTRACTION.configs(multiply, target)[:2]]
+        return out
+
+    def cost(self, kernel: Kernel, config: Im2colConfig, target: Target) -> Cost:
+        write, multiply = _parts(kernel, config.operand, config.inner)
+        first = _WRITE.cost(write, config.write, target)
+        second = CONTRACTION.cost(multiply, config.multiply, target)
+        # Each part takes the longer of its own arithmetic and memory.
+        return Cost(
+            first.seconds - first.launch + max(second.arithmetic, second.memory), 0.0, second.special,
+            first.launch + second.launch,
+        )
+
+    def lower(self, kernel: Kernel, config: Im2colConfig, target: Target) -> Lowered:
+        write, multiply = _parts(kernel, config.operand, config.inner)
+        out = Staged(f"im2col_{kernel.digest.hex()[:8]}", len(kernel.buffers))
+        places = [*(Place(n) for n in range(len(kernel.buffers))), out.room(nbytes(write.buffers[-1]))]
+        out.add(_WRITE.lower(write, config.write, target), places)
+        out.add(CONTRACTION.lower(multiply, config.multiply, target), places)
+        return out.lowered
+
+
+def _operands(kernel: Kernel) -> list[int]:
+    """The operands that are worth writing out: guarded, computed, or read through a window."""
+    root = kernel.stages[0]
+    if any(ref[0] != "buffer" for ref in root.args):
+        return []
+    found = problems(kernel.root)
+    if found is None or len(found) > 1:
+        return []
+    return [i for i in (0, 1) if found[0].k and not _is_matrix(found[0].operands[i])]
+
+
+def _is_matrix(o: Operand) -> bool:
+    if not isinstance(o.expr, Read) or o.guards:
+        return False
+    return all(len(terms) <= 1 for _, terms in affine(o.expr) or ((0, {0: 1, 1: 1}),))
+
+
+@lru_cache(maxsize=1024)
+def _parts(kernel: Kernel, i: int, inner: bool) -> tuple[Kernel, Kernel]:
+    """The kernel that writes operand i into one more buffer, and the kernel that multiplies from there."""
+    (p,) = problems(kernel.root)  # type: ignore[misc]
+    root = kernel.stages[0]
+    side = [a for a in range(len(p.piece.extents)) if a in p.operands[i].axes and p.extents[a] > 1]
+    k = [a for a in p.k if a in p.operands[i].axes]
+    axes = [*side, *k] if inner else [*(a for a in side if a in p.batch), *k, *(a for a in side if a not in p.batch)]
+    place: dict[int, Expr] = {a: Const(0, dt.i32) for a in range(len(p.extents))}
+    place |= {a: Axis(n) for n, a in enumerate(axes)}
+    shape = tuple(p.extents[a] for a in axes)
+    body = substitute(_guarded(p.operands[i].expr, p.operands[i].guards), place)
+    matrix = Buffer(p.dtype, shape)
+    buffers = (*kernel.buffers, matrix)
+    last = len(kernel.buffers)
+    write = Kernel((Stage(template(shape, kernel.root.params, body), root.args, (last,)),), buffers)
+    value = Read(len(root.args), tuple(Axis(a) for a in axes), p.dtype)
+    multiplied = _multiplied(p, i, value)
+    piece = Piece(p.piece.offset, p.piece.step, p.piece.extents, multiplied)
+    t = Template(kernel.root.shape, (*kernel.root.params, (p.dtype, shape)), (piece,))
+    stage = Stage(t, (*root.args, ("buffer", last)), root.outputs)
+    return write, Kernel((stage, *kernel.stages[1:]), buffers)
+
+
+def _guarded(e: Expr, guards: tuple[Expr, ...]) -> Expr:
+    for g in guards:
+        e = apply("where", g, e, Const(0, e.dtype))
+    return e
+
+
+def _multiplied(p: Problem, i: int, value: Expr) -> Reduce:
+    """The piece's sum with `value` in place of operand i."""
+    other = p.operands[1 - i]
+    e: Expr = _guarded(apply("mul", value, other.expr), other.guards)
+    for fn, x in p.finish:
+        if fn == "where":
+            e = _guarded(e, (x,))  # type: ignore[arg-type]
+        else:
+            e = Apply(fn, (e,) if x is None else (e, x), e.dtype)
+    assert isinstance(p.piece.body, Reduce)
+    return Reduce("sum", p.piece.body.extents, (e,))

@@ -1,0 +1,135 @@
+"""Winograd's form and im2col: every configuration against the evaluator, epilogues, and what they decline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from einsmith import dtypes as dt
+from einsmith.expr.interp import evaluate_template
+from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.expr.nodes import Const, apply, template
+from einsmith.kernels import autoconfig
+from einsmith.kernels.im2col import Im2col
+from einsmith.kernels.winograd import TRANSFORMS, Winograd
+from tests.kernels.kernel_check import axes, check, read
+from tests.kernels.test_contraction import (
+    capsule,
+    conv,
+    conv_dw,
+    conv_dx,
+    host,
+    inside,
+    kernel_of,
+    lin,
+    product,
+    times,
+    zero_unless,
+)
+from tests.nest_interp import run
+
+WINOGRAD, IM2COL = Winograd(), Im2col()
+
+
+def allowed():
+    return replace(host(), winograd=True)
+
+
+def relu_of(kernel: Kernel, keep: bool) -> Kernel:
+    """max(result + bias[k], 0) as a second stage; the sum itself is stored too where `keep`."""
+    b, k, p, q = axes(4)
+    shape = kernel.shape
+    n = len(kernel.buffers)
+    body = apply("max", apply("add", read(0, b, k, p, q), read(1, k)), Const(0.0, dt.f32))
+    t = template(shape, [(dt.f32, shape), (dt.f32, shape[1:2])], body)
+    first = Stage(kernel.root, kernel.stages[0].args, kernel.stages[0].outputs if keep else (None,))
+    return Kernel(
+        (first, Stage(t, (("stage", 0, 0), ("buffer", n)), (n + 1,))),
+        (*kernel.buffers, Buffer(dt.f32, shape[1:2]), Buffer(dt.f32, shape)),
+    )
+
+
+CONVOLUTIONS = {
+    "forward": conv(2, 3, 9, 8, 5, 3, 3, 1),
+    "no padding": conv(3, 2, 8, 7, 4, 3, 3, 0),
+    "wide padding": conv(1, 2, 5, 6, 3, 3, 3, 2),
+    "one pixel": conv(1, 1, 1, 1, 1, 3, 3, 1),
+    "more than a vector of channels": conv(1, 17, 6, 5, 18, 3, 3, 1),
+    "backward": conv_dx(2, 3, 7, 9, 4, 3, 3, 1),
+    "capsules": capsule(2, 3, 7, 5, 1),
+    "backward without padding": conv_dx(2, 17, 6, 5, 3, 3, 3, 0),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_agree_with_the_evaluator(name, rng):
+    targets = [replace(t, winograd=True) for t in (host(), replace(host(), vector_bytes=16, vector_registers=16))]
+    check(WINOGRAD, CONVOLUTIONS[name], rng, targets, tolerance=2e-4)
+    assert {c.m for c in WINOGRAD.configs(CONVOLUTIONS[name], allowed())} == set(TRANSFORMS)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_stages_after_the_sum(keep, rng):
+    kernel = relu_of(CONVOLUTIONS["forward"], keep)
+    check(WINOGRAD, kernel, rng, [allowed()], tolerance=2e-4)
+    check(IM2COL, kernel, rng, [host()])
+
+
+def test_the_error_is_within_its_bound(rng):
+    """For 40 channels of standard normal numbers, where the sum itself is not near the bound."""
+    kernel = conv(1, 40, 11, 12, 6, 3, 3, 1)
+    arrays = [rng.standard_normal(b.shape).astype(np.float32) for b in kernel.buffers]
+    want = evaluate_template(kernel.root, arrays[:2])[0]
+    x = np.pad(arrays[0], ((0, 0), (0, 0), (1, 7), (1, 7))).astype(np.float64)
+    for m, (bt, g, at) in TRANSFORMS.items():
+        b_, g_, a_ = (np.abs(np.array(t)) for t in (bt, g, at))
+        u = np.einsum("ar,kcrs,bs->abkc", g_, np.abs(arrays[1]), g_)
+        bound = np.zeros((*want.shape[:2], 16, 16))
+        for i in range(0, want.shape[2], m):
+            for j in range(0, want.shape[3], m):
+                v = np.einsum("ai,ncij,bj->abnc", b_, np.abs(x[:, :, i : i + m + 2, j : j + m + 2]), b_)
+                y = np.einsum("pa,abkc,abnc,qb->nkpq", a_, u, v, a_)
+                bound[:, :, i : i + m, j : j + m] = y
+        bound = bound[:, :, : want.shape[2], : want.shape[3]] * (40 + 40) * np.finfo(np.float32).eps
+        for config in [c for c in WINOGRAD.configs(kernel, allowed()) if c.m == m]:
+            got = [a.copy() for a in arrays]
+            run(WINOGRAD.lower(kernel, config, allowed()), kernel, got)
+            assert (np.abs(got[2] - want) <= bound).all()
+
+
+def test_it_is_off_unless_allowed():
+    kernel = CONVOLUTIONS["forward"]
+    assert WINOGRAD.configs(kernel, host()) == []
+    assert all(name != "winograd" for name, _, _ in autoconfig.choose(kernel, host()).alternatives)
+    large = conv(16, 128, 28, 28, 128, 3, 3, 1)
+    assert autoconfig.choose(large, allowed()).pattern.name == "winograd"
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [conv(2, 3, 9, 7, 4, 3, 3, 1, 2), conv(2, 3, 9, 7, 4, 5, 5, 2), conv_dw(3, 2, 8, 7, 4, 3, 3, 1),
+     product(5, 6, 7), capsule(2, 3, 7, 5, 2)],
+    ids=["stride", "window", "weights' gradient", "product", "strided capsules"],
+)  # fmt: skip
+def test_what_is_no_such_convolution(kernel):
+    assert not WINOGRAD.match(kernel)
+
+
+def test_a_guard_that_is_not_the_border_is_no_padding():
+    b, k, p, q, c, r, s = axes(7)
+    y, x = lin((1, 2), (1, 5)), lin((1, 3), (1, 6))
+    body = zero_unless(inside(y, 5), times(read(0, b, c, y, x), read(1, k, c, r, s)))
+    params = ((dt.f32, (2, 2, 7, 7)), (dt.f32, (3, 2, 3, 3)))
+    assert not WINOGRAD.match(kernel_of((2, 3, 5, 5), params, (2, 3, 3), body))
+
+
+@pytest.mark.parametrize("kernel", [*CONVOLUTIONS.values(), conv(2, 3, 9, 7, 4, 3, 3, 1, 2), capsule(2, 3, 7, 5, 2),
+                                    conv_dw(3, 2, 8, 7, 4, 3, 3, 1)])  # fmt: skip
+def test_im2col_agrees_with_the_evaluator(kernel, rng):
+    check(IM2COL, kernel, rng, [host()])
+
+
+def test_im2col_takes_windows_only():
+    assert not IM2COL.match(product(5, 6, 7))
