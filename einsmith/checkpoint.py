@@ -26,10 +26,10 @@ from einsmith.nn import Module
 from einsmith.training import TrainStep
 
 FORMAT = "einsmith-step"
-VERSION = 1
+VERSION = 2
 _KEYS = {
     "model", "frozen", "loss", "optimizer", "steps", "epoch", "position", "epoch_loss", "epoch_samples", "seed",
-    "files",
+    "winograd", "files",
 }  # fmt: skip
 _FILES = _WEIGHTS, _STATE, _META, _PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
 
@@ -94,6 +94,7 @@ def _write(step: TrainStep, work: Path) -> None:
         "epoch_loss": step.epoch_loss,
         "epoch_samples": step.epoch_samples,
         "seed": int(step.seed),
+        "winograd": bool(step.winograd),
         "files": {n: _digest(work / n) for n in (_WEIGHTS, _STATE)},
     }
     (work / _META).write_text(json.dumps(meta, indent=1) + "\n")
@@ -145,7 +146,7 @@ def load(
         if meta["optimizer"] is None:
             raise SaveError(f"{source} has an optimizer of your own; pass it: es.load(path, optimizer=...)")
         optimizer = optim.restore(meta["optimizer"])
-    step = TrainStep(model, loss, optimizer, seed=meta["seed"], threads=threads)
+    step = TrainStep(model, loss, optimizer, seed=meta["seed"], threads=threads, winograd=meta["winograd"])
     for name, array in state.items():
         owner = step.store.parameters.get(name.rpartition("/")[0])
         if owner is None or owner.shape != array.shape:

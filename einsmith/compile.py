@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -102,6 +103,7 @@ class Executable:
     bind: arrays that live as long as the executable and hold leaves' values (parameters, state, constants); updates are
     stored into them. The other inputs are passed to each call, in the graph's order, as C-contiguous arrays of the
     leaf's shape and type. `finite`: a tensor whose first element must be finite before anything is stored into a leaf.
+    `winograd`: whether convolutions may be computed in Winograd's form (see `kernels.winograd`).
     """
 
     def __init__(
@@ -111,10 +113,11 @@ class Executable:
         threads: int,
         finite: Tensor | None = None,
         target: Target | None = None,
+        winograd: bool = False,
     ):
         start = time.perf_counter()
         self.threads = threads
-        self.target = target or calibrate.target(threads)
+        self.target = replace(target or calibrate.target(threads), winograd=winograd)
         known = {*graph.inputs, *bind}
         if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
             raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")

@@ -163,17 +163,21 @@ def _memory(obj: Any) -> np.ndarray:
 
 class Jitted:
     """A compiled function. `static_argnames` are arguments (by name) whose every value is compiled anew; threads: of
-    its programs, None for the default.
+    its programs, None for the default; winograd: whether convolutions may be computed in Winograd's form, which is
+    faster and rounds differently (the bound is in `kernels.winograd`).
 
     A program belongs to a call's key and to the trace keys of all modules that were met while tracing for that key.
     They are asked only when `trace.version` says that something has changed.
     """
 
-    def __init__(self, f: Callable, static_argnames: Sequence[str] = (), threads: int | None = None):
+    def __init__(
+        self, f: Callable, static_argnames: Sequence[str] = (), threads: int | None = None, winograd: bool = False
+    ):
         functools.update_wrapper(self, f, updated=())
         self.f = f
         self.static = frozenset((static_argnames,) if isinstance(static_argnames, str) else static_argnames)
         self.threads = threads
+        self.winograd = winograd
         self._cache: dict[Any, tuple[Executable, _Traced]] = {}
         self._ready: dict[Any, tuple[object, tuple[Executable, _Traced]]] = {}
         self._depends: dict[Any, list[weakref.ref]] = {}
@@ -219,7 +223,7 @@ class Jitted:
                 entry = self._current(key)
                 if entry is None:
                     traced = trace_arguments(self.f, arguments, structure)
-                    entry = Executable(traced.graph, traced.bind, threads), traced
+                    entry = Executable(traced.graph, traced.bind, threads, winograd=self.winograd), traced
                     self._keep(key, entry)
         run, traced = entry
         _, outputs = run([a.value for a in arguments if not a.static])
@@ -232,11 +236,15 @@ def _positions(f: Callable) -> dict[str, int]:
     return {p.name: -1 if p.kind is p.KEYWORD_ONLY else i for i, p in enumerate(named)}
 
 
-def jit(f: Callable | None = None, static_argnames: Sequence[str] = ()) -> Any:
-    """f compiled: traced once per structure, shapes, types and static values of its arguments, then one native call."""
+def jit(f: Callable | None = None, static_argnames: Sequence[str] = (), winograd: bool = False) -> Any:
+    """f compiled: traced once per structure, shapes, types and static values of its arguments, then one native call.
+
+    winograd: allows 3x3 convolutions at stride 1 to be computed in Winograd's form, which is faster and rounds
+    differently; the bound of its error is in `kernels.winograd`.
+    """
     if f is None:
-        return functools.partial(jit, static_argnames=static_argnames)
-    return Jitted(f, static_argnames)
+        return functools.partial(jit, static_argnames=static_argnames, winograd=winograd)
+    return Jitted(f, static_argnames, winograd=winograd)
 
 
 _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()

@@ -52,8 +52,9 @@ class TrainStep:
 
     loss: a function of (model's output, target) giving a float scalar. optimizer: an `es.optim` rule. threads: worker
     threads (default: all cores the process may use). The model's parameters are updated in place. Every batch shape is
-    compiled at its first use; `compile` does that without training. If the loss is not finite nothing is updated and
-    NonFiniteError names the step. Ctrl-C waits for the end of a step.
+    compiled at its first use; `compile` does that without training. winograd: allows 3x3 convolutions at stride 1 in
+    Winograd's form, which is faster and rounds differently (the bound is in `kernels.winograd`). If the loss is not
+    finite nothing is updated and NonFiniteError names the step. Ctrl-C waits for the end of a step.
 
     steps: how many were trained; epoch, position: where `fit` stands, position counting the batches of the epoch;
     epoch_loss, epoch_samples: the sum of the samples' losses in that epoch, and how many they are. A new `optimizer`
@@ -62,7 +63,7 @@ class TrainStep:
 
     def __init__(
         self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: int = 0,
-        threads: int | None = None,
+        threads: int | None = None, winograd: bool = False,
     ):
         if mode != "static":
             raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")
@@ -70,6 +71,7 @@ class TrainStep:
             raise EinsmithError(f"threads={threads!r} must be an integer of at least 1")
         self.model, self.loss, self.optimizer, self.seed = model, loss, optimizer, seed
         self.threads = threads
+        self.winograd = winograd
         self.steps = 0
         self.epoch = 0
         self.position = 0
@@ -192,7 +194,7 @@ class TrainStep:
                 self._live[id(obj)] = obj, bind[x]
         self._depends |= t.depends
         graph = Graph((*inputs, *bind), (outs[0],), tuple(updates), ())
-        run = Executable(graph, bind, threads, finite=outs[0])
+        run = Executable(graph, bind, threads, finite=outs[0], winograd=self.winograd)
         self._parts[run] = self._parts_of(run)
         return run
 
@@ -285,7 +287,7 @@ class TrainStep:
                 out = self.model(*inputs)
                 return self.loss(out, target), out
 
-            self._evaluate = Jitted(run, threads=self.threads)
+            self._evaluate = Jitted(run, threads=self.threads, winograd=self.winograd)
         total, right, seen, classes = 0.0, 0, 0, True
         with self.model.in_mode(training=False):
             for *inputs, target in batches:
