@@ -8,13 +8,15 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.problems import Problem
-from benchmarks.process import Worker, WorkerError
-from benchmarks.verify import disagreements
+from benchmarks.process import Crew, Worker, WorkerError
+from benchmarks.verify import disagreements, error
 
 PEERS = ("torch", "compile", "jax", "tensorflow", "xla")
 VERIFIED_STEPS = 5
@@ -25,144 +27,199 @@ same weather on a machine whose speed drifts."""
 Say = Callable[[str], None]
 
 
-def run_problem(problem: Problem, peers: Sequence[str], threads: int, rounds: int, cap: float, say: Say) -> dict:
-    """One cell of the results: a dict as it is written to JSON. `cap`: seconds that each peer may take in all."""
+class Pace(NamedTuple):
+    """How long a problem is timed: `rounds`, in each of which a peer runs `warm` steps and then about `chunk` seconds,
+    `least` steps or more."""
+
+    rounds: int
+    chunk: float = CHUNK_SECONDS
+    least: int = 3
+    warm: int = 2
+
+
+def run_problem(
+    problem: Problem, peers: Sequence[str], threads: int, pace: Pace, cap: float, say: Say, crew: Crew | None = None
+) -> dict:
+    """One cell of the results: a dict as it is written to JSON. `cap`: seconds that each peer may take in all.
+
+    Without a `crew` every peer gets a process and caches of its own, and its first call is that of a newcomer. The
+    processes of a crew go on to the next problem with whatever they have cached, and results are compared with those of
+    the peer "reference" where it is at hand; elsewhere with the median of all peers.
+    """
     cell: dict = {
         "batch": problem.batch,
         "flops": problem.flops,
         "nbytes": problem.nbytes,
+        "specials": dict(problem.specials),
         "threads": threads,
         "load_before": os.getloadavg()[0],
         "peers": {},
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="einsmith-bench-")))
-        workers: dict[str, Worker] = {}
-        spent: dict[str, float] = {}
-        changes: dict[str, dict[str, np.ndarray]] = {}
-        losses: dict[str, list[float]] = {}
-        start_values = problem.arrays()
-
-        def attempt(peer: str, action: Callable[[float], None]) -> None:
-            """Runs an action of a peer against its time cap; a failure is noted and ends that peer's part."""
-            begun = time.monotonic()
-            try:
-                action(begun + cap - spent.get(peer, 0.0))
-            except WorkerError as e:
-                cell["peers"].setdefault(peer, {})
-                cell["peers"][peer] |= {"status": e.kind, "message": str(e)}
-                if peer in workers:
-                    workers.pop(peer).close()
-                say(f"{problem.name}: {peer}: {e.kind}: {e}")
-            spent[peer] = spent.get(peer, 0.0) + time.monotonic() - begun
-
+        fresh = crew is None
+        if crew is None:
+            crew = Crew(threads, folder)
+            stack.callback(crew.close)
+        run = _Run(problem, threads, cap, folder, crew, cell, say)
+        found: dict[str, Results] = {}
         for peer in peers:
-            caches = folder / peer
+            crew.start(peer)
+            if fresh:
+                say(f"{problem.name}: {peer}: first call")
+            run.attempt(peer, partial(run.begin, peer, found))
+            if fresh and peer == "einsmith" and peer in run.workers:
 
-            def begin(deadline: float, peer: str = peer, caches: Path = caches) -> None:
-                caches.mkdir()
-                worker = workers[peer] = Worker(peer, problem.name, threads, caches, deadline)
-                stack.callback(worker.close)
-                first = worker.ask("first", deadline)
-                cell["peers"][peer] = {"status": "ok", "version": worker.version, "first_seconds": first["seconds"]}
-                chosen = worker.ask("choose 6", deadline)
-                if chosen["variant"] is not None:
-                    cell["peers"][peer] |= {"variant": chosen["variant"], "variants": chosen["seconds"]}
-                later = worker.ask(f"steps {VERIFIED_STEPS}", deadline)
-                path = folder / f"{peer}.npz"
-                worker.ask(f"results {path}", deadline)
-                with np.load(path) as data:
-                    changes[peer] = {
-                        n: data[n] - start_values[n] if n in start_values else data[n] for n in problem.results
-                    }
-                losses[peer] = later["losses"]
-
-            say(f"{problem.name}: {peer}: first call")
-            attempt(peer, begin)
-            if peer == "einsmith" and peer in workers:
-
-                def again(deadline: float, caches: Path = caches) -> None:
+                def again(deadline: float) -> None:
+                    caches = run.crew.caches("einsmith")
                     seconds = _first_again("einsmith", problem, threads, caches, deadline)
                     cell["peers"]["einsmith"]["first_seconds_warm"] = seconds
 
-                attempt(peer, again)
-
-        verified = {p: losses[p] for p in workers if p in losses}
-        for peer, what in disagreements(verified, {p: changes[p] for p in verified}).items():
+                run.attempt(peer, again)
+        reference = None if fresh or problem.training else run.reference()
+        if reference is not None:
+            wrong = {p: w for p, r in found.items() if p in run.workers and (w := error(r.changes, reference))}
+        else:
+            verified = {p: r for p, r in found.items() if p in run.workers}
+            losses = {p: r.losses for p, r in verified.items()}
+            wrong = disagreements(losses, {p: r.changes for p, r in verified.items()})
+        cell["verified"] = reference is not None or len(run.workers) > 1
+        for peer, what in wrong.items():
             cell["peers"][peer] |= {"status": "wrong", "message": what}
-            workers.pop(peer).close()
+            del run.workers[peer]
             say(f"{problem.name}: {peer}: wrong result: {what}")
-        cell["verified"] = len(verified) > 1
-
-        measured = ("peak", "copy") if problem.nbytes else ("peak",)
-        rates = [_Rate(what, problem, threads, folder, cap, say) for what in measured]
-        for rate in rates:
-            stack.callback(rate.close)
-        _time_rounds(cell, problem, workers, rounds, attempt, rates, say)
-    _summarize(cell, *(rate.per_second for rate in rates))
+        measured = ["peak", *(["copy"] if problem.nbytes else []), *(["special"] if problem.specials else [])]
+        rates = {what: _Rate(what, run) for what in measured}
+        _time_rounds(run, pace, list(rates.values()))
+    _summarize(cell, **{what: rate.per_second for what, rate in rates.items()})
     return cell
 
 
-def _first_again(peer: str, problem: Problem, threads: int, caches: Path, deadline: float) -> float:
+class Results(NamedTuple):
+    """What a peer computes: the losses of the first steps, and the change of every result array since the start."""
+
+    losses: list[float]
+    changes: dict[str, np.ndarray]
+
+
+class _Run:
+    """One problem on its way through the workers."""
+
+    def __init__(self, problem: Problem, threads: int, cap: float, folder: Path, crew: Crew, cell: dict, say: Say):
+        self.problem, self.threads, self.cap, self.folder = problem, threads, cap, folder
+        self.crew, self.cell, self.say = crew, cell, say
+        self.workers: dict[str, Worker] = {}
+        self.start_values = problem.arrays()
+        self._spent: dict[str, float] = {}
+
+    def attempt(self, peer: str, action: Callable[[float], None]) -> None:
+        """Runs an action of a peer against its time cap; a failure is noted and ends that peer's part."""
+        begun = time.monotonic()
+        try:
+            action(begun + self.cap - self._spent.get(peer, 0.0))
+        except WorkerError as e:
+            self.cell["peers"].setdefault(peer, {})
+            self.cell["peers"][peer] |= {"status": e.kind, "message": str(e)}
+            self.end(peer, e)
+            self.say(f"{self.problem.name}: {peer}: {e.kind}: {e}")
+        self._spent[peer] = self._spent.get(peer, 0.0) + time.monotonic() - begun
+        self.cell["peers"][peer]["spent"] = round(self._spent[peer], 2)
+
+    def end(self, peer: str, e: WorkerError) -> None:
+        worker = self.workers.pop(peer, None)
+        if e.kind == "timeout" or worker is None or not worker.alive:
+            self.crew.drop(peer)
+
+    def open(self, peer: str, deadline: float) -> tuple[Worker, dict]:
+        """The worker with the problem set up, and its answer to the first step."""
+        worker = self.workers[peer] = self.crew.start(peer)
+        worker.ask(f"open {self.problem.name}", deadline)
+        return worker, worker.ask("first", deadline)
+
+    def results(self, peer: str, worker: Worker, deadline: float) -> Results:
+        losses = worker.ask(f"steps {VERIFIED_STEPS if self.problem.stateful else 1}", deadline)["losses"]
+        path = self.folder / f"{peer}.npz"
+        worker.ask(f"results {path}", deadline)
+        start = self.start_values
+        with np.load(path) as data:
+            changes = {n: data[n] - start[n] if n in start else data[n] for n in self.problem.results}
+        path.unlink()
+        return Results(losses, changes)
+
+    def begin(self, peer: str, found: dict[str, Results], deadline: float) -> None:
+        worker, first = self.open(peer, deadline)
+        self.cell["peers"][peer] = {"status": "ok", "version": worker.version, "first_seconds": first["seconds"]}
+        chosen = worker.ask("choose 6", deadline)
+        if chosen["variant"] is not None:
+            self.cell["peers"][peer] |= {"variant": chosen["variant"], "variants": chosen["seconds"]}
+        found[peer] = self.results(peer, worker, deadline)
+
+    def reference(self) -> dict[str, np.ndarray] | None:
+        """What the peer "reference" computes; None where its library is missing."""
+        deadline = time.monotonic() + self.cap
+        try:
+            worker, _ = self.open("reference", deadline)
+            worker.ask("choose 0", deadline)
+            return self.results("reference", worker, deadline).changes
+        except WorkerError as e:
+            self.say(f"{self.problem.name}: no reference: {e}")
+            self.end("reference", e)
+            return None
+        finally:
+            self.workers.pop("reference", None)
+
+
+def _first_again(peer: str, problem: Problem, threads: int, caches: Path | None, deadline: float) -> float:
     """The first call of another fresh process that finds the caches the first one left."""
-    worker = Worker(peer, problem.name, threads, caches, deadline)
+    worker = Worker(peer, threads, caches)
     try:
+        worker.ask(f"open {problem.name}", deadline)
         return worker.ask("first", deadline)["seconds"]
     finally:
         worker.close()
 
 
 class _Rate:
-    """What the machine can do, measured in the same rounds: operations a second of the multiply-add kernel ("peak") or
-    bytes a second ("copy"); without the first no percentage of the floor is given."""
+    """What the machine can do, measured in the same rounds: operations a second of the multiply-add kernel ("peak"),
+    bytes a second ("copy"), or evaluations a second of the problem's functions ("special"); without the first no
+    percentage of the floor is given."""
 
-    def __init__(self, what: str, problem: Problem, threads: int, folder: Path, cap: float, say: Say):
-        self.worker: Worker | None = None
+    def __init__(self, what: str, run: _Run):
         self.rates: list[float] = []
-        deadline = time.monotonic() + cap
+        self._worker: Worker | None = None
         try:
-            self.worker = Worker(what, problem.name, threads, folder, deadline)
-            self._work = self.worker.ask("first", deadline)["loss"]
+            self._worker, first = run.open(what, time.monotonic() + run.cap)
+            self._work = first["loss"]
         except WorkerError as e:
-            say(f"{what} cannot be measured: {e}")
-            self.close()
-            self.worker = None
+            run.say(f"{what} cannot be measured: {e}")
+            run.end(what, e)
+        run.workers.pop(what, None)
 
     def measure(self) -> None:
-        if self.worker is not None:
-            seconds = self.worker.ask("time 2 1", time.monotonic() + 60)["seconds"]
+        if self._worker is not None:
+            seconds = self._worker.ask("time 2 1", time.monotonic() + 60)["seconds"]
             self.rates.append(self._work / min(seconds))
-
-    def close(self) -> None:
-        if self.worker is not None:
-            self.worker.close()
 
     @property
     def per_second(self) -> float | None:
         return statistics.median(self.rates) if self.rates else None
 
 
-def _time_rounds(
-    cell: dict,
-    problem: Problem,
-    workers: dict[str, Worker],
-    rounds: int,
-    attempt: Callable[[str, Callable[[float], None]], None],
-    rates: Sequence[_Rate],
-    say: Say,
-) -> None:
+def _time_rounds(run: _Run, pace: Pace, rates: Sequence[_Rate]) -> None:
+    workers, cell = run.workers, run.cell
     samples: dict[str, list[list[float]]] = {p: [] for p in workers}
     counts: dict[str, int] = {}
 
     for peer in list(workers):
 
         def probe(deadline: float, peer: str = peer) -> None:
-            seconds = workers[peer].ask("time 3 2", deadline)["seconds"]
-            counts[peer] = max(3, min(200, round(CHUNK_SECONDS / max(min(seconds), 1e-6))))
+            seconds = workers[peer].ask(f"time {pace.least} {pace.warm}", deadline)["seconds"]
+            counts[peer] = max(pace.least, min(200, round(pace.chunk / max(min(seconds), 1e-6))))
 
-        attempt(peer, probe)
-    for r in range(rounds):
-        say(f"{problem.name}: round {r + 1} of {rounds}")
+        run.attempt(peer, probe)
+    for r in range(pace.rounds):
+        if pace.chunk >= CHUNK_SECONDS:
+            run.say(f"{run.problem.name}: round {r + 1} of {pace.rounds}")
         for rate in rates:
             rate.measure()
         # Every round starts with another peer, so that none always follows the same neighbor.
@@ -171,25 +228,30 @@ def _time_rounds(
         for peer in order[turn_of:] + order[:turn_of]:
 
             def turn(deadline: float, peer: str = peer) -> None:
-                samples[peer].append(workers[peer].ask(f"time {counts[peer]} 2", deadline)["seconds"])
+                samples[peer].append(workers[peer].ask(f"time {counts[peer]} {pace.warm}", deadline)["seconds"])
 
-            attempt(peer, turn)
+            run.attempt(peer, turn)
     for peer, chunks in samples.items():
         if chunks and cell["peers"][peer]["status"] == "timeout":
             cell["peers"][peer]["status"] = "ok"
-            cell["peers"][peer]["message"] = f"{len(chunks)} of {rounds} rounds within the time cap"
+            cell["peers"][peer]["message"] = f"{len(chunks)} of {pace.rounds} rounds within the time cap"
         cell["peers"][peer]["rounds"] = [statistics.median(c) for c in chunks]
         cell["peers"][peer]["best"] = min((min(c) for c in chunks), default=None)
 
 
-def _summarize(cell: dict, peak: float | None, bandwidth: float | None = None) -> None:
+def _summarize(
+    cell: dict, peak: float | None, copy: float | None = None, special: float | None = None
+) -> None:
     """Adds medians, spread (the middle half of the rounds), the ratio to the best peer, and the part of the floor: the
-    longer of the arithmetic at the peak and the bytes at the bandwidth."""
-    cell["peak_flops_per_second"], cell["bytes_per_second"] = peak, bandwidth
-    arithmetic = cell["flops"] / peak if peak else None
-    traffic = cell["nbytes"] / bandwidth if bandwidth else 0.0
-    cell["floor_seconds"] = max(arithmetic, traffic) if arithmetic is not None else None
-    cell["bound_by"] = "arithmetic" if arithmetic is None or arithmetic >= traffic else "bytes"
+    longest of the arithmetic at the peak, the bytes at the bandwidth of a copy, and the functions at their rate."""
+    cell["peak_flops_per_second"], cell["bytes_per_second"], cell["specials_per_second"] = peak, copy, special
+    floors = {
+        "arithmetic": cell["flops"] / peak if peak else 0.0,
+        "bytes": cell["nbytes"] / copy if copy else 0.0,
+        "functions": sum(cell.get("specials", {}).values()) / special if special else 0.0,
+    }
+    cell["bound_by"] = max(floors, key=floors.__getitem__)
+    cell["floor_seconds"] = floors[cell["bound_by"]] if peak else None
     for result in cell["peers"].values():
         if result["status"] != "ok" or not result.get("rounds"):
             continue

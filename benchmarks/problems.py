@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,8 +19,9 @@ class Problem:
 
     `arrays()` makes the starting values, the same in every process; those named in `results` change in a training step
     (weights), or are what the operator gives (gradients). `flops`: multiplications and additions of the products alone.
-    `inputs`: an operator's inputs, in order; `nbytes`: what it must read and write at least (inputs, weights of the
-    loss, gradients, each once).
+    `inputs`, `options`: an operator's inputs, in order, and its keyword arguments; `nbytes`: what it must read and
+    write at least (inputs, weights of the loss, gradients, each once); `specials`: evaluations of functions that are
+    more than one instruction.
     """
 
     name: str
@@ -30,17 +31,18 @@ class Problem:
     results: tuple[str, ...]
     make: Callable[[], dict[str, np.ndarray]]
     training: bool = True
-    stride: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     nbytes: int = 0
+    specials: tuple[tuple[str, int], ...] = ()
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.make()
 
     @property
-    def options(self) -> dict[str, int]:
-        """Keyword arguments of the operator."""
-        return {"stride": self.stride} if self.stride else {}
+    def stateful(self) -> bool:
+        """Whether a step changes what the next one starts from."""
+        return self.training or not set(self.results).isdisjoint(self.inputs)
 
 
 class Session(Protocol):
@@ -138,7 +140,7 @@ def _operator(
         results=tuple(f"d{n}" for n in shapes),
         make=make,
         training=False,
-        stride=stride,
+        options={"stride": stride} if stride else {},
         inputs=tuple(shapes),
         nbytes=4 * elements,
     )

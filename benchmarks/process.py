@@ -23,33 +23,40 @@ class WorkerError(Exception):
         super().__init__(message)
 
 
-def environment(threads: int, caches: Path) -> dict[str, str]:
-    """The same for every peer: the thread counts, no accelerator, and caches of code that start empty."""
+def environment(threads: int, caches: Path | None) -> dict[str, str]:
+    """The same for every peer: the thread counts and no accelerator; with `caches`, caches of code that start empty."""
     env = dict(os.environ)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "EINSMITH_THREADS"):
         env[name] = str(threads)
     env |= {
-        "EINSMITH_CACHE_DIR": str(caches / "einsmith"),
-        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-        "TRITON_CACHE_DIR": str(caches / "triton"),
         "CUDA_VISIBLE_DEVICES": "",
         "JAX_PLATFORMS": "cpu",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_ENABLE_DEPRECATION_WARNINGS": "0",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])]),
     }
+    if caches is not None:
+        env |= {
+            "EINSMITH_CACHE_DIR": str(caches / "einsmith"),
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            "TRITON_CACHE_DIR": str(caches / "triton"),
+        }
     return env
 
 
 class Worker:
     """A process running benchmarks.worker. Between two commands it is stopped by a signal, with all its threads and
-    children: libraries whose idle threads spin would otherwise take the cores of the peer whose turn it is."""
+    children: libraries whose idle threads spin would otherwise take the cores of the peer whose turn it is.
 
-    def __init__(self, peer: str, problem: str, threads: int, caches: Path, deadline: float):
+    It starts at once, so that several import their libraries side by side; `ready` waits for it.
+    """
+
+    def __init__(self, peer: str, threads: int, caches: Path | None):
         self.peer = peer
+        self.version, self.import_seconds = "", 0.0
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", peer, problem, str(threads)],
+            [sys.executable, "-m", "benchmarks.worker", peer, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -58,13 +65,18 @@ class Worker:
             start_new_session=True,
         )
         self._buffer = b""
-        try:
+
+    def ready(self, deadline: float) -> None:
+        """Waits until the library is imported. Raises WorkerError."""
+        if not self.version:
             reply = self._answer(deadline)
-        except BaseException:
-            self.close()
-            raise
-        self.version, self.import_seconds = reply["ready"], reply["import_seconds"]
-        self._signal(signal.SIGSTOP)
+            self.version, self.import_seconds = reply["ready"], reply["import_seconds"]
+            self._signal(signal.SIGSTOP)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked again after an error."""
+        return bool(self.version) and self._process.poll() is None
 
     def _signal(self, number: int) -> None:
         try:
@@ -96,6 +108,7 @@ class Worker:
 
     def ask(self, command: str, deadline: float) -> dict:
         """The answer to a command. `deadline`: a time of time.monotonic(). Raises WorkerError."""
+        self.ready(deadline)
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
         try:
@@ -103,9 +116,10 @@ class Worker:
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # the answer tells how the process ended
-        reply = self._answer(deadline)
-        self._signal(signal.SIGSTOP)
-        return reply
+        try:
+            return self._answer(deadline)
+        finally:
+            self._signal(signal.SIGSTOP)
 
     def close(self) -> None:
         self._signal(signal.SIGKILL)
@@ -116,3 +130,34 @@ class Worker:
                     pipe.close()
                 except BrokenPipeError:
                     pass
+
+
+class Crew:
+    """The workers of a run, one for each peer, started when they are first needed and again after a failure."""
+
+    def __init__(self, threads: int, caches: Path | None):
+        self.threads = threads
+        self._caches = caches
+        self._workers: dict[str, Worker] = {}
+
+    def caches(self, peer: str) -> Path | None:
+        """Where that peer's code is kept; None for the user's own caches."""
+        return None if self._caches is None else self._caches / peer
+
+    def start(self, peer: str) -> Worker:
+        """The peer's worker, which may still be importing."""
+        if peer not in self._workers:
+            caches = self.caches(peer)
+            if caches is not None:
+                caches.mkdir(exist_ok=True)
+            self._workers[peer] = Worker(peer, self.threads, caches)
+        return self._workers[peer]
+
+    def drop(self, peer: str) -> None:
+        """Ends the peer's worker; the next `start` makes another."""
+        if peer in self._workers:
+            self._workers.pop(peer).close()
+
+    def close(self) -> None:
+        for peer in list(self._workers):
+            self.drop(peer)

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import PEERS, run_problem
+from benchmarks.harness import PEERS, Pace, run_problem
 from benchmarks.problems import Problem
 
 LIBRARIES = {
@@ -67,7 +67,7 @@ def run(title: str, problems: dict[str, Problem], argv: Sequence[str] | None = N
         if old is not None and finished(old, peers) and not args.fresh:
             say.print(f"{problem.name}: already in {args.json}")
         else:
-            results["cells"][key] = run_problem(problem, peers, args.threads, args.rounds, args.cap, say.print)
+            results["cells"][key] = run_problem(problem, peers, args.threads, Pace(args.rounds), args.cap, say.print)
             store(args.json, results)
         console.print(table(problem, results["cells"][key]))
     cells = [results["cells"][f"{p.name}-t{args.threads}"] for p in chosen]
@@ -129,7 +129,7 @@ def store(path: Path | None, results: dict) -> None:
 
 def table(problem: Problem, cell: dict) -> Table:
     """All peers of one problem, the fastest first."""
-    bound = " by its bytes" if cell.get("bound_by") == "bytes" else ""
+    bound = "" if cell.get("bound_by", "arithmetic") == "arithmetic" else f" by its {cell['bound_by']}"
     floor = f", floor {1e3 * cell['floor_seconds']:.2f} ms{bound}" if cell.get("floor_seconds") else ""
     verified = "results agree" if cell["verified"] else "one peer only: nothing to verify against"
     out = Table(title=f"{problem.name}, {cell['threads']} threads{floor} ({verified})")

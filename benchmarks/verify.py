@@ -36,3 +36,17 @@ def disagreements(losses: dict[str, list[float]], changes: dict[str, dict[str, n
             if not off <= RESULT_TOLERANCE:
                 wrong.setdefault(peer, f"{name} differs by {off:.1e} relative")
     return wrong
+
+
+def error(results: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> str:
+    """What is wrong with the results against a more precise reference; empty where nothing is. The largest difference
+    of any element counts, so that a wrong corner does not hide behind a large middle."""
+    for name, expected in reference.items():
+        got = results[name].astype(np.float64)
+        if got.shape != expected.shape:
+            return f"{name} has the shape {list(got.shape)}, not {list(expected.shape)}"
+        scale = max(float(np.sqrt(np.mean(np.square(expected)))), 1e-30)
+        off = float(np.max(np.abs(got - expected), initial=0.0)) / scale
+        if not off <= RESULT_TOLERANCE:
+            return f"{name} differs by {off:.1e} of its root mean square"
+    return ""

@@ -1,8 +1,9 @@
-"""One peer on one problem, in a process of its own, driven by lines of JSON.
+"""One peer in a process of its own, driven by lines of JSON.
 
-    python -m benchmarks.worker PEER PROBLEM THREADS
+    python -m benchmarks.worker PEER THREADS
 
 It answers {"ready": ...} once its library is imported, then one line per command:
+    open PROBLEM      the problem that the next commands are about: {}
     first             builds everything and runs the first step: {"seconds", "loss"}
     choose N          where the peer has several formulations, times N steps of each, then starts afresh with the
                       fastest: {"variant": its name, or null}
@@ -26,7 +27,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from benchmarks.problems import PROBLEMS, Session
+from benchmarks.kernel_cases import CASES
+from benchmarks.problems import PROBLEMS, Problem, Session
 
 PEERS = {
     "einsmith": "benchmarks.peers.einsmith_peer",
@@ -37,6 +39,8 @@ PEERS = {
     "xla": "benchmarks.peers.tensorflow_peer",
     "peak": "benchmarks.peers.peak",
     "copy": "benchmarks.peers.copying",
+    "special": "benchmarks.peers.special",
+    "reference": "benchmarks.peers.torch_peer",
 }
 
 
@@ -58,14 +62,24 @@ def limit_cpus(threads: int) -> None:
         os.sched_setaffinity(0, chosen[:threads])
 
 
+CHOICE_SECONDS = 0.3
+"""What a formulation may take where the fastest is chosen; it runs at least once untimed and once timed."""
+
+
 def measure(variants: Sequence[str], build: Callable[[str], Session], steps: int) -> dict[str, float]:
-    """Seconds of each formulation's quickest step; one that fails has none. The first, which ran before, is measured
-    whatever happens, so that an error of it is raised."""
+    """Seconds of each formulation's quickest step of `steps`, or of those that CHOICE_SECONDS leave; one that fails has
+    none. The first, which ran before, is measured whatever happens, so that an error of it is raised."""
     seconds: dict[str, float] = {}
     for variant in variants:
         try:
             session = build(variant)
-            seconds[variant] = min(clock(session, steps + 2)[2:])
+            clock(session, 1)
+            end = time.perf_counter() + CHOICE_SECONDS
+            seconds[variant] = clock(session, 1)[0]
+            for _ in range(steps - 1):
+                if time.perf_counter() > end:
+                    break
+                seconds[variant] = min(seconds[variant], *clock(session, 1))
         except Exception:
             if variant == variants[0]:
                 raise
@@ -83,27 +97,41 @@ def clock(session: Session, steps: int) -> list[float]:
     return seconds
 
 
-def serve(module: Any, setup: tuple, commands: TextIO, answer: Callable[[dict], None]) -> None:
+def serve(module: Any, peer: str, threads: int, commands: TextIO, answer: Callable[[dict], None]) -> None:
     session: Session | None = None
-    problem, arrays, threads, peer = setup
-    variants: tuple = (module.variants(problem.network, peer) if hasattr(module, "variants") else None) or (None,)
+    problem: Problem | None = None
+    arrays: dict[str, np.ndarray] = {}
+    variants: tuple = (None,)
+    made: dict[str | None, Session] = {}
 
     def build(variant: str | None) -> Session:
-        extra = {} if variant is None else {"variant": variant}
-        return module.build(problem, arrays, threads, peer, **extra)
+        assert problem is not None
+        if problem.stateful or variant not in made:
+            extra = {} if variant is None else {"variant": variant}
+            made[variant] = module.build(problem, arrays, threads, peer, **extra)
+        return made[variant]
 
     for line in commands:
         words = line.split()
         try:
             if words[0] == "quit":
                 return
+            if words[0] == "open":
+                session, arrays = None, {}
+                made.clear()  # frees what the last problem held
+                problem = (CASES | PROBLEMS)[words[1]]
+                names = module.variants(problem, peer) if hasattr(module, "variants") else None
+                arrays, variants = problem.arrays(), names or (None,)
+                answer({})
+                continue
+            assert problem is not None, "the first command is `open`"
             if words[0] == "first":
                 start = time.perf_counter()
                 session = build(variants[0])
                 loss = session.step()
                 answer({"seconds": time.perf_counter() - start, "loss": loss})
                 continue
-            assert session is not None, "the first command is `first`"
+            assert session is not None, "the first command about a problem is `first`"
             if words[0] == "choose":
                 seconds = measure(variants, build, int(words[1])) if len(variants) > 1 else {}
                 variant = min(seconds, key=seconds.__getitem__) if seconds else variants[0]
@@ -126,7 +154,7 @@ def serve(module: Any, setup: tuple, commands: TextIO, answer: Callable[[dict], 
 
 
 def main() -> None:
-    peer, name, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    peer, threads = sys.argv[1], int(sys.argv[2])
     # Libraries print to stdout; the answers go through a descriptor of their own.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -136,7 +164,6 @@ def main() -> None:
         out.flush()
 
     limit_cpus(threads)
-    problem = PROBLEMS[name]
     start = time.perf_counter()
     try:
         module = importlib.import_module(PEERS[peer])
@@ -148,9 +175,8 @@ def main() -> None:
     except Exception as e:
         answer({"error": f"{type(e).__name__}: {e}"})
         return
-    arrays = problem.arrays()
     answer({"ready": module.VERSION, "import_seconds": time.perf_counter() - start})
-    serve(module, (problem, arrays, threads, peer), sys.stdin, answer)
+    serve(module, peer, threads, sys.stdin, answer)
 
 
 if __name__ == "__main__":

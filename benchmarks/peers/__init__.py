@@ -1,6 +1,45 @@
-"""One file per library, and one with its operators.
+"""One file per library, one with its operators, and one with its single kernels.
 
 Each library offers VERSION and `build(problem, arrays, threads, peer, variant)`, which gives a Session, and
-`variants(network, peer)`: the names of the formulations among which the fastest is chosen, or None where there is one.
+`variants(problem, peer)`: the names of the formulations among which the fastest is chosen, or None where there is one.
 `prepare()`, where it exists, does what an installation needs once, before anything is timed.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+LAST = (0, 2, 3, 1)
+"""Images with their channels last, from images with their channels first."""
+
+
+class Form(NamedTuple):
+    """A formulation of a kernel: the function of its inputs, and the order in which the axes of an input, of the output
+    Y, and of their gradients lie in memory, where that is not the order of the problem. `applies`: to which options."""
+
+    function: Callable[..., Any]
+    axes: Mapping[str, tuple[int, ...]] = {}
+    applies: Callable[[Mapping[str, Any]], bool] = lambda options: True
+
+    def order(self, name: str) -> tuple[int, ...] | None:
+        """The axes of the array of that name: an input, G, Y, or the gradient d... of an input."""
+        key = {"G": "Y"}.get(name) or name.removeprefix("d")
+        return self.axes.get(key)
+
+    def to_peer(self, name: str, array: np.ndarray) -> np.ndarray:
+        """An array of the problem as the formulation takes it, contiguous."""
+        order = self.order(name)
+        return array if order is None else np.ascontiguousarray(array.transpose(order))
+
+    def from_peer(self, name: str, array: np.ndarray) -> np.ndarray:
+        """A result of the formulation as the problem has it."""
+        order = self.order(name)
+        return array if order is None else array.transpose(np.argsort(order))
+
+
+def applicable(forms: Mapping[str, Form], options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the formulations that apply."""
+    return tuple(name for name, form in forms.items() if form.applies(options))

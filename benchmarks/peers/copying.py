@@ -10,7 +10,8 @@ from benchmarks.problems import Problem, Session
 
 VERSION = "copy"
 
-REPEATS = 8
+MOVED = 64 << 20
+"""Bytes that a step moves at least, so that its start does not count; and at least twice its arrays."""
 
 
 class Copy:
@@ -21,10 +22,11 @@ class Copy:
         n = max(nbytes // (8 * threads), 1)
         self._parts = [(np.ones(n, np.float32), np.zeros(n, np.float32)) for _ in range(threads)]
         self._pool = ThreadPoolExecutor(threads)
-        self.nbytes = REPEATS * threads * 8 * n
+        self._repeats = max(2, min(256, MOVED // (threads * 8 * n)))
+        self.nbytes = self._repeats * threads * 8 * n
 
     def _copy(self, part: tuple[np.ndarray, np.ndarray]) -> None:
-        for _ in range(REPEATS):
+        for _ in range(self._repeats):
             np.copyto(part[1], part[0])  # without the interpreter lock
 
     def step(self) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import einsmith as es
+from benchmarks.kernel_cases import Case
+from benchmarks.peers import einsmith_kernels
 from benchmarks.peers.einsmith_operators import OPERATORS
 from benchmarks.problems import LR, Problem, Session
 from einsmith.tune import calibrate
@@ -12,8 +14,8 @@ from einsmith.tune import calibrate
 VERSION = f"Einsmith {getattr(es, '__version__', '')}".strip()
 
 
-def variants(network: str, peer: str) -> tuple[str, ...] | None:
-    return tuple(OPERATORS.get(network, ())) or None
+def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
+    return None if isinstance(problem, Case) else tuple(OPERATORS.get(problem.network, ())) or None
 
 
 def prepare() -> None:
@@ -58,4 +60,6 @@ class Operator:
 
 
 def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
+    if isinstance(problem, Case):
+        return einsmith_kernels.build(problem, arrays, threads)
     return Training(problem, arrays, threads) if problem.training else Operator(problem, arrays, threads, variant)

@@ -9,14 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from benchmarks.kernel_cases import Case
+from benchmarks.peers import jax_kernels
 from benchmarks.peers.jax_operators import OPERATORS
 from benchmarks.problems import LR, Problem, Session
 
 VERSION = f"JAX {jax.__version__}"
 
 
-def variants(network: str, peer: str) -> tuple[str, ...] | None:
-    return tuple(OPERATORS.get(network, ())) or None
+def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
+    if isinstance(problem, Case):
+        return jax_kernels.variants(problem)
+    return tuple(OPERATORS.get(problem.network, ())) or None
 
 
 def mlp3(p, x):
@@ -102,4 +106,6 @@ class Operator:
 
 
 def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
+    if isinstance(problem, Case):
+        return jax_kernels.build(problem, arrays, variant)
     return Training(problem, arrays) if problem.training else Operator(problem, arrays, variant)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.kernel_cases import Case
+from benchmarks.peers import tensorflow_kernels
 from benchmarks.peers.tensorflow_operators import PLAIN, XLA
 from benchmarks.problems import LR, Problem, Session
 
@@ -15,8 +17,10 @@ def formulations(peer: str) -> dict[str, dict]:
     return XLA if peer == "xla" else PLAIN
 
 
-def variants(network: str, peer: str) -> tuple[str, ...] | None:
-    return tuple(formulations(peer).get(network, ())) or None
+def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
+    if isinstance(problem, Case):
+        return tensorflow_kernels.variants(problem)
+    return tuple(formulations(peer).get(problem.network, ())) or None
 
 
 def mlp3(p, x):
@@ -107,4 +111,6 @@ class Operator:
 def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
+    if isinstance(problem, Case):
+        return tensorflow_kernels.build(problem, arrays, peer == "xla", variant)
     return Training(problem, arrays, peer == "xla") if problem.training else Operator(problem, arrays, peer, variant)

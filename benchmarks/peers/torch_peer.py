@@ -8,6 +8,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from benchmarks.kernel_cases import Case
+from benchmarks.peers import torch_kernels
 from benchmarks.peers.torch_operators import COMPILED, EAGER
 from benchmarks.problems import LR, Problem, Session
 
@@ -20,8 +22,11 @@ def formulations(peer: str) -> dict[str, dict]:
     return COMPILED if peer == "compile" else EAGER
 
 
-def variants(network: str, peer: str) -> tuple[str, ...] | None:
-    return LAYOUTS.get(network) or tuple(formulations(peer).get(network, ())) or None
+def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
+    if isinstance(problem, Case):
+        names = torch_kernels.variants(problem)
+        return names[:1] if peer == "reference" else names
+    return LAYOUTS.get(problem.network) or tuple(formulations(peer).get(problem.network, ())) or None
 
 
 def mlp3(p: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -93,6 +98,10 @@ def build(
     problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "channels last"
 ) -> Session:
     torch.set_num_threads(threads)
+    if peer == "reference":
+        arrays = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in arrays.items()}
+    if isinstance(problem, Case):
+        return torch_kernels.build(problem, arrays, peer, variant)
     if not problem.training:
         return Operator(problem, arrays, peer, variant)
     return Training(problem, arrays, peer == "compile", variant == "channels last")

@@ -70,7 +70,7 @@ def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:
     for name, make in (("load", _load), ("store", _store), ("broadcast", _broadcast), ("gather", _gather)):
         yield make(target, name)
     for fn in (PLAIN, *(name for name, _ in target.special_seconds)):
-        yield _special(target, fn, lanes)
+        yield special_function(target, fn, lanes)
 
 
 def _third(target: Target) -> int:
@@ -240,7 +240,7 @@ def _gather(target: Target, name: str) -> Probe:
     return _small(target, name, f, [_random(count * lanes), _random(SMALL), places], 512, 512)
 
 
-def _special(target: Target, fn: str, lanes: int) -> Probe:
+def special_function(target: Target, fn: str, lanes: int) -> Probe:
     """y = fn(x) (or fn(x, x') of two arrays), along vectors."""
 
     def body(b: Builder, at: Value, _: list[Value]) -> list[Value]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import report
-from benchmarks.harness import _summarize, run_problem
+from benchmarks.harness import Pace, _summarize, run_problem
 from benchmarks.problems import OPERATORS, PROBLEMS, TRAINING
 from benchmarks.process import Worker, WorkerError
 from benchmarks.verify import disagreements
@@ -102,7 +102,7 @@ def test_points_outside_are_not_counted(problem: str) -> None:
 def test_finished_cells_are_not_run_again(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     calls = []
 
-    def fake(problem, peers, threads, rounds, cap, say):
+    def fake(problem, peers, threads, pace, cap, say):
         calls.append(problem.name)
         c = cell(**{p: 0.002 for p in peers})
         _summarize(c, None)
@@ -145,20 +145,24 @@ def test_a_missing_peer_is_reported(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "tensorflow.py").write_text("raise ImportError('No module named tensorflow')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     said: list[str] = []
-    c = run_problem(TRAINING["mlp3-b64"], ["xla"], 1, 1, 60, said.append)
+    c = run_problem(TRAINING["mlp3-b64"], ["xla"], 1, Pace(1), 60, said.append)
     assert c["peers"]["xla"]["status"] == "missing" and "tensorflow" in c["peers"]["xla"]["message"]
 
 
 def test_time_cap(tmp_path: Path) -> None:
-    with pytest.raises(WorkerError) as e:
-        Worker("torch", "mlp3-b64", 1, tmp_path, time.monotonic() + 0.01)
-    assert e.value.kind == "timeout"
+    worker = Worker("torch", 1, tmp_path)
+    try:
+        with pytest.raises(WorkerError) as e:
+            worker.ready(time.monotonic() + 0.01)
+        assert e.value.kind == "timeout" and not worker.alive
+    finally:
+        worker.close()
 
 
 @pytest.mark.slow
 def test_peers_agree(torch) -> None:
     """The whole way with a real library: first call, verification against itself, rounds."""
-    c = run_problem(TRAINING["mlp3-b64"], ["torch"], 1, 2, 60, lambda line: None)
+    c = run_problem(TRAINING["mlp3-b64"], ["torch"], 1, Pace(2), 60, lambda line: None)
     assert c["peers"]["torch"]["status"] == "ok" and len(c["peers"]["torch"]["rounds"]) == 2
     assert c["best_peer"] == "torch" and c["speedup"] is None
 
@@ -170,7 +174,7 @@ def session(library: str, problem: str, peer: str, variant: str):
 
 
 def names(library: str, problem: str, peer: str) -> tuple[str, ...]:
-    return importlib.import_module(f"benchmarks.peers.{library}_peer").variants(PROBLEMS[problem].network, peer)
+    return importlib.import_module(f"benchmarks.peers.{library}_peer").variants(PROBLEMS[problem], peer)
 
 
 @pytest.mark.slow
