@@ -19,7 +19,8 @@ from einsmith.dtypes import dtype_of
 from einsmith.errors import GradientError, ShapeError, TraceError
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Tensor, leaf
-from einsmith.expr.rewrite import rebuild, values_only
+from einsmith.expr.rewrite import rebuild
+from einsmith.expr.simplify import values_only
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import (

@@ -90,15 +90,6 @@ def map_bodies(t: Template, rule: Callable[[Expr], Expr], params=None) -> Templa
     return Template(t.shape, t.params if params is None else tuple(params), tuple(parts))
 
 
-def values_only(graph: Graph) -> Graph:
-    """The graph without what only derivatives need: `stop_gradient`, and the twins of `differentiate_as`."""
-
-    def rule(node: Any) -> Any:
-        return prune_args(without_twins(node.template), node.args) if isinstance(node, Compute) else None
-
-    return replace(graph, rule)
-
-
 def without_twins(t: Template) -> Template:
     """The template without what only derivatives need."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from einsmith.expr.bounds import Facts
 from einsmith.expr.nodes import (
@@ -16,6 +17,7 @@ from einsmith.expr.nodes import (
     Compute,
     Const,
     Expr,
+    Graph,
     Piece,
     Read,
     Reduce,
@@ -24,7 +26,7 @@ from einsmith.expr.nodes import (
     Tensor,
     postorder,
 )
-from einsmith.expr.rewrite import map_bodies, prune_args, substitute, with_args
+from einsmith.expr.rewrite import map_bodies, prune_args, replace, substitute, with_args, without_twins
 from einsmith.expr.rules import PRUNED, RULES, Rule, connect, operands
 
 _REWRITES = 100_000
@@ -61,6 +63,16 @@ def canonical(t: Template, args: Sequence[Tensor]) -> Compute:
     node = prune_args(t, tuple(args))
     final, slots = canonical_template(node.template)
     return Compute(final, tuple(node.args[s] for s in slots))
+
+
+def values_only(graph: Graph) -> Graph:
+    """The graph without what only derivatives need: `stop_gradient`, and the twins of `differentiate_as`."""
+
+    def rule(node: Any) -> Any:
+        t = without_twins(node.template) if isinstance(node, Compute) else None
+        return canonical(t, node.args) if t is not None and t is not node.template else None
+
+    return replace(graph, rule)
 
 
 def canonical_template(t: Template) -> tuple[Template, tuple[int, ...]]:

@@ -23,6 +23,7 @@ from einsmith.expr.nodes import (
     Axis,
     Compute,
     Expr,
+    Graph,
     Item,
     Leaf,
     Piece,
@@ -37,6 +38,7 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.expr.printer import show_expressions
+from einsmith.expr.simplify import values_only
 from einsmith.lang.builder import Value
 from einsmith.lang.infer import infer
 from einsmith.lang.parser import RESERVED, Name, parse
@@ -99,6 +101,8 @@ def gradient_text(
     cotangents = {n: leaf(made[n].shape, made[n].dtype) for n in outputs}
     tensors = [v.tensor for v in made.values()]  # all of them, to know what each became
     tensors, grads = gradients(tensors, [cotangents.get(n) for n in made], [leaves[n] for n in wrt])
+    # Text says values; read again it is differentiated as it stands.
+    tensors, grads = _split(values_only(Graph((), (*tensors, *grads), (), ())).outputs, len(tensors))
     names = _Names(program)
     known: dict[Tensor, _Named] = {}
     for n, x in leaves.items():
@@ -110,6 +114,10 @@ def gradient_text(
         known[x] = _Named(names.fresh("d" + n), names.of(n, x.shape))
     results = [(names.fresh("d" + n), known[leaves[n]].dims, g) for n, g in zip(wrt, grads, strict=True)]
     return _Writer(names, known).write(results, leaves, cotangents)
+
+
+def _split(tensors: Sequence[Tensor], n: int) -> tuple[list[Tensor], list[Tensor]]:
+    return list(tensors[:n]), list(tensors[n:])
 
 
 class _Names:

@@ -224,10 +224,12 @@ def _finish(shape: tuple[int, ...], pieces: Sequence[tuple], dtype: DType, float
     parts = []
     scopes = []
     slots: dict[Tensor, int] = {}
+    combiners = {root.combiner if isinstance(root, Fold) else "" for *_, root in pieces}
+    positions = len(combiners) == 1 and combiners <= {"argmax", "argmin"}
     for offset, step, axes, root in pieces:
         scope = Scope(axes, float_)
         scope.args, scope.slots = args, slots
-        if len(pieces) > 1 and isinstance(root, Fold) and root.combiner.startswith("arg"):
+        if not positions and isinstance(root, Fold) and root.combiner.startswith("arg"):
             body: Expr | Reduce = scope._nested(root, dtype, ())
         else:
             body = _body(axes, root, dtype, float_, scope)
@@ -237,10 +239,7 @@ def _finish(shape: tuple[int, ...], pieces: Sequence[tuple], dtype: DType, float
     node = _compute(
         Template(shape, params, tuple(parts)), args, [(s, r) for s, (*_, r) in zip(scopes, pieces, strict=True)]
     )
-    root = pieces[0][-1]
-    if len(pieces) == 1 and isinstance(root, Fold) and root.combiner.startswith("arg"):
-        return Item(node, 1)
-    return node
+    return Item(node, 1) if positions else node
 
 
 def _compute(t: Template, args: list[Tensor], roots: list[tuple[Scope, Form]]) -> Compute:

@@ -25,6 +25,7 @@ from einsmith.lang.infer import Extents, infer
 from einsmith.lang.lower import Scope, accumulated_type, lower, lower_pieces, lower_scatter
 from einsmith.lang.parser import Element, Name, ShapeOf, Source, near
 from einsmith.lang.program import Line, Program, resolve, resolve_source
+from einsmith.lang.sweeps import in_one_sweep
 
 _COUNT = itertools.count()
 _COUNTABLE = 1_000_000  # elements up to which pieces are checked one by one, for messages that name the element
@@ -294,7 +295,10 @@ def _values(
             values[name] = _tensor(program, name, lines, extents, values, numbers)
         except (FormulaError, VerifyError, ShapeError, DtypeError) as e:
             raise _located(e, program, lines[0][1].statement.at) from None
-    return values
+    swept = in_one_sweep([v.tensor for v in values.values()])
+    return {
+        n: v if t is v.tensor else Value(t, weak=v.weak) for (n, v), t in zip(values.items(), swept, strict=True)
+    }
 
 
 def _located(e: Exception, program: Program, at: int) -> Exception:

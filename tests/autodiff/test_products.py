@@ -9,6 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith.expr.nodes import Compute, Reduce, postorder
+from einsmith.expr.simplify import values_only
 from einsmith.modes import trace_call
 
 ORDERS = (1, 2, 3)
@@ -125,8 +126,6 @@ def test_the_gradient_sweeps_once_over_the_factors():
     """The product, that of the nonzeros and the count of zeros are one reduction, and the factors are divided out."""
     product = es.op("Y[b] = prod[k](X[b,k])")
     traced = trace_call(lambda x: es.vjp(product, x)[1](np.ones(3))[0], (np.ones((3, 5)),), {})
-    from einsmith.expr.rewrite import values_only
-
     nodes = [n for n in postorder(values_only(traced.graph).outputs) if isinstance(n, Compute)]
     reductions = [n.template for n in nodes if isinstance(n.template.parts[0].body, Reduce)]
     assert [len(t.parts[0].body.bodies) for t in reductions] == [3]

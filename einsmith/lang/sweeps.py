@@ -1,0 +1,71 @@
+"""Reductions that are results of one sweep, found among the statements of a program.
+
+    before   M[b] = max[k](X[b,k])    P[b] = argmax[k](X[b,k])
+    after    M, P = argmax[k](X[b,k])
+
+So are a product, the product of its factors that are not zero and two to the power of the count of those that are,
+into which the derivative of a product makes it: a gradient's text gives the gradient's templates again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from einsmith.autodiff.sweep import exchange
+from einsmith.expr.nodes import Apply, Compute, Const, Expr, Item, Piece, Reduce, Template, Tensor, postorder
+from einsmith.expr.simplify import canonical
+
+
+def in_one_sweep(tensors: list[Tensor]) -> list[Tensor]:
+    """The tensors with such reductions exchanged for the results of one."""
+    nodes = {n: _combiner(n.template) for n in postorder(tensors) if isinstance(n, Compute)}
+    replaced: dict[Tensor, Item] = {}
+    for node, combiner in nodes.items():
+        if combiner.startswith("arg"):
+            value = _made(node, combiner[3:], lambda body: (body,))
+            if value in nodes:
+                replaced[value] = Item(node, 0)
+        elif combiner == "prod" and all(_factor(p.bodies) is not None for p in node.template.parts):
+            single = [_made(node, "prod", partial(_factors, of=(n,))) for n in range(3)]
+            found = [n for n, s in enumerate(single) if s in nodes]
+            if found[-2:] == [1, 2]:
+                whole = _made(node, "prod", partial(_factors, of=found))
+                replaced |= {single[n]: Item(whole, n - found[0]) for n in found}
+    return exchange(tensors, replaced)
+
+
+def _combiner(t: Template) -> str:
+    """The combiner of a template all of whose pieces reduce one body with it, else nothing."""
+    found = {
+        p.body.combiner if isinstance(p, Piece) and isinstance(p.body, Reduce) and len(p.bodies) == 1 else ""
+        for p in t.parts
+    }
+    return found.pop() if len(found) == 1 else ""
+
+
+def _made(node: Compute, combiner: str, bodies: Callable[[Expr], Sequence[Expr]]) -> Compute:
+    """The node with other bodies, made from its own, under `combiner`."""
+    parts = []
+    for p in node.template.parts:
+        assert isinstance(p, Piece) and isinstance(p.body, Reduce)
+        body = Reduce(combiner, p.body.extents, tuple(bodies(p.bodies[0])))
+        parts.append(Piece(p.offset, p.step, p.extents, body))
+    return canonical(Template(node.shape, node.template.params, tuple(parts)), node.args)
+
+
+def _factor(bodies: Sequence[Expr]) -> Expr | None:
+    """b of `where(b == 0, 2, 1)`."""
+    match bodies[0]:
+        case Apply(fn="where", args=(Apply(fn="eq", args=(b, Const(value=0.0))), Const(value=2.0), Const(value=1.0))):
+            return b
+    return None
+
+
+def _factors(body: Expr, of: Sequence[int]) -> list[Expr]:
+    """Of b, b where it is not zero (1 where it is), and 2 where it is (1 where not), those `of`; `body` is the last."""
+    assert isinstance(body, Apply)
+    condition, _, one = body.args
+    factor = condition.args[0]
+    every = factor, Apply("where", (condition, one, factor), factor.dtype), body
+    return [every[n] for n in of]
