@@ -19,6 +19,11 @@ from benchmarks.process import Crew, Worker, WorkerError
 from benchmarks.verify import disagreements, error
 
 PEERS = ("torch", "compile", "jax", "tensorflow", "xla")
+RECURRENT_PEERS = (
+    "torch", "compile", "compile-cell", "jax", "jax-unrolled", "tensorflow", "tensorflow-unrolled", "xla",
+    "xla-unrolled",
+)  # fmt: skip
+"""Loops where the library has them (lax.scan, tf.while_loop), and unrolled; torch.compile of all, and of a step."""
 VERIFIED_STEPS = 5
 CHUNK_SECONDS = 0.2
 """How long a peer's turn in a round lasts, about: long enough to be in its stride, short enough that all peers meet the
@@ -149,6 +154,7 @@ class _Run:
     def begin(self, peer: str, found: dict[str, Results], deadline: float) -> None:
         worker, first = self.open(peer, deadline)
         self.cell["peers"][peer] = {"status": "ok", "version": worker.version, "first_seconds": first["seconds"]}
+        self.cell["peers"][peer] |= first["described"]
         chosen = worker.ask("choose 6", deadline)
         if chosen["variant"] is not None:
             self.cell["peers"][peer] |= {"variant": chosen["variant"], "variants": chosen["seconds"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import math
 import os
@@ -11,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,14 +30,21 @@ LIBRARIES = {
     "tensorflow": "tensorflow",
     "xla": "tensorflow",
 }
+"""Of each peer; "jax-unrolled" and the like are other programs of the peer "jax"."""
 
 
-def run(title: str, problems: dict[str, Problem], argv: Sequence[str] | None = None) -> int:
-    """The whole program: parses the arguments, runs what is not in the JSON file yet, prints. The exit status."""
+def run(
+    title: str, problems: Mapping[str, Problem], argv: Sequence[str] | None = None, known: Sequence[str] = PEERS
+) -> int:
+    """The whole program: parses the arguments, runs what is not in the JSON file yet, prints. The exit status.
+
+    known: the peers that there are for these problems.
+    """
     networks = sorted({p.network for p in problems.values()} | set(problems))
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("network", nargs="*", help=f"which (default: all): {', '.join(networks)}")
-    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated; default: %(default)s")
+    parser.add_argument("--only", metavar="PATTERN", help="problems whose names match, as in '*-b64-*'")
+    parser.add_argument("--peers", default=",".join(known), help="comma-separated; default: %(default)s")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--cap", type=float, default=120.0, help="seconds that a peer may take on a problem")
@@ -47,13 +55,16 @@ def run(title: str, problems: dict[str, Problem], argv: Sequence[str] | None = N
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the workers are closed on the way out
     unknown = [n for n in args.network if n not in networks]
     peers = [p for p in args.peers.split(",") if p]
-    if unknown or not set(peers) <= set(PEERS):
-        parser.error(f"unknown: {', '.join(unknown + sorted(set(peers) - set(PEERS)))}")
+    if unknown or not set(peers) <= set(known):
+        parser.error(f"unknown: {', '.join(unknown + sorted(set(peers) - set(known)))}")
+    if args.only and not fnmatch.filter(problems, args.only):
+        parser.error(f"no problem matches {args.only}; there are {', '.join(problems)}")
     if args.threads < 1 or args.rounds < 1 or args.cap <= 0:
         parser.error("threads and rounds are at least 1, the cap is positive")
     if not args.without_einsmith:
         peers = ["einsmith", *peers]
     chosen = [p for p in problems.values() if not args.network or {p.name, p.network} & set(args.network)]
+    chosen = [p for p in chosen if not args.only or fnmatch.fnmatch(p.name, args.only)]
 
     say = Console(stderr=True, highlight=False, soft_wrap=True)
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=140)
@@ -82,7 +93,7 @@ def finished(cell: dict, peers: Sequence[str]) -> bool:
     def done(peer: str) -> bool:
         status = cell["peers"].get(peer, {}).get("status")
         if status == "missing":
-            return find_spec(LIBRARIES[peer]) is None
+            return find_spec(LIBRARIES[peer.partition("-")[0]]) is None
         return status in ("ok", "timeout")
 
     return all(done(peer) for peer in peers)

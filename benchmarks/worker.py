@@ -4,7 +4,8 @@
 
 It answers {"ready": ...} once its library is imported, then one line per command:
     open PROBLEM      the problem that the next commands are about: {}
-    first             builds everything and runs the first step: {"seconds", "loss"}
+    first             builds everything and runs the first step: {"seconds", "loss", "described"}, the last being what a
+                      session can tell of its program, such as how many kernels it has
     choose N          where the peer has several formulations, times N steps of each, then starts afresh with the
                       fastest: {"variant": its name, or null}
     steps N           {"losses": [...]}
@@ -27,21 +28,27 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from benchmarks import problems, recurrent_problems
 from benchmarks.kernel_cases import CASES
-from benchmarks.problems import PROBLEMS, Problem, Session
+from benchmarks.problems import Problem, Session
 
 PEERS = {
     "einsmith": "benchmarks.peers.einsmith_peer",
     "torch": "benchmarks.peers.torch_peer",
     "compile": "benchmarks.peers.torch_peer",
+    "compile-cell": "benchmarks.peers.torch_peer",
     "jax": "benchmarks.peers.jax_peer",
+    "jax-unrolled": "benchmarks.peers.jax_peer",
     "tensorflow": "benchmarks.peers.tensorflow_peer",
+    "tensorflow-unrolled": "benchmarks.peers.tensorflow_peer",
     "xla": "benchmarks.peers.tensorflow_peer",
+    "xla-unrolled": "benchmarks.peers.tensorflow_peer",
     "peak": "benchmarks.peers.peak",
     "copy": "benchmarks.peers.copying",
     "special": "benchmarks.peers.special",
     "reference": "benchmarks.peers.torch_peer",
 }
+PROBLEMS = CASES | problems.PROBLEMS | recurrent_problems.RECURRENT | recurrent_problems.FIRST_CALLS
 
 
 def limit_cpus(threads: int) -> None:
@@ -119,7 +126,7 @@ def serve(module: Any, peer: str, threads: int, commands: TextIO, answer: Callab
             if words[0] == "open":
                 session, arrays = None, {}
                 made.clear()  # frees what the last problem held
-                problem = (CASES | PROBLEMS)[words[1]]
+                problem = PROBLEMS[words[1]]
                 names = module.variants(problem, peer) if hasattr(module, "variants") else None
                 arrays, variants = problem.arrays(), names or (None,)
                 answer({})
@@ -129,7 +136,9 @@ def serve(module: Any, peer: str, threads: int, commands: TextIO, answer: Callab
                 start = time.perf_counter()
                 session = build(variants[0])
                 loss = session.step()
-                answer({"seconds": time.perf_counter() - start, "loss": loss})
+                took = time.perf_counter() - start
+                described = session.describe() if hasattr(session, "describe") else {}
+                answer({"seconds": took, "loss": loss, "described": described})
                 continue
             assert session is not None, "the first command about a problem is `first`"
             if words[0] == "choose":

@@ -10,9 +10,10 @@ import numpy as np
 from jax import lax
 
 from benchmarks.kernel_cases import Case
-from benchmarks.peers import jax_kernels
+from benchmarks.peers import jax_kernels, jax_recurrent
 from benchmarks.peers.jax_operators import OPERATORS
 from benchmarks.problems import LR, Problem, Session
+from benchmarks.recurrent_problems import Recurrent
 
 VERSION = f"JAX {jax.__version__}"
 
@@ -20,6 +21,8 @@ VERSION = f"JAX {jax.__version__}"
 def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
     if isinstance(problem, Case):
         return jax_kernels.variants(problem)
+    if isinstance(problem, Recurrent):
+        return jax_recurrent.variants(problem.network, peer)
     return tuple(OPERATORS.get(problem.network, ())) or None
 
 
@@ -108,4 +111,6 @@ class Operator:
 def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
     if isinstance(problem, Case):
         return jax_kernels.build(problem, arrays, variant)
+    if isinstance(problem, Recurrent):
+        return jax_recurrent.build(problem, arrays, peer, variant)
     return Training(problem, arrays) if problem.training else Operator(problem, arrays, variant)

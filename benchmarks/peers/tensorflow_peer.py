@@ -6,9 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.kernel_cases import Case
-from benchmarks.peers import tensorflow_kernels
+from benchmarks.peers import tensorflow_kernels, tensorflow_recurrent
 from benchmarks.peers.tensorflow_operators import PLAIN, XLA
 from benchmarks.problems import LR, Problem, Session
+from benchmarks.recurrent_problems import Recurrent
 
 VERSION = f"TensorFlow {tf.__version__}"
 
@@ -113,4 +114,6 @@ def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: s
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     if isinstance(problem, Case):
         return tensorflow_kernels.build(problem, arrays, peer == "xla", variant)
+    if isinstance(problem, Recurrent):
+        return tensorflow_recurrent.build(problem, arrays, peer)
     return Training(problem, arrays, peer == "xla") if problem.training else Operator(problem, arrays, peer, variant)

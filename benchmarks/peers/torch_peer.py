@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.kernel_cases import Case
-from benchmarks.peers import torch_kernels
+from benchmarks.peers import torch_kernels, torch_recurrent
 from benchmarks.peers.torch_operators import COMPILED, EAGER
 from benchmarks.problems import LR, Problem, Session
+from benchmarks.recurrent_problems import Recurrent
 
 VERSION = f"PyTorch {torch.__version__}"
 LAYOUTS = {"lenet5": ("channels last", "channels first")}
@@ -26,6 +27,8 @@ def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
     if isinstance(problem, Case):
         names = torch_kernels.variants(problem)
         return names[:1] if peer == "reference" else names
+    if isinstance(problem, Recurrent):
+        return torch_recurrent.variants(problem.network, peer)
     return LAYOUTS.get(problem.network) or tuple(formulations(peer).get(problem.network, ())) or None
 
 
@@ -102,6 +105,8 @@ def build(
         arrays = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in arrays.items()}
     if isinstance(problem, Case):
         return torch_kernels.build(problem, arrays, peer, variant)
+    if isinstance(problem, Recurrent):
+        return torch_recurrent.build(problem, arrays, peer, variant)
     if not problem.training:
         return Operator(problem, arrays, peer, variant)
     return Training(problem, arrays, peer == "compile", variant == "channels last")

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import report
+from benchmarks import recurrent, recurrent_problems, report
 from benchmarks.harness import Pace, _summarize, run_problem
 from benchmarks.problems import OPERATORS, PROBLEMS, TRAINING
 from benchmarks.process import Worker, WorkerError
+from benchmarks.recurrent_problems import CELLS, RECURRENT, language_model
 from benchmarks.verify import disagreements
 
 
@@ -191,3 +192,76 @@ def test_every_formulation_means_the_same(problem: str, torch) -> None:
             changes[f"{library}: {variant}"] = it.results()
     assert not disagreements(losses, changes)
     assert {n for c in changes.values() for n in c} == set(OPERATORS[problem].results)
+
+
+def test_recurrent_arithmetic_is_counted_from_the_shapes() -> None:
+    """A step: two products forward, their weight gradients, and the gradient by the states but the initial one."""
+    b, t, n, h = 64, 28, 28, 1024
+    gates, carried = 4 * h * n, 4 * h * h
+    assert RECURRENT["milstm-b64-t28"].flops == 2 * b * (t * (2 * gates + 3 * carried) - carried + 3 * 10 * h)
+    one = 3 * 128 * (2 * 784 + 2 * 128) + 3 * 10 * 128
+    assert RECURRENT["lltm-b1-t1"].flops == 2 * one
+    assert set(RECURRENT) >= {f"{c}-b{b}-t{t}" for c in CELLS for b in (1, 16, 64) for t in (1, 28, 35, 150)}
+
+
+@pytest.mark.parametrize("name", [*(f"{c}-b1-t1" for c in CELLS), "milstm-b1-t28", "scrn-b16-t28"])
+def test_recurrent_arrays_fit_their_names(name: str) -> None:
+    p = RECURRENT[name]
+    arrays = p.arrays()
+    assert {*p.results, *p.states, "x", "y"} == set(arrays)
+    assert arrays["x"].shape[:2] == (p.steps, p.batch) and arrays["y"].shape == (p.batch,)
+
+
+def test_only_a_pattern(tmp_path: Path, monkeypatch) -> None:
+    calls = []
+
+    def fake(problem, peers, *_):
+        calls.append((problem.name, peers))
+        c = cell(**{p: 0.002 for p in peers})
+        _summarize(c, None)
+        return c
+
+    monkeypatch.setattr(report, "run_problem", fake)
+    known = ("jax", "jax-unrolled")
+    assert report.run("title", RECURRENT, ["--only", "*-b16-t28", "--without-einsmith"], known) == 0
+    assert calls == [(f"{c}-b16-t28", list(known)) for c in CELLS]
+    with pytest.raises(SystemExit):
+        report.run("title", RECURRENT, ["--only", "*-b17-*"], known)
+
+
+def test_first_calls_are_kept_and_capped(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = []
+
+    def fake(peer, problem, threads, cap):
+        asked.append((peer, problem))
+        if peer == "compile":
+            return {"status": "timeout", "message": "over the time cap", "cap": cap}
+        return {"status": "ok", "version": "1", "first_seconds": 1.5} | (
+            {"kernels": 9, "code_bytes": 2048} if peer == "einsmith" else {}
+        )
+
+    monkeypatch.setattr(recurrent, "first_call", fake)
+    arguments = ["--only", "lltm-*", "--peers", "einsmith,compile", "--json", str(tmp_path / "x.json"), "--cap", "7"]
+    assert recurrent.first_calls(arguments) == 0 and len(asked) == 6
+    assert recurrent.first_calls(arguments) == 0 and len(asked) == 6
+    out = capsys.readouterr().out
+    assert "over 7" in out and "1.50 (9, 2)" in out
+    uneven = {"lltm-b4-t8": {"einsmith": {"kernels": 9, "code_bytes": 1}}}
+    assert recurrent.steady(uneven)
+    assert not recurrent.steady(uneven | {"lltm-b4-t128": {"einsmith": {"kernels": 10, "code_bytes": 1}}})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["milstm", "sublstm", "lltm", "scrn", "lstm_lm"])
+def test_recurrent_programs_mean_the_same(name: str, torch, jax) -> None:
+    """Losses and updates of PyTorch's loop, its fused LSTM, JAX's scan and its unrolled loop."""
+    p = language_model(3, 2, 12, 40) if name == "lstm_lm" else recurrent_problems.recurrent(name, 2, 3)
+    losses, changes = {}, {}
+    start = p.arrays()
+    for library, peer in (("torch", "torch"), ("jax", "jax"), ("jax", "jax-unrolled")):
+        module = importlib.import_module(f"benchmarks.peers.{library}_peer")
+        for variant in module.variants(p, peer) or (None,):
+            it = module.build(p, p.arrays(), 2, peer, **({} if variant is None else {"variant": variant}))
+            losses[f"{peer} {variant}"] = [it.step() for _ in range(3)]
+            changes[f"{peer} {variant}"] = {n: v - start[n] for n, v in it.results().items()}
+    assert len(losses) >= 4 and not disagreements(losses, changes)
