@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,12 +28,13 @@ class Case(Problem):
     cotangent G.
 
     with_forward: a gradient is timed together with the forward, as it needs what the forward finds (pooling); else on
-    its own. shapes: of all arrays by name, G's too.
+    its own. shapes: of all arrays by name, G's too. winograd: whether Einsmith may use Winograd's form.
     """
 
     shapes: Mapping[str, tuple[int, ...]] | None = None
     wrt: tuple[str, ...] = ()
     with_forward: bool = True
+    winograd: bool = False
 
 
 class Line(NamedTuple):
@@ -125,6 +126,11 @@ def convolution(conv: Conv, batch: int = BATCH) -> Iterator[Case]:
         yield _case(name, "conv", {"X": x, "W": w}, y, conv.macs(batch), wrt, options=options, needs=needs)
 
 
+def in_winograd_form(case: Case) -> Case:
+    """The same with Winograd's form allowed; what counts is F(4x4, 3x3)'s arithmetic, a quarter of the direct one."""
+    return replace(case, name=f"{case.name}-winograd", winograd=True, flops=case.flops // 4)
+
+
 def lenet_convolution(layer: int, batch: int = 256) -> Iterator[Case]:
     """max_pool(relu(conv(X, W) + bias), 2): the first or the second layer of LeNet-5; gradients with the forward."""
     c_in, c_out, size, padding = ((1, 6, 28, 2), (6, 16, 14, 0))[layer - 1]
@@ -200,6 +206,9 @@ def _groups() -> Iterator[Group]:
     few = (*(product(*size) for size in skinny), product(64, 64, 64, batch=96), product(16, 16, 8, batch=1152))
     yield Group("skinny and batched products", few, (Line("ratio", 1.3),))
     both = ("resnet18", "resnet50")
+    wide = _convolutions(both, lambda c: (c.kernel, c.stride) == (3, 1) and c.c_in >= 128)
+    winograd = tuple(in_winograd_form(c) for c in wide if c.wrt in ((), ("X",)))
+    yield Group("ResNet 3x3 in Winograd's form", winograd, (Line("ratio", 1.4),))
     for name, target, take in (
         ("3x3 stride 1", 1.0, lambda c: (c.kernel, c.stride) == (3, 1)),
         ("3x3 stride 2", 1.1, lambda c: (c.kernel, c.stride) == (3, 2)),

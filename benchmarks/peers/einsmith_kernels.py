@@ -82,7 +82,7 @@ class Kernel:
             y, pull = es.vjp(part, *(xs[n] for n in at))
             return (*((y,) if case.with_forward else ()), *pull(g))
 
-        self._f = es.jit(gradients if case.wrt else forward)
+        self._f = es.jit(gradients if case.wrt else forward, winograd=case.winograd)
         self._arrays = [arrays[n] for n in (*case.inputs, *(("G",) if case.wrt else ()))]
         self._names = case.results
 
