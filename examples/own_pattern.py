@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.kernel import Cost, Kernel, Launch, Lowered
 from einsmith.loops.nest import Builder, Value
 from einsmith.target.facts import Target
+from einsmith.tune.probes import Probe, probe
 
 
 class TileConfig(NamedTuple):
@@ -50,13 +52,25 @@ class TransposeTiles:
         n = config.side
         tiles = rows // n * (cols // n)
         shuffles = n * (n.bit_length() - 1)
-        # A core does one shuffle while it does two multiply-adds.
-        shuffle_seconds = 2 * target.lanes() / target.fma_per_second
+        # What `probes` has measured; before that, a core does one shuffle while it does two multiply-adds.
+        shuffle_seconds = target.coefficient("shuffle of two vectors", 2 * target.lanes() / target.fma_per_second)
         each = n * (target.load_seconds + target.store_seconds) + shuffles * shuffle_seconds
         cores = min(target.cores, config.tasks)
         nbytes = 8.0 * rows * cols
         launch = target.launch_seconds if config.tasks > 1 else 0.0
         return Cost(tiles * each / cores, target.seconds_for_bytes(nbytes, nbytes, config.tasks), launch=launch)
+
+    def probes(self, target: Target) -> Iterator[Probe]:
+        """The measuring program of what `cost` asks for: one tile transposed in registers, over and over."""
+        n, turns = min(target.lanes(), target.vector_registers // 2), 200
+        b = Builder("probe_shuffle", 2)
+        tile = [b.load(b.buffers[0], b.const(r * n), "f32", n) for r in range(n)]
+        with b.loop(0, turns, init=tile) as loop:
+            loop.next = transposed(b, list(loop.carried))
+        for r, row in enumerate(loop.results):
+            b.store(row, b.buffers[0], b.const(r * n))
+        shuffles = turns * n * (n.bit_length() - 1)
+        yield probe("shuffle of two vectors", b.finish(), target, [np.ones(n * n, np.float32)], shuffles)
 
     def lower(self, kernel: Kernel, config: TileConfig, target: Target) -> Lowered:
         (rows, cols), n = kernel.shape, config.side
@@ -104,6 +118,8 @@ def main() -> None:
     traced = modes.trace_call(transpose, (x,), {})
     run = Executable(traced.graph, traced.bind, threads=1)
     kernel = run.plan.calls[0].kernel
+    for name, seconds in run.target.measured:
+        print(f"measured: {name} takes {seconds * 1e9:.2f} ns")
     found = autoconfig.choose(kernel, run.target).alternatives[:8]
     patterns = {p.name: p for p in autoconfig.PATTERNS}
     times = seconds_of(kernel, [(patterns[name], config) for name, config, _ in found], run.target, threads=1)

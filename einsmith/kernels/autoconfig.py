@@ -99,17 +99,23 @@ def register(pattern: Pattern) -> None:
 def identity() -> bytes:
     """What tells one set of patterns from another in a key of compiled code: the names, and the source of patterns that
     are not Einsmith's own; for one without a source file, a number that no other process has."""
-    return b" ".join(p.name.encode() + _source(type(p)) for p in PATTERNS)
+    sources = [source(type(p)) for p in PATTERNS]
+    return b" ".join(p.name.encode() + (_NOWHERE if s is None else s) for p, s in zip(PATTERNS, sources, strict=True))
+
+
+_NOWHERE = os.urandom(16)
 
 
 @cache
-def _source(pattern: type) -> bytes:
+def source(pattern: type) -> bytes | None:
+    """What tells a pattern's code from other code of that name: a hash of its file; empty for Einsmith's own, None
+    where there is no file."""
     if pattern.__module__.partition(".")[0] == __name__.partition(".")[0]:
         return b""
     try:
         return hashlib.blake2b(Path(inspect.getfile(pattern)).read_bytes(), digest_size=16).digest()
     except (OSError, TypeError):
-        return os.urandom(16)
+        return None
 
 
 def choose(kernel: Kernel, target: Target) -> Choice:

@@ -43,7 +43,11 @@ class Lowered:
 
 
 class Pattern(Protocol):
-    """The four questions of DESIGN section 4. A configuration is a hashable, printable value."""
+    """The four questions of DESIGN section 4. A configuration is a hashable, printable value.
+
+    A pattern may also have `probes(target)`, an iterable of `tune.probes.Probe`: measuring programs for what its cost
+    asks the target for by `target.coefficient`.
+    """
 
     name: str
 

@@ -34,6 +34,8 @@ class Target:
     element; `special_seconds` per f32 element and core of a function that is not one instruction; `launch_seconds` to
     start one parallel sweep.
 
+    `measured`: what registered patterns have measured for themselves, asked for by `coefficient`.
+
     `winograd`: whether the user allows convolutions to be computed in Winograd's form, which rounds differently.
     """
 
@@ -57,6 +59,7 @@ class Target:
     gather_seconds: float = 2.5e-10
     special_seconds: tuple[tuple[str, float], ...] = _SPECIAL
     launch_seconds: float = 2e-6
+    measured: tuple[tuple[str, float], ...] = ()
     winograd: bool = False
 
     def lanes(self, itemsize: int = 4) -> int:
@@ -66,6 +69,10 @@ class Target:
     def special(self, fn: str) -> float:
         """Seconds per element and core of the scalar function `fn`; 0 for those that are one instruction."""
         return _special(self).get(fn, 0.0)
+
+    def coefficient(self, name: str, default: float) -> float:
+        """Seconds per unit, as a registered pattern's program of that name has measured it; else `default`."""
+        return dict(self.measured).get(name, default)
 
     def seconds_for_bytes(self, moved: float, footprint: float, tasks: int) -> float:
         """Seconds to move `moved` bytes when the data is `footprint` bytes in all and `tasks` run at once.

@@ -7,16 +7,19 @@ coarsely, and kept within a factor of what the static facts say, since a busy ma
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from einsmith import knobs
 from einsmith.codegen import native
 from einsmith.errors import EinsmithError
+from einsmith.kernels import autoconfig
 from einsmith.target.facts import Target
 from einsmith.tune import store
 from einsmith.tune.probes import PLAIN, Probe, probes
@@ -31,8 +34,12 @@ SLOWER, FASTER = 5.0, 20.0
 """How far a measured coefficient may lie from the static one. A disturbed measurement is only ever slower."""
 STEPS_A_DECADE = 24
 
+PATTERN_SECONDS = 0.2
+"""What measuring for one registered pattern may take, once a machine."""
+
 _lock = threading.Lock()
 _target: Target | None = None
+_patterns = 0  # how many patterns had been registered when _target was found
 
 
 def target(threads: int | None = None) -> Target:
@@ -42,10 +49,12 @@ def target(threads: int | None = None) -> Target:
     Measured at the first call on a machine, read from the store later, and the same for the life of the process. Where
     nothing can be stored, the static figures stand: choices that changed from run to run would change rounding.
     """
-    global _target
+    global _target, _patterns
     with _lock:
         if _target is None:
-            _target = _find()
+            _target, _patterns = _find(), 0
+        if _patterns != len(autoconfig.PATTERNS):
+            _target, _patterns = with_patterns(_target, overwrite=False), len(autoconfig.PATTERNS)
         found = _target
     return found if threads is None or threads >= found.cores else replace(found, cores=threads)
 
@@ -85,6 +94,41 @@ def calibrate(overwrite: bool = True) -> Target:
     return out
 
 
+def with_patterns(target: Target, overwrite: bool) -> Target:
+    """The machine with what registered patterns measure for themselves (`Pattern.probes`), from the store where it is
+    known for the pattern's source. Where nothing can be measured or kept, the defaults in the patterns stand."""
+    if not knobs.CALIBRATE.get():
+        return target
+    found: dict[str, float] = {}
+    for pattern in autoconfig.PATTERNS:
+        programs, source = getattr(pattern, "probes", None), autoconfig.source(type(pattern))
+        if programs is None or source is None:
+            continue
+        key = hashlib.blake2b(pattern.name.encode() + source, digest_size=8).hexdigest()
+        try:
+            known = None if overwrite else store.load_pattern(target, key)
+            if known is None:
+                _writable(store.path_of(target).parent)
+                made = list(programs(target))
+                _run(made, time.perf_counter() + PATTERN_SECONDS)
+                known = store.save_pattern(target, key, {p.name: rounded(p.seconds) for p in made}, overwrite)
+            found |= known
+        except (OSError, MemoryError, EinsmithError) as e:
+            if knobs.debug() >= 1:
+                print(f"einsmith: nothing measured for the pattern {pattern.name!r}: {e}", file=sys.stderr)
+    return replace(target, measured=tuple(sorted(found.items()))) if found else target
+
+
+def _run(made: Sequence[Probe], end: float) -> None:
+    """All probes in turn, many times: a disturbance hits one run of each rather than every run of one."""
+    rounds = 0
+    while rounds < MIN_ROUNDS or time.perf_counter() < end:
+        for probe in made:
+            if not probe.slow or rounds % SLOW_EVERY == 0:
+                probe.run()
+        rounds += 1
+
+
 def _writable(folder: Path) -> None:
     """Raises OSError before time is spent on what cannot be kept."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,13 +146,7 @@ def measure(static: Target, budget: float) -> dict[str, float]:
         made.append(probe)
         if time.perf_counter() > end - 0.3:
             break
-    # All probes in turn, many times: a disturbance hits one run of each rather than every run of one.
-    rounds, end = 0, min(end, time.perf_counter() + ROUNDS_SECONDS)
-    while rounds < MIN_ROUNDS or time.perf_counter() < end:
-        for probe in made:
-            if not probe.slow or rounds % SLOW_EVERY == 0:
-                probe.run()
-        rounds += 1
+    _run(made, min(end, time.perf_counter() + ROUNDS_SECONDS))
     return {p.name: p.seconds for p in made}
 
 

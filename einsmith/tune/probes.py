@@ -100,7 +100,9 @@ def _launch(function: Function, target: Target, arrays: list[np.ndarray], tasks:
     return RunLaunch(_compile(function, target), tasks, [*pointers, pointers[-1]])
 
 
-def _probe(name: str, f: Function, target: Target, arrays: list[np.ndarray], work: float) -> Probe:
+def probe(name: str, f: Function, target: Target, arrays: list[np.ndarray], work: float) -> Probe:
+    """A program that runs `f` as one task on one thread; `work` units a run. f has a buffer for each array, and one
+    more, which is the last array again. Raises CompileError."""
     return Probe(name, Program([_launch(f, target, arrays)], 1), work, keep=arrays)
 
 
@@ -145,7 +147,7 @@ def _tile(target: Target) -> Probe:
         for i, v in enumerate(loop.results):
             b.store(v, out, b.const(i * lanes))
     arrays = [_random(K * mr), _random(K * nv * lanes), _random(mr * nv * lanes)]
-    return _probe("fma", b.finish(), target, arrays, float(repeats * K * mr * nv * lanes))
+    return probe("fma", b.finish(), target, arrays, float(repeats * K * mr * nv * lanes))
 
 
 def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:
@@ -191,7 +193,7 @@ def _launches(target: Target) -> Iterator[Probe]:
 
 def _small(target: Target, name: str, f: Function, arrays: list[np.ndarray], elements: int, units: int) -> Probe:
     repeats = 64
-    return _probe(name, f, target, [*arrays, _control(elements, repeats)], float(units * repeats))
+    return probe(name, f, target, [*arrays, _control(elements, repeats)], float(units * repeats))
 
 
 def _load(target: Target, name: str) -> Probe:
@@ -258,4 +260,4 @@ def special_function(target: Target, fn: str, lanes: int) -> Probe:
     f = _sweep(f"probe_{fn}", 3, 2 * lanes, body)
     repeats = max(1, round(RUN_SECONDS / (SPECIAL_ELEMENTS * max(target.special(fn), 2.5e-11))))
     arrays = [_random(SPECIAL_ELEMENTS), _random(SPECIAL_ELEMENTS)[::-1].copy(), _random(SPECIAL_ELEMENTS)]
-    return _probe(fn, f, target, [*arrays, _control(SPECIAL_ELEMENTS, repeats)], float(SPECIAL_ELEMENTS * repeats))
+    return probe(fn, f, target, [*arrays, _control(SPECIAL_ELEMENTS, repeats)], float(SPECIAL_ELEMENTS * repeats))

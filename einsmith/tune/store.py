@@ -29,7 +29,7 @@ COEFFICIENTS = (
 
 def facts_of(target: Target) -> dict[str, Any]:
     """What a machine is known by: everything about it that is not measured."""
-    return {f.name: getattr(target, f.name) for f in fields(target) if f.name not in COEFFICIENTS}
+    return {f.name: getattr(target, f.name) for f in fields(target) if f.name not in (*COEFFICIENTS, "measured")}
 
 
 @cache
@@ -42,26 +42,47 @@ def version() -> str:
     return out.hexdigest()
 
 
-def path_of(target: Target) -> Path:
-    """Where the record of a machine (with static coefficients or others) lies."""
+def path_of(target: Target, pattern: str = "") -> Path:
+    """Where the record of a machine (with static coefficients or others) lies, or that of a pattern on it."""
     key = hashlib.blake2b(_text([FORMAT, version(), facts_of(target)]), digest_size=8).hexdigest()
-    return knobs.cache_dir() / "calibration" / f"{key}.json"
+    return knobs.cache_dir() / "calibration" / (f"{key}-{pattern}.json" if pattern else f"{key}.json")
+
+
+def _body(target: Target, path: Path) -> dict[str, Any] | None:
+    """What a sound record of this machine at `path` holds; None where there is none."""
+    try:
+        record = json.loads(path.read_bytes())
+        body = record["record"]
+        if record["checksum"] != _checksum(body) or [body["format"], body["version"]] != [FORMAT, version()]:
+            return None
+        return body if _text(body["machine"]) == _text(facts_of(target)) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def load_pattern(target: Target, pattern: str) -> dict[str, float] | None:
+    """What the pattern of that key has measured on this machine; None where there is no sound record."""
+    body = _body(target, path_of(target, pattern))
+    return body["coefficients"] if body is not None else None
+
+
+def save_pattern(target: Target, pattern: str, found: dict[str, float], overwrite: bool) -> dict[str, float]:
+    """Records what a pattern has measured; returns what stands recorded, as `save` does."""
+    _write(target, path_of(target, pattern), {"coefficients": found}, overwrite)
+    return load_pattern(target, pattern) or found
 
 
 def load(target: Target) -> Target | None:
     """The machine with the coefficients that are recorded for it; None where there is no sound record."""
+    body = _body(target, path_of(target))
+    if body is None:
+        return None
     try:
-        record = json.loads(path_of(target).read_bytes())
-        body = record["record"]
-        if record["checksum"] != _checksum(body) or [body["format"], body["version"]] != [FORMAT, version()]:
-            return None
-        if _text(body["machine"]) != _text(facts_of(target)):
-            return None
         found = body["coefficients"]
         found["bytes_per_second"] = tuple(found["bytes_per_second"])
         found["special_seconds"] = tuple((name, seconds) for name, seconds in found["special_seconds"])
         return replace(target, **{name: found[name] for name in COEFFICIENTS})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -76,10 +97,15 @@ def measured(target: Target) -> list[str]:
 def save(target: Target, names: list[str], overwrite: bool) -> Target:
     """Records the coefficients; returns those that stand recorded, another process's where it came first and
     `overwrite` is False. Raises OSError where nothing can be written."""
-    path = path_of(target)
     coefficients = {name: value for name, value in asdict(target).items() if name in COEFFICIENTS}
-    body = {"format": FORMAT, "version": version(), "machine": facts_of(target)}
-    body |= {"coefficients": coefficients, "measured": names}
+    if _write(target, path_of(target), {"coefficients": coefficients, "measured": names}, overwrite):
+        return target
+    return load(target) or target
+
+
+def _write(target: Target, path: Path, content: dict[str, Any], overwrite: bool) -> bool:
+    """Puts a record in place, unless there is a sound one and `overwrite` is False; whether it did."""
+    body = {"format": FORMAT, "version": version(), "machine": facts_of(target)} | content
     text = json.dumps({"checksum": _checksum(body), "record": body}, indent=1)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
@@ -87,12 +113,11 @@ def save(target: Target, names: list[str], overwrite: bool) -> Target:
         with os.fdopen(handle, "w") as file:
             file.write(text)
         if not overwrite and _link(name, path):
-            return target
-        other = None if overwrite else load(target)
-        if other is not None:
-            return other
+            return True
+        if not overwrite and _body(target, path) is not None:
+            return False
         os.replace(name, path)
-        return target
+        return True
     finally:
         Path(name).unlink(missing_ok=True)
 

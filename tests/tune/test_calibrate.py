@@ -9,9 +9,12 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from einsmith.codegen import native
+from einsmith.kernels import autoconfig
+from einsmith.loops.nest import Builder
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate, probes, store
 
@@ -197,3 +200,56 @@ def test_no_time_leaves_probes_out(monkeypatch):
 def test_memory_to_measure_on_is_beyond_the_caches():
     machine = replace(native.host_target(), l3=8 << 20)
     assert calibrate.memory_bytes(machine) in (0, 64 << 20)
+
+
+class Measuring:
+    """A pattern that takes no kernel and measures one thing."""
+
+    name = "measuring"
+    built = 0
+
+    def match(self, kernel) -> bool:
+        return False
+
+    def probes(self, target):
+        Measuring.built += 1
+        b = Builder("probe_of_a_test", 2)
+        with b.loop(0, 500, init=[b.load(b.buffers[0], b.const(0), "f32")]) as loop:
+            loop.next = [b.mul(loop.carried[0], b.const(0.5, "f32"))]
+        b.store(loop.results[0], b.buffers[0], b.const(0))
+        yield probes.probe("halving", b.finish(), target, [np.ones(16, np.float32)], 500.0)
+
+
+@pytest.fixture
+def measuring(static, monkeypatch):
+    monkeypatch.setattr(calibrate, "measure", lambda machine, budget: found_as(machine, 0.9))
+    monkeypatch.setattr(calibrate, "PATTERN_SECONDS", 0.0)
+    monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS])
+    monkeypatch.setattr(Measuring, "built", 0)
+    return static
+
+
+def test_a_registered_pattern_measures_once(measuring):
+    before = calibrate.target()
+    assert before.measured == () and before.coefficient("halving", 7.0) == 7.0
+    autoconfig.register(Measuring())
+    after = calibrate.target()
+    seconds = after.coefficient("halving", 7.0)
+    assert 1e-11 < seconds < 1e-6 and replace(after, measured=()) == before
+    assert store.facts_of(after) == store.facts_of(before)
+    calibrate.forget()
+    assert calibrate.target() == after and Measuring.built == 1
+    (record,) = store.path_of(measuring).parent.glob(f"{store.path_of(measuring).stem}-*.json")
+    record.write_text(record.read_text()[:50])
+    calibrate.forget()
+    assert calibrate.target().measured and Measuring.built == 2, "a damaged record is made anew"
+
+
+def test_a_pattern_without_file_or_calibration_has_its_defaults(measuring, monkeypatch):
+    autoconfig.register(Measuring())
+    monkeypatch.setattr(autoconfig, "source", lambda pattern: None)
+    assert calibrate.target().measured == ()
+    monkeypatch.undo()
+    monkeypatch.setenv("EINSMITH_CALIBRATE", "0")
+    calibrate.forget()
+    assert calibrate.target().measured == () and Measuring.built == 0

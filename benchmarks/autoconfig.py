@@ -1,0 +1,256 @@
+"""How good are choices without search? python -m benchmarks.autoconfig [--only NETWORK]
+
+The distinct convolutions of EfficientNet-Lite0, ResNet-50 and MobileNetV2 at batch 1 and 16: every algorithm (pattern)
+that takes the convolution, in a spread of its configurations from the best predicted to the worst, is measured. Printed
+are the model's choice, its regret (measured time over the best measured one, less 1), the rank correlation of predicted
+and measured times, and how long choosing took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.networks import NETWORKS, Conv, distinct
+from benchmarks.report import load, machine, store
+
+CONVOLUTIONS = ("efficientnet_lite0", "resnet50", "mobilenet_v2")
+BATCHES = (1, 16)
+MEDIAN_REGRET, MOST_REGRET, CHOOSE_SECONDS = 0.10, 0.30, 5e-3
+"""The regret's median and its nine tenths at most, and the time of one choice."""
+
+
+def kernel_of(conv: Conv, batch: int) -> Any:
+    """The kernel of a convolution's forward: what is left of it once the passes are done."""
+    from einsmith import dtypes as dt
+    from einsmith import functional, modes
+    from einsmith.compile import run_passes
+    from einsmith.passes.fuse import Call, fuse
+
+    x = (batch, conv.c_in, conv.size, conv.size)
+    w = (conv.c_out, conv.c_in // conv.groups, conv.kernel, conv.kernel)
+
+    def f(x, w):
+        return functional.conv2d(x, w, None, conv.stride, conv.padding, 1, conv.groups)
+
+    plan = fuse(run_passes(modes.trace_shapes(f, [(x, dt.f32), (w, dt.f32)]).graph), None)
+    (call,) = plan.calls
+    assert isinstance(call, Call)
+    return call.kernel
+
+
+def spread(alternatives: Sequence[tuple[str, Any, Any]], count: int) -> list[int]:
+    """Which alternatives (cheapest first) are measured: of every pattern the two best predicted and others at even
+    steps to the worst, `count` in all; the chosen one first, then the patterns in turn, so that a cap leaves some of
+    each."""
+    places: dict[str, list[int]] = {}
+    for n, (name, _, _) in enumerate(alternatives):
+        places.setdefault(name, []).append(n)
+    picked = []
+    for found in places.values():
+        steps = np.linspace(1, len(found) - 1, max(1, count - 1)).round() if len(found) > 1 else np.zeros(0)
+        picked.append(list(dict.fromkeys([found[0], *(found[int(i)] for i in steps)])))
+    return [p[i] for i in range(max(map(len, picked))) for p in picked if i < len(p)]
+
+
+def measure(conv: Conv, batch: int, threads: int, count: int, cap: float, winograd: bool = False) -> dict:
+    """One cell, as it is written to JSON."""
+    from einsmith.errors import CompileError
+    from einsmith.kernels import autoconfig
+    from einsmith.tune import calibrate
+    from einsmith.tune.measure import example_buffers, prepare, shortest
+
+    begun = time.monotonic()
+    target = replace(calibrate.target(threads), winograd=winograd)
+    kernel = kernel_of(conv, batch)
+    start = time.perf_counter()
+    choice = autoconfig.choose(kernel, target)
+    choose_seconds = time.perf_counter() - start
+    patterns = {p.name: p for p in autoconfig.PATTERNS}
+    arrays = example_buffers(kernel)
+    rows: list[dict[str, Any]] = []
+    ready = []
+    for n in spread(choice.alternatives, count):
+        if rows and time.monotonic() - begun > cap / 2:
+            break
+        name, config, cost = choice.alternatives[n]
+        try:
+            ready.append(prepare(kernel, patterns[name], config, target, threads, arrays))
+        except CompileError as e:
+            rows.append({"pattern": name, "config": str(config), "failed": str(e)})
+            continue
+        rows.append({"pattern": name, "config": str(config), "predicted": cost.seconds, "chosen": n == 0})
+    times = iter(shortest(ready, min(0.3, cap / 4)))
+    for row in rows:
+        if "predicted" in row:
+            row["measured"] = next(times)
+    return {
+        "threads": threads,
+        "choose_seconds": choose_seconds,
+        "considered": len(choice.alternatives),
+        "candidates": rows,
+        "seconds": time.monotonic() - begun,
+    }
+
+
+def measured(cell: dict) -> list[dict]:
+    return [c for c in cell["candidates"] if "measured" in c]
+
+
+def regret(cell: dict) -> float:
+    """How much longer than the best measured candidate the chosen one takes, as a part."""
+    found = measured(cell)
+    chosen = next(c["measured"] for c in found if c["chosen"])
+    return chosen / min(c["measured"] for c in found) - 1
+
+
+def ranks(values: Sequence[float]) -> np.ndarray:
+    """The rank of each value; equal ones share the mean of theirs."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[which]
+
+
+def rank_correlation(cell: dict) -> float | None:
+    """Spearman's, of predicted and measured times; None for fewer than three candidates."""
+    found = measured(cell)
+    if len(found) < 3:
+        return None
+    p, m = ranks([c["predicted"] for c in found]), ranks([c["measured"] for c in found])
+    if not np.ptp(p) or not np.ptp(m):
+        return None
+    return float(np.corrcoef(p, m)[0, 1])
+
+
+def table(cells: dict[str, dict]) -> Table:
+    out = Table(title="choices without search")
+    columns = ("", "chosen", "predicted ms", "measured ms", "best", "best ms", "regret", "rank corr.", "tried")
+    for name in (*columns, "choose ms"):
+        out.add_column(name, justify="left" if name in ("", "chosen", "best") else "right", no_wrap=name == "")
+    for key, cell in cells.items():
+        found = measured(cell)
+        chosen, best = next(c for c in found if c["chosen"]), min(found, key=lambda c: c["measured"])
+        r, rank = regret(cell), rank_correlation(cell)
+        color = "red" if r > MOST_REGRET else "yellow" if r > MEDIAN_REGRET else "green"
+        out.add_row(
+            key, chosen["pattern"], f"{1e3 * chosen['predicted']:.3f}", f"{1e3 * chosen['measured']:.3f}",
+            best["pattern"], f"{1e3 * best['measured']:.3f}", f"[{color}]{100 * r:.0f} %[/]",
+            "" if rank is None else f"{rank:.2f}", f"{len(found)}/{cell['considered']}",
+            f"{1e3 * cell['choose_seconds']:.1f}",
+        )  # fmt: skip
+    return out
+
+
+def summary(cells: Sequence[dict]) -> Table:
+    out = Table(title=f"over {len(cells)} convolutions")
+    for name in ("", "found", "allowed", ""):
+        out.add_column(name, justify="left" if not name else "right")
+    regrets, seconds = [regret(c) for c in cells], [c["choose_seconds"] for c in cells]
+    correlations = [r for r in map(rank_correlation, cells) if r is not None]
+
+    def line(what: str, found: float, limit: float, scale: float, unit: str) -> None:
+        verdict = "[green]holds[/]" if found <= limit else "[red]fails[/]"
+        out.add_row(what, f"{scale * found:.1f} {unit}", f"{scale * limit:.0f} {unit}", verdict)
+
+    line("regret, median", float(np.median(regrets)), MEDIAN_REGRET, 100, "%")
+    line("regret, nine cases of ten", float(np.percentile(regrets, 90)), MOST_REGRET, 100, "%")
+    line("choosing, longest", max(seconds), CHOOSE_SECONDS, 1e3, "ms")
+    if correlations:
+        out.add_row("rank correlation, median", f"{np.median(correlations):.2f}", "", "")
+    return out
+
+
+def picture(cells: dict[str, dict], path: Path) -> None:
+    """One column a convolution: every measured candidate's time over the best one's, the chosen one in a ring."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    order = sorted(cells, key=lambda k: regret(cells[k]))
+    names = sorted({c["pattern"] for cell in cells.values() for c in measured(cell)})
+    figure, axes = plt.subplots(figsize=(max(8.0, 0.16 * len(order)), 6))
+    for name in names:
+        points = [
+            (x, c["measured"] / min(d["measured"] for d in measured(cells[key])))
+            for x, key in enumerate(order)
+            for c in measured(cells[key])
+            if c["pattern"] == name
+        ]
+        axes.scatter(*zip(*points, strict=True), s=14, alpha=0.7, label=name)
+    chosen = [1 + regret(cells[key]) for key in order]
+    axes.scatter(range(len(order)), chosen, s=60, facecolors="none", edgecolors="black", label="chosen")
+    axes.axhline(1 + MEDIAN_REGRET, color="gray", linewidth=0.7)
+    axes.axhline(1 + MOST_REGRET, color="gray", linewidth=0.7, linestyle="--")
+    axes.set_yscale("log")
+    axes.set_ylabel("measured time, best = 1")
+    axes.set_xticks(range(len(order)), order, rotation=90, fontsize=5)
+    axes.legend(loc="upper left")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Measures the choices of algorithm and configuration.")
+    only = "networks, or convolutions whose name contains this; may be given several times"
+    parser.add_argument("--only", action="append", default=[], help=only)
+    parser.add_argument("--batch", type=int, action="append", default=[], help="default: 1 and 16")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--count", type=int, default=8, help="configurations of a pattern that are measured")
+    parser.add_argument("--cap", type=float, default=10.0, help="seconds that a cell may take, about")
+    parser.add_argument("--winograd", action="store_true", help="allow Winograd's form")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no cell after this time")
+    parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
+    parser.add_argument("--picture", type=Path, help="where the picture goes (.png, .svg)")
+    parser.add_argument("--fresh", action="store_true", help="run again what the JSON file holds")
+    args = parser.parse_args(argv)
+    if args.threads < 1 or args.count < 1 or args.cap <= 0 or any(b < 1 for b in args.batch):
+        parser.error("threads, count and batch are at least 1, the cap is positive")
+    networks = [n for n in CONVOLUTIONS if n in args.only] or list(CONVOLUTIONS)
+    parts = [text for text in args.only if text not in NETWORKS]
+    convs = [c for c in distinct(*networks) if not parts or any(text in str(c) for text in parts)]
+    if not convs:
+        parser.error(f"no convolution is called {', '.join(parts)}; the networks are {', '.join(CONVOLUTIONS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is stored stays whole
+    say = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=150)
+    results = load(args.json)
+    results["machine"] = machine()
+    begun, shown = time.monotonic(), {}
+    for conv in convs:
+        for batch in args.batch or BATCHES:
+            key = f"{conv}-b{batch}" + ("-winograd" if args.winograd else "")
+            place = f"{key}-t{args.threads}"
+            if place not in results["cells"] or args.fresh:
+                if time.monotonic() - begun > args.seconds:
+                    continue
+                cell = measure(conv, batch, args.threads, args.count, args.cap, args.winograd)
+                results["cells"][place] = cell
+                store(args.json, results)
+                found = f"regret {100 * regret(cell):.0f} % of {len(measured(cell))}"
+                say.print(f"{key}: {found} ({cell['seconds']:.1f} s)")
+            shown[key] = results["cells"][place]
+    if len(shown) < len(convs) * len(args.batch or BATCHES):
+        say.print("out of time; the same command goes on from here")
+    if shown:
+        console.print(table(shown))
+        console.print(summary(list(shown.values())))
+        if args.picture:
+            picture(shown, args.picture)
+            console.print(f"picture: {args.picture}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
