@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class EinsmithError(Exception):
     """Base of every error that Einsmith raises on purpose."""
@@ -26,6 +28,15 @@ class FormulaError(EinsmithError, ValueError):
         if hint:
             text += f"\n  {hint}"
         super().__init__(text)
+
+
+class RecurrenceError(FormulaError):
+    """Tensors that read each other are no recurrence along any axis; the message names the read. `reader` and `read`
+    are the tensors' stand-ins, where they have names."""
+
+    def __init__(self, message: str, hint: str | None = None, reader: Any = None, read: Any = None):
+        super().__init__(message, hint=hint)
+        self.reader, self.read = reader, read
 
 
 class ShapeError(EinsmithError, ValueError):

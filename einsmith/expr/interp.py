@@ -23,14 +23,17 @@ from einsmith.expr.nodes import (
     Expr,
     Graph,
     Item,
-    Leaf,
+    Piece,
     Read,
+    Recurrence,
     Reduce,
     Scatter,
     Template,
+    Tensor,
     postorder,
 )
 from einsmith.expr.printer import show
+from einsmith.expr.recurrence import at_step, step_groups, step_parts
 
 POINTS_AT_ONCE = 4_000_000
 Box = Sequence[tuple[int, int]]
@@ -50,19 +53,69 @@ def evaluate_template(t: Template, arrays: Sequence[np.ndarray]) -> tuple[np.nda
         for part in t.parts:
             if isinstance(part, Scatter):
                 _scatter(part, inputs, outputs[0])
-                continue
-            if prod(part.extents) == 0:
-                continue
-            where: tuple[Any, ...] = tuple(
-                slice(o, o + s * (n - 1) + 1, s)
-                for o, s, n in zip(part.offset, part.step, part.extents, strict=True)
-            )
-            views = [out[(*where, ...)] for out in outputs]  # with `...` a 0-d output gives a view too
-            for box in _chunks(part.domain, len(part.extents)):
-                at = tuple(slice(lo, hi) for lo, hi in box[: len(part.extents)])
-                for view, value in zip(views, _point_values(part.body, box, inputs), strict=True):
-                    view[at] = value
+            else:
+                _piece(part, part.domain, inputs, outputs)
     return outputs
+
+
+def _piece(part: Piece, domain: Sequence[int], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], first=0):
+    """Stores a piece's values, or, `domain` being smaller along the first axis, those at `first` and on."""
+    if prod(part.extents) == 0:
+        return
+    where: tuple[Any, ...] = tuple(
+        slice(o, o + s * (n - 1) + 1, s) for o, s, n in zip(part.offset, part.step, part.extents, strict=True)
+    )
+    views = [out[(*where, ...)] for out in outputs]  # with `...` a 0-d output gives a view too
+    for box in _chunks(tuple(domain), len(part.extents)):
+        if first:
+            box = ((box[0][0] + first, box[0][1] + first), *box[1:])
+        at = tuple(slice(lo, hi) for lo, hi in box[: len(part.extents)])
+        for view, value in zip(views, _point_values(part.body, box, inputs), strict=True):
+            view[at] = value
+
+
+def evaluate_recurrence(node: Recurrence, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The members of a recurrence for its arguments, step by step."""
+    members: tuple[np.ndarray, ...] = tuple(np.zeros(shape, _WIDE[d.kind]) for d, shape in node.results)
+    tensors = [*args, *members]
+    groups = step_groups(node)
+    steps = {j: step_parts(node, j) for j in range(len(members))}
+    with np.errstate(all="ignore"):
+        for j, member in enumerate(node.members):
+            for part in member.parts:
+                if isinstance(part, Piece) and part not in steps[j]:
+                    _piece(part, part.domain, tensors, [members[j]])
+        for t in reversed(range(node.steps)) if node.reverse else range(node.steps):
+            for group, cyclic in groups:
+                if not cyclic:
+                    (j,) = group
+                    for part in steps[j]:
+                        _piece(part, (1, *part.domain[1:]), tensors, [members[j]], t)
+                    continue
+                step = at_step(node, group)
+                known = {x: (a,) for x, a in zip((*step.args, *step.wholes), tensors, strict=True)}
+                for j, value in zip(group, _values(step.tensors, {**known, step.step: (np.asarray(t),)}), strict=True):
+                    members[j][node.origins[j] + t] = value
+    return members
+
+
+def _values(roots: Sequence[Tensor], known: dict[Any, tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+    """The values of tensors over others whose values are known; those of all tensors below are added to `known`."""
+    for node in postorder(roots):
+        if node not in known:
+            known[node] = _results(node, known)
+    return [known[t][0] for t in roots]
+
+
+def _results(node: Any, known: dict[Any, tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+    if isinstance(node, Item):
+        return (known[node.node][node.member],)
+    args = [known[a][0] for a in node.args]
+    if isinstance(node, Recurrence):
+        return evaluate_recurrence(node, args)
+    if not isinstance(node, Compute):
+        raise VerifyError(f"{show(node)} is not an input of the graph")
+    return evaluate_template(node.template, args)
 
 
 def evaluate(graph: Graph, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -76,15 +129,8 @@ def evaluate(graph: Graph, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarra
     failures = iter(graph.checks)
     checks = {t for t, _ in graph.checks}
     for node in postorder(graph.roots):  # the checks come first among the roots
-        if node in values:
-            pass
-        elif isinstance(node, Leaf):
-            raise VerifyError(f"{show(node)} is not an input of the graph")
-        elif isinstance(node, Item):
-            values[node] = (values[node.node][node.member],)
-        else:
-            assert isinstance(node, Compute)
-            values[node] = evaluate_template(node.template, [values[a][0] for a in node.args])
+        if node not in values:
+            values[node] = _results(node, values)
         if checks and node in checks:
             checks.discard(node)
             if not checks:

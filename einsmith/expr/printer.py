@@ -20,6 +20,7 @@ from einsmith.expr.nodes import (
     Node,
     Piece,
     Read,
+    Recurrence,
     Reduce,
     Scatter,
     Template,
@@ -48,6 +49,9 @@ def show(node: Any, axes: Sequence[str] | None = None, slots: Sequence[str] | No
         return f"Leaf({node.id}, {_type(node.dtype, node.shape)})"
     if isinstance(node, Compute):
         return f"Compute({_results(node.template)} of {len(node.args)} arguments, {node.digest.hex()[:8]})"
+    if isinstance(node, Recurrence):
+        made = ", ".join(_type(d, s) for d, s in node.results)
+        return f"Recurrence({made} in {node.steps} steps of {len(node.args)} arguments, {node.digest.hex()[:8]})"
     if isinstance(node, Item):
         return f"Item({show(node.node)}, {node.member})"
     if isinstance(node, Graph):
@@ -66,7 +70,10 @@ def _plain(value: Any) -> str:
     return repr(value)
 
 
-_SYNTAX = {c.__name__ for c in (Const, Axis, Read, Apply, Reduce, Piece, Scatter, Template, Leaf, Compute, Item, Graph)}
+_SYNTAX = {
+    c.__name__
+    for c in (Const, Axis, Read, Apply, Reduce, Piece, Scatter, Template, Leaf, Compute, Recurrence, Item, Graph)
+}
 
 
 # ---------------------------------------------------------------------------------------------------- expressions
@@ -272,6 +279,16 @@ def _template(t: Template, axes: Sequence[str] | None, slots: Sequence[str] | No
     return "\n  ".join([f"({params}) -> {_results(t)}:", *_statements(t, "out", axes, slots)])
 
 
+def _recurrence(node: Recurrence, name: str, args: Sequence[str]) -> list[str]:
+    """A line for the steps, then the members' statements, the first axis of a step's being time."""
+    steps = f"{node.steps - 1} .. 0" if node.reverse else f"0 .. {node.steps - 1}"
+    lines = [f"{name} = for {steps}:"]
+    slots = [*args, *(f"{name}.{j}" for j in range(len(node.members)))]
+    for j, t in enumerate(node.members):
+        lines += ["  " + line for line in _statements(t, f"{_results(t)} {name}.{j}", None, slots)]
+    return lines
+
+
 # --------------------------------------------------------------------------------------------------------- graphs
 
 
@@ -286,7 +303,9 @@ def show_graph(g: Graph) -> str:
             names[node] = f"{names[node.node]}.{node.member}"
             continue
         names[node] = f"t{len(names) - len(g.inputs)}"
-        if isinstance(node, Compute):
+        if isinstance(node, Recurrence):
+            lines += _recurrence(node, names[node], [names[a] for a in node.args])
+        elif isinstance(node, Compute):
             slots = [names[a] for a in node.args]
             lines += _statements(node.template, f"{_results(node.template)} {names[node]}", None, slots)
         else:

@@ -90,6 +90,16 @@ def map_bodies(t: Template, rule: Callable[[Expr], Expr], params=None) -> Templa
     return Template(t.shape, t.params if params is None else tuple(params), tuple(parts))
 
 
+def map_templates(node: Any, rule: Callable[[Template], Template]) -> Compute | Recurrence | None:
+    """A Compute or Recurrence of other templates, unread arguments dropped; None for other nodes."""
+    if isinstance(node, Compute):
+        return prune_args(rule(node.template), node.args)
+    if isinstance(node, Recurrence):
+        members = tuple(map(rule, node.members))
+        return prune_recurrence(Recurrence(node.steps, node.reverse, node.origins, members, node.args))
+    return None
+
+
 def without_twins(t: Template) -> Template:
     """The template without what only derivatives need."""
 
@@ -113,6 +123,19 @@ def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
                     slots[e.slot] = order.index(a)
     params = tuple((a.dtype, a.shape) for a in order)
     return Compute(map_bodies(t, lambda b: substitute(b, {}, slots), params), tuple(order))
+
+
+def prune_recurrence(node: Recurrence) -> Recurrence:
+    """The recurrence with equal arguments merged and unread ones dropped, in the order of their first appearance."""
+    read = {e.slot for t in node.members for p in t.parts for e in postorder(p.bodies) if isinstance(e, Read)}
+    args = tuple(dict.fromkeys(a for s, a in enumerate(node.args) if s in read))
+    if args == node.args:
+        return node
+    slots = {s: args.index(a) for s, a in enumerate(node.args) if s in read}
+    slots |= {len(node.args) + i: len(args) + i for i in range(len(node.members))}
+    params = tuple((a.dtype, a.shape) for a in args) + node.results
+    members = tuple(map_bodies(t, lambda b: substitute(b, {}, slots), params) for t in node.members)
+    return Recurrence(node.steps, node.reverse, node.origins, members, args)
 
 
 def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) -> Graph:

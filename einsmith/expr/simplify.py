@@ -20,13 +20,14 @@ from einsmith.expr.nodes import (
     Graph,
     Piece,
     Read,
+    Recurrence,
     Reduce,
     Scatter,
     Template,
     Tensor,
     postorder,
 )
-from einsmith.expr.rewrite import map_bodies, prune_args, replace, substitute, with_args, without_twins
+from einsmith.expr.rewrite import map_bodies, map_templates, prune_args, replace, substitute, with_args, without_twins
 from einsmith.expr.rules import PRUNED, RULES, Rule, connect, operands
 
 _REWRITES = 100_000
@@ -69,6 +70,8 @@ def values_only(graph: Graph) -> Graph:
     """The graph without what only derivatives need: `stop_gradient`, and the twins of `differentiate_as`."""
 
     def rule(node: Any) -> Any:
+        if isinstance(node, Recurrence):
+            return map_templates(node, lambda t: simplify_template(without_twins(t)))
         t = without_twins(node.template) if isinstance(node, Compute) else None
         return canonical(t, node.args) if t is not None and t is not node.template else None
 

@@ -8,9 +8,11 @@ from math import gcd, prod
 from typing import Any
 
 from einsmith import dtypes as dt
-from einsmith.errors import BoundsError, DtypeError, VerifyError
+from einsmith.errors import BoundsError, DtypeError, RecurrenceError, VerifyError
 from einsmith.expr.bounds import Facts, Interval
 from einsmith.expr.functions import FUNCTIONS
+from einsmith.expr.guarded import reads_under
+from einsmith.expr.linear import linear
 from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import (
     Apply,
@@ -23,13 +25,16 @@ from einsmith.expr.nodes import (
     Leaf,
     Piece,
     Read,
+    Recurrence,
     Reduce,
     Scatter,
     Template,
     apply,
+    cast,
     postorder,
 )
 from einsmith.expr.printer import show
+from einsmith.expr.recurrence import at_step, step_groups, step_parts
 
 
 @dataclass(frozen=True)
@@ -70,31 +75,10 @@ def out_of_bounds(t: Template) -> Iterator[OutOfBounds]:
             for d, (i, n) in enumerate(zip(part.index, t.shape, strict=True)):
                 if not inside(i, n, facts):
                     yield OutOfBounds(part, None, d, i, facts.bounds(i), n)
-        seen: set[tuple[Expr, int]] = set()
-        stack: list[tuple[Expr, Facts]] = [(b, facts) for b in reversed(part.bodies)]
-        with_reads = {e for e in postorder(part.bodies) if isinstance(e, Read)}
-        for e in postorder(part.bodies):
-            if not with_reads.isdisjoint(e.args):
-                with_reads.add(e)
-        while stack:
-            e, known = stack.pop()
-            if e not in with_reads or (e, id(known)) in seen:
-                continue
-            seen.add((e, id(known)))
-            if isinstance(e, Read):
-                shape = t.params[e.slot][1]
-                for d, (i, n) in enumerate(zip(e.index, shape, strict=True)):
-                    if not inside(i, n, known):
-                        yield OutOfBounds(part, e, d, i, known.bounds(i), n)
-            if isinstance(e, Apply) and e.fn == "where":
-                stack.append((e.args[0], known))
-                for truth, side in ((True, e.args[1]), (False, e.args[2])):
-                    # Only guards that speak of axes can help; a side that is never chosen needs no proof.
-                    under = known.assume(e.args[0], truth) if side in with_reads else known
-                    if under.feasible:
-                        stack.append((side, under))
-            else:
-                stack += [(a, known) for a in e.args]
+        for read, known in reads_under(part):
+            for d, (i, n) in enumerate(zip(read.index, t.params[read.slot][1], strict=True)):
+                if not inside(i, n, known):
+                    yield OutOfBounds(part, read, d, i, known.bounds(i), n)
 
 
 def inside(index: Expr, extent: int, facts: Facts) -> bool:
@@ -216,6 +200,51 @@ def _verify_node(t: Template, part: Piece | Scatter, e: Any) -> None:
         raise VerifyError(f"a {type(e).__name__} inside a body: {show(part)}")
 
 
+def verify_recurrence(node: Recurrence) -> None:
+    """Raises VerifyError or BoundsError unless each template is right, each piece lies in the window of steps or
+    outside of it, and what is read is evaluated before (see `Recurrence`)."""
+    for j, t in enumerate(node.members):
+        verify_template(t)
+        if len(t.dtypes) != 1 or t.is_scatter or not t.shape:
+            raise VerifyError(f"member {j} of a recurrence is no tensor of one result and an axis: {show(t)}")
+        first, steps = node.origins[j], step_parts(node, j)
+        for p in t.parts:
+            assert isinstance(p, Piece)
+            if p in steps:
+                if (p.offset[0], p.step[0], p.extents[0]) != (first, 1, node.steps):
+                    raise VerifyError(f"a piece of member {j} is no window of {node.steps} steps: {show(p)}")
+                continue
+            last = p.offset[0] + p.step[0] * (p.extents[0] - 1)
+            if p.offset[0] < first <= last:
+                raise VerifyError(f"a piece of member {j} lies in part in its window: {show(p)}")
+            if any(isinstance(e, Read) and e.slot >= len(node.args) for e in postorder(p.bodies)):
+                raise VerifyError(f"an initial value of member {j} reads a member: {show(p)}")
+    try:
+        groups = step_groups(node)
+        for group, cyclic in groups:
+            if cyclic:
+                at_step(node, group)
+    except RecurrenceError as error:
+        raise VerifyError(f"members read each other within a step: {error}") from None
+    cyclic_with = {j: group for group, _ in groups for j in group}
+    for j in range(len(node.members)):
+        for p in step_parts(node, j):
+            for read, facts in reads_under(p):
+                i = read.slot - len(node.args)
+                if i >= 0 and not facts.prove(_is_evaluated(node, i, read, i < j or i in cyclic_with[j])):
+                    raise VerifyError(f"member {j} reads {show(read)} of member {i}, which is not evaluated before")
+
+
+def _is_evaluated(node: Recurrence, i: int, read: Read, same: bool) -> Expr:
+    """Whether a read of member i in step Axis(0) is of an earlier step, of this one if `same`, or an initial value."""
+    at = linear(read.index[0]) - node.origins[i]
+    step, position = cast(Axis(0), dt.i64), at.expr(dt.i64)
+    before = (step, position) if node.reverse else (position, step)
+    initial = apply("le", Const(node.steps, dt.i64), position) if not node.reverse else apply(
+        "lt", position, Const(0, dt.i64))  # fmt: skip
+    return apply("or", apply("le" if same else "lt", *before), initial)
+
+
 def verify_graph(g: Graph) -> None:
     """Raises VerifyError or BoundsError unless every template is right, every leaf is an input, and outputs, updates
     and checks have the types and shapes that they must have."""
@@ -236,6 +265,8 @@ def verify_graph(g: Graph) -> None:
         elif isinstance(node, Loop):
             for segment in node.segments:
                 verify_graph(segment.body)
+        elif isinstance(node, Recurrence):
+            verify_recurrence(node)
         else:
             raise VerifyError(f"a {type(node).__name__} among the tensors")
     updated = set()
@@ -249,5 +280,5 @@ def verify_graph(g: Graph) -> None:
         if t.shape != () or t.dtype is not dt.i32:
             raise VerifyError(f"the check {message!r} is {t.dtype} {t.shape}; it must be a 0-d i32")
     for out in g.outputs:
-        if isinstance(out, Compute) and len(out.template.dtypes) != 1:
+        if isinstance(out, Recurrence) or (isinstance(out, Compute) and len(out.template.dtypes) != 1):
             raise VerifyError(f"the output {show(out)} has several results; take Items of it")

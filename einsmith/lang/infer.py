@@ -2,7 +2,8 @@
 
 In this order: `extents=`; dimensions that an axis indexes alone outside guards on it (all must agree); such dimensions
 under guards, unless a side of a `where` would never be taken; the largest extent that keeps an unguarded read in bounds
-of which the axis is the only unknown, to a fixpoint. What stays unknown is an error that shows the `extents=` to add.
+of which the axis is the only unknown; for a defined tensor, as far as axes reach that index it alone under guards; to a
+fixpoint. What stays unknown is an error that shows the `extents=` to add.
 
     C[p] = sum[r](A[2*p+r] * W[r]),  A: 10, W: 3      ->      r: 3 (W.shape[0]),  p: 4 (2*3+2 <= 9),  C: (4,)
 """
@@ -166,7 +167,7 @@ class _Inference:
 
     def run(self) -> Extents:
         self.bind()
-        while self.explicit() or self.covering() or self.under_guards() or self.single():
+        while self.explicit() or self.covering() or self.under_guards() or self.single() or self.readers():
             pass
         axes: dict[tuple[int, str], int] = {}
         for k, line in enumerate(self.program.lines):
@@ -190,16 +191,22 @@ class _Inference:
 
     def bind(self) -> None:
         """Plain indices equate an axis with a dimension: on the left, and in reads outside guards on the axis."""
+        uneven: set[tuple[str, int]] = set()
         for name, numbers in self.program.defined.items():
             for d in range(self.ranks[name]):
                 sides = [(k, self.program.lines[k].statement.index[d]) for k in self.defining(numbers)]
-                if all(self.plain(k, i) for k, i in sides):
+                if not all(self.plain(k, i) for k, i in sides):
+                    uneven.add((name, d))
+                else:
                     for k, i in sides:
                         assert isinstance(i, Name)
                         self.union(("axis", k, i.id), ("dim", name, d), i.at)
+        cycle = {n: group for group in self.program.order for n in group}
         for k, line in enumerate(self.program.lines):
             for site in line.reads:
                 for d, i in enumerate(site.node.index):
+                    if (site.node.name, d) in uneven and site.node.name in cycle[line.statement.name]:
+                        continue  # y[t+1] = f(y[t]): what is read at t reaches as far as what is defined at t+1
                     if self.plain(k, i) and isinstance(i, Name) and i.id not in self.program.extents:
                         if not self.guarded(site, {i.id}):
                             self.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
@@ -322,6 +329,21 @@ class _Inference:
         for key, (n, why, at) in best.items():
             self.assign(key, n, why, at)
         return bool(best)
+
+    def readers(self) -> bool:
+        """A dimension that nothing else determines reaches as far as an axis that indexes it alone under a guard."""
+        found: dict[Key, tuple[int, str, int]] = {}
+        for k, line in enumerate(self.program.lines):
+            for site in line.reads:
+                for d, i in enumerate(site.node.index):
+                    key = self.find(("dim", site.node.name, d))
+                    if self.plain(k, i) and isinstance(i, Name) and key not in self.known:
+                        n = self.get(("axis", k, i.id))
+                        if n is not None and n > found.get(key, (-1,))[0]:
+                            found[key] = (n, f"{site.node.name} is read at {i.id} < {n} in dimension {d}", i.at)
+        for key, (n, why, at) in found.items():
+            self.assign(key, n, why, at)
+        return bool(found)
 
     def largest(self, k: int, e: Expr, key: Key, n: int) -> int | None:
         """The largest extent of `key` that keeps 0 <= e < n; 0 where none does, None where every one does."""

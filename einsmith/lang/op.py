@@ -12,19 +12,20 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import BoundsError, DtypeError, FormulaError, ShapeError, TraceError, VerifyError
+from einsmith.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, ShapeError, TraceError, VerifyError
 from einsmith.expr.linear import linear
-from einsmith.expr.nodes import Axis
+from einsmith.expr.nodes import Axis, leaf
+from einsmith.expr.recurrence import recurrence
 from einsmith.lang import formula as fm
 from einsmith.lang import trace
 from einsmith.lang.builder import Ex, Number, Value, as_value, element, shared
 from einsmith.lang.elaborate import Elaborator
-from einsmith.lang.formula import AxisVar, Form, Index, Literal
+from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, Weak
 from einsmith.lang.gradient_text import FormulaText, gradient_text
 from einsmith.lang.infer import Extents, infer
 from einsmith.lang.lower import Scope, accumulated_type, lower, lower_pieces, lower_scatter
 from einsmith.lang.parser import Element, Name, ShapeOf, Source, near
-from einsmith.lang.program import Line, Program, resolve, resolve_source
+from einsmith.lang.program import Line, Program, reads_of, resolve, resolve_source
 from einsmith.lang.sweeps import in_one_sweep
 
 _COUNT = itertools.count()
@@ -289,16 +290,77 @@ def _values(
     numbers = {n: Literal(v) for n, v in static.items()} | {
         n: element(v, ()) for n, v in operands.items() if n not in inputs
     }
-    for name in program.order:
-        lines = [(k, program.lines[k]) for k in program.defined[name]]
-        try:
-            values[name] = _tensor(program, name, lines, extents, values, numbers)
-        except (FormulaError, VerifyError, ShapeError, DtypeError) as e:
-            raise _located(e, program, lines[0][1].statement.at) from None
+    for group in program.order:
+        if len(group) > 1 or group[0] in reads_of(program, group[0]):
+            values |= _cycle(program, group, extents, values, numbers)
+            continue
+        values[group[0]] = _defined(program, group[0], extents, values, numbers)
     swept = in_one_sweep([v.tensor for v in values.values()])
     return {
         n: v if t is v.tensor else Value(t, weak=v.weak) for (n, v), t in zip(values.items(), swept, strict=True)
     }
+
+
+def _defined(
+    program: Program, name: str, extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form]
+) -> Value:
+    lines = [(k, program.lines[k]) for k in program.defined[name]]
+    try:
+        return _tensor(program, name, lines, extents, values, numbers)
+    except (FormulaError, VerifyError, ShapeError, DtypeError) as e:
+        raise _located(e, program, lines[0][1].statement.at) from None
+
+
+_ROUNDS = 8
+"""Assumptions about the types of tensors that read each other; each is a wider one, and there are not many types."""
+
+
+def _cycle(
+    program: Program, group: Sequence[str], extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form]
+) -> dict[str, Value]:
+    """Tensors that read each other: a recurrence."""
+    types: dict[str, Ty] = dict.fromkeys(group, Weak.INT)
+    final = False
+    for _ in range(_ROUNDS):
+        leaves = {n: leaf(extents.shapes[n], _assumed(ty)) for n, ty in types.items()}
+        known = {**values, **{n: Value(x, weak=isinstance(types[n], Weak)) for n, x in leaves.items()}}
+        bodies = {
+            n: [_Part(program, k, program.lines[k], extents, known, numbers).body for k in program.defined[n]]
+            for n in group
+        }
+        found = {n: fm.join(b.ty for b in own) for n, own in bodies.items()}
+        if found == types and not final:  # what is no more than a number is of the formula's float type
+            found = {n: fm.float_type(bodies[n]) if isinstance(ty, Weak) else ty for n, ty in found.items()}
+            final = True
+        if found == types:
+            break
+        types = found
+    else:
+        at = program.lines[program.defined[group[0]][0]].statement.at
+        raise FormulaError(
+            f"the type of {group[0]}, which reads itself, is not determined", program.text, at,
+            "convert it, as in f32(...)",
+        )  # fmt: skip
+    definitions = {n: _defined(program, n, extents, known, numbers).tensor for n in group}
+    names = {leaves[n]: n for n in group}
+    try:
+        made = recurrence({x: definitions[n] for x, n in names.items()}, names)
+    except RecurrenceError as e:
+        reader, read = names.get(e.reader), names.get(e.read)
+        sites = [
+            (site.node.at, all(isinstance(i, Name) for i in site.node.index))
+            for n in ([reader] if reader else group)
+            for k in program.defined[n]
+            for site in program.lines[k].reads
+            if site.node.name == read or (read is None and site.node.name in group)
+        ]
+        at = min(sites, key=lambda s: s[1])[0] if sites else program.lines[program.defined[group[0]][0]].statement.at
+        raise FormulaError(e.message, program.text, at, e.hint) from None
+    return {n: Value(made[x]) for x, n in names.items()}
+
+
+def _assumed(ty: Ty) -> DType:
+    return ty if isinstance(ty, DType) else dt.i64 if ty is Weak.INT else dt.f64
 
 
 def _located(e: Exception, program: Program, at: int) -> Exception:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from einsmith.errors import FormulaError
+from einsmith.expr.order import components
 from einsmith.lang.parser import (
     Apply,
     Ast,
@@ -51,7 +52,7 @@ class Line:
 @dataclass(eq=False)
 class Program:
     """A resolved formula. `inputs`: name -> rank (None where only its shape is used); `parameters`: name -> static;
-    `order`: the defined tensors, each after those it reads."""
+    `order`: the defined tensors, each after those it reads, those that read each other in a cycle together."""
 
     source: Source
     lines: tuple[Line, ...]
@@ -59,7 +60,7 @@ class Program:
     inputs: dict[str, int | None]
     parameters: dict[str, bool]
     defined: dict[str, list[int]]
-    order: tuple[str, ...]
+    order: tuple[tuple[str, ...], ...]
     extents: dict[str, int | Ast] = field(default_factory=dict)
     integer_inputs: frozenset[str] = frozenset()
     places: dict[str, int] = field(default_factory=dict)  # where a parameter first stands in the text
@@ -287,33 +288,22 @@ def _outputs(program: Program) -> tuple[str, ...]:
                 hint = near(name, program.defined) or f"the tensors are {', '.join(program.defined)}"
                 raise FormulaError(f"{name} is returned but not defined", source.text, at, hint)
         return tuple(n for n, _ in source.returns)
-    read = {r.node.name for line in program.lines for r in line.reads}
-    return tuple(n for n in program.defined if n not in read)
+    read = {
+        r.node.name for line in program.lines for r in line.reads if r.node.name != line.statement.name
+    }
+    found = tuple(n for n in program.defined if n not in read)
+    if not found:
+        hint = f"add a last line such as: return {next(iter(program.defined))}"
+        raise FormulaError("every tensor is read by another, so which are results is open", hint=hint)
+    return found
 
 
-def _order(program: Program) -> tuple[str, ...]:
-    """The defined tensors in an order of evaluation. Raises FormulaError for one that reads itself."""
-    reads: dict[str, list[Element]] = {n: [] for n in program.defined}
-    for line in program.lines:
-        reads[line.statement.name] += [r.node for r in line.reads if r.node.name in program.defined]
-    done: list[str] = []
-    state: dict[str, int] = {}
-    for root in program.defined:
-        stack: list[tuple[str, int]] = [(root, 0)] if root not in state else []
-        while stack:
-            name, k = stack.pop()
-            state[name] = 1
-            if k == len(reads[name]):
-                state[name] = 2
-                done.append(name)
-                continue
-            stack.append((name, k + 1))
-            node = reads[name][k]
-            if state.get(node.name) == 1:
-                raise FormulaError(
-                    f"{name} reads {node.name}, which depends on {name} itself: recurrences are not compiled yet",
-                    program.text, node.at, "give the tensor that is read another name, or write the loop in Python",
-                )  # fmt: skip
-            if node.name not in state:
-                stack.append((node.name, 0))
-    return tuple(done)
+def reads_of(program: Program, name: str) -> list[str]:
+    """The defined tensors that a defined tensor reads."""
+    lines = (program.lines[k] for k in program.defined[name])
+    return list(dict.fromkeys(r.node.name for line in lines for r in line.reads if r.node.name in program.defined))
+
+
+def _order(program: Program) -> tuple[tuple[str, ...], ...]:
+    """The defined tensors in an order of evaluation."""
+    return tuple(tuple(group) for group in components(program.defined, lambda n: reads_of(program, n)))

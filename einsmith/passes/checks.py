@@ -19,14 +19,17 @@ from einsmith.expr.nodes import (
     Const,
     Expr,
     Graph,
+    Item,
     Leaf,
     Read,
+    Recurrence,
     Reduce,
     Scatter,
     Tensor,
     apply,
     cast,
     postorder,
+    reads,
     template,
 )
 from einsmith.expr.printer import show
@@ -39,8 +42,8 @@ def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:
     """(count of violations, message) for every data-dependent index below `roots`, in evaluation order."""
     found: dict[Tensor, str] = {}
     for node in postorder(roots):
-        if isinstance(node, Compute):
-            for count, message in _checks_of(node):
+        for one in _nodes(node):
+            for count, message in _checks_of(one, node):
                 found.setdefault(count, message)
     return tuple(found.items())
 
@@ -49,12 +52,23 @@ def violation(roots: Iterable[Tensor], arrays: Mapping[Leaf, np.ndarray]) -> str
     """The first element, in evaluation order, that makes an index leave its tensor, in words; for messages, once a
     check has failed. None where there is none."""
     for node in postorder(roots):
-        if isinstance(node, Compute):
-            for domain, guards, index, extent in _conditions(node):
-                found = _violation(node, domain, guards, index, extent, arrays)
+        for one in _nodes(node):
+            for domain, guards, index, extent in _conditions(one, node):
+                found = _violation(one, domain, guards, index, extent, arrays)
                 if found is not None:
                     return found
     return None
+
+
+def _nodes(node: Compute | Recurrence) -> list[Compute]:
+    """What a node evaluates, as tensors that read others. An index that reads a member is none of them: it is proven
+    where the recurrence is made (`expr.component`)."""
+    if isinstance(node, Compute):
+        return [node]
+    if not isinstance(node, Recurrence):
+        return []
+    args = (*node.args, *(Item(node, j) for j in range(len(node.members))))
+    return [Compute(t, args) for t in node.members]
 
 
 def _violation(node: Compute, domain, guards, index: Expr, extent: int, arrays) -> str | None:
@@ -78,12 +92,15 @@ def _violation(node: Compute, domain, guards, index: Expr, extent: int, arrays) 
     return f"{of} {verb} {int(value[first])}, which is no index into an extent of {extent}"
 
 
-def _checks_of(node: Compute) -> list[tuple[Tensor, str]]:
-    return [_check(node, *condition) for condition in _conditions(node)]
+def _checks_of(node: Compute, within: Compute | Recurrence) -> list[tuple[Tensor, str]]:
+    return [_check(node, *condition) for condition in _conditions(node, within)]
 
 
-def _conditions(node: Compute) -> Iterator[tuple[tuple[int, ...], tuple[Expr, ...], Expr, int]]:
-    """(domain, guards, index, extent) of every index of the node that reads a tensor."""
+def _conditions(
+    node: Compute, within: Compute | Recurrence
+) -> Iterator[tuple[tuple[int, ...], tuple[Expr, ...], Expr, int]]:
+    """(domain, guards, index, extent) of every index of the node that reads a tensor, no member of `within`."""
+    members = {s for s, a in enumerate(node.args) if isinstance(a, Item) and a.node is within}
     for part in node.template.parts:
         conditions: list[tuple[tuple[Expr, ...], Expr, int]] = []
         for body in part.bodies:
@@ -93,7 +110,8 @@ def _conditions(node: Compute) -> Iterator[tuple[tuple[int, ...], tuple[Expr, ..
         if isinstance(part, Scatter):
             conditions += [((), i, n) for i, n in zip(part.index, node.shape, strict=True) if has_read(i)]
         for guards, index, extent in conditions:
-            yield part.domain, guards, index, extent
+            if members.isdisjoint(r.slot for r in reads(index)):
+                yield part.domain, guards, index, extent
 
 
 def _bad(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:

@@ -19,6 +19,7 @@ from einsmith.expr.nodes import (
     Leaf,
     Piece,
     Read,
+    Recurrence,
     Reduce,
     Template,
     Tensor,
@@ -27,7 +28,15 @@ from einsmith.expr.nodes import (
     reads,
     size,
 )
-from einsmith.expr.rewrite import map_bodies, prune_args, rebuild, replace, substitute, without_twins
+from einsmith.expr.rewrite import (
+    map_bodies,
+    map_templates,
+    prune_args,
+    rebuild,
+    replace,
+    substitute,
+    without_twins,
+)
 from einsmith.expr.simplify import simplify_template
 from einsmith.passes.views import is_view
 
@@ -39,10 +48,8 @@ def simplify_graph(graph: Graph) -> Graph:
     """Every template simplified, unread arguments dropped; equal tensors meet by interning."""
 
     def rule(node):
-        if isinstance(node, Compute):
-            node = prune_args(without_twins(node.template), node.args)
-            return prune_args(simplify_template(node.template), node.args)
-        return None
+        node = map_templates(node, without_twins)
+        return map_templates(node, simplify_template)
 
     return replace(graph, rule)
 
@@ -128,7 +135,7 @@ def inline(graph: Graph) -> Graph:
     memo: dict = {}
     for node in list(postorder(graph.roots)):
         new = rebuild([node], rule, memo)[0]
-        if not isinstance(node, (Leaf, Item)):
+        if not isinstance(node, (Leaf, Item, Recurrence)):
             origin.setdefault(new, node)
     return replace(graph, lambda n: None) if not memo else _from_memo(graph, memo)
 

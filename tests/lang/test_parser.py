@@ -147,8 +147,6 @@ NAMES = [
     ("Y[i] = X[i]\nY[i,j] = M[i,j]", "Y[i,j]", "1 dimensions above", None),
     ("Y[i] += X[i]\nY[i] = X[i]", "Y[i] =", "after it is accumulated", "first"),
     ("Y[a*i+c] = X[i]", "+c", "one axis", "default"),
-    ("h[t] = h[t-1] + x[t]", "h[t-1]", "recurrences are not compiled yet", None),
-    ("u[t] = h[t-1]\nh[t] = u[t] + x[t]\nreturn h", "u[t] +", "h reads u.*recurrences are not compiled", None),
 ]
 
 

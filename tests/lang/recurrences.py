@@ -1,0 +1,294 @@
+"""Recurrent formulas with plain loops that say what they mean: (formula, inputs, loop) by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import einsmith as es
+
+RNG = np.random.default_rng(11)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`loop(*inputs, **parameters)` gives what the formula does."""
+
+    formula: Any
+    inputs: tuple[np.ndarray, ...]
+    loop: Callable[..., Any]
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(text: str, *inputs, extents=None, **parameters):
+    """Registers the decorated loop."""
+    given = tuple(RNG.standard_normal(x) * 0.7 if isinstance(x, tuple) else x for x in inputs)
+
+    def register(loop):
+        CASES[loop.__name__] = Case(es.op(text, extents=extents, **parameters), given, loop, parameters)
+        return loop
+
+    return register
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+T, B, E, K = 6, 3, 2, 4
+
+
+@case(
+    """
+    u[t,b,k] = sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * U[j,k])
+    h[t,b,k] = tanh(sum[i](x[t,b,i] * W[i,k]) + u[t,b,k])
+    return h
+    """, (B, K), (K, K), (T, B, E), (E, K),
+)  # fmt: skip
+def rnn(h, u, x, w):
+    out = []
+    for xt in x:
+        h = np.tanh(xt @ w + h @ u)
+        out.append(h)
+    return np.array(out)
+
+
+@case(
+    """
+    u[b,t,k] = sum[j](where(t > 0, h[b,t-1,j], h0[b,j]) * U[j,k])
+    h[b,t,k] = tanh(sum[i](x[b,t,i] * W[i,k]) + u[b,t,k])
+    last[b,k] = h[b,size(t)-1,k]
+    return h, last
+    """.replace("size(t)", "x.shape[1]"), (B, K), (K, K), (B, T, E), (E, K),
+)  # fmt: skip
+def batch_first(h, u, x, w):
+    out = rnn(h, u, x.swapaxes(0, 1), w).swapaxes(0, 1)
+    return out, out[:, -1]
+
+
+@case(
+    """
+    i[t,b,k] = sigmoid(x[t,b,0*K+k] + sum[j](where(t>0, h[t-1,b,j], h0[b,j]) * U[j,0*K+k]))
+    f[t,b,k] = sigmoid(x[t,b,1*K+k] + sum[j](where(t>0, h[t-1,b,j], h0[b,j]) * U[j,1*K+k]))
+    g[t,b,k] = tanh(x[t,b,2*K+k] + sum[j](where(t>0, h[t-1,b,j], h0[b,j]) * U[j,2*K+k]))
+    o[t,b,k] = sigmoid(x[t,b,3*K+k] + sum[j](where(t>0, h[t-1,b,j], h0[b,j]) * U[j,3*K+k]))
+    c[t,b,k] = f[t,b,k] * where(t>0, c[t-1,b,k], c0[b,k]) + i[t,b,k]*g[t,b,k]
+    h[t,b,k] = o[t,b,k] * tanh(c[t,b,k])
+    return h, c
+    """, (T, B, 4 * K), (B, K), (K, 4 * K), (B, K), K=K, extents={"k": "K"},
+)  # fmt: skip
+def lstm(x, h, u, c, K):  # noqa: N803
+    hs, cs = [], []
+    for xt in x:
+        z = xt + h @ u
+        i, f, g, o = (z[:, n * K : (n + 1) * K] for n in range(4))
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        hs.append(h)
+        cs.append(c)
+    return np.array(hs), np.array(cs)
+
+
+@case("y[t,k] = x[t,k] + a[k]*where(t > 0, y[t-1,k], 0)", (T, K), (K,))
+def linear_recurrence(x, a):
+    y = np.zeros_like(x)
+    for t in range(len(x)):
+        y[t] = x[t] + a * (y[t - 1] if t else 0)
+    return y
+
+
+@case("y[t] = x[t] + a[0]*where(t > 0, y[t-1], 0) + a[1]*where(t > 1, y[t-2], 0)", (9,), (2,))
+def second_order_filter(x, a):
+    y = np.zeros_like(x)
+    for t in range(len(x)):
+        y[t] = x[t] + (a[0] * y[t - 1] if t > 0 else 0) + (a[1] * y[t - 2] if t > 1 else 0)
+    return y
+
+
+@case("y[t] = x[t] + a[0]*where(t >= 1, y[t-1], s[t+1]) + a[1]*where(t >= 2, y[t-2], s[t])", (9,), (2,), (2,),
+      extents={"t": "x.shape[0]"})  # fmt: skip
+def filter_with_state(x, a, s):
+    y = np.concatenate([s, x])
+    for t in range(2, len(y)):
+        y[t] += a[0] * y[t - 1] + a[1] * y[t - 2]
+    return y[2:]
+
+
+@case("y[t] = x[t] + sum[k](where(t-1-k >= 0, y[t-1-k], 0) * w[k])", (8,), (3,))
+def reads_under_a_reduction(x, w):
+    y = np.zeros_like(x)
+    for t in range(len(x)):
+        y[t] = x[t] + sum(y[t - 1 - k] * w[k] for k in range(len(w)) if t - 1 - k >= 0)
+    return y
+
+
+@case("y[i] = (b[i] - sum[j](where(j < i, L[i,j]*y[j], 0))) / (3 + L[i,i]*L[i,i])", (7,), (7, 7))
+def triangular_solve(b, m):
+    y = np.zeros_like(b)
+    for i in range(len(b)):
+        y[i] = (b[i] - m[i, :i] @ y[:i]) / (3 + m[i, i] ** 2)
+    return y
+
+
+@case("y[i,r] = (b[i,r] - sum[j](where(j > i, R[i,j]*y[j,r], 0))) / (3 + R[i,i]*R[i,i])", (5, 2), (5, 5))
+def upper_triangular_solve(b, m):
+    y = np.zeros_like(b)
+    for i in reversed(range(len(b))):
+        y[i] = (b[i] - m[i, i + 1 :] @ y[i + 1 :]) / (3 + m[i, i] ** 2)
+    return y
+
+
+@case("y[t,k] = a*x[t,k] + (1-a)*where(t > 0, y[t-1,k], x[0,k])", (T, K), a=0.3)
+def moving_average(x, a):
+    y = x.copy()
+    for t in range(len(x)):
+        y[t] = a * x[t] + (1 - a) * (y[t - 1] if t else x[0])
+    return y
+
+
+@case(
+    """
+    D[i,j] = C[i,j] - log(exp(-where(i > 0, D[i-1,j], 1.0*j+1)) + exp(-where(j > 0, D[i,j-1], 1.0*i+1))
+             + exp(-where(i > 0 and j > 0, D[i-1,j-1], 1.0*max(i,j))))
+    """, (4, 5),
+)  # fmt: skip
+def soft_edit_distance(cost):
+    d = np.zeros_like(cost)
+    for i in range(cost.shape[0]):
+        for j in range(cost.shape[1]):
+            up = d[i - 1, j] if i else j + 1
+            left = d[i, j - 1] if j else i + 1
+            both = d[i - 1, j - 1] if i and j else max(i, j)
+            d[i, j] = cost[i, j] - np.log(np.exp(-up) + np.exp(-left) + np.exp(-both))
+    return d
+
+
+@case(
+    """
+    m[t,b,k] = where(t > 0, f[t-1,b,k], 0)
+    zf[t,b,k] = sigmoid(X[0,0,t,b,k] + sum[j](m[t,b,j]*U[0,0,j,k]))
+    f[t,b,k] = 0.5*m[t,b,k] + zf[t,b,k]*tanh(X[0,1,t,b,k] + sum[j](m[t,b,j]*U[0,1,j,k]))
+    n[t,b,k] = where(t+1 < size(t), r[t+1,b,k], 0)
+    zr[t,b,k] = sigmoid(X[1,0,t,b,k] + sum[j](n[t,b,j]*U[1,0,j,k]))
+    r[t,b,k] = 0.5*n[t,b,k] + zr[t,b,k]*tanh(X[1,1,t,b,k] + sum[j](n[t,b,j]*U[1,1,j,k]))
+    y[t,b,k] = f[t,b,k]*r[t,b,k]
+    return y
+    """, (2, 2, T, B, K), (2, 2, K, K),
+)  # fmt: skip
+def bidirectional_gates(x, u):
+    out = []
+    for d in range(2):
+        h, hs = np.zeros((B, K)), []
+        for t in range(T) if d == 0 else reversed(range(T)):
+            z = sigmoid(x[d, 0, t] + h @ u[d, 0])
+            h = 0.5 * h + z * np.tanh(x[d, 1, t] + h @ u[d, 1])
+            hs.append(h)
+        out.append(np.array(hs if d == 0 else hs[::-1]))
+    return out[0] * out[1]
+
+
+@case(
+    """
+    p[t,b,k] = where(t > 0, h[t-1,b,k], h0[b,k])
+    h[t,b,k] = where(t < lengths[b], tanh(x[t,b,k] + sum[j](p[t,b,j]*U[j,k])), p[t,b,k])
+    return h
+    """, (B, K), np.array([6, 1, 4]), (T, B, K), (K, K),
+)  # fmt: skip
+def ragged_batch(h, lengths, x, u):
+    out = []
+    for t in range(len(x)):
+        h = np.where((t < lengths)[:, None], np.tanh(x[t] + h @ u), h)
+        out.append(h)
+    return np.array(out)
+
+
+@case(
+    """
+    z[t,b,k,p,q] = sum[e,r,s](where(t > 0 and 0 <= p+r-1 and p+r-1 < size(p) and 0 <= q+s-1 and q+s-1 < size(q),
+                              h[t-1,b,e,p+r-1,q+s-1], 0) * U[k,e,r,s])
+    c[t,b,k,p,q] = 0.5*where(t > 0, c[t-1,b,k,p,q], 0) + tanh(x[t,b,k,p,q] + z[t,b,k,p,q])
+    h[t,b,k,p,q] = c[t,b,k,p,q]*sigmoid(x[t,b,k,p,q])
+    return h
+    """, (2, 2, 3, 3), (3, 2, 2, 4, 3), extents={"r": 3, "s": 3},
+)  # fmt: skip
+def conv_lstm(u, x):
+    h, c, out = np.zeros(x.shape[1:]), np.zeros(x.shape[1:]), []
+    for xt in x:
+        padded = np.pad(h, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        z = np.zeros_like(c)
+        for r in range(3):
+            for s in range(3):
+                z += np.einsum("bcpq,kc->bkpq", padded[:, :, r : r + 4, s : s + 3], u[:, :, r, s])
+        c = 0.5 * c + np.tanh(xt + z)
+        h = c * sigmoid(xt)
+        out.append(h)
+    return np.array(out)
+
+
+@case(
+    """
+    a[t,k] = where(t+1 < size(t), b[t+1,k], b0[k])*w[k]
+    b[t,k] = tanh(a[t,k] + x[t,k]) + 0.1*where(t+2 < size(t), a[t+2,k], 0)
+    return a, b
+    """, (K,), (K,), (T, K),
+)  # fmt: skip
+def coupled_in_reverse(last, w, x):
+    a, b = np.zeros_like(x), np.zeros_like(x)
+    for t in reversed(range(len(x))):
+        a[t] = (b[t + 1] if t + 1 < len(x) else last) * w
+        b[t] = np.tanh(a[t] + x[t]) + 0.1 * (a[t + 2] if t + 2 < len(x) else 0)
+    return a, b
+
+
+@case(
+    """
+    y[0,k] = s[k]
+    y[t+1,k] = tanh(x[t,k] + sum[j](y[t,j]*U[j,k]))
+    return y
+    """, (K,), (T, K), (K, K),
+)  # fmt: skip
+def first_element_apart(s, x, u):
+    y = [s]
+    for xt in x:
+        y.append(np.tanh(xt + y[-1] @ u))
+    return np.array(y)
+
+
+@case(
+    """
+    s[t] = x[t] + where(t > 0, m[t-1], 0)
+    m[t] = max[k](s[t] * w[k])
+    return m
+    """, (T,), (K,),
+)  # fmt: skip
+def carried_maximum(x, w):
+    m, out = 0.0, []
+    for xt in x:
+        m = ((xt + m) * w).max()
+        out.append(m)
+    return np.array(out)
+
+
+@case(
+    """
+    y[2*t] = x[2*t] + where(t > 0, 0.5*y[2*t-1], 0)
+    y[2*t+1] = x[2*t+1] * y[2*t]
+    """, (8,),
+    extents={"t": "x.shape[0]//2"},
+)  # fmt: skip
+def two_phases(x):
+    y = x.copy()
+    for t in range(len(x)):
+        y[t] = x[t] * y[t - 1] if t % 2 else x[t] + (0.5 * y[t - 1] if t else 0)
+    return y
+
+
+@case("n[t] = where(t > 0, n[t-1], 0) + i64(x[t])", np.arange(5))
+def running_count(x):
+    return np.cumsum(x)
