@@ -52,18 +52,30 @@ Terms = dict[Guards, Expr]
 """An adjoint: the sum of the values, each where its guards hold."""
 
 
-def plan_adjoint(t: Template, wanted: frozenset[int], constants: tuple[float | bool | None, ...]) -> Plan:
+def plan_adjoint(
+    t: Template,
+    wanted: frozenset[int],
+    constants: tuple[float | bool | None, ...],
+    sums: frozenset[int] = frozenset(),
+) -> Plan:
     """The plan for the arguments `wanted`. `constants` has an entry per result: False for no cotangent, None for any,
-    a number for a cotangent that is this constant. Raises GradientError naming the read that has no adjoint."""
-    key = f"adjoint {sorted(wanted)} {constants}"
-    return t.memo(key, lambda _: Adjoint(t, wanted, constants).plan())
+    a number for a cotangent that is this constant. The arguments `sums` get no Scatter, whatever it would cost. Raises
+    GradientError naming the read that has no adjoint."""
+    key = f"adjoint {sorted(wanted)} {constants} {sorted(sums)}"
+    return t.memo(key, lambda _: Adjoint(t, wanted, constants, sums).plan())
 
 
 class Adjoint:
     """The plan of one template's adjoint under construction."""
 
-    def __init__(self, t: Template, wanted: frozenset[int], constants: tuple[float | bool | None, ...]):
-        self.t, self.wanted, self.constants = t, wanted, constants
+    def __init__(
+        self,
+        t: Template,
+        wanted: frozenset[int],
+        constants: tuple[float | bool | None, ...],
+        sums: frozenset[int] = frozenset(),
+    ):
+        self.t, self.wanted, self.constants, self.sums = t, wanted, constants, sums
         results = [(d, t.shape) for d in t.dtypes]
         self.out = Plan([*t.params, *results, *results])
         self.first_result = len(t.params)
@@ -289,7 +301,7 @@ class Adjoint:
             return
         cases = affine_cases(index)
         found = [invert(branch, domain, shape, (*chosen, *guards)) for branch, chosen in cases]
-        if opaque:
+        if opaque and slot not in self.sums:
             gather = sum(f.points for fibres in found for f in fibres)
             if gather > prod(shape) + SCATTER_COST * prod(domain):
                 where = tuple(_guarded(guards, i, Const(0, i.dtype)) for i in index)

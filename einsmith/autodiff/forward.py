@@ -13,8 +13,10 @@ from collections.abc import Sequence
 
 from einsmith.autodiff.adjoint import Adjoint, position
 from einsmith.autodiff.plan import Plan
+from einsmith.autodiff.recurrent import push_forward
 from einsmith.autodiff.rules import RULES, USES_VALUE, Under, choose, constant, mul
-from einsmith.autodiff.sweep import exchange, zeros
+from einsmith.autodiff.sweep import exchange
+from einsmith.autodiff.totals import zeros
 from einsmith.errors import GradientError
 from einsmith.expr.nodes import (
     Apply,
@@ -24,6 +26,7 @@ from einsmith.expr.nodes import (
     Leaf,
     Piece,
     Read,
+    Recurrence,
     Reduce,
     Scatter,
     Template,
@@ -55,6 +58,9 @@ def tangents(
     replaced: dict[Tensor, Item] = {}
     for node in postorder(outputs):
         if node in known or isinstance(node, (Leaf, Item)):
+            continue
+        if isinstance(node, Recurrence):
+            known |= {Item(node, j): t for j, t in push_forward(node, known, _plan).items()}
             continue
         assert isinstance(node, Compute)
         active = frozenset(s for s, a in enumerate(node.args) if a in known)

@@ -66,8 +66,14 @@ class Plan:
     def tensors(self, node: Compute, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The plan carried out for one node."""
         several = len(node.template.dtypes) > 1
-        results = [Item(node, m) for m in range(len(node.template.dtypes))] if several else [node]
-        out: list[Tensor | None] = [*node.args, *results, *cotangents]
+        results: list[Tensor] = [Item(node, m) for m in range(len(node.template.dtypes))] if several else [node]
+        return self.made(node.args, results, cotangents)
+
+    def made(
+        self, args: Sequence[Tensor], results: Sequence[Tensor], cotangents: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """The plan carried out for a template's arguments and what it made of them."""
+        out: list[Tensor | None] = [*args, *results, *cotangents]
         for t, sources, member in self.steps:
             args = tuple(a for s in sources if (a := out[s]) is not None)
             made = canonical(t, args) if len(set(args)) < len(args) else Compute(t, args)

@@ -6,11 +6,18 @@ from collections.abc import Sequence
 
 from einsmith.autodiff.adjoint import plan_adjoint
 from einsmith.autodiff.plan import constant_value
-from einsmith.dtypes import DType
+from einsmith.autodiff.recurrent import pull_back
+from einsmith.autodiff.totals import add, zeros
 from einsmith.errors import GradientError
-from einsmith.expr.nodes import Axis, Compute, Const, Expr, Item, Leaf, Read, Tensor, apply, postorder, template
+from einsmith.expr.nodes import (
+    Compute,
+    Item,
+    Leaf,
+    Recurrence,
+    Tensor,
+    postorder,
+)
 from einsmith.expr.rewrite import with_args
-from einsmith.expr.simplify import canonical
 
 
 def gradients(
@@ -42,7 +49,7 @@ def gradients(
         if node in targets or any(a in needed for a in node.args):
             needed.add(node)
     pending = {t: list(gs) for t, gs in seeds.items() if t in needed}
-    members: dict[Compute, dict[int, Tensor]] = {}
+    members: dict[Compute | Recurrence, dict[int, Tensor]] = {}
     found: dict[Tensor, Tensor] = {}
     replaced: dict[Tensor, Item] = {}
     for node in reversed(order):
@@ -51,14 +58,16 @@ def gradients(
         if isinstance(node, Compute) and node in members:
             _node(node, members.pop(node), needed, pending, replaced)
             continue
+        if isinstance(node, Recurrence):
+            for a, g in pull_back(node, members.pop(node, {}), needed):
+                pending.setdefault(a, []).append(g)
+            continue
         if node not in pending:
             continue
         g = add(pending.pop(node))
         if node in targets:
             found[node] = g
         if isinstance(node, Item):
-            if not isinstance(node.node, Compute):
-                raise GradientError("a recurrence has no gradient")
             if node.node in needed:
                 members.setdefault(node.node, {})[node.member] = g
         elif isinstance(node, Compute):
@@ -108,25 +117,3 @@ def exchange(roots: list[Tensor], replaced: dict[Tensor, Item]) -> list[Tensor]:
             # The new tensor reads what the old one reads, all of which stands before it.
             done[node] = Item(with_args(new.node, tuple(done[a] for a in new.node.args)), new.member)
     return [done[r] for r in roots]
-
-
-def add(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum of tensors of one shape, in their order, as one pointwise tensor."""
-    if len(tensors) == 1:
-        return tensors[0]
-    shape, dtype = tensors[0].shape, tensors[0].dtype
-    known = {t: constant_value(t) for t in tensors}
-    slots = {t: n for n, t in enumerate(t for t in known if known[t] is None)}
-    at = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(shape))
-    body: Expr | None = None
-    for t in tensors:
-        value = known[t]
-        x = Read(slots[t], at, dtype) if value is None else Const(value, dtype)
-        body = x if body is None else apply("add", body, x)
-    assert body is not None
-    return canonical(template(shape, [(dtype, shape)] * len(slots), body), tuple(slots))
-
-
-def zeros(shape: tuple[int, ...], dtype: DType) -> Tensor:
-    """A tensor of zeros."""
-    return Compute(template(shape, (), Const(0, dtype)), ())

@@ -70,7 +70,8 @@ def schedule(drafts: Sequence[Draft], edges: Sequence[Edge], sign: int) -> Layou
         for group in _groups(edges, shift, sign):
             if len(group) == 1:
                 (n,) = group
-                limits = {e.source: clean[e.source] for e in edges if e.reader == n and _tight(e, shift, sign)}
+                read = {e.source for e in edges if e.reader == n and _tight(e, shift, sign)}
+                limits = {i: clean[i] for i in read if clean[i] > begin[i]}
                 clean[n] = max(clean[n], _clean(drafts[n], limits, begin[n], end[n], sign))
         shift = potentials(edges, clean, sign)
         assert shift is not None

@@ -139,3 +139,12 @@ def test_passes_keep_the_value():
 def test_types(text, arrays, dtype):
     graph = trace_call(es.op(text, extents=None if arrays else {"t": 4}), arrays, {}).graph
     assert graph.outputs[0].dtype.numpy == np.dtype(dtype)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n != "soft_edit_distance"])
+def test_compiled(name):
+    c = CASES[name]
+    got = flatten(c.formula(*c.inputs))[0]
+    want = flatten(c.loop(*c.inputs, **c.parameters))[0]
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-12)

@@ -1,0 +1,32 @@
+"""Sums of tensors of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith.autodiff.plan import constant_value
+from einsmith.dtypes import DType
+from einsmith.expr.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, template
+from einsmith.expr.simplify import canonical
+
+
+def add(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape, in their order, as one pointwise tensor."""
+    if len(tensors) == 1:
+        return tensors[0]
+    shape, dtype = tensors[0].shape, tensors[0].dtype
+    known = {t: constant_value(t) for t in tensors}
+    slots = {t: n for n, t in enumerate(t for t in known if known[t] is None)}
+    at = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(shape))
+    body: Expr | None = None
+    for t in tensors:
+        value = known[t]
+        x = Read(slots[t], at, dtype) if value is None else Const(value, dtype)
+        body = x if body is None else apply("add", body, x)
+    assert body is not None
+    return canonical(template(shape, [(dtype, shape)] * len(slots), body), tuple(slots))
+
+
+def zeros(shape: tuple[int, ...], dtype: DType) -> Tensor:
+    """A tensor of zeros."""
+    return Compute(template(shape, (), Const(0, dtype)), ())

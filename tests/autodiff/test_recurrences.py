@@ -1,0 +1,89 @@
+"""Gradients of recurrent formulas: against differences in float64, to second order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.expr.nodes import Recurrence, postorder
+from einsmith.expr.verify import verify_graph
+from einsmith.modes import trace_call
+from einsmith.tree import flatten
+from tests.lang.recurrences import CASES
+
+FLOATS = [n for n, c in CASES.items() if all(x.dtype.kind == "f" for x in c.inputs[:1])]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_derivatives(name):
+    c = CASES[name]
+    es.check_gradients(c.formula, *c.inputs, order=2)
+
+
+@pytest.mark.parametrize("name", ["rnn", "lstm", "ragged_batch", "reads_under_a_reduction", "upper_triangular_solve"])
+def test_compiled_gradients(name):
+    c = CASES[name]
+    at = tuple(i for i, x in enumerate(c.inputs) if x.dtype.kind == "f")
+
+    def loss(*xs):
+        return sum(((o * o).sum() for o in flatten(c.formula(*xs))[0][1:]), (flatten(c.formula(*xs))[0][0] ** 2).sum())
+
+    g = es.grad(loss, at)
+    for got, want in zip(g(*c.inputs), es.interpret(g)(*c.inputs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", [n for n in FLOATS if all(x.dtype.kind == "f" for x in CASES[n].inputs)])
+def test_tangents_agree_with_gradients(name):
+    c = CASES[name]
+    rng = np.random.default_rng(3)
+    moved = tuple(rng.standard_normal(x.shape) for x in c.inputs)
+
+    def loss(*xs):
+        (first, *_) = flatten(c.formula(*xs))[0]
+        return (first * first).sum()
+
+    tangent = es.interpret(lambda *xs: es.jvp(loss, xs, moved)[1])(*c.inputs)
+    gradient = es.interpret(es.grad(loss, tuple(range(len(moved)))))(*c.inputs)
+    np.testing.assert_allclose(tangent, sum((g * m).sum() for g, m in zip(gradient, moved, strict=True)), rtol=1e-9)
+
+
+def recurrences(f, *arrays):
+    """The Recurrence nodes of a function's graph, which is verified."""
+    graph = trace_call(f, arrays, {}).graph
+    verify_graph(graph)
+    return [n for n in postorder(graph.roots) if isinstance(n, Recurrence)]
+
+
+def test_the_backward_of_a_cell_has_no_guards_and_leaves_the_weights_outside():
+    c = CASES["rnn"]
+    g = es.grad(lambda *xs: (c.formula(*xs) ** 2).sum(), (0, 1, 2, 3))
+    forward, backward = recurrences(g, *c.inputs)
+    assert (forward.reverse, backward.reverse) == (False, True)
+    assert forward.steps == backward.steps == len(c.inputs[2])
+    assert not any("where" in str(t) for t in (*forward.members, *backward.members))
+    # dU and dW are sums over time and batch: ordinary tensors.
+    assert all(m.shape[0] >= forward.steps for m in backward.members)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_graphs_of_second_order_verify(name):
+    c = CASES[name]
+    at = tuple(i for i, x in enumerate(c.inputs) if x.dtype.kind == "f")
+
+    def loss(*xs):
+        (first, *_) = flatten(c.formula(*xs))[0]
+        return (first * first).sum()
+
+    def square(*xs):
+        return sum((g * g).sum() for g in es.grad(loss, at)(*xs))
+
+    assert recurrences(es.grad(square, at), *c.inputs)
+
+
+def test_a_gathered_state():
+    """The adjoint of a read at a position that a tensor gives stays a sum: a scatter cannot stand in a step."""
+    op = es.op("h[t,k] = tanh(x[t,k] + where(t > 0, h[t-1,perm[k]], 0))")
+    x, perm = np.random.default_rng(2).standard_normal((5, 4)), np.array([2, 0, 0, 3])
+    es.check_gradients(op, x, perm, order=2)
