@@ -20,7 +20,8 @@ help:
 	@echo "  make setup   .venv with everything for development (tests, linters, PyTorch to compare with)"
 	@echo "  make demo    train LeNet-5 on the full MNIST and show its accuracy"
 	@echo "  make test    run the tests"
-	@echo "  make bench   time training steps and operators against PyTorch, JAX and TensorFlow (installs them)"
+	@echo "  make bench   compile budgets; training steps, operators and kernels against PyTorch, JAX and TensorFlow"
+	@echo "               (installs them); how good choices without search are"
 	@echo "  make lint    ruff and mypy"
 	@echo "  make clean   remove .venv and caches of the tools"
 	@echo "Arguments are passed on with ARGS, for example: make test ARGS='tests/expr -x'"
@@ -55,8 +56,11 @@ test: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest $(ARGS)
 
 bench: $(VENV)/.ready-bench
+	-$(BIN)/python -m benchmarks.budgets
 	$(BIN)/python -m benchmarks.training --json bench-results/training.json $(ARGS)
 	$(BIN)/python -m benchmarks.operators --json bench-results/operators.json $(ARGS)
+	$(BIN)/python -m benchmarks.kernels --json bench-results/kernels.json
+	$(BIN)/python -m benchmarks.autoconfig --json bench-results/autoconfig.json --picture bench-results/autoconfig.png
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check . $(ARGS)

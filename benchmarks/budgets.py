@@ -1,0 +1,169 @@
+"""What compiling may cost: python -m benchmarks.budgets
+
+Seconds of Python (tracing, gradients, passes, fusion) for a training graph of 3,000 tensors, and for a training step of
+ResNet-18, cold, its distinct kernels and the seconds until it is compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+TENSORS = 3000
+PYTHON_SECONDS, KERNELS = 1.0, 100
+"""For a graph of 3,000 tensors, and for ResNet-18's training step."""
+
+
+class Budget(NamedTuple):
+    """A figure and what it may be at most, None where it is printed alone."""
+
+    what: str
+    found: float
+    limit: float | None = None
+    unit: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.limit is None or self.found <= self.limit
+
+
+def chain(layers: int) -> tuple[Callable, tuple]:
+    """The loss of a residual network of `layers` dense layers, and its arguments."""
+    import einsmith as es
+
+    def loss(x, weights):
+        for w, b in weights:
+            x = x + es.functional.relu(x @ w + b)
+        return (x * x).sum()
+
+    rng = np.random.default_rng(0)
+    weights = [(rng.standard_normal((32, 32), np.float32), np.zeros(32, np.float32)) for _ in range(layers)]
+    return loss, (rng.standard_normal((8, 32), np.float32), weights)
+
+
+def python_seconds(tensors: int) -> tuple[int, float]:
+    """(how many tensors the training graph has, at least `tensors`; seconds of Python until its kernels are known)."""
+    import einsmith as es
+    from einsmith.compile import run_passes
+    from einsmith.expr.nodes import postorder
+    from einsmith.modes import trace_call
+    from einsmith.passes.fuse import fuse
+
+    def plan(layers: int) -> tuple[int, float]:
+        loss, arguments = chain(layers)
+        start = time.perf_counter()
+        graph = trace_call(es.value_and_grad(loss, 1), arguments, {}).graph
+        middle = time.perf_counter()
+        count = sum(1 for _ in postorder(graph.roots))
+        after = time.perf_counter()
+        fuse(run_passes(graph), None)
+        return count, middle - start + time.perf_counter() - after
+
+    few, more = plan(4)[0], plan(8)[0]
+    return plan(8 + -(-(tensors - more) * 4 // (more - few)))
+
+
+def resnet18(width: int = 64, classes: int = 1000):
+    """ResNet-18 of the layers there are: batch norm, whose running statistics take no part, is a formula."""
+    import einsmith as es
+    from benchmarks.peers.einsmith_kernels import BATCH_NORM, by_name
+
+    nn, batch_norm = es.nn, by_name(BATCH_NORM, "X scale shift")
+
+    class Norm(nn.Module):
+        def __init__(self, channels: int):
+            super().__init__()
+            self.weight = nn.Parameter(np.ones(channels, np.float32))
+            self.bias = nn.Parameter(np.zeros(channels, np.float32))
+
+        def forward(self, x):
+            return batch_norm(x, self.weight, self.bias)
+
+    def conv(c_in: int, c_out: int, kernel: int, stride: int):
+        return nn.Sequential(
+            nn.Conv2d(c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False), Norm(c_out)
+        )
+
+    class Block(nn.Module):
+        def __init__(self, c_in: int, c_out: int, stride: int):
+            super().__init__()
+            self.first, self.second = conv(c_in, c_out, 3, stride), conv(c_out, c_out, 3, 1)
+            self.shortcut = conv(c_in, c_out, 1, stride) if stride > 1 or c_in != c_out else nn.Identity()
+
+        def forward(self, x):
+            h = self.second(es.functional.relu(self.first(x)))
+            return es.functional.relu(h + self.shortcut(x))
+
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.mean((2, 3))
+
+    blocks, c_in = [], width
+    for stage in range(4):
+        for n in range(2):
+            blocks.append(Block(c_in, width << stage, 2 if stage and not n else 1))
+            c_in = width << stage
+    stem = [conv(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)]
+    return nn.Sequential(*stem, *blocks, Mean(), nn.Linear(c_in, classes))
+
+
+def step_budgets(batch: int = 16, size: int = 224, width: int = 64) -> list[Budget]:
+    """Of one training step of ResNet-18, nothing of it compiled before."""
+    import einsmith as es
+
+    model = resnet18(width)
+    step = es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.01, momentum=0.9))
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((batch, 3, size, size), np.float32), rng.integers(0, 1000, batch)
+    start = time.perf_counter()
+    run = step._program(step._arrays(inputs))
+    seconds = time.perf_counter() - start
+    kernels = [call.kernel for _, call in run.plan.kernel_calls()]
+    return [
+        Budget("ResNet-18 training step, distinct kernels", len(set(kernels)), KERNELS),
+        Budget("ResNet-18 training step, kernels in all", len(kernels)),
+        Budget("ResNet-18 training step, seconds until compiled", seconds, None, "s"),
+    ]
+
+
+def budgets() -> list[Budget]:
+    from einsmith.tune import calibrate
+
+    calibrate.target()
+    count, seconds = python_seconds(TENSORS)
+    per = seconds * TENSORS / count
+    return [Budget(f"Python for {TENSORS} tensors (measured on {count})", per, PYTHON_SECONDS, "s"), *step_budgets()]
+
+
+def show(found: list[Budget]) -> Table:
+    out = Table(title="compile budgets")
+    for name in ("", "found", "allowed", ""):
+        out.add_column(name, justify="left" if not name else "right")
+    for b in found:
+        digits = 2 if b.unit else 0
+        verdict = "" if b.limit is None else "[green]holds[/]" if b.holds else "[red]fails[/]"
+        allowed = "" if b.limit is None else f"{b.limit:g} {b.unit}"
+        out.add_row(b.what, f"{b.found:.{digits}f} {b.unit}", allowed, verdict)
+    return out
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["EINSMITH_CACHE_DIR"] = folder
+        found = budgets()
+    Console(highlight=False).print(show(found))
+    print(json.dumps({b.what: round(b.found, 3) for b in found}))
+    return int(not all(b.holds for b in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
