@@ -17,8 +17,8 @@ import numpy as np
 from einsmith import knobs
 from einsmith.codegen import native
 from einsmith.errors import IndexOutOfRange, TraceError
-from einsmith.expr.kernel import Kernel
-from einsmith.expr.nodes import Graph, Leaf, Tensor, postorder, size
+from einsmith.expr.kernel import Kernel, Rows
+from einsmith.expr.nodes import Graph, Leaf, Reduce, Template, Tensor, postorder, size
 from einsmith.expr.printer import show
 from einsmith.expr.verify import verify_graph
 from einsmith.kernels import autoconfig
@@ -60,10 +60,10 @@ def run_passes(graph: Graph) -> Graph:
     return graph
 
 
-_NATIVE: dict[tuple[Kernel, Target], NativeKernel] = {}
+_NATIVE: dict[tuple[Kernel | Rows, Target], NativeKernel] = {}
 
 
-def compile_kernels(kernels: Sequence[Kernel], target: Target) -> list[NativeKernel]:
+def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[NativeKernel]:
     """Machine code for each kernel, from memory, from disk, or made now."""
     missing = [k for k in dict.fromkeys(kernels) if (k, target) not in _NATIVE]
     patterns = autoconfig.identity()
@@ -77,7 +77,7 @@ def compile_kernels(kernels: Sequence[Kernel], target: Target) -> list[NativeKer
     return [_NATIVE[k, target] for k in kernels]
 
 
-def _lower(kernel: Kernel, target: Target):
+def _lower(kernel: Kernel | Rows, target: Target):
     """(functions, metadata) of a kernel that is in no cache."""
     choice = autoconfig.choose(kernel, target)
     lowered = choice.pattern.lower(kernel, choice.config, target)
@@ -128,7 +128,7 @@ class Executable:
             graph = Graph(graph.inputs, graph.outputs, graph.updates, index_checks(graph.roots))
             graph = run_passes(graph)
             finite = graph.outputs[index] if finite is not None else None
-            self.plan: Plan = fuse(graph, finite)
+            self.plan: Plan = fuse(graph, finite, self.target)
             self.graph = self.plan.graph
             middle = time.perf_counter()
             self.kernels = compile_kernels([c.kernel for _, c in self.plan.kernel_calls()], self.target)
@@ -323,11 +323,17 @@ def _address(array: np.ndarray) -> int:
 
 def label(call: Call) -> str:
     """A kernel's root in the words of the formula language, with the shapes it makes."""
+    if isinstance(call.kernel, Rows):
+        members = " -> ".join(_kind(m.kernel.root) for m in call.kernel.members)
+        return f"{call.kernel.rows} rows: {members}"
     t = call.kernel.root
-    part = t.parts[0]
-    body = getattr(part, "body", None)
-    combiner = getattr(body, "combiner", None)
-    kind = f"{combiner}{list(body.extents)}" if combiner else ("scatter" if t.is_scatter else "pointwise")  # type: ignore[union-attr]
     more = f" +{len(call.nodes) - 1}" if len(call.nodes) > 1 else ""
     pieces = f" {len(t.parts)} pieces" if len(t.parts) > 1 else ""
-    return f"{kind} -> {'x'.join(map(str, t.shape)) or 'scalar'}{pieces}{more} ({size(t.shape)} elements)"
+    return f"{_kind(t)} -> {'x'.join(map(str, t.shape)) or 'scalar'}{pieces}{more} ({size(t.shape)} elements)"
+
+
+def _kind(t: Template) -> str:
+    body = getattr(t.parts[0], "body", None)
+    if isinstance(body, Reduce):
+        return f"{body.combiner}{list(body.extents)}"
+    return "scatter" if t.is_scatter else "pointwise"

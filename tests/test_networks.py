@@ -103,15 +103,16 @@ def _check_kernel(call: Call, values: dict[Tensor, np.ndarray]) -> None:
     """A kernel's stages as a graph of their own, compiled and compared for 1 and 2 threads."""
     given = {t: leaf(t.shape, t.dtype) for t, w in zip(call.tensors, call.written, strict=True) if not w}
     made: dict[Compute, Compute] = {}
+
+    def inside(a: Tensor) -> Tensor:
+        if a in given:
+            return given[a]
+        if isinstance(a, Item):
+            return Item(made[a.node], a.member)
+        return made[a] if a in made else Compute(a.template, (inside(a.args[0]),))  # a view of what is made here
+
     for node in call.nodes:
-        args: list[Tensor] = []
-        for a in node.args:
-            source = a.node if isinstance(a, Item) else a
-            if source in made:
-                args.append(Item(made[source], a.member) if isinstance(a, Item) else made[source])
-            else:
-                args.append(given[a])
-        made[node] = Compute(node.template, tuple(args))
+        made[node] = Compute(node.template, tuple(map(inside, node.args)))
     outputs = []
     for t, written in zip(call.tensors, call.written, strict=True):
         if written:

@@ -166,10 +166,10 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     for call, native_kernel, seconds in zip(run.calls, run.kernels, times, strict=True):
         choice = autoconfig.choose(call.kernel, run.target)
         shown = choice.alternatives[: max(1, candidates)]
-        patterns = {p.name: p for p in autoconfig.PATTERNS}
         alone: Sequence[float | None] = [None] * len(shown)
         if measure and candidates > 0:
-            alone = seconds_of(call.kernel, [(patterns[n], c) for n, c, _ in shown], run.target, run.threads)
+            pairs = [(autoconfig.pattern_of(n), c) for n, c, _ in shown]
+            alone = seconds_of(call.kernel, pairs, run.target, run.threads)
         kernels.append(
             {
                 "root": label(call),

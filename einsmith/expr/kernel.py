@@ -49,3 +49,48 @@ class Kernel(Node):
     @property
     def shape(self) -> tuple[int, ...]:
         return self.root.shape
+
+
+class Member(Node):
+    """A kernel of a Rows, in row form: axis 0 of every buffer with `by_row` is the row, and such buffers are read and
+    written in the row at which the kernel stands only.
+
+    `places[n]` is the buffer of the Rows that buffer n of the kernel is; the numbers after those of `Rows.buffers` are
+    the `local` ones. The row is axis 0 of the output, or, if `reduces`, the root's first reduction axis; then the
+    stages after the root see all rows, and no other member reads the result.
+    """
+
+    __slots__ = ("kernel", "places", "by_row", "reduces")
+    fields = ("kernel", "places", "by_row", "reduces")
+    kernel: Kernel
+    places: tuple[int, ...]
+    by_row: tuple[bool, ...]
+    reduces: bool
+
+
+class Rows(Node):
+    """Kernels that share their rows: within a row, each may read what the ones before it have made. Run block of rows
+    by block of rows, they go through memory once, and what is `local` to a row is never stored beyond its block.
+
+    before: m[i] = max[k](x[i,k]);  s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]
+    after:  for each block of i: these three
+    """
+
+    __slots__ = ("rows", "members", "buffers", "local")
+    fields = ("rows", "members", "buffers", "local")
+    rows: int
+    members: tuple[Member, ...]
+    buffers: tuple[Buffer, ...]
+    local: tuple[Buffer, ...]
+
+    @property
+    def root(self) -> Template:
+        return self.members[0].kernel.root
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return tuple(s for m in self.members for s in m.kernel.stages)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.members[-1].kernel.shape

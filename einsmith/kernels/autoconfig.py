@@ -8,18 +8,20 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from einsmith.errors import CompileError
-from einsmith.expr.kernel import Kernel, Stage
+from einsmith.expr.kernel import Kernel, Rows, Stage
 from einsmith.expr.nodes import Reduce, Template
 from einsmith.kernels.contraction import Contraction
 from einsmith.kernels.im2col import Im2col
 from einsmith.kernels.kernel import Cost, Lowered, Pattern
 from einsmith.kernels.pointwise import Pointwise
 from einsmith.kernels.reduction import Reduction
+from einsmith.kernels.rows import RowBlocks
 from einsmith.kernels.scatter import ScatterAdd
 from einsmith.kernels.winograd import Winograd
 from einsmith.target.facts import Target
@@ -39,7 +41,7 @@ class ByKind:
         return [tuple((c.pattern.name, c.config) for c in chosen)]
 
     def cost(self, kernel: Kernel, config: tuple[tuple[str, Any], ...], target: Target) -> Cost:
-        costs = [_pattern(name).cost(k, c, target) for k, (name, c) in zip(_kinds(kernel), config, strict=True)]
+        costs = [pattern_of(name).cost(k, c, target) for k, (name, c) in zip(_kinds(kernel), config, strict=True)]
         return Cost(
             sum(c.arithmetic for c in costs), sum(c.memory for c in costs), sum(c.special for c in costs),
             sum(c.launch for c in costs),
@@ -48,7 +50,7 @@ class ByKind:
     def lower(self, kernel: Kernel, config: tuple[tuple[str, Any], ...], target: Target) -> Lowered:
         out = Lowered()
         for k, (name, c) in zip(_kinds(kernel), config, strict=True):
-            part = _pattern(name).lower(k, c, target)
+            part = pattern_of(name).lower(k, c, target)
             out.launches += part.launches
             out.workspace = max(out.workspace, part.workspace)
         return out
@@ -67,8 +69,9 @@ def _kinds(kernel: Kernel) -> list[Kernel]:
     return [Kernel((stage, *kernel.stages[1:]), kernel.buffers) for stage in stages]
 
 
-def _pattern(name: str) -> Pattern:
-    return next(p for p in PATTERNS if p.name == name)
+def pattern_of(name: str) -> Any:
+    """The pattern of that name."""
+    return ROWS if name == ROWS.name else next(p for p in PATTERNS if p.name == name)
 
 
 PATTERNS: list[Pattern] = [
@@ -81,13 +84,15 @@ class Choice(NamedTuple):
     """The cheapest pattern and configuration, and every alternative (pattern name, configuration, cost), cheapest
     first, the chosen one among them."""
 
-    pattern: Pattern
+    pattern: Any
     config: Any
     cost: Cost
     alternatives: list[tuple[str, Any, Cost]]
 
 
 _CHOSEN: dict[tuple, Choice] = {}
+ROWS = RowBlocks(lambda kernel, target: choose(kernel, target))
+"""The pattern of every Rows; its members are configured by the others."""
 
 
 def register(pattern: Pattern) -> None:
@@ -118,7 +123,7 @@ def source(pattern: type) -> bytes | None:
         return None
 
 
-def choose(kernel: Kernel, target: Target) -> Choice:
+def choose(kernel: Kernel | Rows, target: Target) -> Choice:
     """The pattern and configuration of the lowest predicted cost. Raises CompileError where no pattern matches."""
     key = (kernel, target, len(PATTERNS))
     if key not in _CHOSEN:
@@ -126,9 +131,10 @@ def choose(kernel: Kernel, target: Target) -> Choice:
     return _CHOSEN[key]
 
 
-def _choose(kernel: Kernel, target: Target) -> Choice:
-    found = []
-    for pattern in PATTERNS:
+def _choose(kernel: Kernel | Rows, target: Target) -> Choice:
+    found: list[tuple[Any, Any, Cost]] = []
+    patterns: Sequence[Any] = [ROWS] if isinstance(kernel, Rows) else PATTERNS
+    for pattern in patterns:
         if pattern.match(kernel):
             found += [(pattern, c, pattern.cost(kernel, c, target)) for c in pattern.configs(kernel, target)]
     if not found:
@@ -139,13 +145,13 @@ def _choose(kernel: Kernel, target: Target) -> Choice:
     return Choice(pattern, config, cost, [(p.name, c, k) for p, c, k in found])
 
 
-def lower(kernel: Kernel, target: Target) -> Lowered:
+def lower(kernel: Kernel | Rows, target: Target) -> Lowered:
     """The launches of a kernel in its chosen configuration."""
     chosen = choose(kernel, target)
     return chosen.pattern.lower(kernel, chosen.config, target)
 
 
-def describe(kernel: Kernel) -> str:
+def describe(kernel: Kernel | Rows) -> str:
     """A kernel in a line: what each stage is, its shape, and the buffers."""
     kinds = []
     for stage in kernel.stages:
@@ -156,7 +162,7 @@ def describe(kernel: Kernel) -> str:
     return f"{' + '.join(kinds)} over {list(kernel.shape)} of {sizes}"
 
 
-def explain(kernel: Kernel, target: Target, count: int = 5) -> str:
+def explain(kernel: Kernel | Rows, target: Target, count: int = 5) -> str:
     """The choice in numbers: predicted microseconds of the cheapest `count` configurations."""
     chosen = choose(kernel, target)
     lines = [describe(kernel)]

@@ -20,7 +20,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.bounds import Facts
 from einsmith.expr.kernel import Kernel, Stage
 from einsmith.expr.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, postorder, size
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Node, Piece, Read, Reduce, apply, postorder, size
 from einsmith.expr.rewrite import rebuild
 from einsmith.expr.simplify import simplify
 from einsmith.kernels.combine import identity
@@ -332,7 +332,7 @@ def lanes_of(kernel: Kernel, target: Target) -> int:
     return target.lanes(min(sizes, default=4))
 
 
-def function_name(pattern: str, kernel: Kernel, config: Any, launch: int = 0) -> str:
+def function_name(pattern: str, kernel: Node, config: Any, launch: int = 0) -> str:
     """A name that says which kernel and configuration a function is for."""
     code = hashlib.blake2b(kernel.digest + repr(config).encode(), digest_size=6).hexdigest()
     return f"{pattern}_{code}_{launch}"

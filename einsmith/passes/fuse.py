@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from einsmith.errors import VerifyError
-from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.expr.kernel import Buffer, Kernel, Rows, Stage
 from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import (
     Apply,
@@ -37,7 +37,9 @@ from einsmith.expr.nodes import (
 )
 from einsmith.passes.guards import has_read
 from einsmith.passes.inline import pointwise_body
+from einsmith.passes.rows import Part, clusters, join
 from einsmith.passes.views import is_view, producer, storage
+from einsmith.target.facts import Target
 
 _BUFFERS = 24  # pointers of one kernel
 _STAGES = 12
@@ -47,7 +49,7 @@ _STAGES = 12
 class Call:
     """A kernel and the tensors in its buffers. `written[n]` tells whether buffer n is stored to."""
 
-    kernel: Kernel
+    kernel: Kernel | Rows
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
     nodes: tuple[Compute, ...]
@@ -114,12 +116,13 @@ def copy_of(t: Tensor) -> Compute:
     return Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
 
 
-def fuse(graph: Graph, finite: Tensor | None = None) -> Plan:
+def fuse(graph: Graph, finite: Tensor | None = None, target: Target | None = None) -> Plan:
     """Groups, orders and lowers a graph to kernel calls. Writes into leaves come after `finite`, a tensor that the
-    program checks before it commits anything."""
+    program checks before it commits anything. Kernels are joined by rows as suits the caches of `target`."""
+    target = target or Target()
     apart: set[Leaf] = set()
     while True:
-        plan, stuck = _plan(graph, apart, finite)
+        plan, stuck = _plan(graph, apart, finite, target)
         if plan is not None:
             return plan
         if not stuck - apart:
@@ -171,6 +174,12 @@ def _group(
     """Groups of nodes, and each node's group. `early`: what the checks are computed from, and themselves."""
     groups: list[_Group] = []
     of: dict[Compute | Loop, int] = {}
+    users: dict[Compute | Loop, set[Compute | Loop]] = defaultdict(set)
+    for node in nodes:
+        for a in node.args:
+            p, _ = producer(a)
+            if not isinstance(p, Leaf):
+                users[p].add(node)
     for node in nodes:
         needs: set[int] = set()
         for a in node.args:
@@ -179,7 +188,9 @@ def _group(
                 needs.add(of[p])
         best = None
         if isinstance(node, Compute) and pointwise_body(node.template) is not None and node not in alone:
-            for g in sorted(needs, reverse=True):
+            # What else reads a group must wait for all of it: the one that is read least is joined first.
+            readers = {g: {u for n in groups[g].nodes for u in users[n]} - {node, *groups[g].nodes} for g in needs}
+            for g in sorted(needs, key=lambda g: (len(readers[g]), -g)):
                 group = groups[g]
                 root = group.nodes[0]
                 if isinstance(root, Loop) or root.shape != node.shape or len(group.nodes) >= _STAGES:
@@ -215,7 +226,9 @@ def _group(
     return groups, of
 
 
-def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan | None, set[Leaf]]:
+def _plan(
+    graph: Graph, apart: set[Leaf], finite: Tensor | None, target: Target
+) -> tuple[Plan | None, set[Leaf]]:
     updates: list[tuple[Leaf, Tensor]] = []
     alone: set[Compute | Loop] = set()
     taken: set[Tensor] = set()
@@ -269,21 +282,45 @@ def _plan(graph: Graph, apart: set[Leaf], finite: Tensor | None) -> tuple[Plan |
     if order is None:
         blocked = {p for p, _ in updates if p not in apart}
         return None, blocked
-    rank = {g: i for i, g in enumerate(order)}
     home = {t: p for p, t in updates}
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
-    needed = {storage(t) for t in external} | set(home)
+    kept = {storage(t) for t in external} | set(home)
+    needed = set(kept)
     for g, group in enumerate(groups):
         for n in group.nodes:
             needed |= {storage(a) for a in n.args if (m := _maker(a)) is not None and of[m] != g}
-    calls = [_call_of(groups[g].nodes, needed) for g in order]
-    checks = [(rank[of[_made(t)]], t, m) for t, m in graph.checks]
-    first = min((rank[g] for g in writers), default=len(calls))
+    singles = [_call_of(groups[g].nodes, needed, target) for g in order]
+    place = {g: i for i, g in enumerate(order)}
+    # What a check needs, and what writes, stays a kernel of its own: their places in the order are decided here.
+    fixed = {place[g] for g in (*checking, *writers)}
+    fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
+    needs = {place[g]: {place[h] for h in after[g]} for g in order}
+    calls, rank = _by_rows(singles, needs, fixed, kept, target)
+    checks = [(rank[place[of[_made(t)]]], t, m) for t, m in graph.checks]
+    first = min((rank[place[g]] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first), set()
 
 
 def _is_work(n: Node) -> bool:
     return isinstance(n, Loop) or (isinstance(n, Compute) and not is_view(n.template))
+
+
+def _by_rows(
+    singles: list[Call | LoopCall], needs: dict[int, set[int]], apart: set[int], kept: set[Tensor], target: Target
+) -> tuple[list[Call | LoopCall], dict[int, int]]:
+    """The calls with those that share their rows joined, and which call each of `singles` has become."""
+    parts = [Part(c.kernel if isinstance(c, Call) else None, c.tensors, c.written) for c in singles]
+    calls: list[Call | LoopCall] = []
+    rank: dict[int, int] = {}
+    for members in clusters(parts, needs, apart, target):
+        rank |= dict.fromkeys(members, len(calls))
+        call = singles[members[0]]
+        if len(members) > 1:
+            others = {s for i, p in enumerate(parts) if i not in members for s in p.read}
+            joined = join([parts[i] for i in members], kept | others, target)
+            call = Call(*joined, tuple(n for i in members for n in singles[i].nodes))  # type: ignore[misc]
+        calls.append(call)
+    return calls, rank
 
 
 def _order(n: int, after: dict[int, set[int]]) -> list[int] | None:
@@ -307,12 +344,12 @@ def _order(n: int, after: dict[int, set[int]]) -> list[int] | None:
     return out if len(out) == n else None
 
 
-def _call_of(nodes: list[Compute | Loop], needed: set[Tensor]) -> Call | LoopCall:
+def _call_of(nodes: list[Compute | Loop], needed: set[Tensor], target: Target) -> Call | LoopCall:
     first = nodes[0]
-    return _loop_call(first) if isinstance(first, Loop) else _call(nodes, needed)  # type: ignore[arg-type]
+    return _loop_call(first, target) if isinstance(first, Loop) else _call(nodes, needed)  # type: ignore[arg-type]
 
 
-def _loop_call(loop: Loop) -> LoopCall:
+def _loop_call(loop: Loop, target: Target) -> LoopCall:
     """The loop with the plans of its steps, and the calls of its initial pieces."""
     before = []
     members = {j for s in loop.segments for j, _ in s.targets}
@@ -326,7 +363,8 @@ def _loop_call(loop: Loop) -> LoopCall:
         members.add(j)
     results = tuple(Item(loop, j) for j in sorted(members))
     written = (False,) * len(loop.args) + (True,) * len(results)
-    return LoopCall(loop, before, [fuse(s.body) for s in loop.segments], (*loop.args, *results), written, (loop,))
+    plans = [fuse(s.body, None, target) for s in loop.segments]
+    return LoopCall(loop, before, plans, (*loop.args, *results), written, (loop,))
 
 
 def _call(nodes: list[Compute], needed: set[Tensor]) -> Call:

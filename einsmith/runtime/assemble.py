@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from einsmith.expr.kernel import Kernel
+from einsmith.expr.kernel import Kernel, Rows
 from einsmith.expr.loop import Segment
 from einsmith.expr.nodes import Item, Tensor, size
 from einsmith.passes.fuse import Call, LoopCall, Plan
@@ -35,7 +35,7 @@ class NativeKernel:
     seconds: float  # predicted
 
 
-Native = Mapping[Kernel, NativeKernel]
+Native = Mapping[Kernel | Rows, NativeKernel]
 
 
 @dataclass

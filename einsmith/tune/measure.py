@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.codegen import native
-from einsmith.expr.kernel import Kernel
-from einsmith.kernels.kernel import Pattern
+from einsmith.expr.kernel import Kernel, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program, RunLaunch
 from einsmith.target.facts import Target
@@ -20,7 +19,7 @@ MIN_ROUNDS = 5
 SLOW = 4.0
 
 
-def example_buffers(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
+def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
     """Memory for every buffer of a kernel: normal random floats, zeros elsewhere, so that any index is in bounds."""
     rng = np.random.default_rng(seed)
     out = []
@@ -73,7 +72,7 @@ def shortest(candidates: Sequence[Prepared], budget: float = 0.05) -> list[float
 
 
 def seconds_of(
-    kernel: Kernel, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int, budget: float = 0.05
+    kernel: Kernel | Rows, candidates: Sequence[tuple[Any, Any]], target: Target, threads: int, budget: float = 0.05
 ) -> list[float]:
     """Seconds of a kernel in each (pattern, configuration), on data of its own, by `shortest`.
 

@@ -1,0 +1,316 @@
+"""Kernels that share their rows, run block of rows by block of rows in one launch.
+
+Every member is lowered by its own pattern, on a block's shape and for one core; a task runs them in order on one block
+after the other. What is local to a row lies in the thread's scratch, so it stays in the cache, as does what several
+members read. A member that reduces over the rows leaves one partial result a task, and another launch adds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+from einsmith.expr.kernel import Buffer, Kernel, Member, Rows, Stage
+from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, size, template
+from einsmith.kernels import boxes as bx
+from einsmith.kernels.combine import identity
+from einsmith.kernels.kernel import Cost, Launch, Lowered
+from einsmith.kernels.pointwise import SMALL_SECONDS, TASK_SECONDS
+from einsmith.loops.nest import Builder, Function, Value, elem_of
+from einsmith.loops.splice import splice
+from einsmith.target.facts import Target
+
+_MERGES = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+BLOCK_SECONDS = 4e-8
+"""What a member's code takes to begin on a block."""
+
+
+class RowsConfig(NamedTuple):
+    """block: rows that the members run on at a time; tasks: runs of blocks that may be done at once."""
+
+    block: int
+    tasks: int
+
+
+def _bytes(b: Buffer) -> int:
+    return prod(b.shape) * b.dtype.itemsize
+
+
+def row_bytes(rows: Rows) -> int:
+    """Bytes of one row of everything that has rows."""
+    found: dict[int, Buffer] = {}
+    for m in rows.members:
+        found |= {place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row}
+    return max(1, sum(_bytes(b) // rows.rows for b in found.values()))
+
+
+def _divisor(n: int, most: int) -> int:
+    """The largest divisor of n that is at most `most`, if that is more than half of it; else `most`."""
+    return next((d for d in range(most, most // 2, -1) if n % d == 0), most)
+
+
+@lru_cache(maxsize=1024)
+def block_kernel(member: Member, count: int) -> Kernel:
+    """The member's kernel on `count` rows. A reducing one adds to what has been found so far: its buffers are those in
+    `_inputs`, the results so far, and the new results, which may be the same memory."""
+    if member.reduces:
+        return _accumulation(member, count)
+    kernel = member.kernel
+    buffers = tuple(
+        Buffer(b.dtype, (count, *b.shape[1:])) if by_row else b
+        for b, by_row in zip(kernel.buffers, member.by_row, strict=True)
+    )
+    stages = [_on_rows(s, buffers, count) for s in kernel.stages]
+    return Kernel(tuple(stages), buffers)
+
+
+def _on_rows(stage: Stage, buffers: Sequence[Buffer], count: int) -> Stage:
+    """The stage with `count` rows in its output."""
+    t = stage.template
+    params = []
+    for (dtype, shape), (kind, *where) in zip(t.params, stage.args, strict=True):
+        params.append((dtype, buffers[where[0]].shape if kind == "buffer" else (count, *shape[1:])))
+    parts = []
+    for part in t.parts:
+        assert isinstance(part, Piece)
+        parts.append(Piece(part.offset, part.step, (count, *part.extents[1:]), part.body))
+    return Stage(Template((count, *t.shape[1:]), tuple(params), tuple(parts)), stage.args, stage.outputs)
+
+
+def _inputs(member: Member) -> list[int]:
+    """The buffers that the root of a reducing member reads, by number."""
+    return list(dict.fromkeys(where[0] for _, *where in member.kernel.stages[0].args))
+
+
+def _partials(member: Member) -> list[Buffer]:
+    """What a reducing member's root makes."""
+    root = member.kernel.root
+    return [Buffer(d, root.shape) for d in root.dtypes]
+
+
+def _axes(rank: int) -> tuple[Axis, ...]:
+    return tuple(map(Axis, range(rank)))
+
+
+def _root(member: Member) -> Reduce:
+    body = member.kernel.root.parts[0].body
+    assert isinstance(body, Reduce)
+    return body
+
+
+def _accumulation(member: Member, count: int) -> Kernel:
+    """total[j] = sum[i](f(i, j)) as new[j] = old[j] + sum[i](f(i, j)) over `count` rows i."""
+    kernel, root, used = member.kernel, _root(member), _inputs(member)
+    sums = _partials(member)
+    buffers = [
+        Buffer(b.dtype, (count, *b.shape[1:])) if member.by_row[n] else b for n in used for b in [kernel.buffers[n]]
+    ]
+    t, stage = kernel.root, kernel.stages[0]
+    args = tuple(("buffer", used.index(where[0])) for _, *where in stage.args)
+    params = tuple((buffers[n].dtype, buffers[n].shape) for _, n in args)
+    body = Reduce(root.combiner, (count, *root.extents[1:]), root.bodies)
+    stages = [Stage(template(t.shape, params, body), args, (None,) * len(sums))]
+    for m, x in enumerate(sums):
+        old, new = (Read(slot, _axes(t.rank), x.dtype) for slot in (0, 1))
+        total = template(t.shape, [(x.dtype, x.shape)] * 2, apply(_MERGES[root.combiner], old, new))
+        stages.append(Stage(total, (("buffer", len(used) + m), ("stage", 0, m)), (len(used) + len(sums) + m,)))
+    return Kernel(tuple(stages), (*buffers, *sums, *sums))
+
+
+def _pointwise(shape: Sequence[int], bodies: Sequence[Expr], reads: Sequence[Buffer]) -> Kernel:
+    """One stage a body, each into a buffer of its own, over the same box; body m reads buffer m, if there are any."""
+    stages = []
+    for m, body in enumerate(bodies):
+        params = [(reads[m].dtype, reads[m].shape)] if reads else []
+        stages.append(Stage(template(shape, params, body), (("buffer", m),) if reads else (), (len(reads) + m,)))
+    return Kernel(tuple(stages), (*reads, *(Buffer(b.dtype, tuple(shape)) for b in bodies)))
+
+
+def _filled(member: Member) -> Kernel:
+    """A reducing member's results before the first row."""
+    bodies = [Const(identity(_root(member).combiner, x.dtype), x.dtype) for x in _partials(member)]
+    return _pointwise(member.kernel.root.shape, bodies, [])
+
+
+def _copied(member: Member) -> Kernel:
+    """A reducing member's results, from here to there."""
+    sums = _partials(member)
+    bodies = [Read(0, _axes(len(x.shape)), x.dtype) for x in sums]
+    return _pointwise(member.kernel.root.shape, bodies, sums)
+
+
+def _merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
+    """A reducing member's kernel with the partial results of `tasks` tasks in the place of the rows, and which buffers
+    of the Rows it has after those."""
+    kernel, root, sums = member.kernel, _root(member), _partials(member)
+    t, count = kernel.root, len(sums)
+    parts = [Buffer(x.dtype, (tasks, *x.shape)) for x in sums]
+    index = (Axis(t.rank), *_axes(t.rank))
+    body = Reduce(root.combiner, (tasks,), tuple(Read(m, index, x.dtype) for m, x in enumerate(sums)))
+    first = Stage(
+        template(t.shape, [(x.dtype, x.shape) for x in parts], body),
+        tuple(("buffer", m) for m in range(count)), kernel.stages[0].outputs,
+    )  # fmt: skip
+    used = [where[0] for s in kernel.stages[1:] for kind, *where in s.args if kind == "buffer"]
+    used = list(dict.fromkeys([*used, *(n for s in kernel.stages for n in s.outputs if n is not None)]))
+    stages = []
+    for s in (first, *kernel.stages[1:]):
+        args = s.args
+        if s is not first:
+            args = tuple((k, count + used.index(w[0])) if k == "buffer" else (k, *w) for k, *w in args)
+        stages.append(Stage(s.template, args, tuple(None if n is None else count + used.index(n) for n in s.outputs)))
+    buffers = (*parts, *(kernel.buffers[n] for n in used))
+    return Kernel(tuple(stages), buffers), [member.places[n] for n in used]
+
+
+class RowBlocks:
+    """The pattern of a Rows. `choose(kernel, target)` gives the pattern and configuration of a member."""
+
+    name = "rows"
+
+    def __init__(self, choose: Callable[[Kernel, Target], Any]):
+        self.choose = choose
+
+    def match(self, kernel: Rows) -> bool:
+        return isinstance(kernel, Rows)
+
+    def configs(self, kernel: Rows, target: Target) -> list[RowsConfig]:
+        each = row_bytes(kernel)
+        out = []
+        for room in (target.l1 * 3 // 4, target.l2 // 4):
+            for tasks in (1, target.cores, 8 * target.cores):
+                most = max(1, min(room // each, -(-kernel.rows // tasks)))
+                out.append(RowsConfig(_divisor(kernel.rows, most), tasks))
+        return list(dict.fromkeys(out))
+
+    def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
+        """The members' costs on a block, for all blocks, or the bytes from beyond."""
+        one = replace(target, cores=1)
+        blocks = kernel.rows / config.block
+        arithmetic = special = 0.0
+        for member in kernel.members:
+            found = self.choose(block_kernel(member, config.block), one).cost
+            arithmetic += blocks * (max(found.arithmetic, found.memory) + BLOCK_SECONDS)
+            special += blocks * found.special
+        tasks = task_count(kernel, config)[0]
+        cores = min(target.cores, tasks)
+        uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
+        moved = footprint = float(sum(map(_bytes, kernel.buffers)))
+        memory = target.seconds_for_bytes(moved, footprint, tasks)
+        launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
+        return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
+
+    def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
+        work = _Lowering(self.choose, kernel, config, target)
+        launches = [Launch(work.sweep(), work.tasks)]
+        for n, member in enumerate(kernel.members):
+            if member.reduces:
+                launches += work.finish(member, len(launches), work.partial[n])
+        return Lowered(launches, work.workspace)
+
+
+class _Lowering:
+    """One Rows in one configuration."""
+
+    def __init__(self, choose: Callable[[Kernel, Target], Any], kernel: Rows, config: RowsConfig, target: Target):
+        self.choose, self.kernel, self.config, self.target = choose, kernel, config, target
+        self.one = replace(target, cores=1)
+        self.tasks, self.chunk = task_count(kernel, config)
+        self.workspace = 0
+        self.partial: dict[int, list[int]] = {}  # where a reducing member's partial results lie, [tasks, ...] each
+        for n, member in enumerate(kernel.members):
+            if member.reduces:
+                self.partial[n] = [self._section(self.tasks * _bytes(b)) for b in _partials(member)]
+
+    def _section(self, nbytes: int) -> int:
+        at = self.workspace
+        self.workspace += -(-nbytes // 64) * 64
+        return at
+
+    def _lowered(self, kernel: Kernel, target: Target) -> Lowered:
+        chosen = self.choose(kernel, target)
+        return chosen.pattern.lower(kernel, chosen.config, target)
+
+    def sweep(self) -> Function:
+        """The function of all blocks of a task."""
+        kernel, config = self.kernel, self.config
+        whole, rest = divmod(kernel.rows, config.block)
+        b = Builder(bx.function_name("rows", kernel, config), len(kernel.buffers) + 1)
+        lowered = {
+            count: [self._lowered(block_kernel(m, count), self.one) for m in kernel.members]
+            for count, present in ((config.block, whole), (rest, rest)) if present
+        }  # fmt: skip
+        sums = {n: _partials(m) for n, m in enumerate(kernel.members) if m.reduces}
+        before = {n: self._lowered(_filled(kernel.members[n]), self.one) for n in sums}
+        after = {n: self._lowered(_copied(kernel.members[n]), self.one) for n in sums}
+        found = [*before.values(), *after.values(), *(x for parts in lowered.values() for x in parts)]
+        local = [b.alloc(elem_of(x.dtype), size(x.shape) // kernel.rows * config.block) for x in kernel.local]
+        held = {n: [b.alloc(elem_of(x.dtype), size(x.shape)) for x in found] for n, found in sums.items()}
+        scratch = b.alloc("i8", max((launch.function.scratch_bytes for x in found for launch in x.launches), default=0))
+        space = b.alloc("i8", max(x.workspace for x in found))
+
+        def run(part: Lowered, pointers: Sequence[Value]) -> None:
+            for launch in part.launches:
+                with b.loop(0, launch.tasks) as each:
+                    splice(b, launch.function, [*pointers, space], scratch, each.var)
+
+        def block(first: Value, count: int) -> None:
+            for n, (member, part) in enumerate(zip(kernel.members, lowered[count], strict=True)):
+                used = _inputs(member) if member.reduces else range(len(member.places))
+                pointers = [self._pointer(b, member, i, first, local) for i in used]
+                run(part, [*pointers, *held.get(n, ()), *held.get(n, ())])
+
+        for n, part in before.items():
+            run(part, held[n])
+        lo = b.mul(b.task, b.const(self.chunk))
+        with b.loop(lo, b.op("min", b.add(lo, b.const(self.chunk)), b.const(whole))) as loop:
+            block(b.mul(loop.var, b.const(config.block)), config.block)
+        if rest:
+            with b.if_(b.op("eq", b.task, b.const(self.tasks - 1))):
+                block(b.const(whole * config.block), rest)
+        for n, part in after.items():
+            places = []
+            for at, x in zip(self.partial[n], sums[n], strict=True):
+                past = b.add(b.mul(b.task, b.const(size(x.shape))), b.const(at // x.dtype.itemsize))
+                places.append(b.address(b.buffers[-1], past, elem_of(x.dtype)))
+            run(part, [*held[n], *places])
+        return b.finish()
+
+    def _pointer(self, b: Builder, member: Member, n: int, first: Value, local: Sequence[Value]) -> Value:
+        """Where buffer n of a member begins for the block whose first row is `first`."""
+        place = member.places[n]
+        if place >= len(b.buffers) - 1:
+            return local[place - len(b.buffers) + 1]
+        if not member.by_row[n]:
+            return b.buffers[place]
+        buffer = member.kernel.buffers[n]
+        return b.address(b.buffers[place], b.mul(first, b.const(size(buffer.shape[1:]))), elem_of(buffer.dtype))
+
+    def finish(self, member: Member, first: int, partial: Sequence[int]) -> list[Launch]:
+        """The launches that merge the tasks' partial results, in order, and run the stages after the reduction."""
+        sums = _partials(member)
+        kernel, places = _merge(member, self.tasks)
+        part = self._lowered(kernel, self.target)
+        space = self._section(part.workspace) if part.workspace else 0
+        out = []
+        for n, launch in enumerate(part.launches, start=first):
+            b = Builder(bx.function_name("rows", self.kernel, self.config, n), len(self.kernel.buffers) + 1)
+            pointers = [
+                b.address(b.buffers[-1], b.const(at // x.dtype.itemsize), elem_of(x.dtype))
+                for at, x in zip(partial, sums, strict=True)
+            ]
+            pointers += [b.buffers[place] for place in places]
+            scratch = b.alloc("i8", launch.function.scratch_bytes)
+            splice(b, launch.function, [*pointers, b.address(b.buffers[-1], b.const(space), "i8")], scratch, b.task)
+            out.append(Launch(b.finish(), launch.tasks))
+        return out
+
+
+def task_count(kernel: Rows, config: RowsConfig) -> tuple[int, int]:
+    """(tasks, blocks of a task); the last one takes the shorter block at the end, where there is one."""
+    blocks = -(-kernel.rows // config.block)
+    chunk = -(-blocks // config.tasks)
+    return -(-blocks // chunk), chunk

@@ -1,0 +1,43 @@
+"""Instructions of a finished function inside another one: how a kernel is made of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.loops.nest import Builder, Function, If, Loop, Op, Value
+
+
+def splice(b: Builder, f: Function, buffers: Sequence[Value], scratch: Value, task: Value) -> None:
+    """Appends what `f` does for one task to the region that is open in `b`, on these buffers and this scratch area.
+
+    before: f(buffers p, q; scratch s; task t) = body.  after: body with the given values for p, q, s and t.
+    """
+    values: dict[int, Value] = {v.id: w for v, w in zip(f.buffers, buffers, strict=True)}
+    values[f.scratch.id], values[f.task.id] = scratch, task
+
+    def new(v: Value) -> Value:
+        values[v.id] = b._new(v.type)
+        return values[v.id]
+
+    def known(found: Sequence[Value]) -> tuple[Value, ...]:
+        return tuple(values[v.id] for v in found)
+
+    def copy(block: list, out: list[Any]) -> None:
+        for x in block:
+            if isinstance(x, Loop):
+                lo, hi, init = values[x.lo.id], values[x.hi.id], known(x.init)
+                carried, results = tuple(map(new, x.carried)), tuple(map(new, x.results))
+                loop = Loop(new(x.var), lo, hi, x.step, init, carried, results, unroll=x.unroll)
+                copy(x.body, loop.body)
+                loop.next = known(x.next)
+                out.append(loop)
+            elif isinstance(x, If):
+                branch = If(values[x.cond.id])
+                copy(x.body, branch.body)
+                out.append(branch)
+            else:
+                args = tuple(None if a is None else values[a.id] for a in x.args)
+                out.append(Op(x.name, args, None if x.result is None else new(x.result), x.attrs))
+
+    copy(f.body, b._blocks[-1])

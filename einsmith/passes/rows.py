@@ -1,0 +1,335 @@
+"""Kernels that share their rows become one, run block of rows by block of rows.
+
+before: m[i] = max[k](x[i,k]);  s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]: three kernels
+after:  one `Rows` of three members; x is read from memory once, m and s are never stored
+
+A row is a point of the leading axes. What a member reads of another lies in its own row. A member may also sum over
+the rows (a batch's loss, the gradient of a norm's weight): its result is there after all blocks, for other kernels.
+Joining saves launches and the bytes that are read again, and costs nothing while a row fits the cache and there are
+rows for every core; products whose operands are read many times over stay apart, because they tile better alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from einsmith.expr.kernel import Buffer, Kernel, Member, Rows, Stage
+from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, Tensor, size
+from einsmith.expr.rewrite import rebuild
+from einsmith.passes.views import storage
+from einsmith.target.facts import Target
+
+_BUFFERS = 32
+_MEMBERS = 16
+_REUSE = {"sum": 2}
+"""A kernel with this many times more points than its largest tensor has elements, 16 for the combiners that are not
+here, reads what it reads often and is to be tiled alone: a product, a convolution."""
+_SMALL = 1 << 17
+"""Bytes of work that one core does as fast as several."""
+_SUMMED = ("sum", "prod", "max", "min")
+
+
+# ------------------------------------------------------------------------------------------------------- row forms
+
+
+def _extents(t: Template, reduces: bool) -> tuple[int, ...]:
+    """The axes that might be rows: the output's, or the reduction's."""
+    body = t.parts[0].body
+    return body.extents if reduces and isinstance(body, Reduce) else () if reduces else t.shape
+
+
+def _fit(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
+    """(how many of the first `count` such axes may be rows as far as a first look tells, by-row slots). The slots are
+    complete where the number is `count`."""
+    extents, first = _extents(t, reduces), t.rank if reduces else 0
+    slots: dict[int, bool] = {}
+    seen: set[Expr] = set()
+    todo: list[Expr] = [b for p in t.parts for b in p.bodies]
+    while todo:
+        e = todo.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if isinstance(e, Axis):
+            if first <= e.position < first + count:
+                return e.position - first, slots
+        elif isinstance(e, Read):
+            shape, k = t.params[e.slot][1], 0
+            while k < min(count, len(e.index)) and e.index[k] is Axis(first + k) and shape[k] == extents[k]:
+                k += 1
+            if 0 < k < count:
+                return k, slots
+            if slots.setdefault(e.slot, k == count) != (k == count):
+                return 0, slots
+            todo += e.index[k:]
+        else:
+            todo += e.args
+    return count, slots
+
+
+def row_axes(t: Template, reduces: bool) -> int:
+    """How many of the output's (the reduction's) first axes are used as rows: only as the leading indices, in order, of
+    reads of arguments that have just these extents there."""
+    return t.memo("sum_axes" if reduces else "row_axes", lambda t: _row_axes(t, reduces))
+
+
+def _row_axes(t: Template, reduces: bool) -> int:
+    if t.is_scatter:
+        return 0
+    count = len(_extents(t, reduces))
+    for part in t.parts:
+        assert isinstance(part, Piece)
+        whole = [o == 0 and s == 1 and n == m
+                 for o, s, n, m in zip(part.offset, part.step, part.extents, t.shape, strict=True)]
+        if not reduces:
+            count = min(count, [*whole, False].index(False))
+        elif not all(whole) or len(t.parts) > 1 or not isinstance(part.body, Reduce):
+            return 0
+        elif part.body.combiner not in _SUMMED:
+            return 0
+    while count:
+        found, _ = _fit(t, reduces, count)
+        if found == count:
+            break
+        count = found
+    return count
+
+
+def row_counts(kernel: Kernel, reduces: bool) -> dict[int, int]:
+    """rows -> how many leading axes they are: all ways to see the kernel's output (or its reduction) as rows."""
+    stages = kernel.stages[:1] if reduces else kernel.stages
+    count = min(row_axes(s.template, reduces) for s in stages)
+    extents = _extents(kernel.root, reduces)
+    out: dict[int, int] = {}
+    for p in range(1, count + 1):
+        out.setdefault(prod(extents[:p]), p)
+    return out
+
+
+def _merged(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, bool]]:
+    """The template with its p row axes as one, and the slots that are by row."""
+    slots = _fit(t, reduces, p)[1]
+    if p == 1:
+        return t, slots
+    first, rows = t.rank if reduces else 0, prod(_extents(t, reduces)[:p])
+
+    def rule(e):
+        if isinstance(e, Axis) and e.position >= first:
+            return Axis(max(first, e.position - p + 1))
+        if isinstance(e, Read) and slots[e.slot]:
+            return Read(e.slot, (Axis(first), *e.index[p:]), e.dtype)
+        return None
+
+    params = tuple((d, (rows, *s[p:])) if slots.get(n) else (d, s) for n, (d, s) in enumerate(t.params))
+    parts: list[Piece] = []
+    for part in t.parts:
+        assert isinstance(part, Piece)
+        bodies = tuple(rebuild(part.bodies, rule))
+        body: Expr | Reduce = bodies[0]
+        if isinstance(part.body, Reduce):
+            extents = (rows, *part.body.extents[p:]) if reduces else part.body.extents
+            body = Reduce(part.body.combiner, extents, bodies)
+        if reduces:
+            parts.append(Piece(part.offset, part.step, part.extents, body))
+        else:
+            parts.append(Piece((0, *part.offset[p:]), (1, *part.step[p:]), (rows, *part.extents[p:]), body))
+    return Template(t.shape if reduces else (rows, *t.shape[p:]), params, tuple(parts)), slots
+
+
+@lru_cache(maxsize=512)
+def row_form(kernel: Kernel, rows: int, reduces: bool) -> tuple[Kernel, tuple[bool, ...]] | None:
+    """(the kernel with axis 0 as its row, which buffers are by row); None where a buffer is read in both ways."""
+    p = row_counts(kernel, reduces)[rows]
+    kinds: dict[int, bool] = {}
+    stages = []
+    for n, stage in enumerate(kernel.stages):
+        t, slots = stage.template, dict[int, bool]()
+        if n == 0 or not reduces:
+            t, slots = _merged(t, reduces, p)
+        for slot, (kind, *where) in enumerate(stage.args):
+            if kind == "buffer" and kinds.setdefault(where[0], slots.get(slot, False)) != slots.get(slot, False):
+                return None
+        for place in stage.outputs:
+            if place is not None:
+                kinds[place] = not reduces
+        stages.append(Stage(t, stage.args, stage.outputs))
+    by_row = tuple(kinds.get(n, False) for n in range(len(kernel.buffers)))
+    buffers = tuple(
+        Buffer(b.dtype, (rows, *b.shape[p:])) if row else b for b, row in zip(kernel.buffers, by_row, strict=True)
+    )
+    return Kernel(tuple(stages), buffers), by_row
+
+
+# --------------------------------------------------------------------------------------------------------- joining
+
+
+@dataclass
+class Part:
+    """A kernel (None: what is none, and is left alone) and the tensors in its buffers, as `passes.fuse` makes them."""
+
+    kernel: Any
+    tensors: tuple[Tensor, ...]
+    written: tuple[bool, ...]
+
+    @property
+    def made(self) -> list[Tensor]:
+        return [t for t, w in zip(self.tensors, self.written, strict=True) if w]
+
+    @property
+    def read(self) -> list[Tensor]:
+        return [storage(t) for t, w in zip(self.tensors, self.written, strict=True) if not w]
+
+
+def _nbytes(t: Tensor) -> int:
+    return size(t.shape) * t.dtype.itemsize
+
+
+def _streams(part: Part) -> bool:
+    """Whether the kernel reads what it reads about once."""
+    largest = max([size(t.shape) for t in part.tensors], default=1)
+    for piece in part.kernel.root.parts:
+        combiner = piece.body.combiner if isinstance(piece.body, Reduce) else ""
+        if size(piece.domain) > _REUSE.get(combiner, 16) * largest:
+            return False
+    return True
+
+
+def _worthwhile(parts: Sequence[Part], rows: int, target: Target) -> bool:
+    """Whether blocks of these rows stay in a core's cache and there are enough of them for all cores."""
+    forms = [_form(p, rows) for p in parts]
+    if any(f is None for f in forms):
+        return False
+    row: dict[Tensor, int] = {}
+    whole: dict[Tensor, int] = {}
+    for part, form in zip(parts, forms, strict=True):
+        assert form is not None
+        for t, by_row in zip(part.tensors, form[1], strict=True):
+            s = storage(t)
+            if by_row:
+                row[s] = _nbytes(s) // rows
+            else:
+                whole[s] = _nbytes(s)
+    if sum(row.values()) + sum(whole.values()) > target.l2 // 2:
+        return False
+    return rows >= 4 * target.cores or sum(row.values()) * rows <= _SMALL
+
+
+def _reduces(part: Part, rows: int) -> bool:
+    """Whether the kernel's rows are its reduction's."""
+    return rows not in row_counts(part.kernel, False)
+
+
+def _form(part: Part, rows: int) -> tuple[Kernel, tuple[bool, ...]] | None:
+    return row_form(part.kernel, rows, _reduces(part, rows))
+
+
+def _local(parts: Sequence[Part], rows: int) -> bool:
+    """Whether what the parts read of each other lies in their own row."""
+    made = {t: _reduces(p, rows) for p in parts for t in p.made}
+    for p in parts:
+        form = _form(p, rows)
+        if form is None:
+            return False
+        for t, by_row, w in zip(p.tensors, form[1], p.written, strict=True):
+            s = storage(t)
+            if not w and s in made and (made[s] or not by_row):
+                return False
+    return True
+
+
+def _rows(part: Part) -> frozenset[int]:
+    """The numbers of rows that the kernel may be seen to have."""
+    return frozenset(r for reduces in (False, True) for r in row_counts(part.kernel, reduces) if r > 1)
+
+
+def common_rows(parts: Sequence[Part], target: Target) -> int:
+    """The rows that the parts are worth being joined by, the most of them; 0: none."""
+    if len(parts) > _MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _BUFFERS:
+        return 0
+    counts = frozenset.intersection(*map(_rows, parts))
+    return max((r for r in counts if _local(parts, r) and _worthwhile(parts, r, target)), default=0)
+
+
+def clusters(parts: Sequence[Part], after: Mapping[int, Collection[int]], apart: Collection[int],
+             target: Target) -> list[list[int]]:
+    """Which kernels become one: lists of numbers, in an order that may run. `parts` are in such an order; kernel g
+    needs those in `after[g]`; those in `apart` are left alone."""
+    found: dict[int, list[int]] = {}  # a cluster's first kernel: all of them
+    before: dict[int, int] = {}  # bitset of the clusters, by first kernel, that must come before it
+    of: dict[int, int] = {}
+    for g, part in enumerate(parts):
+        found[g], of[g], before[g] = [g], g, 0
+        for h in {of[h] for h in after.get(g, ())}:
+            before[g] |= before[h] | 1 << h
+        c = None if g in apart or not _streams(part) or not _rows(part) else g
+        while c is not None:
+            last, c = c, None
+            for other in sorted(found, reverse=True):
+                if other != last and other not in apart and _may_join(parts, found, before, other, last, target):
+                    c = min(other, last)
+                    _unite(found, before, of, c, max(other, last))
+                    break
+    order: list[list[int]] = []
+    done, left = 0, sorted(found)
+    while left:
+        c = next(c for c in left if not before[c] & ~done)
+        left.remove(c)
+        order.append(found[c])
+        done |= 1 << c
+    return order
+
+
+def _may_join(parts: Sequence[Part], found: dict[int, list[int]], before: dict[int, int], a: int, b: int,
+              target: Target) -> bool:
+    """Whether two clusters may become one, and it pays: no other lies between them, and they share a tensor."""
+    shared = [{storage(t) for n in found[c] for t in parts[n].tensors} for c in (a, b)]
+    if not shared[0] & shared[1]:
+        return False
+    if any(before[c] >> a & 1 and before[b] >> c & 1 or before[c] >> b & 1 and before[a] >> c & 1 for c in found):
+        return False
+    everything = [parts[n] for n in sorted(found[a] + found[b])]
+    return all(map(_streams, everything)) and common_rows(everything, target) > 0
+
+
+def _unite(found: dict[int, list[int]], before: dict[int, int], of: dict[int, int], a: int, b: int) -> None:
+    """Makes cluster b a part of cluster a."""
+    found[a] = sorted(found[a] + found.pop(b))
+    for n in found[a]:
+        of[n] = a
+    before[a] = (before[a] | before.pop(b)) & ~(1 << a | 1 << b)
+    for c in before:
+        if before[c] >> a & 1 or before[c] >> b & 1:
+            before[c] = (before[c] | before[a] | 1 << a) & ~(1 << b)
+
+
+def join(parts: Sequence[Part], outside: Collection[Tensor], target: Target) -> tuple[Rows, tuple[Tensor, ...],
+                                                                                     tuple[bool, ...]]:
+    """The Rows of a cluster's kernels, with the tensors in its buffers and which of them are written; what is made here
+    and not in `outside` stays local."""
+    rows = common_rows(parts, target)
+    made = {t for p in parts for t in p.made}
+    tensors: dict[Tensor, bool] = {}
+    local: dict[Tensor, Buffer] = {}
+    for p in parts:
+        for t, w in zip(p.tensors, p.written, strict=True):
+            s = storage(t)
+            if s in made and s not in outside:
+                local.setdefault(s, Buffer(s.dtype, s.shape))
+            elif s in made:
+                tensors.setdefault(s, True)
+            elif not w:
+                tensors.setdefault(t, False)
+    number = {t: n for n, t in enumerate([*tensors, *local])}
+    members = []
+    for p in parts:
+        form = _form(p, rows)
+        assert form is not None
+        places = tuple(number[storage(t)] if storage(t) in made else number[t] for t in p.tensors)
+        members.append(Member(form[0], places, form[1], _reduces(p, rows)))
+    buffers = tuple(Buffer(t.dtype, t.shape) for t in tensors)
+    return Rows(rows, tuple(members), buffers, tuple(local.values())), tuple(tensors), tuple(tensors.values())
+

@@ -1,0 +1,180 @@
+"""Kernels joined by rows: how many there are, and what they compute, in every configuration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import einsmith as es
+import einsmith.functional as F
+from einsmith.compile import Executable, run_passes
+from einsmith.expr.interp import evaluate
+from einsmith.expr.kernel import Rows
+from einsmith.expr.nodes import Graph
+from einsmith.kernels.autoconfig import ROWS
+from einsmith.lang import builder as fb
+from einsmith.modes import trace_call
+from einsmith.passes.checks import index_checks
+from einsmith.passes.fuse import fuse
+from einsmith.target.facts import Target
+from tests import nest_interp
+from tests.fuzz.check import agree
+
+
+def layer_norm(x, w, b):
+    """Over the last axis, the variance in a sweep of its own."""
+    *lead, k = x.shape
+    (r,) = fb.axes(k)
+    mean = fb.compute(tuple(lead), lambda *i: fb.mean(x[(*i, r)], over=r))
+    var = fb.compute(tuple(lead), lambda *i: fb.mean((x[(*i, r)] - mean[i]) ** 2, over=r))
+    return fb.compute(x.shape, lambda *i: (x[i] - mean[i[:-1]]) * fb.rsqrt(var[i[:-1]] + 1e-5) * w[i[-1]] + b[i[-1]])
+
+
+def norm_gradient(x, w, b, g):
+    return es.grad(lambda x, w, b: (layer_norm(x, w, b) * g).sum(), (0, 1, 2))(x, w, b)
+
+
+def softmax_gradient(x, g):
+    return es.grad(lambda x: (F.softmax(x, 1) * g).sum())(x)
+
+
+def product_of_means(x):
+    """A product over the rows of the largest of each, and the smallest of all."""
+    b, k = x.shape
+    i, j = fb.axes(b, k)
+    top = fb.compute((b,), lambda i: fb.max(x[i, j], over=j))
+    return fb.compute((), lambda: fb.prod(top[i] * 0.5, over=i)) + fb.compute((), lambda: fb.min(top[i], over=i))
+
+
+def batch(rng, b, k):
+    return rng.standard_normal((b, k)).astype(np.float32), rng.integers(0, k, b)
+
+
+def norm_arguments(rng, b, k):
+    return [rng.standard_normal(s).astype(np.float32) for s in ((b, k), (k,), (k,), (b, k))]
+
+
+CASES = {
+    "softmax": (lambda x, y: F.softmax(x, 1), batch),
+    "log softmax": (lambda x, y: F.log_softmax(x, 1), batch),
+    "cross-entropy": (F.cross_entropy, batch),
+    "cross-entropy's gradient": (es.grad(F.cross_entropy), batch),
+    "cross-entropy and its gradient": (es.value_and_grad(F.cross_entropy), batch),
+    "layer norm": (lambda x, w, b, g: layer_norm(x, w, b), norm_arguments),
+    "layer norm's gradients": (norm_gradient, norm_arguments),
+    "softmax's gradient": (lambda x, w, b, g: softmax_gradient(x, g), norm_arguments),
+    "reductions over the rows": (lambda x, y: product_of_means(x), batch),
+}
+
+
+def compiled(f, args, threads=1, target=None) -> tuple[Executable, Graph, list[np.ndarray]]:
+    traced = trace_call(f, args, {}, frozenset())
+    run = Executable(traced.graph, traced.bind, threads, target=target)
+    return run, run.graph, list(args)
+
+
+@pytest.mark.parametrize(
+    "name, most",
+    [("softmax", 1), ("log softmax", 1), ("layer norm", 1), ("softmax's gradient", 1), ("layer norm's gradients", 1),
+     ("cross-entropy's gradient", 2), ("cross-entropy", 3), ("cross-entropy and its gradient", 3)],
+)  # fmt: skip
+def test_counts(name, most, rng):
+    f, arguments = CASES[name]
+    for b, k in ((64, 10), (101, 1000)):
+        traced = trace_call(f, arguments(rng, b, k), {}, frozenset())
+        graph = Graph(traced.graph.inputs, traced.graph.outputs, (), index_checks(traced.graph.roots))
+        assert len(fuse(run_passes(graph), target=Target(cores=2)).calls) <= most
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 17), (31, 15), (9, 3001)])
+@pytest.mark.parametrize("name", CASES)
+def test_values(name, shape, rng):
+    """Rows below, at and above the number of threads; widths around a vector; rows beyond a cache: the evaluator's
+    values, the same ones in every run."""
+    f, arguments = CASES[name]
+    args = arguments(rng, *shape)
+    run, graph, inputs = compiled(f, args, 2)
+    first, again = run(inputs)[1], run(inputs)[1]
+    for a, b in zip(first, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+    agree(first, graph, inputs, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(2, 1), (17, 16), (101, 64), (257, 3), (2, 70001), (300, 1025)])
+@pytest.mark.parametrize("name", CASES)
+def test_more_values(name, shape, rng):
+    f, arguments = CASES[name]
+    for threads in (1, 2, 3):
+        run, graph, inputs = compiled(f, arguments(rng, *shape), threads)
+        agree(run(inputs)[1], graph, inputs, f"{threads} threads")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_configuration(name, rng):
+    """On nests, strictly: no access leaves a buffer, tasks run in any order, whole and shorter blocks."""
+    f, arguments = CASES[name]
+    count = 0
+    for rows, width, target in ((13, 5, Target(vector_bytes=16, cores=2, l1=1 << 8, l2=1 << 12)),
+                                (16, 19, Target(vector_bytes=64, cores=3, l1=1 << 11))):
+        run, graph, inputs = compiled(f, arguments(rng, rows, width), 2, target)
+        for call in run.plan.calls:
+            if not isinstance(call.kernel, Rows):
+                continue
+            wanted = evaluate(Graph(graph.inputs, call.tensors, (), ()), inputs)[0]
+            for config in ROWS.configs(call.kernel, target):
+                assert ROWS.cost(call.kernel, config, target).seconds > 0
+                lowered = ROWS.lower(call.kernel, config, target)
+                arrays = [
+                    np.full(t.shape, 77, t.dtype.numpy) if w else np.asarray(a, t.dtype.numpy, order="C")
+                    for t, w, a in zip(call.tensors, call.written, wanted, strict=True)
+                ]
+                nest_interp.run(lowered, call.kernel, arrays, reverse=count % 2 == 1)
+                for got, want in zip(arrays, wanted, strict=True):
+                    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=str(config))
+                count += 1
+    assert count
+
+
+def test_rows_of_several_axes(rng):
+    """Attention's softmax: rows are batch, head and query; over the first of three axes only the other way round."""
+    x = rng.standard_normal((3, 5, 7, 11)).astype(np.float32)
+    for dim in (3, 1):
+        run, graph, inputs = compiled(lambda x, dim=dim: F.softmax(x, dim), [x])
+        (call,) = run.plan.calls
+        assert isinstance(call.kernel, Rows) and call.kernel.rows == (105 if dim == 3 else 3)
+        agree(run(inputs)[1], graph, inputs, "rows")
+
+
+def test_no_rows(rng):
+    for b, k in ((0, 5), (5, 0), (0, 0)):
+        x = np.zeros((b, k), np.float32)
+        run, _, _ = compiled(lambda x: (x - x.sum(1, keepdims=True), (x * 2).sum(0)), [x])
+        out, total = run([x])[1]
+        assert out.shape == (b, k)
+        np.testing.assert_array_equal(total, np.zeros(k))
+
+
+def test_other_rows_are_not_joined(rng):
+    """What reads a neighbour's row, or a sum over all rows, is another kernel."""
+    x = rng.standard_normal((64, 40)).astype(np.float32)
+
+    def shifted(x):
+        s = x.sum(1)
+        return fb.compute((63, 40), lambda i, j: x[i, j] - s[i + 1])
+
+    def centred(x):
+        mean = x.mean(0)
+        return fb.compute((64, 40), lambda i, j: x[i, j] - mean[j])
+
+    for f in (shifted, centred):
+        run, graph, inputs = compiled(f, [x])
+        assert len(run.plan.calls) == 2
+        agree(run(inputs)[1], graph, inputs, "rows")
+
+
+def test_a_long_row_is_not_joined():
+    """A row beyond the cache gains nothing, and few rows would leave cores idle."""
+    x = np.zeros((2, 1 << 20), np.float32)
+    run, _, _ = compiled(lambda x: F.softmax(x, 1), [x], threads=2)
+    assert len(run.plan.calls) == 3
