@@ -51,6 +51,8 @@ class Im2col:
         for i in _operands(kernel):
             for inner in (False, True):
                 write, multiply = _parts(kernel, i, inner)
+                if not CONTRACTION.match(multiply):
+                    continue
                 best = min(_WRITE.configs(write, target), key=lambda c: _WRITE.cost(write, c, target).seconds)
                 out += [Im2colConfig(i, inner, best, c) for c in CONTRACTION.configs(multiply, target)[:2]]
         return out
