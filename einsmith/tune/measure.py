@@ -39,7 +39,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    kernel: Kernel, pattern: Pattern, config: Any, target: Target, threads: int, arrays: Sequence[np.ndarray]
+    kernel: Kernel | Rows, pattern: Any, config: Any, target: Target, threads: int, arrays: Sequence[np.ndarray]
 ) -> Prepared:
     """A kernel compiled in one configuration for `arrays`, one for each of its buffers (`example_buffers`).
 
