@@ -6,7 +6,7 @@ apart is in contraction_problem, how operands are read and packed in contraction
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 from typing import Any
@@ -17,6 +17,7 @@ from einsmith.kernels import contraction_dot as dot
 from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels import contraction_launch as launch
 from einsmith.kernels import contraction_plan as plan
+from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels import contraction_trim as trim
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem, problems
@@ -192,6 +193,8 @@ def _some(
     pointers = _slots(kernel, original, windows)
     item = p.dtype.itemsize
     lanes = target.lanes(item)
+    points = p.count(p.k)
+    blocks = traffic.blocks_of_k(points) if points >= 2 * traffic.BLOCK and not windows else 0
     out: dict[Config, None] = {}
     for swap, rows in ((False, False), (True, False), (False, True), (True, True)):
         m_side, n_side = plan.sides(p, swap)
@@ -210,6 +213,15 @@ def _some(
                 regular = plan.regular_rows(in_place, m_side.axes, _rows_limit(nv, target.vector_registers))
                 if regular >= 4 and (regular, nv) not in sizes:
                     sizes.append((regular, nv))
+            a_steps = traffic.steps(kernel, original, swap, 0)
+            if not windows and a_steps.k == item and a_steps.side >= traffic.LINE:  # rows that share cache sets
+                fit = traffic.rows_that_fit(a_steps, target.l1)
+                more = [(_even(m, fit), nv) for mr, nv in sizes if mr > fit]
+                sizes += [x for x in dict.fromkeys(more) if x not in sizes]
+        if not windows and not rows and n_side.operand.plain:
+            for nv in {nv for _, nv in sizes}:
+                for c in traffic.sweeps(m, n, k, batch, traffic.steps(kernel, original, swap, 1), nv, item, target):
+                    out[replace(c, swap=swap)] = None
         for mr, nv in _promising(sizes, m, n, k, lanes):
             can_inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
             mt, nt = ceil(m / mr), ceil(n / (nv * lanes))
@@ -236,18 +248,16 @@ def _some(
                     for order in ("n", "m"):
                         if order == "m" and (b == "panel" and nt > 1):
                             continue
-                        if order == "n" and (a == "panel" and mt > 1 and nt > 1):
+                        if order == "n" and (a == "panel" and mt > 1 and nt > 1) and not blocks:
                             continue
                         if (mt == 1 or nt == 1) and order == "m" and a != "panel":
                             continue
                         if mt == 1 and order == "m":
                             continue
-                        kc = 0
-                        if split == 1 and k * nv * lanes * item > MAX_K_PANEL and b == "panel":
-                            kc = ceil(k / ceil(k * nv * lanes * item / (MAX_K_PANEL // 2)))
-                        c = Config(swap, mr, nv, a, b, order, kc, split, rows=rows)
-                        tm, tn = _shares(kernel, p, c, target)
-                        out[Config(swap, mr, nv, a, b, order, kc, split, tm, tn, windows, rows)] = None
+                        for kc in (0, blocks) if blocks and order == "n" and split == 1 else (0,):
+                            c = Config(swap, mr, nv, a, b, order, kc, split, rows=rows)
+                            tm, tn = _shares(kernel, p, c, target)
+                            out[Config(swap, mr, nv, a, b, order, kc, split, tm, tn, windows, rows)] = None
     return list(out)
 
 
@@ -296,16 +306,25 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     mt, nt = ceil(m / c.mr), ceil(n / (c.nv * lanes))
     nvs = ceil(n / lanes)
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2  # seconds of one cycle in which two vectors are multiplied
-    _, a_load, _ = _orientation(kernel, original, c.windows, c.swap, 0, lanes)
+    a_turn, a_load, _ = _orientation(kernel, original, c.windows, c.swap, 0, lanes)
     b_turn, b_load, b_place = _orientation(kernel, original, c.windows, c.swap, 1, lanes)
     if c.rows:
         b_place = 1.0
     tasks = min(target.cores, batch * c.split * c.tm * c.tn)
 
+    in_place = not c.windows
+    a_steps = traffic.steps(kernel, p, c.swap, 0) if in_place else traffic.Steps(0, 0)
+    b_steps = traffic.steps(kernel, p, c.swap, 1) if in_place else traffic.Steps(0, 0)
+    part = ceil(k / c.split)
+    kc = min(c.kc or part, part)
+    if changed.k_outer:
+        kc = k // p.extents[p.k[0]]
+    conflicts = traffic.row_conflicts(c, a_steps, item, target.l1)
+
     # One step of K of a full tile, in cycles: multiply-adds, loads, or the latency of a short chain.
     def step(mr: int, nv: int) -> float:
         fma = mr * nv / 2
-        loads = mr / 2 + nv / 2 * (b_place if c.b == "inline" else 1.0)
+        loads = mr / 2 + conflicts * mr + nv / 2 * (b_place if c.b == "inline" else 1.0)
         if c.b == "inline" and b_place > 1:  # masks: moved and combined on the ports of the arithmetic
             fma += nv * b_place * 0.6
         return max(fma, loads, 4.0 if mr * nv >= 1 else 0.0)
@@ -315,15 +334,16 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     steps = sum(i * j * step(x, y) for i, x in rows for j, y in cols) * batch * k
     if c.split == 1 and not c.kc and not changed.k_outer:
         steps *= _kept(original, changed, c.swap, c.rows, c.mr, max(1, c.nv * lanes // row_points) if c.rows else 0)
-    tile_overhead = mt * nt * batch * c.split * (20 + c.mr * c.nv * 1.5 + c.mr * 3)
-    pack = batch * m * nvs * _finish_cost(kernel, original, c.windows, c.swap, lanes)
+    tile_overhead = ceil(part / kc) * mt * nt * batch * c.split * (20 + c.mr * c.nv * 1.5 + c.mr * 3)
+    pack = batch * m * nvs * _finish_cost(kernel, original, c.windows, c.swap, lanes, target.l2)
     # Packing, in cycles: what a vector takes, and how often each is packed.
     if c.b != "inline":
         times = mt if c.order == "m" and c.b == "panel" else (c.tm if c.b == "panel" else 1)
         pack += times * batch * k * nvs * (b_load * 0.75 + (3.0 if b_turn == "along" else 1.0))
     if c.a != "inline":
         times = nt if c.order == "n" and c.a == "panel" else (c.tn if c.a == "panel" else 1)
-        pack += times * batch * k * ceil(c.mr / lanes) * mt * (a_load * 0.75 + 1.0)
+        vectors = c.mr / lanes if a_turn == "along" else ceil(c.mr / lanes)
+        pack += times * batch * k * vectors * mt * (a_load * 0.75 + 1.0)
     for _, w in changed.windows:
         times = batch * c.tm * c.tn * (p.extents[p.k[0]] if changed.k_outer else c.split)
         pack += times * w.elements / lanes * 6
@@ -340,16 +360,26 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     streamed = 0.0
     walk = (a_bytes / max(1, batch * c.split), nt) if c.order == "n" else (b_bytes / max(1, batch * c.split), mt)
     if walk[0] > target.l2 * 0.75:
-        streamed = walk[0] * walk[1] * batch * c.split
-    if c.a == "inline" and m > c.mr and not c.windows and _power_stride(kernel, p, c.swap):
-        arithmetic *= 1.15
-    memory = target.seconds_for_bytes(sum(sizes), sum(sizes), tasks)
-    memory += streamed / (target.bytes_per_second[2] * tasks)
-    if c.b == "inline" and mt > 1 and k >= 64 and not c.windows:
-        step_bytes = _k_stride(kernel, p, c.swap)
-        if step_bytes >= 1024 and step_bytes % 1024 == 0:  # the panel's rows fall into the same cache sets
-            arithmetic *= 1.2
-        elif step_bytes >= 4096:
+        streamed = walk[0] * (walk[1] - 1) * batch * c.split
+    if c.a == "inline" and m > c.mr and nt > 1 and a_steps.side >= 1024 and a_steps.side % 1024 == 0:
+        arithmetic *= 1.15  # rows of M fall into the same cache sets
+    packed = sum(x for how, x in ((c.a, a_bytes), (c.b, b_bytes)) if how == "buffer")
+    held = sum(sizes) + packed
+    memory = target.seconds_for_bytes(held + packed, held, tasks)
+    if streamed:
+        memory += target.seconds_for_bytes(streamed, max(held, 2 * target.l2 * tasks), tasks)
+    nr = c.nv * lanes
+    if in_place:
+        slow = traffic.strips(c, b_steps, n, k, nr, item, target.l2)
+        memory += target.seconds_for_bytes(b_bytes, held, tasks) * slow
+        slow = traffic.strips(c, a_steps, m, k, c.mr, item, target.l2) if c.a == "inline" else 0.0
+        arithmetic += target.seconds_for_bytes(a_bytes, held, tasks) * slow
+        more = traffic.again(c, a_steps, b_steps, (m, n, k, batch), kc, nr, item, target.l2)
+        arithmetic += more / (target.bytes_per_second[2] * tasks)
+    if c.b == "inline" and mt > 1 and kc >= 64:
+        if b_steps.k >= 1024 and b_steps.k % 1024 == 0:  # the panel's rows fall into the same cache sets
+            arithmetic *= 1.2 if kc > traffic.BLOCK else 1.1
+        elif b_steps.k >= 4096:
             arithmetic *= 1.02
     return Cost(arithmetic, memory)
 
@@ -398,7 +428,7 @@ def _direct_cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> Cost:
     item = p.dtype.itemsize
     lanes = target.lanes(item)
     v = c.direct.vector
-    after = _after(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes)
+    after = _after(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2
     points = p.count(c.direct.outer)
     tasks = min(target.cores, points)
@@ -409,44 +439,30 @@ def _direct_cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> Cost:
 
 
 @lru_cache(maxsize=4096)
-def _finish_cost(kernel: Kernel, p: Problem, windows: plan.Windows, swap: bool, lanes: int) -> float:
+def _finish_cost(kernel: Kernel, p: Problem, windows: plan.Windows, swap: bool, lanes: int, l2: int) -> float:
     changed = _changed(kernel, p, windows)
     assert changed is not None
-    return _after(kernel, p, plan.sides(changed.problem, swap)[1].axes, lanes)
+    return _after(kernel, p, plan.sides(changed.problem, swap)[1].axes, lanes, l2)
 
 
 @lru_cache(maxsize=4096)
-def _after(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> float:
+def _after(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int) -> float:
     """Cycles to load, compute and store what follows the sum, for one vector along the axes."""
     results = finish.epilogue(kernel, p)
     extra = finish.addresses(kernel, p, [n for _, n in results])
     pointers = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
     s = Sampler(None, [x for x, _ in results], (), p.extents, pointers, axes, lanes, extra, (-1,))
-    kinds = {"uniform": 1.0, "unit": 1.0, "runs": 1.5 * s.runs(lanes), "gather": 24.0}
-    return s.load_cost(lanes) + sum(kinds[s.kind(f, lanes)] for f in s.extra) + 0.5 * finish.operations(s.exprs)
-
-
-@lru_cache(maxsize=4096)
-def _k_stride(kernel: Kernel, p: Problem, swap: bool) -> int:
-    """Bytes from one point of K to the next where the N side is read in place."""
-    side = plan.sides(p, swap)[1]
-    s = plan.sampler(None, p, side, _pointers(kernel), (), 0)
-    groups = s.groups(p.k)
-    if not groups or not s.reads:
-        return 0
-    return abs(s.forms[next(iter(s.reads.values()))].coef.get(groups[-1].inner, 0)) * p.dtype.itemsize
-
-
-@lru_cache(maxsize=4096)
-def _power_stride(kernel: Kernel, p: Problem, swap: bool) -> bool:
-    """Rows of M at a large power of two apart fall into the same cache sets."""
-    side = plan.sides(p, swap)[0]
-    s = plan.sampler(None, p, side, _pointers(kernel), (), 0)
-    groups = s.groups(side.axes)
-    if not groups or not s.reads:
-        return False
-    stride = abs(s.forms[next(iter(s.reads.values()))].coef.get(groups[-1].inner, 0)) * p.dtype.itemsize
-    return stride >= 1024 and stride % 1024 == 0
+    out = s.load_cost(lanes) + 0.5 * finish.operations(s.exprs)
+    kinds = {"uniform": 1.0, "unit": 1.0, "runs": 1.5 * s.runs(lanes)}
+    for f, (_, n) in zip(s.extra, results, strict=True):
+        kind = s.kind(f, lanes)
+        if kind == "gather":
+            stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * kernel.buffers[n].dtype.itemsize
+            size = prod(kernel.buffers[n].shape) * kernel.buffers[n].dtype.itemsize
+            out += lanes * traffic.scattered(abs(stride), size, l2)
+        else:
+            out += kinds[kind]
+    return out
 
 
 __all__ = ["PATTERN", "Config", "Configs", "Contraction", "Lowered"]

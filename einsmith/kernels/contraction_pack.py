@@ -105,6 +105,8 @@ class Panels:
             if turn == "along" and self.lanes * problem.dtype.itemsize >= 16:
                 self.b_along = sampler(b, p, self.n_side, slots, p.k, self.lanes)
         self.k_pad = ceil_div(self.kc, self.lanes) * self.lanes
+        if self.a_rows and self.k_pad // self.lanes % 2 == 0:
+            self.k_pad += self.lanes  # an odd number of vectors: rows do not meet in one cache set
         a_slab = self.mr * self.k_pad if self.a_rows else self.mr * self.kc + self.lanes
         self.a_slab = ceil_div(a_slab, 16) * 16 if config.a != "inline" else 0
         self.b_slab = self.nr * self.k_pad if config.b != "inline" else 0

@@ -1,0 +1,79 @@
+"""What reading costs: cache sets that rows share, blocks of K, strips; and the forms that it makes the model choose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from einsmith.kernels import contraction_traffic as traffic
+from einsmith.kernels.contraction import PATTERN, Config, Configs
+from einsmith.kernels.contraction_problem import problems
+from einsmith.kernels.contraction_traffic import Steps
+from einsmith.target.facts import Target
+from tests.kernels.test_contraction import check, conv, host, product
+
+SERVER = Target(vector_bytes=64, vector_registers=32, l1=48 << 10, l2=1 << 20, l3=32 << 20, cores=2,
+                fma_per_second=1.2e11, bytes_per_second=(5e11, 2e11, 8e10), l3_bandwidth=1.5e11)
+
+
+@pytest.mark.parametrize("kind", ["NN", "TN"])
+def test_few_rows_sweep_over_n_a_few_points_of_k_at_a_time(kind):
+    for m, nv, split in ((1, 4, 3), (3, 2, 1), (2, 8, 2)):
+        c = Config(False, m, nv, "inline", "inline", "m", 8, split)
+        check(product(m, 100, 61, kind), [Configs((c,))])
+        check(product(100, m, 61, "TN" if kind == "NN" else "TT"), [Configs((replace(c, swap=True),))])
+
+
+def test_blocks_of_k_with_every_way_to_reach_operands():
+    for kind in ("NN", "NT", "TN"):
+        configs = [Config(False, 5, 2, a, b, "n", 32, 1, 1, 2) for a in ("inline", "panel", "buffer")
+                   for b in ("inline", "panel", "buffer")]
+        check(product(23, 70, 130, kind), [Configs((c,)) for c in configs])
+
+
+def test_lines_at_powers_of_two_share_cache_sets():
+    assert [traffic.held(48 << 10, s) for s in (64, 192, 2048, 4096, 1 << 20, 4096 + 64)] == [768, 768, 24, 12, 12, 768]
+    rows = Config(mr=28, a="inline")
+    assert traffic.row_conflicts(rows, Steps(4096, 4), 4, 48 << 10) > 1.0
+    assert traffic.row_conflicts(replace(rows, mr=8), Steps(4096, 4), 4, 48 << 10) == 0.0
+    assert traffic.row_conflicts(rows, Steps(4096 + 64, 4), 4, 48 << 10) == 0.0
+    assert traffic.row_conflicts(replace(rows, a="panel"), Steps(4096, 4), 4, 48 << 10) == 0.0
+
+
+def test_strips_and_blocks_read_again():
+    narrow, wide = Config(nv=1, b="inline"), Config(nv=8, b="inline")
+    across = Steps(4, 16384)
+    assert traffic.strips(narrow, across, 4096, 1024, 16, 4, 1 << 20) > traffic.strips(wide, across, 4096, 1024, 128, 4,
+                                                                                       1 << 20) > 0
+    assert traffic.strips(narrow, Steps(4, 64), 16, 1024, 16, 4, 1 << 20) == 0
+    assert traffic.strips(narrow, across, 16, 64, 16, 4, 1 << 20) == 0
+    sizes = (64, 1024, 4096, 1)
+    packed = Config(mr=8, nv=4)
+    assert traffic.again(packed, across, across, sizes, 4096, 64, 4, 1 << 20) == 7 * 1024 * 4096 * 4
+    assert traffic.again(packed, across, across, sizes, 256, 64, 4, 1 << 20) == 0
+    assert [traffic.blocks_of_k(k) for k in (1, 256, 257, 1000)] == [1, 256, 129, 250]
+
+
+def chosen(kernel, target=SERVER) -> Config:
+    (config,) = PATTERN.configs(kernel, target)[0].pieces
+    return config
+
+
+def test_what_is_chosen():
+    assert chosen(product(64, 1024, 4096, "NN")).kc  # a panel over all of K would not stay in the second level
+    assert not chosen(product(64, 1024, 512, "NT")).kc
+    rows = chosen(product(1, 4096, 1024, "NN"))
+    assert rows.order == "m" and rows.kc <= traffic.SWEEP and rows.split > 1
+    rows = chosen(product(4096, 1, 1024, "TN"), replace(SERVER, cores=1))
+    assert rows.swap and rows.order == "m" and rows.split == 1
+    many = chosen(product(16, 4096, 1024, "NT"))
+    assert many.a != "inline" or many.mr <= traffic.rows_that_fit(Steps(4096, 4), SERVER.l1)
+
+
+def test_steps_and_choices_are_the_same_each_time():
+    kernel = conv(2, 3, 9, 9, 4, 3, 3, 1)
+    assert PATTERN.configs(kernel, host()) == PATTERN.configs(kernel, host())
+    (p,) = problems(product(64, 1024, 4096, "NN").root)
+    assert traffic.steps(product(64, 1024, 4096, "NN"), p, False, 0) == Steps(16384, 4)
+    assert traffic.steps(product(64, 1024, 4096, "NN"), p, False, 1) == Steps(4, 4096)
