@@ -10,18 +10,35 @@ What the arguments get reads members of the recurrence that this is, and so stan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from einsmith.autodiff.adjoint import plan_adjoint
 from einsmith.autodiff.plan import Plan
-from einsmith.autodiff.totals import add, zeros
-from einsmith.expr.nodes import Item, Leaf, Read, Recurrence, Template, Tensor, leaf, postorder
-from einsmith.expr.recurrence import recurrence, solve
+from einsmith.autodiff.totals import zeros
+from einsmith.expr.drafts import clipped, moved, shifted
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Recurrence,
+    Scatter,
+    Template,
+    Tensor,
+    apply,
+    leaf,
+    postorder,
+    template,
+)
+from einsmith.expr.recurrence import recurrence, solve, step_parts
+from einsmith.expr.simplify import canonical
 
 
-def pull_back(
-    node: Recurrence, given: Mapping[int, Tensor], needed: Container[Tensor]
-) -> list[tuple[Tensor, Tensor]]:
+def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """(argument, contribution to its cotangent) for the float arguments in `needed`; `given` are the cotangents that
     the members have from outside."""
     count = len(node.args)
@@ -29,14 +46,18 @@ def pull_back(
     wanted = {s for s, a in enumerate(node.args) if a in needed and a.dtype.is_float}
     active = _active(node, wanted)
     reached = _reach(given, lambda j: (i for i in _members_read(node, j) if i in active)) & active
-    own = {j: leaf(node.results[j][1], node.results[j][0]) for j in sorted(reached)}
-    found: dict[int, list[Tensor]] = {j: [given[j]] if j in given else [] for j in own}
+    found: dict[int, list[Tensor]] = {j: [given[j]] if j in given else [] for j in sorted(reached)}
+    # The cotangent of a member's steps is a tensor of its own: its initial values are none of them.
+    own = {j: leaf((node.steps, *node.results[j][1][1:]), node.results[j][0]) for j in found}
     outside: list[tuple[Tensor, Tensor]] = []
-    for j, cotangent in own.items():
+
+    def spread(j: int, parts: Sequence[Piece | Scatter], steps: int, cotangent: Tensor, part: list[Tensor]) -> None:
+        """Hands the cotangent of pieces of member j, `part` of its values, on to what they read."""
+        t = Template((steps, *node.results[j][1][1:]), node.members[j].params, tuple(parts))
         within = frozenset(count + i for i in own)
-        slots = frozenset(s for s in _slots(node.members[j]) if s in wanted or s in within)
-        plan = plan_adjoint(node.members[j], slots, (None,), within)
-        tensors = plan.made([*node.args, *items], [items[j]], [cotangent])
+        slots = frozenset(s for s in _slots(t) if s in wanted or s in within)
+        plan = plan_adjoint(t, slots, (None,), within)
+        tensors = plan.made([*node.args, *items], part, [cotangent])
         for slot, numbers in plan.contributions.items():
             for made in (tensors[n] for n in numbers):
                 assert made is not None
@@ -44,9 +65,75 @@ def pull_back(
                     found[slot - count].append(made)
                 else:
                     outside.append((node.args[slot], made))
-    definitions = {x: add(found[j]) if found[j] else zeros(x.shape, x.dtype) for j, x in own.items()}
+
+    for j, cotangent in own.items():
+        first = node.origins[j]
+        steps = [shifted(p, -first) for p in step_parts(node, j)]
+        spread(j, steps, node.steps, cotangent, [_slice(items[j], first, node.steps)])
+    definitions: dict[Leaf, Tensor] = {}
+    for j, x in own.items():
+        first, size = node.origins[j], node.results[j][1][0]
+        definitions[x] = _total(found[j], first, node.steps, x)
+        for start, n in ((0, first), (first + node.steps, size - first - node.steps)):
+            parts = _clipped_parts(node.members[j], start, n)
+            if n and any(s in wanted for p in parts for s in _slots_of(p)):
+                spread(j, parts, n, _total(found[j], start, n, x), [_slice(items[j], start, n)])
     solved = solve(definitions, [g for _, g in outside])
     return [(a, g) for (a, _), g in zip(outside, solved, strict=True)]
+
+
+def _total(found: Sequence[Tensor], first: int, n: int, like: Leaf) -> Tensor:
+    """The sum of tensors at positions first .. first+n-1 of dimension 0. One that is zero everywhere else is made for
+    these positions alone."""
+    shape = (n, *like.shape[1:])
+    terms: list[Expr] = []
+    args: list[Tensor] = []
+    for t in found:
+        here = _span(t, first, n)
+        if here is not None and _is_zero(here):
+            continue
+        others = [_span(t, a, b - a) for a, b in ((0, first), (first + n, t.shape[0])) if b > a]
+        alone = here is not None and all(o is not None and _is_zero(o) for o in others)
+        at = tuple(Axis(d) if e > 1 else Const(0, Axis.dtype) for d, e in enumerate(shape))
+        terms.append(Read(len(args), at if alone else (moved(at[0], first), *at[1:]), like.dtype))
+        args.append(here if alone and here is not None else t)
+    if not terms:
+        return zeros(shape, like.dtype)
+    if len(terms) == 1 and args[0].shape == shape:
+        return args[0]
+    body = terms[0]
+    for x in terms[1:]:
+        body = apply("add", body, x)
+    return canonical(template(shape, [(a.dtype, a.shape) for a in args], body), tuple(args))
+
+
+def _span(t: Tensor, first: int, n: int) -> Compute | None:
+    """Positions first .. first+n-1 of a tensor as one made like it; None for what has no pieces."""
+    if not isinstance(t, Compute) or t.template.is_scatter:
+        return None
+    if (first, n) == (0, t.shape[0]):
+        return t
+    parts = _clipped_parts(t.template, first, n)
+    return canonical(Template((n, *t.shape[1:]), t.template.params, tuple(parts)), t.args)
+
+
+def _clipped_parts(t: Template, first: int, n: int) -> list[Piece]:
+    """The pieces at positions first .. first+n-1 of dimension 0, counted from there."""
+    return [shifted(q, -first) for p in t.parts if isinstance(p, Piece) for q in clipped(p, first, first + n)]
+
+
+def _is_zero(t: Compute) -> bool:
+    return all(isinstance(p.body, Const) and p.body.value == 0 for p in t.template.parts)
+
+
+def _slice(t: Tensor, first: int, n: int) -> Tensor:
+    """Positions first .. first+n-1 of a tensor."""
+    if (first, n) == (0, t.shape[0]):
+        return t
+    shape = (n, *t.shape[1:])
+    at: list[Expr] = [Axis(d) if e > 1 else Const(0, Axis.dtype) for d, e in enumerate(shape)]
+    at[0] = moved(at[0], first)
+    return canonical(template(shape, [(t.dtype, t.shape)], Read(0, tuple(at), t.dtype)), (t,))
 
 
 def push_forward(
@@ -70,7 +157,11 @@ def push_forward(
 
 
 def _slots(t: Template) -> set[int]:
-    return {e.slot for p in t.parts for e in postorder(p.bodies) if isinstance(e, Read)}
+    return {s for p in t.parts for s in _slots_of(p)}
+
+
+def _slots_of(p: Piece | Scatter) -> set[int]:
+    return {e.slot for e in postorder(p.bodies) if isinstance(e, Read)}
 
 
 def _members_read(node: Recurrence, j: int) -> list[int]:

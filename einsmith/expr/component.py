@@ -28,6 +28,7 @@ from einsmith.expr.drafts import (
     potentials,
     time_first,
     with_carries,
+    with_free_ends,
 )
 from einsmith.expr.guarded import reads_under
 from einsmith.expr.linear import linear
@@ -79,11 +80,24 @@ class Component:
         self.args = Arguments()
         self.drafts: list[Draft] = []
         for node in nodes:
-            slots = {s: number[a] if a in number else self.args.slot(outside(a)) for s, a in enumerate(node.args)}
-            t = map_bodies(node.template, partial(substitute, axes={}, slots=slots))
+            sources = {s: number[a] if a in number else self._source(outside(a)) for s, a in enumerate(node.args)}
+            t = map_bodies(node.template, partial(_rewritten, rule=partial(_reread, sources)))
             parts = [p for p in t.parts if isinstance(p, Piece)]
             self.drafts.append(Draft(node.shape, node.dtype, tuple(parts)))
         self.given = len(self.args.tensors)
+
+    def _source(self, a: Tensor) -> tuple[int, tuple[Expr, ...]]:
+        """The slot of what a tensor is a slice or a transposition of, with the index there; of itself for others."""
+        at: tuple[Expr, ...] = tuple(Axis(d) for d in range(len(a.shape)))
+        while isinstance(a, Compute) and len(a.template.parts) == 1:
+            part = a.template.parts[0]
+            if not isinstance(part, Piece) or part.extents != a.shape or not isinstance(part.body, Read):
+                break
+            if not all(_is_plain(i) for i in part.body.index):
+                break
+            at = tuple(substitute(i, dict(enumerate(at))) for i in part.body.index)
+            a = a.args[part.body.slot]
+        return self.args.slot(a), at
 
     def unproven(self) -> tuple[int, int] | None:
         """A node and one that gives it an index which is not proven to exist; no check before the steps covers it."""
@@ -167,6 +181,7 @@ class Component:
             raise Illegal(offender(edges), tuple(axes))
         del self.args.tensors[self.given :]  # those of an earlier attempt
         drafts, front = with_carries(drafts, edges, sign)
+        drafts = [with_free_ends(d) for d in drafts]
         layout = schedule(drafts, find_edges(drafts), sign)
         node, places = Members(self.args, self.exposed, drafts, layout).build()
         tensors = []
@@ -184,3 +199,27 @@ class Component:
 
 def _rewritten(body: Expr, rule: Callable[[Any], Any]) -> Expr:
     return rebuild([body], rule)[0]
+
+
+def _is_plain(index: Expr) -> bool:
+    """Whether an index is an axis and a constant, or a constant."""
+    form = linear(index)
+    return not form.terms or (
+        len(form.terms) == 1 and all(isinstance(a, Axis) and c == 1 for a, c in form.terms.items())
+    )
+
+
+def _reread(sources: Mapping[int, Any], e: Expr) -> Expr | None:
+    """A read of an argument as one of its source: a slot, or a slot and an index over the argument's axes."""
+    if not isinstance(e, Read):
+        return None
+    source = sources[e.slot]
+    if isinstance(source, int):
+        return Read(source, e.index, e.dtype)
+    slot, at = source
+    index = []
+    for i in at:
+        form = linear(i)
+        own = [e.index[a.position] for a in form.terms if isinstance(a, Axis)]
+        index.append(moved(own[0], form.const) if own else i)
+    return Read(slot, tuple(index), e.dtype)

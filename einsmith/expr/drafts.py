@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
@@ -85,6 +86,18 @@ def mapped(p: Piece, rule: Callable[[Expr], Expr]) -> Piece:
     return Piece(p.offset, p.step, p.extents, rule(body))
 
 
+def clipped(p: Piece, first: int, stop: int) -> list[Piece]:
+    """The part of a piece at positions first .. stop-1."""
+    o, s, n = p.offset[0], p.step[0], p.extents[0]
+    low, high = max(0, -(-(first - o) // s)), min(n, -(-(stop - o) // s))
+    if low >= high:
+        return []
+    if (low, high) == (0, n):
+        return [p]
+    p = mapped(p, lambda b: substitute(b, {0: moved(Axis(0), low)}))
+    return [Piece((o + s * low, *p.offset[1:]), p.step, (high - low, *p.extents[1:]), p.body)]
+
+
 def node_reads(part: Piece) -> list[Read]:
     """The reads of the component's nodes."""
     return [e for e in postorder(part.bodies) if isinstance(e, Read) and e.slot < ARGS]
@@ -142,6 +155,50 @@ def offender(edges: Sequence[Edge]) -> Edge:
 
 
 # ---------------------------------------------------------------------------------------------------- initial values
+
+
+def with_free_ends(d: Draft) -> Draft:
+    """The draft with pieces divided where conditions on time alone leave positions at either end that read no node."""
+    parts: list[Piece] = []
+    for p in d.parts:
+        n = p.extents[0]
+        at = [0, *_changes(p), n] if node_reads(p) else [0, n]
+        spans = [(a, b) for a, b in pairwise(at)]
+        found = [_simplified(q) for a, b in spans for q in _span(p, a, b)]
+        free = [not node_reads(q) for q in found]
+        if len(found) < 2 or not (free[0] or free[-1]) or all(free):
+            parts.append(p)
+            continue
+        first = free.index(False)
+        last = len(free) - free[::-1].index(False)
+        middle = [_simplified(q) for q in _span(p, spans[first][0], spans[last - 1][1])]
+        parts += [*found[:first], *middle, *found[last:]]
+    return replace(d, parts=tuple(parts))
+
+
+def _span(p: Piece, first: int, stop: int) -> list[Piece]:
+    """The piece where its first axis is in first .. stop-1."""
+    o, s = p.offset[0], p.step[0]
+    return clipped(p, o + s * first, o + s * (stop - 1) + 1)
+
+
+def _simplified(p: Piece) -> Piece:
+    return mapped(p, lambda b: simplify(b, p.domain))
+
+
+def _changes(p: Piece) -> list[int]:
+    """Values of the first axis at which a comparison of it alone changes, a few of them at most."""
+    out: set[int] = set()
+    for e in postorder(p.bodies):
+        if isinstance(e, Apply) and e.fn in ("lt", "le", "eq", "ne") and e.args[0].dtype.is_int:
+            form = linear(e.args[0]) - linear(e.args[1])
+            if len(form.terms) == 1 and (c := form.coefficient(Axis(0))):
+                at = -form.const // c
+                out.update(t for t in (at, at + 1) if 0 < t < p.extents[0])
+    return sorted(out) if len(out) <= _CHANGES else []
+
+
+_CHANGES = 8
 
 
 def with_carries(drafts: list[Draft], edges: Sequence[Edge], sign: int) -> tuple[list[Draft], list[int]]:

@@ -15,6 +15,7 @@ from einsmith.expr.drafts import (
     Arguments,
     Draft,
     Edge,
+    clipped,
     mapped,
     moved,
     node_reads,
@@ -146,25 +147,13 @@ class Members:
         first, stop = self.layout.window[n], self.layout.window[n] + self.layout.steps
         for m, d in enumerate(self.drafts):
             for p in d.parts:
-                for part in self._clipped(p, self.layout.window[m], self.layout.window[m] + self.layout.steps):
+                for part in clipped(p, self.layout.window[m], self.layout.window[m] + self.layout.steps):
                     for r, facts in reads_under(part):
                         if r.slot == n:
                             low, high = facts.bounds(r.index[0])
                             if low is None or high is None or low < first or high >= stop:
                                 return True
         return False
-
-    @staticmethod
-    def _clipped(p: Piece, first: int, stop: int) -> list[Piece]:
-        """The part of a piece at positions first .. stop-1."""
-        o, s, n = p.offset[0], p.step[0], p.extents[0]
-        low, high = max(0, -(-(first - o) // s)), min(n, -(-(stop - o) // s))
-        if low >= high:
-            return []
-        if (low, high) == (0, n):
-            return [p]
-        p = mapped(p, lambda b: substitute(b, {0: moved(Axis(0), low)}))
-        return [Piece((o + s * low, *p.offset[1:]), p.step, (high - low, *p.extents[1:]), p.body)]
 
     def build(self) -> tuple[Recurrence, list[tuple[int, int]]]:
         lay = self.layout
@@ -188,7 +177,7 @@ class Members:
         """The pieces of node n at positions before its first step: they read no node."""
         if low >= high:
             return []
-        out = [q for p in self.drafts[n].parts for q in self._clipped(p, low, high)]
+        out = [q for p in self.drafts[n].parts for q in clipped(p, low, high)]
         return [mapped(p, lambda b: rebuild([b], self._known)[0]) for p in out]
 
     def _known(self, e: Expr) -> Expr | None:
@@ -220,7 +209,7 @@ class Members:
         clean = range(lay.clean[n]) if lay.sign > 0 else range(lay.clean[n], d.shape[0])
         found: list[Piece] = []
         for p in d.parts:
-            for q in self._clipped(p, first, stop):
+            for q in clipped(p, first, stop):
                 if q.offset[0] in clean and q.offset[0] + q.step[0] * (q.extents[0] - 1) in clean:
                     q = mapped(q, lambda b: rebuild([b], self._known)[0])
                 found.append(q)

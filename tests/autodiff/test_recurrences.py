@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.expr.nodes import Recurrence, postorder
+from einsmith.expr.nodes import Apply, Axis, Recurrence, postorder
 from einsmith.expr.verify import verify_graph
 from einsmith.modes import trace_call
 from einsmith.tree import flatten
@@ -56,15 +56,30 @@ def recurrences(f, *arrays):
     return [n for n in postorder(graph.roots) if isinstance(n, Recurrence)]
 
 
-def test_the_backward_of_a_cell_has_no_guards_and_leaves_the_weights_outside():
-    c = CASES["rnn"]
-    g = es.grad(lambda *xs: (c.formula(*xs) ** 2).sum(), (0, 1, 2, 3))
-    forward, backward = recurrences(g, *c.inputs)
+def guards_on_time(node):
+    """Comparisons of a step's number in a recurrence."""
+    return [
+        e
+        for t in node.members
+        for p in t.parts
+        for e in postorder(p.bodies)
+        if isinstance(e, Apply) and e.dtype.is_bool and Axis(0) in postorder(e.args)
+    ]
+
+
+@pytest.mark.parametrize("name,steps", [("rnn", 6), ("lstm", 6), ("moving_average", 6), ("first_element_apart", 6)])
+def test_the_backward_of_a_cell_has_no_guards(name, steps):
+    """What lies before the first step and after the last one stands in slots of its own, and sums over time outside."""
+    c = CASES[name]
+
+    def loss(*xs):
+        return sum((o**2).sum() for o in flatten(c.formula(*xs))[0])
+
+    forward, backward = recurrences(es.grad(loss, tuple(range(len(c.inputs)))), *c.inputs)
     assert (forward.reverse, backward.reverse) == (False, True)
-    assert forward.steps == backward.steps == len(c.inputs[2])
-    assert not any("where" in str(t) for t in (*forward.members, *backward.members))
-    # dU and dW are sums over time and batch: ordinary tensors.
-    assert all(m.shape[0] >= forward.steps for m in backward.members)
+    assert forward.steps == backward.steps == steps
+    assert not guards_on_time(forward) and not guards_on_time(backward)
+    assert all(m.shape[0] in (steps, steps + 1) for m in backward.members)
 
 
 @pytest.mark.parametrize("name", FLOATS)
