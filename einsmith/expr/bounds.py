@@ -44,7 +44,7 @@ class Facts:
 
     __slots__ = (
         *("extents", "known", "lines", "cases", "feasible"),
-        *("_tight", "_atoms", "_low", "_children", "_depth", "_choices"),
+        *("_tight", "_atoms", "_plain", "_low", "_children", "_depth", "_reach", "_choices"),
     )
 
     def __init__(self, extents: Sequence[int]):
@@ -55,9 +55,11 @@ class Facts:
         self.feasible = all(n > 0 for n in self.extents)
         self._tight: Mapping[Expr, Interval] = {}
         self._atoms: dict[Expr, Interval] = {}
+        self._plain: dict[Expr, Interval] = {}  # by the intervals of their parts, without lines
         self._low: dict[tuple[int, frozenset[tuple[Expr, int]]], int | None] = {}
         self._children: dict[tuple[Expr, bool, bool, int], Facts] = {}
         self._depth = 0
+        self._reach = _DEPTH
         self._choices = 0
 
     @staticmethod
@@ -163,6 +165,7 @@ class Facts:
         """Tightens the intervals of the atoms by every line, a few times over."""
         tight = dict(self._tight)
         self._tight = tight
+        self._reach = 1  # what is inside an atom is looked at again in each turn
         for _ in range(4):
             changed = False
             for line in self.lines:
@@ -183,8 +186,10 @@ class Facts:
                         self.feasible = False
                         return
             self._atoms.clear()
+            self._plain.clear()
             if not changed:
                 break
+        self._reach = _DEPTH
         self._low.clear()
 
     # -- intervals
@@ -201,9 +206,9 @@ class Facts:
 
     def low(self, form: Linear) -> int | None:
         """The least value found for a linear form; None: unbounded."""
-        return self._search(form, _DEPTH)
+        return self._search(form, self._reach)
 
-    def interval(self, form: Linear, depth: int = _DEPTH) -> Interval:
+    def interval(self, form: Linear) -> Interval:
         """The interval of a linear form."""
         if len(form.terms) == 1 and not self.lines:
             ((atom, c),) = form.terms.items()
@@ -211,8 +216,8 @@ class Facts:
             if c < 0:
                 lo, hi = hi, lo
             return (None if lo is None else c * lo + form.const, None if hi is None else c * hi + form.const)
-        high = self._search(form * -1, depth)
-        return self._search(form, depth), None if high is None else -high
+        high = self._search(form * -1, self._reach)
+        return self._search(form, self._reach), None if high is None else -high
 
     def _sum_low(self, form: Linear) -> int | None:
         """The sum of the atoms' own least values."""
@@ -251,14 +256,18 @@ class Facts:
         return None if found is None else found + form.const
 
     def _atom(self, atom: Expr) -> Interval:
-        found = self._atoms.get(atom)
+        known = self._atoms if self._reach else self._plain
+        found = known.get(atom)
         if found is None:
             if self._depth >= _NESTING:
                 return None, None
             self._depth += 1
-            found = self._own_interval(atom)
+            if reach := self._reach:  # lines may lead back to the atom, which then has the interval of its parts alone
+                self._reach = 0
+                known[atom] = self._atom(atom)
+                self._reach = reach
+            found = known[atom] = _meet(known.get(atom, (None, None)), self._own_interval(atom))
             self._depth -= 1
-            self._atoms[atom] = found
         tight = self._tight.get(atom)
         return found if tight is None else _meet(found, tight)
 
@@ -311,7 +320,7 @@ class Facts:
         found = []
         for truth, side in ((True, a), (False, b)):
             # Lines may hold choices themselves, so that assuming one looks into the others: a few levels are enough.
-            under = self._child(c, truth, choices=1) if self._choices < _CHOICES else self
+            under = self._child(c, truth, choices=1) if self._reach and self._choices < _CHOICES else self
             if under.feasible:
                 under._depth = self._depth
                 found.append(under.interval(linear(side)))

@@ -10,6 +10,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.errors import BoundsError, DtypeError, RecurrenceError, VerifyError
 from einsmith.expr.bounds import Facts, Interval
+from einsmith.expr.enumeration import holds_everywhere
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.guarded import reads_under
 from einsmith.expr.linear import linear
@@ -91,8 +92,8 @@ def inside(index: Expr, extent: int, facts: Facts) -> bool:
     lo, hi = facts.bounds(index)
     if lo is not None and hi is not None and 0 <= lo and hi < extent:
         return True
-    ends = Const(0, index.dtype), Const(extent, index.dtype)
-    return facts.prove(apply("le", ends[0], index)) and facts.prove(apply("lt", index, ends[1]))
+    low, high = apply("le", Const(0, index.dtype), index), apply("lt", index, Const(extent, index.dtype))
+    return (facts.prove(low) and facts.prove(high)) or holds_everywhere(apply("and", low, high), facts)
 
 
 def verify_template(t: Template) -> None:

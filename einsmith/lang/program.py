@@ -14,6 +14,7 @@ from einsmith.expr.order import components
 from einsmith.lang.parser import (
     Apply,
     Ast,
+    Cast,
     Element,
     Name,
     Number,
@@ -177,11 +178,11 @@ def _tensors(program: Program) -> None:
                         text, node.at,
                     )  # fmt: skip
                 for i in node.index:
-                    integer |= {n.name for n in walk(i) if isinstance(n, Element)}
+                    integer |= _whole_numbers(i)
             if isinstance(node, (Element, ShapeOf)) and node.name not in program.defined:
                 inputs[node.name] = ranks.get(node.name)
         for i in line.statement.index:
-            integer |= {n.name for n in walk(i) if isinstance(n, Element)}
+            integer |= _whole_numbers(i)
         tensors = {*program.defined, *inputs}
         for a in line.axes:
             if a in tensors:
@@ -190,6 +191,19 @@ def _tensors(program: Program) -> None:
                 )
     program.inputs = inputs
     program.integer_inputs = frozenset(integer)
+
+
+def _whole_numbers(index: Ast) -> set[str]:
+    """The tensors whose elements an index takes as they are: not those that it converts or compares."""
+    found: set[str] = set()
+    todo = [index]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Element):
+            found.add(node.name)  # what stands in its own index is looked at as that
+        elif not isinstance(node, Cast) and not (isinstance(node, Apply) and node.fn in ("lt", "le", "eq", "ne")):
+            todo += node.args
+    return found
 
 
 def _in_text_order(roots: Iterable[Ast]) -> list[Ast]:

@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsmith as es
+from einsmith.compile import PASSES
+from einsmith.expr.verify import verify_graph
+from einsmith.modes import trace_call
 
 AXES = "ijkl"
 
@@ -127,7 +130,7 @@ def formulas(draw) -> Formula:
     return Formula(tuple(statements), {n: s for n, s in shapes.items() if f"{n}[" in used}, extents)
 
 
-def check(f: Formula, seed: int, compiled: bool = False) -> None:
+def check(f: Formula, seed: int, compiled: bool = False, verified: bool = False) -> None:
     rng = np.random.default_rng(seed)
     axes = {a for _, out, over, _ in f.statements for a in out + over}
     op = es.op(f.text, extents={a: n for a, n in f.extents.items() if a in axes})
@@ -141,6 +144,12 @@ def check(f: Formula, seed: int, compiled: bool = False) -> None:
         value, pull = es.vjp(op, *a[:n])
         return value, es.jvp(op, a[:n], a[n:])[1], pull(c)
 
+    if verified:  # every read of the gradients is proven in bounds, before and after each pass
+        graph = trace_call(everything, (c, *x, *v), {}).graph
+        verify_graph(graph)
+        for _, step in PASSES:
+            graph = step(graph)
+            verify_graph(graph)
     # Forward mode inverts no index, so that the two sides agree by chance only where both are right.
     for run in (es.interpret, es.jit) if compiled else (es.interpret,):
         value, moved, pulled = run(everything)(c, *x, *v)
@@ -159,11 +168,11 @@ def test_random_formulas(f, seed):
 @settings(max_examples=10)
 @given(formulas(), st.integers(0, 2**32 - 1))
 def test_random_formulas_compiled(f, seed):
-    check(f, seed, compiled=True)
+    check(f, seed, compiled=True, verified=True)
 
 
 @pytest.mark.slow
 @settings(max_examples=2000, derandomize=False, print_blob=True)
 @given(formulas(), st.integers(0, 2**32 - 1))
 def test_many_random_formulas(f, seed):
-    check(f, seed, compiled=seed % 10 == 0)
+    check(f, seed, compiled=seed % 10 == 0, verified=True)
