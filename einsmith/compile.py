@@ -24,6 +24,7 @@ from einsmith.expr.verify import verify_graph
 from einsmith.kernels import autoconfig
 from einsmith.lang import trace
 from einsmith.loops import nest
+from einsmith.passes.accumulate import accumulate
 from einsmith.passes.checks import index_checks, violation
 from einsmith.passes.coordinates import coordinates
 from einsmith.passes.fuse import Call, Plan, fuse
@@ -40,6 +41,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("simplify", simplify_graph),
     ("inline", inline),
     ("coordinates", coordinates),
+    ("accumulate", accumulate),
     ("simplify", simplify_graph),
     ("loops", lambda graph: lower_loops(graph, run_passes)),
 )
@@ -328,7 +330,7 @@ def label(call: Call) -> str:
         return f"{call.kernel.rows} rows: {members}"
     t = call.kernel.root
     more = f" +{len(call.nodes) - 1}" if len(call.nodes) > 1 else ""
-    pieces = f" {len(t.parts)} pieces" if len(t.parts) > 1 else ""
+    pieces = f" {len(t.parts)} pieces" if len(t.parts) > 1 and not t.is_scatter else ""
     return f"{_kind(t)} -> {'x'.join(map(str, t.shape)) or 'scalar'}{pieces}{more} ({size(t.shape)} elements)"
 
 

@@ -34,7 +34,8 @@ class Kernel(Node):
     root's output shape, that see the root and each other at the identity index, and buffers at any index.
 
     A written buffer may be the same memory as a read one only where every read of the latter is at the identity index;
-    a read comes before the write of the same element.
+    a read comes before the write of the same element. Where they are one buffer, the root is a scatter whose initial
+    value reads it there.
     """
 
     __slots__ = ("stages", "buffers")

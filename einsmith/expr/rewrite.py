@@ -141,8 +141,15 @@ def prune_recurrence(node: Recurrence) -> Recurrence:
 def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) -> Graph:
     """The graph with every tensor rewritten by `rule`, with `memo` (see `rebuild`); updates keep their leaves."""
     memo = {} if memo is None else memo
-    outs = rebuild(graph.roots, rule, memo)
-    n, m = len(graph.checks), len(graph.outputs)
-    checks = tuple((t, msg) for t, (_, msg) in zip(outs[:n], graph.checks, strict=True))
-    updates = tuple((p, t) for t, (p, _) in zip(outs[n + m :], graph.updates, strict=True))
-    return Graph(graph.inputs, tuple(outs[n : n + m]), updates, checks)
+    rebuild(graph.roots, rule, memo)
+    return exchanged(graph, memo)
+
+
+def exchanged(graph: Graph, new: Mapping[Tensor, Tensor]) -> Graph:
+    """The graph with each of its roots exchanged; updates keep their leaves."""
+    return Graph(
+        graph.inputs,
+        tuple(new[t] for t in graph.outputs),
+        tuple((p, new[t]) for p, t in graph.updates),
+        tuple((new[t], m) for t, m in graph.checks),
+    )

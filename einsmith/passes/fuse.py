@@ -147,11 +147,17 @@ def _only_identity(node: Compute | Loop, pick) -> bool:
     slots = [s for s, a in enumerate(node.args) if pick(a)]
     if not slots:
         return True
-    if isinstance(node, Loop) or pointwise_body(node.template) is None:
+    if isinstance(node, Loop):
         return False
-    return all(
-        node.args[s].shape == node.shape and all(_identity(e) for e in _reads_of(_bodies(node), s)) for s in slots
-    )
+    bodies = _bodies(node)
+    if node.template.is_scatter and len(node.template.parts) == 2:
+        start, added = node.template.parts
+        if start.domain != node.shape or any(e.slot in slots for body in added.bodies for e in reads(body)):
+            return False
+        bodies = list(start.bodies)
+    elif pointwise_body(node.template) is None:
+        return False
+    return all(node.args[s].shape == node.shape and all(_identity(e) for e in _reads_of(bodies, s)) for s in slots)
 
 
 def _needs_check(node: Compute | Loop) -> bool:
@@ -289,7 +295,7 @@ def _plan(
     for g, group in enumerate(groups):
         for n in group.nodes:
             needed |= {storage(a) for a in n.args if (m := _maker(a)) is not None and of[m] != g}
-    singles = [_call_of(groups[g].nodes, needed, target) for g in order]
+    singles = [_call_of(groups[g].nodes, needed, home, target) for g in order]
     place = {g: i for i, g in enumerate(order)}
     # What a check needs, and what writes, stays a kernel of its own: their places in the order are decided here.
     fixed = {place[g] for g in (*checking, *writers)}
@@ -344,9 +350,13 @@ def _order(n: int, after: dict[int, set[int]]) -> list[int] | None:
     return out if len(out) == n else None
 
 
-def _call_of(nodes: list[Compute | Loop], needed: set[Tensor], target: Target) -> Call | LoopCall:
+def _call_of(
+    nodes: list[Compute | Loop], needed: set[Tensor], home: dict[Tensor, Leaf], target: Target
+) -> Call | LoopCall:
     first = nodes[0]
-    return _loop_call(first, target) if isinstance(first, Loop) else _call(nodes, needed)  # type: ignore[arg-type]
+    if isinstance(first, Loop):
+        return _loop_call(first, target)
+    return _call(nodes, needed, home)  # type: ignore[arg-type]
 
 
 def _loop_call(loop: Loop, target: Target) -> LoopCall:
@@ -367,8 +377,9 @@ def _loop_call(loop: Loop, target: Target) -> LoopCall:
     return LoopCall(loop, before, plans, (*loop.args, *results), written, (loop,))
 
 
-def _call(nodes: list[Compute], needed: set[Tensor]) -> Call:
-    """The kernel of a group: arguments first, in order of appearance, then the stored results."""
+def _call(nodes: list[Compute], needed: set[Tensor], home: dict[Tensor, Leaf]) -> Call:
+    """The kernel of a group: arguments first, in order of appearance, then the stored results. A scatter that starts
+    from the old value of the parameter that it is stored to has one buffer for both."""
     place: dict[Compute, int] = {n: i for i, n in enumerate(nodes)}
     tensors: list[Tensor] = []
     written: list[bool] = []
@@ -386,7 +397,10 @@ def _call(nodes: list[Compute], needed: set[Tensor]) -> Call:
         args: list[tuple] = []
         for a in n.args:
             p, member = producer(a)
-            args.append(("stage", place[p], member) if p in place else ("buffer", buffer(a, False)))
+            if n.template.is_scatter and n in home and storage(a) is home[n]:
+                args.append(("buffer", buffer(n, True)))
+            else:
+                args.append(("stage", place[p], member) if p in place else ("buffer", buffer(a, False)))
         count = len(n.template.dtypes)
         results: list[Tensor] = [n] if count == 1 else [Item(n, m) for m in range(count)]
         outputs = tuple(buffer(r, True) if r in needed else None for r in results)

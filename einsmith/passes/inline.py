@@ -29,6 +29,7 @@ from einsmith.expr.nodes import (
     size,
 )
 from einsmith.expr.rewrite import (
+    exchanged,
     map_bodies,
     map_templates,
     prune_args,
@@ -137,13 +138,4 @@ def inline(graph: Graph) -> Graph:
         new = rebuild([node], rule, memo)[0]
         if not isinstance(node, (Leaf, Item, Recurrence)):
             origin.setdefault(new, node)
-    return replace(graph, lambda n: None) if not memo else _from_memo(graph, memo)
-
-
-def _from_memo(graph: Graph, memo: dict) -> Graph:
-    return Graph(
-        graph.inputs,
-        tuple(memo[t] for t in graph.outputs),
-        tuple((p, memo[t]) for p, t in graph.updates),
-        tuple((memo[t], m) for t, m in graph.checks),
-    )
+    return replace(graph, lambda n: None) if not memo else exchanged(graph, memo)
