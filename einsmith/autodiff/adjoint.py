@@ -20,6 +20,7 @@ from einsmith.autodiff.gather import gathered
 from einsmith.autodiff.plan import Plan
 from einsmith.autodiff.quasi import Quasi, axes_of
 from einsmith.autodiff.rules import RULES, USES_VALUE, Under, add_terms, both, choose, constant, mul
+from einsmith.autodiff.scattered import CHOSEN_COST, SCATTER_COST, at_position, is_coupled, is_opaque, report
 from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import Linear
 from einsmith.expr.nodes import (
@@ -27,7 +28,6 @@ from einsmith.expr.nodes import (
     Axis,
     Const,
     Expr,
-    Node,
     Piece,
     Read,
     Reduce,
@@ -40,9 +40,6 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite import substitute
 from einsmith.expr.verify import inside
-
-SCATTER_COST = 4
-"""What a point of a Scatter costs, in points of a sum: its destination is looked up, sorted and added to in memory."""
 
 MAX_TERMS = 4
 """Differently guarded terms of one adjoint that are kept apart."""
@@ -82,13 +79,21 @@ class Adjoint:
         self.first_cotangent = len(t.params) + len(results)
         self.arg: dict[tuple[Piece, int], int] = {}  # tensors of the chosen position, for max and min
         self.products: dict[tuple[Piece, int], tuple[int, int]] = {}  # products of the nonzeros, 2 ** (zeros)
+        self.positions: dict[Expr, Read] = {}  # of the conditions for a chosen point, the position that they compare
         self.gathers: dict[int, list[tuple[list[Fibre], list[Expr]]]] = {s: [] for s in sorted(wanted)}
+        self.scatters: dict[int, list[Scatter]] = {s: [] for s in sorted(wanted)}
 
     def plan(self) -> Plan:
         for part in self.t.parts:
             self._part(part)
         for slot, found in self.gathers.items():
-            self.out.contributions.setdefault(slot, [])[:0] = gathered(self.out, self.t.params[slot][1], found)
+            shape = self.t.params[slot][1]
+            numbers = gathered(self.out, shape, found)
+            for scatter in self.scatters[slot]:
+                start = self.out.pieces(numbers[-1]) if numbers else None
+                number = self.out.add(shape, [*(start or ()), scatter])
+                numbers[-1 if start else len(numbers) :] = [number]
+            self.out.contributions.setdefault(slot, [])[:0] = numbers
         return self.out
 
     # ------------------------------------------------------------------------------------------------------- seeds
@@ -135,7 +140,7 @@ class Adjoint:
         assert isinstance(part.body, Reduce)
         combiner = part.body.combiner
         if combiner.startswith("arg"):
-            return apply("eq", self.out.read(self.first_result + 1, at), _flat(part))
+            return self._compared(self.out.read(self.first_result + 1, at), part)
         shape, parts, at = self._like(part, at)
         if (part, member) not in self.arg:
             args: list[Piece | Scatter] = []
@@ -146,7 +151,12 @@ class Adjoint:
             if len(parts) == len(self.t.parts):
                 self.out.replaced[member] = self.out.add(shape, args, 0)
             self.arg |= {(p, member): number for p in (parts if len(parts) > 1 else [part])}
-        return apply("eq", self.out.read(self.arg[part, member], at), _flat(part))
+        return self._compared(self.out.read(self.arg[part, member], at), part)
+
+    def _compared(self, position: Read, part: Piece) -> Expr:
+        condition = apply("eq", position, _flat(part))
+        self.positions[condition] = position
+        return condition
 
     def _others(self, part: Piece, member: int, at: Sequence[Expr], g: Expr | None = None) -> Expr:
         """The product of all factors but this one (times g): from the whole product where the factor is not zero, from
@@ -253,7 +263,8 @@ class Adjoint:
 
     def _contributions(self, part: Piece | Scatter, found: dict[tuple, Terms]) -> None:
         groups = [(slot, index, *_common(terms)) for (slot, index), terms in found.items()]
-        groups.sort(key=lambda g: (g[0], [i.digest for i in g[1]]))
+        # What may be added to others in memory comes after those.
+        groups.sort(key=lambda g: (g[0], is_opaque(g[1]) or is_coupled(g[1]), [i.digest for i in g[1]]))
         shared: dict[tuple[Guards, Expr], Read] = {}
         if isinstance(part, Piece) and not isinstance(part.body, Reduce) and part.extents == self.t.shape:
             # An argument read at the position that is written: its adjoint is a tensor that the others can read.
@@ -272,6 +283,8 @@ class Adjoint:
             whole = self._of_result(part, index, guards, value)
             if whole is not None:
                 domain, value = domain[: len(self.t.shape)], whole
+            elif self._at_chosen(part, slot, index, guards, value):
+                continue
             self._invert(domain, slot, index, guards, value)
 
     def _of_result(
@@ -292,21 +305,60 @@ class Adjoint:
                 return whole
         return None
 
-    def _invert(
-        self, domain: tuple[int, ...], slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr
-    ) -> None:
+    def _at_chosen(
+        self, part: Piece | Scatter, slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr
+    ) -> bool:
+        """Whether a contribution from the chosen points of a max or min was made from these points alone, which is
+        cheaper than from the whole box."""
+        chosen = next((g for g in guards if g in self.positions), None)
+        if chosen is None or not isinstance(part, Piece):
+            return False
+        rest = tuple(g for g in guards if g is not chosen)
+        new, kept, term = at_position(part, self.positions[chosen], index, rest, value)
         shape = self.t.params[slot][1]
-        opaque = any(isinstance(e, Read) or _is_product(e) for i in index for e in postorder([i]))
-        if opaque and self._summed_first(domain, slot, index, guards, value):
+        points = sum(f.points for fibres in self._fibres(slot, part.domain, index, guards) for f in fibres)
+        if is_opaque(new) and slot in self.sums:
+            return False
+        if is_opaque(new):
+            fewer = (0 if self._is_started(slot) else prod(shape)) + CHOSEN_COST * prod(part.extents)
+        else:
+            fewer = sum(f.points for fibres in self._fibres(slot, part.extents, new, kept) for f in fibres)
+        report(f"argument {slot} at chosen points", points, fewer, fewer < points)
+        if fewer < points:
+            self._invert(part.extents, slot, new, kept, term, True)
+        return fewer < points
+
+    def _fibres(
+        self, slot: int, domain: tuple[int, ...], index: tuple[Expr, ...], guards: Guards
+    ) -> list[list[Fibre]]:
+        shape = self.t.params[slot][1]
+        return [invert(branch, domain, shape, (*chosen, *guards)) for branch, chosen in affine_cases(index)]
+
+    def _is_started(self, slot: int) -> bool:
+        """Whether the argument has contributions that others can be added to in memory."""
+        return bool(self.gathers[slot] or self.scatters[slot])
+
+    def _invert(
+        self, domain: tuple[int, ...], slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr,
+        decided: bool = False,
+    ) -> None:
+        """Adds the contribution `value` to the elements `index`; where it is `decided`, by a Scatter, if the index is
+        opaque."""
+        shape = self.t.params[slot][1]
+        opaque = is_opaque(index)
+        if opaque and not decided and self._summed_first(domain, slot, index, guards, value):
             return
-        cases = affine_cases(index)
-        found = [invert(branch, domain, shape, (*chosen, *guards)) for branch, chosen in cases]
-        if opaque and slot not in self.sums:
+        found = self._fibres(slot, domain, index, guards)
+        started = self._is_started(slot)
+        if slot not in self.sums and (opaque or (started and is_coupled(index))):
             gather = sum(f.points for fibres in found for f in fibres)
-            if gather > prod(shape) + SCATTER_COST * prod(domain):
+            scatter = (0 if started else prod(shape)) + SCATTER_COST * prod(domain)
+            scattered = scatter < gather or (opaque and decided)
+            if not decided:
+                report(f"argument {slot}", gather, scatter, scattered)
+            if scattered:
                 where = tuple(_guarded(guards, i, Const(0, i.dtype)) for i in index)
-                number = self.out.add(shape, [Scatter(domain, where, _guarded(guards, value))])
-                self.out.contributions.setdefault(slot, []).append(number)
+                self.scatters[slot].append(Scatter(domain, where, _guarded(guards, value)))
                 return
         for fibres in found:
             self._gather(slot, fibres, value)
@@ -332,8 +384,7 @@ class Adjoint:
             places = [(i, n) for e in index for r in reads(e) for i, n in zip(r.index, self._shape(r), strict=True)]
             if not all(inside(i, n, facts) for i, n in places):
                 return False
-            branches = affine_cases(index)
-            points = sum(f.points for b, c in branches for f in invert(b, box, self.t.params[slot][1], (*c, *outer)))
+            points = sum(f.points for fibres in self._fibres(slot, box, index, outer) for f in fibres)
             if points > prod(self.t.params[slot][1]) + SCATTER_COST * prod(box):
                 return False
         whole = template(box, (), Reduce("sum", tuple(domain[p] for p in loops), (body,))).parts
@@ -467,12 +518,3 @@ def _signs(body: Expr | Reduce, result: Read) -> dict[Expr, Expr]:
 
 def _is_identity(index: tuple[Expr, ...], shape: tuple[int, ...], argument: tuple[int, ...]) -> bool:
     return shape == argument and all(i is Axis(d) for d, i in enumerate(index))
-
-
-def _is_product(e: Node) -> bool:
-    return isinstance(e, Apply) and e.fn not in ("add", "sub", "neg", "cast") and not _is_scaled(e)
-
-
-def _is_scaled(e: Apply) -> bool:
-    """A product with, or a division by, a constant."""
-    return e.fn in ("mul", "floordiv", "mod") and any(isinstance(a, Const) for a in e.args)

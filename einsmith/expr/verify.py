@@ -89,6 +89,15 @@ def inside(index: Expr, extent: int, facts: Facts) -> bool:
             return True
     elif any(isinstance(e, Read) for e in postorder([index])):
         return True
+    return proven(index, extent, facts)
+
+
+def proven(index: Expr, extent: int, facts: Facts) -> bool:
+    """Whether an index is proven to lie in [0, extent)."""
+    if isinstance(index, Apply) and index.fn == "where":
+        condition, a, b = index.args
+        sides = ((a, facts.assume(condition)), (b, facts.assume(condition, False)))
+        return all(not under.feasible or proven(e, extent, under) for e, under in sides)
     lo, hi = facts.bounds(index)
     if lo is not None and hi is not None and 0 <= lo and hi < extent:
         return True

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.expr.bounds import Facts
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import (
     Apply,
@@ -35,6 +36,7 @@ from einsmith.expr.nodes import (
 from einsmith.expr.printer import show
 from einsmith.expr.rewrite import prune_args, substitute
 from einsmith.expr.simplify import simplify_template
+from einsmith.expr.verify import proven
 from einsmith.passes.guards import axes_of, guarded_reads, has_read
 
 
@@ -99,7 +101,8 @@ def _checks_of(node: Compute, within: Compute | Recurrence) -> list[tuple[Tensor
 def _conditions(
     node: Compute, within: Compute | Recurrence
 ) -> Iterator[tuple[tuple[int, ...], tuple[Expr, ...], Expr, int]]:
-    """(domain, guards, index, extent) of every index of the node that reads a tensor, no member of `within`."""
+    """(domain, guards, index, extent) of every index of the node that reads a tensor, no member of `within`, and
+    is not proven by its range."""
     members = {s for s, a in enumerate(node.args) if isinstance(a, Item) and a.node is within}
     for part in node.template.parts:
         conditions: list[tuple[tuple[Expr, ...], Expr, int]] = []
@@ -110,7 +113,9 @@ def _conditions(
         if isinstance(part, Scatter):
             conditions += [((), i, n) for i, n in zip(part.index, node.shape, strict=True) if has_read(i)]
         for guards, index, extent in conditions:
-            if members.isdisjoint(r.slot for r in reads(index)):
+            facts = Facts.of(part.domain, guards)
+            known = not facts.feasible or proven(index, extent, facts)
+            if not known and members.isdisjoint(r.slot for r in reads(index)):
                 yield part.domain, guards, index, extent
 
 

@@ -151,7 +151,6 @@ entry(
     "S[n,k] = exp(B[n,k])\nS[ids[i],k] += X[i,k]*X[i,k]\nY[n,k] = S[n,k]*S[n,k]",
     [{"ids": Ints((7,), 5), "X": (7, 3), "B": (5, 3)}, {"ids": Ints((3,), 15), "X": (3, 1), "B": (15, 1)}],
     lambda T, ids, X, B: B.exp().index_add(0, ids, X * X) ** 2,
-    affine=False,
 )
 entry(
     "one_hot",
