@@ -27,8 +27,8 @@ from einsmith.kernels.vectorize import flat_index
 from einsmith.loops.nest import Builder, Value
 from einsmith.target.facts import Target
 
-POINT = 6
-"""Instructions of a point beside its body: an address, a load, an addition, a store, and waiting for the last one."""
+POINT = 3
+"""Instructions of a point beside its body and reads: a load, an addition and a store, with their waiting."""
 
 
 class ScatterConfig(NamedTuple):
@@ -81,7 +81,12 @@ class ScatterAdd:
         lanes = bx.lanes_of(kernel, target)
         owned = owned_axes(s)
         flats, _ = bx.uses(exprs)
-        along = [a for a in owned if all(f.coefficient(Axis(a)) in (0, 1) for f in flats)]
+        flat = flat_index(s.index, kernel.shape)
+        along = [
+            a for a in owned
+            if all(f.coefficient(Axis(a)) in (0, 1) for f in flats)
+            and flat.coefficient(Axis(a)) == 1 and a not in bx.mentioned(flat.without(Axis(a)))
+        ]  # fmt: skip
         out = []
         for v in (None, *along):
             out.append(ScatterConfig(None, v, lanes if v is not None else 0, 1))
@@ -89,7 +94,7 @@ class ScatterAdd:
                 out += [ScatterConfig(a, v, lanes if v is not None else 0, t) for a in owned]
         if target.cores > 1 and prod(s.extents) > 1 and prod(kernel.shape) > 1:
             row = Buckets.vector_axis(kernel, s, along)
-            for n in (target.cores, 8 * target.cores):
+            for n in (8 * target.cores, 32 * target.cores):
                 out.append(ScatterConfig(None, row, lanes if row is not None else 0, target.cores, n))
         return out
 

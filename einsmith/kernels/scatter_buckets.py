@@ -25,7 +25,7 @@ from einsmith.kernels.scatter_points import add_at, emitter, parts_of, row_axes
 from einsmith.kernels.vectorize import Emitter, Memory, flat_index
 from einsmith.loops.nest import Builder, Value, elem_of
 
-SORTED = 14
+SORTED = 24
 """Instructions that sorting one point is worth: its destination found twice, counted, placed and read again."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-from einsmith import dtypes as dt
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Axis, Expr, Scatter, postorder
@@ -58,19 +57,14 @@ def emitter(b: Builder, kernel: Kernel, extents: tuple[int, ...], lanes: int) ->
 
 
 def add_at(em: Emitter, target: Memory, flat: Linear, value: Value) -> None:
-    """`target[flat] += value`, never moved nor shared: the same element may come again, though not in another lane."""
+    """`target[flat] += value`, never moved nor shared: the same element may come again, though not in another lane.
+    Lanes stand side by side."""
     b, elem, mask = em.b, elem_of(target.dtype), em.lane_mask()
     part = em.split(flat)
-    if part is None:
-        offsets = em.vector(flat.expr(dt.i32 if target.size < 2**31 else dt.i64))
-        old = b.gather(target.ptr, offsets, elem, mask)
-        b.scatter(b.add(old, em.splat(value)), target.ptr, offsets, mask)
-    elif part.pattern is None:
+    assert part is not None
+    if part.pattern is None:
         at = em.total(part)
         b.store(b.add(b.load(target.ptr, at, elem), value), target.ptr, at)
-    elif all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
+    else:
         at = em.total(part, part.pattern[0])
         b.store(b.add(b.load(target.ptr, at, elem, em.lanes, mask), em.splat(value)), target.ptr, at, mask)
-    else:
-        ptr, offsets = b.address(target.ptr, em.total(part), elem), em.literal(part.pattern, "i32")
-        b.scatter(b.add(b.gather(ptr, offsets, elem, mask), em.splat(value)), ptr, offsets, mask)
