@@ -25,6 +25,7 @@ from einsmith.expr.nodes import (
     postorder,
 )
 from einsmith.modes import trace_call
+from einsmith.passes.checks import index_checks
 from tests.autodiff.formulas import F, check_gradients, compute, constant, fn, run, where
 
 RNG = np.random.default_rng(7)
@@ -266,6 +267,55 @@ def test_embedding_is_a_scatter_and_labels_are_gathered():
     assert made
     guarded = compute((7, 3), [e, ids], lambda e, ids, i, k: where(ids[i] >= 10, e[ids[i] - 10, k], 0.0))
     check_gradients(guarded, [e], feed)
+
+
+def scattered(tensors):
+    return [n for n in postorder(tensors) if isinstance(n, Compute) and n.template.is_scatter]
+
+
+def test_the_chosen_points_of_a_large_box_are_scattered():
+    """max-plus: 20*20 points instead of 20*20*20; of a small box they are gathered."""
+    for n, count in ((20, 2), (5, 0)):
+        (a, b), feed = arrays((n, n), (n, n))
+        y = compute((n, n), [a, b], lambda a, b, i, j, k: a[i, k] + fn("sin", b[k, j]), (n,), "max")
+        grads = check_gradients(y, [a, b], feed)
+        assert len(scattered(grads)) == count
+    (x,), feed = arrays((3, 4))
+    (dx,) = check_gradients(compute((3,), [x], lambda x, i, k: x[i, k], (4,), "min"), [x], feed)
+    assert not scattered([dx])
+
+
+def test_chosen_points_of_several_axes_under_guards():
+    """Padded windows of 2 axes, far apart; what no window chooses gets zero, and padding nothing."""
+    (x,), feed = arrays((2, 40, 50))
+
+    def window(x, b, p, r, s):
+        h, w = 20 * p + r - 3, 5 * p + s - 2
+        inside = (h >= 0) & (h < 40) & (w >= 0) & (w < 50)
+        return where(inside, x[b, h, w] * x[b, h, w], -np.inf)
+
+    y = compute((2, 2), [x], window, (30, 40), "max")
+    (dx,) = check_gradients(y, [x], feed, order=2)
+    assert scattered([dx]) and not index_checks([dx]), "positions are proven by their range"
+
+
+def test_what_the_chosen_point_does_not_decide_has_no_sum():
+    """max[k](x[i,k] + w[i]): dw is the cotangent itself."""
+    (x, w), feed = arrays((4, 6), (4,))
+    y = compute((4,), [x, w], lambda x, w, i, k: x[i, k] + w[i], (6,), "max")
+    g = leaf((4,), dt.f64)
+    _, (dw,) = gradients([y], [g], [w])
+    assert dw is g
+    check_gradients(y, [x, w], feed)
+
+
+def test_a_diagonal_is_added_to_what_is_there():
+    (x,), feed = arrays((9, 9))
+    y = compute((9,), [x], lambda x, i: x[i, i] * x[0, i] * x[i, 3])
+    (dx,) = check_gradients(y, [x], feed, order=2)
+    assert len(scattered([dx])) == 1 and len(dx.template.parts) > 1
+    alone = compute((9,), [x], lambda x, i: x[i, i] * 2.0)
+    assert not scattered(check_gradients(alone, [x], feed)), "81 points are fewer than 81 zeros and 9 points"
 
 
 def accumulated(start, body, ids, args, shape):

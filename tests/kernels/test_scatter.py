@@ -9,7 +9,8 @@ from einsmith import dtypes as dt
 from einsmith.errors import CompileError
 from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Axis, Piece, Scatter, Template, apply, template
-from einsmith.kernels import autoconfig
+from einsmith.expr.rewrite import substitute
+from einsmith.kernels import autoconfig, scatter, scatter_buckets
 from einsmith.kernels.scatter import ScatterAdd, ScatterConfig, in_place
 from einsmith.kernels.scatter_points import owned_axes, row_axes
 from tests.kernels.kernel_check import NARROW, WIDE, add, axes, check, div, kernel_of, mod, mul, num, plain, read, sub
@@ -181,3 +182,38 @@ def test_cost_picks_one_task_for_little_and_several_for_much():
     assert autoconfig.choose(small, WIDE).config.tasks == 1
     assert autoconfig.choose(large, WIDE).config.tasks > 1
     assert "pointwise" in autoconfig.explain(large, WIDE)
+
+
+@pytest.mark.parametrize("corruption", ["order", "start", "range"])
+def test_corruptions_are_noticed(corruption, rng, monkeypatch):
+    """Points in another order, an initial value that is left out, a range of destinations that is not its task's."""
+    t, d = axes(2)
+    kernel = kernel_of(started(3, 5, 60, read(2, *axes(2))))
+    inputs = [rng.integers(0, 3, 60).astype(np.int32)]
+    config = ScatterConfig(None, None, 0, 2, 2)
+    if corruption == "order":
+        values = rng.standard_normal((60, 5)).astype(np.float32)
+        start = rng.standard_normal((3, 5)).astype(np.float32)
+        seen = set()
+        for k in (kernel, mirrored(kernel, 60)):
+            out = np.zeros((3, 5), np.float32)
+            run(PATTERN.lower(k, config, NARROW), k, [*inputs, values, start, out])
+            seen.add(out.tobytes())
+        assert len(seen) == 2, "sums of 20 floats in reverse are bitwise others"
+        return
+    if corruption == "start":
+        monkeypatch.setattr(scatter, "_start", lambda kernel, target: None)
+    else:
+        monkeypatch.setattr(scatter_buckets.Buckets, "_key", lambda self, em: (em.const(0), em.const(0)))
+    with pytest.raises(AssertionError):
+        check(PATTERN, kernel, rng, inputs=inputs, configs=[config])
+
+
+def mirrored(kernel, n):
+    """The kernel with its points from the last to the first."""
+    stage = kernel.stages[0]
+    *start, s = stage.template.parts
+    turn = {0: sub(n - 1, Axis(0))}
+    new = Scatter(s.extents, tuple(substitute(i, turn) for i in s.index), substitute(s.body, turn))
+    t = Template(stage.template.shape, stage.template.params, (*start, new))
+    return Kernel((Stage(t, stage.args, stage.outputs),), kernel.buffers)
