@@ -90,9 +90,8 @@ class Adjoint:
             shape = self.t.params[slot][1]
             numbers = gathered(self.out, shape, found)
             for scatter in self.scatters[slot]:
-                start = self.out.pieces(numbers[-1]) if numbers else None
-                number = self.out.add(shape, [*(start or ()), scatter])
-                numbers[-1 if start else len(numbers) :] = [number]
+                start = self.out.pieces(numbers.pop()) if numbers else []
+                numbers.append(self.out.add(shape, [*start, scatter]))
             self.out.contributions.setdefault(slot, [])[:0] = numbers
         return self.out
 

@@ -19,7 +19,6 @@ from einsmith.expr.nodes import (
     Template,
     Tensor,
     reads,
-    template,
 )
 from einsmith.expr.rewrite import map_bodies, substitute
 from einsmith.expr.simplify import canonical, canonical_template
@@ -62,18 +61,18 @@ class Plan:
         t, order = canonical_template(t)
         return t, tuple(sources[s] for s in order)
 
-    def pieces(self, number: int) -> list[Piece] | None:
-        """What a tensor is made of, in terms of the plan's tensors; None where it has reductions."""
+    def pieces(self, number: int) -> list[Piece]:
+        """A tensor as pieces without reductions, in terms of the plan's tensors: what it is made of, or a copy."""
         first = len(self.params) - len(self.steps)
+        if number >= first:
+            t, sources, _ = self.steps[number - first]
+            slots = dict(enumerate(sources))
+            found = [p for p in map_bodies(t, lambda b: substitute(b, {}, slots)).parts if isinstance(p, Piece)]
+            if not t.is_scatter and not any(isinstance(p.body, Reduce) for p in found):
+                return found
         shape = self.params[number][1]
-        if number < first:
-            at = tuple(Axis(d) for d in range(len(shape)))
-            return [p for p in template(shape, (), self.read(number, at)).parts if isinstance(p, Piece)]
-        t, sources, _ = self.steps[number - first]
-        if any(isinstance(p.body, Reduce) or isinstance(p, Scatter) for p in t.parts):
-            return None
-        slots = dict(enumerate(sources))
-        return [p for p in map_bodies(t, lambda b: substitute(b, {}, slots)).parts if isinstance(p, Piece)]
+        at = tuple(Axis(d) for d in range(len(shape)))
+        return [Piece((0,) * len(shape), (1,) * len(shape), shape, self.read(number, at))]
 
     def read(self, number: int, index: Sequence[Expr]) -> Read:
         return Read(number, tuple(index), self.params[number][0])
