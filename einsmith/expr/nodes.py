@@ -13,7 +13,7 @@ import hashlib
 import struct
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import count
 from math import prod
 from typing import Any, ClassVar
@@ -410,8 +410,11 @@ class Graph(Node):
 # ------------------------------------------------------------------------------------------------------ traversal
 
 
-def postorder(roots: Iterable[Node]) -> Iterator[Any]:
-    """Every node below `roots` (through `.args`), each once, arguments before users, without recursion."""
+def postorder(roots: Iterable[Node], known: Container[Node] = ()) -> Iterator[Any]:
+    """Every node below `roots` (through `.args`), each once, arguments before users, without recursion.
+
+    Those in `known` are left out, and so is what is only below them.
+    """
     seen: set[Node] = set()
     for root in roots:
         if root in seen:
@@ -419,10 +422,10 @@ def postorder(roots: Iterable[Node]) -> Iterator[Any]:
         stack: list[tuple[Any, int]] = [(root, 0)]
         while stack:
             node, i = stack.pop()
-            if i == 0 and node in seen:
+            if i == 0 and (node in seen or node in known):
                 continue
             args = node.args
-            while i < len(args) and args[i] in seen:
+            while i < len(args) and (args[i] in seen or args[i] in known):
                 i += 1
             if i < len(args):
                 stack.append((node, i + 1))

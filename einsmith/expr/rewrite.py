@@ -52,9 +52,7 @@ def rebuild(roots: Iterable[Node], rule: Callable[[Any], Any], memo: dict | None
     """
     memo = {} if memo is None else memo
     roots = list(roots)
-    for node in postorder([r for r in roots if r not in memo]):
-        if node in memo:
-            continue
+    for node in postorder(roots, memo):
         args = tuple(memo[a] for a in node.args)
         new = with_args(node, args) if args else node
         out = rule(new)
