@@ -14,15 +14,15 @@ POINTS = 1 << 18
 
 
 def holds_everywhere(cond: Expr, facts: Facts) -> bool:
-    """True: `cond`, which reads nothing, holds at every point of the box where the conditions that are known do. False:
-    it does not, or there are more than POINTS points. Conditions that read tensors are left out."""
+    """True: `cond` holds at every point of the box where the conditions that are known do. False: it does not, it reads
+    a tensor, or there are more than POINTS points. Known conditions that read tensors are left out."""
     axes = _axes(cond)
     extents = facts.extents
 
     def points(some: frozenset[int]) -> int:
         return prod(extents[p] for p in some)
 
-    if points(axes) > POINTS:
+    if points(axes) > POINTS or _reads(cond):
         return False
     known = [(c if truth else apply("not", c), _axes(c)) for c, truth in facts.known if not _reads(c)]
     known.sort(key=lambda k: (points(k[1] | axes), k[0].digest))

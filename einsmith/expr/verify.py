@@ -97,7 +97,8 @@ def proven(index: Expr, extent: int, facts: Facts) -> bool:
     if isinstance(index, Apply) and index.fn == "where":
         condition, a, b = index.args
         sides = ((a, facts.assume(condition)), (b, facts.assume(condition, False)))
-        return all(not under.feasible or proven(e, extent, under) for e, under in sides)
+        if all(not under.feasible or proven(e, extent, under) for e, under in sides):
+            return True
     lo, hi = facts.bounds(index)
     if lo is not None and hi is not None and 0 <= lo and hi < extent:
         return True
