@@ -72,7 +72,7 @@ def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[Na
     entries = native.compile_many([(k.digest + patterns, partial(_lower, k, target)) for k in missing], target)
     for k, entry in zip(missing, entries, strict=True):
         meta = entry.metadata
-        launches = tuple((entry.addresses[name], tasks) for name, tasks in meta["launches"])
+        launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
         _NATIVE[k, target] = NativeKernel(
             launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"]
         )
@@ -89,7 +89,7 @@ def _lower(kernel: Kernel | Rows, target: Target):
         for launch in lowered.launches:
             print(nest.show(launch.function), file=sys.stderr)
     meta = {
-        "launches": [(launch.function.name, launch.tasks) for launch in lowered.launches],
+        "launches": [(launch.function.name, launch.tasks, launch.once) for launch in lowered.launches],
         "scratch": max((launch.function.scratch_bytes for launch in lowered.launches), default=0),
         "workspace": lowered.workspace,
         "pattern": choice.pattern.name,
@@ -195,8 +195,8 @@ class Executable:
                 made.steps.append(CheckFinite(pointer(finite, (len(made.steps), 0)), finite.dtype.name, FINITE))
 
         made.plan(plan, places, base, pointer, checks)
-        self.calls = [call for call, _ in made.ranges]
-        self._call_steps = [at for _, at in made.ranges]
+        self.calls = [call for call, _ in made.kernels]
+        self._call_steps = [at for _, at in made.kernels]
         self._scratch = max((k.scratch for k in self.kernels), default=0)
         self.program = Program(made.steps, self.threads, self._scratch)
         slots = self.program.slots
@@ -303,7 +303,7 @@ class Executable:
         """One line a kernel: its pattern, configuration, tasks, predicted time and formula."""
         lines = [f"{len(self.kernels)} kernels, arena {self.arena.nbytes / 2**20:.2f} MiB, {self.threads} threads"]
         for i, (call, kernel) in enumerate(zip(self.calls, self.kernels, strict=True)):
-            tasks = "+".join(str(n) for _, n in kernel.launches)
+            tasks = "+".join(str(n) for _, n, _ in kernel.launches)
             lines.append(
                 f"{i:3d}  {kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
                 f"{label(call)}  [{kernel.config}]"
@@ -316,7 +316,7 @@ class Executable:
             held = self(inputs)  # the timed runs write into these outputs
             times = np.array([self.program.run_timed()[1] for _ in range(repeats)])
             del held
-        return [float(np.median(times[:, list(at)].sum(1))) for at in self._call_steps]
+        return [float(np.median(times[:, at].sum(1))) for at in self._call_steps]
 
 
 def _address(array: np.ndarray) -> int:

@@ -177,7 +177,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "buffers": [f"{b.dtype.name}{list(b.shape)}" for b in call.kernel.buffers],
                 "pattern": native_kernel.pattern,
                 "config": native_kernel.config,
-                "tasks": [tasks for _, tasks in native_kernel.launches],
+                "tasks": [tasks for _, tasks, _ in native_kernel.launches],
                 "predicted": terms(choice.cost),
                 "measured": seconds,
                 "considered": len(choice.alternatives),

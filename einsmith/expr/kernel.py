@@ -36,12 +36,21 @@ class Kernel(Node):
     A written buffer may be the same memory as a read one only where every read of the latter is at the identity index;
     a read comes before the write of the same element. Where they are one buffer, the root is a scatter whose initial
     value reads it there.
+
+    `fixed`: the kernel is a step of a loop, many runs in a row, and these buffers hold the same elements in all of
+    them, so that what is made of them alone can be made once. None: it is no step of a loop.
     """
 
-    __slots__ = ("stages", "buffers")
-    fields = ("stages", "buffers")
+    __slots__ = ("stages", "buffers", "fixed")
+    fields = ("stages", "buffers", "fixed")
     stages: tuple[Stage, ...]
     buffers: tuple[Buffer, ...]
+    fixed: tuple[int, ...] | None
+
+    def __new__(
+        cls, stages: tuple[Stage, ...], buffers: tuple[Buffer, ...], fixed: tuple[int, ...] | None = None
+    ) -> Kernel:
+        return super().__new__(cls, stages, buffers, fixed)
 
     @property
     def root(self) -> Template:

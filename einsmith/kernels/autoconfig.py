@@ -66,7 +66,7 @@ def _kinds(kernel: Kernel) -> list[Kernel]:
         return [kernel]
     first = kernel.stages[0]
     stages = [Stage(Template(root.shape, root.params, tuple(p)), first.args, first.outputs) for p in parts]
-    return [Kernel((stage, *kernel.stages[1:]), kernel.buffers) for stage in stages]
+    return [Kernel((stage, *kernel.stages[1:]), kernel.buffers, kernel.fixed) for stage in stages]
 
 
 def pattern_of(name: str) -> Any:

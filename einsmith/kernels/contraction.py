@@ -77,8 +77,7 @@ class Contraction:
         found = problems(kernel.root)
         assert found is not None
         costs = [_cost(kernel, p, c, target) for p, c in zip(found, config.pieces, strict=True)]
-        launches = 1 + max(int(c.split > 1) for c in config.pieces)
-        launches += max(int("buffer" in (c.a, c.b)) for c in config.pieces)
+        launches = max(_launches(kernel, p, c) for p, c in zip(found, config.pieces, strict=True))
         return Cost(
             sum(c.arithmetic for c in costs), sum(c.memory for c in costs), sum(c.special for c in costs),
             launches * target.launch_seconds,
@@ -207,6 +206,7 @@ def _some(
                 continue
             n = n // last * plan.row_of(p, n_side, lanes)
         sizes = _tiles(m, n, lanes, target.vector_registers)
+        once = launch.fixed_sides(kernel, p, swap)
         in_place = plan.sampler(None, p, m_side, pointers, (), 0) if m_side.operand.plain else None
         if in_place is not None:
             for nv in {nv for _, nv in sizes}:
@@ -234,7 +234,9 @@ def _some(
                 # Panels over a task's part of K stay in the caches.
                 split = max(split, ceil(k * (mr + nv * lanes) * item / MAX_K_PANEL))
             for a in ("inline", "panel", "buffer"):
-                if a == "inline" and not can_inline or a == "buffer" and can_inline and (windows or m <= mr):
+                if a == "inline" and not can_inline:
+                    continue
+                if a == "buffer" and can_inline and (windows or m <= mr) and "a" not in once:
                     continue
                 for b in ("inline", "panel", "buffer"):
                     if rows and b != "inline":
@@ -265,10 +267,20 @@ def _some(
 def _ranked(kernel: Kernel, p: Problem, target: Any) -> list[tuple[float, Config]]:
     every = []
     for i, c in enumerate(_candidates(kernel, p, target)):
-        launches = 1 + int(c.split > 1) + int("buffer" in (c.a, c.b))
-        every.append((_cost(kernel, p, c, target).seconds + launches * target.launch_seconds, i, c))
+        launch_seconds = _launches(kernel, p, c) * target.launch_seconds
+        every.append((_cost(kernel, p, c, target).seconds + launch_seconds, i, c))
     every.sort(key=lambda x: x[:2])
     return [(s, c) for s, _, c in every[:12]]
+
+
+def _buffered(kernel: Kernel, p: Problem, c: Config) -> str:
+    """The sides that are packed into the workspace at every run."""
+    once = launch.fixed_sides(kernel, p, c.swap)
+    return "".join(side for side, how in (("a", c.a), ("b", c.b)) if how == "buffer" and side not in once)
+
+
+def _launches(kernel: Kernel, p: Problem, c: Config) -> int:
+    return 1 + int(c.split > 1) + int(bool(_buffered(kernel, p, c)))
 
 
 @lru_cache(maxsize=65536)
@@ -337,11 +349,12 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     tile_overhead = ceil(part / kc) * mt * nt * batch * c.split * (20 + c.mr * c.nv * 1.5 + c.mr * 3)
     pack = batch * m * nvs * _finish_cost(kernel, original, c.windows, c.swap, lanes, target.l2)
     # Packing, in cycles: what a vector takes, and how often each is packed.
+    each = _buffered(kernel, original, c)
     if c.b != "inline":
-        times = mt if c.order == "m" and c.b == "panel" else (c.tm if c.b == "panel" else 1)
+        times = mt if c.order == "m" and c.b == "panel" else (c.tm if c.b == "panel" else int("b" in each))
         pack += times * batch * k * nvs * (b_load * 0.75 + (3.0 if b_turn == "along" else 1.0))
     if c.a != "inline":
-        times = nt if c.order == "n" and c.a == "panel" else (c.tn if c.a == "panel" else 1)
+        times = nt if c.order == "n" and c.a == "panel" else (c.tn if c.a == "panel" else int("a" in each))
         vectors = c.mr / lanes if a_turn == "along" else ceil(c.mr / lanes)
         pack += times * batch * k * vectors * mt * (a_load * 0.75 + 1.0)
     for _, w in changed.windows:

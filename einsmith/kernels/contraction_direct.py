@@ -84,7 +84,7 @@ class DirectLowering:
     def buffer_elements(self) -> tuple[int, int]:
         return 0, 0
 
-    def pack_tasks(self) -> int:
+    def pack_tasks(self, sides: str) -> int:
         return 0
 
     def run(self, task: Value) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels.contraction_direct import DirectLowering
 from einsmith.kernels.contraction_dot import DotLowering
-from einsmith.kernels.contraction_plan import Config
-from einsmith.kernels.contraction_problem import Problem
+from einsmith.kernels.contraction_plan import Config, sides
+from einsmith.kernels.contraction_problem import Problem, slots_of
 from einsmith.kernels.contraction_tile import Lowering
 from einsmith.kernels.kernel import Launch, Lowered
 from einsmith.loops.nest import Builder, Value
@@ -38,19 +38,21 @@ def lower(kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], t
     name = kernel.root.digest.hex()[:8]
     bases: list[int] = []
     out = Lowered()
-    steps: list[list[tuple[int, Callable[[Builder, int, Value], None]]]] = [[], [], []]
+    steps: list[list[tuple[int, Callable[[Builder, int, Value], None]]]] = [[], [], [], []]
     for i, (p, c) in enumerate(zip(found, configs, strict=True)):
         probe = _lowering(kernel, c, target, Builder("probe", count), p)
         elements = sum(probe.buffer_elements()) + (probe.partials * c.split if c.split > 1 else 0)
         bases.append(out.workspace)
         out.workspace += -(-elements * p.dtype.itemsize // 64) * 64
-        if probe.pack_tasks():
-            steps[0].append((probe.pack_tasks(), _runner(kernel, p, c, target, bases[i], "pack", 0)))
-        steps[1].append((c.split if c.dot else probe.tasks, _runner(kernel, p, c, target, bases[i], "multiply", 0)))
+        once = fixed_sides(kernel, p, c.swap)
+        for step, chosen in ((0, once), (1, "".join(x for x in "ab" if x not in once))):
+            if tasks := probe.pack_tasks(chosen):
+                steps[step].append((tasks, _runner(kernel, p, c, target, bases[i], "pack", chosen)))
+        steps[2].append((c.split if c.dot else probe.tasks, _runner(kernel, p, c, target, bases[i], "multiply")))
         if c.split > 1:
             rows = min(probe.B * probe.M, target.cores * 2)
-            steps[2].append((rows, _runner(kernel, p, c, target, bases[i], "add", rows)))
-    for part, label in zip(steps, ("pack", "multiply", "add"), strict=True):
+            steps[3].append((rows, _runner(kernel, p, c, target, bases[i], "add")))
+    for part, label in zip(steps, ("pack_once", "pack", "multiply", "add"), strict=True):
         if not part:
             continue
         b = Builder(f"contraction_{label}_{name}", count)
@@ -63,11 +65,19 @@ def lower(kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], t
             with b.if_(b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(tasks)))):
                 run(b, tasks, t)
             start += tasks
-        out.launches.append(Launch(b.finish(), sum(n for n, _ in part)))
+        out.launches.append(Launch(b.finish(), sum(n for n, _ in part), label == "pack_once"))
     return out
 
 
-def _runner(kernel: Kernel, p: Problem, c: Config, target: Any, base: int, what: str, rows: int):
+def fixed_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
+    """"a", "b", both or none: the sides of M and N whose operands read only what stays the same while a loop runs."""
+    if kernel.fixed is None:
+        return ""
+    fixed = {slot for slot, ref in enumerate(kernel.stages[0].args) if ref[1] in kernel.fixed}
+    return "".join(name for name, side in zip("ab", sides(p, swap), strict=True) if slots_of(side.operand) <= fixed)
+
+
+def _runner(kernel: Kernel, p: Problem, c: Config, target: Any, base: int, what: str, chosen: str = ""):
     def run(b: Builder, tasks: int, task: Value) -> None:
         low = _lowering(kernel, c, target, b, p)
         if base:
@@ -75,7 +85,7 @@ def _runner(kernel: Kernel, p: Problem, c: Config, target: Any, base: int, what:
             b.buffers, saved = (*b.buffers[:-1], moved), b.buffers
         try:
             if what == "pack":
-                low.run_pack(task)
+                low.run_pack(task, chosen)
             elif what == "multiply":
                 low.run(task)
             else:

@@ -398,21 +398,23 @@ class Panels:
 
         sweep(b, [g.extent for g in groups], lo, hi, (), outer, inner)
 
-    def pack_tasks(self) -> int:
-        return sum(self._pack_counts())
+    def pack_tasks(self, sides: str) -> int:
+        """Tasks that pack the operands "a", "b" or "ab" into the workspace."""
+        return sum(self._pack_counts(sides))
 
-    def _pack_counts(self) -> tuple[int, int]:
-        a = self._points(self.m_side) * self.k_blocks * self.mt if self.c.a == "buffer" else 0
-        return a, self._points(self.n_side) * self.k_blocks * self.nt if self.c.b == "buffer" else 0
+    def _pack_counts(self, sides: str) -> tuple[int, int]:
+        a, b = "a" in sides and self.c.a == "buffer", "b" in sides and self.c.b == "buffer"
+        first = self._points(self.m_side) * self.k_blocks * self.mt if a else 0
+        return first, self._points(self.n_side) * self.k_blocks * self.nt if b else 0
 
     @staticmethod
     def _pack_tile(pack: Callable, to: Value, lo, hi, tile: Value, size: int) -> None:
         pack(to, tile, size, lo, hi)
 
-    def run_pack(self, task: Value) -> None:
+    def run_pack(self, task: Value, sides: str) -> None:
         """One task packs one tile's panel of one block of K into the workspace."""
         b, p = self.b, self.p
-        counts = self._pack_counts()
+        counts = self._pack_counts(sides)
         for side, tiles, base, count in (("a", self.mt, 0, counts[0]), ("b", self.nt, counts[0], counts[1])):
             if not count:
                 continue

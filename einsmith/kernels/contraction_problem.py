@@ -68,6 +68,11 @@ class Problem:
         return self.count(self.batch), self.count(self.left), self.count(self.right), self.count(self.k)
 
 
+def slots_of(o: Operand) -> set[int]:
+    """The arguments that an operand and its guards read."""
+    return {r.slot for x in (o.expr, *o.guards) for r in reads(x)}
+
+
 def axes_of(x: Expr) -> frozenset[int]:
     return frozenset(e.position for e in postorder([x]) if isinstance(e, Axis))
 

@@ -27,10 +27,13 @@ class Cost:
 
 @dataclass
 class Launch:
-    """One parallel sweep: `function` is run for each task in 0 .. tasks-1, in any order, on any thread."""
+    """One parallel sweep: `function` is run for each task in 0 .. tasks-1, in any order, on any thread. `once`: in a
+    loop it need run but once, before the kernel's first run: it reads only `fixed` buffers, and what it leaves in the
+    workspace stays."""
 
     function: Function
     tasks: int
+    once: bool = False
 
 
 @dataclass

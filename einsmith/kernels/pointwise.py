@@ -17,6 +17,8 @@ from einsmith.target.facts import Target
 
 SMALL_SECONDS = 4e-6
 """Work below this is not worth waking another thread for."""
+AWAKE_SECONDS = 4e-7
+"""The same inside a loop, where the threads have work all the time."""
 MAX_TURNED = 20
 """Instructions of a body that may be repeated for every row of a tile."""
 TASK_SECONDS = 1e-7
@@ -213,7 +215,8 @@ class Pointwise:
         tasks = max(1, min(config.tasks, sum(x.points for x in found) // max(1, config.lanes)))
         cores = min(target.cores, tasks)
         uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
-        launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
+        small = SMALL_SECONDS if kernel.fixed is None else AWAKE_SECONDS
+        launch = TASK_SECONDS * tasks + (target.launch_seconds + small if tasks > 1 else 0.0)
         memory = target.seconds_for_bytes(moved, footprint, tasks)
         return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
 

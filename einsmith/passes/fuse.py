@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from einsmith.errors import VerifyError
 from einsmith.expr.kernel import Buffer, Kernel, Rows, Stage
-from einsmith.expr.loop import Loop
+from einsmith.expr.loop import Loop, Segment
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -43,6 +43,8 @@ from einsmith.target.facts import Target
 
 _BUFFERS = 24  # pointers of one kernel
 _STAGES = 12
+REPAID = 4
+"""Steps of a loop from which on something is worth making once before it."""
 
 
 @dataclass
@@ -373,8 +375,23 @@ def _loop_call(loop: Loop, target: Target) -> LoopCall:
         members.add(j)
     results = tuple(Item(loop, j) for j in sorted(members))
     written = (False,) * len(loop.args) + (True,) * len(results)
-    plans = [fuse(s.body, None, target) for s in loop.segments]
+    plans = [_step_plan(s, target) for s in loop.segments]
     return LoopCall(loop, before, plans, (*loop.args, *results), written, (loop,))
+
+
+def _step_plan(segment: Segment, target: Target) -> Plan:
+    """The plan of a segment's step; its kernels know which of their buffers stay the same."""
+    plan = fuse(segment.body, None, target)
+    same = {
+        x for x, place in zip(segment.body.inputs, segment.places, strict=True)
+        if place.kind == "argument" and place.first is None
+    }  # fmt: skip
+    if segment.steps >= REPAID:
+        for call in plan.calls:
+            if isinstance(call, Call) and isinstance(call.kernel, Kernel):
+                fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
+                call.kernel = Kernel(call.kernel.stages, call.kernel.buffers, fixed)
+    return plan
 
 
 def _call(nodes: list[Compute], needed: set[Tensor], home: dict[Tensor, Leaf]) -> Call:

@@ -47,6 +47,7 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite import map_bodies, prune_args, rebuild, replace, substitute
 from einsmith.expr.simplify import simplify, simplify_template
+from einsmith.passes.fuse import REPAID, copy_of
 from einsmith.passes.guards import axes_of
 from einsmith.passes.views import producer, storage
 
@@ -54,8 +55,6 @@ Passes = Callable[[Graph], Graph]
 
 _SEGMENTS = 4
 """Most parts into which conditions on t divide the steps; beyond, bodies compare the step's number."""
-_REPAID = 4
-"""Steps from which on an operand is worth laying out anew before the loop."""
 
 _TIME = Axis(0)
 
@@ -239,12 +238,12 @@ class _Lowering:
         stored = sorted(self.stored)
         roots = tuple(step.made[j] for j in stored)
         body = self.passes(Graph(tuple(step.inputs.values()), roots, (), ()))
-        if step.steps >= _REPAID:
+        if step.steps >= REPAID:
             body = self.passes(self._lay_out(step, body))
         outputs: list[Tensor] = []
         for t in body.outputs:
             own = storage(t) is t and not isinstance(producer(t)[0], Leaf) and t not in outputs
-            outputs.append(t if own else copied(t))
+            outputs.append(t if own else copy_of(t))
         used = {x for x in postorder(outputs) if isinstance(x, Leaf)}
         places = {x: place for place, x in step.inputs.items() if x in used}
         body = Graph(tuple(places), tuple(outputs), (), ())
@@ -288,13 +287,6 @@ class _Lowering:
             return prune_args(simplify_template(out.template), out.args)
 
         return replace(body, rule)
-
-
-def copied(t: Tensor) -> Compute:
-    """A tensor with the same elements in memory of its own (the cast keeps it from being a view)."""
-    index = tuple(Axis(d) for d in range(len(t.shape)))
-    body = Apply("cast", (Read(0, index, t.dtype),), t.dtype)
-    return Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
 
 
 def _moves(index: Expr, steps: int) -> tuple[int, int] | None:

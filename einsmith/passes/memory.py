@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from einsmith.expr.nodes import Tensor, size
 from einsmith.passes.fuse import Plan
@@ -28,8 +28,11 @@ def lifetimes(plan: Plan, outside: Iterable[Tensor]) -> dict[Tensor, tuple[int, 
     return out
 
 
-def arena(plan: Plan, outside: Iterable[Tensor], extra: dict[int, int]) -> tuple[dict[object, int], int]:
-    """Offsets by storage (and by call number for `extra`: workspace bytes of a call), and the arena's size.
+def arena(
+    plan: Plan, outside: Iterable[Tensor], extra: Mapping[int, int], kept: Collection[int] = ()
+) -> tuple[dict[object, int], int]:
+    """Offsets by storage (and by call number for `extra`: workspace bytes of a call, which those in `kept` have to
+    themselves through the whole plan), and the arena's size.
 
     Largest first, each at the lowest offset that is free during its life (best-fit decreasing: within a few per cent of
     the peak of live bytes on training graphs).
@@ -37,7 +40,8 @@ def arena(plan: Plan, outside: Iterable[Tensor], extra: dict[int, int]) -> tuple
     items: list[tuple[object, int, int, int]] = [
         (t, nbytes(t), first, last) for t, (first, last) in lifetimes(plan, outside).items()
     ]
-    items += [(call, n, call, call) for call, n in extra.items() if n]
+    end = len(plan.calls)
+    items += [(call, n, *((0, end) if call in kept else (call, call))) for call, n in extra.items() if n]
     order = sorted(range(len(items)), key=lambda i: (-items[i][1], i))
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
     offsets: dict[object, int] = {}

@@ -6,8 +6,9 @@ and the loop moves it; a slice of a slice (a loop in a loop) has a base that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from einsmith.expr.kernel import Kernel, Rows
 from einsmith.expr.loop import Segment
@@ -25,9 +26,10 @@ Pointer = Callable[[Tensor, At], int]
 
 @dataclass(frozen=True)
 class NativeKernel:
-    """Machine code of a kernel: (address, tasks) of each launch, bytes of scratch a thread and of shared workspace."""
+    """Machine code of a kernel: (address, tasks, once) of each launch (see kernels.kernel.Launch), bytes of scratch a
+    thread and of shared workspace."""
 
-    launches: tuple[tuple[int, int], ...]
+    launches: tuple[tuple[int, int, bool], ...]
     scratch: int
     workspace: int
     pattern: str
@@ -52,30 +54,35 @@ def layout(plan: Plan, outside: Iterable[Tensor], native: Native) -> Layout:
     """Where everything lies that is not in `outside` and not at home in a leaf."""
     inner: dict[tuple[int, int], Layout] = {}
     extra: dict[int, int] = {}
+    kept: set[int] = set()
     for i, call in enumerate(plan.calls):
         if isinstance(call, Call):
             extra[i] = native[call.kernel].workspace
+            if any(once for _, _, once in native[call.kernel].launches):
+                kept.add(i)
             continue
         needs = [native[c.kernel].workspace for c in call.before]
         for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
             inner[i, k] = layout(step, {*segment.body.inputs, *step.graph.outputs}, native)
             needs.append(inner[i, k].nbytes)
         extra[i] = max(needs, default=0)
-    return Layout(*arena(plan, outside, extra), inner)
+    return Layout(*arena(plan, outside, extra, kept), inner)
 
 
 class Assembler:
-    """Collects the steps of a program. `ranges`: (call, its steps) of every kernel, as in Plan.kernel_calls."""
+    """Collects the steps of a program. `kernels`: (call, its steps) of every kernel, as in Plan.kernel_calls."""
 
     def __init__(self, native: Native, spare: int):
         self.native, self.spare = native, spare
         self.steps: list[Step] = []
-        self.ranges: list[tuple[Call, range]] = []
+        self.kernels: list[tuple[Call, list[int]]] = []
 
     def plan(
-        self, plan: Plan, places: Layout, base: int, pointer: Pointer, after: Callable[[int], None] = lambda i: None
+        self, plan: Plan, places: Layout, base: int, pointer: Pointer, after: Callable[[int], None] = lambda i: None,
+        already: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> None:
-        """Adds the steps of a plan whose arena begins at `base`; `after` is told each call that is done."""
+        """Adds the steps of a plan whose arena begins at `base`; `after` is told each call that is done. `already`: the
+        steps by call number that were added before the loop."""
         for i, call in enumerate(plan.calls):
             work = base + places.offsets[i] if i in places.offsets else self.spare
             if isinstance(call, LoopCall):
@@ -84,26 +91,43 @@ class Assembler:
                 for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
                     self._loop(call, segment, step, places.inner[i, k], work, pointer)
             else:
-                self._kernel(call, work, pointer)
+                self._kernel(call, work, pointer, already.get(i, ()))
             after(i)
 
-    def _kernel(self, call: Call, work: int, pointer: Pointer) -> None:
+    def _kernel(self, call: Call, work: int, pointer: Pointer, already: Sequence[int] = ()) -> None:
+        steps = [*already, *self._launches(call, work, pointer, False)]
+        self.kernels.append((call, steps))
+
+    def _launches(self, call: Call, work: int, pointer: Pointer, once: bool) -> list[int]:
+        """The numbers of the added steps: launches that a loop repeats, or those that need run but once."""
         first = len(self.steps)
-        for address, tasks in self.native[call.kernel].launches:
-            n = len(self.steps)
-            pointers = [pointer(t, (n, b)) for b, t in enumerate(call.tensors)]
-            self.steps.append(RunLaunch(address, tasks, [*pointers, work]))
-        self.ranges.append((call, range(first, len(self.steps))))
+        for address, tasks, kind in self.native[call.kernel].launches:
+            if kind is once:
+                n = len(self.steps)
+                pointers = [pointer(t, (n, b)) for b, t in enumerate(call.tensors)]
+                self.steps.append(RunLaunch(address, tasks, [*pointers, work]))
+        return list(range(first, len(self.steps)))
 
     def _loop(
         self, call: LoopCall, segment: Segment, plan: Plan, places: Layout, base: int, outer: Pointer
     ) -> None:
+        inputs = dict(zip(segment.body.inputs, segment.places, strict=True))
+        outputs = dict(zip(plan.graph.outputs, segment.targets, strict=True))
+
+        def unchanged(t: Tensor, at: At) -> int:
+            place = inputs.get(storage(t))  # type: ignore[arg-type]
+            if place is None or place.kind == "member" or place.first is not None:
+                return self.spare  # not touched
+            return outer(call.loop.args[place.number], at)
+
+        already = {
+            i: self._launches(c, base + places.offsets[i], unchanged, True)
+            for i, c in enumerate(plan.calls) if isinstance(c, Call) and i in places.offsets
+        }  # fmt: skip
         begin = len(self.steps)
         moves: list[Move] = []
         bases: list[int] = []
         self.steps.append(BeginLoop(segment.steps, call.loop.reverse, moves, bases))
-        inputs = dict(zip(segment.body.inputs, segment.places, strict=True))
-        outputs = dict(zip(plan.graph.outputs, segment.targets, strict=True))
 
         def slice_of(t: Tensor, first: int, stride: int, at: At) -> int:
             row = size(t.shape[1:]) * t.dtype.itemsize
@@ -126,5 +150,5 @@ class Assembler:
                 return outer(source, at)
             return slice_of(source, place.first, place.stride, at)
 
-        self.plan(plan, places, base, pointer)
+        self.plan(plan, places, base, pointer, already=already)
         self.steps.append(EndLoop())

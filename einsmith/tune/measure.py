@@ -51,8 +51,10 @@ def prepare(
     addresses = native.compile_functions(functions, target)
     pointers = [a.ctypes.data for a in (*arrays, workspace)]
     steps = [RunLaunch(addresses[x.function.name], x.tasks, pointers) for x in lowered.launches]
-    program = Program(steps, threads, max((f.scratch_bytes for f in functions), default=0))
-    return Prepared(program, [*arrays, workspace])
+    scratch = max((f.scratch_bytes for f in functions), default=0)
+    Program(steps, threads, scratch).run()
+    steps = [x for x, y in zip(steps, lowered.launches, strict=True) if not y.once]
+    return Prepared(Program(steps, threads, scratch), [*arrays, workspace])
 
 
 def shortest(candidates: Sequence[Prepared], budget: float = 0.05) -> list[float]:
