@@ -187,7 +187,7 @@ def step_groups(node: Recurrence) -> tuple[tuple[tuple[int, ...], bool], ...]:
     """(members, whether they read each other in a cycle within a step), in the order of evaluation."""
     below: dict[int, list[int]] = {j: [] for j in range(len(node.members))}
     for j in below:
-        for read, low, high in _distances(node, j).values():
+        for read, low, high in distances(node, j).values():
             if low is None or high is None or low <= 0 <= high:
                 below[j].append(read - len(node.args))
     groups = components(below, lambda j: sorted(set(below[j])))
@@ -195,7 +195,7 @@ def step_groups(node: Recurrence) -> tuple[tuple[tuple[int, ...], bool], ...]:
     return tuple((g, len(g) > 1 or g[0] in below[g[0]]) for g in ordered)
 
 
-def _distances(node: Recurrence, j: int) -> dict[Read, tuple[int, int | None, int | None]]:
+def distances(node: Recurrence, j: int) -> dict[Read, tuple[int, int | None, int | None]]:
     """For each read of a member by a step of member j: its slot, and how many steps back it lies, at least and at
     most. Reads of initial values are left out."""
     out: dict[Read, tuple[int, int | None, int | None]] = {}
@@ -260,9 +260,9 @@ def _at_step(node: Recurrence, group: tuple[int, ...]) -> Step:
     slices = {len(args) + j: len(args) + len(wholes) + 1 + n for n, j in enumerate(own)}
     definitions: dict[Leaf, Tensor] = {}
     for j in group:
-        distances = _distances(node, j)
+        known = distances(node, j)
 
-        def rule(e, distances=distances):
+        def rule(e, known=known):
             if isinstance(e, Axis):
                 return now if e.position == 0 else Axis(e.position - 1)
             return None
@@ -274,8 +274,8 @@ def _at_step(node: Recurrence, group: tuple[int, ...]) -> Step:
                 if e in memo:
                     continue
                 new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else (rule(e) or e)
-                if isinstance(e, Read) and isinstance(new, Read) and e.slot in slices and e in distances:
-                    _, low, high = distances[e]
+                if isinstance(e, Read) and isinstance(new, Read) and e.slot in slices and e in known:
+                    _, low, high = known[e]
                     same = Read(slices[e.slot], new.index[1:], e.dtype)
                     if low == high == 0:
                         new = same

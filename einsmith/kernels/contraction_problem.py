@@ -12,7 +12,7 @@ from typing import NamedTuple
 from einsmith.dtypes import DType
 from einsmith.expr.bounds import prove
 from einsmith.expr.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, postorder
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, postorder, reads
 from einsmith.passes.guards import guarded_reads
 
 MAX_GROUPS = 6

@@ -7,10 +7,10 @@ after:  V[j, k] = U[k, j];  loop of 28 steps over the slices x[t], h[t], h[t+1]:
 A read of an argument or a member at `c*t + d` in dimension 0 is a read of a slice, whose address moves from step to
 step; one at `c*t + d` in another dimension has that dimension put first, outside. A member read at the step that makes
 it is an ordinary tensor of the step. Every other read takes the whole tensor, and t from a table of the steps' numbers,
-read through a slice too. So no kernel of a step knows the number of steps, unless it reads a whole tensor.
+read through a slice too. So no kernel of a step knows the number of steps, unless it reads a whole tensor. Members
+that read each other within a step are a recurrence in the step's graph, and so a loop in the loop.
 
-Where conditions on t alone divide the steps, each part is a segment with a body of its own, free of the condition. An
-operand of a product that does not change from step to step is laid out once, before the loop, reduction axes first.
+Where conditions on t alone divide the steps, each part is a segment with a body of its own, free of the condition.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from einsmith.expr.nodes import (
     Template,
     Tensor,
     apply,
+    cast,
     leaf,
     postorder,
-    reads,
-    size,
     template,
 )
-from einsmith.expr.rewrite import map_bodies, prune_args, rebuild, replace, substitute
+from einsmith.expr.recurrence import distances, recurrence, step_groups, step_parts
+from einsmith.expr.rewrite import prune_args, rebuild, replace, substitute, with_args
 from einsmith.expr.simplify import simplify, simplify_template
 from einsmith.passes.fuse import REPAID, copy_of
 from einsmith.passes.guards import axes_of
+from einsmith.passes.steady import settle
 from einsmith.passes.views import producer, storage
 
 Passes = Callable[[Graph], Graph]
@@ -86,7 +87,7 @@ class _Step:
     first: int
     steps: int
     inputs: dict[Place, Leaf] = field(default_factory=dict)
-    made: list[Tensor] = field(default_factory=list)
+    made: dict[int, Tensor] = field(default_factory=dict)
 
     def input(self, place: Place, dtype: DType, shape: tuple[int, ...]) -> Leaf:
         if place not in self.inputs:
@@ -113,25 +114,20 @@ class _Lowering:
             segments.reverse()
         initial = []
         for j in sorted(self.stored):
-            pieces = tuple(p for p in node.members[j].parts if isinstance(p, Piece) and not self._in_window(j, p))
+            steps_of = step_parts(node, j)
+            pieces = tuple(p for p in node.members[j].parts if isinstance(p, Piece) and p not in steps_of)
             if pieces:
                 t = Template(node.members[j].shape, node.members[j].params, pieces)
                 found = prune_args(t, (*node.args, *(leaf(s, d) for d, s in node.results)))
                 initial.append((j, simplify_template(found.template), tuple(map(node.args.index, found.args))))
         return Loop(node.reverse, node.results, tuple(initial), tuple(segments), tuple(self.args))
 
-    def _in_window(self, j: int, piece: Piece) -> bool:
-        return piece.offset[0] == self.node.origins[j] and piece.extents[0] == self.node.steps and piece.step[0] == 1
-
-    def _window(self, j: int) -> list[Piece]:
-        return [p for p in self.node.members[j].parts if isinstance(p, Piece) and self._in_window(j, p)]
-
     def _ranges(self) -> list[tuple[int, int]]:
         """(first step, number of steps) of each part of the time in which every condition on t alone is constant."""
         steps = self.node.steps
         cuts: set[int] = set()
         for j in range(len(self.node.members)):
-            for piece in self._window(j):
+            for piece in step_parts(self.node, j):
                 for e in postorder(piece.bodies):
                     cuts.update(_cuts(e, steps))
         if len(cuts) >= _SEGMENTS:
@@ -143,16 +139,24 @@ class _Lowering:
 
     def _step(self, first: int, steps: int) -> _Step:
         step = _Step(first, steps)
-        for j, member in enumerate(self.node.members):
-            parts = []
-            found: list[Tensor] = []
-            for piece in self._window(j):
-                parts.append(self._piece(step, j, piece, found))
-            params = tuple((a.dtype, a.shape) for a in found)
-            t = Template(member.shape[1:], params, tuple(parts))
-            out = prune_args(t, tuple(found))
-            step.made.append(prune_args(simplify_template(out.template), out.args))
+        for group, cyclic in step_groups(self.node):
+            if not cyclic:
+                step.made[group[0]] = self._member(step, group[0])
+                continue
+            # Members that read each other within a step are a recurrence themselves, along another axis.
+            own = {j: leaf(self.node.members[j].shape[1:], self.node.members[j].dtypes[0]) for j in group}
+            step.made |= own
+            found = recurrence({own[j]: self._member(step, j) for j in group})
+            step.made |= {j: found[own[j]] for j in group}
         return step
+
+    def _member(self, step: _Step, j: int) -> Compute:
+        """What a step makes of a member."""
+        found: list[Tensor] = []
+        parts = tuple(self._piece(step, j, piece, found) for piece in step_parts(self.node, j))
+        params = tuple((a.dtype, a.shape) for a in found)
+        out = prune_args(Template(self.node.members[j].shape[1:], params, parts), tuple(found))
+        return prune_args(simplify_template(out.template), out.args)
 
     def _piece(self, step: _Step, j: int, piece: Piece, found: list[Tensor]) -> Piece:
         """A piece at one step. Its reads are numbered by `found`, to which their tensors are added."""
@@ -171,7 +175,7 @@ class _Lowering:
             return Read(slot(tensor), index, e.dtype)
 
         def body(x: Expr) -> Expr:
-            x = simplify(substitute(x, {0: time}), domain)
+            x = simplify(substitute(self._told_apart(j, x), {0: time}), domain)
             x = rebuild([x], read)[0]
             axes: dict[int, Expr] = {a: Axis(a - 1) for a in range(1, len(domain))}
             if 0 in axes_of(x):
@@ -186,6 +190,22 @@ class _Lowering:
             inner = body(piece.body)
         return Piece(piece.offset[1:], piece.step[1:], piece.extents[1:], inner)
 
+    def _told_apart(self, j: int, x: Expr) -> Expr:
+        """An expression in which reads of this step's values are apart from those of earlier ones."""
+        known = distances(self.node, j)
+        memo: dict[Expr, Expr] = {}
+        for e in postorder([x]):
+            new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
+            if isinstance(e, Read) and e in known:
+                _, low, high = known[e]
+                if low != high and (low is None or low <= 0):
+                    now = apply("add", _TIME, Const(self.node.origins[e.slot - self.count], dt.i32))
+                    same = Read(e.slot, (now, *new.args[1:]), e.dtype)
+                    here = apply("eq", cast(new.args[0], dt.i64), cast(now, dt.i64))
+                    new = Apply("where", (here, same, new), e.dtype)
+            memo[e] = new
+        return memo[x]
+
     def _source(self, step: _Step, j: int, e: Read) -> tuple[Tensor, tuple[Expr, ...]]:
         """The step's tensor that a read takes, and its index there."""
         node = self.node
@@ -194,7 +214,7 @@ class _Lowering:
         if i >= 0:
             at = _moves(e.index[0], step.steps)
             if at is not None and at[0] == node.origins[i] + step.first and (at[1] == 1 or step.steps == 1):
-                if i >= j:
+                if i not in step.made:
                     raise VerifyError(f"member {j} of a recurrence reads member {i} at a step that is not done")
                 return step.made[i], e.index[1:]
             if at is not None and _inside(at, step.steps, shape[0]):
@@ -239,7 +259,7 @@ class _Lowering:
         roots = tuple(step.made[j] for j in stored)
         body = self.passes(Graph(tuple(step.inputs.values()), roots, (), ()))
         if step.steps >= REPAID:
-            body = self.passes(self._lay_out(step, body))
+            body = self.passes(self._settled(step, body))
         outputs: list[Tensor] = []
         for t in body.outputs:
             own = storage(t) is t and not isinstance(producer(t)[0], Leaf) and t not in outputs
@@ -250,15 +270,15 @@ class _Lowering:
         targets = tuple((j, self.node.origins[j] + step.first) for j in stored)
         return Segment(step.steps, body, tuple(places.values()), targets)
 
-    def _lay_out(self, step: _Step, body: Graph) -> Graph:
-        """Sums of products whose unchanging operand lies badly, or has to be computed, read a copy made outside."""
+    def _settled(self, step: _Step, body: Graph) -> Graph:
+        """The step without what stays the same in all steps (`passes.steady`)."""
         place = {x: p for p, x in step.inputs.items()}
 
-        def constant(t: Tensor) -> bool:
+        def steady(t: Tensor) -> bool:
             return isinstance(t, Leaf) and place[t].kind == "argument" and place[t].first is None
 
         def outside(node: Compute) -> Leaf:
-            """The step's input in the place of a node that reads constants only."""
+            """The step's input in the place of a node that reads steady inputs only."""
             made = prune_args(node.template, tuple(self.args[place[a].number] for a in node.args))  # type: ignore[index]
             made = prune_args(simplify_template(made.template), made.args)
             found = Place("argument", self._argument(made))
@@ -266,27 +286,8 @@ class _Lowering:
             place[x] = found
             return x
 
-        def rule(node):
-            if not isinstance(node, Compute) or not any(map(constant, node.args)):
-                return None
-            if all(map(constant, node.args)) and len(node.template.dtypes) == 1:
-                return outside(node)
-            found = _operand(node, {s for s, a in enumerate(node.args) if constant(a)})
-            if found is None:
-                return None
-            axes, factors, operand = found
-            x = outside(prune_args(operand, node.args))
-            new = Read(len(node.args), tuple(Axis(a) for a in axes), x.dtype)
-
-            def swap(e):
-                return new if e is factors[0] else Const(1, e.dtype) if e in factors[1:] else None
-
-            params = (*node.template.params, (x.dtype, x.shape))
-            t = map_bodies(node.template, lambda b: rebuild([b], swap)[0], params)
-            out = prune_args(t, (*node.args, x))
-            return prune_args(simplify_template(out.template), out.args)
-
-        return replace(body, rule)
+        new = settle(body, steady, outside)
+        return Graph(tuple(step.inputs.values()), new.outputs, (), ())
 
 
 def _moves(index: Expr, steps: int) -> tuple[int, int] | None:
@@ -320,48 +321,3 @@ def _cuts(e: Expr, steps: int) -> Iterable[int]:
     cut = -(k // c) if c > 0 else k // -c + 1  # the first t with c*t + k >= 0, or < 0 where c is negative
     if 0 < cut < steps:
         yield cut
-
-
-def _operand(node: Compute, constant: set[int]) -> tuple[tuple[int, ...], list[Expr], Template] | None:
-    """(axes, factors, template) of the part of a product's body that reads only `constant` slots and depends on an axis
-    of the sum: the template evaluates it over those axes, an operand's own output axes last. None where there is none,
-    or where it lies like that already."""
-    part = node.template.parts[0]
-    body = part.body
-    if len(node.template.parts) != 1 or not isinstance(body, Reduce) or body.combiner != "sum" or len(body.bodies) != 1:
-        return None
-    assert isinstance(part, Piece)
-    rank = len(part.extents)
-    found: list[Expr] = []
-    others: set[int] = set()
-    stack = [body.bodies[0]]
-    while stack:
-        e = stack.pop()
-        if isinstance(e, Apply) and e.fn in ("mul", "neg"):
-            stack += e.args
-            continue
-        if isinstance(e, Apply) and e.fn == "where" and isinstance(e.args[2], Const) and e.args[2].value == 0:
-            return None
-        slots = {r.slot for r in reads(e)}
-        if slots and slots <= constant and any(a >= rank for a in axes_of(e)):
-            found.append(e)
-        else:
-            others |= axes_of(e)
-    if not found or not others:
-        return None
-    own = axes_of(*found)
-    batch = sorted(a for a in own if a < rank and a in others)
-    inner = sorted(a for a in own if a >= rank)
-    outer = sorted(a for a in own if a < rank and a not in others)
-    axes = (*batch, *inner, *outer)
-    if len(found) == 1 and isinstance(found[0], Read):
-        if all(isinstance(i, Axis) for i in found[0].index) and tuple(i.position for i in found[0].index) == axes:  # type: ignore[union-attr]
-            return None
-    shape = tuple(part.domain[a] for a in axes)
-    if size(shape) > 2 * max(size(node.template.params[s][1]) for s in constant):
-        return None
-    product = found[0]
-    for e in found[1:]:
-        product = apply("mul", product, e)
-    product = substitute(product, {a: Axis(n) for n, a in enumerate(axes)})
-    return axes, found, template(shape, node.template.params, product)

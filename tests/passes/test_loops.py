@@ -22,7 +22,10 @@ from einsmith.expr.nodes import (
     cast,
     leaf,
 )
+from einsmith.modes import trace_call
 from einsmith.passes.fuse import LoopCall, Plan
+from einsmith.tree import flatten
+from tests.lang.recurrences import CASES
 
 
 def axis(n: int) -> Axis:
@@ -226,3 +229,20 @@ def test_kernels_do_not_depend_on_the_number_of_steps():
 
     for make in (rnn, lstm):
         assert kernels(make(8, 3, 5)) == kernels(make(128, 3, 5)) == kernels(make(1024, 3, 5))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_formulas(name):
+    """Every recurrent formula, loops in loops too, compiled in float64, against its plain loop."""
+    c = CASES[name]
+    want = flatten(c.loop(*c.inputs, **c.parameters))[0]
+    traced = trace_call(lambda *inputs: c.formula(*inputs), c.inputs, {})
+    first = None
+    for threads in (1, 2):
+        program = Executable(traced.graph, traced.bind, threads)
+        got = program(list(c.inputs))[1]
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_allclose(g, w, rtol=1e-11, atol=1e-11)
+        first = first or got
+        for g, w in zip(program(list(c.inputs))[1], first, strict=True):
+            np.testing.assert_array_equal(g, w)
