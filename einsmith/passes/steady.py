@@ -65,14 +65,13 @@ class _Product:
 
     def key(self) -> tuple:
         """Equal for products that may become one."""
-        args = self.node.args
-        named = tuple((e, tuple((r.slot, args[r.slot]) for r in reads(e))) for e in map(self._by_argument, self.others))
+        named = tuple(map(self._by_argument, self.others))
         return self.node.shape, self.domain, self.axes, self.operand.dtype, named
 
-    def _by_argument(self, e: Expr) -> Expr:
-        """The expression with its slots renumbered by first appearance."""
-        order = dict.fromkeys(r.slot for r in reads(e))
-        return substitute(e, {}, {s: n for n, s in enumerate(order)})
+    def _by_argument(self, e: Expr) -> tuple[Expr, tuple[Tensor, ...]]:
+        """The expression with its slots renumbered by first appearance, and the arguments that they are."""
+        order = tuple(dict.fromkeys(r.slot for r in reads(e)))
+        return substitute(e, {}, {s: n for n, s in enumerate(order)}), tuple(self.node.args[s] for s in order)
 
 
 def settle(graph: Graph, steady: Callable[[Tensor], bool], outside: Callable[[Compute], Leaf]) -> Graph:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.compile import Executable
-from einsmith.expr.interp import evaluate_template
+from einsmith.expr.interp import evaluate, evaluate_template
 from einsmith.expr.nodes import (
     Axis,
     Const,
@@ -246,3 +247,28 @@ def test_formulas(name):
         first = first or got
         for g, w in zip(program(list(c.inputs))[1], first, strict=True):
             np.testing.assert_array_equal(g, w)
+
+
+def test_products_that_share_the_carried_factor_are_one(rng):
+    """Four gates of an LSTM, each a product of its own in the formula: one contraction a step, and one kernel for the
+    rest; what reads another carried tensor is apart. The weights are stacked before the loop."""
+    gates = "\n".join(
+        f"{g}[t,b,k] = sigmoid(x[t,b,k] + sum[j](where(t>0, {of}[t-1,b,j], 0) * {w}[j,k]))"
+        for g, of, w in (("i", "h", "U"), ("f", "h", "V"), ("o", "h", "W"), ("z", "c", "U"), ("y", "c", "V"))
+    )
+    text = gates + """
+    c[t,b,k] = f[t,b,k]*where(t>0, c[t-1,b,k], 0) + i[t,b,k]*z[t,b,k]*y[t,b,k]
+    h[t,b,k] = o[t,b,k]*tanh(c[t,b,k])
+    return h
+    """
+    formula = es.op(text)
+    shapes = {"x": (6, 16, 64), "U": (64, 64), "V": (64, 64), "W": (64, 64)}
+    inputs = [rng.standard_normal(shapes[n]) * 0.2 for n in formula.inputs]
+    traced = trace_call(lambda *x: formula(*x), inputs, {})
+    program = Executable(traced.graph, traced.bind, 2)
+    (want,) = evaluate(traced.graph, inputs)[0]
+    np.testing.assert_allclose(program(inputs)[1][0], want, rtol=1e-12, atol=1e-12)
+    step = loop_of(program.plan).plans[-1]
+    products = [c.kernel for c in step.calls if isinstance(c.kernel.root.parts[0].body, Reduce)]
+    assert sorted(k.shape for k in products) == [(16, 2, 64), (16, 3, 64)] and len(step.calls) == 3
+    assert all(k.fixed for k in products)
