@@ -193,20 +193,20 @@ class _Writer:
         inputs: Mapping[str, Leaf],
         cotangents: Mapping[str, Leaf],
     ) -> FormulaText:
-        done: set[Tensor] = set()
+        done: set[Any] = set()
         self._name_backwards(results)
         for name, dims, t in results:
             for node in postorder([t]):
-                if node is not t and node not in done and isinstance(node, (Compute, Item)):
+                if node is not t and node not in done and not isinstance(node, Leaf):
                     self._tensor(node)
                     done.add(node)
-            if t in done or isinstance(t, Leaf):  # a copy under the name that is expected
+            if t in done or isinstance(t, Leaf) or _is_member(t):  # a copy under the name that is expected
                 at = tuple(Axis(d) for d in range(len(t.shape)))
                 t = Compute(template(t.shape, [(t.dtype, t.shape)], Read(0, at, t.dtype)), (t,))
             self.known[t] = _Named(name, list(dims))
             self._tensor(t)
             done.add(t)
-        if len(results) > 1:
+        if len(results) > 1 or any(isinstance(t, Recurrence) for t in done):
             self.lines.append("return " + ", ".join(name for name, _, _ in results))
         text = "\n".join(self.lines)
         shapes = {self.known[x].name: x.shape for x in (*inputs.values(), *cotangents.values())}
@@ -244,36 +244,52 @@ class _Writer:
         for _, dims, t in results:
             self.dims[t] = list(dims)
         for t in reversed(list(postorder([t for *_, t in results]))):
-            if isinstance(t, Item):
+            if isinstance(t, Recurrence):
+                args = (*t.args, *(Item(t, j) for j in range(len(t.members))))
+                for j, member in enumerate(t.members):
+                    self._name_args(args[len(t.args) + j], member, args)
+            if isinstance(t, Item) and isinstance(t.node, Compute):
                 known = [self.known[x] for m in range(2) if (x := Item(t.node, m)) in self.known]
                 if known:
                     self.dims[t] = list(known[0].dims)
-            if not isinstance(t, Compute) or len(t.template.dtypes) > 1:
-                continue
-            own = self.known[t].dims if t in self.known else self.dims.get(t, [None] * len(t.shape))
-            for part in t.template.parts:
-                for e in postorder(part.bodies):
-                    if isinstance(e, Read) and t.args[e.slot] not in self.known:
-                        dims = self.dims.setdefault(t.args[e.slot], [None] * len(e.index))
-                        for d, i in enumerate(e.index):
-                            if isinstance(i, Axis) and i.position < len(t.shape) and isinstance(part, Piece):
-                                dims[d] = dims[d] or (own[i.position] if own[i.position] not in dims else None)
+            if isinstance(t, Compute) and len(t.template.dtypes) == 1:
+                self._name_args(t, t.template, t.args)
+
+    def _name_args(self, t: Tensor, made: Template, args: Sequence[Tensor]) -> None:
+        """Names for the dimensions of a template's arguments, from those of the tensor `t` that it makes."""
+        own = self.known[t].dims if t in self.known else self.dims.get(t, [None] * len(t.shape))
+        for part in made.parts:
+            for e in postorder(part.bodies):
+                if isinstance(e, Read) and args[e.slot] not in self.known:
+                    dims = self.dims.setdefault(args[e.slot], [None] * len(e.index))
+                    for d, i in enumerate(e.index):
+                        if isinstance(i, Axis) and i.position < len(t.shape) and isinstance(part, Piece):
+                            dims[d] = dims[d] or (own[i.position] if own[i.position] not in dims else None)
 
     # -------------------------------------------------------------------------------------------------- statements
 
-    def _tensor(self, node: Compute | Item) -> None:
+    def _tensor(self, node: Compute | Item | Recurrence) -> None:
+        if isinstance(node, Recurrence):
+            items = [Item(node, j) for j in range(len(node.members))]
+            for x in items:
+                self._name(x)
+            for x, t in zip(items, node.members, strict=True):
+                self._statements(x, t, (*node.args, *items), 0)
+            return
         compute = node.node if isinstance(node, Item) else node
-        if isinstance(node, Compute) and len(node.template.dtypes) > 1:
-            return  # its Items follow
-        if isinstance(compute, Recurrence):
-            raise GradientError("a recurrence has no statements")
-        t = compute.template
+        if (isinstance(node, Compute) and len(node.template.dtypes) > 1) or isinstance(compute, Recurrence):
+            return  # its Items follow; those of a recurrence are written with it
+        self._name(node)
+        self._statements(node, compute.template, compute.args, node.member if isinstance(node, Item) else 0)
+
+    def _name(self, node: Tensor) -> None:
         if node not in self.known:
-            self.known[node] = _Named(self._temporary(), self.dims.get(node) or [None] * len(t.shape))
+            self.known[node] = _Named(self._temporary(), self.dims.get(node) or [None] * len(node.shape))
+
+    def _statements(self, node: Tensor, t: Template, args: Sequence[Tensor], member: int) -> None:
         named = self.known[node]
-        member = node.member if isinstance(node, Item) else 0
         for part in t.parts:
-            self.lines.append(self._part(part, t, compute.args, named, member))
+            self.lines.append(self._part(part, t, args, named, member))
         self.shapes[named.name] = t.shape
 
     def _temporary(self) -> str:
@@ -316,6 +332,10 @@ class _Writer:
         else:
             (right,) = _spell([_typed(part.body, t.dtypes[member], t, weak)], names, slots, numbers)
         return f"{named.name}[{', '.join(left)}] = {right}"
+
+
+def _is_member(t: Tensor) -> bool:
+    return isinstance(t, Item) and isinstance(t.node, Recurrence)
 
 
 def _position(offset: int, step: int, axis: str | None) -> str:

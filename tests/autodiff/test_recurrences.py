@@ -102,3 +102,28 @@ def test_a_gathered_state():
     op = es.op("h[t,k] = tanh(x[t,k] + where(t > 0, h[t-1,perm[k]], 0))")
     x, perm = np.random.default_rng(2).standard_normal((5, 4)), np.array([2, 0, 0, 3])
     es.check_gradients(op, x, perm, order=2)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_gradients_are_texts_that_read_again(name):
+    c = CASES[name]
+    wrt = [n for n, x in zip(c.formula.inputs, c.inputs, strict=True) if x.dtype.kind == "f"]
+    again = es.op(c.formula.gradient(wrt, *c.inputs))
+    rng = np.random.default_rng(5)
+    outputs = flatten(es.interpret(c.formula)(*c.inputs))[0]
+    cotangents = [rng.standard_normal(o.shape) for o in outputs]
+    given = dict(zip(c.formula.inputs, c.inputs, strict=True))
+    given |= {"d" + n: g for n, g in zip(c.formula.program.outputs, cotangents, strict=True)}
+    numbers = {n: v for n, v in c.parameters.items() if n in again.parameters}
+    got = flatten(es.interpret(again)(**{n: x for n, x in given.items() if n in again.inputs}, **numbers))[0]
+
+    def loss(*xs):
+        out = flatten(c.formula(**(given_floats(xs))))[0]
+        return sum((o * g).sum() for o, g in zip(out, cotangents, strict=True))
+
+    def given_floats(xs):
+        return {n: given[n] for n in c.formula.inputs} | dict(zip(wrt, xs, strict=True))
+
+    want = es.interpret(es.grad(loss, tuple(range(len(wrt)))))(*(given[n] for n in wrt))
+    for g, w in zip(got, flatten(want)[0], strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-12)
