@@ -127,7 +127,8 @@ class Executable:
             if finite is not None:
                 index = graph.outputs.index(finite)
             self._roots = graph.roots
-            graph = Graph(graph.inputs, graph.outputs, graph.updates, index_checks(graph.roots))
+            checks = dict((*index_checks(graph.roots), *graph.checks))
+            graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()))
             graph = run_passes(graph)
             finite = graph.outputs[index] if finite is not None else None
             self.plan: Plan = fuse(graph, finite, self.target)

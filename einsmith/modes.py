@@ -21,6 +21,7 @@ from einsmith.errors import ArgumentError, DtypeError, TraceError
 from einsmith.expr.nodes import Graph, Leaf, leaf
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
+from einsmith.passes.checks import index_checks
 from einsmith.runtime.pool import get_threads
 from einsmith.tree import flatten, unflatten
 
@@ -152,7 +153,7 @@ def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], struct
     updates = tuple((t.capture(o, new.shape, new.dtype), new) for o, new in t.updates.values())
     bind = {x: _memory(o) for o, x in t.captured.values()}
     live = [(o, x) for o, x in t.captured.values() if not isinstance(o, np.ndarray)]
-    graph = Graph((*inputs, *bind), outputs, updates, ())
+    graph = Graph((*inputs, *bind), outputs, updates, index_checks(t.checked))
     return _Traced(graph, bind, live, out_structure, list(t.depends.values()))
 
 

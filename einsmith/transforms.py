@@ -88,7 +88,15 @@ def _exchange(stand_ins: Sequence[Value], values: Sequence[Value], tensors: Sequ
     if under_way is not None:
         for key, (obj, new) in under_way.updates.items():
             under_way.updates[key] = obj, rebuild([new], rule, memo)[0]
+        under_way.checked = rebuild(under_way.checked, rule, memo)
     return [Value(t) for t in rebuild(tensors, rule, memo)]
+
+
+def _check_indices(tensors: Sequence[Tensor]) -> None:
+    """The indices of tensors that are differentiated are checked: a gradient may not read at them, or not at all."""
+    under_way = trace.current_trace()
+    if under_way is not None:
+        under_way.checked += [t for t in tensors if t not in under_way.checked]
 
 
 def _value_and_grad(f, positions, bare, has_aux, args, kwargs):
@@ -119,6 +127,7 @@ def _value_and_grad(f, positions, bare, has_aux, args, kwargs):
     one = builder.full((), 1.0, value.dtype).tensor
     zeros = [builder.full(a.shape, 0, a.dtype).tensor for a in aux_leaves]
     new, grads = gradients(outs, [one, *zeros], [w.tensor for w in wrt])
+    _check_indices(outs)
     value, *rest = _exchange(wrt, values, [*new, *grads])
     aux = unflatten(aux_structure, rest[: len(aux_leaves)])
     out, at = [], len(aux_leaves)
@@ -214,6 +223,7 @@ def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]]
         found = dict(zip(at, _exchange(symbols, floats, grads), strict=True))
         return unflatten(structure, [found.get(n) for n in range(len(values))])
 
+    _check_indices(outputs)
     made = zip(_exchange(symbols, floats, outputs), results, strict=True)
     return unflatten(out_structure, [Value(v.tensor, weak=o.weak) for v, o in made]), pull
 

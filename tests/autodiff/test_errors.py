@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.errors import GradientError, ShapeError
+from einsmith.errors import GradientError, IndexOutOfRange, ShapeError
 
 X = np.ones((3, 4), np.float32)
 SQUARE = es.op("Y[i,j] = X[i,j]*X[i,j]")
@@ -67,3 +67,21 @@ def test_any_index_has_an_adjoint(text, extents, rng):
     op = es.op(text, extents=extents)
     given = {"n": rng.integers(0, 3, 5 if "i" not in extents else extents["i"])} if "n[" in text else {}
     es.check_gradients(lambda x: op(X=x, **given), rng.standard_normal(7), order=2)
+
+
+@pytest.mark.parametrize("run", [lambda f: f, es.jit, es.interpret], ids=["called", "compiled", "evaluated"])
+def test_a_gradient_alone_checks_the_forward_indices(run, rng):
+    """The gradient compares positions with n and reads nothing at them; nor is the value needed anywhere."""
+    op = es.op("Y[i] = where(i < k[0], X[n[i]]*X[n[i]], 0)")
+    x = rng.standard_normal(4)
+    good, bad = np.array([1, 3, 0]), np.array([1, 9, -1])
+    one, three = np.array([1]), np.array([3])
+    for f in (
+        es.grad(lambda x, n, k: op(X=x, n=n, k=k).sum()),
+        lambda x, n, k: es.vjp(lambda x: op(X=x, n=n, k=k), x)[1](np.ones(3))[0],
+        es.grad(lambda x, n, k: (es.grad(lambda x: op(X=x, n=n, k=k).sum())(x) ** 2).sum()),
+    ):
+        g = run(f)
+        assert g(x, good, three).shape == (4,) and g(x, bad, one).shape == (4,)  # under its guard alone
+        with pytest.raises(IndexOutOfRange):
+            g(x, bad, three)
