@@ -165,7 +165,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     kernels = []
     for call, native_kernel, seconds in zip(run.calls, run.kernels, times, strict=True):
         choice = autoconfig.choose(call.kernel, run.target)
-        shown = choice.alternatives[: max(1, candidates)]
+        shown = _shown(choice.alternatives, candidates)
         alone: Sequence[float | None] = [None] * len(shown)
         if measure and candidates > 0:
             pairs = [(autoconfig.pattern_of(n), c) for n, c, _ in shown]
@@ -193,6 +193,15 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
         "compile_seconds": run.compile_seconds,
         "kernels": kernels,
     }
+
+
+def _shown(alternatives: Sequence[tuple[str, Any, Cost]], count: int) -> list[tuple[str, Any, Cost]]:
+    """The `count` cheapest (the chosen one at least), and the cheapest of every other pattern that takes the kernel."""
+    out = list(alternatives[: max(1, count)])
+    for found in alternatives if count > 0 else ():
+        if found[0] not in {name for name, _, _ in out}:
+            out.append(found)
+    return out
 
 
 def _stage(shape: Sequence[int], stage: Any) -> str:

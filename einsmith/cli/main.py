@@ -43,12 +43,15 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
     train(model, save_to=save_to, as_json=as_json, **options)
 
 
+_CANDIDATES = "Shown a kernel; and the best of every other pattern."
+
+
 @app.command("explain")
 @click.argument("what", metavar="MODEL|FILE")
 @click.option("--batch", type=click.IntRange(min=1), default=256, show_default=True, help="Samples a step of a MODEL.")
 @click.option("--shape", "shapes", multiple=True, metavar="A=64,128", help="Of an input of a formula; once an input.")
 @click.option("--set", "settings", multiple=True, metavar="stride=2", help="A parameter of a formula.")
-@click.option("--candidates", type=click.IntRange(min=0), default=3, show_default=True, help="Shown a kernel.")
+@click.option("--candidates", type=click.IntRange(min=0), default=3, show_default=True, help=_CANDIDATES)
 @click.option("--measure", is_flag=True, help="Time each kernel in the program, and its candidates alone.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

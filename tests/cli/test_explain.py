@@ -29,7 +29,10 @@ def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
         assert first["predicted"] == k["predicted"] and k["measured"] > 0 and first["alone"] > 0
         p = k["predicted"]
         assert p["seconds"] == pytest.approx(max(p["arithmetic"], p["memory"]) + p["special"] + p["launch"])
-        assert all(c["predicted"]["seconds"] >= p["seconds"] for c in others) and len(others) <= 1
+        assert all(c["predicted"]["seconds"] >= p["seconds"] for c in others)
+        names = [c["pattern"] for c in k["candidates"]]
+        assert len(set(names[2:])) == len(names[2:]) and not set(names[2:]) & set(names[:2]), "others by their best"
+    assert any({"contraction", "reduction"} <= {c["pattern"] for c in k["candidates"]} for k in kernels)
 
 
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
