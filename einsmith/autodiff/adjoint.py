@@ -19,8 +19,9 @@ from einsmith.autodiff.affine import Fibre, affine_cases, invert
 from einsmith.autodiff.gather import gathered
 from einsmith.autodiff.plan import Plan
 from einsmith.autodiff.quasi import Quasi, axes_of
-from einsmith.autodiff.rules import RULES, USES_VALUE, Under, add_terms, both, choose, constant, mul
+from einsmith.autodiff.rules import RULES, USES_VALUE, Under, both, choose, constant, mul
 from einsmith.autodiff.scattered import CHOSEN_COST, SCATTER_COST, at_position, is_coupled, is_opaque, report
+from einsmith.autodiff.terms import Guards, Terms, accumulate, common, guarded, sum_of
 from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import Linear
 from einsmith.expr.nodes import (
@@ -44,9 +45,6 @@ from einsmith.expr.verify import inside
 MAX_TERMS = 4
 """Differently guarded terms of one adjoint that are kept apart."""
 
-Guards = tuple[Expr, ...]
-Terms = dict[Guards, Expr]
-"""An adjoint: the sum of the values, each where its guards hold."""
 
 
 def plan_adjoint(
@@ -229,7 +227,7 @@ class Adjoint:
         for body, terms in roots:
             if body in active:
                 for guards, g in terms.items():
-                    _accumulate(adjoints.setdefault(body, {}), guards, g)
+                    accumulate(adjoints.setdefault(body, {}), guards, g)
         quasi = Quasi(list(part.domain))
         memo: dict = {}
         found: dict[tuple, Terms] = {}
@@ -239,11 +237,11 @@ class Adjoint:
                 continue
             terms = adjoints.pop(e)
             if len(terms) > MAX_TERMS:
-                terms = {(): _total(terms)}
+                terms = {(): sum_of(terms)}
             if isinstance(e, Read):
                 key = (e.slot, tuple(quasi.expr(i, {}, memo) for i in e.index))
                 for guards, g in terms.items():
-                    _accumulate(found.setdefault(key, {}), guards, g)
+                    accumulate(found.setdefault(key, {}), guards, g)
                 continue
             assert isinstance(e, Apply)
             value = values.get(e, e)
@@ -257,11 +255,11 @@ class Adjoint:
                         guards = guards if condition in guards else (*guards, condition)
                         new = new.value
                     if new is not None:
-                        _accumulate(adjoints.setdefault(a, {}), guards, new)
+                        accumulate(adjoints.setdefault(a, {}), guards, new)
         self._contributions(part, found)
 
     def _contributions(self, part: Piece | Scatter, found: dict[tuple, Terms]) -> None:
-        groups = [(slot, index, *_common(terms)) for (slot, index), terms in found.items()]
+        groups = [(slot, index, *common(terms)) for (slot, index), terms in found.items()]
         # What may be added to others in memory comes after those.
         groups.sort(key=lambda g: (g[0], is_opaque(g[1]) or is_coupled(g[1]), [i.digest for i in g[1]]))
         shared: dict[tuple[Guards, Expr], Read] = {}
@@ -272,7 +270,7 @@ class Adjoint:
                 if uses[guards, value] < 2 or (not guards and isinstance(value, (Read, Const))):
                     continue
                 if _is_identity(index, self.t.shape, self.t.params[slot][1]):
-                    body = _guarded(guards, value)
+                    body = guarded(guards, value)
                     number = self.out.add(self.t.shape, [Piece(part.offset, part.step, part.extents, body)])
                     shared[guards, value] = self.out.read(number, [Axis(d) for d in range(len(self.t.shape))])
         for slot, index, guards, value in groups:
@@ -356,8 +354,8 @@ class Adjoint:
             if not decided:
                 report(f"argument {slot}", gather, scatter, scattered)
             if scattered:
-                where = tuple(_guarded(guards, i, Const(0, i.dtype)) for i in index)
-                self.scatters[slot].append(Scatter(domain, where, _guarded(guards, value)))
+                where = tuple(guarded(guards, i, Const(0, i.dtype)) for i in index)
+                self.scatters[slot].append(Scatter(domain, where, guarded(guards, value)))
                 return
         for fibres in found:
             self._gather(slot, fibres, value)
@@ -377,7 +375,7 @@ class Adjoint:
         move: dict[int, Expr] = {p: Axis(n) for n, p in enumerate(kept + loops)}
         box = tuple(domain[p] for p in kept)
         index, outer = (tuple(substitute(e, move) for e in es) for es in (index, outer))
-        body = substitute(_guarded(guards, value), move)
+        body = substitute(guarded(guards, value), move)
         if len(outer) < len(guards):
             facts = Facts.of(box, outer)
             places = [(i, n) for e in index for r in reads(e) for i, n in zip(r.index, self._shape(r), strict=True)]
@@ -402,7 +400,7 @@ class Adjoint:
                 continue
             quasi = Quasi([*f.extents, *f.free])
             env = {k: quasi.linear(u, {}) for k, u in enumerate(f.axes)}
-            bodies.append(_guarded(f.guards, quasi.expr(value, env)))
+            bodies.append(guarded(f.guards, quasi.expr(value, env)))
         if not all(f.is_empty for f in fibres):
             self.gathers[slot].append((fibres, bodies))
 
@@ -441,47 +439,6 @@ def _all_others(part: Piece, member: int) -> Piece:
         same = both(same, apply("eq", Axis(n + k), Axis(rank + k)))
     others = Reduce("prod", part.body.extents, (choose(same, constant(1.0, body), body),))
     return Piece((0,) * n, (1,) * n, part.domain, others)
-
-
-def _accumulate(terms: Terms, guards: Guards, g: Expr) -> None:
-    terms[guards] = add_terms(terms[guards], g) if guards in terms else g
-
-
-def _guarded(guards: Guards, value: Expr, otherwise: Expr | None = None) -> Expr:
-    """`where(guards, value, 0)`. A guard that reads stands inside those before it and those that do not read, whose
-    truth keeps it in bounds."""
-    otherwise = constant(0.0, value) if otherwise is None else otherwise
-    for g in reversed([g for g in guards if reads(g)]):
-        value = choose(g, value, otherwise)
-    plain = [g for g in guards if not reads(g)]
-    if plain:
-        condition = plain[0]
-        for g in plain[1:]:
-            condition = both(condition, g)
-        value = choose(condition, value, otherwise)
-    return value
-
-
-def _total(terms: Terms) -> Expr:
-    out: Expr | None = None
-    for guards, g in terms.items():
-        x = _nested(guards, g)
-        out = x if out is None else add_terms(out, x)
-    assert out is not None
-    return out
-
-
-def _nested(guards: Guards, value: Expr) -> Expr:
-    """Guards from a body, in their order: each may rely on the ones before it."""
-    for g in reversed(guards):
-        value = choose(g, value, 0.0)
-    return value
-
-
-def _common(terms: Terms) -> tuple[Guards, Expr]:
-    """The guards that all terms share, and the sum under them."""
-    shared = tuple(g for g in next(iter(terms)) if all(g in guards for guards in terms))
-    return shared, _total({tuple(g for g in guards if g not in shared): v for guards, v in terms.items()})
 
 
 def _flat(part: Piece) -> Expr:

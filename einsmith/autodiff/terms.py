@@ -1,0 +1,51 @@
+"""Adjoints under construction: sums of terms, each under guards."""
+
+from __future__ import annotations
+
+from einsmith.autodiff.rules import add_terms, both, choose, constant
+from einsmith.expr.nodes import Expr, reads
+
+Guards = tuple[Expr, ...]
+Terms = dict[Guards, Expr]
+"""An adjoint: the sum of the values, each where its guards hold."""
+
+
+def accumulate(terms: Terms, guards: Guards, g: Expr) -> None:
+    terms[guards] = add_terms(terms[guards], g) if guards in terms else g
+
+
+def guarded(guards: Guards, value: Expr, otherwise: Expr | None = None) -> Expr:
+    """`where(guards, value, 0)`. A guard that reads stands inside those before it and those that do not read, whose
+    truth keeps it in bounds."""
+    otherwise = constant(0.0, value) if otherwise is None else otherwise
+    for g in reversed([g for g in guards if reads(g)]):
+        value = choose(g, value, otherwise)
+    plain = [g for g in guards if not reads(g)]
+    if plain:
+        condition = plain[0]
+        for g in plain[1:]:
+            condition = both(condition, g)
+        value = choose(condition, value, otherwise)
+    return value
+
+
+def sum_of(terms: Terms) -> Expr:
+    out: Expr | None = None
+    for guards, g in terms.items():
+        x = nested(guards, g)
+        out = x if out is None else add_terms(out, x)
+    assert out is not None
+    return out
+
+
+def nested(guards: Guards, value: Expr) -> Expr:
+    """Guards from a body, in their order: each may rely on the ones before it."""
+    for g in reversed(guards):
+        value = choose(g, value, 0.0)
+    return value
+
+
+def common(terms: Terms) -> tuple[Guards, Expr]:
+    """The guards that all terms share, and the sum under them."""
+    shared = tuple(g for g in next(iter(terms)) if all(g in guards for guards in terms))
+    return shared, sum_of({tuple(g for g in guards if g not in shared): v for guards, v in terms.items()})
