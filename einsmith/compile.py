@@ -230,7 +230,7 @@ class Executable:
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
         inputs = [x.copy() if self._is_stored(x) else x for x in inputs]
-        arrays = [buffers.empty(t.shape, t.dtype.numpy) for t in self._fresh]
+        arrays = [buffers.recycled(t.shape, t.dtype.numpy) for t in self._fresh]
         try:
             status = self._run([_address(x) for x in inputs], [_address(x) for x in arrays])
         except IndexOutOfRange as e:

@@ -23,6 +23,45 @@ def empty(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+RECYCLED_FROM = 1 << 20
+"""Bytes from which memory is kept for the next result: what the system gives anew it must first clear."""
+KEPT = 256 << 20
+"""Bytes that are kept at most."""
+_free: dict[int, np.ndarray] = {}
+
+
+class _Lease:
+    """Memory lent to an array and its views; when the last of them is gone it may be lent again."""
+
+    def __init__(self, memory: np.ndarray, nbytes: int):
+        self._memory = memory
+        where = memory.ctypes.data + -memory.ctypes.data % ALIGNMENT
+        self.__array_interface__ = {"data": (where, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+
+    def __del__(self) -> None:
+        # May run in any thread at any time: each of these steps is one operation of a dict.
+        _free[id(self._memory)] = self._memory
+        while sum(x.nbytes for x in list(_free.values())) > KEPT:
+            _free.pop(next(iter(list(_free)), 0), None)
+
+
+def recycled(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """`empty`, in memory that an earlier result no longer needs, where there is some of about that size."""
+    dtype = np.dtype(dtype)
+    size = prod(shape) * dtype.itemsize
+    if size < RECYCLED_FROM:
+        return empty(shape, dtype)
+    memory: np.ndarray | None = None
+    for key, kept in list(_free.items()):
+        if size + ALIGNMENT <= kept.nbytes <= size + size // 8 + ALIGNMENT:
+            memory = _free.pop(key, None)
+            if memory is not None:
+                break
+    if memory is None:
+        memory = np.empty(size + ALIGNMENT, np.uint8)
+    return np.asarray(_Lease(memory, size)).view(dtype).reshape(shape)
+
+
 def zeros(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.ndarray:
     """`empty`, filled with zeros."""
     out = empty(shape, dtype, alignment)

@@ -1,0 +1,28 @@
+"""Memory for results: aligned, and lent again only when nothing sees it any more."""
+
+import numpy as np
+
+from einsmith.runtime import buffers
+
+
+def test_memory_is_lent_again_when_no_view_is_left():
+    shape = (buffers.RECYCLED_FROM // 4 + 5,)
+    a = buffers.recycled(shape, np.float32)
+    assert buffers.is_aligned(a) and a.shape == shape and a.flags.writeable and a.flags.c_contiguous
+    where, view = a.ctypes.data, a[3:7]
+    view[:] = 1
+    del a
+    other = buffers.recycled(shape, np.float32)
+    assert other.ctypes.data != where
+    other[:] = 2
+    assert (view == 1).all()
+    del view
+    again = buffers.recycled(shape, np.float32)
+    assert again.ctypes.data == where
+    assert buffers.recycled(shape, np.float32).ctypes.data != other.ctypes.data
+
+
+def test_little_is_kept():
+    held = [buffers.recycled((buffers.KEPT // 4,), np.uint8) for _ in range(6)]
+    del held
+    assert sum(x.nbytes for x in buffers._free.values()) <= buffers.KEPT
