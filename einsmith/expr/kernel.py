@@ -7,12 +7,17 @@ from einsmith.expr.nodes import Node, Template
 
 
 class Buffer(Node):
-    """An argument of a kernel: row-major elements of `dtype` in `shape`."""
+    """An argument of a kernel: row-major elements of `dtype` in `shape`. `far`: it is only written, begins on a cache
+    line, and is too large to be found in a cache afterwards, so that stores may go past the caches."""
 
-    __slots__ = ("dtype", "shape")
-    fields = ("dtype", "shape")
+    __slots__ = ("dtype", "shape", "far")
+    fields = ("dtype", "shape", "far")
     dtype: DType
     shape: tuple[int, ...]
+    far: bool
+
+    def __new__(cls, dtype: DType, shape: tuple[int, ...], far: bool = False):
+        return super().__new__(cls, dtype, shape, far)
 
 
 class Stage(Node):

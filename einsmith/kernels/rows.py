@@ -19,6 +19,7 @@ from einsmith.kernels import boxes as bx
 from einsmith.kernels.combine import identity
 from einsmith.kernels.kernel import Cost, Launch, Lowered
 from einsmith.kernels.pointwise import SMALL_SECONDS, TASK_SECONDS
+from einsmith.kernels.rows_share import shared
 from einsmith.loops.nest import Builder, Function, Value, elem_of
 from einsmith.loops.splice import splice
 from einsmith.target.facts import Target
@@ -29,10 +30,12 @@ BLOCK_SECONDS = 4e-8
 
 
 class RowsConfig(NamedTuple):
-    """block: rows that the members run on at a time; tasks: runs of blocks that may be done at once."""
+    """block: rows that the members run on at a time; tasks: runs of blocks that may be done at once; share: what
+    several members would evaluate is evaluated once, into the scratch."""
 
     block: int
     tasks: int
+    share: bool = False
 
 
 def _bytes(b: Buffer) -> int:
@@ -53,18 +56,24 @@ def _divisor(n: int, most: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def block_kernel(member: Member, count: int) -> Kernel:
-    """The member's kernel on `count` rows. A reducing one adds to what has been found so far: its buffers are those in
-    `_inputs`, the results so far, and the new results, which may be the same memory."""
+def block_kernel(member: Member, count: int, block: int) -> Kernel:
+    """The member's kernel on `count` rows that begin at a multiple of `block`. A reducing one adds to what has been
+    found so far: its buffers are those in `_inputs`, the results so far, and the new results, which may be the same
+    memory."""
     if member.reduces:
         return _accumulation(member, count)
     kernel = member.kernel
     buffers = tuple(
-        Buffer(b.dtype, (count, *b.shape[1:])) if by_row else b
+        Buffer(b.dtype, (count, *b.shape[1:]), b.far and _on_lines(b, block)) if by_row else b
         for b, by_row in zip(kernel.buffers, member.by_row, strict=True)
     )
     stages = [_on_rows(s, buffers, count) for s in kernel.stages]
     return Kernel(tuple(stages), buffers)
+
+
+def _on_lines(b: Buffer, block: int) -> bool:
+    """Whether every block of rows begins on a cache line."""
+    return size(b.shape[1:]) * b.dtype.itemsize * block % 64 == 0
 
 
 def _on_rows(stage: Stage, buffers: Sequence[Buffer], count: int) -> Stage:
@@ -180,19 +189,21 @@ class RowBlocks:
     def configs(self, kernel: Rows, target: Target) -> list[RowsConfig]:
         each = row_bytes(kernel)
         out = []
-        for room in (target.l1 * 3 // 4, target.l2 // 4):
-            for tasks in (1, target.cores, 8 * target.cores):
+        for tasks in (1, 8 * target.cores) if each * kernel.rows <= 4 * target.l2 else (8 * target.cores,):
+            for room in (target.l1 * 3 // 4, target.l2 // 4):
                 most = max(1, min(room // each, -(-kernel.rows // tasks)))
-                out.append(RowsConfig(_divisor(kernel.rows, most), tasks))
+                block = _divisor(kernel.rows, most)
+                out += [RowsConfig(block, tasks, s) for s in (False, True) if not s or shared(kernel) is not kernel]
         return list(dict.fromkeys(out))
 
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
         """The members' costs on a block, for all blocks, or the bytes from beyond."""
         one = replace(target, cores=1)
+        kernel = shared(kernel) if config.share else kernel
         blocks = kernel.rows / config.block
         arithmetic = special = 0.0
         for member in kernel.members:
-            found = self.choose(block_kernel(member, config.block), one).cost
+            found = self.choose(block_kernel(member, config.block, config.block), one).cost
             arithmetic += blocks * (max(found.arithmetic, found.memory) + BLOCK_SECONDS)
             special += blocks * found.special
         tasks = task_count(kernel, config)[0]
@@ -204,6 +215,7 @@ class RowBlocks:
         return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
+        kernel = shared(kernel) if config.share else kernel
         work = _Lowering(self.choose, kernel, config, target)
         launches = [Launch(work.sweep(), work.tasks)]
         for n, member in enumerate(kernel.members):
@@ -240,7 +252,7 @@ class _Lowering:
         whole, rest = divmod(kernel.rows, config.block)
         b = Builder(bx.function_name("rows", kernel, config), len(kernel.buffers) + 1)
         lowered = {
-            count: [self._lowered(block_kernel(m, count), self.one) for m in kernel.members]
+            count: [self._lowered(block_kernel(m, count, config.block), self.one) for m in kernel.members]
             for count, present in ((config.block, whole), (rest, rest)) if present
         }  # fmt: skip
         sums = {n: _partials(m) for n, m in enumerate(kernel.members) if m.reduces}

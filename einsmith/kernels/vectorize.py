@@ -41,11 +41,12 @@ def ramp(base: Value | int, lanes: int, multiple: int = 1) -> Lanes:
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """A tensor in memory, row-major from `ptr`; a Read of it has one index a dimension."""
+    """A tensor in memory, row-major from `ptr`; a Read of it has one index a dimension. `far` is that of its Buffer."""
 
     ptr: Value
     dtype: DType
     shape: tuple[int, ...]
+    far: bool = False
 
     @property
     def size(self) -> int:
@@ -545,7 +546,16 @@ class Emitter:
             return
         value = self.splat(value)
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
-            self.b.store(value, target.ptr, self.total(part, part.pattern[0]), self.lane_mask())
+            mask, at = self.lane_mask(), self.total(part, part.pattern[0])
+            whole = mask is None and not target.dtype.is_bool
+            if target.far and whole and self._aligned(part, part.pattern[0]):
+                self.b.stream(value, target.ptr, at)
+            else:
+                self.b.store(value, target.ptr, at, mask)
             return
         ptr = self._advance(target.ptr, self.total(part), value.type.elem)
         self.b.scatter(value, ptr, self.literal(part.pattern, "i32"), self.lane_mask())
+
+    def _aligned(self, part: Split, extra: int) -> bool:
+        """Whether an offset is known to be a multiple of the vector length."""
+        return (part.const + extra) % self.lanes == 0 and all(k * m % self.lanes == 0 for k, _, m in part.terms)

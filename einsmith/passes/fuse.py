@@ -33,6 +33,7 @@ from einsmith.expr.nodes import (
     Tensor,
     postorder,
     reads,
+    size,
     template,
 )
 from einsmith.passes.guards import has_read
@@ -118,13 +119,16 @@ def copy_of(t: Tensor) -> Compute:
     return Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
 
 
-def fuse(graph: Graph, finite: Tensor | None = None, target: Target | None = None) -> Plan:
+def fuse(
+    graph: Graph, finite: Tensor | None = None, target: Target | None = None, on_lines: bool = True
+) -> Plan:
     """Groups, orders and lowers a graph to kernel calls. Writes into leaves come after `finite`, a tensor that the
-    program checks before it commits anything. Kernels are joined by rows as suits the caches of `target`."""
+    program checks before it commits anything. Kernels are joined by rows as suits the caches of `target`; results begin
+    on a cache line, if `on_lines`."""
     target = target or Target()
     apart: set[Leaf] = set()
     while True:
-        plan, stuck = _plan(graph, apart, finite, target)
+        plan, stuck = _plan(graph, apart, finite, target, on_lines)
         if plan is not None:
             return plan
         if not stuck - apart:
@@ -235,7 +239,7 @@ def _group(
 
 
 def _plan(
-    graph: Graph, apart: set[Leaf], finite: Tensor | None, target: Target
+    graph: Graph, apart: set[Leaf], finite: Tensor | None, target: Target, on_lines: bool
 ) -> tuple[Plan | None, set[Leaf]]:
     updates: list[tuple[Leaf, Tensor]] = []
     alone: set[Compute | Loop] = set()
@@ -297,7 +301,9 @@ def _plan(
     for g, group in enumerate(groups):
         for n in group.nodes:
             needed |= {storage(a) for a in n.args if (m := _maker(a)) is not None and of[m] != g}
-    singles = [_call_of(groups[g].nodes, needed, home, target) for g in order]
+    large = target.l3 // 2 if on_lines else None
+    far = {t for t in needed - set(home) if large is not None and size(t.shape) * t.dtype.itemsize >= large}
+    singles = [_call_of(groups[g].nodes, needed, home, far, target) for g in order]
     place = {g: i for i, g in enumerate(order)}
     # What a check needs, and what writes, stays a kernel of its own: their places in the order are decided here.
     fixed = {place[g] for g in (*checking, *writers)}
@@ -353,12 +359,12 @@ def _order(n: int, after: dict[int, set[int]]) -> list[int] | None:
 
 
 def _call_of(
-    nodes: list[Compute | Loop], needed: set[Tensor], home: dict[Tensor, Leaf], target: Target
+    nodes: list[Compute | Loop], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor], target: Target
 ) -> Call | LoopCall:
     first = nodes[0]
     if isinstance(first, Loop):
         return _loop_call(first, target)
-    return _call(nodes, needed, home)  # type: ignore[arg-type]
+    return _call(nodes, needed, home, far)  # type: ignore[arg-type]
 
 
 def _loop_call(loop: Loop, target: Target) -> LoopCall:
@@ -381,7 +387,7 @@ def _loop_call(loop: Loop, target: Target) -> LoopCall:
 
 def _step_plan(segment: Segment, target: Target) -> Plan:
     """The plan of a segment's step; its kernels know which of their buffers stay the same."""
-    plan = fuse(segment.body, None, target)
+    plan = fuse(segment.body, None, target, on_lines=False)
     same = {
         x for x, place in zip(segment.body.inputs, segment.places, strict=True)
         if place.kind == "argument" and place.first is None
@@ -394,9 +400,10 @@ def _step_plan(segment: Segment, target: Target) -> Plan:
     return plan
 
 
-def _call(nodes: list[Compute], needed: set[Tensor], home: dict[Tensor, Leaf]) -> Call:
-    """The kernel of a group: arguments first, in order of appearance, then the stored results. A scatter that starts
-    from the old value of the parameter that it is stored to has one buffer for both."""
+def _call(nodes: list[Compute], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor]) -> Call:
+    """The kernel of a group: arguments first, in order of appearance, then the stored results; those in `far` are too
+    large for the caches. A scatter that starts from the old value of the parameter that it is stored to has one buffer
+    for both."""
     place: dict[Compute, int] = {n: i for i, n in enumerate(nodes)}
     tensors: list[Tensor] = []
     written: list[bool] = []
@@ -422,5 +429,7 @@ def _call(nodes: list[Compute], needed: set[Tensor], home: dict[Tensor, Leaf]) -
         results: list[Tensor] = [n] if count == 1 else [Item(n, m) for m in range(count)]
         outputs = tuple(buffer(r, True) if r in needed else None for r in results)
         stages.append(Stage(n.template, tuple(args), outputs))
-    kernel = Kernel(tuple(stages), tuple(Buffer(t.dtype, t.shape) for t in tensors))
-    return Call(kernel, tuple(tensors), tuple(written), tuple(nodes))
+    if nodes[0].template.is_scatter:
+        far = set()  # it reads what it has stored
+    buffers = tuple(Buffer(t.dtype, t.shape, w and t in far) for t, w in zip(tensors, written, strict=True))
+    return Call(Kernel(tuple(stages), buffers), tuple(tensors), tuple(written), tuple(nodes))

@@ -159,7 +159,8 @@ def row_form(kernel: Kernel, rows: int, reduces: bool) -> tuple[Kernel, tuple[bo
         stages.append(Stage(t, stage.args, stage.outputs))
     by_row = tuple(kinds.get(n, False) for n in range(len(kernel.buffers)))
     buffers = tuple(
-        Buffer(b.dtype, (rows, *b.shape[p:])) if row else b for b, row in zip(kernel.buffers, by_row, strict=True)
+        Buffer(b.dtype, (rows, *b.shape[p:]), b.far) if row else b
+        for b, row in zip(kernel.buffers, by_row, strict=True)
     )
     return Kernel(tuple(stages), buffers), by_row
 
@@ -326,12 +327,17 @@ def join(parts: Sequence[Part], outside: Collection[Tensor], target: Target) -> 
             elif not w:
                 tensors.setdefault(t, False)
     number = {t: n for n, t in enumerate([*tensors, *local])}
+    used = {s for p in parts for s in p.read} | set(local)
     members = []
     for p in parts:
         form = _form(p, rows)
         assert form is not None
         places = tuple(number[storage(t)] if storage(t) in made else number[t] for t in p.tensors)
-        members.append(Member(form[0], places, form[1], _reduces(p, rows)))
+        near = tuple(
+            Buffer(b.dtype, b.shape, b.far and storage(t) not in used)
+            for t, b in zip(p.tensors, form[0].buffers, strict=True)
+        )
+        members.append(Member(Kernel(form[0].stages, near), places, form[1], _reduces(p, rows)))
     buffers = tuple(Buffer(t.dtype, t.shape) for t in tensors)
     return Rows(rows, tuple(members), buffers, tuple(local.values())), tuple(tensors), tuple(tensors.values())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,13 +12,17 @@ import einsmith.functional as F
 from einsmith.compile import Executable, run_passes
 from einsmith.expr.interp import evaluate
 from einsmith.expr.kernel import Rows
-from einsmith.expr.nodes import Graph
+from einsmith.expr.nodes import Apply, Graph, postorder
+from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import ROWS
+from einsmith.kernels.rows_share import shared
 from einsmith.lang import builder as fb
+from einsmith.loops.nest import Op
 from einsmith.modes import trace_call
 from einsmith.passes.checks import index_checks
 from einsmith.passes.fuse import fuse
 from einsmith.target.facts import Target
+from einsmith.tune import calibrate
 from tests import nest_interp
 from tests.fuzz.check import agree
 
@@ -178,3 +184,53 @@ def test_a_long_row_is_not_joined():
     x = np.zeros((2, 1 << 20), np.float32)
     run, _, _ = compiled(lambda x: F.softmax(x, 1), [x], threads=2)
     assert len(run.plan.calls) == 3
+
+
+def _streams(run: Executable) -> int:
+    """Instructions that store past the caches."""
+    count = 0
+    todo: list = [x.function.body for c in run.plan.calls for x in autoconfig.lower(c.kernel, run.target).launches]
+    while todo:
+        for x in todo.pop():
+            if isinstance(x, Op):
+                count += x.name == "stream"
+            else:
+                todo.append(x.body)
+    return count
+
+
+@pytest.mark.parametrize("shape, past", [((64, 48), True), ((37, 16), True), ((37, 19), False), ((9, 115), False)])
+@pytest.mark.parametrize("name", ["softmax", "softmax's gradient", "layer norm's gradients"])
+def test_large_results_are_stored_past_the_caches(name, shape, past, rng):
+    """Where vectors begin on cache lines: rows of whole vectors, whatever their number. Others are stored as ever."""
+    f, arguments = CASES[name]
+    for threads in (1, 2):
+        target = replace(calibrate.target(threads), l3=1 << 11)
+        run, graph, inputs = compiled(f, arguments(rng, *shape), threads, target)
+        assert (_streams(run) > 0) is past, run.describe()
+        agree(run(inputs)[1], graph, inputs, f"{threads} threads")
+
+
+def test_what_is_read_again_is_not_stored_past_the_caches(rng):
+    x = rng.standard_normal((64, 64)).astype(np.float32)
+
+    def both(x):
+        e = fb.exp(x)
+        return e, e.sum(1)
+
+    run, graph, inputs = compiled(both, [x], 1, replace(calibrate.target(1), l3=1 << 11))
+    assert len(run.plan.calls) == 1 and _streams(run) == 0
+    agree(run(inputs)[1], graph, inputs, "read again")
+
+
+def test_special_functions_are_evaluated_once(rng):
+    """exp(x - max) of softmax, for the sum and for the result, along whichever axis."""
+    x = rng.standard_normal((48, 7, 40)).astype(np.float32)
+    for dim in (1, 2):
+        run, _, _ = compiled(lambda x, dim=dim: F.softmax(x, dim), [x])
+        (call,) = run.plan.calls
+        changed = shared(call.kernel)
+        assert len(changed.members) == 4 and len(changed.local) == len(call.kernel.local) + 1
+        exps = [e for s in changed.stages for b in s.template.parts[0].bodies for e in postorder([b])
+                if isinstance(e, Apply) and e.fn == "exp"]
+        assert len(exps) == 1
