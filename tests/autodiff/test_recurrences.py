@@ -21,7 +21,7 @@ def test_derivatives(name):
     es.check_gradients(c.formula, *c.inputs, order=2)
 
 
-@pytest.mark.parametrize("name", ["rnn", "lstm", "ragged_batch", "reads_under_a_reduction", "upper_triangular_solve"])
+@pytest.mark.parametrize("name", ["rnn", "lstm", "ragged_batch", "reads_under_a_reduction", "soft_edit_distance"])
 def test_compiled_gradients(name):
     c = CASES[name]
     at = tuple(i for i, x in enumerate(c.inputs) if x.dtype.kind == "f")
@@ -127,3 +127,34 @@ def test_gradients_are_texts_that_read_again(name):
     want = es.interpret(es.grad(loss, tuple(range(len(wrt)))))(*(given[n] for n in wrt))
     for g, w in zip(got, flatten(want)[0], strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["rnn", "lstm", "soft_edit_distance", "upper_triangular_solve", "ragged_batch"])
+def test_forward_over_reverse_agrees_with_reverse_over_reverse(name):
+    c = CASES[name]
+    at = [i for i, x in enumerate(c.inputs) if x.dtype.kind == "f"]
+    xs = [c.inputs[i] for i in at]
+    rng = np.random.default_rng(4)
+    moved = [rng.standard_normal(x.shape) for x in xs]
+
+    def loss(*given):
+        full = dict(enumerate(c.inputs)) | dict(zip(at, given, strict=True))
+        return sum((o * o).sum() for o in flatten(c.formula(*full.values()))[0])
+
+    g = es.grad(loss, tuple(range(len(at))))
+
+    def along(*given):
+        return sum((a * v).sum() for a, v in zip(g(*given), moved, strict=True))
+
+    one = es.interpret(lambda *given: es.jvp(g, given, tuple(moved))[1])(*xs)
+    two = es.interpret(es.grad(along, tuple(range(len(at)))))(*xs)
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
+
+
+def test_no_gradient_flows_through_a_stopped_state():
+    op = es.op("h[t] = x[t] + a[]*stop_gradient(where(t > 0, h[t-1], 0))")
+    x, a = np.arange(1.0, 5.0), np.array(0.5)
+    dx, da = es.interpret(es.grad(lambda x, a: op(x, a).sum(), (0, 1)))(x, a)
+    np.testing.assert_array_equal(dx, np.ones(4))
+    np.testing.assert_allclose(da, op(x, a)[:-1].sum())

@@ -52,13 +52,15 @@ ILLEGAL = [
      " + where(k+1 < size(k), y[t,k+1], 0)", "y[", "reads y", (X,)),
     ("y[t] = x[t] + sum[k](where(t-k >= 0, y[t-k], 0))", "y[t-k]", "y reads itself at its own position", (V,)),
     ("s[t] = i64(x[t]) + where(t > 0, y[s[t-1]], 0)\ny[t] = s[t]\nreturn y", "s[t-1]", "an index that s gives", (IDS,)),
+    ("s[t] = argmax[k](x[t,k] + where(t > 0, s[t-1], 0))", "s[t-1]", "s has 2 results", (X,)),
+    ("y[ids[t]] += x[t] + where(t > 0, y[t-1], 0)", "y[t-1]", "y accumulates with \\+=", (IDS, V)),
     ("s[] = sum[t](y[t])\ny[t] = x[t] + s[]\nreturn y", "", "reads", (V,)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text,where,message,arrays", ILLEGAL, ids=[t.replace("\n", "; ")[:50] for t, *_ in ILLEGAL])
 def test_what_is_illegal_names_the_read(text, where, message, arrays):
-    extents = {"k": 2} if "sum[k]" in text else None
+    extents = {"k": 2} if "sum[k]" in text else {"y.shape[0]": 5} if "+=" in text else None
     with pytest.raises(es.FormulaError, match=message.replace("[", r"\[")) as caught:
         es.interpret(es.op(text, extents=extents))(*arrays)
     assert caught.value.offset is not None
@@ -141,7 +143,7 @@ def test_types(text, arrays, dtype):
     assert graph.outputs[0].dtype.numpy == np.dtype(dtype)
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if n != "soft_edit_distance"])
+@pytest.mark.parametrize("name", CASES)
 def test_compiled(name):
     c = CASES[name]
     got = flatten(c.formula(*c.inputs))[0]
