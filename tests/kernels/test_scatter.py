@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.errors import CompileError
 from einsmith.expr.kernel import Buffer, Kernel, Stage
@@ -217,3 +218,20 @@ def mirrored(kernel, n):
     new = Scatter(s.extents, tuple(substitute(i, turn) for i in s.index), substitute(s.body, turn))
     t = Template(stage.template.shape, stage.template.params, (*start, new))
     return Kernel((Stage(t, stage.args, stage.outputs),), kernel.buffers)
+
+
+def test_threads_do_not_change_a_bit(rng):
+    """Rows and single elements, compiled: bitwise what a loop over the points gives, on any number of threads."""
+    ids, x = rng.integers(0, 300, 5000), rng.standard_normal((5000, 24)).astype(np.float32)
+    want = np.zeros((300, 24), np.float32)
+    for n, k in enumerate(ids):
+        want[k] += x[n]
+    rows = es.op("S[ids[i],k] += X[i,k]", extents={"S.shape[0]": 300})
+    single = es.op("S[ids[i]] += X[i]", extents={"S.shape[0]": 300})
+    try:
+        for threads in (1, 2, 3, 8):
+            es.set_threads(threads)
+            assert es.jit(rows)(ids, x).tobytes() == want.tobytes()
+            assert es.jit(single)(ids, x[:, 5].copy()).tobytes() == want[:, 5].tobytes()
+    finally:
+        es.set_threads(None)
