@@ -24,6 +24,8 @@ from einsmith.kernels.contraction_problem import Problem, problems
 from einsmith.kernels.contraction_sample import Pointer, Sampler
 from einsmith.kernels.kernel import Cost, Lowered
 
+FAR_ROWS = 1024
+"""Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
 MAX_K_PANEL = 1 << 19
 """Bytes of a packed panel over K beyond which K is blocked; half of a usual private second-level cache."""
 
@@ -350,6 +352,9 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     pack = batch * m * nvs * _finish_cost(kernel, original, c.windows, c.swap, lanes, target.l2)
     # Packing, in cycles: what a vector takes, and how often each is packed.
     each = _buffered(kernel, original, c)
+    once = launch.fixed_sides(kernel, original, c.swap)
+    if c.b == "inline" and "b" in once and b_steps.k >= FAR_ROWS:  # panels packed once are read in one stream
+        pack += 6.0 * nt * batch * k
     if c.b != "inline":
         times = mt if c.order == "m" and c.b == "panel" else (c.tm if c.b == "panel" else int("b" in each))
         pack += times * batch * k * nvs * (b_load * 0.75 + (3.0 if b_turn == "along" else 1.0))
@@ -376,14 +381,14 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
         streamed = walk[0] * (walk[1] - 1) * batch * c.split
     if c.a == "inline" and m > c.mr and nt > 1 and a_steps.side >= 1024 and a_steps.side % 1024 == 0:
         arithmetic *= 1.15  # rows of M fall into the same cache sets
-    packed = sum(x for how, x in ((c.a, a_bytes), (c.b, b_bytes)) if how == "buffer")
+    packed = sum(x for side, x in (("a", a_bytes), ("b", b_bytes)) if side in each)
     held = sum(sizes) + packed
     memory = target.seconds_for_bytes(held + packed, held, tasks)
     if streamed:
         memory += target.seconds_for_bytes(streamed, max(held, 2 * target.l2 * tasks), tasks)
     nr = c.nv * lanes
     if in_place:
-        slow = traffic.strips(c, b_steps, n, k, nr, item, target.l2)
+        slow = traffic.strips(c, b_steps, n, k, nr, item, target.l2) if c.b != "buffer" or "b" in each else 0.0
         memory += target.seconds_for_bytes(b_bytes, held, tasks) * slow
         slow = traffic.strips(c, a_steps, m, k, c.mr, item, target.l2) if c.a == "inline" else 0.0
         arithmetic += target.seconds_for_bytes(a_bytes, held, tasks) * slow

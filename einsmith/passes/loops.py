@@ -50,7 +50,7 @@ from einsmith.expr.simplify import simplify, simplify_template
 from einsmith.passes.fuse import REPAID, copy_of
 from einsmith.passes.guards import axes_of
 from einsmith.passes.steady import settle
-from einsmith.passes.views import producer, storage
+from einsmith.passes.views import storage
 
 Passes = Callable[[Graph], Graph]
 
@@ -261,8 +261,8 @@ class _Lowering:
         if step.steps >= REPAID:
             body = self.passes(self._settled(step, body))
         outputs: list[Tensor] = []
-        for t in body.outputs:
-            own = storage(t) is t and not isinstance(producer(t)[0], Leaf) and t not in outputs
+        for t in map(storage, body.outputs):
+            own = not isinstance(t, Leaf) and t not in outputs
             outputs.append(t if own else copy_of(t))
         used = {x for x in postorder(outputs) if isinstance(x, Leaf)}
         places = {x: place for place, x in step.inputs.items() if x in used}
