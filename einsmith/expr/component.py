@@ -134,8 +134,8 @@ class Component:
                 continue
             options = [self._candidates(n, p, r, known) for n, p, r in found if (n in known) != (r.slot in known)]
             other = next(n for n in range(len(self.drafts)) if n not in known)
-            any_ = other, list(range(len(self.drafts[other].shape)))
-            node, dims = min(options, key=lambda o: len(o[1]), default=any_)
+            options = options or [(other, list(range(len(self.drafts[other].shape))))]
+            node, dims = min(options, key=lambda o: len(o[1]))
             stack += [{**known, node: d} for d in reversed(dims)]
 
     def _candidates(self, n: int, part: Piece, r: Read, known: Mapping[int, int]) -> tuple[int, list[int]]:

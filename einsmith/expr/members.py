@@ -59,6 +59,8 @@ class Layout:
 
 
 def schedule(drafts: Sequence[Draft], edges: Sequence[Edge], sign: int) -> Layout:
+    """The layout with the least padding: positions that depend on no step lie before the first one, and every read is
+    of an earlier step or of the same."""
     # In the direction of evaluation, node n covers begin[n] .. end[n]-1.
     begin = [0 if sign > 0 else 1 - d.shape[0] for d in drafts]
     end = [b + d.shape[0] for b, d in zip(begin, drafts, strict=True)]

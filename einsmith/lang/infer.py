@@ -390,7 +390,8 @@ class _Inference:
                 if axis not in names:
                     continue
                 at = i.at
-                if not isinstance(i, Name):  # a plain index was rejected: its dimension is not what is wanted
+                # A plain index was rejected, and the extents of defined tensors follow from those of the axes.
+                if not isinstance(i, Name) and site.node.name in self.program.inputs:
                     value = f'"{site.node.name}.shape[{d}]"'
                 others = [a for a in dict.fromkeys(names) if a != axis and self.get(("axis", k, a)) is None]
                 if others:

@@ -1,4 +1,4 @@
-"""Random small recurrences: distances, guards, coupled members, directions, against a loop over elements."""
+"""Random small recurrences: distances, guards, coupled members, directions, two axes, against loops over elements."""
 
 from __future__ import annotations
 
@@ -98,3 +98,64 @@ def test_values_and_gradients(seed):
 @pytest.mark.parametrize("seed", range(12, 200))
 def test_many(seed):
     check(seed, seed % 4 == 0)
+
+
+ROWS, COLUMNS = 4, 5
+
+
+def random_grid(seed):
+    """Tensors over (i, j) that read each other at rows above, to either side, or at columns before in the same row."""
+    rng = np.random.default_rng(seed)
+    names = ["a", "b"][: rng.integers(1, 3)]
+    both_sides = bool(rng.integers(2))
+    terms = {n: [] for n in names}
+    for place, name in enumerate(names):
+        for _ in range(rng.integers(1, 4)):
+            source, up = str(rng.choice(names)), int(rng.integers(0, 3))
+            left = int(rng.integers(-2, 3)) if up and both_sides else int(rng.integers(0, 3))
+            if up == left == 0 and names.index(source) >= place:
+                left = 1
+            terms[name].append((source, up, left, round(float(rng.uniform(-0.6, 0.6)), 2)))
+    lines = []
+    for name in names:
+        body = ["x[i,j]"]
+        for source, up, left, w in terms[name]:
+            guard = " and ".join(f"0 <= {a}-{d} < size({a})" for a, d in (("i", up), ("j", left)) if d)
+            read = f"{source}[i-{up},j-{left}]".replace("--", "+")
+            guard = guard.replace("--", "+")
+            body.append(f"{w}*" + (f"where({guard}, {read}, 0)" if guard else read))
+        lines.append(f"{name}[i,j] = tanh({' + '.join(body)})")
+    text = "\n".join([*(lines[k] for k in rng.permutation(len(lines))), "return " + ", ".join(names)])
+    x = rng.standard_normal((ROWS, COLUMNS))
+
+    def loop():
+        values = {n: np.zeros_like(x) for n in names}
+        for i, j in np.ndindex(*x.shape):
+            for n in names:
+                total = x[i, j]
+                for source, up, left, w in terms[n]:
+                    if 0 <= i - up and 0 <= j - left < COLUMNS:
+                        total += w * values[source][i - up, j - left]
+                values[n][i, j] = np.tanh(total)
+        return [values[n] for n in names]
+
+    return es.op(text), x, loop
+
+
+def check_grid(seed, compiled):
+    op, x, loop = random_grid(seed)
+    for got in [es.interpret(op)(x)] + ([op(x)] if compiled else []):
+        for g, w in zip(got if isinstance(got, tuple) else (got,), loop(), strict=True):
+            np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-12, err_msg=op.program.text)
+    es.check_gradients(op, x, order=2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_axes(seed):
+    check_grid(seed, seed < 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6, 60))
+def test_many_on_two_axes(seed):
+    check_grid(seed, True)

@@ -150,3 +150,9 @@ def test_compiled(name):
     want = flatten(c.loop(*c.inputs, **c.parameters))[0]
     for g, w in zip(got, want, strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-12)
+
+
+def test_an_extent_that_nothing_determines_is_asked_for():
+    with pytest.raises(es.FormulaError, match='add extents={"t": N}'):
+        es.op("y[t] = where(t > 0, y[t-1], 0) + 1")()
+    np.testing.assert_array_equal(es.op("y[t] = where(t > 0, y[t-1], 0) + 1", extents={"t": 4})(), [1, 2, 3, 4])
