@@ -154,7 +154,10 @@ class TrainStep:
             bind[x] = memory
             return Value(x, weak=True)
 
+        t.paths = {id(m): path for path, m in self.model.named_modules()}
         with trace.tracing(t):
+            count = scalar(self._count)
+            t.key = self.seed % 2**31, builder.cast(count, dt.i32)
             values = [Value(x) for x in inputs]
             loss = as_value(self.loss(self.model(*values[:-1]), values[-1]))
             if loss.shape != () or not loss.dtype.is_float:
@@ -171,7 +174,6 @@ class TrainStep:
             hyper = {}
             for name in self.optimizer.hyper:
                 hyper[name] = scalar(self._hyper.setdefault(name, np.zeros((), np.float64)))
-            count = scalar(self._count)
             updates = []
             for (name, p, x), g in zip(trained, grads, strict=True):
                 state = {}

@@ -6,9 +6,10 @@ import numpy as np
 
 import einsmith as es
 from benchmarks.kernel_cases import Case
-from benchmarks.peers import einsmith_kernels
+from benchmarks.peers import einsmith_kernels, einsmith_recurrent
 from benchmarks.peers.einsmith_operators import OPERATORS
 from benchmarks.problems import LR, Problem, Session
+from benchmarks.recurrent_problems import Recurrent
 from einsmith.tune import calibrate
 
 VERSION = f"Einsmith {getattr(es, '__version__', '')}".strip()
@@ -62,4 +63,6 @@ class Operator:
 def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
     if isinstance(problem, Case):
         return einsmith_kernels.build(problem, arrays, threads)
+    if isinstance(problem, Recurrent):
+        return einsmith_recurrent.build(problem, arrays, threads)
     return Training(problem, arrays, threads) if problem.training else Operator(problem, arrays, threads, variant)

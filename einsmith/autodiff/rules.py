@@ -146,6 +146,7 @@ RULES: dict[str, tuple[Rule | None, ...]] = {
     "or": (None, None),
     "not": (None,),
     "where": (None, lambda g, a, out: Under(a[0], g), lambda g, a, out: Under(negate(a[0]), g)),
+    "random_bits": (None, None, None, None),
     "stop_gradient": (None,),
     "differentiate_as": (None, lambda g, a, out: g),
     "cast": (_through,),

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from einsmith.cli.progress import metric_text
+
 
 def draw(losses: Sequence[float], history: Sequence[dict[str, float]], path: Path, title: str) -> None:
-    """Writes the loss of every step, its running mean, and the test loss and accuracy of the epochs to `path`."""
+    """Writes the loss of every step, its running mean, and the epochs' test loss and its metric to `path`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -26,11 +28,11 @@ def draw(losses: Sequence[float], history: Sequence[dict[str, float]], path: Pat
         length = len(losses) / max(h["epoch"] for h in history) if losses else 1
         ends = [h["epoch"] * length for h in history]
         axes.plot(ends, [h["test_loss"] for h in history], "o", color="#c0392b", markersize=4, label="test loss")
-        if all("accuracy" in h for h in history):
-            for x, h in zip(ends, history, strict=True):
+        for x, h in zip(ends, history, strict=True):
+            if metric_text(h):
                 axes.annotate(
-                    f"{100 * h['accuracy']:.2f} %", (x, h["test_loss"]), xytext=(0, 6), textcoords="offset points",
-                    ha="right", fontsize=7, color="#c0392b",
+                    metric_text(h).removeprefix("accuracy "), (x, h["test_loss"]), xytext=(0, 6),
+                    textcoords="offset points", ha="right", fontsize=7, color="#c0392b",
                 )  # fmt: skip
     axes.set(xlabel="step", ylabel="loss", title=title, yscale="log")
     axes.grid(alpha=0.25)

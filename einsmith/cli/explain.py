@@ -13,6 +13,7 @@ import click
 import numpy as np
 
 from einsmith import functional, models, modes, optim
+from einsmith.cli.tasks import assignment, model_arguments, number, task_of
 from einsmith.compile import Executable, label
 from einsmith.errors import EinsmithError
 from einsmith.kernels import autoconfig
@@ -23,14 +24,11 @@ from einsmith.training import TrainStep
 from einsmith.tree import flatten
 from einsmith.tune.measure import seconds_of
 
-IMAGE = (1, 28, 28)
-"""What the models by name take."""
-
 
 def explain(
     what: str,
     *,
-    batch: int,
+    batch: int | None,
     shapes: Sequence[str],
     settings: Sequence[str],
     candidates: int,
@@ -51,20 +49,25 @@ def explain(
 
 
 def _program(
-    what: str, batch: int, shapes: Sequence[str], settings: Sequence[str], threads: int | None
+    what: str, batch: int | None, shapes: Sequence[str], settings: Sequence[str], threads: int | None
 ) -> tuple[Executable, list[np.ndarray]]:
     path = Path(what)
     formula = path.is_file() and path.suffix != ".py"
-    if not formula and (shapes or settings):
-        raise click.UsageError("--shape and --set are for a file with a formula")
+    if not formula and shapes:
+        raise click.UsageError("--shape is for a file with a formula")
+    if path.suffix == ".py" and path.is_file() and settings:
+        raise click.UsageError("--set is for a file with a formula, or for a model")
     if path.is_file():
         return _formula(path, shapes, settings, threads) if formula else _file(path, threads)
     if what not in models.names():
         known = ", ".join(models.names())
         raise click.UsageError(f"{what!r} is no file and no model; the models are {known}")
-    step = TrainStep(models.get(what), functional.cross_entropy, optim.SGD(lr=0.01, momentum=0.9), threads=threads)
-    rng = np.random.default_rng(0)
-    return _of_step(step, (rng.standard_normal((batch, *IMAGE), np.float32), rng.integers(0, 10, batch)))
+    task = task_of(what)
+    arguments = model_arguments(what, settings)
+    example = task.example(batch or task.batch, arguments)
+    model = models.get(what, **(arguments | task.sizes(batch or task.batch)))
+    step = TrainStep(model, functional.cross_entropy, optim.SGD(lr=0.01, momentum=0.9), threads=threads)
+    return _of_step(step, example)
 
 
 def _of_step(step: TrainStep, inputs: tuple) -> tuple[Executable, list[np.ndarray]]:
@@ -116,8 +119,8 @@ def _formula(
     path: Path, shapes: Sequence[str], settings: Sequence[str], threads: int | None
 ) -> tuple[Executable, list[np.ndarray]]:
     operator = op(path.read_text())
-    given = dict(_assignment(s, "--shape", "A=64,128") for s in shapes)
-    parameters = {k: _number(v) for k, v in (_assignment(s, "--set", "stride=2") for s in settings)}
+    given = dict(assignment(s, "--shape", "A=64,128") for s in shapes)
+    parameters = {k: number(v) for k, v in (assignment(s, "--set", "stride=2") for s in settings)}
     rng = np.random.default_rng(0)
     inputs: list[np.ndarray] = []
     for name in operator.inputs:
@@ -134,23 +137,6 @@ def _formula(
     if given:
         raise click.UsageError(f"the formula has no input {next(iter(given))}; it has {', '.join(operator.inputs)}")
     return _of_function(lambda *arrays: operator(*arrays, **parameters), tuple(inputs), threads)
-
-
-def _assignment(text: str, option: str, example: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise click.UsageError(f"{option} takes NAME=VALUE, as in {option} {example}, not {text!r}")
-    return name.strip(), value.strip()
-
-
-def _number(text: str) -> int | float:
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            raise click.UsageError(f"--set takes a number, not {text!r}") from None
 
 
 # ------------------------------------------------------------------------------------------------------ the report

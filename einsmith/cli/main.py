@@ -22,9 +22,13 @@ def app() -> None:
 
 @app.command("train")
 @click.argument("model")
-@click.option("--data", metavar="NAME|DIR", help="mnist, or a folder of idx files named as MNIST's.  [default: mnist]")
+@click.option("--data", metavar="NAME|DIR", help="What to learn, see below.  [default: mnist, mnist-rows or sotu]")
 @click.option("--epochs", type=click.IntRange(min=1), help="How many in all.  [default: 5, or as saved]")
-@click.option("--batch", type=click.IntRange(min=1), help="Samples a step.  [default: 256]")
+@click.option("--batch", type=click.IntRange(min=1), help="Samples or columns of text a step.  [default: 256, or 20]")
+@click.option("--set", "arguments", multiple=True, metavar="width=128", help="An argument of the model.")
+@click.option("--steps", type=click.IntRange(min=1), help="Tokens of a window of text.  [default: 35]")
+@click.option("--vocabulary", type=click.IntRange(min=2), help="Most distinct tokens of a text.  [default: 10000]")
+@click.option("--unit", type=click.Choice(["word", "character"]), help="What a token of text is.  [default: word]")
 @click.option("--optimizer", help="sgd, momentum, adam or adamw.  [default: adam]")
 @click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Learning rate.  [default: the optimizer's]")
 @click.option("--schedule", type=click.Choice(["constant", "cosine"]), help="Of the learning rate.  [default: cosine]")
@@ -34,7 +38,12 @@ def app() -> None:
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object an epoch, and one at the end.")
 def train_command(model: str, save_to: str | None, as_json: bool, **options) -> None:
-    """Train MODEL (lenet5, mlp3) and show its accuracy on the test images.
+    """Train MODEL and show its accuracy on the test images, or its perplexity on the test text.
+
+    \b
+    lenet5, mlp3                 --data mnist, or a folder of idx files named as MNIST's
+    milstm, scrn, sublstm, lltm  --data mnist-rows, or such a folder: images read row by row
+    lstm-lm                      --data sotu, moby-dick, or a folder with train.txt and test.txt
 
     Ctrl-C stops between two steps and leaves a save that can be resumed where --save was given.
     """
@@ -48,9 +57,9 @@ _CANDIDATES = "Shown a kernel; and the best of every other pattern."
 
 @app.command("explain")
 @click.argument("what", metavar="MODEL|FILE")
-@click.option("--batch", type=click.IntRange(min=1), default=256, show_default=True, help="Samples a step of a MODEL.")
+@click.option("--batch", type=click.IntRange(min=1), help="Samples a step of a MODEL.  [default: as in train]")
 @click.option("--shape", "shapes", multiple=True, metavar="A=64,128", help="Of an input of a formula; once an input.")
-@click.option("--set", "settings", multiple=True, metavar="stride=2", help="A parameter of a formula.")
+@click.option("--set", "settings", multiple=True, metavar="stride=2", help="Of a formula, or a MODEL's argument.")
 @click.option("--candidates", type=click.IntRange(min=0), default=3, show_default=True, help=_CANDIDATES)
 @click.option("--measure", is_flag=True, help="Time each kernel in the program, and its candidates alone.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
@@ -58,8 +67,9 @@ _CANDIDATES = "Shown a kernel; and the best of every other pattern."
 def explain_command(what: str, **options) -> None:
     """Show the kernels of a program: what was fused, what was chosen, and what was rejected at which predicted cost.
 
-    MODEL (lenet5, mlp3) stands for its training step. FILE is a Python file that defines `step`, a TrainStep or a
-    function, and `inputs`, the tuple of its arguments; any other file is a formula, whose inputs' shapes --shape gives.
+    MODEL, as in `einsmith train`, stands for its training step. FILE is a Python file that defines `step`, a TrainStep
+    or a function, and `inputs`, the tuple of its arguments; any other file is a formula, whose inputs' shapes --shape
+    gives.
     """
     from einsmith.cli.explain import explain
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import click
 
 
 class Progress:
-    """Of a training run. Epochs go to stdout, as lines or as JSON; the bar goes to stderr where that is a terminal."""
+    """Of a training run. Epochs go to stdout, as lines or as JSON; the bar goes to stderr where that is a terminal.
 
-    def __init__(self, as_json: bool):
-        self._json = as_json
+    things: what the samples are called.
+    """
+
+    def __init__(self, as_json: bool, things: str = "images"):
+        self._json, self._things = as_json, things
         self._bar: Any = None
         self._task: Any = None
         self._shown = self._began = 0.0
@@ -31,7 +35,7 @@ class Progress:
             self._bar = Bar(
                 TextColumn("epoch {task.fields[epoch]}"),
                 BarColumn(),
-                TextColumn("{task.fields[rate]} images/s  loss {task.fields[loss]}"),
+                TextColumn(f"{{task.fields[rate]}} {self._things}/s" "  loss {task.fields[loss]}"),
                 TimeRemainingColumn(),
                 console=Console(stderr=True),
                 transient=True,
@@ -76,10 +80,11 @@ class Progress:
         if self._json:
             click.echo(json.dumps(row))
             return
-        accuracy = f"  accuracy {100 * row['accuracy']:.2f} %" if "accuracy" in row else ""
+        metric = metric_text(row)
+        metric = f"  {metric}" if metric else ""
         left = row["seconds"] / row["epoch"] * (epochs - row["epoch"])
         line = (
-            f"epoch {row['epoch']}/{epochs}  loss {row['loss']:.4f}  test loss {row['test_loss']:.4f}{accuracy}"
+            f"epoch {row['epoch']}/{epochs}  loss {row['loss']:.4f}  test loss {row['test_loss']:.4f}{metric}"
             f"  {row['seconds']:.1f} s" + (f", {left:.0f} s left" if left else "")
         )
         if self._bar is not None:
@@ -90,9 +95,17 @@ class Progress:
     def final(self, row: dict[str, float], run: Any, target: Path | None) -> None:
         """The end of the run."""
         if self._json:
-            result = {"loss": row.get("test_loss"), "accuracy": row.get("accuracy"), "epochs": row.get("epoch", 0)}
+            name = "perplexity" if "perplexity" in row else "accuracy"
+            result = {"loss": row.get("test_loss"), name: row.get(name), "epochs": row.get("epoch", 0)}
             click.echo(json.dumps(result | {"seconds": run.seconds}))
             return
-        accuracy = f"test accuracy {100 * row['accuracy']:.2f} %" if "accuracy" in row else "done"
+        metric = f"test {metric_text(row)}" if metric_text(row) else "done"
         where = f"; saved in {target}, its loss curve in {target / 'loss.png'}" if target is not None else ""
-        click.echo(f"{run.model}: {accuracy} after {row.get('epoch', 0)} epochs, {run.seconds:.1f} s{where}")
+        click.echo(f"{run.model}: {metric} after {row.get('epoch', 0)} epochs, {run.seconds:.1f} s{where}")
+
+
+def metric_text(row: Mapping[str, float]) -> str:
+    """What an epoch is judged by, in words; empty where it has nothing but a loss."""
+    if "accuracy" in row:
+        return f"accuracy {100 * row['accuracy']:.2f} %"
+    return f"perplexity {row['perplexity']:.2f}" if "perplexity" in row else ""

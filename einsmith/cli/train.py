@@ -8,7 +8,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
@@ -21,21 +21,20 @@ import numpy as np
 
 from einsmith import checkpoint, functional, models, nn, optim
 from einsmith.cli.progress import Progress
-from einsmith.data import Batches, batches, idx_folder, mnist
-from einsmith.errors import DataError, SaveError
+from einsmith.cli.tasks import model_arguments, task_of
+from einsmith.data import Batches, Stream
+from einsmith.errors import SaveError
 from einsmith.training import TrainStep
 
-# name: (how it is made from a learning rate, the learning rate that suits it)
-OPTIMIZERS: dict[str, tuple[Callable[[float], Any], float]] = {
-    "sgd": (lambda lr: optim.SGD(lr=lr), 0.1),
-    "momentum": (lambda lr: optim.SGD(lr=lr, momentum=0.9), 0.05),
-    "adam": (lambda lr: optim.Adam(lr=lr), 0.005),
-    "adamw": (lambda lr: optim.AdamW(lr=lr, weight_decay=0.05), 0.008),
+OPTIMIZERS: dict[str, Callable[[float], Any]] = {
+    "sgd": lambda lr: optim.SGD(lr=lr),
+    "momentum": lambda lr: optim.SGD(lr=lr, momentum=0.9),
+    "adam": lambda lr: optim.Adam(lr=lr),
+    "adamw": lambda lr: optim.AdamW(lr=lr, weight_decay=0.05),
 }
+"""By name, how it is made from a learning rate."""
 SETTINGS = "run.json"
 CURVE = "loss.png"
-EVALUATION_BATCH = 500
-
 
 WARM_UP = 0.2
 """The part of a run in which the cosine schedule rises."""
@@ -43,16 +42,23 @@ WARM_UP = 0.2
 
 @dataclass
 class Run:
-    """The settings and the history of a run, kept as run.json in its save folder."""
+    """The settings and the history of a run, kept as run.json in its save folder.
+
+    steps, vocabulary, unit: of a language model's windows and words; arguments: the model's, where they were chosen.
+    """
 
     model: str
-    data: str = "mnist"
-    batch: int = 256
+    data: str
+    batch: int
     optimizer: str = "adam"
     lr: float = 0.0
     schedule: str = "cosine"
     seed: int = 0
     epochs: int = 5
+    steps: int = 35
+    vocabulary: int = 10_000
+    unit: str = "word"
+    arguments: dict[str, int | float] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
@@ -80,32 +86,37 @@ def train(
     resume: str | None = None,
     threads: int | None = None,
     as_json: bool = False,
+    arguments: Sequence[str] = (),
     **chosen: Any,
 ) -> None:
-    """Trains and reports; `chosen` are settings of a Run, None meaning its default, or the saved one when resuming.
+    """Trains and reports; `chosen` are settings of a Run, None meaning its default, or the saved one when resuming;
+    `arguments`, "name=value" each, are the model's.
 
     Raises click's usage errors for wrong options and EinsmithErrors for what fails.
     """
     chosen = {name: value for name, value in chosen.items() if value is not None}
     step: TrainStep | None = None
+    _known(model)
+    if arguments:
+        chosen["arguments"] = model_arguments(model, arguments)
     if resume:
         run, step = _resume(Path(resume), model, threads, chosen)
     else:
         run = _start(model, chosen)
     target = Path(save_to or resume) if save_to or resume else None  # type: ignore[arg-type]
-    progress = Progress(as_json)
-    data = _load(run.data, "train", progress.say), _load(run.data, "test", progress.say)
-    train_batches = batches(*data[0], run.batch, seed=run.seed)
-    test_batches = batches(*data[1], min(EVALUATION_BATCH, len(data[1][1])))
+    task = task_of(model)
+    progress = Progress(as_json, task.things)
+    data = task.load(run, progress.say)
     if step is None:
         nn.manual_seed(run.seed)
-        make, _ = OPTIMIZERS[run.optimizer]
-        step = TrainStep(models.get(model), functional.cross_entropy, make(run.lr), seed=run.seed, threads=threads)
+        network = models.get(model, **(data.arguments | run.arguments))
+        optimizer = OPTIMIZERS[run.optimizer](run.lr)
+        step = TrainStep(network, functional.cross_entropy, optimizer, seed=run.seed, threads=threads)
     if target is not None:
         _writable(target)
     with progress, _interrupts() as interrupted:
         try:
-            _loop(run, step, train_batches, test_batches, target, progress, interrupted)
+            _loop(run, step, data.train, data.test, target, progress, interrupted)
         except Interrupted:
             if target is None:
                 raise click.ClickException("interrupted; nothing is saved, since --save was not given") from None
@@ -119,8 +130,8 @@ def train(
 def _loop(
     run: Run,
     step: TrainStep,
-    train_batches: Batches,
-    test_batches: Batches,
+    train_batches: Batches | Stream,
+    test_batches: Batches | Stream,
     target: Path | None,
     progress: Progress,
     interrupted: Callable[[], bool],
@@ -134,7 +145,7 @@ def _loop(
         del run.losses[step.steps - 1 :]
         run.losses.append(loss)
         run.seconds = time.perf_counter() - began
-        progress.step(step.epoch, run.epochs, step.position, len(train_batches), loss, run.batch)
+        progress.step(step.epoch, run.epochs, step.position, len(train_batches), loss, train_batches.size)
         step.optimizer.lr = run.rate(step.steps, total)
         if interrupted():
             raise Interrupted
@@ -146,7 +157,7 @@ def _loop(
             "epoch": step.epoch,
             "loss": _epoch_loss(run, train_batches, step.steps),
             "test_loss": result["loss"],
-            **({"accuracy": result["accuracy"]} if "accuracy" in result else {}),
+            **_metric(task_of(run.model).metric, result),
             "seconds": run.seconds,
         }
         run.history = [h for h in run.history if h["epoch"] < step.epoch] + [row]
@@ -158,7 +169,14 @@ def _loop(
     step.fit(train_batches, epochs=run.epochs, progress=False, on_step=on_step, on_epoch=on_epoch)
 
 
-def _epoch_loss(run: Run, data: Batches, steps: int) -> float:
+def _metric(name: str, result: dict[str, float]) -> dict[str, float]:
+    """What an evaluation is reported by, beside its loss."""
+    if name == "perplexity":
+        return {"perplexity": math.exp(min(result["loss"], 700.0))}  # a larger one has no float
+    return {name: result[name]} if name in result else {}
+
+
+def _epoch_loss(run: Run, data: Batches | Stream, steps: int) -> float:
     """The mean over the samples of the epoch that ends at step `steps`, those before an interruption included."""
     losses = run.losses[steps - len(data) : steps]
     sizes = np.full(len(losses), data.size, np.float64)
@@ -166,20 +184,27 @@ def _epoch_loss(run: Run, data: Batches, steps: int) -> float:
     return float(np.average(losses, weights=sizes))
 
 
-def _start(model: str, chosen: dict[str, Any]) -> Run:
+def _known(model: str) -> None:
     known = list(models.names())
     if model not in known:
         near = get_close_matches(model, known, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise click.BadParameter(f"no model is named {model!r}; {hint}known: {', '.join(known)}", param_hint="MODEL")
-    run = Run(model, **chosen)
+
+
+def _start(model: str, chosen: dict[str, Any]) -> Run:
+    task = task_of(model)
+    for option in ("steps", "vocabulary", "unit"):
+        if option in chosen and option not in task.options:
+            raise click.UsageError(f"--{option} is for language models; {model} learns {task.things}")
+    usual: dict[str, Any] = {"data": task.names[0], "batch": task.batch}
+    run = Run(model, **(usual | chosen))
     if run.optimizer not in OPTIMIZERS:
         raise click.BadParameter(
             f"no optimizer is named {run.optimizer!r}; known: {', '.join(OPTIMIZERS)}", param_hint="--optimizer"
         )
-    if run.data != "mnist" and not Path(run.data).is_dir():
-        raise click.BadParameter(f"{run.data!r} is neither mnist nor a folder", param_hint="--data")
-    run.lr = run.lr or OPTIMIZERS[run.optimizer][1]
+    task.check(run.data)
+    run.lr = run.lr or task.rates[run.optimizer]
     return run
 
 
@@ -196,7 +221,7 @@ def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any
         if name != "epochs" and value != getattr(run, name):
             raise click.BadParameter(
                 f"the run in {folder} has {getattr(run, name)!r}; a resumed run keeps its settings",
-                param_hint=f"--{name}",
+                param_hint="--set" if name == "arguments" else f"--{name}",
             )
     run.epochs = chosen.get("epochs", run.epochs)
     if len(run.losses) < step.steps:
@@ -204,13 +229,6 @@ def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any
     del run.losses[step.steps :]
     run.history = [h for h in run.history if h["epoch"] <= step.epoch]
     return run, step
-
-
-def _load(name: str, split: str, say: Callable[[str], None]) -> tuple[np.ndarray, np.ndarray]:
-    x, y = mnist(split, say=say) if name == "mnist" else idx_folder(name, split)
-    if not len(y):
-        raise DataError(f"{name} has no {split} images")
-    return x, y
 
 
 def _writable(target: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from einsmith.codegen import vmath, vtrig
 from einsmith.errors import CompileError
+from einsmith.expr.random import threefry
 from einsmith.loops.nest import Type
 
 LLVM_ELEM = {"f32": "float", "f64": "double", "i1": "i1", "i8": "i8", "i32": "i32", "i64": "i64", "ptr": "ptr"}
@@ -183,6 +184,15 @@ class Ops:
 
     def op_rsqrt(self, t: Type, x: str) -> str:
         return self.bin("fdiv", t, constant(1.0, t), self.op_sqrt(t, x))
+
+    def op_random_bits(self, t: Type, *words: str) -> str:
+        return threefry(
+            words,
+            add=lambda a, b: self.bin("add", t, a, b),
+            xor=lambda a, b: self.bin("xor", t, a, b),
+            rotate=lambda x, n: self.intrinsic("fshl", t, x, x, constant(n, t)),
+            const=lambda n: constant(n, t),
+        )
 
     def op_select(self, t: Type, c: str, a: str, b: str) -> str:
         return self.select(t, c, a, b)

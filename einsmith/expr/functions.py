@@ -15,6 +15,7 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.errors import DtypeError
+from einsmith.expr.random import numpy_bits
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,12 @@ def _logic(*args: DType) -> DType:
     if any(not a.is_bool for a in args):
         raise DtypeError("`and`, `or`, `not` need conditions")
     return dt.bool_
+
+
+def _words(*args: DType) -> DType:
+    if any(a is not dt.i32 for a in args):
+        raise DtypeError("random bits are made of i32 words")
+    return dt.i32
 
 
 def _where(c: DType, a: DType, b: DType) -> DType:
@@ -111,6 +118,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("or", 2, _logic, np.logical_or, "or", 1),
         Function("not", 1, _logic, np.logical_not, "not", 3),
         Function("where", 3, _where, np.where),
+        Function("random_bits", 4, _words, numpy_bits),  # of a key and a counter, two words each: expr/random.py
         Function("stop_gradient", 1, lambda a: a, lambda x: x),  # the identity, with derivative zero
         Function("differentiate_as", 2, _same, lambda x, twin: x),  # x, with the derivatives of the twin, its equal
         Function("cast", 1, lambda a: a, lambda x: x),  # the result type is the node's own

@@ -8,6 +8,7 @@ from einsmith.functional.conv import avg_pool2d, conv1d, conv2d, linear, max_poo
 from einsmith.functional.embedding import embedding
 from einsmith.functional.loss import cross_entropy, mse_loss, nll_loss
 from einsmith.functional.product import einsum, matmul
+from einsmith.functional.random import dropout
 from einsmith.functional.tensor import (
     abs,
     amax,
@@ -47,8 +48,8 @@ from einsmith.functional.tensor import (
 
 __all__ = [
     "abs", "amax", "amin", "arange", "argmax", "argmin", "avg_pool2d", "cat", "clamp", "conv1d", "conv2d", "cos",
-    "cross_entropy", "einsum", "embedding", "erf", "exp", "flatten", "floor", "gelu", "leaky_relu", "linear", "log",
-    "log_softmax", "matmul", "max", "max_pool2d", "maximum", "mean", "min", "minimum", "mse_loss", "nll_loss",
-    "one_hot", "pad", "permute", "prod", "relu", "reshape", "rsqrt", "sigmoid", "sign", "silu", "sin", "softmax",
-    "sqrt", "squeeze", "stack", "sum", "tanh", "transpose", "unsqueeze", "where",
+    "cross_entropy", "dropout", "einsum", "embedding", "erf", "exp", "flatten", "floor", "gelu", "leaky_relu",
+    "linear", "log", "log_softmax", "matmul", "max", "max_pool2d", "maximum", "mean", "min", "minimum", "mse_loss",
+    "nll_loss", "one_hot", "pad", "permute", "prod", "relu", "reshape", "rsqrt", "sigmoid", "sign", "silu", "sin",
+    "softmax", "sqrt", "squeeze", "stack", "sum", "tanh", "transpose", "unsqueeze", "where",
 ]  # fmt: skip

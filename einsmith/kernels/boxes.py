@@ -21,6 +21,7 @@ from einsmith.expr.bounds import Facts
 from einsmith.expr.kernel import Kernel, Stage
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Node, Piece, Read, Reduce, apply, postorder, size
+from einsmith.expr.random import OPERATIONS
 from einsmith.expr.rewrite import rebuild
 from einsmith.expr.simplify import simplify
 from einsmith.kernels.combine import identity
@@ -307,7 +308,9 @@ def operations(exprs: Iterable[Expr], target: Target) -> tuple[float, float]:
     """(vector instructions, special-function seconds) for one point of `exprs`, index arithmetic left out."""
     count, special = 0, 0.0
     for e in postorder(exprs):
-        if isinstance(e, Apply) and e.fn not in CHEAP and not (e.dtype.is_int and e.fn != "where"):
+        if isinstance(e, Apply) and e.fn == "random_bits":
+            count += OPERATIONS
+        elif isinstance(e, Apply) and e.fn not in CHEAP and not (e.dtype.is_int and e.fn != "where"):
             seconds = target.special(e.fn)
             special += seconds
             count += 0 if seconds else 1

@@ -468,6 +468,11 @@ def relu(x: Any) -> Any:
     return where(_apply("le", x, 0), 0, x)
 
 
+def random_bits(k0: Any, k1: Any, c0: Any, c1: Any) -> Any:
+    """A uniform int32 word, a function of a key and a counter of two integers each (expr/random.py)."""
+    return _apply("random_bits", k0, k1, c0, c1)
+
+
 def cast(x: Any, dtype: Any) -> Any:
     """`x` as another element type; floats go to integers towards zero, to bool by != 0."""
     to = dtype_of(dtype)

@@ -256,6 +256,10 @@ def op(fn: str, *args: Form) -> Form:
         return _where(*args)
     if fn == "pow":
         return _pow(*args)
+    if fn == "random_bits":
+        if not all(is_integer(t) for t in types):
+            raise DtypeError("random_bits takes integers: a key and a counter of two words each")
+        return Op(fn, tuple(convert(a, dt.i32) for a in args), dt.i32)
     if fn == "stop_gradient":
         return args[0] if not args[0].loads else Op(fn, args, types[0])
     if fn in _LOGIC:

@@ -21,7 +21,8 @@ REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
 CASTS = {"f32": dt.f32, "f64": dt.f64, "i8": dt.i8, "i32": dt.i32, "i64": dt.i64, "bool": dt.bool_}
 UNARY = ("exp", "log", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "abs", "sign", "floor", "relu", "sin", "cos",
          "stop_gradient")  # fmt: skip
-FUNCTIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(CASTS, 1), "pow": 2, "min": 2, "max": 2, "where": 3, "size": 1}
+FUNCTIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(CASTS, 1), "pow": 2, "min": 2, "max": 2, "where": 3, "size": 1,
+             "random_bits": 4}  # fmt: skip
 KEYWORDS = ("and", "or", "not", "return", "if", "else", "for", "in", "lambda", "True", "False", "inf", "nan", "shape")
 RESERVED = frozenset((*FUNCTIONS, *REDUCTIONS, *KEYWORDS))
 _CONSTANTS = {"True": True, "False": False, "inf": math.inf, "nan": math.nan}

@@ -36,13 +36,18 @@ def touch() -> None:
 class Trace:
     """Objects captured during a trace: a live object (a Parameter, a buffer) has one leaf; updates are new values for
     such objects, stored at the end of the step; depends are objects whose `trace_key()` decided what was traced;
-    checked are tensors that were differentiated: their indices are checked also where nothing needs their values."""
+    checked are tensors that were differentiated: their indices are checked also where nothing needs their values.
+    `key`: the seed and the step of random numbers, as ints or 0-d tensors, where they are known; `streams`: how often
+    each of their streams was drawn from; `paths`: names of modules, by id."""
 
     def __init__(self) -> None:
         self.captured: dict[int, tuple[Any, Leaf]] = {}
         self.updates: dict[int, tuple[Any, Tensor]] = {}
         self.depends: dict[int, Any] = {}
         self.checked: list[Tensor] = []
+        self.key: tuple[Any, Any] | None = None
+        self.streams: dict[str, int] = {}
+        self.paths: dict[int, str] = {}
 
     def capture(self, obj: Any, shape: tuple[int, ...], dtype: DType) -> Leaf:
         """The leaf that stands for a live object, made at its first use."""

@@ -198,6 +198,8 @@ class Builder:
             return self._emit(fn, a, Type("i1", a[0].type.lanes))
         if (fn in _UNARY and len(a) == 1) or (fn in _BINARY and len(a) == 2) or (fn == "fma" and len(a) == 3):
             return self._emit(fn, a, a[0].type)
+        if fn == "random_bits" and len(a) == 4 and a[0].type.elem == "i32":
+            return self._emit(fn, a, a[0].type)
         raise CompileError(f"no instruction {fn} of {len(a)} arguments")
 
     def add(self, a: Value, b: Value) -> Value:

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from einsmith.errors import ArgumentError
+from einsmith.functional import random
 
 
 class _HasData(Protocol):
@@ -26,6 +27,7 @@ def manual_seed(seed: int) -> None:
     """Restarts Einsmith's random numbers from `seed`, a non-negative int. Unseeded, they differ in every process."""
     global _generator
     _generator = np.random.Generator(np.random.PCG64(seed))
+    random.manual_seed(seed)
 
 
 def generator() -> np.random.Generator:

@@ -11,6 +11,8 @@ import numpy as np
 from einsmith import functional as F
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError
+from einsmith.functional.random import layer_drop
+from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.module import Module
@@ -178,6 +180,24 @@ class GELU(Module):
 
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
+
+
+class Dropout(Module):
+    """In training each element is zero with probability p and the others are divided by 1 - p; else the input itself.
+
+    In a training step the mask is a function of the step's seed, this layer's path and the step's number.
+    """
+
+    def __init__(self, p: float = 0.5, inplace: bool = False):
+        if not 0 <= p <= 1:
+            raise ArgumentError(f"Dropout: p={p!r} must lie in [0, 1]")
+        self.p, self.inplace = p, inplace
+
+    def forward(self, input: Value) -> Value:
+        return layer_drop(fb.as_value(input), self.p, self) if self.training else input
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, inplace={self.inplace}"
 
 
 class Softmax(Module):

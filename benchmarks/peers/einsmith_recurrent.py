@@ -1,0 +1,63 @@
+"""Einsmith: recurrent networks as any user writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import einsmith as es
+from benchmarks.problems import LR
+from benchmarks.recurrent_problems import CELLS, Recurrent
+from einsmith import nn
+from einsmith.codegen import objects
+from einsmith.lang.builder import Value
+
+NETWORKS = (*CELLS, "lstm_lm")
+
+
+class FromState(nn.Module):
+    """A network whose initial states are arguments of every step."""
+
+    def __init__(self, network: nn.Module):
+        self.network = network
+
+    def forward(self, x: Value, a: Value, b: Value) -> Any:
+        if isinstance(self.network, es.models.LSTMLanguageModel):
+            h, _ = self.network.rnn(self.network.embedding(x), (a, b))
+            return self.network.decoder(es.functional.flatten(h, 0, 1))
+        return self.network(x, (a, b))
+
+
+class Training:
+    def __init__(self, problem: Recurrent, arrays: dict[str, np.ndarray], threads: int):
+        h, x = arrays["h0"], arrays["x"]
+        network: nn.Module
+        if problem.network == "lstm_lm":
+            words, width = arrays["embedding.weight"].shape
+            network = es.models.lstm_lm(vocabulary=words, width=width, batch=x.shape[1])
+            inside = ""
+        else:
+            network = es.models.get(problem.network, input_size=x.shape[2], hidden_size=h.shape[1])
+            x, inside = np.ascontiguousarray(x.swapaxes(0, 1)), "cell."
+        self.names = {n: f"network.{'' if n.startswith('fc.') else inside}{n}" for n in problem.results}
+        self.model = FromState(network)
+        self.model.load_state_dict({ours: arrays[n] for n, ours in self.names.items()}, strict=False)
+        self._step = es.TrainStep(self.model, es.functional.cross_entropy, es.optim.SGD(lr=LR), seed=0, threads=threads)
+        self.batch = (x, *(arrays[n] for n in problem.states), arrays["y"])
+
+    def step(self) -> float:
+        return self._step(*self.batch)
+
+    def results(self) -> dict[str, np.ndarray]:
+        state = self.model.state_dict()
+        return {n: np.asarray(state[ours]) for n, ours in self.names.items()}
+
+    def describe(self) -> dict[str, int]:
+        """How many kernels the step has, and the bytes of code made for it: its process began with an empty cache."""
+        (run,) = self._step._programs.values()
+        return {"kernels": len(run.kernels), "code_bytes": objects.usage()[1]}
+
+
+def build(problem: Recurrent, arrays: dict[str, np.ndarray], threads: int) -> Training:
+    return Training(problem, arrays, threads)

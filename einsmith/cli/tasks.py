@@ -1,0 +1,200 @@
+"""What the networks by name are trained on: data sets, batches, the sizes that follow from them, and usual settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+import numpy as np
+
+from einsmith import models
+from einsmith.data import (
+    Batches,
+    Stream,
+    Vocabulary,
+    batches,
+    idx_folder,
+    mnist,
+    mnist_rows,
+    stream,
+    text,
+    text_folder,
+)
+from einsmith.errors import DataError
+
+EVALUATION_BATCH = 500
+Say = Callable[[str], None]
+
+
+class Settings(Protocol):
+    """What a task reads of a run."""
+
+    data: str
+    batch: int
+    seed: int
+    steps: int
+    vocabulary: int
+    unit: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The batches of a run, and the model's arguments that follow from the data."""
+
+    train: Batches | Stream
+    test: Batches | Stream
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kind of data that models are trained on.
+
+    names: the data sets that --data knows, the default first; folder: what another folder must be; things: what is
+    counted a second; batch: samples a step where --batch is not given; rates: learning rates that suit the optimizers;
+    options: the settings of a run that are this task's alone; metric: what an evaluation is reported by.
+    """
+
+    names: tuple[str, ...]
+    folder: str
+    things: str
+    batch: int
+    rates: Mapping[str, float]
+    options: tuple[str, ...] = ()
+    metric: str = "accuracy"
+
+    def load(self, run: Settings, say: Say) -> Loaded:
+        """Reads the data. Raises DataError."""
+        raise NotImplementedError
+
+    def example(self, batch: int, arguments: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        """A random batch for a model with these arguments, of the shapes that training has by default."""
+        raise NotImplementedError
+
+    def sizes(self, batch: int) -> dict[str, Any]:
+        """The model's arguments that follow from the batch."""
+        return {}
+
+    def check(self, data: str) -> None:
+        """Raises click's error where --data names nothing."""
+        if data not in self.names and not Path(data).is_dir():
+            raise click.BadParameter(
+                f"{data!r} is neither {' nor '.join(self.names)} nor a folder{self.folder}", param_hint="--data"
+            )
+
+
+class Images(Task):
+    """Images [B, 1, 28, 28] and their classes."""
+
+    def load(self, run: Settings, say: Say) -> Loaded:
+        x, y = self._read(run.data, "train", say)
+        test_x, test_y = self._read(run.data, "test", say)
+        test = batches(test_x, test_y, min(EVALUATION_BATCH, len(test_y)))
+        return Loaded(batches(x, y, run.batch, seed=run.seed), test, self._arguments(x))
+
+    def _read(self, name: str, split: str, say: Say) -> tuple[np.ndarray, np.ndarray]:
+        x, y = mnist(split, say=say) if name in self.names else idx_folder(name, split)
+        if not len(y):
+            raise DataError(f"{name} has no {split} images")
+        return x, y
+
+    def _arguments(self, x: np.ndarray) -> dict[str, Any]:
+        return {}
+
+    def example(self, batch: int, arguments: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        rng = np.random.default_rng(0)
+        return rng.standard_normal((batch, 1, 28, 28), np.float32), rng.integers(0, 10, batch)
+
+
+class Rows(Images):
+    """Images as sequences of their rows, [B, rows, columns], and their classes."""
+
+    def _read(self, name: str, split: str, say: Say) -> tuple[np.ndarray, np.ndarray]:
+        if name in self.names:
+            return mnist_rows(split, say=say)
+        x, y = super()._read(name, split, say)
+        return x[:, 0], y
+
+    def _arguments(self, x: np.ndarray) -> dict[str, Any]:
+        return {"input_size": x.shape[2]}
+
+    def example(self, batch: int, arguments: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        rng = np.random.default_rng(0)
+        shape = (batch, 28, arguments.get("input_size", 28))
+        return rng.standard_normal(shape, np.float32), rng.integers(0, 10, batch)
+
+
+class Text(Task):
+    """A text as one long sequence of words or characters, each to be told from those before it."""
+
+    def load(self, run: Settings, say: Say) -> Loaded:
+        train, test = (
+            text(run.data, split, say=say) if run.data in self.names else text_folder(run.data, split)
+            for split in ("train", "test")
+        )
+        vocabulary = Vocabulary.of(train, run.unit, run.vocabulary)
+        windows = [stream(vocabulary.encode(t), run.batch, run.steps) for t in (train, test)]
+        return Loaded(windows[0], windows[1], {"vocabulary": len(vocabulary)} | self.sizes(run.batch))
+
+    def sizes(self, batch: int) -> dict[str, Any]:
+        return {"batch": batch}
+
+    def example(self, batch: int, arguments: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        words = arguments.get("vocabulary", 10_000)
+        tokens = np.random.default_rng(0).integers(0, words, batch * 36)
+        return next(iter(stream(tokens, batch, 35)))
+
+
+IMAGES = Images(
+    ("mnist",), " of idx files", "images", 256, {"sgd": 0.1, "momentum": 0.05, "adam": 0.005, "adamw": 0.008}
+)
+ROWS = Rows(
+    ("mnist-rows", "mnist"), " of idx files", "images", 256,
+    {"sgd": 0.1, "momentum": 0.05, "adam": 0.003, "adamw": 0.003},
+)  # fmt: skip
+TEXT = Text(
+    ("sotu", "moby-dick"), " with train.txt and test.txt", "tokens", 20,
+    {"sgd": 1.0, "momentum": 0.1, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"), "perplexity",
+)  # fmt: skip
+TASKS: dict[str, Task] = {"lstm-lm": TEXT} | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)
+"""By model; the others learn images."""
+
+
+def task_of(model: str) -> Task:
+    """What a model is trained on."""
+    return TASKS.get(model, IMAGES)
+
+
+def model_arguments(model: str, assignments: Sequence[str]) -> dict[str, int | float]:
+    """The arguments that --set gives a model. Raises click's errors for what is no number or no argument of it."""
+    known = [n for n in inspect.signature(models.maker(model)).parameters if n != "dtype"]
+    out = {}
+    for given in assignments:
+        name, value = assignment(given, "--set", "hidden_size=64")
+        if name not in known:
+            raise click.UsageError(f"{model} has no argument {name}; it has {', '.join(known) or 'none'}")
+        out[name] = number(value)
+    return out
+
+
+def assignment(text: str, option: str, example: str) -> tuple[str, str]:
+    """Name and value of an option's NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"{option} takes NAME=VALUE, as in {option} {example}, not {text!r}")
+    return name.strip(), value.strip()
+
+
+def number(text: str) -> int | float:
+    """The value of a --set."""
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            raise click.UsageError(f"--set takes a number, not {text!r}") from None

@@ -1,0 +1,54 @@
+"""Random bits as a pure function: Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel random numbers").
+
+A word depends on a key and a counter of two words each, and on nothing else: not on the order of evaluation, the
+layout or the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = 0x1BD11BDA
+GROUPS = 5
+"""Of four rounds each."""
+
+OPERATIONS = 90
+"""Instructions that a word takes, about."""
+
+
+def threefry(
+    words: Sequence[Any],
+    *,
+    add: Callable[[Any, Any], Any],
+    xor: Callable[[Any, Any], Any],
+    rotate: Callable[[Any, int], Any],
+    const: Callable[[int], Any],
+) -> Any:
+    """The first word of the block, from two words of the key and two of the counter, by a library's operations on words
+    of 32 bits; `rotate(x, n)` goes to the left."""
+    k0, k1, c0, c1 = words
+    keys = (k0, k1, xor(xor(k0, k1), const(PARITY)))
+    x, y = add(c0, k0), add(c1, k1)
+    for group in range(GROUPS):
+        for n in ROTATIONS[group % 2]:
+            x = add(x, y)
+            y = xor(rotate(y, n), x)
+        x = add(x, keys[(group + 1) % 3])
+        y = add(add(y, keys[(group + 2) % 3]), const(group + 1))
+    return x
+
+
+def numpy_bits(k0: Any, k1: Any, c0: Any, c1: Any) -> Any:
+    """`threefry` of integers of any type, of which the low 32 bits count, as int32."""
+    words = np.broadcast_arrays(*(np.asarray(v).astype(np.int64).astype(np.uint32) for v in (k0, k1, c0, c1)))
+
+    def rotate(x: np.ndarray, n: int) -> np.ndarray:
+        return (x << np.uint32(n)) | (x >> np.uint32(32 - n))
+
+    with np.errstate(over="ignore"):
+        out = threefry(words, add=np.add, xor=np.bitwise_xor, rotate=rotate, const=np.uint32)
+    return out.astype(np.uint32).view(np.int32)

@@ -1,0 +1,136 @@
+"""Recurrent networks: classifiers of sequences with a cell of four papers, and a language model of LSTM layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from einsmith import functional as F
+from einsmith.dtypes import dtype_of
+from einsmith.errors import ShapeError
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+from einsmith.nn import LLTM, LSTM, MILSTM, SCRN, Embedding, Linear, Module, SubLSTM
+
+
+class SequenceClassifier(Module):
+    """A recurrent cell over a sequence, and a linear layer on what it gives at the last step.
+
+    forward(input, hx=None) -> logits [B, classes]; hx: the cell's pair of initial states. input: [B, T, input_size];
+    images [B, 1, T, input_size] are read row by row; [B, input_size] is a sequence of one step.
+    """
+
+    def __init__(self, cell: Module, features: int, classes: int, dtype: Any):
+        self.cell = cell
+        self.fc = Linear(features, classes, dtype=dtype)
+
+    def features(self, input: Value, hx: Any) -> Value:
+        """What the linear layer reads, [B, features]."""
+        _, (h, _) = self.cell(input, hx)
+        return h
+
+    def forward(self, input: Value, hx: Any = None) -> Value:
+        x = fb.as_value(input)
+        if x.ndim == 4 and x.shape[1] == 1:
+            x = x[:, 0]
+        elif x.ndim == 2:
+            x = x[:, None]
+        if x.ndim != 3:
+            raise ShapeError(
+                f"'input' has shape {input.shape}; sequences are [B, T, features], images [B, 1, T, features], single "
+                "steps [B, features]"
+            )
+        return self.fc(self.features(x, hx))
+
+
+class MILSTMClassifier(SequenceClassifier):
+    """MI-LSTM (see nn.MILSTM) and a linear classifier. The authors of the cell's benchmark have 1024 hidden units."""
+
+    def __init__(self, input_size: int = 28, hidden_size: int = 256, classes: int = 10, *, dtype: Any = "float32"):
+        cell = MILSTM(input_size, hidden_size, batch_first=True, dtype=dtype)
+        super().__init__(cell, hidden_size, classes, dtype)
+
+
+class SubLSTMClassifier(SequenceClassifier):
+    """subLSTM (see nn.SubLSTM) and a linear classifier."""
+
+    def __init__(self, input_size: int = 28, hidden_size: int = 128, classes: int = 10, *, dtype: Any = "float32"):
+        cell = SubLSTM(input_size, hidden_size, batch_first=True, dtype=dtype)
+        super().__init__(cell, hidden_size, classes, dtype)
+
+
+class LLTMClassifier(SequenceClassifier):
+    """LLTM (see nn.LLTM) and a linear classifier."""
+
+    def __init__(self, input_size: int = 28, hidden_size: int = 128, classes: int = 10, *, dtype: Any = "float32"):
+        cell = LLTM(input_size, hidden_size, batch_first=True, dtype=dtype)
+        super().__init__(cell, hidden_size, classes, dtype)
+
+
+class SCRNClassifier(SequenceClassifier):
+    """SC-RNN (see nn.SCRN) and a linear classifier of its output."""
+
+    cell: SCRN
+
+    def __init__(
+        self,
+        input_size: int = 28,
+        hidden_size: int = 128,
+        context_size: int = 64,
+        alpha: float = 0.5,
+        classes: int = 10,
+        *,
+        dtype: Any = "float32",
+    ):
+        cell = SCRN(input_size, hidden_size, context_size, alpha, batch_first=True, dtype=dtype)
+        super().__init__(cell, hidden_size, classes, dtype)
+
+    def features(self, input: Value, hx: Any) -> Value:
+        _, (h, s) = self.cell(input, hx)
+        return self.cell.output(h, s)
+
+
+class LSTMLanguageModel(Module):
+    """Embedding, layers of LSTM, and a linear decoder: tokens [T, B] -> logits [T*B, vocabulary], in the order of the
+    tokens.
+
+    forward(tokens) starts from zero states. forward(tokens, begins), as the batches of `es.data.stream` have it, starts
+    from the states at the end of the batch before, or from zeros where `begins` [B] is true, and keeps the last ones in
+    the buffers `hidden` and `cell` [layers, B, width]; in evaluation in `test_hidden` and `test_cell`, so that training
+    goes on as if nothing had been in between. Gradients do not reach back into the batch before (truncated
+    backpropagation through time). batch: the B that the buffers are made for.
+    """
+
+    def __init__(
+        self, vocabulary: int = 10_000, width: int = 650, layers: int = 2, batch: int = 20, *, dtype: Any = "float32"
+    ):
+        self.embedding = Embedding(vocabulary, width, dtype=dtype)
+        self.rnn = LSTM(width, width, layers, dtype=dtype)
+        self.decoder = Linear(width, vocabulary, dtype=dtype)
+        shape = (layers, batch, width)
+        for name in ("hidden", "cell"):
+            self.register_buffer(name, np.zeros(shape, dtype_of(dtype).numpy))
+            self.register_buffer(f"test_{name}", np.zeros(shape, dtype_of(dtype).numpy), persistent=False)
+
+    def forward(self, tokens: Value, begins: Any = None) -> Value:
+        x = self.embedding(tokens)
+        if begins is None:
+            output, _ = self.rnn(x)
+        else:
+            prefix = "" if self.training else "test_"
+            names = (f"{prefix}hidden", f"{prefix}cell")
+            fresh = fb.as_value(begins)
+            if fresh.shape != x.shape[1:2] or fresh.shape[0] != self.hidden.shape[1]:
+                raise ShapeError(
+                    f"'begins' has shape {fresh.shape} and 'tokens' {tokens.shape}; a model whose states are of "
+                    f"{self.hidden.shape[1]} columns needs [{self.hidden.shape[1]}] and [T, {self.hidden.shape[1]}]"
+                )
+            before = [
+                fb.compute(s.shape, lambda n, b, k, s=s: fb.where(fresh[b], 0.0, s[n, b, k]))
+                for s in (getattr(self, name) for name in names)
+            ]
+            output, last = self.rnn(x, tuple(before))
+            for name, s in zip(names, last, strict=True):
+                setattr(self, name, s)
+        return self.decoder(F.flatten(output, 0, 1))

@@ -1,0 +1,342 @@
+"""RNN, LSTM and GRU under torch.nn's names, arguments, initial distributions, state names, shapes and results.
+
+A layer in one direction is one formula, whose carried tensors read themselves at the step before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from einsmith import functional as F
+from einsmith.dtypes import dtype_of
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.common import tensor
+from einsmith.functional.random import layer_drop
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+from einsmith.lang.op import Operator, op
+from einsmith.nn import init
+from einsmith.nn.module import Module
+from einsmith.nn.parameter import Parameter
+
+RNN_FORMULA = """
+    p[t,b,k] = sum[i](x[t,b,i] * W_ih[k,i]) + b_ih[k] + b_hh[k]
+    h[t,b,k] = tanh(p[t,b,k] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[k,j]))
+    return h
+"""
+LSTM_FORMULA = """
+    p[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n] + b_hh[n]
+    a[t,b,n] = p[t,b,n] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[n,j])
+    c[t,b,k] = sigmoid(a[t,b,H+k]) * where(t > 0, c[t-1,b,k], c0[b,k]) + sigmoid(a[t,b,0*H+k]) * tanh(a[t,b,2*H+k])
+    h[t,b,k] = sigmoid(a[t,b,3*H+k]) * tanh(c[t,b,k])
+    return h, c
+"""
+LSTM_PROJECTED_FORMULA = """
+    p[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n] + b_hh[n]
+    a[t,b,n] = p[t,b,n] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[n,j])
+    c[t,b,k] = sigmoid(a[t,b,H+k]) * where(t > 0, c[t-1,b,k], c0[b,k]) + sigmoid(a[t,b,0*H+k]) * tanh(a[t,b,2*H+k])
+    h[t,b,m] = sum[k](sigmoid(a[t,b,3*H+k]) * tanh(c[t,b,k]) * W_hr[m,k])
+    return h, c
+"""
+GRU_FORMULA = """
+    p[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n]
+    q[t,b,n] = sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[n,j]) + b_hh[n]
+    z[t,b,k] = sigmoid(p[t,b,H+k] + q[t,b,H+k])
+    m[t,b,k] = tanh(p[t,b,2*H+k] + sigmoid(p[t,b,0*H+k] + q[t,b,0*H+k]) * q[t,b,2*H+k])
+    h[t,b,k] = (1 - z[t,b,k]) * m[t,b,k] + z[t,b,k] * where(t > 0, h[t-1,b,k], h0[b,k])
+    return h
+"""
+
+
+@cache
+def recurrence(text: str, bias: bool = True, reverse: bool = False) -> Operator:
+    """The operator of a formula that goes through t from 0 upward; `reverse`: its mirror image, from the last t down.
+
+    bias: without it the terms b_ih[..] and b_hh[..] are left out.
+    """
+    if not bias:
+        for name, axis in (("b_ih", "n"), ("b_hh", "n"), ("b_ih", "k"), ("b_hh", "k")):
+            text = text.replace(f" + {name}[{axis}]", "")
+    if reverse:
+        text = text.replace("t > 0", "t < x.shape[0]-1").replace("[t-1,", "[t+1,")
+    return op(text)
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Parameter:
+    return Parameter(np.zeros(shape, dtype_of(dtype).numpy))
+
+
+def sequence(x: Any, name: str, input_size: int, batch_first: bool) -> tuple[Value, bool]:
+    """The input as [T, B, input_size], and whether it came without a batch, as [T, input_size]. Raises ShapeError."""
+    value = tensor(x, name, "input", rank=(2, 3), kind="float")
+    if value.shape[-1] != input_size:
+        raise ShapeError(f"{name}: 'input' has shape {value.shape}; its last extent must be input_size={input_size}")
+    single = value.ndim == 2
+    if single:
+        value = value.reshape((value.shape[0], 1, input_size))
+    elif batch_first:
+        value = value.transpose(1, 0, 2)
+    if 0 in value.shape:
+        raise ShapeError(f"{name}: 'input' has shape {tuple(x.shape)}; it needs at least one step and one sample")
+    return value, single
+
+
+def state(given: Any, name: str, what: str, shape: tuple[int, ...], like: Value) -> Value:
+    """An initial state of that shape: zeros where none is given. Raises ShapeError."""
+    if given is None:
+        return fb.full(shape, 0.0, like.dtype)
+    value = tensor(given, name, what, kind="float")
+    if value.shape != shape:
+        raise ShapeError(f"{name}: {what!r} has shape {value.shape}, needs {shape}")
+    return value
+
+
+class _Layers(Module):
+    """Layers of one recurrence, in one direction or two, with dropout between layers. Subclasses say what a step is."""
+
+    gates: int
+    states: tuple[str, ...] = ("h0",)
+    formula: str
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        proj_size: int,
+        dtype: Any,
+    ):
+        name = type(self).__name__
+        for what, n, least in (
+            ("input_size", input_size, 1), ("hidden_size", hidden_size, 1), ("num_layers", num_layers, 1),
+            ("proj_size", proj_size, 0),
+        ):  # fmt: skip
+            if isinstance(n, bool) or not isinstance(n, int) or n < least:
+                raise ArgumentError(f"{name}: {what}={n!r} must be an integer of at least {least}")
+        if proj_size >= hidden_size and proj_size:
+            raise ArgumentError(f"{name}: proj_size={proj_size} must be smaller than hidden_size={hidden_size}")
+        if isinstance(dropout, bool) or not 0 <= dropout <= 1:
+            raise ArgumentError(f"{name}: dropout={dropout!r} must lie in [0, 1]")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
+        self.bidirectional, self.proj_size = bidirectional, proj_size
+        for layer in range(num_layers):
+            for suffix in self._directions:
+                n_in = input_size if layer == 0 else self.output_size * len(self._directions)
+                rows = self.gates * hidden_size
+                at = f"l{layer}{suffix}"
+                setattr(self, f"weight_ih_{at}", empty((rows, n_in), dtype))
+                setattr(self, f"weight_hh_{at}", empty((rows, self.output_size), dtype))
+                if bias:
+                    setattr(self, f"bias_ih_{at}", empty((rows,), dtype))
+                    setattr(self, f"bias_hh_{at}", empty((rows,), dtype))
+                if proj_size:
+                    setattr(self, f"weight_hr_{at}", empty((proj_size, hidden_size), dtype))
+        self.reset_parameters()
+
+    @property
+    def output_size(self) -> int:
+        """Features of a step's output in one direction."""
+        return self.proj_size or self.hidden_size
+
+    @property
+    def _directions(self) -> tuple[str, ...]:
+        return ("", "_reverse") if self.bidirectional else ("",)
+
+    def reset_parameters(self) -> None:
+        """Draws new initial values, uniform in +-1/sqrt(hidden_size)."""
+        bound = 1 / sqrt(self.hidden_size)
+        for p in self.parameters():
+            init.uniform_(p, -bound, bound)
+
+    def _operator(self, reverse: bool) -> Operator:
+        return recurrence(self.formula, self.bias, reverse)
+
+    def _layer(self, x: Value, given: Sequence[Value], at: str, reverse: bool) -> tuple[Value, ...]:
+        """The sequences of the carried tensors, the output first, of the layer and direction `at`."""
+        inputs: dict[str, Any] = dict(zip(self.states, given, strict=True))
+        inputs |= {"x": x, "W_ih": getattr(self, f"weight_ih_{at}"), "W_hh": getattr(self, f"weight_hh_{at}")}
+        if self.bias:
+            inputs |= {"b_ih": getattr(self, f"bias_ih_{at}"), "b_hh": getattr(self, f"bias_hh_{at}")}
+        if self.proj_size:
+            inputs["W_hr"] = getattr(self, f"weight_hr_{at}")
+        operator = self._operator(reverse)
+        parameters = {"H": self.hidden_size} if "H" in operator.parameters else {}
+        out = operator(**inputs, **parameters)
+        return out if isinstance(out, tuple) else (out,)
+
+    def _run(self, input: Any, given: Sequence[Any]) -> tuple[Value, list[Value]]:
+        """The last layer's output, and the last states of all layers and directions."""
+        name = type(self).__name__
+        x, single = sequence(input, name, self.input_size, self.batch_first)
+        rows = self.num_layers * len(self._directions)
+        initial = []
+        for what, value in zip(self.states, given, strict=True):
+            width = self.output_size if what == "h0" else self.hidden_size
+            shape = (rows, width) if single else (rows, x.shape[1], width)
+            initial.append(state(value, name, what, shape, x).reshape((rows, x.shape[1], width)))
+        last: list[list[Value]] = [[] for _ in self.states]
+        for layer in range(self.num_layers):
+            if layer and self.dropout and self.training:
+                x = layer_drop(x, self.dropout, self, str(layer))
+            outputs = []
+            for d, suffix in enumerate(self._directions):
+                first = [s[layer * len(self._directions) + d] for s in initial]
+                sequences = self._layer(x, first, f"l{layer}{suffix}", reverse=d == 1)
+                outputs.append(sequences[0])
+                for found, s in zip(last, sequences, strict=True):
+                    found.append(s[0 if d else x.shape[0] - 1])
+            x = outputs[0] if len(outputs) == 1 else F.cat(outputs, 2)
+        final = [F.stack(found) for found in last]
+        if single:
+            return x.reshape((x.shape[0], x.shape[2])), [s.reshape((rows, s.shape[2])) for s in final]
+        return x.transpose(1, 0, 2) if self.batch_first else x, final
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        for what, usual in (
+            ("proj_size", 0), ("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0),
+            ("bidirectional", False),
+        ):  # fmt: skip
+            if getattr(self, what) != usual:
+                text += f", {what}={getattr(self, what)}"
+        return text
+
+
+class RNN(_Layers):
+    """h_t = tanh(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh), or relu of it: [T, B, input_size] -> [T, B, D*hidden_size].
+
+    As a formula, in each layer and direction (D = 2 where bidirectional):
+
+        p[t,b,k] = sum[i](x[t,b,i] * W_ih[k,i]) + b_ih[k] + b_hh[k]
+        h[t,b,k] = tanh(p[t,b,k] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[k,j]))
+
+    forward(input, h0=None) -> (output, h_n), the states [num_layers*D, B, hidden_size]; batch_first: input and output
+    [B, T, ...]; without a batch [T, input_size] and states [num_layers*D, hidden_size]. weight_ih_l0, weight_hh_l0,
+    bias_ih_l0, bias_hh_l0, and so on for each layer, with _reverse for the second direction.
+    """
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        dtype: Any = "float32",
+    ):
+        if nonlinearity not in ("tanh", "relu"):
+            raise ArgumentError(f"RNN: nonlinearity={nonlinearity!r} must be 'tanh' or 'relu'")
+        self.nonlinearity = nonlinearity
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype)
+
+    @property
+    def formula(self) -> str:  # type: ignore[override]
+        return RNN_FORMULA.replace("tanh(", f"{self.nonlinearity}(")
+
+    def forward(self, input: Value, h0: Any = None) -> tuple[Value, Value]:
+        output, (h,) = self._run(input, (h0,))
+        return output, h
+
+
+class GRU(_Layers):
+    """Gated recurrent units: [T, B, input_size] -> [T, B, D*hidden_size]. Source: Cho et al. 2014, arXiv 1406.1078.
+
+    As a formula, in each layer and direction; the rows of a weight are those of r, z and n one after another:
+
+        p[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n]
+        q[t,b,n] = sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[n,j]) + b_hh[n]
+        z[t,b,k] = sigmoid(p[t,b,H+k] + q[t,b,H+k])
+        m[t,b,k] = tanh(p[t,b,2*H+k] + sigmoid(p[t,b,0*H+k] + q[t,b,0*H+k]) * q[t,b,2*H+k])
+        h[t,b,k] = (1 - z[t,b,k]) * m[t,b,k] + z[t,b,k] * where(t > 0, h[t-1,b,k], h0[b,k])
+
+    Arguments, states and results as of RNN.
+    """
+
+    gates = 3
+    formula = GRU_FORMULA
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        dtype: Any = "float32",
+    ):
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype)
+
+    def forward(self, input: Value, h0: Any = None) -> tuple[Value, Value]:
+        output, (h,) = self._run(input, (h0,))
+        return output, h
+
+
+class LSTM(_Layers):
+    """Long short-term memory: [T, B, input_size] -> [T, B, D*hidden_size]. Source: Hochreiter, Schmidhuber 1997.
+
+    As a formula, in each layer and direction; the rows of a weight are those of i, f, g and o one after another:
+
+        p[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n] + b_hh[n]
+        a[t,b,n] = p[t,b,n] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[n,j])
+        c[t,b,k] = sigmoid(a[t,b,H+k]) * where(t > 0, c[t-1,b,k], c0[b,k]) + sigmoid(a[t,b,0*H+k]) * tanh(a[t,b,2*H+k])
+        h[t,b,k] = sigmoid(a[t,b,3*H+k]) * tanh(c[t,b,k])
+
+    forward(input, (h0, c0)=None) -> (output, (h_n, c_n)); otherwise as RNN. proj_size: the hidden state, and with it
+    the output, is projected to that many features by weight_hr_l0 (arXiv 1402.1128).
+    """
+
+    gates = 4
+    states = ("h0", "c0")
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        dtype: Any = "float32",
+    ):
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, dtype
+        )
+
+    @property
+    def formula(self) -> str:  # type: ignore[override]
+        return LSTM_PROJECTED_FORMULA if self.proj_size else LSTM_FORMULA
+
+    def forward(self, input: Value, hx: Any = None) -> tuple[Value, tuple[Value, Value]]:
+        output, (h, c) = self._run(input, pair(hx, "LSTM"))
+        return output, (h, c)
+
+
+def pair(hx: Any, name: str) -> tuple[Any, Any]:
+    """The two initial states. Raises ArgumentError where they are not a pair."""
+    if hx is None:
+        return None, None
+    if not isinstance(hx, (tuple, list)) or len(hx) != 2:
+        raise ArgumentError(f"{name}: the initial state is a pair of tensors")
+    return hx[0], hx[1]

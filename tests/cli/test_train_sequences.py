@@ -1,0 +1,137 @@
+"""`einsmith train` and `explain` of recurrent networks on small data: rows of images, and text."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.cli import main as cli
+from einsmith.data import mnist_files
+
+SMALL = ("--set", "width=12", "--set", "layers=1", "--batch", "3", "--steps", "5", "--lr", "0.02")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "train.txt").write_text("the quick brown fox jumps over the lazy dog . " * 12)
+    (folder / "test.txt").write_text("the lazy fox jumps over the quick cat . " * 3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(7)
+    folder = tmp_path_factory.mktemp("idx")
+    for split, n in (("train", 48), ("test", 20)):
+        labels = rng.integers(0, 10, n).astype(np.uint8)
+        rows = rng.integers(0, 60, (n, 12, 9)).astype(np.uint8)
+        for image, label in zip(rows, labels, strict=True):
+            image[label] = 255
+        for name, a in zip(mnist_files.FILES[split], (rows, labels), strict=True):
+            head = bytes([0, 0, 8, a.ndim]) + b"".join(k.to_bytes(4, "big") for k in a.shape)
+            (folder / name).write_bytes(head + a.tobytes())
+    return folder
+
+
+def run(capfd: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    status = cli.run([str(w) for w in words])
+    out, err = capfd.readouterr()
+    return status, out, err
+
+
+def test_a_language_model(texts: Path, tmp_path: Path, capfd) -> None:
+    folder = tmp_path / "run"
+    status, out, err = run(
+        capfd, "train", "lstm-lm", "--data", texts, *SMALL, "--epochs", 3, "--save", folder, "--json"
+    )
+    assert status == 0, err
+    *epochs, last = [json.loads(line) for line in out.splitlines()]
+    assert [e["perplexity"] for e in epochs] == [pytest.approx(math.exp(e["test_loss"])) for e in epochs]
+    assert epochs[-1]["perplexity"] < epochs[0]["perplexity"] < 20 and "accuracy" not in epochs[0]
+    assert set(last) == {"loss", "perplexity", "epochs", "seconds"}
+    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
+    step = es.load(folder)
+    assert step.model.embedding.weight.shape == (10, 12) and step.model.hidden.data.any()
+    status, out, err = run(capfd, "train", "lstm-lm", "--resume", folder, "--epochs", 4)
+    assert status == 0 and "perplexity" in out.splitlines()[-1], err
+    status, _, err = run(capfd, "train", "lstm-lm", "--resume", folder, "--set", "width=13")
+    assert status == 2 and "keeps its settings" in err
+
+
+def test_an_interrupted_text_goes_on_with_its_states(texts: Path, tmp_path: Path, monkeypatch, capfd) -> None:
+    from safetensors.numpy import load_file
+
+    from einsmith.cli.progress import Progress
+
+    words = ("train", "lstm-lm", "--data", texts, *SMALL, "--epochs", 2)
+    assert run(capfd, *words, "--save", tmp_path / "whole")[0] == 0
+    original, count = Progress.step, 0
+
+    def step(self, *arguments) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        original(self, *arguments)
+
+    monkeypatch.setattr(Progress, "step", step)
+    assert run(capfd, *words, "--save", tmp_path / "part")[0] == 1
+    assert run(capfd, "train", "lstm-lm", "--resume", tmp_path / "part")[0] == 0
+    a, b = (load_file(tmp_path / p / "weights.safetensors") for p in ("whole", "part"))
+    assert {"hidden", "cell"} < set(a) and all(np.array_equal(a[n], b[n]) for n in a)
+
+
+def test_characters(texts: Path, capfd) -> None:
+    status, out, err = run(
+        capfd, "train", "lstm-lm", "--data", texts, *SMALL, "--unit", "character", "--vocabulary", 9, "--epochs", 1
+    )
+    assert status == 0 and "perplexity" in out, err
+
+
+def test_rows_of_images(images: Path, capfd) -> None:
+    status, out, err = run(
+        capfd, "train", "milstm", "--data", images, "--set", "hidden_size=16", "--batch", 16, "--epochs", 4,
+        "--lr", 0.02, "--json",
+    )  # fmt: skip
+    assert status == 0, err
+    epochs = [json.loads(line) for line in out.splitlines()]
+    assert epochs[-2]["loss"] < epochs[0]["loss"] and "accuracy" in epochs[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train", "milstm", "--data", "sotu"), "neither mnist-rows nor mnist nor a folder"),
+        (("train", "lstm-lm", "--data", "mnist"), "neither sotu nor moby-dick nor a folder"),
+        (("train", "milstm", "--steps", "4"), "--steps is for language models"),
+        (("train", "lstm-lm", "--set", "depth=3"), "no argument depth; it has vocabulary, width"),
+        (("train", "lstm-lm", "--set", "width"), "NAME=VALUE"),
+        (("train", "lstm-lm", "--set", "width=wide"), "takes a number"),
+        (("explain", "lstm-lm", "--set", "depth=3"), "no argument depth"),
+        (("explain", "lstm-lm", "--shape", "x=3"), "--shape is for a file"),
+    ],
+)
+def test_wrong_use(words: tuple, message: str, capfd) -> None:
+    status, out, err = run(capfd, *words)
+    assert status == 2 and message in err and not out
+
+
+def test_missing_text(tmp_path: Path, capfd) -> None:
+    status, _, err = run(capfd, "train", "lstm-lm", "--data", tmp_path)
+    assert status == 1 and "train.txt" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", [("milstm", "--set", "hidden_size=16"), ("lstm-lm", "--set", "width=16")])
+def test_explain(words: tuple, capfd) -> None:
+    small = ("--set", "vocabulary=50") if words[0] == "lstm-lm" else ()
+    status, out, err = run(capfd, "explain", *words, *small, "--batch", 4, "--json")
+    assert status == 0, err
+    assert len(json.loads(out)["kernels"]) > 5

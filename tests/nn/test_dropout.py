@@ -1,0 +1,131 @@
+"""Random bits and dropout: what the words are, where they come from, and what a mask does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith import nn
+from einsmith.errors import ArgumentError, DtypeError, FormulaError
+from einsmith.expr.random import numpy_bits
+
+
+@pytest.mark.parametrize(
+    "key, counter, word",
+    [
+        ((0, 0), (0, 0), 0x6B200159),
+        ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), 0x1CB996FC),
+        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), 0xC4923A9C),
+    ],
+)
+def test_words_are_those_of_the_published_generator(key, counter, word) -> None:
+    """The known answers of the Random123 library for threefry2x32_20."""
+    assert int(numpy_bits(*key, *counter)) % 2**32 == word
+
+
+def test_compiled_words_equal_the_evaluator(rng) -> None:
+    f = es.op("y[i,j] = random_bits(k[0], k[1], 7*i + j, c[i])", extents={"j": 21})
+    k, c = rng.integers(-(2**31), 2**31, 2), rng.integers(-(2**31), 2**31, 9)
+    i, j = np.indices((9, 21))
+    wanted = numpy_bits(k[0], k[1], 7 * i + j, c[:, None] + 0 * j)
+    np.testing.assert_array_equal(f(k, c), wanted)
+    np.testing.assert_array_equal(es.interpret(f)(k, c), wanted)
+    with pytest.raises(FormulaError, match="random_bits takes integers"):
+        es.op("y[i] = random_bits(x[i], 0, 0, 0)")(np.zeros(3, np.float32))
+
+
+def test_words_have_no_gradient(rng) -> None:
+    f = es.op("y[i] = x[i] * where(random_bits(0, 1, i, 2) > 0, 2.0, 0.0)")
+    x = rng.standard_normal(40)
+    y, pullback = es.vjp(f, x)
+    kept = numpy_bits(0, 1, np.arange(40), 2) > 0
+    np.testing.assert_allclose(pullback(np.ones(40))[0], np.where(kept, 2.0, 0.0))
+    text = f.gradient("x", x=(40,))
+    np.testing.assert_allclose(es.op(text)(dy=np.ones(40)), np.where(kept, 2.0, 0.0))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_masks(p, rng) -> None:
+    es.manual_seed(5)
+    x = rng.standard_normal((300, 70)) + 10
+    y = es.functional.dropout(x, p)
+    kept = y != 0
+    np.testing.assert_allclose(y[kept], x[kept] / (1 - p) if p < 1 else [])
+    assert abs(kept.mean() - (1 - p)) <= 4 * np.sqrt(p * (1 - p) / x.size)
+    for axis in (0, 1):  # no row and no column is favored
+        n = x.shape[axis]
+        assert np.abs(kept.mean(axis) - (1 - p)).max() <= 5.5 * np.sqrt(p * (1 - p) / n) + 1e-9
+    np.testing.assert_array_equal(es.functional.dropout(x, p, training=False), x)
+
+
+def test_the_seed_decides_the_masks(rng) -> None:
+    x = np.ones((40, 40), np.float32)
+    runs = []
+    for seed in (1, 1, 2):
+        es.manual_seed(seed)
+        runs.append([es.functional.dropout(x) for _ in range(3)])
+    assert all(np.array_equal(a, b) for a, b in zip(runs[0], runs[1], strict=True))
+    assert not np.array_equal(runs[0][0], runs[0][1]) and not np.array_equal(runs[0][0], runs[2][0])
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        self.a, self.b = nn.Dropout(0.5), nn.Dropout(0.5)
+        self.weight = nn.Parameter(np.ones((64, 8)))
+
+    def forward(self, x):
+        return self.a(x) * self.weight + 0 * self.b(x)
+
+
+def masks(seed: int, steps: int, threads: int = 1) -> list[np.ndarray]:
+    """What each step changed of the weight: the mask of that step."""
+    model, out = Noisy(), []
+    step = es.TrainStep(model, lambda y, t: (y * t).sum(), es.optim.SGD(lr=0.25), seed=seed, threads=threads)
+    for _ in range(steps):
+        before = model.weight.numpy()
+        step(np.ones((64, 8)), np.ones((64, 8)))
+        out.append(before - model.weight.data)
+    return out
+
+
+def test_a_training_step_draws_by_its_seed_and_number() -> None:
+    first, again, two, other = masks(3, 3), masks(3, 3), masks(3, 3, threads=2), masks(4, 3)
+    for a, b, c in zip(first, again, two, strict=True):
+        assert set(np.unique(a)) == {0.0, 0.5}
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+    assert not np.array_equal(first[0], first[1]) and not np.array_equal(first[0], other[0])
+
+
+def test_layers_draw_apart(rng) -> None:
+    es.manual_seed(0)
+    one = nn.Dropout(0.5)
+    x = np.ones((50, 20))
+    a, b, c = es.jit(lambda x: (nn.Dropout(0.5)(x), one(x), one(x)))(x)
+    assert not np.array_equal(a, b) and not np.array_equal(b, c)
+    one.eval()
+    np.testing.assert_array_equal(one(x), x)
+
+
+def test_a_saved_step_goes_on_with_the_same_masks(tmp_path) -> None:
+    whole = masks(9, 4)
+    model = Noisy()
+    step = es.TrainStep(model, lambda y, t: (y * t).sum(), es.optim.SGD(lr=0.25), seed=9, threads=1)
+    for _ in range(2):
+        step(np.ones((64, 8)), np.ones((64, 8)))
+    es.save(step, tmp_path / "s")
+    after = es.load(tmp_path / "s", model=Noisy(), loss=step.loss)
+    for mask in whole[2:]:
+        before = after.model.weight.numpy()
+        after(np.ones((64, 8)), np.ones((64, 8)))
+        np.testing.assert_array_equal(before - after.model.weight.data, mask)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ArgumentError, match=r"p=1\.5"):
+        nn.Dropout(1.5)
+    with pytest.raises(ArgumentError, match=r"p=-0\.1"):
+        es.functional.dropout(np.ones(3, np.float32), -0.1)
+    with pytest.raises(DtypeError, match="needs floats"):
+        es.functional.dropout(np.ones(3, np.int64))
