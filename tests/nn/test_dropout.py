@@ -129,3 +129,20 @@ def test_bad_input() -> None:
         es.functional.dropout(np.ones(3, np.float32), -0.1)
     with pytest.raises(DtypeError, match="needs floats"):
         es.functional.dropout(np.ones(3, np.int64))
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_dropout_between_layers(run, rng, name) -> None:
+    """With p = 1 the second layer reads zeros; in evaluation, and below the first layer, nothing is dropped."""
+    m = getattr(nn, name)(3, 4, 2, dropout=1.0, dtype="float64")
+    assert "dropout=1.0" in repr(m)
+    plain = getattr(nn, name)(3, 4, 2, dtype="float64")
+    plain.load_state_dict(m.state_dict())
+    second = getattr(nn, name)(4, 4, dtype="float64")
+    second.load_state_dict({n.replace("l1", "l0"): v for n, v in m.state_dict().items() if n.endswith("l1")})
+    x = rng.standard_normal((5, 2, 3))
+    np.testing.assert_allclose(m(x)[0], second(np.zeros((5, 2, 4)))[0], rtol=1e-12)
+    m.eval()
+    np.testing.assert_allclose(m(x)[0], plain(x)[0], rtol=1e-12)
+    with pytest.raises(ArgumentError, match=r"dropout=1\.5"):
+        getattr(nn, name)(3, 4, 2, dropout=1.5)

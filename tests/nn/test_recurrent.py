@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,6 +111,8 @@ def test_initial_values_of_multiplicative_integration() -> None:
 def test_formulas_in_the_documentation_are_those_that_run() -> None:
     from einsmith.nn import cells, recurrent
 
+    guide = (Path(__file__).parents[2] / "docs" / "recurrences.md").read_text()
+
     def lines(text: str) -> set[str]:
         return {line.strip() for line in text.splitlines() if "] = " in line}
 
@@ -117,7 +120,9 @@ def test_formulas_in_the_documentation_are_those_that_run() -> None:
         ("RNN", recurrent), ("GRU", recurrent), ("LSTM", recurrent), ("MILSTM", cells), ("SubLSTM", cells),
         ("LLTM", cells), ("SCRN", cells),
     ):  # fmt: skip
-        assert lines(getattr(nn, name).__doc__) == lines(getattr(module, f"{name.upper()}_FORMULA")), name
+        formula = lines(getattr(module, f"{name.upper()}_FORMULA"))
+        assert lines(getattr(nn, name).__doc__) == formula, name
+        assert formula <= lines(guide), name
 
 
 @pytest.mark.parametrize(
