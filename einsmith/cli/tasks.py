@@ -153,7 +153,7 @@ IMAGES = Images(
     ("mnist",), " of idx files", "images", 256, {"sgd": 0.1, "momentum": 0.05, "adam": 0.005, "adamw": 0.008}
 )
 ROWS = Rows(
-    ("mnist-rows", "mnist"), " of idx files", "images", 256,
+    ("mnist-rows", "mnist"), " of idx files", "images", 128,
     {"sgd": 0.1, "momentum": 0.05, "adam": 0.003, "adamw": 0.003},
 )  # fmt: skip
 TEXT = Text(
