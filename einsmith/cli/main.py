@@ -24,7 +24,7 @@ def app() -> None:
 @click.argument("model")
 @click.option("--data", metavar="NAME|DIR", help="What to learn, see below.  [default: mnist, mnist-rows or sotu]")
 @click.option("--epochs", type=click.IntRange(min=1), help="How many in all.  [default: 5, or as saved]")
-@click.option("--batch", type=click.IntRange(min=1), help="Samples a step, or columns of text.  [default: 256, 128 or 20]")
+@click.option("--batch", type=click.IntRange(min=1), help="Samples or columns of text.  [default: 256, 128 or 20]")
 @click.option("--set", "arguments", multiple=True, metavar="width=128", help="An argument of the model.")
 @click.option("--steps", type=click.IntRange(min=1), help="Tokens of a window of text.  [default: 35]")
 @click.option("--vocabulary", type=click.IntRange(min=2), help="Most distinct tokens of a text.  [default: 10000]")
