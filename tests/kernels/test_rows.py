@@ -49,7 +49,7 @@ def product_of_means(x):
     b, k = x.shape
     i, j = fb.axes(b, k)
     top = fb.compute((b,), lambda i: fb.max(x[i, j], over=j))
-    return fb.compute((), lambda: fb.prod(top[i] * 0.5, over=i)) + fb.compute((), lambda: fb.min(top[i], over=i))
+    return fb.compute((), lambda: fb.prod(top[i] * 0.3, over=i)) + fb.compute((), lambda: fb.min(top[i], over=i))
 
 
 def batch(rng, b, k):
