@@ -12,7 +12,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,8 @@ BUDGET = 2.6
 """Seconds that a calibration may take; probes that find no time keep their static figures."""
 ROUNDS_SECONDS = 0.8
 """Seconds of measuring when all probes are made: long enough to meet quiet moments."""
+MEASURE_SECONDS = 0.3
+"""What is left of the budget for measuring when probes take long to make."""
 MIN_ROUNDS = 4
 SLOW_EVERY = 6
 SLOWER, FASTER = 5.0, 20.0
@@ -109,8 +111,9 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
             known = None if overwrite else store.load_pattern(target, key)
             if known is None:
                 _writable(store.path_of(target).parent)
-                made = list(programs(target))
-                _run(made, time.perf_counter() + PATTERN_SECONDS)
+                start = time.perf_counter()
+                made = _made(programs(target), start + BUDGET)
+                _run(made, time.perf_counter() + PATTERN_SECONDS, start + BUDGET)
                 known = store.save_pattern(target, key, {p.name: rounded(p.seconds) for p in made}, overwrite)
             found |= known
         except (OSError, MemoryError, EinsmithError) as e:
@@ -119,13 +122,29 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
     return replace(target, measured=tuple(sorted(found.items()))) if found else target
 
 
-def _run(made: Sequence[Probe], end: float) -> None:
-    """All probes in turn, many times: a disturbance hits one run of each rather than every run of one."""
+def _made(programs: Iterable[Probe], latest: float) -> list[Probe]:
+    """The probes, each run once, as far as they are ready at `latest`."""
+    out: list[Probe] = []
+    for probe in programs:
+        probe.run()
+        out.append(probe)
+        if time.perf_counter() > latest:
+            break
+    return out
+
+
+def _run(made: Sequence[Probe], end: float, latest: float) -> None:
+    """All probes in turn, many times: a disturbance hits one run of each rather than every run of one. At least
+    MIN_ROUNDS, and until `end`; but no run begins after `latest`, as one may take a thousand times longer on a machine
+    whose cores are busy with something else."""
     rounds = 0
     while rounds < MIN_ROUNDS or time.perf_counter() < end:
         for probe in made:
-            if not probe.slow or rounds % SLOW_EVERY == 0:
-                probe.run()
+            if probe.slow and rounds % SLOW_EVERY:
+                continue
+            if time.perf_counter() > latest:
+                return
+            probe.run()
         rounds += 1
 
 
@@ -139,14 +158,9 @@ def _writable(folder: Path) -> None:
 
 def measure(static: Target, budget: float) -> dict[str, float]:
     """Seconds per unit of work by probe name, of the probes that found time; the least of many short runs."""
-    end = time.perf_counter() + budget
-    made: list[Probe] = []
-    for probe in probes(static, memory_bytes(static)):
-        probe.run()
-        made.append(probe)
-        if time.perf_counter() > end - 0.3:
-            break
-    _run(made, min(end, time.perf_counter() + ROUNDS_SECONDS))
+    latest = time.perf_counter() + budget
+    made = _made(probes(static, memory_bytes(static)), latest - MEASURE_SECONDS)
+    _run(made, time.perf_counter() + ROUNDS_SECONDS, latest)
     return {p.name: p.seconds for p in made}
 
 

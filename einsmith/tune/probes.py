@@ -91,7 +91,10 @@ def _control(elements: int, repeats: int) -> np.ndarray:
 def _random(n: int) -> np.ndarray:
     """Numbers between 0.25 and 2.25, where every special function is at work."""
     out = buffers.empty((n,), np.float32)
-    out[:] = np.random.default_rng(0).random(min(n, SMALL), np.float32)[np.arange(n) % SMALL] * 2 + 0.25
+    some = np.random.default_rng(0).random(min(n, SMALL), np.float32) * 2 + 0.25
+    whole = n // len(some) * len(some)
+    out[:whole].reshape(-1, len(some))[:] = some
+    out[whole:] = some[: n - whole]
     return out
 
 

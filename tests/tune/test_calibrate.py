@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -190,10 +191,26 @@ def test_the_probe_of_a_bandwidth_computes_its_sums():
         assert p.work % (12 * x.size) == 0
 
 
-def test_no_time_leaves_probes_out(monkeypatch):
-    monkeypatch.setattr(calibrate, "MIN_ROUNDS", 1)
+def test_no_time_leaves_probes_out():
     machine = native.host_target()
     assert set(calibrate.measure(machine, 0.0)) == {"fma"}
+
+
+@pytest.mark.parametrize("each, count", [(1e-3, 30), (0.05, 30), (0.9, 3), (50.0, 1)])
+def test_a_busy_machine_prolongs_measuring_by_one_run_at_most(monkeypatch, each, count):
+    clock, runs = [0.0], []
+
+    class Slow(SimpleNamespace):
+        def run(self):
+            clock[0] += each
+            runs.append(self.name)
+
+    monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(calibrate, "probes", lambda static, nbytes: (
+        Slow(name=n, slow=n % 7 == 0, seconds=1.0) for n in range(30)
+    ))  # fmt: skip
+    assert len(calibrate.measure(Target(), calibrate.BUDGET)) == count
+    assert clock[0] <= calibrate.BUDGET + each and (each > 1e-3 or len(runs) > 30 * calibrate.MIN_ROUNDS)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="knows its processors by their affinity")
