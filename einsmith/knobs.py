@@ -74,12 +74,16 @@ CACHE_DIR: Knob[Path | None] = Knob(
     "EINSMITH_CACHE_DIR", None, _path, "the path of a directory",
     "where compiled code and measurements are kept; by default the user's cache directory",
 )
+CACHE_LIMIT: Knob[int] = Knob(
+    "EINSMITH_CACHE_LIMIT", 512, _whole(1, 1 << 20), "a whole number of megabytes, at least 1",
+    "megabytes of compiled code that are kept on disk; beyond them what was used least recently is removed",
+)
 DATA_DIR: Knob[Path | None] = Knob(
     "EINSMITH_DATA_DIR", None, _path, "the path of a directory",
     "where data sets are looked for and kept; by default a folder of the user's cache directory",
 )
 
-ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, CACHE_DIR, DATA_DIR)
+ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, CACHE_DIR, CACHE_LIMIT, DATA_DIR)
 
 
 def debug() -> int:

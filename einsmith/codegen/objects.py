@@ -1,7 +1,8 @@
 """The cache of object code on disk.
 
 One file an entry, named by its key. An entry is trusted only if its checksum, length and version fit; anything else is
-a miss, and is written anew. The directory is private (0700) and must be ours, since what it holds is executed.
+a miss, and is written anew. The directory is private (0700) and must be ours, since what it holds is executed. A
+file's time of change is when the entry was last used: beyond EINSMITH_CACHE_LIMIT those used longest ago are removed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import stat
 import sys
 import tempfile
 import threading
+import time
 import warnings
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,9 +24,16 @@ from typing import Any, NamedTuple
 from einsmith import knobs
 
 FORMAT = b"EINSMITH-OBJ-2\n"
+_NEW = ".new-"
 _SUM = 32
+_SLACK = 16
+"""The folder is looked through when a process has written this part of the limit since it last did so, and is then
+brought that much below the limit, so that a process that writes alone keeps to it."""
+_ABANDONED = 3600.0
+"""Seconds after which a file that was begun and not renamed belongs to a process that has died."""
 _warned: set[str] = set()
 _lock = threading.Lock()
+_written: dict[Path, int] = {}  # bytes written into a folder since it was last looked through
 
 
 class Entry(NamedTuple):
@@ -89,11 +99,14 @@ def read(key: str) -> Entry | None:
     except OSError:
         return None
     try:
-        return _decode(data, key)
+        found = _decode(data, key)
     except (ValueError, KeyError, TypeError, IndexError):
         if knobs.debug() >= 1:
             print(f"einsmith: the cache entry {key} is damaged and is made anew", file=sys.stderr)
         return None
+    with suppress(OSError):  # removed meanwhile, or not ours to change: it is read all the same
+        os.utime(where / key)
+    return found
 
 
 def write(key: str, entry: Entry) -> None:
@@ -103,7 +116,7 @@ def write(key: str, entry: Entry) -> None:
         return
     data = _encode(entry, key)
     try:
-        handle, name = tempfile.mkstemp(dir=where, prefix=".new-")
+        handle, name = tempfile.mkstemp(dir=where, prefix=_NEW)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
@@ -111,8 +124,39 @@ def write(key: str, entry: Entry) -> None:
         except BaseException:
             os.unlink(name)
             raise
+        _limit(where, len(data))
     except OSError as e:
         _say(f"{where}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written")
+
+
+def _limit(where: Path, written: int) -> None:
+    """Counts bytes written into the folder, and removes what was used least recently where that has become due."""
+    limit = knobs.CACHE_LIMIT.get() << 20
+    with _lock:
+        due = where not in _written or _written[where] + written > limit // _SLACK
+        _written[where] = 0 if due else _written[where] + written
+    if not due:
+        return
+    now, total = time.time(), 0
+    found: list[tuple[float, int, Path]] = []
+    for path in where.iterdir():
+        with suppress(OSError):  # another process has removed or renamed it
+            info = path.lstat()
+            if not stat.S_ISREG(info.st_mode):
+                continue
+            if path.name.startswith(_NEW) and now - info.st_mtime > _ABANDONED:
+                path.unlink()
+            elif not path.name.startswith(_NEW):
+                found.append((info.st_mtime, info.st_size, path))
+                total += info.st_size
+    if total <= limit - limit // _SLACK:
+        return
+    for _, size, path in sorted(found):
+        if total <= limit - limit // _SLACK:
+            break
+        with suppress(OSError):
+            path.unlink()
+        total -= size
 
 
 def clear() -> tuple[int, int]:

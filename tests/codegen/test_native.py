@@ -30,6 +30,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(where))
     monkeypatch.setattr(native, "_loaded", {})
     monkeypatch.setattr(objects, "_warned", set())
+    monkeypatch.setattr(objects, "_written", {})
     return where
 
 
@@ -160,6 +161,70 @@ def test_a_full_disk_is_worked_without(cache, monkeypatch):
     with pytest.warns(RuntimeWarning, match="No space left"):
         assert call(compiled(Maker(9)).addresses["k"]) == 9
     assert not entries(cache)
+
+
+def aged(cache: Path, key: str, days: float) -> Path:
+    """The entry's file, made to look as if last used so long ago."""
+    path = cache / "objects" / key
+    os.utime(path, (path.stat().st_mtime - 86400 * days,) * 2)
+    return path
+
+
+def stored(key: str, size: int = 100_000) -> None:
+    objects.write(key, objects.Entry(os.urandom(size), ("f",), {}))
+
+
+def test_beyond_the_limit_what_was_used_least_recently_goes(cache, monkeypatch):
+    monkeypatch.setenv("EINSMITH_CACHE_LIMIT", "1")
+    for n in range(9):
+        stored(f"old{n}")
+        aged(cache, f"old{n}", 20 - n)
+    assert objects.read("old0") is not None, "a use, which makes it the latest"
+    (cache / "objects" / ".new-dead").write_bytes(b"x")
+    aged(cache, ".new-dead", 1)
+    (cache / "objects" / ".new-alive").write_bytes(b"x")
+    (cache / "objects" / "folder").mkdir()
+    monkeypatch.setattr(objects, "_written", {})
+    stored("new")
+    left = {p.name for p in entries(cache)}
+    assert left == {"old0", *(f"old{n}" for n in range(2, 9)), "new", ".new-alive", "folder"}
+    for n in range(30):
+        stored(f"more{n}")
+        assert sum(p.stat().st_size for p in entries(cache) if p.is_file()) <= 1 << 20
+        assert objects.read(f"more{n}") is not None and objects.read("old0") is not None
+    assert objects.read("old8") is None
+
+
+def test_processes_that_write_and_remove_at_once_read_whole_entries_or_none(cache, monkeypatch):
+    monkeypatch.setenv("EINSMITH_CACHE_LIMIT", "1")
+    code = (
+        "import sys\n"
+        "from einsmith.codegen import objects\n"
+        "for n in range(60):\n"
+        "    key = f'k{n * 7 % 20}'\n"
+        "    found = objects.read(key)\n"
+        "    assert found is None or found.code == key.encode() * 20000\n"
+        "    objects.write(key, objects.Entry(key.encode() * 20000, ('f',), {}))\n"
+    )
+    runs = [subprocess.Popen([sys.executable, "-W", "error", "-c", code], cwd=ROOT) for _ in range(3)]
+    assert [run.wait() for run in runs] == [0, 0, 0]
+    assert not [p for p in entries(cache) if p.name.startswith(".new-")]
+    assert objects.usage()[1] <= 1.25 * (1 << 20), "each of them may exceed the limit by a sixteenth"
+
+
+def test_a_folder_that_cannot_be_cleared_is_worked_with(cache, monkeypatch):
+    monkeypatch.setenv("EINSMITH_CACHE_LIMIT", "1")
+
+    def refuse(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(objects.os, "utime", refuse)
+    monkeypatch.setattr(objects.Path, "unlink", refuse)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in range(12):
+            stored(f"k{n}")
+    assert objects.read("k0") is not None and len(entries(cache)) == 12
 
 
 @pytest.mark.parametrize("parallel", [False, True])
