@@ -32,7 +32,7 @@ from einsmith.passes.inline import inline, simplify_graph
 from einsmith.passes.loops import lower_loops
 from einsmith.passes.views import producer, storage
 from einsmith.runtime import buffers
-from einsmith.runtime.assemble import Assembler, NativeKernel, layout
+from einsmith.runtime.assemble import Assembler, At, NativeKernel, layout
 from einsmith.runtime.program import CheckFinite, CheckZero, Program
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate
@@ -165,10 +165,10 @@ class Executable:
         inputs = {t: i for i, t in enumerate(self._inputs)}
         spare = buffers.empty((64,), np.uint8)
         self._keep = spare
-        in_slots: list[list[tuple[int, int]]] = [[] for _ in self._inputs]
-        out_slots: list[list[tuple[int, int]]] = [[] for _ in fresh]
+        in_slots: list[list[At]] = [[] for _ in self._inputs]
+        out_slots: list[list[At]] = [[] for _ in fresh]
 
-        def pointer(t: Tensor, at: tuple[int, int]) -> int:
+        def pointer(t: Tensor, at: At) -> int:
             s = storage(t)
             s = plan.home.get(s, s)
             if s in self._bind:

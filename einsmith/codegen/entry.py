@@ -32,12 +32,13 @@ STATE_BYTES = WORDS["tickets"] + MAX_THREADS * LINE
 
 STEP_WORDS = 8
 """Words of a step in the table. A launch: kind, function, tasks, pointer to the pointers. A check: kind, checked
-pointer, 2 unused, code. The beginning of a loop: kind, pointer to the trip count (an i64), most trips, pointer to the
-moves, their number, 1 forward or -1 downward, the step after the loop's end, turns left. Its end: kind, its beginning.
+pointer, 2 unused, code. The beginning of a loop: kind, pointer to the turn at which it stops (an i64), most turns,
+pointer to the moves, their number, pointer to the first turn (or 0), the step after the loop's end, turns left. Its
+end: kind, its beginning.
 
 A move of a loop is the words target, base, offset, delta: in turn t, counted from 0, the word at `target` is the word
-at `base` + offset + delta * t. A loop that runs downward has turn trips-1 first."""
-LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END = range(6)
+at `base` + offset + delta * t. A loop that runs downward begins with its last turn."""
+LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN = range(7)
 MOVE_WORDS = 4
 
 SPIN_NANOSECONDS = 50_000
@@ -363,7 +364,8 @@ step:
                                     i64 2, label %single
                                     i64 3, label %double
                                     i64 4, label %loop
-                                    i64 5, label %loop_end ]
+                                    i64 5, label %loop_end
+                                    i64 6, label %loop ]
 zero:
   %z = load i32, ptr %what_pointer, align 4
   %bad_z = icmp ne i32 %z, 0

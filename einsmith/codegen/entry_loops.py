@@ -15,11 +15,22 @@ entry:
   %p5 = getelementptr i64, ptr %at, i64 5
   %p6 = getelementptr i64, ptr %at, i64 6
   %p7 = getelementptr i64, ptr %at, i64 7
-  %count = load ptr, ptr %p1, align 8
-  %wanted = load i64, ptr %count, align 8
+  %stop_at = load ptr, ptr %p1, align 8
+  %wanted = load i64, ptr %stop_at, align 8
   %most = load i64, ptr %p2, align 8
   %fits = icmp slt i64 %wanted, %most
-  %trips = select i1 %fits, i64 %wanted, i64 %most
+  %stop = select i1 %fits, i64 %wanted, i64 %most
+  %start_at = load ptr, ptr %p5, align 8
+  %given = icmp ne ptr %start_at, null
+  br i1 %given, label %later, label %count
+later:
+  %told = load i64, ptr %start_at, align 8
+  %positive = icmp sgt i64 %told, 0
+  %late = select i1 %positive, i64 %told, i64 0
+  br label %count
+count:
+  %start = phi i64 [ 0, %entry ], [ %late, %later ]
+  %trips = sub i64 %stop, %start
   store i64 %trips, ptr %p7, align 8
   %some = icmp sgt i64 %trips, 0
   br i1 %some, label %place, label %skip
@@ -29,10 +40,10 @@ skip:
 place:
   %moves = load ptr, ptr %p3, align 8
   %n = load i64, ptr %p4, align 8
-  %direction = load i64, ptr %p5, align 8
-  %down = icmp slt i64 %direction, 0
-  %last = sub i64 %trips, 1
-  %first = select i1 %down, i64 %last, i64 0
+  %kind = load i64, ptr %at, align 8
+  %down = icmp eq i64 %kind, 6
+  %last = sub i64 %stop, 1
+  %first = select i1 %down, i64 %last, i64 %start
   br label %head
 head:
   %k = phi i64 [ 0, %place ], [ %k1, %move ]
@@ -64,7 +75,6 @@ define internal i1 @loop_turn(ptr %at) #0 {
 entry:
   %p3 = getelementptr i64, ptr %at, i64 3
   %p4 = getelementptr i64, ptr %at, i64 4
-  %p5 = getelementptr i64, ptr %at, i64 5
   %p7 = getelementptr i64, ptr %at, i64 7
   %before = load i64, ptr %p7, align 8
   %left = sub i64 %before, 1
@@ -76,7 +86,9 @@ over:
 again:
   %moves = load ptr, ptr %p3, align 8
   %n = load i64, ptr %p4, align 8
-  %direction = load i64, ptr %p5, align 8
+  %kind = load i64, ptr %at, align 8
+  %down = icmp eq i64 %kind, 6
+  %direction = select i1 %down, i64 -1, i64 1
   br label %head
 head:
   %k = phi i64 [ 0, %again ], [ %k1, %move ]

@@ -20,14 +20,17 @@ class Place(NamedTuple):
 
 class Segment(Node):
     """`steps` steps in a row of one body. `places` tells what each input of `body` is; output i of the body is member
-    `targets[i][0]` at position `targets[i][1] + t` in step t = 0 .. steps-1."""
+    `targets[i][0]` at position `targets[i][1] + t` in step t = 0 .. steps-1. `first` and `stop` are the numbers of 0-d
+    i64 arguments that tell, when the program runs, from which step on and before which it is done; None: all are."""
 
-    __slots__ = ("steps", "body", "places", "targets")
-    fields = ("steps", "body", "places", "targets")
+    __slots__ = ("steps", "body", "places", "targets", "first", "stop")
+    fields = ("steps", "body", "places", "targets", "first", "stop")
     steps: int
     body: Graph
     places: tuple[Place, ...]
     targets: tuple[tuple[int, int], ...]
+    first: int | None
+    stop: int | None
 
 
 class Loop(Node):

@@ -10,12 +10,13 @@ it is an ordinary tensor of the step. Every other read takes the whole tensor, a
 read through a slice too. So no kernel of a step knows the number of steps, unless it reads a whole tensor. Members
 that read each other within a step are a recurrence in the step's graph, and so a loop in the loop.
 
-Where conditions on t alone divide the steps, each part is a segment with a body of its own, free of the condition.
+Where conditions on t alone divide the steps, each part is a segment with a body of its own, free of the condition; so
+it is where t is compared with numbers from memory (`passes.lengths`), the segments then meeting where those tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from einsmith import dtypes as dt
@@ -42,13 +43,15 @@ from einsmith.expr.nodes import (
     cast,
     leaf,
     postorder,
+    size,
     template,
 )
 from einsmith.expr.recurrence import distances, recurrence, step_groups, step_parts
 from einsmith.expr.rewrite import prune_args, rebuild, replace, substitute, with_args
-from einsmith.expr.simplify import simplify, simplify_template
+from einsmith.expr.simplify import canonical, simplify, simplify_template
 from einsmith.passes.fuse import REPAID, copy_of
 from einsmith.passes.guards import axes_of
+from einsmith.passes.lengths import limits
 from einsmith.passes.steady import settle
 from einsmith.passes.views import storage
 
@@ -88,6 +91,8 @@ class _Step:
     steps: int
     inputs: dict[Place, Leaf] = field(default_factory=dict)
     made: dict[int, Tensor] = field(default_factory=dict)
+    known: Mapping[Expr, Const] = field(default_factory=dict)  # conditions whose value is known in these steps
+    bounds: tuple[int | None, int | None] = (None, None)
 
     def input(self, place: Place, dtype: DType, shape: tuple[int, ...]) -> Leaf:
         if place not in self.inputs:
@@ -106,7 +111,7 @@ class _Lowering:
 
     def loop(self) -> Loop:
         node = self.node
-        steps = [self._step(first, n) for first, n in self._ranges()]
+        steps = [step for first, n in self._ranges() for step in self._steps(first, n)]
         for step in steps:
             self.stored |= {p.number for p in step.inputs if p.kind == "member"}
         segments = [self._segment(step) for step in steps]
@@ -135,10 +140,26 @@ class _Lowering:
         edges = [0, *sorted(cuts), steps]
         return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False) if b > a]
 
+    def _steps(self, first: int, n: int) -> list[_Step]:
+        """A range of steps; in two parts, told apart when the program runs, where conditions that let t run up to a
+        number from memory leave the later part with little work (a batch of sequences of different lengths)."""
+        whole = self._step(_Step(first, n))
+        found = limits(self.node, self.count) if n > 1 else None
+        if found is None:
+            return [whole]
+        known, limit = found
+        late = self._step(_Step(first, n, known=known))
+        kept = self.outside | {p.number for p in whole.inputs if p.kind == "member"}
+        if 2 * _work(late, kept) > _work(whole, kept):
+            return [whole]
+        body = apply("sub", Read(0, (), dt.i64), Const(first, dt.i64)) if first else Read(0, (), dt.i64)
+        cut = self._argument(canonical(template((), [(dt.i64, ())], body), (limit,)) if first else limit)
+        whole.bounds, late.bounds = (None, cut), (cut, None)
+        return [whole, late]
+
     # -- one step
 
-    def _step(self, first: int, steps: int) -> _Step:
-        step = _Step(first, steps)
+    def _step(self, step: _Step) -> _Step:
         for group, cyclic in step_groups(self.node):
             if not cyclic:
                 step.made[group[0]] = self._member(step, group[0])
@@ -175,7 +196,8 @@ class _Lowering:
             return Read(slot(tensor), index, e.dtype)
 
         def body(x: Expr) -> Expr:
-            x = simplify(substitute(self._told_apart(j, x), {0: time}), domain)
+            x = rebuild([self._told_apart(j, x)], step.known.get)[0]
+            x = simplify(substitute(x, {0: time}), domain)
             x = rebuild([x], read)[0]
             axes: dict[int, Expr] = {a: Axis(a - 1) for a in range(1, len(domain))}
             if 0 in axes_of(x):
@@ -268,7 +290,7 @@ class _Lowering:
         places = {x: place for place, x in step.inputs.items() if x in used}
         body = Graph(tuple(places), tuple(outputs), (), ())
         targets = tuple((j, self.node.origins[j] + step.first) for j in stored)
-        return Segment(step.steps, body, tuple(places.values()), targets)
+        return Segment(step.steps, body, tuple(places.values()), targets, *step.bounds)
 
     def _settled(self, step: _Step, body: Graph) -> Graph:
         """The step without what stays the same in all steps (`passes.steady`)."""
@@ -288,6 +310,12 @@ class _Lowering:
 
         new = settle(body, steady, outside)
         return Graph(tuple(step.inputs.values()), new.outputs, (), ())
+
+
+def _work(step: _Step, members: set[int]) -> int:
+    """Points of all the bodies that a step evaluates for these members."""
+    nodes = (n for n in postorder(step.made[j] for j in members) if isinstance(n, Compute))
+    return sum(size(p.domain) for n in nodes for p in n.template.parts)
 
 
 def _moves(index: Expr, steps: int) -> tuple[int, int] | None:

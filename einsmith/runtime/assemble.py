@@ -18,8 +18,8 @@ from einsmith.passes.memory import arena
 from einsmith.passes.views import storage
 from einsmith.runtime.program import BeginLoop, EndLoop, Move, RunLaunch, Step
 
-At = tuple[int, int]
-"""A pointer's place in a program: number of the step, number of the pointer."""
+At = tuple[int, int | str]
+"""A pointer's place in a program: number of the step, number of the pointer (see Program.slots)."""
 Pointer = Callable[[Tensor, At], int]
 """The address of a tensor for the pointer at a place; whoever answers may also note the place, and set it later."""
 
@@ -127,7 +127,11 @@ class Assembler:
         begin = len(self.steps)
         moves: list[Move] = []
         bases: list[int] = []
-        self.steps.append(BeginLoop(segment.steps, call.loop.reverse, moves, bases))
+        bounds = [
+            0 if n is None else outer(call.loop.args[n], (begin, name))
+            for name, n in (("stop", segment.stop), ("first", segment.first))
+        ]  # fmt: skip
+        self.steps.append(BeginLoop(segment.steps, call.loop.reverse, moves, bases, *bounds))
 
         def slice_of(t: Tensor, first: int, stride: int, at: At) -> int:
             row = size(t.shape[1:]) * t.dtype.itemsize

@@ -43,21 +43,23 @@ class Move(NamedTuple):
     counted from 0, the loop's own base with the number of this move, + offset + delta * t bytes."""
 
     step: int
-    pointer: int
+    pointer: int | str
     offset: int
     delta: int
 
 
 @dataclass(frozen=True)
 class BeginLoop:
-    """The steps up to the matching EndLoop run `most` times; where `trips` is not 0 but the address of an i64, as often
-    as that tells, at most `most`. `reverse`: the last turn comes first. One base address for each move."""
+    """The steps up to the matching EndLoop run in turns 0 .. most-1. `first` and `stop`, where they are not 0, are the
+    addresses of i64 that tell the first turn and the one before which the loop ends. `reverse`: the last turn comes
+    first. One base address for each move."""
 
     most: int
     reverse: bool
     moves: Sequence[Move]
     bases: Sequence[int]
-    trips: int = 0
+    stop: int = 0
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,9 @@ class Program:
     largest that any launch needs. The memory behind the pointers belongs to the caller and must outlive the program.
 
     `table` holds every address as np.uint64; `slots[(step, i)]` is where pointer i of a step stands in it (for a check,
-    i = 0; for a loop, its base i), `slots[(step, "function")]` is a launch's function and `slots[(step, "trips")]` the
-    pointer to a loop's trip count. Writing there takes effect at the next run; what a loop moves, it sets itself.
+    i = 0; for a loop, its base i), `slots[(step, "function")]` is a launch's function, `slots[(step, "stop")]` and
+    "first" are the pointers to a loop's bounds. Writing there takes effect at the next run; what a loop moves, it sets
+    itself.
     """
 
     def __init__(self, steps: Sequence[Step], threads: int | None = None, scratch_bytes: int = 0):
@@ -104,6 +107,8 @@ class Program:
                 self.slots[n, i] = at + i
             if isinstance(step, (CheckZero, CheckFinite)):
                 self.slots[n, 0] = n * width + 1
+            elif isinstance(step, BeginLoop):
+                self.slots[n, "stop"], self.slots[n, "first"] = n * width + 1, n * width + 5
             at += len(pointers)
         moves = [(n, step) for n, step in enumerate(self.steps) if isinstance(step, BeginLoop)]
         table = buffers.zeros((at + entry.MOVE_WORDS * sum(len(step.moves) for _, step in moves),), np.uint64)
@@ -120,10 +125,9 @@ class Program:
                 record[:4] = entry.LAUNCH, step.address, step.tasks, base + 8 * self.slots.get((n, 0), 0)
                 self.slots[n, "function"] = n * width + 1
             elif isinstance(step, BeginLoop):
-                own = base + 8 * (n * width + 2)  # the word with the most trips
-                record[:5] = entry.LOOP, step.trips or own, step.most, base + 8 * at, len(step.moves)
-                record[5:7] = np.array([-1 if step.reverse else 1, ends[n] + 1], np.int64).view(np.uint64)
-                self.slots[n, "trips"] = n * width + 1
+                own = base + 8 * (n * width + 2)  # the word with the most turns
+                kind = entry.LOOP_DOWN if step.reverse else entry.LOOP
+                record[:7] = kind, step.stop or own, step.most, base + 8 * at, len(step.moves), step.first, ends[n] + 1
                 for i, move in enumerate(step.moves):
                     target = base + 8 * self.slots[move.step, move.pointer]
                     words = [target, base + 8 * self.slots[n, i], move.offset, move.delta]

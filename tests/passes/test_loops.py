@@ -272,3 +272,28 @@ def test_products_that_share_the_carried_factor_are_one(rng):
     products = [c.kernel for c in step.calls if isinstance(c.kernel.root.parts[0].body, Reduce)]
     assert sorted(k.shape for k in products) == [(16, 2, 64), (16, 3, 64)] and len(step.calls) == 3
     assert all(k.fixed for k in products)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("longest", [0, 1, 5, 9])
+def test_steps_beyond_all_lengths_do_no_product(reverse, longest, rng):
+    """A ragged batch: the state stands still from a sequence's end on, or until it is reached from behind."""
+    body = "tanh(x[t,b,k] + sum[j](where({inside}, h[{before},b,j], 0) * U[j,k]))"
+    old = "where({inside}, h[{before},b,k], 0)"
+    names = {"inside": "t < size(t)-1", "before": "t+1"} if reverse else {"inside": "t > 0", "before": "t-1"}
+    formula = es.op(f"h[t,b,k] = where(t < lengths[b], {body}, {old})".format(**names))
+    given = {
+        "x": rng.standard_normal((9, 4, 6)), "U": rng.standard_normal((6, 6)),
+        "lengths": np.minimum(longest, [0, 2, 5, 9]),
+    }  # fmt: skip
+    inputs = [given[n] for n in formula.inputs]
+    traced = trace_call(lambda *x: formula(*x), inputs, {})
+    (want,) = evaluate(traced.graph, inputs)[0]
+    for threads in (1, 2):
+        program = Executable(traced.graph, traced.bind, threads)
+        for _ in range(2):
+            np.testing.assert_allclose(program(inputs)[1][0], want, rtol=1e-12, atol=1e-12)
+    call = loop_of(program.plan)
+    late = [p for s, p in zip(call.loop.segments, call.plans, strict=True) if s.first is not None]
+    assert late and any(s.stop is not None for s in call.loop.segments)
+    assert not any(isinstance(c.kernel.root.parts[0].body, Reduce) for p in late for c in p.calls)

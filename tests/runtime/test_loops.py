@@ -62,6 +62,24 @@ def test_a_scan_runs_twice_with_the_same_result(reverse, steps, rng):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("cut", [-2, 0, 1, 4, 6, 8])
+def test_a_loop_cut_in_two_by_a_number_in_memory(reverse, cut, rng):
+    """Turns below the cut and turns from it on, as two loops in the order of the direction, are the whole loop."""
+    x, h = rng.integers(-9, 9, (6, 3)), rng.integers(-9, 9, (7, 3))
+    want = expected(x, h, reverse, 6)
+    at = np.array(cut, np.int64)
+    steps: list = []
+    for part in ("after", "before") if reverse else ("before", "after"):
+        (loop, launch, end) = scan(x, h, reverse, 0).steps
+        n = len(steps)
+        moves = [m._replace(step=n + 1) for m in loop.moves]
+        bounds = {"stop": at.ctypes.data} if part == "before" else {"first": at.ctypes.data}
+        steps += [BeginLoop(6, reverse, moves, loop.bases, **bounds), launch, end]
+    assert Program(steps, 2).run() == 0
+    np.testing.assert_array_equal(h, want)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("trips", [-1, 0, 1, 4, 6, 9])
 def test_the_trip_count_is_read_when_the_loop_begins(reverse, trips, rng):
     x, h = rng.integers(-9, 9, (6, 3)), rng.integers(-9, 9, (7, 3))
