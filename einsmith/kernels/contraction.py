@@ -288,16 +288,17 @@ def _launches(kernel: Kernel, p: Problem, c: Config) -> int:
 @lru_cache(maxsize=65536)
 def _orientation(
     kernel: Kernel, p: Problem, windows: plan.Windows, swap: bool, which: int, lanes: int
-) -> tuple[str, float, float]:
-    """How a side is packed, loads a packed vector, and loads a vector of N read in place."""
+) -> tuple[str, float, float, float]:
+    """How a side is packed, loads a packed vector, and loads a vector of N read in place, in any row and in one."""
     changed = _changed(kernel, p, windows)
     assert changed is not None
     pointers = _slots(kernel, p, windows)
     p = changed.problem
     side = plan.sides(p, swap)[which]
     turn, cost = plan.orientation(p, side, pointers, lanes, lanes if which else 4)
-    place = plan.sampler(None, p, side, pointers, side.axes, lanes).load_cost(lanes)
-    return turn, cost, place
+    s = plan.sampler(None, p, side, pointers, side.axes, lanes)
+    row = max((s.row_cost(f) for f in s.reads.values()), default=1.0) if s.lane_groups else 1.0
+    return turn, cost, s.load_cost(lanes), row
 
 
 @lru_cache(maxsize=65536)
@@ -320,10 +321,10 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     mt, nt = ceil(m / c.mr), ceil(n / (c.nv * lanes))
     nvs = ceil(n / lanes)
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2  # seconds of one cycle in which two vectors are multiplied
-    a_turn, a_load, _ = _orientation(kernel, original, c.windows, c.swap, 0, lanes)
-    b_turn, b_load, b_place = _orientation(kernel, original, c.windows, c.swap, 1, lanes)
+    a_turn, a_load, *_ = _orientation(kernel, original, c.windows, c.swap, 0, lanes)
+    b_turn, b_load, b_place, b_row = _orientation(kernel, original, c.windows, c.swap, 1, lanes)
     if c.rows:
-        b_place = 1.0
+        b_place = b_row
     tasks = min(target.cores, batch * c.split * c.tm * c.tn)
 
     in_place = not c.windows
@@ -471,15 +472,16 @@ def _after(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: in
     pointers = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
     s = Sampler(None, [x for x, _ in results], (), p.extents, pointers, axes, lanes, extra, (-1,))
     out = s.load_cost(lanes) + 0.5 * finish.operations(s.exprs)
-    kinds = {"uniform": 1.0, "unit": 1.0, "runs": 1.5 * s.runs(lanes)}
     for f, (_, n) in zip(s.extra, results, strict=True):
         kind = s.kind(f, lanes)
         if kind == "gather":
             stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * kernel.buffers[n].dtype.itemsize
             size = prod(kernel.buffers[n].shape) * kernel.buffers[n].dtype.itemsize
             out += lanes * traffic.scattered(abs(stride), size, l2)
+        elif kind == "uniform":
+            out += 1.0
         else:
-            out += kinds[kind]
+            out += s.row_cost(f) * (1.5 * s.runs(lanes) if kind == "runs" else 1.0)
     return out
 
 

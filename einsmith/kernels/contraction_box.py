@@ -13,7 +13,7 @@ from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Read, postorder
 from einsmith.kernels.contraction_plan import WINDOW_BYTES, Config, Direct, Windows
 from einsmith.kernels.contraction_problem import Problem, affine
-from einsmith.kernels.contraction_sample import Pointer, Sampler
+from einsmith.kernels.contraction_sample import PAIR_COST, Pointer, Sampler
 from einsmith.kernels.contraction_window import SLOT, Window, window
 from einsmith.loops.nest import Value
 
@@ -113,9 +113,9 @@ def _vector_axes(p: Problem, samplers: Sequence[Sampler], lanes: int) -> list[in
             continue
         strides = [[s.forms[i].coef.get(a, 0) for i in s.reads.values()] for s in samplers]
         flat = [c for x in strides for c in x]
-        if any(a in s.opaque for s in samplers) or not all(c in (0, 1) for c in flat) or 1 not in flat:
+        if any(a in s.opaque for s in samplers) or not all(c in (0, 1, 2) for c in flat) or not any(flat):
             continue
-        if a in p.k and not all(1 in x for x in strides):
+        if a in p.k and not all(any(x) for x in strides):
             continue
         if n / (-(-n // lanes) * lanes) >= 0.4:
             out.append(a)
@@ -165,6 +165,12 @@ def configs(kernel: Kernel, p: Problem, pointers: dict[int, Pointer], target: An
     return out
 
 
+def _weight(s: Sampler, v: int, width: int) -> float:
+    """Cycles of a load with lanes along axis v; `width`: bytes of a vector."""
+    step = max((s.forms[i].coef.get(v, 0) for i in s.reads.values()), default=0)
+    return (1.0 if width >= 64 else 0.6) * (PAIR_COST if step == 2 else 1.0) if step else 0.5
+
+
 def _search(p: Problem, samplers: Sequence[Sampler], v: int, lanes: int, registers: int, lone: bool):
     """The box of the fewest cycles a product: (tile, unrolled K, vectors); `lone`: in output axes of one operand too,
     which then needs a window of more."""
@@ -180,7 +186,7 @@ def _search(p: Problem, samplers: Sequence[Sampler], v: int, lanes: int, registe
     axes = axes[-MAX_AXES:]
     many = -(-p.extents[v] // lanes) if v < rank else 1
     unit = [any(s.forms[i].coef.get(v, 0) for i in s.reads.values()) for s in samplers]
-    weight = [(1.0 if lanes * p.dtype.itemsize >= 64 else 0.6) if u else 0.5 for u in unit]
+    weight = [_weight(s, v, lanes * p.dtype.itemsize) for s in samplers]
     best = None
     for vectors in {1, min(2, many), min(4, many)}:
         if -(-many // vectors) * vectors > many * 1.3:
@@ -230,7 +236,7 @@ def cycles(kernel: Kernel, original: Problem, c: Config, lanes: int, finish: flo
     sizes = {i: w.elements * p.dtype.itemsize for i, w in shape.windows}
     for which, (s, x) in enumerate(zip(scalar, loads, strict=True)):
         unit = any(s.forms[i].coef.get(d.vector, 0) for i in s.reads.values())
-        weight = (1.0 if lanes * p.dtype.itemsize >= 64 else 0.6) if unit else 0.5
+        weight = _weight(s, d.vector, lanes * p.dtype.itemsize)
         masks = 1.5 * len(s.conds)
         size = sizes.get(which)
         if size is None:  # what a point of the outer axes reads of it

@@ -138,7 +138,8 @@ class State(Values):
             part = s.part(list(zip(s.lane_groups[:-1], values, strict=True)))
             for i, kind in self.kinds.items():
                 if kind == "runs":
-                    offset = b.sub(part.sums[i], low) if i in part.sums else b.sub(b.const(0), low)
+                    back = b.mul(low, b.const(s.step(i))) if s.step(i) != 1 else low
+                    offset = b.sub(part.sums.get(i, b.const(0)), back)
                     self.run_offsets.setdefault(i, []).append(offset)
 
     def _resolve(self) -> None:

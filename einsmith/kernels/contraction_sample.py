@@ -3,7 +3,7 @@
 Every address and every linear guard is one affine form. What it owes to scalars is a `Part`, computed where the scalars
 are known and added later; what it owes to the lanes is computed once for a vector. Lanes that fall into a few
 stretches of contiguous memory (rows of an image) are read by one masked load each, whose address is chosen so that the
-elements land in their lanes.
+elements land in their lanes; every other element of a stretch by two loads and a shuffle.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from einsmith.loops.nest import Builder, Value
 
 MAX_RUNS = 5
 GATHER_COST = 20.0
+PAIR_COST = 3.0
 
 
 @dataclass(frozen=True)
@@ -202,12 +203,17 @@ class Sampler:
         start = e - gcd(align, e)
         return min(prod(self.lane_extents[:-1]), -(-(start + self.lanes) // e))
 
+    def step(self, form: int) -> int:
+        """What a lane adds to a form within a row of the innermost lane group."""
+        return self.forms[form].coef.get(self.lane_groups[-1].inner, 0)
+
     def kind(self, form: int, align: int) -> str:
-        """How lanes read a form: uniform, unit, runs or gather."""
+        """How lanes read a form: uniform, unit (one row, every element of it or every other one), runs (several rows)
+        or gather."""
         coef = self.forms[form].coef
         if not any(coef.get(g.inner) for g in self.lane_groups):
             return "uniform"
-        if coef.get(self.lane_groups[-1].inner) == 1:
+        if self.step(form) in (1, 2):
             if self.aligned_rows(align):
                 return "unit"
             if self.runs(align) <= MAX_RUNS:
@@ -219,11 +225,16 @@ class Sampler:
         cost = 0.0
         for form in self.reads.values():
             kind = self.kind(form, align)
-            cost += {"uniform": 1.0, "unit": 1.0, "runs": float(self.runs(align)), "gather": GATHER_COST}[kind]
+            rows = float(self.runs(align)) if kind == "runs" else 1.0
+            cost += GATHER_COST if kind == "gather" else rows * self.row_cost(form) if kind != "uniform" else 1.0
         loose = {e for x in (*self.exprs, *self.generic) for e in postorder([x]) if isinstance(e, Read)}
         cost += GATHER_COST * sum(1 for e in loose if e not in self.reads and e.slot not in self.given_slots)
         masks = sum(1.5 for _, _, axes in self.conds if axes)
         return cost + masks * max(1.0, cost * 0.5)
+
+    def row_cost(self, form: int) -> float:
+        """Loads that a vector of a row is worth: two and a shuffle for every other element."""
+        return PAIR_COST if self.step(form) == 2 else 1.0
 
     # -- scalars
 

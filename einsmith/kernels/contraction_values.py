@@ -56,16 +56,47 @@ class Values:
         if mask is not None and not mask.type.lanes:
             mask = b.splat(mask, n)
         if kind == "unit":
-            return b.load(p.value, at, elem, n, mask)
+            return self._stretch(p.value, at, elem, s.step(form), mask)
         if kind == "runs":
             out: Value | None = None
             for run, extra in zip(self.run_masks, self.run_offsets[form], strict=True):
-                out = b.load(p.value, b.add(at, extra), elem, n, both(b, run, mask), out)
+                out = self._stretch(p.value, b.add(at, extra), elem, s.step(form), both(b, run, mask), out)
             assert out is not None
             return out
         if prod(p.shape) > _INT32:
             return b.gather(p.value, b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n)), elem, mask)
         return b.gather(b.address(p.value, at, elem), self.lane_forms[form], elem, mask)
+
+    def _stretch(
+        self, pointer: Value, at: Value, elem: str, step: int, mask: Value | None, other: Value | None = None
+    ) -> Value:
+        """Elements at, at + step, ... of the lanes that are on; the others are `other` (or 0)."""
+        b, n = self.s.b, self.s.lanes
+        if step == 1:
+            return b.load(pointer, at, elem, n, mask, other)
+        # The second load ends at the last lane's element, so that nothing past it is touched.
+        parts = [b.load(pointer, b.add(at, b.const(x)), elem, n, self._spread(mask, x)) for x in (0, n - 1)]
+        out = b.shuffle(*parts, [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)])
+        return out if mask is None or other is None else b.select(mask, out, other)
+
+    def _spread(self, mask: Value | None, first: int) -> Value | None:
+        """The mask of elements first, first + 1, ... of a stretch of which lane i is element 2*i."""
+        if mask is None:
+            return None
+        b, n = self.s.b, self.s.lanes
+        lanes = [(first + e) // 2 if (first + e) % 2 == 0 else n for e in range(n)]
+        return b.shuffle(mask, b.const(False, "i1", n), lanes)
+
+    def _store_stretch(self, value: Value, pointer: Value, at: Value, step: int, mask: Value | None) -> None:
+        """The lanes that are on to elements at, at + step, ..."""
+        b, n = self.s.b, self.s.lanes
+        if step == 1:
+            b.store(value, pointer, at, mask)
+            return
+        mask = b.const(True, "i1", n) if mask is None else mask
+        for first in (0, n - 1):
+            spread = b.shuffle(value, value, [(first + e) // 2 for e in range(n)])
+            b.store(spread, pointer, b.add(at, b.const(first)), self._spread(mask, first))
 
     def _loose(self, r: Read, index: Sequence[Value], mask: Value | None) -> Value:
         """A read whose index is computed."""
@@ -174,10 +205,10 @@ class Values:
             # One point: only the first lane is an element.
             b.store(b.extract(value, 0) if n else value, pointer, at)
         elif kind == "unit":
-            b.store(value, pointer, at, mask)
+            self._store_stretch(value, pointer, at, s.step(form), mask)
         elif kind == "runs":
             for run, more in zip(self.run_masks, self.run_offsets[form], strict=True):
-                b.store(value, pointer, b.add(at, more), both(b, run, mask))
+                self._store_stretch(value, pointer, b.add(at, more), s.step(form), both(b, run, mask))
         else:
             offsets = b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n))
             b.scatter(value, pointer, offsets, mask)
