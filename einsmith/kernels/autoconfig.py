@@ -140,7 +140,7 @@ def _choose(kernel: Kernel | Rows, target: Target) -> Choice:
     if not found:
         names = ", ".join(p.name for p in PATTERNS)
         raise CompileError(f"no pattern ({names}) takes the kernel {describe(kernel)}")
-    found.sort(key=lambda f: f[2].seconds)
+    found.sort(key=lambda f: f[2].rank)
     pattern, config, cost = found[0]
     return Choice(pattern, config, cost, [(p.name, c, k) for p, c, k in found])
 

@@ -270,7 +270,7 @@ def _ranked(kernel: Kernel, p: Problem, target: Any) -> list[tuple[float, Config
     every = []
     for i, c in enumerate(_candidates(kernel, p, target)):
         launch_seconds = _launches(kernel, p, c) * target.launch_seconds
-        every.append((_cost(kernel, p, c, target).seconds + launch_seconds, i, c))
+        every.append((_cost(kernel, p, c, target).rank + launch_seconds, i, c))
     every.sort(key=lambda x: x[:2])
     return [(s, c) for s, _, c in every[:12]]
 

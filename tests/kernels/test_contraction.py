@@ -423,8 +423,9 @@ def test_choosing_is_fast_and_costs_are_positive():
     kernel = product(64, 96, 128, "NT")
     configs = PATTERN.configs(kernel, target)
     assert 1 <= len(configs) <= 12 and len(set(configs)) == len(configs)
-    seconds = [PATTERN.cost(kernel, c, target).seconds for c in configs]
-    assert all(s > 0 for s in seconds) and seconds == sorted(seconds)
+    costs = [PATTERN.cost(kernel, c, target) for c in configs]
+    assert all(c.seconds > 0 for c in costs)
+    assert [c.rank for c in costs] == pytest.approx(sorted(c.rank for c in costs))
     assert all(str(c) for c in configs)
 
 
@@ -444,7 +445,7 @@ def depthwise_dw(b, c, h, w, k, pad, stride=1) -> Kernel:
 
 
 def depthwise_dx(b, c, h, w, k, pad) -> Kernel:
-    """The gradient of `depthwise` at stride 2 by x, y and x by phases: out[2i + f] takes taps r = 2t + (f + pad) % 2."""
+    """The gradient of `depthwise` at stride 2 by x, y and x by phases: out[2i + f] has taps 2t + (f + pad) % 2."""
     p, q = (h + 2 * pad - k) // 2 + 1, (w + 2 * pad - k) // 2 + 1
     parts = []
     for fy in (0, 1):
