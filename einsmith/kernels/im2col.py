@@ -15,6 +15,7 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, T
 from einsmith.expr.rewrite import substitute
 from einsmith.kernels.contraction import PATTERN as CONTRACTION
 from einsmith.kernels.contraction import Configs
+from einsmith.kernels.contraction_exact import needed
 from einsmith.kernels.contraction_problem import Operand, Problem, affine, problems
 from einsmith.kernels.kernel import Cost, Lowered
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
@@ -82,7 +83,7 @@ def _operands(kernel: Kernel) -> list[int]:
     if any(ref[0] != "buffer" for ref in root.args):
         return []
     found = problems(kernel.root)
-    if found is None or len(found) > 1:
+    if found is None or len(found) > 1 or needed(found[0]):  # written out, a term that is skipped is but a zero factor
         return []
     return [i for i in (0, 1) if found[0].k and not _is_matrix(found[0].operands[i])]
 
@@ -126,7 +127,9 @@ def _guarded(e: Expr, guards: tuple[Expr, ...]) -> Expr:
 def _multiplied(p: Problem, i: int, value: Expr) -> Reduce:
     """The piece's sum with `value` in place of operand i."""
     other = p.operands[1 - i]
-    e: Expr = _guarded(apply("mul", value, other.expr), other.guards)
+    own = tuple(g for g in other.guards if g not in p.exact)
+    around = tuple(g for g in other.guards if g in p.exact)
+    e: Expr = _guarded(apply("mul", value, _guarded(other.expr, own)), around)
     for fn, x in p.finish:
         if fn == "where":
             e = _guarded(e, (x,))  # type: ignore[arg-type]
