@@ -13,7 +13,7 @@ import hashlib
 import struct
 import threading
 import weakref
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 from itertools import count
 from math import prod
 from typing import Any, ClassVar
@@ -54,10 +54,12 @@ class Node:
 
     __slots__ = ("digest", "__weakref__")
     fields: ClassVar[tuple[str, ...]] = ()
+    exact: ClassVar[bool] = False
+    """No field has floats or bools in it, so that equal fields are the same structure."""
     digest: bytes
 
     def __new__(cls, *values: Any):
-        key = (cls, *map(_key, values))
+        key = (cls, *values) if cls.exact else (cls, *map(_key, values))
         node = _TABLE.get(key)
         return node if node is not None else cls._make(key, values)
 
@@ -120,6 +122,7 @@ class Axis(Node):
 
     __slots__ = ("position",)
     fields = ("position",)
+    exact = True
     position: int
     dtype = dt.i32
     args = ()
@@ -130,6 +133,7 @@ class Read(Node):
 
     __slots__ = ("slot", "index", "dtype")
     fields = ("slot", "index", "dtype")
+    exact = True
     slot: int
     index: tuple[Expr, ...]
     dtype: DType
@@ -144,6 +148,7 @@ class Apply(Node):
 
     __slots__ = ("fn", "args", "dtype")
     fields = ("fn", "args", "dtype")
+    exact = True
     fn: str
     args: tuple[Expr, ...]
     dtype: DType
@@ -177,6 +182,7 @@ class Reduce(Node):
 
     __slots__ = ("combiner", "extents", "bodies")
     fields = ("combiner", "extents", "bodies")
+    exact = True
     combiner: str
     extents: tuple[int, ...]
     bodies: tuple[Expr, ...]
@@ -199,6 +205,7 @@ class Piece(Node):
 
     __slots__ = ("offset", "step", "extents", "body")
     fields = ("offset", "step", "extents", "body")
+    exact = True
     offset: tuple[int, ...]
     step: tuple[int, ...]
     extents: tuple[int, ...]
@@ -220,6 +227,7 @@ class Scatter(Node):
 
     __slots__ = ("extents", "index", "body")
     fields = ("extents", "index", "body")
+    exact = True
     extents: tuple[int, ...]
     index: tuple[Expr, ...]
     body: Expr
@@ -242,11 +250,12 @@ class Template(Node):
 
     __slots__ = ("shape", "params", "parts", "dtypes", "_memo")
     fields = ("shape", "params", "parts")
+    exact = True
     shape: tuple[int, ...]
     params: tuple[tuple[DType, tuple[int, ...]], ...]
     parts: tuple[Piece | Scatter, ...]
     dtypes: tuple[DType, ...]
-    _memo: dict[str, Any]
+    _memo: dict[Any, Any]
 
     def _derive(self) -> None:
         found = set()
@@ -266,7 +275,7 @@ class Template(Node):
     def rank(self) -> int:
         return len(self.shape)
 
-    def memo(self, name: str, compute):
+    def memo(self, name: Hashable, compute):
         """`compute(self)`, once per template and name: analyses are shared by every use of an operator."""
         if name not in self._memo:
             self._memo[name] = compute(self)
@@ -289,6 +298,7 @@ class Leaf(Node):
 
     __slots__ = ("id", "shape", "dtype")
     fields = ("id", "shape", "dtype")
+    exact = True
     id: int
     shape: tuple[int, ...]
     dtype: DType
@@ -305,6 +315,7 @@ class Compute(Node):
 
     __slots__ = ("template", "args")
     fields = ("template", "args")
+    exact = True
     template: Template
     args: tuple[Tensor, ...]
 
@@ -371,6 +382,7 @@ class Item(Node):
 
     __slots__ = ("node", "member")
     fields = ("node", "member")
+    exact = True
     node: Any  # Compute | Recurrence | expr.loop.Loop
     member: int
 

@@ -107,20 +107,30 @@ def without_twins(t: Template) -> Template:
     return t.memo("without_twins", lambda t: map_bodies(t, lambda b: rebuild([b], rule)[0]))
 
 
+def slots_read(t: Template) -> tuple[int, ...]:
+    """The slots that the template reads, each once, in order of first appearance. Computed once per template."""
+
+    def find(t: Template) -> tuple[int, ...]:
+        bodies = (b for part in t.parts for b in part.bodies)
+        return tuple(dict.fromkeys(e.slot for b in bodies for e in postorder([b]) if isinstance(e, Read)))
+
+    return t.memo("slots_read", find)
+
+
+def renumbered(t: Template, slots: tuple[tuple[int, int], ...], params: tuple) -> Template:
+    """The template with slots exchanged: (old, new) pairs. Done once per template and pairs."""
+    new = dict(slots)
+    return t.memo(("renumbered", slots), lambda t: map_bodies(t, lambda b: substitute(b, {}, new), params))
+
+
 def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
     """The Compute with equal arguments merged and unread ones dropped, slots numbered by first appearance."""
-    order: list[Tensor] = []
-    slots: dict[int, int] = {}
-    for part in t.parts:
-        for body in part.bodies:
-            for e in postorder([body]):
-                if isinstance(e, Read) and e.slot not in slots:
-                    a = args[e.slot]
-                    if a not in order:
-                        order.append(a)
-                    slots[e.slot] = order.index(a)
-    params = tuple((a.dtype, a.shape) for a in order)
-    return Compute(map_bodies(t, lambda b: substitute(b, {}, slots), params), tuple(order))
+    read = slots_read(t)
+    order = {a: n for n, a in enumerate(dict.fromkeys(args[s] for s in read))}
+    if len(order) == len(args) and read == tuple(range(len(args))):
+        return Compute(t, args)
+    slots = tuple((s, order[args[s]]) for s in read)
+    return Compute(renumbered(t, slots, tuple((a.dtype, a.shape) for a in order)), tuple(order))
 
 
 def prune_recurrence(node: Recurrence) -> Recurrence:

@@ -229,10 +229,11 @@ def _group(
         group = groups[best]
         group.nodes.append(node)
         of[node] = best
+        known = group.before
         for h in needs:
             if h != best:
                 group.before |= groups[h].before | 1 << h
-        for other in groups:
+        for other in groups if len(group.nodes) > 1 and group.before != known else ():
             if other.before >> best & 1:
                 other.before |= group.before
     return groups, of

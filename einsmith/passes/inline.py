@@ -8,6 +8,7 @@ after:  Y[i] = sum[j](where(0 <= i-1, X[i-1, j], 0)*W[j])
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import (
@@ -25,7 +26,6 @@ from einsmith.expr.nodes import (
     Tensor,
     cast,
     postorder,
-    reads,
     size,
 )
 from einsmith.expr.rewrite import (
@@ -63,14 +63,51 @@ def pointwise_body(t: Template) -> Expr | None:
     return part.body
 
 
-def is_movement(body: Expr) -> bool:
-    """Whether a body only moves, pads or fills: no arithmetic, one read at most, no condition on data."""
-    return operations(body) == 0 and len(reads(body)) <= 1
+def is_movement(t: Template) -> bool:
+    """Whether a template only moves, pads or fills: no arithmetic, one read at most, no condition on data."""
+    return total_operations(t) == 0 and sum(map(len, _reads_by_slot(t).values())) <= 1
+
+
+def total_operations(t: Template) -> int:
+    """The floating-point operations of all bodies."""
+    return t.memo("operations", lambda t: sum(operations(b) for p in t.parts for b in p.bodies))
+
+
+def _reads_by_slot(t: Template) -> dict[int, set[Read]]:
+    def find(t: Template) -> dict[int, set[Read]]:
+        out: dict[int, set[Read]] = {}
+        for part in t.parts:
+            for e in postorder(part.bodies):
+                if isinstance(e, Read):
+                    out.setdefault(e.slot, set()).add(e)
+        return out
+
+    return t.memo("reads_by_slot", find)
 
 
 def operations(body: Expr) -> int:
     """Floating-point operations of one evaluation; conditions, selection and index arithmetic are not counted."""
     return sum(isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE for e in postorder([body]))
+
+
+def _inlined(t: Template, made: Sequence[Template | None]) -> Template:
+    """The template with the bodies of pointwise ones in the place of the slots that they are for; their arguments come
+    after its own, in order of the slots."""
+    params = list(t.params)
+    bodies: dict[int, Expr] = {}
+    for slot, producer in enumerate(made):
+        if producer is not None:
+            body = pointwise_body(producer)
+            assert body is not None
+            bodies[slot] = substitute(body, {}, {i: len(params) + i for i in range(len(producer.params))})
+            params += producer.params
+
+    def rule(e):
+        if isinstance(e, Read) and e.slot in bodies:
+            return substitute(bodies[e.slot], {d: cast(i, dt.i32) for d, i in enumerate(e.index)})
+        return None
+
+    return map_bodies(t, lambda b: rebuild([b], rule)[0], params)
 
 
 def _points(t: Template) -> int:
@@ -87,47 +124,28 @@ def inline(graph: Graph) -> Graph:
     origin: dict[Tensor, Tensor] = {}
 
     def wanted(consumer: Compute, arg: Tensor) -> bool:
-        if not isinstance(arg, Compute) or is_view(arg.template):
+        if not isinstance(arg, Compute) or is_view(arg.template) or pointwise_body(arg.template) is None:
             return False
-        body = pointwise_body(arg.template)
-        if body is None:
-            return False
-        if is_movement(body):
+        if is_movement(arg.template):
             return True
         first = origin.get(arg, arg)
         if users[first] != 1 or first in keep or arg.shape == ():
             return False
-        slots = [s for s, a in enumerate(consumer.args) if a is arg]
-        found = {e for p in consumer.template.parts for b in p.bodies for e in postorder([b])
-                 if isinstance(e, Read) and e.slot in slots}
+        known = _reads_by_slot(consumer.template)
+        found = {e for s, a in enumerate(consumer.args) if a is arg for e in known.get(s, ())}
         return (
             len(found) * _points(consumer.template) <= size(arg.shape)
-            and sum(operations(b) for p in consumer.template.parts for b in p.bodies) + operations(body) <= _LIMIT
+            and total_operations(consumer.template) + total_operations(arg.template) <= _LIMIT
         )
 
     def merge(node: Compute) -> Compute:
-        taken = [a for a in dict.fromkeys(node.args) if wanted(node, a)]
+        taken = {a for a in node.args if wanted(node, a)}
         if not taken or is_view(node.template):
             return node
-        args: list[Tensor] = list(node.args)
-        bodies: dict[int, Expr] = {}
-        for slot, arg in enumerate(node.args):
-            if isinstance(arg, Compute) and arg in taken:
-                base = len(args)
-                args += arg.args
-                shift = {i: base + i for i in range(len(arg.args))}
-                body = pointwise_body(arg.template)
-                assert body is not None
-                bodies[slot] = substitute(body, {}, shift)
-
-        def rule(e):
-            if isinstance(e, Read) and e.slot in bodies:
-                return substitute(bodies[e.slot], {d: cast(i, dt.i32) for d, i in enumerate(e.index)})
-            return None
-
-        params = tuple((a.dtype, a.shape) for a in args)
-        t = map_bodies(node.template, lambda b: rebuild([b], rule)[0], params)
-        out = prune_args(t, tuple(args))
+        made = tuple(a.template if a in taken and isinstance(a, Compute) else None for a in node.args)
+        args = (*node.args, *(x for a, t in zip(node.args, made, strict=True) if t is not None for x in a.args))
+        t = node.template.memo(("inlined", made), lambda t: _inlined(t, made))
+        out = prune_args(t, args)
         return prune_args(simplify_template(out.template), out.args)
 
     def rule(node):

@@ -260,23 +260,22 @@ def clusters(parts: Sequence[Part], after: Mapping[int, Collection[int]], apart:
     """Which kernels become one: lists of numbers, in an order that may run. `parts` are in such an order; kernel g
     needs those in `after[g]`; those in `apart` are left alone."""
     found: dict[int, list[int]] = {}  # a cluster's first kernel: all of them
-    held: dict[int, set[Tensor]] = {}  # the same: the tensors of all of them, by their memory
     before: dict[int, int] = {}  # bitset of the clusters, by first kernel, that must come before it
     of: dict[int, int] = {}
+    holders: dict[Tensor, list[int]] = {}  # the kernels so far that a tensor's memory is a buffer of
     for g, part in enumerate(parts):
         found[g], of[g], before[g] = [g], g, 0
-        held[g] = {storage(t) for t in part.tensors}
+        for s in {storage(t) for t in part.tensors}:
+            holders.setdefault(s, []).append(g)
         for h in {of[h] for h in after.get(g, ())}:
             before[g] |= before[h] | 1 << h
         c = None if g in apart or not _streams(part) or not _rows(part) else g
         while c is not None:
             last, c = c, None
-            for other in sorted(found, reverse=True):
-                if other == last or other in apart or held[other].isdisjoint(held[last]):
-                    continue
-                if _may_join(parts, found, before, other, last, target):
+            near = {of[n] for m in found[last] for t in parts[m].tensors for n in holders[storage(t)]}
+            for other in sorted(near - {last}, reverse=True):
+                if other not in apart and _may_join(parts, found, before, other, last, target):
                     c = min(other, last)
-                    held[c] = held.pop(other) | held.pop(last)
                     _unite(found, before, of, c, max(other, last))
                     break
     order: list[list[int]] = []
@@ -289,10 +288,23 @@ def clusters(parts: Sequence[Part], after: Mapping[int, Collection[int]], apart:
     return order
 
 
+def _between(before: Mapping[int, int], a: int, b: int) -> bool:
+    """Whether a cluster that needs a is needed by b."""
+    if not before[b] >> a & 1:
+        return False
+    left = before[b] & ~before[a] & ~(1 << a)
+    while left:
+        c = left.bit_length() - 1
+        if before.get(c, 0) >> a & 1:
+            return True
+        left ^= 1 << c
+    return False
+
+
 def _may_join(parts: Sequence[Part], found: dict[int, list[int]], before: dict[int, int], a: int, b: int,
               target: Target) -> bool:
     """Whether two clusters that share a tensor may become one, and it pays: no other lies between them."""
-    if any(before[c] >> a & 1 and before[b] >> c & 1 or before[c] >> b & 1 and before[a] >> c & 1 for c in found):
+    if _between(before, a, b) or _between(before, b, a):
         return False
     everything = [parts[n] for n in sorted(found[a] + found[b])]
     return all(map(_streams, everything)) and common_rows(everything, target) > 0
