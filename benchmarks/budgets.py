@@ -127,7 +127,7 @@ def step_budgets(batch: int = 16, size: int = 224, width: int = 64) -> list[Budg
     start = time.perf_counter()
     run = step._program(step._arrays(inputs))
     seconds = time.perf_counter() - start
-    kernels = [call.kernel for _, call in run.plan.kernel_calls()]
+    kernels = [call.kernel for _, call, _ in run.plan.kernel_calls()]
     return [
         Budget("ResNet-18 training step, distinct kernels", len(set(kernels)), KERNELS),
         Budget("ResNet-18 training step, kernels in all", len(kernels)),

@@ -134,7 +134,7 @@ class Executable:
             self.plan: Plan = fuse(graph, finite, self.target)
             self.graph = self.plan.graph
             middle = time.perf_counter()
-            self.kernels = compile_kernels([c.kernel for _, c in self.plan.kernel_calls()], self.target)
+            self.kernels = compile_kernels([c.kernel for _, c, _ in self.plan.kernel_calls()], self.target)
         self._bind = dict(bind)
         self._inputs = [x for x in graph.inputs if x not in self._bind]
         self._lock = threading.Lock()
@@ -156,7 +156,7 @@ class Executable:
         outputs = [storage(t) for t in graph.outputs]
         fresh = [t for t in dict.fromkeys(outputs) if not isinstance(t, Leaf) and t not in plan.home]
         outside = {*graph.inputs, *self._bind, *fresh}
-        native = {c.kernel: k for (_, c), k in zip(plan.kernel_calls(), self.kernels, strict=True)}
+        native = {c.kernel: k for (_, c, _), k in zip(plan.kernel_calls(), self.kernels, strict=True)}
         places = layout(plan, outside, native)
         self.arena = buffers.empty((max(places.nbytes, 64),), np.uint8)
         base = self.arena.ctypes.data
@@ -197,6 +197,7 @@ class Executable:
 
         made.plan(plan, places, base, pointer, checks)
         self.calls = [call for call, _ in made.kernels]
+        self.turns = [turns for _, _, turns in plan.kernel_calls()]
         self._call_steps = [at for _, at in made.kernels]
         self._scratch = max((k.scratch for k in self.kernels), default=0)
         self.program = Program(made.steps, self.threads, self._scratch)
@@ -301,13 +302,13 @@ class Executable:
     # -- for people
 
     def describe(self) -> str:
-        """One line a kernel: its pattern, configuration, tasks, predicted time and formula."""
+        """One line a kernel: pattern, configuration, tasks, predicted time (of one turn of its loop) and formula."""
         lines = [f"{len(self.kernels)} kernels, arena {self.arena.nbytes / 2**20:.2f} MiB, {self.threads} threads"]
-        for i, (call, kernel) in enumerate(zip(self.calls, self.kernels, strict=True)):
+        for i, (call, kernel, turns) in enumerate(zip(self.calls, self.kernels, self.turns, strict=True)):
             tasks = "+".join(str(n) for _, n, _ in kernel.launches)
             lines.append(
                 f"{i:3d}  {kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
-                f"{label(call)}  [{kernel.config}]"
+                f"{f'{turns} times ' if turns > 1 else ''}{label(call)}  [{kernel.config}]"
             )
         return "\n".join(lines)
 

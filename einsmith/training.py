@@ -27,8 +27,8 @@ from einsmith.runtime.store import ParameterStore
 
 @dataclass
 class Profile:
-    """Measured seconds of a step's kernels: (part, label, pattern, measured, predicted) each; `part` is forward,
-    backward or update."""
+    """Measured seconds of a step's kernels, in all turns of loops: (part, label, pattern, measured, predicted) each;
+    `part` is forward, backward or update."""
 
     rows: list[tuple[str, str, str, float, float]]
     step_seconds: float
@@ -210,7 +210,7 @@ class TrainStep:
             update = any(w and t in written for t, w in zip(call.tensors, call.written, strict=True))
             only = update and len(call.nodes) <= len([t for t in call.tensors if t in written])
             parts.append("forward" if last is not None and i <= last else "update" if only else "backward")
-        return [parts[i] for i, _ in run.plan.kernel_calls()]
+        return [parts[i] for i, _, _ in run.plan.kernel_calls()]
 
     # -- running
 
@@ -331,9 +331,9 @@ class TrainStep:
                 run(arrays)
                 times.append(time.perf_counter() - start)
         rows = [
-            (part, label(call), kernel.pattern, seconds, kernel.seconds)
-            for part, call, kernel, seconds in zip(
-                self._parts[run], run.calls, run.kernels, run.time_calls(arrays, repeats), strict=True
+            (part, label(call), kernel.pattern, seconds, kernel.seconds * turns)
+            for part, call, kernel, turns, seconds in zip(
+                self._parts[run], run.calls, run.kernels, run.turns, run.time_calls(arrays, repeats), strict=True
             )
         ]
         return Profile(rows, sorted(times)[len(times) // 2])

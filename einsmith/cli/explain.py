@@ -145,11 +145,12 @@ def _formula(
 def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measure: bool) -> dict[str, Any]:
     """Everything that is printed, ready for JSON; times are in seconds.
 
-    measure: also the median time of each kernel inside whole runs, and of each candidate shown, alone with warm caches.
+    measure: also the median time of each kernel inside whole runs, in all turns of its loop together (`turns`, of each
+    of which a prediction tells), and of each candidate shown, alone with warm caches.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
-    for call, native_kernel, seconds in zip(run.calls, run.kernels, times, strict=True):
+    for call, native_kernel, turns, seconds in zip(run.calls, run.kernels, run.turns, times, strict=True):
         choice = autoconfig.choose(call.kernel, run.target)
         shown = _shown(choice.alternatives, candidates)
         alone: Sequence[float | None] = [None] * len(shown)
@@ -165,6 +166,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "config": native_kernel.config,
                 "tasks": [tasks for _, tasks, _ in native_kernel.launches],
                 "predicted": terms(choice.cost),
+                "turns": turns,
                 "measured": seconds,
                 "considered": len(choice.alternatives),
                 "candidates": [
@@ -217,7 +219,8 @@ def text_of(report: dict[str, Any]) -> str:
     ]
     for n, k in enumerate(kernels):
         measured = "" if k["measured"] is None else f", measured {_us(k['measured'])}"
-        lines += ["", f"{n:3d}  {k['root']}", f"     predicted {_us(k['predicted']['seconds'])}{measured}"]
+        times = f" {k['turns']} times" if k["turns"] > 1 else ""
+        lines += ["", f"{n:3d}  {k['root']}", f"     predicted {_us(k['predicted']['seconds'])}{times}{measured}"]
         if len(k["fused"]) > 1:
             lines.append(f"     fused: {' -> '.join(k['fused'])}")
         for i, c in enumerate(k["candidates"]):
@@ -229,7 +232,7 @@ def text_of(report: dict[str, Any]) -> str:
         more = k["considered"] - len(k["candidates"])
         if more > 0:
             lines.append(f"       and {more} more")
-    predicted = sum(k["predicted"]["seconds"] for k in kernels)
+    predicted = sum(k["predicted"]["seconds"] * k["turns"] for k in kernels)
     total = f"in all: predicted {_us(predicted)}"
     if all(k["measured"] is not None for k in kernels):
         total += f", measured {_us(sum(k['measured'] for k in kernels))}"

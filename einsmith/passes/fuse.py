@@ -82,15 +82,16 @@ class Plan:
     checks: list[tuple[int, Tensor, str]]
     first_write: int
 
-    def kernel_calls(self) -> Iterator[tuple[int, Call]]:
-        """(number in `calls`, call) of every kernel, those of loops in the order in which a program holds them."""
+    def kernel_calls(self) -> Iterator[tuple[int, Call, int]]:
+        """(number in `calls`, call, how often it runs at most) of every kernel, those of loops in the order in which a
+        program holds them."""
         for i, call in enumerate(self.calls):
             if isinstance(call, Call):
-                yield i, call
+                yield i, call, 1
                 continue
-            yield from ((i, c) for c in call.before)
-            for plan in call.plans:
-                yield from ((i, c) for _, c in plan.kernel_calls())
+            yield from ((i, c, 1) for c in call.before)
+            for segment, plan in zip(call.loop.segments, call.plans, strict=True):
+                yield from ((i, c, turns * segment.steps) for _, c, turns in plan.kernel_calls())
 
 
 @dataclass

@@ -221,12 +221,21 @@ def test_lstm(steps, batch, hidden, rng):
     assert len(call.plans[0].calls) <= 2
 
 
+def test_turns_are_told_and_timed(rng):
+    """A loop's kernels are listed with their turns; each has a time in whole runs."""
+    node = rnn(6, 3, 8)
+    inputs = [rng.standard_normal(a.shape) for a in node.args]
+    _, program = run(node, inputs, [1])
+    assert max(program.turns) == 6 and "6 times" in program.describe()
+    assert all(s > 0 for s, t in zip(program.time_calls(inputs, 3), program.turns, strict=True) if t > 1)
+
+
 def test_kernels_do_not_depend_on_the_number_of_steps():
     def kernels(node):
         graph = Graph(tuple(node.args), (Item(node, len(node.members) - 1),), (), ())
         plan = Executable(graph, {}, 1).plan
         call = loop_of(plan)
-        return len(list(plan.kernel_calls())), [c.kernel for p in call.plans for _, c in p.kernel_calls()]
+        return len(list(plan.kernel_calls())), [c.kernel for p in call.plans for _, c, _ in p.kernel_calls()]
 
     for make in (rnn, lstm):
         assert kernels(make(8, 3, 5)) == kernels(make(128, 3, 5)) == kernels(make(1024, 3, 5))
