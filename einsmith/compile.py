@@ -139,7 +139,7 @@ class Executable:
         self._inputs = [x for x in graph.inputs if x not in self._bind]
         self._lock = threading.Lock()
         stored = {p: self._bind[p] for p, _ in graph.updates if p in self._bind}
-        self._stored = sorted((_address(a), a.nbytes) for a in stored.values())
+        self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
         self._build(finite)
         self.compile_seconds = time.perf_counter() - start
         if knobs.debug() >= 1:
@@ -172,7 +172,7 @@ class Executable:
             s = storage(t)
             s = plan.home.get(s, s)
             if s in self._bind:
-                return _address(self._bind[s])
+                return buffers.address(self._bind[s])
             if s in inputs:
                 in_slots[inputs[s]].append(at)
                 return spare.ctypes.data
@@ -218,6 +218,7 @@ class Executable:
                 self._written[fresh[s]] = k
             else:
                 self._copies.append((k, self.plan.home.get(s, s), size(t.shape) * t.dtype.itemsize))
+        self._order = [self._written.index(k) for k in range(len(self.graph.outputs)) if k in self._written]
 
     def _call_of(self, t: Tensor | None) -> int | None:
         if t is None:
@@ -230,10 +231,11 @@ class Executable:
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
-        inputs = [x.copy() if self._is_stored(x) else x for x in inputs]
+        if self._stored:
+            inputs = [x.copy() if self._is_stored(x) else x for x in inputs]
         arrays = [buffers.recycled(t.shape, t.dtype.numpy) for t in self._fresh]
         try:
-            status = self._run([_address(x) for x in inputs], [_address(x) for x in arrays])
+            status = self._run([buffers.address(x) for x in inputs], [buffers.address(x) for x in arrays])
         except IndexOutOfRange as e:
             known = self._bind | dict(zip(self._inputs, inputs, strict=True))
             raise IndexOutOfRange(violation(self._roots, known) or str(e)) from None
@@ -241,7 +243,7 @@ class Executable:
 
     def _is_stored(self, x: np.ndarray) -> bool:
         """Whether an input lies in memory that a run stores into, maybe before its last read of the input."""
-        at = _address(x)
+        at = buffers.address(x)
         n = bisect_left(self._stored, (at + x.nbytes,))
         return n > 0 and sum(self._stored[n - 1]) > at
 
@@ -251,7 +253,7 @@ class Executable:
         status = self._run(inputs, [outputs[k] for k in self._written])
         for k, source, nbytes in self._copies:
             if source in self._bind:
-                address = _address(self._bind[source])
+                address = buffers.address(self._bind[source])
             elif isinstance(source, Leaf):
                 address = inputs[self._inputs.index(source)]
             else:
@@ -274,6 +276,8 @@ class Executable:
         return status
 
     def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray]) -> list[np.ndarray]:
+        if not self._copies:
+            return [arrays[i].reshape(t.shape) for i, t in zip(self._order, self.graph.outputs, strict=True)]
         made = dict(zip(self._fresh, arrays, strict=True))
         given = dict(zip(self._inputs, inputs, strict=True))
         out: list[np.ndarray] = []
@@ -319,10 +323,6 @@ class Executable:
             times = np.array([self.program.run_timed()[1] for _ in range(repeats)])
             del held
         return [float(np.median(times[:, at].sum(1))) for at in self._call_steps]
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
 
 
 def label(call: Call) -> str:

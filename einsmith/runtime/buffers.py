@@ -11,16 +11,19 @@ ALIGNMENT = 64
 """Bytes; a vector register and a cache line. Generated streaming stores need it."""
 
 
+def address(array: np.ndarray) -> int:
+    """Where an array's first element lies."""
+    return array.__array_interface__["data"][0]
+
+
 def empty(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.ndarray:
     """An uninitialised C-contiguous array whose first element lies at a multiple of `alignment` bytes.
 
     Its pages are untouched, so that each is placed near the thread that first writes to it.
     """
     dtype = np.dtype(dtype)
-    size = prod(shape) * dtype.itemsize
-    raw = np.empty(size + alignment, np.uint8)
-    start = -raw.ctypes.data % alignment
-    return raw[start : start + size].view(dtype).reshape(shape)
+    raw = np.empty(prod(shape) * dtype.itemsize + alignment, np.uint8)
+    return np.ndarray(shape, dtype, raw, -address(raw) % alignment)
 
 
 RECYCLED_FROM = 1 << 20

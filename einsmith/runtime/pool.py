@@ -11,8 +11,7 @@ import atexit
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -102,21 +101,28 @@ _lock = threading.RLock()
 _depth = 0
 
 
-@contextmanager
-def owner() -> Iterator[Pool | None]:
+class Owner:
     """Holds the pool for one run, or waits for it. Inside a run of the same thread: None (run on one thread)."""
-    global _pool, _depth
-    with _lock:
-        _depth += 1
+
+    __slots__ = ("_held",)
+
+    def __enter__(self) -> Pool | None:
+        global _pool, _depth
+        self._held = _lock  # a forked child has another one
+        self._held.acquire()
         try:
-            if _depth > 1:
-                yield None
-            else:
-                if _pool is None:
-                    _pool = Pool()
-                yield _pool
-        finally:
-            _depth -= 1
+            if _depth == 0 and _pool is None:
+                _pool = Pool()
+        except BaseException:
+            self._held.release()
+            raise
+        _depth += 1
+        return _pool if _depth == 1 else None
+
+    def __exit__(self, *_: object) -> None:
+        global _depth
+        _depth -= 1
+        self._held.release()
 
 
 def stop() -> None:

@@ -175,7 +175,7 @@ class Program:
         return self._call(times.ctypes.data), times * 1e-9
 
     def _call(self, times: int) -> int:
-        with pool.owner() as held:
+        with pool.Owner() as held:
             if held is None or self.threads == 1:
                 return self._run(*self._arguments, 0, 1, *self._scratch_arguments, times)
             held.grow(self.threads)

@@ -191,7 +191,7 @@ def test_programs_of_several_threads_take_turns():
 def test_a_nested_run_is_inline():
     data = np.zeros((4, 16), np.int64)
     program = Program([RunLaunch(increment(), 4, [data.ctypes.data])], 4)
-    with pool.owner() as held:
+    with pool.Owner() as held:
         assert held is not None
         assert program.run() == 0
     assert data[:, 0].tolist() == [1] * 4
