@@ -17,6 +17,7 @@ from einsmith.errors import CompileError
 from einsmith.expr.kernel import Kernel, Rows, Stage
 from einsmith.expr.nodes import Reduce, Template
 from einsmith.kernels.contraction import Contraction
+from einsmith.kernels.digits import by_digits
 from einsmith.kernels.im2col import Im2col
 from einsmith.kernels.kernel import Cost, Lowered, Pattern
 from einsmith.kernels.pointwise import Pointwise
@@ -69,13 +70,42 @@ def _kinds(kernel: Kernel) -> list[Kernel]:
     return [Kernel((stage, *kernel.stages[1:]), kernel.buffers, kernel.fixed) for stage in stages]
 
 
+class DigitsConfig(NamedTuple):
+    """A pattern's name and its configuration, for the kernel whose axes are split."""
+
+    pattern: str
+    config: Any
+
+    def __str__(self) -> str:
+        return f"{self.pattern} {self.config}"
+
+
+class ByDigits:
+    """A reduction some of whose axes stand under quotients and remainders: the kernel in which these are axes."""
+
+    name = "by digits"
+
+    def match(self, kernel: Kernel) -> bool:
+        return by_digits(kernel) is not kernel
+
+    def configs(self, kernel: Kernel, target: Target) -> list[DigitsConfig]:
+        return [DigitsConfig(name, c) for name, c, _ in choose(by_digits(kernel), target).alternatives]
+
+    def cost(self, kernel: Kernel, config: DigitsConfig, target: Target) -> Cost:
+        return pattern_of(config.pattern).cost(by_digits(kernel), config.config, target)
+
+    def lower(self, kernel: Kernel, config: DigitsConfig, target: Target) -> Lowered:
+        return pattern_of(config.pattern).lower(by_digits(kernel), config.config, target)
+
+
 def pattern_of(name: str) -> Any:
     """The pattern of that name."""
     return ROWS if name == ROWS.name else next(p for p in PATTERNS if p.name == name)
 
 
 PATTERNS: list[Pattern] = [
-    Pointwise(), Contraction(), Reduction(), ScatterAdd(), ByKind(), Im2col(), Winograd()
+    Pointwise(), Contraction(), Reduction(), ScatterAdd(), ByKind(), Im2col(), Winograd(),
+    ByDigits(),
 ]  # fmt: skip
 """Asked in order; of equal costs the earlier pattern's stands."""
 

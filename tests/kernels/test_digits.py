@@ -1,0 +1,195 @@
+"""Axes under quotients and remainders become digits: the same values in the same memory, from a contraction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith import dtypes as dt
+from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.expr.nodes import Apply, Piece, Reduce, Template, postorder, template
+from einsmith.kernels.autoconfig import ByDigits, DigitsConfig, choose
+from einsmith.kernels.contraction_problem import problems
+from einsmith.kernels.digits import by_digits
+from tests.kernels.kernel_check import (
+    NARROW,
+    WIDE,
+    add,
+    axes,
+    check,
+    div,
+    kernel_of,
+    lt,
+    mod,
+    mul,
+    num,
+    plain,
+    read,
+    reference,
+    sub,
+)  # fmt: skip
+
+GROUPS, INNER, PER = 3, 5, 7
+
+
+def of_sum(shape, extents, params, body) -> Kernel:
+    return plain(shape, params, Reduce("sum", tuple(extents), (body,)))
+
+
+def params_of(*shapes) -> list:
+    return [(dt.f32, s) for s in shapes]
+
+
+def grouped(groups: int, inner: int, per: int, space: int) -> tuple:
+    """dX[b, c, h] = sum[k](W[per*(c//inner) + k, c%inner] * dY[b, c//inner, k, h]): what `of_sum` takes."""
+    b, c, h, k = axes(4)
+    w, dy = (groups * per, inner), (2, groups, per, space)
+    body = mul(read(0, add(mul(per, div(c, inner)), k), mod(c, inner)), read(1, b, div(c, inner), k, h))
+    return (2, groups * inner, space), (per,), params_of(w, dy), body
+
+
+def grouped_dx() -> Kernel:
+    return of_sum(*grouped(GROUPS, INNER, PER, 11))
+
+
+def grouped_dw() -> Kernel:
+    """dW[k, c] = sum[b, h](X[b, 5*(k//7) + c, h] * dY[b, k//7, k%7, h])"""
+    k, c, b, h = axes(4)
+    x, dy = (2, GROUPS * INNER, 11), (2, GROUPS, PER, 11)
+    body = mul(read(0, b, add(mul(INNER, div(k, PER)), c), h), read(1, b, div(k, PER), mod(k, PER), h))
+    return of_sum((GROUPS * PER, INNER), (2, 11), params_of(x, dy), body)
+
+
+def flattened_k() -> Kernel:
+    """Y[i, j] = sum[k](A[i, k//6, k//3 % 2, k%3] * B[k, j]), k in 0..29: digits of digits, in K."""
+    i, j, k = axes(3)
+    body = mul(read(0, i, div(k, 6), mod(div(k, 3), 2), mod(k, 3)), read(1, k, j))
+    return of_sum((7, 13), (30,), params_of((7, 5, 2, 3), (30, 13)), body)
+
+
+def shuffled() -> Kernel:
+    """Y[c, h, w] = sum[k](W[4*c + 2*(h%2) + w%2, k] * X[k, h//2, w//2]): a product whose result is shuffled."""
+    c, h, w, k = axes(4)
+    row = add(add(mul(4, c), mul(2, mod(h, 2))), mod(w, 2))
+    body = mul(read(0, row, k), read(1, k, div(h, 2), div(w, 2)))
+    return of_sum((3, 6, 10), (4,), params_of((12, 4), (4, 3, 5)), body)
+
+
+def sums_of_axes() -> Kernel:
+    """Y[i, j] = sum[k](A[(3*i + j)//6, k] * B[k, (3*i + j) % 6]), i < 8, j < 3: i is split, j is not."""
+    i, j, k = axes(3)
+    at = add(mul(3, i), j)
+    return of_sum((8, 3), (5,), params_of((4, 5), (5, 6)), mul(read(0, div(at, 6), k), read(1, k, mod(at, 6))))
+
+
+def two_pieces() -> Kernel:
+    """Columns before 4 and those from 4 on by different formulas; the rows are split in both."""
+    i, j, k = axes(3)
+    product = mul(read(0, div(i, 3), k), read(1, k, mod(i, 3), j))
+    later = mul(read(0, div(i, 3), k), read(1, k, mod(i, 3), add(j, 4)))
+    parts = (
+        Piece((0, 0), (1, 1), (6, 4), Reduce("sum", (5,), (product,))),
+        Piece((0, 4), (1, 1), (6, 3), Reduce("sum", (5,), (mul(num(2.0), later),))),
+    )
+    return kernel_of(Template((6, 7), tuple([(dt.f32, (2, 5)), (dt.f32, (5, 3, 7))]), parts))
+
+
+def with_epilogue() -> Kernel:
+    """The gradient of a grouped convolution where its input was positive, plus a bias of each channel, both stored."""
+    k = grouped_dx()
+    shape = k.shape
+    b, c, h = axes(3)
+    body = Apply("where", (lt(num(0.0), read(1, b, c, h)), add(read(0, b, c, h), read(2, c)), num(0.0)), dt.f32)
+    t = template(shape, [(dt.f32, shape), (dt.f32, shape), (dt.f32, shape[1:2])], body)
+    buffers = (*k.buffers, Buffer(dt.f32, shape), Buffer(dt.f32, shape[1:2]), Buffer(dt.f32, shape))
+    return Kernel((k.stages[0], Stage(t, (("stage", 0, 0), ("buffer", 3), ("buffer", 4)), (5,))), buffers)
+
+
+KERNELS = {f.__name__: f for f in (
+    grouped_dx, grouped_dw, flattened_k, shuffled, sums_of_axes, two_pieces, with_epilogue,
+)}  # fmt: skip
+
+
+def divisions(kernel: Kernel) -> int:
+    bodies = [b for s in kernel.stages for p in s.template.parts for b in p.bodies]
+    return sum(isinstance(e, Apply) and e.fn in ("floordiv", "mod") for e in postorder(bodies))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_values_stay_where_they_are(name, rng):
+    kernel = KERNELS[name]()
+    split = by_digits(kernel)
+    assert divisions(kernel) and not divisions(split)
+    arrays = [rng.standard_normal(b.shape).astype(np.float32) for b in kernel.buffers]
+    want = reference(kernel, arrays)
+    got = reference(split, [a.reshape(b.shape) for a, b in zip(arrays, split.buffers, strict=True)])
+    assert want.keys() == got.keys()
+    for n in want:
+        np.testing.assert_array_equal(got[n].reshape(want[n].shape), want[n])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiled_in_every_pattern(name, rng):
+    kernel, pattern = KERNELS[name](), ByDigits()
+    for target in (NARROW, WIDE):
+        found: dict[str, DigitsConfig] = {}
+        for config in pattern.configs(kernel, target):
+            found.setdefault(config.pattern, config)
+        assert "contraction" in found
+        check(pattern, kernel, rng, targets=(target,), configs=list(found.values()))
+
+
+@pytest.mark.parametrize("name", ["grouped_dx", "grouped_dw", "with_epilogue"])
+def test_a_group_is_a_batch_axis(name):
+    kernel = KERNELS[name]()
+    (found,) = problems(by_digits(kernel).root)
+    assert GROUPS in [found.extents[a] for a in found.batch]
+
+
+def test_what_cannot_be_split():
+    i, j, k = axes(3)
+    params = params_of((4, 5), (5, 7))
+    for at, extent in ((add(i, 2), 12), (i, 13), (sub(12, i), 12)):  # digits would be cut
+        body = mul(read(0, div(at, 4), k), read(1, k, j))
+        kernel = of_sum((extent, 7), (5,), params, body)
+        assert by_digits(kernel) is kernel
+    moved = plain((12,), params_of((3, 4)), read(0, div(i, 4), mod(i, 4)))  # nothing is reduced
+    assert by_digits(moved) is moved
+
+
+def test_pieces_that_end_within_a_digit():
+    i, k = axes(2)
+    parts = tuple(
+        Piece((o,), (1,), (n,), Reduce("sum", (5,), (mul(read(0, div(add(i, o), 4), k), read(1, k)),)))
+        for o, n in ((0, 6), (6, 6))
+    )
+    kernel = kernel_of(Template((12,), tuple(params_of((3, 5), (5,))), parts))
+    assert by_digits(kernel) is kernel
+
+
+@pytest.mark.parametrize("stride,padding,kernel", [(1, 0, 1), (1, 1, 3), (2, 1, 3)])
+def test_gradients_of_grouped_convolutions(stride, padding, kernel, rng, torch):
+    x = rng.standard_normal((2, 18, 9, 9), np.float32)
+    w = rng.standard_normal((33, 6, kernel, kernel), np.float32)
+
+    def convolved(x, w):
+        return es.functional.conv2d(x, w, groups=3, stride=stride, padding=padding)
+
+    xt, wt = (torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, w))
+    y = torch.nn.functional.conv2d(xt, wt, groups=3, stride=stride, padding=padding)
+    dy = rng.standard_normal(tuple(y.shape)).astype(np.float32)
+    y.backward(torch.tensor(dy, dtype=torch.float64))
+    for n, want in enumerate((xt.grad, wt.grad)):
+        f = es.jit(lambda x, w, dy, n=n: es.vjp(convolved, x, w)[1](dy)[n])
+        np.testing.assert_allclose(f(x, w, dy), want.numpy(), rtol=1e-4, atol=1e-4)
+        ((run, _),) = f._cache.values()
+        (call,) = run.plan.calls
+        assert all(GROUPS in [p.extents[a] for a in p.batch] for p in problems(by_digits(call.kernel).root) or [])
+        assert stride > 1 or problems(by_digits(call.kernel).root)
+
+
+def test_large_ones_are_contractions():
+    kernel = of_sum(*grouped(3, 80, 20, 28))
+    found = choose(kernel, WIDE)
+    assert found.pattern.name == "by digits" and found.config.pattern == "contraction"
