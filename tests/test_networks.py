@@ -44,9 +44,9 @@ def trace(name: str, batch: int, dtype: str, rng: np.random.Generator, monkeypat
     found = []
 
     class Spy(Executable):
-        def __init__(self, graph, bind, threads, finite=None, target=None):
+        def __init__(self, graph, bind, threads, finite=None, target=None, **options):
             found.append((graph, dict(bind), finite))
-            super().__init__(graph, bind, threads, finite, target)
+            super().__init__(graph, bind, threads, finite, target, **options)
 
     monkeypatch.setattr(training, "Executable", Spy)
     arrays = [rng.standard_normal((batch, 1, 28, 28)).astype(dtype), rng.integers(0, 10, batch)]
