@@ -93,7 +93,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=650)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=10_000)
-    parser.add_argument("--lr", type=float, default=1.0)
+    parser.add_argument("--lr", type=float, default=0.2, help="much larger ones make training unstable: default 0.2")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     console = Console(stderr=True, highlight=False)

@@ -158,7 +158,7 @@ ROWS = Rows(
 )  # fmt: skip
 TEXT = Text(
     ("sotu", "moby-dick"), " with train.txt and test.txt", "tokens", 20,
-    {"sgd": 1.0, "momentum": 0.1, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"), "perplexity",
+    {"sgd": 0.2, "momentum": 0.02, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"), "perplexity",
 )  # fmt: skip
 TASKS: dict[str, Task] = {"lstm-lm": TEXT} | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)
 """By model; the others learn images."""
