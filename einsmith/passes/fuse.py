@@ -294,8 +294,8 @@ def _plan(
         return None, stuck
     order = _order(len(groups), after)
     if order is None:
-        blocked = {p for p, _ in updates if p not in apart}
-        return None, blocked
+        around = _in_circles(len(groups), after)
+        return None, {p for p, t in updates if of[_made(t)] in around}
     home = {t: p for p, t in updates}
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
     kept = {storage(t) for t in external} | set(home)
@@ -358,6 +358,27 @@ def _order(n: int, after: dict[int, set[int]]) -> list[int] | None:
             if not missing[u]:
                 heapq.heappush(ready, u)
     return out if len(out) == n else None
+
+
+def _in_circles(n: int, after: dict[int, set[int]]) -> set[int]:
+    """The groups that need themselves, through others: what is left when those that need nothing that is left, and
+    those that nothing left needs, are taken away."""
+    left = set(range(n))
+    needs = {g: set(after.get(g, ())) for g in left}
+    users: dict[int, set[int]] = {g: set() for g in left}
+    for g, hs in needs.items():
+        for h in hs:
+            users[h].add(g)
+    for edges, back in ((needs, users), (users, needs)):
+        todo = [g for g in left if not edges[g]]
+        while todo:
+            g = todo.pop()
+            left.discard(g)
+            for u in back[g]:
+                edges[u].discard(g)
+                if not edges[u] and u in left:
+                    todo.append(u)
+    return left
 
 
 def _call_of(

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import (
     Apply,
+    Axis,
     Compute,
+    Const,
     Expr,
     Graph,
     Item,
@@ -46,13 +48,31 @@ _LIMIT = 60  # operations of a merged body: beyond it a kernel is better cut
 
 
 def simplify_graph(graph: Graph) -> Graph:
-    """Every template simplified, unread arguments dropped; equal tensors meet by interning."""
+    """Every template simplified, unread arguments dropped, copies left out; equal tensors meet by interning."""
 
     def rule(node):
         node = map_templates(node, without_twins)
-        return map_templates(node, simplify_template)
+        node = map_templates(node, simplify_template)
+        return node.args[0] if isinstance(node, Compute) and is_copy(node.template) else node
 
     return replace(graph, rule)
+
+
+def is_copy(t: Template) -> bool:
+    """Whether the result is the one argument, element by element."""
+
+    def find(t: Template) -> bool:
+        body = pointwise_body(t)
+        return (
+            isinstance(body, Read)
+            and t.params == ((body.dtype, t.shape),)
+            and all(
+                i is Axis(d) or (n == 1 and isinstance(i, Const))
+                for d, (i, n) in enumerate(zip(body.index, t.shape, strict=True))
+            )
+        )
+
+    return t.memo("is_copy", find)
 
 
 def pointwise_body(t: Template) -> Expr | None:

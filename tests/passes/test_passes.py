@@ -133,6 +133,28 @@ def test_update_lands_in_its_parameter_after_other_readers():
     assert new in plan.calls[1].tensors
 
 
+def test_a_copy_between_two_stages_is_left_out():
+    """The update reads the new momentum through a copy of it: one kernel all the same."""
+    x, g, v, w = leaf((6, 4), F), leaf((6, 5), F), leaf((4, 5), F), leaf((4, 5), F)
+    turned = Compute(template((4, 6), [(F, (6, 4))], rd(0, Axis(1), Axis(0))), (x,))
+    momentum = pointwise("add", v, matmul(turned, g))
+    copy = Compute(template((4, 5), [(F, (4, 5))], rd(0, *ax(2))), (momentum,))
+    plan = check_plan(graph([], [(w, pointwise("sub", w, copy)), (v, momentum)]))
+    assert len(plan.calls) == 1
+    check_plan(graph([copy, Compute(copy.template, (v,))], [(v, momentum), (w, copy)]))
+
+
+def test_one_update_that_must_be_aside_leaves_the_others_fused():
+    """d reads both p and the sum that p's update joins, which therefore waits for itself; q's update does not."""
+    x, p, q, y = leaf((6, 5), F), leaf((5,), F), leaf((5,), F), leaf((6, 5), F)
+    column = Reduce("sum", (6,), (rd(0, Axis(1), Axis(0)),))
+    s, t = (Compute(template((5,), [(F, (6, 5))], column), (a,)) for a in (x, y))
+    body = apply("add", apply("mul", rd(0, *ax(2)), rd(1, Axis(1))), rd(2, Axis(1)))
+    d = Compute(template((6, 5), [(F, (6, 5)), (F, (5,)), (F, (5,))], body), (x, p, s))
+    plan = check_plan(graph([d], [(p, pointwise("sub", p, s)), (q, pointwise("sub", q, t))]))
+    assert sorted(len(c.nodes) for c in plan.calls) == [1, 1, 2, 2]
+
+
 def test_swapped_parameters_are_copied():
     p, q = leaf((3,), F), leaf((3,), F)
     check_plan(graph([], [(p, q), (q, p)]))
