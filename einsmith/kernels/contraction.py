@@ -143,6 +143,7 @@ def _shares(kernel: Kernel, p: Problem, config: Config, target: Any) -> tuple[in
         want = 1
     else:
         want = max(1, ceil(4 * target.cores / others))
+        want += next(i for i in range(target.cores) if others * (want + i) % target.cores == 0)  # as many for each core
     first, second = (nt, mt) if config.order == "n" else (mt, nt)
     major = min(first, want)
     minor = 1

@@ -12,6 +12,7 @@ from einsmith.expr.nodes import Apply, Piece, Reduce, Template, postorder, templ
 from einsmith.kernels.autoconfig import ByDigits, DigitsConfig, choose
 from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.digits import by_digits
+from einsmith.target.facts import Target
 from tests.kernels.kernel_check import (
     NARROW,
     WIDE,
@@ -193,3 +194,12 @@ def test_large_ones_are_contractions():
     kernel = of_sum(*grouped(3, 80, 20, 28))
     found = choose(kernel, WIDE)
     assert found.pattern.name == "by digits" and found.config.pattern == "contraction"
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4, 6])
+def test_every_core_has_as_many_tasks(cores):
+    """Groups are tasks of their own; that there are three must not leave a core without work at the end."""
+    target = Target(vector_bytes=64, cores=cores)
+    found = choose(of_sum(*grouped(3, 80, 40, 3136)), target)
+    (config,) = found.config.config.pieces
+    assert found.config.pattern == "contraction" and 3 * config.tm * config.tn * config.split % cores == 0
