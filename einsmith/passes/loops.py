@@ -284,8 +284,9 @@ class _Lowering:
             body = self.passes(self._settled(step, body))
         outputs: list[Tensor] = []
         for t in map(storage, body.outputs):
-            own = not isinstance(t, Leaf) and t not in outputs
-            outputs.append(t if own else copy_of(t))
+            while isinstance(t, Leaf) or t in outputs:  # a third use is a copy of the copy: equal copies are one tensor
+                t = copy_of(t)
+            outputs.append(t)
         used = {x for x in postorder(outputs) if isinstance(x, Leaf)}
         places = {x: place for place, x in step.inputs.items() if x in used}
         body = Graph(tuple(places), tuple(outputs), (), ())

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.compile import Executable
+from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Axis, Recurrence, postorder
 from einsmith.expr.verify import verify_graph
 from einsmith.modes import trace_call
@@ -32,6 +34,30 @@ def test_compiled_gradients(name):
     g = es.grad(loss, at)
     for got, want in zip(g(*c.inputs), es.interpret(g)(*c.inputs), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+
+
+QUICK = ("bidirectional_gates", "second_order_filter", "triangular_solve")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in FLOATS])
+def test_compiled_second_order(name):
+    """The gradient of the squared gradient, compiled, on one thread and two, in memory that starts as NaN."""
+    c = CASES[name]
+    at = tuple(i for i, x in enumerate(c.inputs) if x.dtype.kind == "f")
+
+    def loss(*xs):
+        return sum((o * o).sum() for o in flatten(c.formula(*xs))[0])
+
+    def squared(*xs):
+        return sum((g * g).sum() for g in es.grad(loss, at)(*xs))
+
+    traced = trace_call(es.grad(squared, at), c.inputs, {})
+    want = evaluate(traced.graph, list(c.inputs))[0]
+    for threads in (1, 2):
+        program = Executable(traced.graph, traced.bind, threads)
+        program.arena.fill(0xFF)
+        for got, w in zip(program(list(c.inputs))[1], want, strict=True):
+            np.testing.assert_allclose(got, w, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", [n for n in FLOATS if all(x.dtype.kind == "f" for x in CASES[n].inputs)])

@@ -89,6 +89,7 @@ def run(node: Recurrence, inputs: list[np.ndarray], outside=None, threads: int =
     outside = range(len(node.members)) if outside is None else outside
     graph = Graph(tuple(node.args), tuple(Item(node, j) for j in outside), (), ())
     program = Executable(graph, {}, threads)
+    program.arena.fill(0xFF)  # NaN: what is not written yet is not used
     return program(inputs)[1], program
 
 
@@ -239,6 +240,22 @@ def test_kernels_do_not_depend_on_the_number_of_steps():
 
     for make in (rnn, lstm):
         assert kernels(make(8, 3, 5)) == kernels(make(128, 3, 5)) == kernels(make(1024, 3, 5))
+
+
+def test_members_that_are_equal_in_some_steps_each_have_their_memory(rng):
+    """y[t, i] = t < 3 ? a*y[t-1, i] + x[t, i] : 0, three times with different a: the last steps of all are the same."""
+    steps = 5
+    args, params = leaves((steps, 4), (4,))
+    params += [(dt.f64, (steps + 1, 4))] * 3
+    t, i = axis(0), axis(1)
+
+    def y(n: int) -> Template:
+        body = add(mul(num(0.5 + n), at(2 + n, t, i)), at(0, t, i))
+        return member((steps + 1, 4), params, 1, steps, apply("where", less(t, 3), body, num(0.0)), at(1, i))
+
+    check(Recurrence(steps, False, (1, 1, 1), (y(0), y(1), y(2)), args), rng)
+    passed = [member((steps + 1, 4), params, 1, steps, at(0, t, i), num(float(n))) for n in range(3)]
+    check(Recurrence(steps, False, (1, 1, 1), tuple(passed), args), rng)
 
 
 @pytest.mark.parametrize("name", CASES)
