@@ -30,6 +30,7 @@ from einsmith.passes.coordinates import coordinates
 from einsmith.passes.fuse import Call, Plan, fuse
 from einsmith.passes.inline import inline, simplify_graph
 from einsmith.passes.loops import lower_loops
+from einsmith.passes.pieces import pieces
 from einsmith.passes.views import producer, storage
 from einsmith.runtime import buffers
 from einsmith.runtime.assemble import Assembler, At, NativeKernel, layout
@@ -43,6 +44,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("coordinates", coordinates),
     ("accumulate", accumulate),
     ("simplify", simplify_graph),
+    ("pieces", pieces),
     ("loops", lambda graph: lower_loops(graph, run_passes)),
 )
 """Graph to graph, in order; fusion, memory and code generation follow in `Executable`."""

@@ -1,9 +1,10 @@
-"""The reads of an expression with the conditions under which each is evaluated."""
+"""The conditions in an expression: those around each read, and where along an axis they change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from einsmith.expr.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Read, apply, postorder
 
 
@@ -38,3 +39,21 @@ def has_read(e: Expr) -> bool:
 def axes_of(*exprs: Expr) -> set[int]:
     """Positions of the axes that occur in the expressions."""
     return {x.position for x in postorder(exprs) if isinstance(x, Axis)}
+
+
+def cuts_of(e: Expr, axis: Axis, extent: int) -> Iterator[int]:
+    """The positions within `extent` from which on a comparison of this axis with a constant has another value."""
+    if not isinstance(e, Apply) or e.fn not in ("lt", "le", "eq", "ne") or not e.args[0].dtype.is_int:
+        return
+    form = linear(e.args[0]) - linear(e.args[1])
+    c = form.coefficient(axis)
+    if not c or len(form.terms) != 1:
+        return
+    k = form.const if e.fn != "le" else form.const - 1  # a < b: c*t + k < 0
+    if e.fn in ("eq", "ne"):
+        if k % c == 0:
+            yield from (t for t in (-k // c, -k // c + 1) if 0 < t < extent)
+        return
+    cut = -(k // c) if c > 0 else k // -c + 1  # the first t with c*t + k >= 0, or < 0 where c is negative
+    if 0 < cut < extent:
+        yield cut

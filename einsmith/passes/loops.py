@@ -16,7 +16,7 @@ it is where t is compared with numbers from memory (`passes.lengths`), the segme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from einsmith import dtypes as dt
@@ -50,7 +50,7 @@ from einsmith.expr.recurrence import distances, recurrence, step_groups, step_pa
 from einsmith.expr.rewrite import prune_args, rebuild, replace, substitute, with_args
 from einsmith.expr.simplify import canonical, simplify, simplify_template
 from einsmith.passes.fuse import REPAID, copy_of
-from einsmith.passes.guards import axes_of
+from einsmith.passes.guards import axes_of, cuts_of
 from einsmith.passes.lengths import limits
 from einsmith.passes.steady import settle
 from einsmith.passes.views import storage
@@ -134,7 +134,7 @@ class _Lowering:
         for j in range(len(self.node.members)):
             for piece in step_parts(self.node, j):
                 for e in postorder(piece.bodies):
-                    cuts.update(_cuts(e, steps))
+                    cuts.update(cuts_of(e, _TIME, steps))
         if len(cuts) >= _SEGMENTS:
             cuts = set()
         edges = [0, *sorted(cuts), steps]
@@ -332,21 +332,3 @@ def _inside(at: tuple[int, int], steps: int, extent: int) -> bool:
     """Whether d + c*t lies in a dimension at the first and the last step."""
     first, last = at[0], at[0] + at[1] * (steps - 1)
     return 0 <= min(first, last) and max(first, last) < extent
-
-
-def _cuts(e: Expr, steps: int) -> Iterable[int]:
-    """The steps at which a comparison of t with a constant changes."""
-    if not isinstance(e, Apply) or e.fn not in ("lt", "le", "eq", "ne") or not e.args[0].dtype.is_int:
-        return
-    form = linear(e.args[0]) - linear(e.args[1])
-    c = form.coefficient(_TIME)
-    if not c or len(form.terms) != 1:
-        return
-    k = form.const if e.fn != "le" else form.const - 1  # a < b: c*t + k < 0
-    if e.fn in ("eq", "ne"):
-        if k % c == 0:
-            yield from (t for t in (-k // c, -k // c + 1) if 0 < t < steps)
-        return
-    cut = -(k // c) if c > 0 else k // -c + 1  # the first t with c*t + k >= 0, or < 0 where c is negative
-    if 0 < cut < steps:
-        yield cut

@@ -1,0 +1,97 @@
+"""Conditions on one output axis become pieces: each evaluates only what holds in its range.
+
+before: Y[i, k] = where(k < 8, exp(A[i, k]), 0) + where(8 <= k, tanh(B[i, k-8]), 0)      (k < 16)
+after:  Y[i, k] = exp(A[i, k]);  Y[i, 8+k] = tanh(B[i, k])                              (k < 8 in both)
+
+The cotangent of a tensor that is read in slices, such as the stacked gates of a recurrent cell, is such a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import prod
+
+from einsmith.expr.linear import Linear
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Expr,
+    Graph,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    postorder,
+)
+from einsmith.expr.rewrite import replace, substitute
+from einsmith.expr.simplify import simplify
+from einsmith.passes.guards import cuts_of
+
+_PIECES = 16
+"""Pieces of one template at most."""
+_GAIN = 0.8
+"""The most that pieces may cost, over what the whole costs, to be worth having."""
+_CHEAP = {"where", "cast", "lt", "le", "eq", "ne", "and", "or", "not", "add", "sub", "mul", "neg", "min", "max", "abs"}
+_VECTOR = 8
+_BEGIN = 32.0
+"""What it takes to begin a piece, in operations on a vector."""
+
+
+def pieces(graph: Graph) -> Graph:
+    """The graph with conditions on an axis of pointwise bodies as pieces, where that takes less work."""
+
+    def rule(node):
+        if not isinstance(node, Compute) or node.template.is_scatter:
+            return None
+        new = node.template.memo("pieces", _template)
+        return None if new is node.template else Compute(new, node.args)
+
+    return replace(graph, rule)
+
+
+def _template(t: Template) -> Template:
+    parts: list[Piece] = []
+    for p in t.parts:
+        assert isinstance(p, Piece)
+        parts += [p] if isinstance(p.body, Reduce) or 0 in p.extents else _split(p, p.body)
+    return t if len(parts) == len(t.parts) or len(parts) > _PIECES else Template(t.shape, t.params, tuple(parts))
+
+
+def _split(piece: Piece, body: Expr) -> list[Piece]:
+    """The piece as the cheapest pieces along one axis after the other."""
+    best, least = [piece], _GAIN * _cost(piece.extents, body)
+    for found in _candidates(piece, body):
+        cost = sum(_cost(p.extents, p.bodies[0]) for p in found)
+        if cost < least:
+            best, least = found, cost
+    return best if len(best) == 1 else [q for p in best for q in _split(p, p.bodies[0])]
+
+
+def _candidates(piece: Piece, body: Expr) -> Iterator[list[Piece]]:
+    """For each axis that conditions compare with constants, the pieces between these constants."""
+    conditions = {c for e in postorder([body]) if isinstance(e, Apply) and e.fn == "where" for c in postorder(e.args[:1])}
+    for d, n in enumerate(piece.extents):
+        cuts = sorted({at for c in conditions for at in cuts_of(c, Axis(d), n)})
+        if not 0 < len(cuts) < _PIECES:
+            continue
+        found: list[Piece] = []
+        for first, stop in pairwise([0, *cuts, n]):
+            extents = (*piece.extents[:d], stop - first, *piece.extents[d + 1 :])
+            offset = (*piece.offset[:d], piece.offset[d] + piece.step[d] * first, *piece.offset[d + 1 :])
+            at = Linear(first, {Axis(d): 1} if stop - first > 1 else {}).expr()
+            found.append(Piece(offset, piece.step, extents, simplify(substitute(body, {d: at}), extents)))
+        yield found
+
+
+def _cost(extents: tuple[int, ...], body: Expr) -> float:
+    """Vector operations of a pointwise piece."""
+    work = 1.0
+    for e in postorder([body]):
+        if isinstance(e, Read):
+            work += 0.5
+        elif isinstance(e, Apply) and e.dtype.is_float:
+            work += 1 if e.fn in _CHEAP else 8
+    vectors = prod(extents[:-1]) * -(-extents[-1] // _VECTOR) if extents else 1
+    return vectors * work + _BEGIN
