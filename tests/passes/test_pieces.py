@@ -36,7 +36,7 @@ TEXTS = {
     "ranges": ("y[i,k] = where(k < 9, exp(a[i,k]), 0) + where(k >= 9, tanh(a[i,k-9]) * b[i,k], 0)", 2),
     "ranges in the middle": ("y[i,k] = where(k >= 8 and k < 19, exp(a[i,k-8] * b[i,k]), 1)", 3),
     "the first axis": ("y[i,k] = where(i < 3, exp(a[i,k]), tanh(b[i,k]))", 2),
-    "two axes": ("y[i,k] = where(i < 3, where(k < 9, exp(a[i,k]), tanh(b[i,k])), where(k < 9, sin(a[i,k]), exp(b[i,k])))", 4),
+    "two axes": ("y[i,k] = where(k < 9, exp(a[i,k]), where(i < 3, tanh(b[i,k]), exp(b[i,k])))", 3),
 }  # fmt: skip
 
 
