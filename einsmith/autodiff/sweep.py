@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from einsmith.autodiff.adjoint import plan_adjoint
 from einsmith.autodiff.plan import constant_value
+from einsmith.autodiff.recompute import recomputed
 from einsmith.autodiff.recurrent import pull_back
 from einsmith.autodiff.totals import add, zeros
 from einsmith.errors import GradientError
@@ -51,7 +53,7 @@ def gradients(
     pending = {t: list(gs) for t, gs in seeds.items() if t in needed}
     members: dict[Compute | Recurrence, dict[int, Tensor]] = {}
     found: dict[Tensor, Tensor] = {}
-    replaced: dict[Tensor, Item] = {}
+    replaced: dict[Tensor, Tensor] = {}
     for node in reversed(order):
         if node not in needed:
             continue
@@ -59,7 +61,13 @@ def gradients(
             _node(node, members.pop(node), needed, pending, replaced)
             continue
         if isinstance(node, Recurrence):
-            for a, g in pull_back(node, members.pop(node, {}), needed):
+            given = members.pop(node, {})
+            if 0 < node.checkpoint < node.steps:
+                found_here, again = recomputed(node, given, needed, _alone(order, targets), gradients)
+                replaced |= again
+            else:
+                found_here = pull_back(node, given, needed)
+            for a, g in found_here:
                 pending.setdefault(a, []).append(g)
             continue
         if node not in pending:
@@ -77,6 +85,12 @@ def gradients(
     results = [found[t] if t in found else zeros(t.shape, t.dtype) for t in wrt]
     rewritten = exchange([*outputs, *results], replaced)
     return rewritten[: len(outputs)], rewritten[len(outputs) :]
+
+
+def _alone(order: Sequence[Tensor], targets: set[Tensor]) -> set[Tensor]:
+    """The tensors with one reader, which no gradient is asked for."""
+    readers = Counter(a for node in order for a in dict.fromkeys(node.args))
+    return {t for t, n in readers.items() if n == 1 and t not in targets}
 
 
 def _node(
@@ -104,16 +118,18 @@ def _node(
         replaced[whole] = made
 
 
-def exchange(roots: list[Tensor], replaced: dict[Tensor, Item]) -> list[Tensor]:
+def exchange(roots: list[Tensor], replaced: Mapping[Tensor, Tensor]) -> list[Tensor]:
     """The roots with every tensor of `replaced` exchanged, also inside what it is exchanged for."""
     if not replaced:
         return roots
     done: dict = {}
-    for node in postorder([*roots, *replaced.values()]):
+    for node in postorder([*reversed(list(replaced.values())), *roots]):
         args = tuple(done[a] for a in node.args)
         done[node] = with_args(node, args) if args else node
-        if node in replaced:
-            new = replaced[node]
+        new = replaced.get(node)
+        if new in done:
+            done[node] = done[new]
+        elif isinstance(new, Item):
             # The new tensor reads what the old one reads, all of which stands before it.
             done[node] = Item(with_args(new.node, tuple(done[a] for a in new.node.args)), new.member)
     return [done[r] for r in roots]

@@ -75,8 +75,9 @@ class Component:
         number: Mapping[Tensor, int],
         outside: Callable[[Tensor], Tensor],
         exposed: set[int],
+        checkpoint: int = 0,
     ):
-        self.nodes, self.exposed = nodes, exposed
+        self.nodes, self.exposed, self.checkpoint = nodes, exposed, checkpoint
         self.args = Arguments()
         self.drafts: list[Draft] = []
         for node in nodes:
@@ -183,7 +184,7 @@ class Component:
         drafts, front = with_carries(drafts, edges, sign)
         drafts = [with_free_ends(d) for d in drafts]
         layout = schedule(drafts, find_edges(drafts), sign)
-        node, places = Members(self.args, self.exposed, drafts, layout).build()
+        node, places = Members(self.args, self.exposed, drafts, layout, self.checkpoint).build()
         tensors = []
         for n, (old, dim) in enumerate(zip(self.nodes, axes, strict=True)):
             order = time_first(dim, len(old.shape))

@@ -130,8 +130,11 @@ def _clean(d: Draft, limits: Mapping[int, int], begin: int, end: int, sign: int)
 class Members:
     """The members of the recurrence of drafts whose layout is known."""
 
-    def __init__(self, args: Arguments, exposed: set[int], drafts: Sequence[Draft], layout: Layout):
+    def __init__(
+        self, args: Arguments, exposed: set[int], drafts: Sequence[Draft], layout: Layout, checkpoint: int = 0
+    ):
         self.args, self.exposed, self.drafts, self.layout = args, exposed, drafts, layout
+        self.checkpoint = checkpoint
         self.initial: dict[int, Tensor] = {}
         self.base = [self._base(n) for n in range(len(drafts))]
         self.ready: list[tuple[Draft, int]] = []  # members in order, and their origins
@@ -292,7 +295,7 @@ class Members:
             parts = tuple(mapped(p, lambda b: substitute(b, {}, slots)) for p in d.parts)
             members.append(simplify_template(Template(d.shape, tuple(params), parts)))
         origins = tuple(o for _, o in self.ready)
-        node = Recurrence(self.layout.steps, self.layout.sign < 0, origins, tuple(members), args)
+        node = Recurrence(self.layout.steps, self.layout.sign < 0, origins, tuple(members), args, self.checkpoint)
         return prune_recurrence(node)
 
     def _transpose_args(self) -> None:

@@ -356,15 +356,21 @@ class Recurrence(Node):
     evaluated: at an earlier step, at this one if i < j, or at an initial value. Where members read each other at the
     same step in a cycle, they are in turn a recurrence along another axis. `autodiff` and `lang` make recurrences with
     `expr.recurrence.recurrence`; `expr.verify` proves the rules above. (ALGORITHMS B)
+
+    `checkpoint`: its gradient saves only every so many-th state and computes the others again; 0: it saves them all.
     """
 
-    __slots__ = ("steps", "reverse", "origins", "members", "args")
-    fields = ("steps", "reverse", "origins", "members", "args")
+    __slots__ = ("steps", "reverse", "origins", "members", "args", "checkpoint")
+    fields = ("steps", "reverse", "origins", "members", "args", "checkpoint")
     steps: int
     reverse: bool
     origins: tuple[int, ...]
     members: tuple[Template, ...]
     args: tuple[Tensor, ...]
+    checkpoint: int
+
+    def __new__(cls, steps, reverse, origins, members, args, checkpoint: int = 0):
+        return super().__new__(cls, steps, reverse, origins, members, args, checkpoint)
 
     def _derive(self) -> None:
         params = tuple((a.dtype, a.shape) for a in self.args) + self.results

@@ -40,26 +40,32 @@ from einsmith.expr.rewrite import with_args
 from einsmith.expr.simplify import canonical
 
 
-def recurrence(definitions: Mapping[Leaf, Tensor], names: Mapping[Leaf, str] | None = None) -> dict[Leaf, Tensor]:
+def recurrence(
+    definitions: Mapping[Leaf, Tensor], names: Mapping[Leaf, str] | None = None, checkpoint: int = 0
+) -> dict[Leaf, Tensor]:
     """The tensors that `definitions` say, one for each placeholder: a leaf that stands for the tensor in all of them.
 
-    `names` are the placeholders' in messages. Raises RecurrenceError where tensors read each other in a cycle and no
-    axis orders the reads: the positions that are read lie before (or all after) the position that reads them along it,
-    or the reads of one position are again a recurrence along another axis.
+    `names` are the placeholders' in messages; `checkpoint` is the recurrences' (see the node). Raises RecurrenceError
+    where tensors read each other in a cycle and no axis orders the reads: the positions that are read lie before (or
+    all after) the position that reads them along it, or the reads of one position are again a recurrence along another
+    axis.
     """
-    return dict(zip(definitions, solve(definitions, tuple(definitions), names), strict=True))
+    return dict(zip(definitions, solve(definitions, tuple(definitions), names, checkpoint), strict=True))
 
 
 def solve(
-    definitions: Mapping[Leaf, Tensor], roots: Sequence[Tensor], names: Mapping[Leaf, str] | None = None
+    definitions: Mapping[Leaf, Tensor], roots: Sequence[Tensor], names: Mapping[Leaf, str] | None = None,
+    checkpoint: int = 0,
 ) -> list[Tensor]:
     """Tensors that read placeholders, in terms of what the placeholders stand for; see `recurrence`."""
-    return _Solver(definitions, roots, names or {}).run()
+    return _Solver(definitions, roots, names or {}, checkpoint).run()
 
 
 class _Solver:
-    def __init__(self, definitions: Mapping[Leaf, Tensor], roots: Sequence[Tensor], names: Mapping[Leaf, str]):
-        self.definitions, self.roots, self.names = definitions, roots, names
+    def __init__(
+        self, definitions: Mapping[Leaf, Tensor], roots: Sequence[Tensor], names: Mapping[Leaf, str], checkpoint: int
+    ):
+        self.definitions, self.roots, self.names, self.checkpoint = definitions, roots, names, checkpoint
         self.done: dict[Any, Any] = {}
 
     def below(self, node: Any) -> Sequence[Any]:
@@ -110,7 +116,7 @@ class _Solver:
             number[node] = number[seen]
         roots = set(self.roots)
         exposed = {number[n] for n in group if n in roots or any(u not in inside for u in self.users.get(n, ()))}
-        built = self._built(Component(nodes, number, self.done.__getitem__, exposed), inside)
+        built = self._built(Component(nodes, number, self.done.__getitem__, exposed, self.checkpoint), inside)
         for node in group:
             self.done[node] = built.tensors[number[node]]
 

@@ -39,7 +39,7 @@ def with_args(node: Any, args: tuple) -> Any:
     if isinstance(node, Item):
         return Item(args[0], node.member)
     if isinstance(node, Recurrence):
-        return Recurrence(node.steps, node.reverse, node.origins, node.members, args)
+        return Recurrence(node.steps, node.reverse, node.origins, node.members, args, node.checkpoint)
     if isinstance(node, Loop):
         return node.with_args(args)
     raise VerifyError(f"{type(node).__name__} has no arguments")
@@ -94,7 +94,8 @@ def map_templates(node: Any, rule: Callable[[Template], Template]) -> Compute | 
         return prune_args(rule(node.template), node.args)
     if isinstance(node, Recurrence):
         members = tuple(map(rule, node.members))
-        return prune_recurrence(Recurrence(node.steps, node.reverse, node.origins, members, node.args))
+        new = Recurrence(node.steps, node.reverse, node.origins, members, node.args, node.checkpoint)
+        return prune_recurrence(new)
     return None
 
 
@@ -143,7 +144,7 @@ def prune_recurrence(node: Recurrence) -> Recurrence:
     slots |= {len(node.args) + i: len(args) + i for i in range(len(node.members))}
     params = tuple((a.dtype, a.shape) for a in args) + node.results
     members = tuple(map_bodies(t, lambda b: substitute(b, {}, slots), params) for t in node.members)
-    return Recurrence(node.steps, node.reverse, node.origins, members, args)
+    return Recurrence(node.steps, node.reverse, node.origins, members, args, node.checkpoint)
 
 
 def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) -> Graph:

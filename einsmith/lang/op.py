@@ -37,7 +37,9 @@ class Operator:
 
     Inputs come in the order of their first appearance in the text, or by name; parameters by keyword. Given arrays, it
     is compiled and run and gives arrays; given traced tensors, it extends the trace. Several outputs come as a tuple.
-    Raises FormulaError, BoundsError, ShapeError, DtypeError as API.md says.
+    `checkpoint=S`, here or in a call: the gradient of a tensor that reads itself saves every S-th state only, and
+    computes the others again, S at a time; 0 saves all. Raises FormulaError, BoundsError, ShapeError, DtypeError as
+    API.md says.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Operator:
         extents: Mapping[str, int | str] | None = None,
         name: str | None = None,
         defaults: Mapping[str, Any] | None = None,
+        checkpoint: int = 0,
     ):
         if not isinstance(text, (str, Source)):
             raise FormulaError(f"a formula is a text, not {_described(text)}")
@@ -61,7 +64,8 @@ class Operator:
             if d not in parameters:
                 hint = near(d, parameters) or f"the parameters are {', '.join(parameters) or 'none'}"
                 raise FormulaError(f"{d!r} is no parameter of {self.name}", hint=hint)
-        self._made_of = (text, extents, self.name, self.defaults)
+        self.checkpoint = _saved(self.name, checkpoint)
+        self._made_of = (text, extents, self.name, self.defaults, self.checkpoint)
         self._id = next(_COUNT)
         self._bound: dict[tuple, _Bound] = {}
 
@@ -129,17 +133,20 @@ class Operator:
     # ------------------------------------------------------------------------------------------------------- calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        saved = self.checkpoint
+        if "checkpoint" in kwargs and "checkpoint" not in (*self.inputs, *self.program.parameters):
+            saved = _saved(self.name, kwargs.pop("checkpoint"))
         inputs, static, numbers = self._arguments(args, kwargs)
         operands = [*inputs.values(), *numbers.values()]
         traced = trace.current_trace() is not None or any(isinstance(x, Value) for x in operands)
         if traced:
-            return self._apply(inputs, static, numbers)
+            return self._apply(inputs, static, numbers, saved)
         if trace.run_arrays is None:
             raise TraceError(f"{self.name} on arrays needs einsmith.modes; `import einsmith` loads it")
         arrays = [np.asarray(x) if isinstance(x, (list, tuple)) else x for x in inputs.values()]
-        key = tuple((n, type(v), v) for n, v in static.items())
+        key = (saved, *((n, type(v), v) for n, v in static.items()))
         if key not in self._bound:
-            self._bound[key] = _Bound(self, static)
+            self._bound[key] = _Bound(self, static, saved)
         return trace.run_arrays(self._bound[key], tuple(arrays), numbers)
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict, dict, dict]:
@@ -212,7 +219,9 @@ class Operator:
             message = f"the parameter {name}, used in extents=, is missing"
         return FormulaError(message, self.program.text if at is not None else None, at, "; ".join(hints))
 
-    def _apply(self, inputs: Mapping[str, Any], static: Mapping[str, Any], numbers: Mapping[str, Any]) -> Any:
+    def _apply(
+        self, inputs: Mapping[str, Any], static: Mapping[str, Any], numbers: Mapping[str, Any], checkpoint: int
+    ) -> Any:
         operands = []
         for name, x in (*inputs.items(), *numbers.items()):
             v = as_value(x)
@@ -223,10 +232,11 @@ class Operator:
                 _check(name, v.shape, v.dtype.is_float, rank, name in self.program.integer_inputs, v.dtype.name)
             operands.append(v)
         names = (*inputs, *numbers)
-        key = ("op", self._id, tuple((n, type(v), repr(v)) for n, v in static.items()), names)
+        key = ("op", self._id, tuple((n, type(v), repr(v)) for n, v in static.items()), names, checkpoint)
 
         def build(values: list[Value]) -> tuple[Value, ...]:
-            return tuple(_lower(self.program, dict(zip(names, values, strict=True)), inputs, static))
+            operands = dict(zip(names, values, strict=True))
+            return tuple(_lower(self.program, operands, inputs, static, checkpoint))
 
         out = shared(key, operands, build)
         return out[0] if len(out) == 1 else out
@@ -239,12 +249,13 @@ def _described(x: Any) -> str:
 class _Bound:
     """An operator with its static parameters set: what is traced and compiled for arrays."""
 
-    def __init__(self, operator: Operator, static: Mapping[str, Any]):
-        self.operator, self.static = operator, dict(static)
+    def __init__(self, operator: Operator, static: Mapping[str, Any], checkpoint: int):
+        self.operator, self.static, self.checkpoint = operator, dict(static), checkpoint
         self.__name__ = operator.name
 
     def __call__(self, *args: Any, **numbers: Any) -> Any:
-        return self.operator._apply(dict(zip(self.operator.inputs, args, strict=True)), self.static, numbers)
+        inputs = dict(zip(self.operator.inputs, args, strict=True))
+        return self.operator._apply(inputs, self.static, numbers, self.checkpoint)
 
 
 def _check(name: str, shape: tuple[int, ...], is_float: bool, rank: int | None, integer: bool, dtype: str) -> None:
@@ -274,14 +285,15 @@ def _number_type(x: Any) -> DType:
 
 
 def _lower(
-    program: Program, operands: Mapping[str, Value], inputs: Iterable[str], static: Mapping[str, Any]
+    program: Program, operands: Mapping[str, Value], inputs: Iterable[str], static: Mapping[str, Any], checkpoint: int
 ) -> list[Value]:
-    values = _values(program, operands, inputs, static)
+    values = _values(program, operands, inputs, static, checkpoint)
     return [values[n] for n in program.outputs]
 
 
 def _values(
-    program: Program, operands: Mapping[str, Value], inputs: Iterable[str], static: Mapping[str, Any]
+    program: Program, operands: Mapping[str, Value], inputs: Iterable[str], static: Mapping[str, Any],
+    checkpoint: int = 0,
 ) -> dict[str, Value]:
     """Every tensor of a program by its name."""
     shapes = {n: v.shape for n, v in operands.items() if n in inputs}
@@ -292,7 +304,7 @@ def _values(
     }
     for group in program.order:
         if len(group) > 1 or group[0] in reads_of(program, group[0]):
-            values |= _cycle(program, group, extents, values, numbers)
+            values |= _cycle(program, group, extents, values, numbers, checkpoint)
             continue
         values[group[0]] = _defined(program, group[0], extents, values, numbers)
     swept = in_one_sweep([v.tensor for v in values.values()])
@@ -316,7 +328,8 @@ _ROUNDS = 8
 
 
 def _cycle(
-    program: Program, group: Sequence[str], extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form]
+    program: Program, group: Sequence[str], extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form],
+    checkpoint: int,
 ) -> dict[str, Value]:
     """Tensors that read each other: a recurrence."""
     types: dict[str, Ty] = dict.fromkeys(group, Weak.INT)
@@ -344,7 +357,7 @@ def _cycle(
     definitions = {n: _defined(program, n, extents, known, numbers).tensor for n in group}
     names = {leaves[n]: n for n in group}
     try:
-        made = recurrence({x: definitions[n] for x, n in names.items()}, names)
+        made = recurrence({x: definitions[n] for x, n in names.items()}, names, checkpoint)
     except RecurrenceError as e:
         reader, read = names.get(e.reader), names.get(e.read)
         sites = [
@@ -479,10 +492,20 @@ def _partition(
                            "add a statement for the elements that are missing")  # fmt: skip
 
 
-def op(text: str, extents: Mapping[str, int | str] | None = None, name: str | None = None, **defaults: Any) -> Operator:
+def _saved(name: str, checkpoint: Any) -> int:
+    """The distance of saved states that `checkpoint` says."""
+    if isinstance(checkpoint, bool) or not isinstance(checkpoint, (int, np.integer)) or checkpoint < 0:
+        raise FormulaError(f"{name}: checkpoint={checkpoint!r} must be a positive integer, or 0 to save every state")
+    return int(checkpoint)
+
+
+def op(
+    text: str, extents: Mapping[str, int | str] | None = None, name: str | None = None, *, checkpoint: int = 0,
+    **defaults: Any,
+) -> Operator:
     """The operator that a formula defines (API.md, "A new operator is a formula").
 
     text: statements `Name[axes] = expression`; extents: of axes, ints or strings over parameters and `A.shape[n]`;
-    defaults: of parameters. Raises FormulaError with line, caret and remedy.
+    defaults: of parameters; checkpoint: see Operator. Raises FormulaError with line, caret and remedy.
     """
-    return Operator(text, extents, name, defaults)
+    return Operator(text, extents, name, defaults, checkpoint)

@@ -71,7 +71,8 @@ def _split(piece: Piece, body: Expr) -> list[Piece]:
 
 def _candidates(piece: Piece, body: Expr) -> Iterator[list[Piece]]:
     """For each axis that conditions compare with constants, the pieces between these constants."""
-    conditions = {c for e in postorder([body]) if isinstance(e, Apply) and e.fn == "where" for c in postorder(e.args[:1])}
+    choices = [e for e in postorder([body]) if isinstance(e, Apply) and e.fn == "where"]
+    conditions = {c for e in choices for c in postorder(e.args[:1])}
     for d, n in enumerate(piece.extents):
         cuts = sorted({at for c in conditions for at in cuts_of(c, Axis(d), n)})
         if not 0 < len(cuts) < _PIECES:

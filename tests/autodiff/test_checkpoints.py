@@ -1,0 +1,104 @@
+"""checkpoint=S: the gradient computes states again, segment by segment, and saves every S-th only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.compile import Executable
+from einsmith.errors import FormulaError, GradientError
+from einsmith.expr.verify import verify_graph
+from einsmith.modes import trace_call
+from einsmith.tree import flatten
+from tests.lang.recurrences import CASES
+
+NAMES = [
+    "rnn", "batch_first", "lstm", "linear_recurrence", "second_order_filter", "filter_with_state", "moving_average",
+    "reads_under_a_reduction", "soft_edit_distance", "bidirectional_gates", "ragged_batch", "conv_lstm",
+    "coupled_in_reverse", "first_element_apart",
+]  # fmt: skip
+
+
+def gradient(name, checkpoint, order=1):
+    """The gradient of a sum of squares by every float input; of that gradient's sum of squares, at order 2."""
+    c = CASES[name]
+    at = tuple(i for i, x in enumerate(c.inputs) if x.dtype.kind == "f")
+
+    def loss(*xs):
+        return sum((o * o).sum() for o in flatten(c.formula(*xs, checkpoint=checkpoint))[0])
+
+    g = es.grad(loss, at)
+    return g if order == 1 else es.grad(lambda *xs: sum((x * x).sum() for x in g(*xs)), at)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_the_same(name, steps):
+    c = CASES[name]
+    g = gradient(name, steps)
+    verify_graph(trace_call(g, c.inputs, {}).graph)
+    for got, want in zip(es.interpret(g)(*c.inputs), es.interpret(gradient(name, 0))(*c.inputs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", ["rnn", "lstm", "second_order_filter", "coupled_in_reverse", "ragged_batch"])
+def test_second_derivatives_are_the_same(name):
+    c = CASES[name]
+    got = es.interpret(gradient(name, 2, order=2))(*c.inputs)
+    for x, want in zip(got, es.interpret(gradient(name, 0, order=2))(*c.inputs), strict=True):
+        np.testing.assert_allclose(x, want, rtol=1e-11, atol=1e-12 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name,steps", [("lstm", 2), ("lstm", 4), ("soft_edit_distance", 3), ("coupled_in_reverse", 2)])
+def test_compiled(name, steps):
+    c = CASES[name]
+    for got, want in zip(gradient(name, steps)(*c.inputs), es.interpret(gradient(name, 0))(*c.inputs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11 * np.abs(want).max())
+
+
+B, N, H = 32, 8, 16
+GATES = """
+    p[t,b,n] = sum[i](x[t,b,i] * W[n,i]) + v[n]
+    a[t,b,n] = p[t,b,n] + sum[j](where(t > 0, h[t-1,b,j], 0) * U[n,j])
+    c[t,b,k] = sigmoid(a[t,b,H+k]) * where(t > 0, c[t-1,b,k], 0) + sigmoid(a[t,b,0*H+k]) * tanh(a[t,b,2*H+k])
+    h[t,b,k] = sigmoid(a[t,b,3*H+k]) * tanh(c[t,b,k])
+    return h
+"""
+
+
+def arena(steps: int, checkpoint: int) -> int:
+    """Bytes for the gradient of a loss of the last state."""
+    op = es.op(GATES, H=H, checkpoint=checkpoint)
+
+    def loss(x, w, v, u):
+        return (op(x, w, v, u)[steps - 1] ** 2).sum()
+
+    shapes = [(steps, B, N), (4 * H, N), (4 * H,), (4 * H, H)]
+    arrays = [np.zeros(s) for s in shapes]
+    return Executable(trace_call(es.grad(loss, (1, 2, 3)), arrays, {}).graph, {}, 1).arena.nbytes
+
+
+@pytest.mark.parametrize("steps,checkpoint", [(64, 8), (144, 12)])
+def test_memory_is_that_of_saved_states_and_of_one_segment(steps, checkpoint):
+    """Beside the output and its cotangent, T/S + S times what a step makes."""
+    step, output = 4 * B * H * 8, B * H * 8
+    assert arena(steps, 0) > 3 * steps * step
+    assert arena(steps, checkpoint) < 2.5 * (steps // checkpoint + checkpoint) * step + 2 * steps * output
+
+
+def test_what_cannot_be_computed_again_is_refused():
+    for name, message in (("triangular_solve", "constant distances"), ("carried_maximum", "one reduction")):
+        with pytest.raises(GradientError, match=message):
+            gradient(name, 2)(*CASES[name].inputs)
+    for wrong in (-1, 1.5, True, "2"):
+        with pytest.raises(FormulaError, match="positive integer"):
+            es.op("y[t] = where(t > 0, y[t-1], 0) + x[t]", checkpoint=wrong)
+        with pytest.raises(FormulaError, match="positive integer"):
+            CASES["rnn"].formula(*CASES["rnn"].inputs, checkpoint=wrong)
+
+
+def test_a_value_without_a_gradient_is_computed_as_ever():
+    c = CASES["lstm"]
+    for got, want in zip(flatten(c.formula(*c.inputs, checkpoint=2))[0], flatten(c.formula(*c.inputs))[0], strict=True):
+        np.testing.assert_array_equal(got, want)
