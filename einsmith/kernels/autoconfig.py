@@ -9,7 +9,8 @@ import hashlib
 import inspect
 import os
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,14 +111,29 @@ PATTERNS: list[Pattern] = [
 """Asked in order; of equal costs the earlier pattern's stands."""
 
 
-class Choice(NamedTuple):
-    """The cheapest pattern and configuration, and every alternative (pattern name, configuration, cost), cheapest
-    first, the chosen one among them."""
+@dataclass(frozen=True)
+class Choice:
+    """The cheapest pattern and configuration of a kernel."""
 
     pattern: Any
     config: Any
     cost: Cost
-    alternatives: list[tuple[str, Any, Cost]]
+    kernel: Kernel | Rows
+    target: Target
+
+    @cached_property
+    def alternatives(self) -> list[tuple[str, Any, Cost]]:
+        """Every pattern that takes the kernel in every configuration worth a measurement: (pattern name, configuration,
+        cost), cheapest first, the chosen one among them. Computed when asked for: a choice leaves out what cannot win.
+        """
+        found = [(self.pattern, self.config, self.cost)]
+        for pattern in _patterns(self.kernel):
+            if pattern.match(self.kernel):
+                known = [(pattern, c, pattern.cost(self.kernel, c, self.target))
+                         for c in pattern.configs(self.kernel, self.target)]
+                found += [x for x in known if x[:2] != found[0][:2]]
+        found.sort(key=lambda f: f[2].rank)
+        return [(p.name, c, k) for p, c, k in found]
 
 
 _CHOSEN: dict[tuple, Choice] = {}
@@ -161,18 +177,26 @@ def choose(kernel: Kernel | Rows, target: Target) -> Choice:
     return _CHOSEN[key]
 
 
+def _patterns(kernel: Kernel | Rows) -> Sequence[Any]:
+    return [ROWS] if isinstance(kernel, Rows) else PATTERNS
+
+
 def _choose(kernel: Kernel | Rows, target: Target) -> Choice:
-    found: list[tuple[Any, Any, Cost]] = []
-    patterns: Sequence[Any] = [ROWS] if isinstance(kernel, Rows) else PATTERNS
-    for pattern in patterns:
-        if pattern.match(kernel):
-            found += [(pattern, c, pattern.cost(kernel, c, target)) for c in pattern.configs(kernel, target)]
-    if not found:
+    best: tuple[Any, Any, Cost] | None = None
+    for pattern in _patterns(kernel):
+        if not pattern.match(kernel):
+            continue
+        bound = getattr(pattern, "bound", None)
+        if best is not None and bound is not None and bound(kernel, target) >= best[2].rank:
+            continue
+        for config in pattern.configs(kernel, target):
+            cost = pattern.cost(kernel, config, target)
+            if best is None or cost.rank < best[2].rank:
+                best = pattern, config, cost
+    if best is None:
         names = ", ".join(p.name for p in PATTERNS)
         raise CompileError(f"no pattern ({names}) takes the kernel {describe(kernel)}")
-    found.sort(key=lambda f: f[2].rank)
-    pattern, config, cost = found[0]
-    return Choice(pattern, config, cost, [(p.name, c, k) for p, c, k in found])
+    return Choice(*best, kernel, target)
 
 
 def lower(kernel: Kernel | Rows, target: Target) -> Lowered:

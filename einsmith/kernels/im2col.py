@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 from einsmith import dtypes as dt
@@ -46,6 +47,21 @@ class Im2col:
 
     def match(self, kernel: Kernel) -> bool:
         return bool(_operands(kernel))
+
+    def bound(self, kernel: Kernel, target: Target) -> float:
+        """The matrix written once, then the products at the peak."""
+        (p,) = problems(kernel.root)  # type: ignore[misc]
+        peak = target.fma_per_second * 4 / p.dtype.itemsize
+        others = sum(nbytes(b) for b in kernel.buffers)
+        out = float("inf")
+        for i in _operands(kernel):
+            matrix = p.count(p.operands[i].axes) * p.dtype.itemsize
+            moved = target.seconds_for_bytes(matrix, others + matrix, target.cores)
+            again = target.seconds_for_bytes(others + matrix, others + matrix, target.cores)
+            # A guard of the other operand may skip products.
+            products = 0.0 if p.operands[1 - i].guards else prod(p.extents) / peak / target.cores
+            out = min(out, moved + max(products, again))
+        return out
 
     def configs(self, kernel: Kernel, target: Target) -> list[Im2colConfig]:
         out = []

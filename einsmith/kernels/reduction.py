@@ -146,6 +146,9 @@ class Reduction:
             return False
         return any(isinstance(p.body, Reduce) for p in parts)
 
+    def bound(self, kernel: Kernel, target: Target) -> float:
+        return plan.bound(kernel, target)
+
     def configs(self, kernel: Kernel, target: Target) -> list[ReductionConfig]:
         return plan.configs(kernel, target)
 

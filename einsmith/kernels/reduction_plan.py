@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import Linear, linear
-from einsmith.expr.nodes import Axis, Read, postorder
+from einsmith.expr.nodes import Apply, Axis, Read, Reduce, postorder, size
 from einsmith.kernels import boxes as bx
 from einsmith.kernels import pointwise
 from einsmith.kernels.boxes import Box
@@ -28,6 +28,8 @@ _MERGE = {"argmax": 14.0, "argmin": 14.0}
 """Instructions of a merge of two states."""
 _LATENCY = {"max": 15.0, "min": 15.0, "argmax": 26.0, "argmin": 26.0}
 """Instructions that run while an accumulator waits for its last step; 8 for the combiners that are not here."""
+
+_FREE = {"where", "cast", "stop_gradient", "random_bits"}
 
 
 class ReductionConfig(NamedTuple):
@@ -345,3 +347,17 @@ def cost(kernel: Kernel, config: ReductionConfig, target: Target) -> Cost:
     if footprint > target.l1 and found:
         memory *= max(_jumps(x, lanes_axis(x, config), config) for x in found)
     return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
+
+
+def bound(kernel: Kernel, target: Target) -> float:
+    """Seconds that no configuration is below: one instruction a point and operation, one for the combiner, on all cores
+    in full vectors; or the bytes."""
+    count = 0.0
+    for part in kernel.root.parts:
+        operations = sum(
+            isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE and not target.special(e.fn)
+            for e in postorder(part.bodies)
+        )
+        count += size(part.domain) * (operations + isinstance(part.body, Reduce))
+    moved, footprint = bx.touched_bytes(kernel)
+    return max(count / target.fma_per_second / target.cores, target.seconds_for_bytes(moved, footprint, target.cores))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
@@ -61,6 +61,16 @@ class Target:
     launch_seconds: float = 2e-6
     measured: tuple[tuple[str, float], ...] = ()
     winograd: bool = False
+
+    def __hash__(self) -> int:  # of the fields, once: a target is part of every key of a cache
+        found = self.__dict__.get("_hash")
+        if found is None:
+            found = hash(tuple(getattr(self, f.name) for f in fields(self)))
+            object.__setattr__(self, "_hash", found)
+        return found
+
+    def __getstate__(self) -> dict:
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # strings hash otherwise in another process
 
     def lanes(self, itemsize: int = 4) -> int:
         """Elements of `itemsize` bytes in one vector register."""
