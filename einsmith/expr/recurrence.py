@@ -100,8 +100,9 @@ class _Solver:
         nodes: list[Compute] = []
         for node in group:
             if isinstance(node, Compute) and (len(node.template.dtypes) > 1 or node.template.is_scatter):
-                kind = "accumulates with +=" if node.template.is_scatter else f"has {len(node.template.dtypes)} results"
-                raise RecurrenceError(f"{self._name(node, inside)} {kind}, which a tensor that reads itself cannot")
+                raise RecurrenceError(
+                    f"{self._name(node, inside)} {_what(node.template)}, which a tensor that reads itself cannot do"
+                )
             if isinstance(node, Recurrence):
                 raise RecurrenceError("a recurrence reads tensors that depend on it")
             if isinstance(node, Compute):
@@ -174,13 +175,24 @@ class _Solver:
         elif edge.low < 0 < edge.high:
             where = f"from {edge.high} positions before to {-edge.low} positions after, along dimension {time}"
         else:
-            where = f"{-edge.high} to {-edge.low} positions after, along dimension {time}, and others before"
+            span = f"{-edge.high} to {-edge.low}" if edge.low < edge.high else str(-edge.low)
+            where = f"{span} positions after, along dimension {time}, and others before"
         message = f"{name} reads {other} {where}: no axis has all that is read on one side of what reads it"
         return RecurrenceError(message, _HINT, *self._placeholders(name, other))
 
     def _placeholders(self, *names: str) -> list[Leaf | None]:
         found = {n: p for p, n in self.names.items()}
         return [found.get(n) for n in names]
+
+
+def _what(t: Template) -> str:
+    """What a template does that no member of a recurrence can."""
+    if t.is_scatter:
+        return "accumulates with +="
+    body = t.parts[0].body
+    if isinstance(body, Reduce) and body.combiner.startswith("arg"):
+        return f"takes an {body.combiner}"
+    return f"makes {len(t.dtypes)} results in one sweep"
 
 
 _HINT = "a tensor may read itself at earlier (or later) positions of one axis, as in where(t > 0, h[t-1], h0)"

@@ -5,6 +5,7 @@ A layer in one direction is one formula, whose carried tensors read themselves a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from math import sqrt
@@ -81,15 +82,17 @@ def sequence(x: Any, name: str, input_size: int, batch_first: bool) -> tuple[Val
         value = value.reshape((value.shape[0], 1, input_size))
     elif batch_first:
         value = value.transpose(1, 0, 2)
-    if 0 in value.shape:
-        raise ShapeError(f"{name}: 'input' has shape {tuple(x.shape)}; it needs at least one step and one sample")
+    if not value.shape[0]:
+        raise ShapeError(f"{name}: 'input' has shape {tuple(x.shape)}; it needs at least one step")
     return value, single
 
 
 def state(given: Any, name: str, what: str, shape: tuple[int, ...], like: Value) -> Value:
-    """An initial state of that shape: zeros where none is given. Raises ShapeError."""
+    """An initial state of that shape: zeros where none is given. Raises ShapeError, ArgumentError."""
     if given is None:
         return fb.full(shape, 0.0, like.dtype)
+    if isinstance(given, (tuple, list)):
+        raise ArgumentError(f"{name}: {what!r} is {len(given)} tensors; it is one tensor of shape {shape}")
     value = tensor(given, name, what, kind="float")
     if value.shape != shape:
         raise ShapeError(f"{name}: {what!r} has shape {value.shape}, needs {shape}")
@@ -124,8 +127,13 @@ class _Layers(Module):
                 raise ArgumentError(f"{name}: {what}={n!r} must be an integer of at least {least}")
         if proj_size >= hidden_size and proj_size:
             raise ArgumentError(f"{name}: proj_size={proj_size} must be smaller than hidden_size={hidden_size}")
-        if isinstance(dropout, bool) or not 0 <= dropout <= 1:
-            raise ArgumentError(f"{name}: dropout={dropout!r} must lie in [0, 1]")
+        for what, given in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
+            if not isinstance(given, bool):
+                raise ArgumentError(f"{name}: {what}={given!r} must be True or False")
+        if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
+            raise ArgumentError(f"{name}: dropout={dropout!r} must be a number in [0, 1]")
+        if dropout and num_layers == 1:
+            warnings.warn(f"{name}: dropout={dropout} is between layers, and there is one layer", stacklevel=3)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.proj_size = bidirectional, proj_size
@@ -220,7 +228,7 @@ class RNN(_Layers):
         p[t,b,k] = sum[i](x[t,b,i] * W_ih[k,i]) + b_ih[k] + b_hh[k]
         h[t,b,k] = tanh(p[t,b,k] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[k,j]))
 
-    forward(input, h0=None) -> (output, h_n), the states [num_layers*D, B, hidden_size]; batch_first: input and output
+    forward(input, hx=None) -> (output, h_n), the states [num_layers*D, B, hidden_size]; batch_first: input and output
     [B, T, ...]; without a batch [T, input_size] and states [num_layers*D, hidden_size]. weight_ih_l0, weight_hh_l0,
     bias_ih_l0, bias_hh_l0, and so on for each layer, with _reverse for the second direction.
     """
@@ -249,8 +257,8 @@ class RNN(_Layers):
     def formula(self) -> str:  # type: ignore[override]
         return RNN_FORMULA.replace("tanh(", f"{self.nonlinearity}(")
 
-    def forward(self, input: Value, h0: Any = None) -> tuple[Value, Value]:
-        output, (h,) = self._run(input, (h0,))
+    def forward(self, input: Value, hx: Any = None) -> tuple[Value, Value]:
+        output, (h,) = self._run(input, (hx,))
         return output, h
 
 
@@ -285,8 +293,8 @@ class GRU(_Layers):
     ):
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype)
 
-    def forward(self, input: Value, h0: Any = None) -> tuple[Value, Value]:
-        output, (h,) = self._run(input, (h0,))
+    def forward(self, input: Value, hx: Any = None) -> tuple[Value, Value]:
+        output, (h,) = self._run(input, (hx,))
         return output, h
 
 

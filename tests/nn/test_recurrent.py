@@ -73,6 +73,34 @@ def test_weights_go_to_torch_by_name(torch, name) -> None:
         assert np.abs(ours.state_dict()[n]).max() <= 1 / np.sqrt(H)
 
 
+@pytest.mark.parametrize("name, given", [("RNN", {}), ("GRU", {"bidirectional": True}), ("LSTM", {"proj_size": 3})])
+def test_gradients_reach_the_input_and_the_initial_states(torch, rng, name, given) -> None:
+    """Of the output and the last states, through a compiled program; `hx` by its name in torch."""
+    theirs = getattr(torch.nn, name)(N, H, 2, **given).double()
+    ours = getattr(nn, name)(N, H, 2, **given, dtype="float64")
+    ours.load_state_dict(theirs.state_dict())
+    rows = 4 if given.get("bidirectional") else 2
+    states = [rng.standard_normal((rows, B, w)) for w in ([given["proj_size"], H] if name == "LSTM" else [H])]
+    inputs = [rng.standard_normal((T, B, N)), *states]
+
+    def loss(layer, x, *s):
+        parts = flat(layer(x, hx=s if name == "LSTM" else s[0]))
+        return sum((n * (p * p).sum() for n, p in enumerate(parts[1:], 2)), (parts[0] * parts[0]).sum())
+
+    given_tensors = [torch.tensor(a, requires_grad=True) for a in inputs]
+    loss(theirs, *given_tensors).backward()
+    got = es.grad(lambda *a: loss(ours, *a), tuple(range(len(inputs))))(*inputs)
+    for a, b in zip(got, given_tensors, strict=True):
+        np.testing.assert_allclose(a, b.grad.numpy(), rtol=1e-10, atol=1e-12)
+
+
+def test_an_empty_batch_and_dropout_of_one_layer() -> None:
+    output, last = nn.GRU(N, H, bidirectional=True)(np.zeros((T, 0, N), np.float32))
+    assert output.shape == (T, 0, 2 * H) and last.shape == (2, 0, H)
+    with pytest.warns(UserWarning, match="there is one layer"):
+        nn.LSTM(N, H, dropout=0.5)
+
+
 CELLS = {"MILSTM": (N, H), "SubLSTM": (N, H), "LLTM": (N, H), "SCRN": (N, H, 4)}
 
 
@@ -131,6 +159,13 @@ def test_formulas_in_the_documentation_are_those_that_run() -> None:
         (lambda: nn.RNN(3, 0), ArgumentError, "hidden_size=0"),
         (lambda: nn.LSTM(3, 4, num_layers=0), ArgumentError, "num_layers=0"),
         (lambda: nn.LSTM(3, 4, proj_size=4), ArgumentError, "proj_size=4 must be smaller"),
+        (lambda: nn.GRU(3, 4, bias=0), ArgumentError, "bias=0 must be True or False"),
+        (lambda: nn.GRU(3, 4, 2, dropout="0.5"), ArgumentError, "dropout='0.5' must be a number"),
+        (lambda: nn.GRU(3, 4, 2, dropout=1.5), ArgumentError, "dropout=1.5 must be a number in"),
+        (
+            lambda: nn.GRU(3, 4)(np.zeros((2, 5, 3), np.float32), (np.zeros((1, 5, 4), np.float32),) * 2),
+            ArgumentError, "'h0' is 2 tensors",
+        ),
         (lambda: nn.RNN(3, 4, nonlinearity="sin"), ArgumentError, "'tanh' or 'relu'"),
         (lambda: nn.SCRN(3, 4, 0), ArgumentError, "context_size=0"),
         (lambda: nn.SCRN(3, 4, 2, alpha=1.5), ArgumentError, "alpha=1.5"),
