@@ -25,7 +25,7 @@ from einsmith.lang.gradient_text import FormulaText, gradient_text
 from einsmith.lang.infer import Extents, infer
 from einsmith.lang.lower import Scope, accumulated_type, lower, lower_pieces, lower_scatter
 from einsmith.lang.parser import Element, Name, ShapeOf, Source, near
-from einsmith.lang.program import Line, Program, reads_of, resolve, resolve_source
+from einsmith.lang.program import Line, Program, conditions, reads_of, resolve, resolve_source
 from einsmith.lang.sweeps import in_one_sweep
 
 _COUNT = itertools.count()
@@ -332,7 +332,8 @@ def _cycle(
     checkpoint: int,
 ) -> dict[str, Value]:
     """Tensors that read each other: a recurrence."""
-    types: dict[str, Ty] = dict.fromkeys(group, Weak.INT)
+    logical = conditions(program, group)
+    types: dict[str, Ty] = {n: dt.bool_ if n in logical else Weak.INT for n in group}
     final = False
     for _ in range(_ROUNDS):
         leaves = {n: leaf(extents.shapes[n], _assumed(ty)) for n, ty in types.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from einsmith import dtypes as dt
 from einsmith.errors import FormulaError
 from einsmith.expr.order import components
 from einsmith.lang.parser import (
@@ -316,6 +317,27 @@ def reads_of(program: Program, name: str) -> list[str]:
     """The defined tensors that a defined tensor reads."""
     lines = (program.lines[k] for k in program.defined[name])
     return list(dict.fromkeys(r.node.name for line in lines for r in line.reads if r.node.name in program.defined))
+
+
+_CONDITIONS = ("lt", "le", "eq", "ne", "and", "or", "not")
+
+
+def conditions(program: Program, group: Iterable[str]) -> set[str]:
+    """The tensors of a group, which read each other, that are conditions by the words of their definitions."""
+    found: set[str] = set()
+
+    def is_condition(e: Ast) -> bool:
+        if isinstance(e, Apply):
+            return any(map(is_condition, e.operands[1:])) if e.fn == "where" else e.fn in _CONDITIONS
+        if isinstance(e, Cast):
+            return e.dtype is dt.bool_
+        return (isinstance(e, Element) and e.name in found) or (isinstance(e, Number) and isinstance(e.value, bool))
+
+    while True:
+        more = {n for n in group if any(is_condition(program.lines[k].statement.value) for k in program.defined[n])}
+        if more == found:
+            return found
+        found = more
 
 
 def _order(program: Program) -> tuple[tuple[str, ...], ...]:

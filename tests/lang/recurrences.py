@@ -292,3 +292,19 @@ def two_phases(x):
 @case("n[t] = where(t > 0, n[t-1], 0) + i64(x[t])", np.arange(5))
 def running_count(x):
     return np.cumsum(x)
+
+
+@case(
+    """
+    on[t] = where(s[t] > 1, x[t] > 0, where(t > 0, on[t-1], 1 < 0))
+    s[t] = x[t] + where(t > 0, where(on[t-1], s[t-1], 0.25*s[t-1]), 0)
+    return s
+    """, np.array([-1.0, 2.1, -0.7, 1.4, -0.5, 1.3]),
+)  # fmt: skip
+def carried_condition(x):
+    on, s, out = False, 0.0, []
+    for xt in x:
+        s = xt + (s if on else 0.25 * s)
+        on = xt > 0 if s > 1 else on
+        out.append(s)
+    return np.array(out)

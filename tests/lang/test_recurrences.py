@@ -136,6 +136,8 @@ def test_passes_keep_the_value():
         ("a[t] = where(t > 0, b[t-1], 1)\nb[t] = 2*a[t] + n[t]\nreturn b", (IDS,), "int64"),
         ("a[t] = where(t > 0, b[t-1], 1)\nb[t] = a[t]/2 + n[t]\nreturn b", (IDS,), "float32"),
         ("y[t] = where(t > 0, y[t-1], 1)*0.5", (), "float32"),
+        ("b[t] = x[t] > 0 or where(t > 0, b[t-1], 1 < 0)", (V,), "bool"),
+        ("b[t] = where(t > 0, not b[t-1], x[t] > 0)", (V,), "bool"),
     ],
 )
 def test_types(text, arrays, dtype):
