@@ -118,7 +118,8 @@ class _Emitter(MemoryEmitter):
         text = self.text
         body, end = text.fresh("loop"), text.fresh("done")
         lo, hi, before = self.get(x.lo), self.get(x.hi), self.text.block
-        if trips is None:
+        guarded = trips is None and not x.runs
+        if guarded:
             runs = text.emit(f"icmp slt i64 {lo}, {hi}")
             text.do(f"br i1 {runs}, label %{body}, label %{end}")
         else:
@@ -145,7 +146,7 @@ class _Emitter(MemoryEmitter):
         text.lines[phis:phis] = lines
         self.text.label(end)
         for out, init, (operand, _) in zip(x.results, x.init, state, strict=True):
-            if trips is None:
+            if guarded:
                 pairs = f"[ {self.get(init)}, %{before} ], [ {operand}, %{back} ]"
                 operand = text.emit(f"phi {spell(init.type)} {pairs}")
             self.put(out, operand)

@@ -196,7 +196,7 @@ def _some(
     item = p.dtype.itemsize
     lanes = target.lanes(item)
     points = p.count(p.k)
-    blocks = traffic.blocks_of_k(points) if points >= 2 * traffic.BLOCK and not windows else 0
+    blocks = traffic.blocks_of_k(points, plan.masked_tail(p)) if points >= 2 * traffic.BLOCK and not windows else 0
     out: dict[Config, None] = {}
     for swap, rows in ((False, False), (True, False), (False, True), (True, True)):
         m_side, n_side = plan.sides(p, swap)

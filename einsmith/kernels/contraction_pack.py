@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from einsmith.expr.kernel import Kernel
@@ -16,6 +16,7 @@ from einsmith.kernels.contraction_plan import (
     WINDOW_BYTES,
     Config,
     Side,
+    masked_tail,
     orientation,
     row_of,
     sampler,
@@ -88,6 +89,8 @@ class Panels:
             self.kc = self.K // problem.extents[problem.k[0]]
             self.k_max = ceil_div(problem.extents[problem.k[0]], config.split) * self.kc
         self.blocked = self.kc < self.k_max
+        tail = masked_tail(problem)
+        self.tail = tail if self.kc % tail == 0 and self.k_max % tail == 0 else 1
         self.tasks = self.B * config.split * config.tm * config.tn
         p = problem
         self.a_rows = False
@@ -297,19 +300,36 @@ class Panels:
             State(s, b.add(n0, b.const(v * n)), limit, n, column=self._column(v)).bind(self.b_batch) for v in range(nv)
         ]
         groups = s.groups(p.k)
+        cut = len(groups)
+        while cut and prod(g.extent for g in groups[cut:]) < self.tail:
+            cut -= 1
+        tail = groups[cut:]
 
-        def outer(values):
-            part = s.part(list(zip(groups[:-1], values, strict=True)))
-            return [x.bind(part) for x in states]
+        def walk(groups: list[Group], states: Sequence[State], lo, hi, place: Callable[[Value], Value]) -> None:
+            def outer(values):
+                part = s.part(list(zip(groups[:-1], values, strict=True)))
+                return [x.bind(part) for x in states]
 
-        def inner(context, last, flat, _):
-            part = self._last(s, groups, last)
-            at = b.mul(b.sub(flat, low), b.const(width))
-            for v, state in enumerate(context):
-                b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)))
-            return ()
+            def inner(context, last, flat, _):
+                part = self._last(s, groups, last)
+                at = b.mul(place(flat), b.const(width))
+                for v, state in enumerate(context):
+                    b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)))
+                return ()
 
-        sweep(b, [g.extent for g in groups], lo, hi, (), outer, inner)
+            sweep(b, [g.extent for g in groups], lo, hi, (), outer, inner)
+
+        if not s.conds or not cut or self.tail == 1 or prod(g.extent for g in tail) != self.tail:
+            walk(groups, states, lo, hi, lambda flat: b.sub(flat, low))
+            return
+        size = b.const(self.tail)
+        first, end = (x // self.tail if isinstance(x, int) else b.op("floordiv", x, size) for x in (lo, hi))
+        start = b.const(first) if isinstance(first, int) else first
+        with b.loop(0, self.tail) as loop:  # masks are made once for all that stands before the tail
+            part = s.part(list(zip(tail, digits_of(b, loop.var, tail), strict=True)))
+            part.axes |= frozenset(p.k) - {a for g in groups[:cut] for a in g.axes}
+            masked = [x.bind(part) for x in states]
+            walk(groups[:cut], masked, first, end, lambda flat: b.add(b.mul(b.sub(flat, start), size), loop.var))
 
     def _last(self, s: Sampler, groups: list[Group], value: Value) -> Part:
         part = s.part([(groups[-1], value)]) if groups else Part({}, frozenset(), {})

@@ -8,13 +8,16 @@ from math import prod
 
 import numpy as np
 
-from einsmith.kernels.contraction_problem import Operand, Problem
+from einsmith.kernels.contraction_problem import Operand, Problem, axes_of
 from einsmith.kernels.contraction_sample import Pointer, Sampler
 from einsmith.kernels.contraction_window import SLOT, Window, window
 from einsmith.loops.nest import Builder, Value
 
 WINDOW_BYTES = 1 << 19
 """Most bytes of a window: it lives in a private second-level cache."""
+
+MAX_TAIL = 64
+"""Most places of a filter whose masks are made once for all channels."""
 
 MAX_ROWS = 1 << 16
 """Most rows of M that are checked for standing at fixed distances."""
@@ -168,6 +171,15 @@ def orientation(p: Problem, side: Side, pointers: dict, lanes: int, align: int) 
     s = sampler(None, p, side, pointers, p.k, lanes)
     along = s.load_cost(lanes)
     return ("along", along) if along + 1.0 < across else ("across", across)
+
+
+def masked_tail(p: Problem) -> int:
+    """Points of the innermost axes of K, from the first one on that a guard mentions: an image's channels stand before
+    its filter's places. 1 where guards mention the first axis of K or there are more than MAX_TAIL."""
+    guarded = {a for o in p.operands for g in o.guards for a in axes_of(g)}
+    inner = [i for i, a in enumerate(p.k) if a in guarded and p.extents[a] > 1]
+    points = prod(p.extents[a] for a in p.k[inner[0] :]) if inner and inner[0] > 0 else 1
+    return points if points <= MAX_TAIL else 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -101,9 +101,10 @@ def strips(c: Config, s: Steps, points: int, k: int, width: int, item: int, l2: 
     return STRIP / max(LINE, min(width, points) * item)
 
 
-def blocks_of_k(k: int) -> int:
-    """Points of K in each of the fewest even blocks of at most BLOCK."""
-    return -(-k // -(-k // BLOCK))
+def blocks_of_k(k: int, unit: int = 1) -> int:
+    """Points of K in each of the fewest even blocks of at most BLOCK, which are multiples of `unit`."""
+    whole = k // unit
+    return -(-whole // -(-whole // (BLOCK // unit))) * unit
 
 
 def sweeps(m: int, n: int, k: int, batch: int, b: Steps, nv: int, item: int, target: Any) -> list[Config]:

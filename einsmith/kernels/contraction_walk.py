@@ -40,6 +40,8 @@ def sweep(
         vhi = b.const(hi) if isinstance(hi, int) else hi
         first = b.op("floordiv", vlo, b.const(last))
         end = b.op("floordiv", b.add(vhi, b.const(last - 1)), b.const(last))
+        if not (isinstance(lo, int) and isinstance(hi, int) and lo < hi):
+            end = b.select(b.op("lt", vlo, vhi), end, first)
     with b.loop(first, end, init=init) as rows:
         context = outer(digits(b, rows.var, extents[:-1]))
         base = b.mul(rows.var, b.const(last))
@@ -48,7 +50,8 @@ def sweep(
         if not full:
             ilo = b.op("max", b.sub(vlo, base), b.const(0))
             ihi = b.op("min", b.sub(vhi, base), b.const(last))
-        with b.loop(ilo, ihi, init=rows.carried, unroll=last if full and last <= unrolled else 1) as loop:
+        unroll = last if full and last <= unrolled else 1
+        with b.loop(ilo, ihi, init=rows.carried, unroll=unroll, runs=True) as loop:
             loop.next = inner(context, loop.var, b.add(base, loop.var), loop.carried)
         rows.next = loop.results
     return rows.results
@@ -108,6 +111,15 @@ def nest(
     unrolled: int,
 ) -> Sequence[Value]:
     """`sweep` as one loop an extent, each within its own bounds."""
+    bounds = list(bounds)
+    some = None  # whether every loop but the first has a turn; without one, neither has the first
+    for lo, hi in bounds[1:]:
+        if not (isinstance(lo, int) and isinstance(hi, int) and lo < hi):
+            inside = b.op("lt", *(b.const(x) if isinstance(x, int) else x for x in (lo, hi)))
+            some = inside if some is None else b.op("and", some, inside)
+    if some is not None:
+        lo, hi = (b.const(x) if isinstance(x, int) else x for x in bounds[0])
+        bounds[0] = (lo, b.select(some, hi, lo))
 
     def level(d: int, values: list[Value], flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
         lo, hi = bounds[d]
@@ -115,7 +127,7 @@ def nest(
         context = outer(values) if last else None
         whole = isinstance(lo, int) and isinstance(hi, int)
         unroll = extents[d] if last and whole and extents[d] <= unrolled else 1
-        with b.loop(lo, hi, init=carried, unroll=unroll) as loop:
+        with b.loop(lo, hi, init=carried, unroll=unroll, runs=d > 0) as loop:
             here = b.add(b.mul(flat, b.const(extents[d])), loop.var)
             if last:
                 loop.next = inner(context, loop.var, here, loop.carried)

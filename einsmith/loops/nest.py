@@ -62,7 +62,8 @@ class Op:
 
 @dataclass(slots=True)
 class Loop:
-    """`for var in range(lo, hi, step)`, carrying values; `step` is a positive literal; hi may be below lo (no turn)."""
+    """`for var in range(lo, hi, step)`, carrying values; `step` is a positive literal; hi may be below lo (no turn),
+    unless `runs`."""
 
     var: Value
     lo: Value
@@ -74,6 +75,7 @@ class Loop:
     body: list = field(default_factory=list)
     next: Sequence[Value] = ()
     unroll: int = 1
+    runs: bool = False
     _builder: Any = None
 
     def __enter__(self) -> Loop:
@@ -294,17 +296,20 @@ class Builder:
     # -- control
 
     def loop(
-        self, lo: Value | int, hi: Value | int, step: int = 1, init: Sequence[Value] = (), unroll: int = 1
+        self, lo: Value | int, hi: Value | int, step: int = 1, init: Sequence[Value] = (), unroll: int = 1,
+        runs: bool = False,
     ) -> Loop:
         """A loop; use as `with b.loop(0, n, init=[x]) as l: ...; l.next = [y]`, then `l.results`. Its variable is i64.
 
         `unroll` > 1 asks the code generator to repeat the body; the trip count must then be a known multiple of it.
+        `runs`: lo < hi is certain. Without the way around the loop its carried values stay in registers from one run of
+        it to the next, however many they are.
         """
         lo = self.const(lo) if isinstance(lo, int) else lo
         hi = self.const(hi) if isinstance(hi, int) else hi
         types = [v.type for v in init]
         out = Loop(self._new(I64), lo, hi, step, tuple(init), tuple(map(self._new, types)),
-                   tuple(map(self._new, types)), unroll=unroll)
+                   tuple(map(self._new, types)), unroll=unroll, runs=runs)
         out._builder = self
         self._blocks[-1].append(out)
         return out

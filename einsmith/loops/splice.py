@@ -28,7 +28,7 @@ def splice(b: Builder, f: Function, buffers: Sequence[Value], scratch: Value, ta
             if isinstance(x, Loop):
                 lo, hi, init = values[x.lo.id], values[x.hi.id], known(x.init)
                 carried, results = tuple(map(new, x.carried)), tuple(map(new, x.results))
-                loop = Loop(new(x.var), lo, hi, x.step, init, carried, results, unroll=x.unroll)
+                loop = Loop(new(x.var), lo, hi, x.step, init, carried, results, unroll=x.unroll, runs=x.runs)
                 copy(x.body, loop.body)
                 loop.next = known(x.next)
                 out.append(loop)
