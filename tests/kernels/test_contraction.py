@@ -316,6 +316,16 @@ def test_splits_and_blocks_of_k():
     check(product(9, 20, 500, "NN"), [Configs((blocked,)), Configs((replace(blocked, a="inline", b="inline"),))])
 
 
+def test_masks_of_a_panel_are_made_once_for_all_channels():
+    """Blocks and parts of K of whole channels, and ones that end within a channel's filter."""
+    blocked = Config(swap=True, mr=4, nv=2, a="inline", b="panel", order="n")
+    kernel = conv(2, 9, 6, 7, 5, 3, 3, 1)
+    for kc, split in ((0, 1), (27, 1), (18, 2), (0, 3), (20, 1), (16, 2)):
+        check(kernel, [Configs((replace(blocked, kc=kc, split=split),))])
+    check(conv(2, 4, 6, 7, 5, 3, 3, 1, 2), [Configs((replace(blocked, b="buffer"),))])
+    check(conv_dx(2, 4, 6, 7, 5, 3, 3, 1), [Configs((blocked,))])
+
+
 def test_vectors_along_k():
     dot = Config(a="inline", b="inline", dot=True, split=3)
     shapes = [(5, 2, 14, 14, 6, 5, 5, 2), (4, 1, 13, 12, 3, 3, 3, 0), (7, 2, 28, 28, 5, 5, 5, 2)]
@@ -407,11 +417,17 @@ def test_no_accumulator_is_spilled():
     target = host(1)
     if target.vector_bytes != 64:
         pytest.skip("needs AVX-512")
-    for kernel in (product(256, 512, 784, "NT"), conv(8, 1, 28, 28, 6, 5, 5, 2)):
-        low = PATTERN.lower(kernel, PATTERN.configs(kernel, target)[0], target)
+    trimmed = Config(mr=14, nv=2, a="inline", b="panel", windows=((0, "side"),))
+    cases = [(k, PATTERN.configs(k, target)[0]) for k in (product(256, 512, 784, "NT"), conv(8, 1, 28, 28, 6, 5, 5, 2))]
+    cases.append((conv(2, 32, 14, 14, 32, 3, 3, 1), Configs((trimmed,))))
+    for kernel, config in cases:
+        low = PATTERN.lower(kernel, config, target)
         machine = llvm_jit.machine(target.cpu, target.features, target.triple)
         for x in low.launches:
             text = machine.emit_assembly(llvm.parse_assembly(emit_module([x.function], target)))
+            if config.pieces[0] == trimmed:  # and those around it move no more than half of them
+                moved = [b.count("(%rsp), %zmm") for b in text.split("\n.LBB") if b.count("\n") < 100]
+                assert max(moved) <= 14
             for block in text.split("\n.LBB"):
                 loop = block.split("\n\tj")[0]
                 if loop.count("vfmadd") >= 12:
