@@ -8,12 +8,16 @@ Atoms such as `e // k` bring lines of their own (`0 <= e - k*(e//k) < k`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import gcd
 
+import numpy as np
+
+from einsmith.expr import intervals
+from einsmith.expr.intervals import Interval
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply
-
-Interval = tuple[int | None, int | None]
+from einsmith.expr.sample import Sample
 
 _DEPTH = 2  # lines combined one after the other in the search for one bound
 _LINES = 24  # lines tried at each turn of that search
@@ -44,7 +48,7 @@ class Facts:
 
     __slots__ = (
         *("extents", "known", "lines", "cases", "feasible"),
-        *("_tight", "_atoms", "_plain", "_low", "_children", "_depth", "_reach", "_choices"),
+        *("_tight", "_atoms", "_plain", "_low", "_children", "_depth", "_reach", "_choices", "_sample", "_here"),
     )
 
     def __init__(self, extents: Sequence[int]):
@@ -57,37 +61,68 @@ class Facts:
         self._atoms: dict[Expr, Interval] = {}
         self._plain: dict[Expr, Interval] = {}  # by the intervals of their parts, without lines
         self._low: dict[tuple[int, frozenset[tuple[Expr, int]]], int | None] = {}
-        self._children: dict[tuple[Expr, bool, bool, int], Facts] = {}
+        self._children: dict[tuple[tuple[tuple[Expr, bool], ...], bool, int], Facts] = {}
         self._depth = 0
         self._reach = _DEPTH
         self._choices = 0
+        self._sample = Sample(self.extents)
+        self._here: np.ndarray | None = None  # at which points of the sample the known conditions hold
 
     @staticmethod
     def of(extents: Sequence[int], guards: Iterable[Expr] = ()) -> Facts:
-        facts = Facts(extents)
-        for g in guards:
-            facts = facts.assume(g)
-        return facts
+        return Facts(extents).assume_all(guards)
 
     # -- assuming
 
     def assume(self, cond: Expr, truth: bool = True) -> Facts:
         """These facts and `cond` (or its negation)."""
-        return self._child(cond, truth)
+        return self._child(((cond, truth),))
 
-    def _child(self, cond: Expr, truth: bool, drop_case: bool = False, choices: int = 0) -> Facts:
-        key = (cond, truth, drop_case, choices)
+    def assume_all(self, conditions: Iterable[Expr], truth: bool = True) -> Facts:
+        """These facts and every one of the conditions (or of their negations)."""
+        found = tuple((c, truth) for c in conditions)
+        return self._child(found) if found else self
+
+    def _child(self, conditions: tuple[tuple[Expr, bool], ...], drop_case: bool = False, choices: int = 0) -> Facts:
+        key = (conditions, drop_case, choices)
         found = self._children.get(key)
         if found is None:
-            found = self._children[key] = self._with([(cond, truth)], drop_case, self._choices + choices)
+            found = self._children[key] = self._with(conditions, drop_case, self._choices + choices)
         return found
+
+    def undecided(self, cond: Expr, others: Iterable[Expr], truth: bool) -> bool:
+        """Whether some points show that neither `cond` nor its negation follows from these facts and the others, all
+        with this truth. False: perhaps one does."""
+        value, here = self._sample.values(cond), self._points()
+        for c in others:
+            known = self._sample.values(c)
+            here = None if known is None or here is None else here & (known == truth)
+        return value is not None and here is not None and bool((here & value).any() and (here & ~value).any())
+
+    def _fails(self, cond: Expr, truth: bool) -> bool:
+        """Whether at some point these facts hold, and `cond` (or its negation) does not."""
+        value = self._sample.values(cond)
+        here = self._points() if value is not None else None
+        return here is not None and bool((here & (value != truth)).any())
+
+    def _points(self) -> np.ndarray | None:
+        """At which points of the sample the known conditions hold; None: some cannot be told."""
+        if self._here is None:
+            here = self._sample.everywhere()
+            for c, truth in self.known:
+                known = self._sample.values(c)
+                if known is None:
+                    return None
+                here &= known == truth
+            self._here = here
+        return self._here
 
     def _with(self, conditions: Sequence[tuple[Expr, bool]], drop_case: bool, choices: int) -> Facts:
         out = Facts(self.extents)
         out.feasible = self.feasible
-        out._depth, out._choices = self._depth, choices
+        out._depth, out._choices, out._sample = self._depth, choices, self._sample
         known = set(self.known)
-        lines = list(self.lines)
+        lines: list[Linear] = []
         cases = list(self.cases[1:] if drop_case else self.cases)
         unequal: list[Linear] = []
         todo = list(conditions)
@@ -113,23 +148,32 @@ class Facts:
                 # A guard on e//k, abs(e) and the like says something of e: their lines tie the two together.
                 atoms = dict.fromkeys(atom for line in holds for atom in line.terms)
                 lines += [own for a in atoms for own in _own_lines(a)]
-        out.known, out.lines, out.cases = frozenset(known), tuple(lines), tuple(cases)
-        if len(lines) > len(self.lines) or unequal:
-            out._tight = dict(self._tight)
+        out.known, out.cases = frozenset(known), tuple(cases)
+        old = {line.key for line in self.lines}
+        new = {line.key: line for line in lines if line.key not in old}
+        out.lines, out._tight = (*self.lines, *new.values()), self._tight
+        if new or unequal:
             out._propagate()
+            out._keep_telling()
+            more = out._resolved([line for line in out.lines if line.key not in old])
             for line in unequal:
-                if out._sum_low(line) == 0:
-                    out.lines += (line - 1,)
-                if out._sum_low(line * -1) == 0:
-                    out.lines += (line * -1 - 1,)
-            out.lines += tuple(out._resolved(out.lines[len(self.lines) :]))
-            if len(out.lines) > len(lines):
+                more += [side - 1 for side in (line, line * -1) if out._sum_low(side) == 0]
+            if more:
+                out.lines += tuple(more)
                 out._propagate()
-            if out.feasible and any((out._search(line * -1, 1) or 0) > 0 for line in out.lines[len(self.lines) :]):
+                out._keep_telling()
+            if out.feasible and any(
+                (out._search(line * -1, 1) or 0) > 0 for line in out.lines if line.key not in old
+            ):
                 out.feasible = False
-        else:
-            out._tight = self._tight
         return out
+
+    def _keep_telling(self) -> None:
+        """Drops lines that the intervals of atoms imply: combined with others they bound nothing better. These
+        intervals are not found by way of lines, so that no line is dropped because of itself."""
+        reach, self._reach = self._reach, 0
+        self.lines = tuple({line.key: line for line in self.lines if not _at_least(self._sum_low(line), 0)}.values())
+        self._reach = reach
 
     def _resolved(self, lines: Sequence[Linear]) -> list[Linear]:
         """The new lines with atoms replaced by what they are under these facts: e % k by e - m*k where e lies between
@@ -198,10 +242,10 @@ class Facts:
         """The inclusive interval of an integer expression; None: unbounded."""
         out = self.interval(linear(e))
         if self.cases and splits:
-            rest = [self._child(c, truth, True) for c, truth in self.cases[0]]
+            rest = [self._child(((c, truth),), True) for c, truth in self.cases[0]]
             found = [f.bounds(e, splits - 1) for f in rest if f.feasible]
             if found:
-                out = _meet(out, _hull(found))
+                out = intervals.meet(out, intervals.hull(found))
         return out
 
     def low(self, form: Linear) -> int | None:
@@ -229,6 +273,21 @@ class Facts:
             out += c * end
         return out
 
+    def _less_low(self, form: Linear, low: int | None, a: int, line: Linear, b: int) -> int | None:
+        """`_sum_low(a*form - b*line)`; `low` is that of the form."""
+        if low is None:
+            return self._sum_low(form * a - line * b)
+        out = a * low - b * line.const
+        for atom, c in line.terms.items():
+            lo, hi = self._atom(atom)
+            if lo is None or hi is None:
+                return self._sum_low(form * a - line * b)
+            out -= b * c * (hi if c > 0 else lo)
+            mine = form.terms.get(atom, 0)
+            if mine * c > 0:  # what cancels is not taken from one end for the form and from the other for the line
+                out += min(abs(a * mine), abs(b * c)) * (hi - lo)
+        return out
+
     def _search(self, form: Linear, depth: int) -> int | None:
         if not form.terms:
             return form.const
@@ -238,7 +297,7 @@ class Facts:
         key = (depth, frozenset(form.terms.items()))
         if key not in self._low:
             form0 = Linear(0, form.terms)
-            best = self._sum_low(form0)
+            best = plain_low = self._sum_low(form0)
             tried = 0
             for line in [*self.lines, *(ln for a in form.terms for ln in _own_lines(a))]:
                 for atom, c in line.terms.items():
@@ -248,7 +307,11 @@ class Facts:
                     tried += 1
                     g = gcd(mine, c)
                     a, b = abs(c) // g, abs(mine) // g
-                    found = self._search(form0 * a - line * b, depth - 1)  # a*form >= a*form - b*line, as line >= 0
+                    # a*form >= a*form - b*line, as line >= 0
+                    if depth > 1:
+                        found = self._search(form0 * a - line * b, depth - 1)
+                    else:
+                        found = self._less_low(form0, plain_low, a, line, b)
                     if found is not None and (best is None or -(-found // a) > best):
                         best = -(-found // a)
             self._low[key] = best
@@ -266,10 +329,10 @@ class Facts:
                 self._reach = 0
                 known[atom] = self._atom(atom)
                 self._reach = reach
-            found = known[atom] = _meet(known.get(atom, (None, None)), self._own_interval(atom))
+            found = known[atom] = intervals.meet(known.get(atom, (None, None)), self._own_interval(atom))
             self._depth -= 1
         tight = self._tight.get(atom)
-        return found if tight is None else _meet(found, tight)
+        return found if tight is None else intervals.meet(found, tight)
 
     def _own_interval(self, e: Expr) -> Interval:
         if isinstance(e, Axis):
@@ -295,20 +358,20 @@ class Facts:
         if fn == "stop_gradient":
             return a
         if fn == "abs":
-            return _hull([_meet(a, (0, None)), _meet(_scale(a, -1), (0, None))])
+            return intervals.hull([intervals.meet(a, (0, None)), intervals.meet(intervals.scale(a, -1), (0, None))])
         if fn == "sign":
-            return (-1 if a[0] is None else _sign(a[0])), (1 if a[1] is None else _sign(a[1]))
+            return (-1 if a[0] is None else intervals.sign(a[0])), (1 if a[1] is None else intervals.sign(a[1]))
         if len(args) != 2:
             return width
         b = self.interval(linear(args[1]))
         if fn == "floordiv":
-            return _floordiv(a, b)
+            return intervals.floordiv(a, b)
         if fn == "mod":
-            return _mod(a, b)
+            return intervals.mod(a, b)
         if fn == "mul":
-            return _mul(a, b)
+            return intervals.mul(a, b)
         if fn in ("min", "max"):  # the least end of min is either's, its greatest end is bounded by both
-            both, one = _hull([a, b]), _meet(a, b)
+            both, one = intervals.hull([a, b]), intervals.meet(a, b)
             return (both[0], one[1]) if fn == "min" else (one[0], both[1])
         return width
 
@@ -320,21 +383,25 @@ class Facts:
         found = []
         for truth, side in ((True, a), (False, b)):
             # Lines may hold choices themselves, so that assuming one looks into the others: a few levels are enough.
-            under = self._child(c, truth, choices=1) if self._reach and self._choices < _CHOICES else self
+            under = self._child(((c, truth),), choices=1) if self._reach and self._choices < _CHOICES else self
             if under.feasible:
                 under._depth = self._depth
                 found.append(under.interval(linear(side)))
-        return _hull(found or [(None, None)])
+        return intervals.hull(found or [(None, None)])
 
     # -- proving
 
     def prove(self, cond: Expr, truth: bool = True, splits: int = _CASES) -> bool:
         """True: `cond` (or, with truth=False, its negation) holds wherever these facts do. False: unknown."""
-        if not self.feasible or self._proves(cond, truth):
+        if not self.feasible:
+            return True
+        if self._fails(cond, truth):
+            return False
+        if self._proves(cond, truth):
             return True
         if not self.cases or not splits:
             return False
-        return all(self._child(c, t, True).prove(cond, truth, splits - 1) for c, t in self.cases[0])
+        return all(self._child(((c, t),), True).prove(cond, truth, splits - 1) for c, t in self.cases[0])
 
     def _proves(self, cond: Expr, truth: bool) -> bool:
         todo = [(cond, truth)]  # all of these are to be proven
@@ -415,7 +482,8 @@ def _lines(c: Apply, truth: bool) -> tuple[list[Linear], list[Linear]]:
     return ([d, d * -1], []) if fn == "eq" else ([], [d])
 
 
-def _own_lines(atom: Expr) -> list[Linear]:
+@lru_cache(maxsize=1 << 15)
+def _own_lines(atom: Expr) -> Sequence[Linear]:
     """Forms >= 0 that an atom's meaning implies."""
     if not isinstance(atom, Apply) or atom.fn not in ("floordiv", "mod", "min", "max", "abs"):
         return []
@@ -436,65 +504,3 @@ def _own_lines(atom: Expr) -> list[Linear]:
     quotient = linear(apply("floordiv", *atom.args))
     difference = a - quotient * k - this
     return [difference, difference * -1]
-
-
-# ------------------------------------------------------------------------------------------------------ intervals
-
-
-def _meet(x: Interval, y: Interval) -> Interval:
-    lo = x[0] if y[0] is None or (x[0] is not None and x[0] >= y[0]) else y[0]
-    hi = x[1] if y[1] is None or (x[1] is not None and x[1] <= y[1]) else y[1]
-    return lo, hi
-
-
-def _hull(parts: Sequence[Interval]) -> Interval:
-    """The least interval that holds all (those that are empty, lo > hi, left out where some are not)."""
-    full = [p for p in parts if p[0] is None or p[1] is None or p[0] <= p[1]] or list(parts)
-    lows, highs = [p[0] for p in full], [p[1] for p in full]
-    lo = None if None in lows else min(x for x in lows if x is not None)
-    return lo, None if None in highs else max(x for x in highs if x is not None)
-
-
-def _scale(x: Interval, k: int) -> Interval:
-    ends = tuple(None if v is None else v * k for v in x)
-    return (ends[0], ends[1]) if k > 0 else (ends[1], ends[0])
-
-
-def _sign(x: int) -> int:
-    return (x > 0) - (x < 0)
-
-
-def _mul(x: Interval, y: Interval) -> Interval:
-    infinite = (float("-inf"), float("inf"))
-    xs, ys = ([n if v is None else v for v, n in zip(z, infinite, strict=True)] for z in (x, y))
-    corners = [0 if 0 in (a, b) else a * b for a in xs for b in ys]
-    lo, hi = min(corners), max(corners)
-    return (None if lo in infinite else int(lo)), (None if hi in infinite else int(hi))
-
-
-def _floordiv(x: Interval, y: Interval) -> Interval:
-    if y[1] is not None and y[1] < 0:
-        x, y = _scale(x, -1), _scale(y, -1)
-    if y[0] is None or y[0] <= 0 or (y[1] is not None and y[1] < y[0]):  # empty where guards contradict each other
-        return None, None
-
-    def quotients(a: int) -> tuple[int, int]:
-        return a // y[0], (a // y[1] if y[1] is not None else -1 if a < 0 else 0)  # type: ignore[operator]
-
-    return (None if x[0] is None else min(quotients(x[0]))), (None if x[1] is None else max(quotients(x[1])))
-
-
-def _mod(x: Interval, y: Interval) -> Interval:
-    if y[1] is not None and y[1] < 0:
-        return (None if y[0] is None else y[0] + 1), 0
-    if y[0] is None or y[0] <= 0:
-        return None, None
-    if x[0] is not None and x[1] is not None:
-        if 0 <= x[0] and x[1] < y[0]:
-            return x
-        if y[0] == y[1] and x[0] // y[0] == x[1] // y[0]:
-            return x[0] % y[0], x[1] % y[0]
-    high = None if y[1] is None else y[1] - 1
-    if x[0] is not None and x[0] >= 0 and x[1] is not None:
-        high = x[1] if high is None else min(high, x[1])
-    return 0, high

@@ -40,6 +40,11 @@ class Linear:
     def __sub__(self, other: Linear | int) -> Linear:
         return self + (-other if isinstance(other, int) else other * -1)
 
+    @property
+    def key(self) -> tuple[int, frozenset[tuple[Expr, int]]]:
+        """What equal sums have in common, to be hashed."""
+        return self.const, frozenset(self.terms.items())
+
     def coefficient(self, atom: Expr) -> int:
         """Of an atom, 0 where it does not occur."""
         return self.terms.get(atom, 0)

@@ -197,10 +197,11 @@ def _connective(e: Apply, facts: Facts) -> Expr | None:
     if 1 < len(parts) <= PRUNED:
         n = 0
         while n < len(parts):
-            others = facts
-            for m, x in enumerate(parts):
-                if m != n:
-                    others = others.assume(x, unit)
+            rest = parts[:n] + parts[n + 1 :]
+            if facts.undecided(parts[n], rest, unit):
+                n += 1
+                continue
+            others = facts.assume_all(rest, unit)
             if others.prove(parts[n], not unit) or not others.feasible:
                 return Const(not unit, dt.bool_)
             if others.prove(parts[n], unit):

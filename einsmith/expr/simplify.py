@@ -263,10 +263,7 @@ class _Run:
         for n, x in enumerate(parts):
             if not self.divides(x):
                 continue
-            under = known
-            for m, other in enumerate(parts):
-                if m != n:
-                    under = under.assume(other)
+            under = known.assume_all(other for m, other in enumerate(parts) if m != n)
             if not under.feasible:
                 return c, None
             if (x, under) not in self.done:

@@ -114,7 +114,7 @@ def test_contradictory_guards_and_empty_boxes_prove_everything():
 
 def test_contradictory_guards_on_a_divisor():
     """An atom's interval may become empty before the contradiction is seen; no bound divides by its ends."""
-    assert bounds_module._floordiv((1, 2), (3, 0)) == (None, None)
+    assert bounds_module.intervals.floordiv((1, 2), (3, 0)) == (None, None)
     d = apply("mod", U, k(4))
     guards = [apply("le", k(3), d), apply("lt", apply("floordiv", J, d), k(1)), apply("le", d, k(0))]
     assert prove(Const(False, dt.bool_), (9, 9), guards)

@@ -1,0 +1,64 @@
+"""Integer expressions and conditions at some points of a box: a condition that fails at one of them needs no proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from einsmith.expr.functions import FUNCTIONS
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, postorder
+
+POINTS = 512
+"""Points looked at; all of a box that has no more."""
+
+
+class Sample:
+    """Points of a box, always the same, and the values of expressions there."""
+
+    def __init__(self, extents: Sequence[int]):
+        self.extents = tuple(extents)
+        self._known: dict[Expr, np.ndarray | None] = {}
+
+    def values(self, e: Expr) -> np.ndarray | None:
+        """The values of an expression of integers at the points; None: it reads a tensor, or has floats in it."""
+        if e not in self._known:
+            with np.errstate(all="ignore"):  # a divisor may be 0 where a condition guards it
+                for x in postorder([e]):
+                    if x not in self._known:
+                        self._known[x] = self._value(x)
+        return self._known[e]
+
+    def everywhere(self) -> np.ndarray:
+        """True at every point."""
+        return np.ones(_points(self.extents).shape[1], bool)
+
+    def _value(self, e: Expr) -> np.ndarray | None:
+        if e.dtype.is_float:
+            return None
+        if isinstance(e, Const):
+            return np.asarray(e.value)
+        if isinstance(e, Axis):
+            return _points(self.extents)[e.position] if e.position < len(self.extents) else None
+        if not isinstance(e, Apply):
+            return None
+        args = [a for x in e.args if (a := self._known[x]) is not None]
+        if len(args) < len(e.args):
+            return None
+        out = FUNCTIONS[e.fn].numpy(*args)
+        return out if e.fn != "cast" or e.dtype.is_int and e.args[0].dtype.is_int else out.astype(e.dtype.numpy)
+
+
+@lru_cache(maxsize=64)
+def _points(extents: tuple[int, ...]) -> np.ndarray:
+    """Points as columns: all of a small box; of a large one some anywhere, and as many near its edges."""
+    count = prod(extents)
+    if count <= POINTS:
+        return np.indices(extents).reshape(len(extents), count)
+    rng = np.random.default_rng(0)
+    near = [np.unique(np.clip([0, 1, n - 2, n - 1], 0, n - 1)) for n in extents]
+    anywhere = [rng.integers(0, n, POINTS // 2) for n in extents]
+    edges = [rng.choice(x, POINTS // 2) for x in near]
+    return np.array([np.concatenate(both) for both in zip(anywhere, edges, strict=True)])
