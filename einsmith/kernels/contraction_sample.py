@@ -211,8 +211,8 @@ class Sampler:
         """How lanes read a form: uniform, unit (one row, every element of it or every other one), runs (several rows)
         or gather."""
         coef = self.forms[form].coef
-        if not any(coef.get(g.inner) for g in self.lane_groups):
-            return "uniform"
+        if not any(coef.get(g.inner) for g in self.lane_groups[-1 if self.aligned_rows(align) else 0 :]):
+            return "uniform"  # a vector within a row has one place in all other groups
         if self.step(form) in (1, 2):
             if self.aligned_rows(align):
                 return "unit"

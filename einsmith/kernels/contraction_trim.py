@@ -101,7 +101,7 @@ def share(p: Problem, found: Sequence[Trim], axes: Sequence[int], points: int) -
         total *= p.extents[a]
         if total >= 512:
             break
-    grid = np.indices([p.extents[a] for a in kept]).reshape(len(kept), -1)
+    grid = np.indices([p.extents[a] for a in kept]).reshape(len(kept), total)
     low: dict[int, np.ndarray] = {}
     high: dict[int, np.ndarray] = {}
     for t in found:

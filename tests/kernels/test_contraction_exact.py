@@ -15,7 +15,7 @@ from einsmith.kernels.contraction import PATTERN, Config, Configs
 from einsmith.kernels.contraction import _candidates as candidates
 from einsmith.kernels.contraction_exact import needed
 from einsmith.kernels.contraction_problem import problems
-from einsmith.kernels.contraction_trim import trims
+from einsmith.kernels.contraction_trim import share, trims
 from tests.kernels.test_contraction import (
     check,
     conv,
@@ -176,3 +176,22 @@ def test_guards_of_terms_and_of_factors():
     body = times(zero_unless(inside(y, 9), read(0, y)), zero_unless(apply("lt", Axis(2), Axis(1)), read(1, 2, 1)))
     (p,) = problems(kernel_of((9, 20), ((F, (9,)), (F, (3, 20))), (3,), body).root)
     assert [len(o.guards) for o in p.operands] == [2, 1] and not needed(p)
+
+
+def test_vectors_within_a_row_of_which_an_operand_reads_one_place():
+    """`out[a,b] = sum[i,j](where(a == b, w[i]*x[i,3*a+j], 0))`: along b, all lanes read one element of x."""
+    body = zero_unless(apply("eq", Axis(0), Axis(1)), times(read(0, 2), read(1, 2, lin((3, 0), (1, 3)))))
+    kernel, target = kernel_of((15, 15), ((F, (5,)), (F, (5, 47))), (5, 5), body), host()
+    (p,) = problems(kernel.root)
+    found = dict.fromkeys([*PATTERN.configs(kernel, target), *candidates(kernel, p, target)])
+    check(kernel, list(found)[:12], target=target)
+
+
+def test_trimmed_loops_of_operands_with_one_point():
+    """The guard's axes have one point: the loops over K are trimmed the same in every tile."""
+    body = zero_unless(apply("lt", Axis(2), Const(3, dt.i32)), times(read(0, 0, 2), read(1, 2, 1)))
+    kernel = kernel_of((1, 1), ((F, (1, 7)), (F, (7, 1))), (7,), body)
+    (p,) = problems(kernel.root)
+    for which in (0, 1):
+        assert share(p, trims(p, which), p.left + p.right, 8) in (1.0, 3 / 7)
+    check(kernel, PATTERN.configs(kernel, host()), target=host())
