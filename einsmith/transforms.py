@@ -16,7 +16,7 @@ import numpy as np
 from einsmith.autodiff.forward import tangents as push_tangents
 from einsmith.autodiff.sweep import gradients
 from einsmith.dtypes import dtype_of
-from einsmith.errors import GradientError, ShapeError, TraceError
+from einsmith.errors import DtypeError, GradientError, ShapeError, TraceError
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Tensor, leaf
 from einsmith.expr.rewrite import rebuild
@@ -159,7 +159,9 @@ def grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -
 def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     """(f(*primals), pullback). `pullback(cotangent)` gives a tuple: the cotangent of each primal, None for integers.
 
-    The cotangent has the output's structure, shapes and types. Given arrays, the output and the pullback are programs
+    The cotangent has the output's structure and shapes, and floats where the output has them: of another float type
+    they are converted, Python numbers too, integer arrays are a DtypeError. That of an integer output is left out of
+    the sums; any array of its shape will do. Given arrays, the output and the pullback are programs
     of their own, the pullback at the primals as they are now; given traced tensors both extend the trace. Buffers that
     f updates are updated by vjp itself, and by no pullback.
     """
@@ -231,9 +233,10 @@ def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]]
 def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """(f(*primals), its derivative along `tangents`), by forward mode, in one program.
 
-    primals and tangents are tuples of equal structure and shapes; the tangent of an integer is None, and tangents of
-    integer results are zeros. Costs about two evaluations of f. Given traced tensors it extends the trace. Raises
-    GradientError for structures that differ, ShapeError for a tangent of a wrong shape.
+    primals and tangents are tuples of equal structure and shapes; a float's tangent is of floats, which are converted
+    to its type; that of an integer is None, and tangents of integer results are zeros. Costs about two evaluations of
+    f. Given traced tensors it extends the trace. Raises GradientError for structures that differ, ShapeError for a
+    tangent of a wrong shape, DtypeError for one of integers.
     """
     primals, tangents = tuple(primals), tuple(tangents)
     _check_tangents(primals, tangents)
@@ -290,6 +293,8 @@ def _check_tangents(primals: Any, tangents: Any) -> None:
         given = tuple(t.shape) if hasattr(t, "shape") else np.shape(t)
         if given != shape:
             raise ShapeError(f"the tangent of primal {n} has shape {given}, the primal {shape}")
+        if not isinstance(x, (int, float)):
+            _check_float(t, x, f"tangent of primal {n}")
 
 
 def _in_order(tree: Any, like: Any) -> Any:
@@ -310,7 +315,17 @@ def _cotangents(out: Any, cotangent: Any) -> list[Any]:
         shape = tuple(c.shape) if hasattr(c, "shape") else np.shape(c)
         if shape != tuple(x.shape):
             raise ShapeError(f"the cotangent has shape {shape}, the output {tuple(x.shape)}")
+        _check_float(c, x, "cotangent")
     return b[0]
+
+
+def _check_float(given: Any, like: Any, what: str) -> None:
+    """Raises DtypeError where an array that goes with floats, their tangent or cotangent, has no floats."""
+    if isinstance(given, (int, float)) or (isinstance(given, Value) and given.weak):
+        return
+    a, b = (dtype_of(x.dtype if hasattr(x, "dtype") else to_array(x)) for x in (given, like))
+    if b.is_float and not a.is_float:
+        raise DtypeError(f"the {what} has type {a}, but goes with {b}; convert it, .astype({str(b.numpy)!r})")
 
 
 def stop_gradient(x: Any) -> Any:

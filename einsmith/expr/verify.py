@@ -10,10 +10,10 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.errors import BoundsError, DtypeError, RecurrenceError, VerifyError
 from einsmith.expr.bounds import Facts
-from einsmith.expr.intervals import Interval
 from einsmith.expr.enumeration import holds_everywhere
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.guarded import reads_under
+from einsmith.expr.intervals import Interval
 from einsmith.expr.linear import linear
 from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.errors import GradientError, IndexOutOfRange, ShapeError
+from einsmith.errors import DtypeError, GradientError, IndexOutOfRange, ShapeError
 
 X = np.ones((3, 4), np.float32)
 SQUARE = es.op("Y[i,j] = X[i,j]*X[i,j]")
@@ -39,6 +39,26 @@ def test_cotangents_fit_their_outputs():
         pullback(X.T)
     with pytest.raises(GradientError, match="structure"):
         pullback((X, X))
+
+
+def test_cotangents_and_tangents_of_floats_are_floats():
+    """Other floats are converted, Python's numbers too; integer arrays are refused, as JAX does."""
+    y, pullback = es.vjp(SQUARE, X)
+    for wrong in (np.ones((3, 4), int), np.ones((3, 4), bool)):
+        with pytest.raises(DtypeError, match=r"cotangent has type (i64|bool), but goes with f32; .*astype"):
+            pullback(wrong)
+        with pytest.raises(DtypeError, match="tangent of primal 0 has type"):
+            es.jvp(SQUARE, (X,), (wrong,))
+        for run in (es.jit, es.interpret):
+            with pytest.raises(DtypeError, match="cotangent has type"):
+                run(lambda x, c: es.vjp(SQUARE, x)[1](c))(X, wrong)
+    (wide,) = pullback(np.ones((3, 4)))
+    assert wide.dtype == np.float32 and (wide == 2).all()
+    assert es.jvp(SQUARE, (X,), (np.ones((3, 4)),))[1].dtype == np.float32
+    _, total = es.vjp(lambda x: x.sum(), X)
+    assert (total(1)[0] == 1).all() and (total(1.0)[0] == 1).all()
+    _, both = es.vjp(lambda x: (x.argmax(1), x.sum()), X)
+    assert (both((np.zeros(3, np.int32), np.float32(2)))[0] == 2).all()
 
 
 def test_independent_results_have_zeros():
