@@ -136,10 +136,13 @@ class _Names:
 
     def fresh(self, name: str) -> str:
         """A name for a tensor: this one, or one with underscores where it is taken."""
-        while name in self.tensors or name in self.theirs or name in self.extents or name in RESERVED:
+        while name in self.taken() or name in RESERVED:
             name += "_"
         self.tensors.add(name)
         return name
+
+    def taken(self) -> set[str]:
+        return {*self.tensors, *self.theirs, *self.extents}
 
     def _name_dims(self, tensor: str) -> None:
         """The names of a tensor's dimensions in the user's text: those of the axes that index them alone."""
@@ -294,7 +297,7 @@ class _Writer:
 
     def _temporary(self) -> str:
         for k in itertools.count(1):
-            if (name := f"t{k}") not in self.names.tensors and name not in self.names.theirs:
+            if (name := f"t{k}") not in self.names.taken():
                 return self.names.fresh(name)
         raise AssertionError
 

@@ -184,3 +184,41 @@ def test_no_gradient_flows_through_a_stopped_state():
     dx, da = es.interpret(es.grad(lambda x, a: op(x, a).sum(), (0, 1)))(x, a)
     np.testing.assert_array_equal(dx, np.ones(4))
     np.testing.assert_allclose(da, op(x, a)[:-1].sum())
+
+
+PRODUCTS = {
+    "running product": ("y[t] = where(t > 0, y[t-1], 1) * x[t]", {}),
+    "a product in a step": ("y[t] = x[t] + where(t > 0, prod[k](a[k]*y[t-1] + k), 1)", {}),
+    "a product of members": ("y[t,i] = z[t,i] + where(t > 0, prod[k](where(k <= i, y[t-1,k], 1)), 0.5)", {}),
+    "a product over the steps before": ("y[t] = x[t] + prod[k](where(k < t, 0.5*y[t-1-k], 1))", {"k": 3}),
+    "two that multiply": ("p[t] = where(t > 0, q[t-1]*p[t-1], 1) + x[t]\nq[t] = sin(p[t])\nreturn p, q", {}),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_in_recurrences_to_the_third_order(name, rng):
+    """Zeros among the factors too: a product's derivatives stand beside it, and are not evaluated with it."""
+    text, extents = PRODUCTS[name]
+    op = es.op(text, extents=extents)
+    xs = [rng.standard_normal({"x": (4,), "a": (3,), "z": (4, 3)}[n]) for n in op.inputs]
+    xs[0].flat[1] = 0.0
+    es.check_gradients(op, *xs, order=3, tol=1e-4)
+    first = flatten(es.interpret(op)(*xs))[0][0]
+    c, moves = rng.standard_normal(first.shape), tuple(rng.standard_normal(x.shape) for x in xs)
+
+    def leading(*given):
+        return flatten(op(*given))[0][0]
+
+    tangent = es.jvp(leading, tuple(xs), moves)[1]
+    pulled = es.vjp(leading, *xs)[1](c)
+    np.testing.assert_allclose(sum(np.vdot(g, m) for g, m in zip(pulled, moves, strict=True)), np.vdot(c, tangent))
+    for got, want in zip(pulled, es.interpret(lambda c, *given: es.vjp(leading, *given)[1](c))(c, *xs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+    printed = op.gradient(op.inputs, *xs)
+    assert "__" not in printed
+    again = es.op(printed)
+    given = dict(zip(op.inputs, xs, strict=True)) | {"d" + n: np.zeros(first.shape) for n in op.program.outputs}
+    given["d" + op.program.outputs[0]] = c
+    got = flatten(es.interpret(again)(**{n: given[n] for n in again.inputs}))[0]
+    for a, b in zip(got, pulled, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)

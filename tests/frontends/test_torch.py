@@ -43,6 +43,14 @@ def two_plain(a, w):
     return a @ w, torch.exp(a) * w + (a * a).sum(1, keepdim=True)
 
 
+def scan(step, x, zeros=True):
+    """The states of a recurrence; the first from a state of zeros, or as it stands in x."""
+    states = [step(torch.zeros_like(x[0]), x[0]) if zeros else x[0]]
+    for row in x[1:]:
+        states.append(step(states[-1], row))
+    return torch.stack(states)
+
+
 class Case:
     """A formula with its parameters, its twin in plain torch, and inputs at awkward sizes (doubles want gradients)."""
 
@@ -81,6 +89,21 @@ CASES = {
         (5, 3), torch.tensor([[1, 4], [1, 0], [4, 4]]),
     ),
     "two": Case(TWO, two_plain, (3, 5), (5,)),
+    "guarded index": Case(
+        "Y[i,k] = where(ids[i] >= 0, E[ids[i],k]*E[0,k], 1)",
+        lambda ids, e: torch.where(ids[:, None] >= 0, e[ids.clamp(0)] * e[0], 1),
+        torch.tensor([2, -7, 0]), (4, 3),
+    ),
+    "recurrence": Case(
+        "h[t,k] = tanh(x[t,k] + where(t > 0, sum[j](h[t-1,j] * U[j,k]), 0))",
+        lambda x, u: scan(lambda h, x: torch.tanh(x + h @ u), x),
+        (4, 3), (3, 3),
+    ),
+    "recurrence of products": Case(
+        "y[t,i] = x[t,i] + where(t > 0, prod[k](where(k <= i, y[t-1,k], 1)), 0)",
+        lambda x: scan(lambda y, x: x + y.cumprod(0), x, False),
+        (3, 4),
+    ),
 }  # fmt: skip
 
 
@@ -120,6 +143,14 @@ def test_first_and_second_order_agree_with_differences(case, rng):
     inputs = case.inputs(rng)
     assert torch.autograd.gradcheck(case.f, inputs)
     assert torch.autograd.gradgradcheck(case.f, inputs)
+
+
+def test_gradients_of_inputs_that_are_not_contiguous(rng):
+    f = operator(es.op("C[i,j] = prod[k](A[i,k] + B[k,j])\nS[i] = sum[k](A[i,k])"))
+    a, b = torch.tensor(rng.standard_normal((7, 3))).T[:, ::2], torch.tensor(rng.standard_normal((5, 4))).T
+    a, b = a.requires_grad_(), b.requires_grad_()
+    assert not a.is_contiguous() and not b.is_contiguous()
+    assert torch.autograd.gradcheck(f, (a, b)) and torch.autograd.gradgradcheck(f, (a, b))
 
 
 def test_third_order(rng):
