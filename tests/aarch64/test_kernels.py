@@ -3,16 +3,22 @@ against NumPy, masks beside pages that cannot be touched, the vector functions' 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from einsmith.codegen import entry, llvm_jit
 from einsmith.codegen.llvm import emit_module
+from einsmith.kernels import autoconfig
+from einsmith.kernels.kernel import Lowered
 from einsmith.loops.nest import Builder
 from tests.aarch64.emulator import TARGET, Job, compiler, emulator, execute, link, start
-from tests.codegen.cover import CASES, renamed, runs
 from tests.codegen.test_llvm_ops import BINARY, NUMPY, UNARY, values
 from tests.codegen.test_vmath import LIMIT, arguments, exact, pairs, ulps
+from tests.kernels.cover import NAMES, cases, pairwise
+from tests.kernels.runner import agree, poisoned
+from tests.kernels.samples import product
 
 
 @pytest.fixture(autouse=True)
@@ -29,18 +35,27 @@ def test_a_store_beside_its_buffer_is_noticed(tmp_path, offset):
         execute(tmp_path, [Job([(b.finish(), 1)], [np.zeros(3, np.float32)])])
 
 
-@pytest.mark.parametrize("group", CASES)
-def test_patterns(rng, tmp_path, group):
-    items = renamed(list(runs(group, TARGET, rng, count=3)))
-    jobs = []
-    for item in items:
-        for n in item.want:
-            item.arrays[n].view(np.uint8)[...] = 0xFF
-        launches = [(x.function, x.tasks) for x in item.lowered.launches]
-        jobs.append(Job(launches, item.arrays, item.lowered.workspace))
+@pytest.mark.parametrize("name", NAMES)
+def test_patterns(tmp_path, name):
+    """Every value of a parameter with every value of a configuration's field."""
+    pool = list(cases([TARGET], name))
+    jobs, checks = [], []
+    for n in pairwise([c.traits for c in pool]):
+        base, want = pool[n].data()
+        lowered = renamed(pool[n].lower(), str(n))
+        arrays = poisoned(pool[n].kernel, base, want)
+        jobs.append(Job([(x.function, x.tasks) for x in lowered.launches], arrays, lowered.workspace))
+        checks.append((pool[n], base, want))
     execute(tmp_path, jobs)
-    for item in items:
-        item.check()
+    for job, (case, base, want) in zip(jobs, checks, strict=True):
+        agree(job.arrays, base, want, str(case), case.tolerance)
+
+
+def renamed(lowered: Lowered, name: str) -> Lowered:
+    """The same, every function with a name of its own."""
+    launches = [replace(x, function=replace(x.function, name=f"kernel_{name}_{m}"))
+                for m, x in enumerate(lowered.launches)]
+    return replace(lowered, launches=launches)
 
 
 @pytest.mark.parametrize("elem", ["f32", "f64", "i8", "i32", "i64"])
@@ -171,10 +186,10 @@ def test_the_native_entry(tmp_path):
     start(link(tmp_path, "entry.c", [halve.finish(), add.finish()], [native], text))
 
 
-def test_the_code_uses_vector_registers(rng):
+def test_the_code_uses_vector_registers():
     """Products become NEON multiply-adds of four lanes."""
     text = ""
-    for run in runs("contraction", TARGET, rng, count=1):
-        for x in run.lowered.launches:
+    for kind in ("NN", "NT"):
+        for x in autoconfig.lower(product(17, 31, 40, kind), TARGET).launches:
             text += llvm_jit.emit_assembly(emit_module([x.function], TARGET), TARGET)
     assert text.count("fmla") > 50 and ".4s" in text

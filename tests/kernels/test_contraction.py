@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 
 import numpy as np
@@ -11,194 +10,37 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.codegen import llvm_jit
 from einsmith.codegen.llvm import emit_module
-from einsmith.codegen.native import compile_functions
-from einsmith.expr.interp import evaluate_template
 from einsmith.expr.kernel import Buffer, Kernel, Stage
-from einsmith.expr.nodes import Apply, Axis, Const, Piece, Read, Reduce, Template, apply, postorder, template
+from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
 from einsmith.kernels.contraction import PATTERN, Config, Configs
 from einsmith.kernels.contraction import _candidates as candidates
 from einsmith.kernels.contraction_finish import epilogue
 from einsmith.kernels.contraction_plan import Direct
 from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.contraction_sample import Pointer, Sampler
-from einsmith.target import facts
-
-
-def host(cores: int = 2) -> facts.Target:
-    cpu, features, triple = llvm_jit.host()
-    return replace(facts.host(), cpu=cpu, features=features, triple=triple, cores=cores)
-
-
-def lin(*terms: tuple[int, int], const: int = 0):
-    out = None
-    for c, a in terms:
-        t = Axis(a) if c == 1 else apply("mul", Const(c, dt.i32), Axis(a))
-        out = t if out is None else apply("add", out, t)
-    return apply("add", out, Const(const, dt.i32)) if const else out
-
-
-def read(slot: int, *index, dtype=dt.f32) -> Read:
-    return Read(slot, tuple(Axis(i) if isinstance(i, int) else i for i in index), dtype)
-
-
-def times(*factors):
-    out = factors[0]
-    for f in factors[1:]:
-        out = apply("mul", out, f)
-    return out
-
-
-def inside(x, n: int) -> Apply:
-    return apply("and", apply("le", Const(0, dt.i32), x), apply("lt", x, Const(n, dt.i32)))
-
-
-def zero_unless(guard, x) -> Apply:
-    return apply("where", guard, x, Const(0.0, x.dtype))
-
-
-def kernel_of(shape, params, extents, body) -> Kernel:
-    t = template(shape, params, Reduce("sum", extents, (body,)))
-    return kernel_from(t)
-
-
-def kernel_from(t: Template) -> Kernel:
-    n = len(t.params)
-    buffers = tuple(Buffer(d, s) for d, s in t.params) + (Buffer(t.dtypes[0], t.shape),)
-    return Kernel((Stage(t, tuple(("buffer", i) for i in range(n)), (n,)),), buffers)
-
-
-def product(m: int, n: int, k: int, kind: str = "NN", dtype=dt.f32) -> Kernel:
-    a = read(0, 0, 2, dtype=dtype) if kind[0] == "N" else read(0, 2, 0, dtype=dtype)
-    b = read(1, 2, 1, dtype=dtype) if kind[1] == "N" else read(1, 1, 2, dtype=dtype)
-    shapes = ((m, k) if kind[0] == "N" else (k, m), (k, n) if kind[1] == "N" else (n, k))
-    return kernel_of((m, n), tuple((dtype, s) for s in shapes), (k,), times(a, b))
-
-
-def conv(b, c, h, w, o, r, s, pad, stride=1) -> Kernel:
-    p, q = (h + 2 * pad - r) // stride + 1, (w + 2 * pad - s) // stride + 1
-    y, x = lin((stride, 2), (1, 5), const=-pad), lin((stride, 3), (1, 6), const=-pad)
-    body = times(read(0, 0, 4, y, x), read(1, 1, 4, 5, 6))
-    if pad:
-        body = zero_unless(apply("and", inside(y, h), inside(x, w)), body)
-    return kernel_of((b, o, p, q), ((dt.f32, (b, c, h, w)), (dt.f32, (o, c, r, s))), (c, r, s), body)
-
-
-def conv_dx(b, c, h, w, o, r, s, pad) -> Kernel:
-    p, q = h + 2 * pad - r + 1, w + 2 * pad - s + 1
-    y, x = lin((1, 2), (-1, 5), const=pad), lin((1, 3), (-1, 6), const=pad)
-    guard = apply("and", inside(y, p), inside(x, q))
-    body = zero_unless(guard, times(read(0, 0, 4, y, x), read(1, 4, 1, 5, 6)))
-    return kernel_of((b, c, h, w), ((dt.f32, (b, o, p, q)), (dt.f32, (o, c, r, s))), (o, r, s), body)
-
-
-def conv_dw(b, c, h, w, o, r, s, pad) -> Kernel:
-    p, q = h + 2 * pad - r + 1, w + 2 * pad - s + 1
-    y, x = lin((1, 5), (1, 2), const=-pad), lin((1, 6), (1, 3), const=-pad)
-    body = times(read(0, 4, 0, 5, 6), read(1, 4, 1, y, x))
-    if pad:
-        body = zero_unless(apply("and", inside(y, h), inside(x, w)), body)
-    return kernel_of((o, c, r, s), ((dt.f32, (b, o, p, q)), (dt.f32, (b, c, h, w))), (b, p, q), body)
-
-
-def capsule(b, c, h, k, stride) -> Kernel:
-    p = (h - 3) // stride + 1
-    a = read(0, 0, 6, lin((stride, 2), (1, 7)), lin((stride, 3), (1, 8)), 4, 9)
-    body = times(a, read(1, 1, 6, 7, 8, 9, 5))
-    params = ((dt.f32, (b, c, h, h, 4, 4)), (dt.f32, (k, c, 3, 3, 4, 4)))
-    return kernel_of((b, k, p, p, 4, 4), params, (c, 3, 3, 4), body)
-
-
-def strided_dx(b, h, k, o) -> Kernel:
-    """out[b, y] = sum of dy[b, o, p] * w[o, r] with 2p + r = y: one piece for even y, one for odd."""
-    p = (h - k) // 2 + 1
-    parts = []
-    for phase in (0, 1):
-        taps = (k - phase + 1) // 2  # r = 2t + phase
-        at = lin((1, 1), (-1, 3))
-        body = times(read(0, 0, 2, at), read(1, 2, lin((2, 3), const=phase)))
-        n = (h - phase + 1) // 2
-        parts.append(Piece((0, phase), (1, 2), (b, n), Reduce("sum", (o, taps), (zero_unless(inside(at, p), body),))))
-    return kernel_from(Template((b, h), ((dt.f32, (b, o, p)), (dt.f32, (o, k))), tuple(parts)))
-
-
-def capsule_da(b, c, h, k, stride) -> Kernel:
-    """The gradient of `capsule` by its first operand: one piece a phase, in which only matching taps remain."""
-    p = (h - 3) // stride + 1
-    parts = []
-    for fy in range(stride):
-        for fx in range(stride):
-            ny, nx = (h - fy + stride - 1) // stride, (h - fx + stride - 1) // stride
-            nr, ns = (3 - fy + stride - 1) // stride, (3 - fx + stride - 1) // stride
-            y, x = lin((1, 2), (-1, 7)), lin((1, 3), (-1, 8))
-            w = read(1, 6, 1, lin((stride, 7), const=fy), lin((stride, 8), const=fx), 5, 9)
-            guard = apply("and", inside(y, p), inside(x, p))
-            body = zero_unless(guard, times(read(0, 0, 6, y, x, 4, 9), w))
-            step = (1, 1, stride, stride, 1, 1)
-            total = Reduce("sum", (k, nr, ns, 4), (body,))
-            parts.append(Piece((0, 0, fy, fx, 0, 0), step, (b, c, ny, nx, 4, 4), total))
-    params = ((dt.f32, (b, k, p, p, 4, 4)), (dt.f32, (k, c, 3, 3, 4, 4)))
-    return kernel_from(Template((b, c, h, h, 4, 4), params, tuple(parts)))
-
-
-def fresh(kernel: Kernel, seed: int) -> list[np.ndarray]:
-    """Small integers, so that every order of summation gives the same floats."""
-    rng = np.random.default_rng(seed)
-    return [rng.integers(-3, 4, b.shape).astype(b.dtype.numpy) for b in kernel.buffers]
-
-
-def expected(kernel: Kernel, arrays: list[np.ndarray]) -> dict[int, np.ndarray]:
-    results: list[tuple] = []
-    out = {}
-    for stage in kernel.stages:
-        args = [arrays[a[1]] if a[0] == "buffer" else results[a[1]][a[2]] for a in stage.args]
-        results.append(evaluate_template(stage.template, args))
-        out.update({n: x for n, x in zip(stage.outputs, results[-1], strict=True) if n is not None})
-    return out
-
-
-def aligned(n: int) -> np.ndarray:
-    raw = np.zeros(n + 64, np.uint8)
-    at = -raw.ctypes.data % 64
-    return raw[at : at + n]
-
-
-def run(kernel: Kernel, config, arrays: list[np.ndarray], target, backward: bool = False, pattern=PATTERN) -> None:
-    low = pattern.lower(kernel, config, target)
-    addresses = compile_functions([x.function for x in low.launches], target)
-    work = aligned(low.workspace + 64)
-    work[:] = 255  # NaN, so that what is not written is noticed
-    scratch = aligned(max(x.function.scratch_bytes for x in low.launches) + 64)
-    pointers = np.array([a.ctypes.data for a in [*arrays, work]], np.uint64)
-    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    for x in low.launches:
-        f = call(addresses[x.function.name])
-        for task in reversed(range(x.tasks)) if backward else range(x.tasks):
-            scratch[:] = 255
-            f(pointers.ctypes.data, scratch.ctypes.data, task)
-
-
-def check(kernel: Kernel, configs=None, seed: int = 0, target=None, exact: bool = True, arrays=None) -> None:
-    """Every configuration (default: those the pattern proposes), tasks in both orders."""
-    target = target or host()
-    assert PATTERN.match(kernel)
-    arrays = arrays or fresh(kernel, seed)
-    want = expected(kernel, arrays)
-    slots = {a[1] for s in kernel.stages for a in s.args if a[0] == "buffer"}
-    for i, config in enumerate(configs or PATTERN.configs(kernel, target)):
-        got = [a.copy() for a in arrays]
-        for n in want:
-            if n not in slots:
-                got[n][...] = np.nan
-        run(kernel, config, got, target, backward=i % 2 == 1)
-        for n, x in want.items():
-            if exact:
-                np.testing.assert_array_equal(got[n], x, err_msg=f"{config} buffer {n}")
-            else:
-                np.testing.assert_allclose(got[n], x, rtol=1e-5, atol=1e-4, err_msg=f"{config} buffer {n}")
-        for n, a in enumerate(arrays):
-            if n not in want:
-                np.testing.assert_array_equal(got[n], a)
-
+from tests.kernels.runner import check_exact as check
+from tests.kernels.runner import fresh, host, reference, run_native
+from tests.kernels.samples import (
+    capsule,
+    capsule_da,
+    conv,
+    conv_dw,
+    conv_dx,
+    depthwise,
+    depthwise_dw,
+    depthwise_dx,
+    inside,
+    involution,
+    involution_dk,
+    involution_dx,
+    lin,
+    load,
+    product,
+    strided_dx,
+    sum_of,
+    times,
+    zero_unless,
+)  # fmt: skip
 
 SIZES = [1, 2, 15, 16, 17, 31, 33]
 
@@ -265,47 +107,47 @@ def test_loops_over_k_are_cut_by_guards():
 
 def test_batches_and_depthwise():
     params = ((dt.f32, (3, 7, 6)), (dt.f32, (3, 6, 19)))
-    check(kernel_of((3, 7, 19), params, (6,), times(read(0, 0, 1, 3), read(1, 0, 3, 2))))
+    check(sum_of((3, 7, 19), params, (6,), times(load(0, 0, 1, 3), load(1, 0, 3, 2))))
     at = lin((1, 2), (1, 4)), lin((1, 3), (1, 5))
     params = ((dt.f32, (2, 3, 8, 9)), (dt.f32, (3, 3, 3)))
-    check(kernel_of((2, 3, 6, 7), params, (3, 3), times(read(0, 0, 1, *at), read(1, 1, 4, 5))))
+    check(sum_of((2, 3, 6, 7), params, (3, 3), times(load(0, 0, 1, *at), load(1, 1, 4, 5))))
 
 
 def test_factors_are_any_expression():
     zero = Const(0.0, dt.f32)
-    x = read(0, 0, 2)
+    x = load(0, 0, 2)
     positive = apply("where", apply("lt", zero, x), x, zero)
     params = ((dt.f32, (7, 33)), (dt.f32, (20, 33)), (dt.f32, (20,)), (dt.f32, (7,)))
-    body = times(apply("neg", times(positive, read(1, 1, 2))), read(2, 1), Const(2.0, dt.f32), read(3, 0))
-    check(kernel_of((7, 20), params, (33,), body))
+    body = times(apply("neg", times(positive, load(1, 1, 2))), load(2, 1), Const(2.0, dt.f32), load(3, 0))
+    check(sum_of((7, 20), params, (33,), body))
     half = apply("floordiv", Axis(2), Const(2, dt.i32))
     params = ((dt.f32, (9, 10)), (dt.f32, (5, 18)))
-    check(kernel_of((9, 18), params, (10,), times(read(0, 0, 2), read(1, half, 1))))
+    check(sum_of((9, 18), params, (10,), times(load(0, 0, 2), load(1, half, 1))))
     axis = Apply("cast", (Axis(2),), dt.f32)
-    check(kernel_of((9, 18), params, (5,), times(read(0, 0, 2), read(1, 2, 1), axis)))
+    check(sum_of((9, 18), params, (5,), times(load(0, 0, 2), load(1, 2, 1), axis)))
 
 
 def test_three_factors():
     params = ((dt.f32, (5, 12)), (dt.f32, (12, 17)), (dt.f32, (12,)))
-    check(kernel_of((5, 17), params, (12,), times(read(0, 0, 2), read(1, 2, 1), read(2, 2))))
+    check(sum_of((5, 17), params, (12,), times(load(0, 0, 2), load(1, 2, 1), load(2, 2))))
 
 
 def test_guards_are_split_between_operands():
-    body = times(read(0, 0, 2), read(1, 2, 1))
+    body = times(load(0, 0, 2), load(1, 2, 1))
     guard = apply("and", apply("lt", Axis(0), Axis(2)), apply("le", Axis(2), Axis(1)))
     params = ((dt.f32, (11, 19)), (dt.f32, (19, 21)))
-    check(kernel_of((11, 21), params, (19,), zero_unless(guard, body)))
+    check(sum_of((11, 21), params, (19,), zero_unless(guard, body)))
     mixed = apply("lt", lin((1, 0), (1, 1)), Axis(2))  # M, N and K at once
-    assert not PATTERN.match(kernel_of((11, 21), params, (19,), zero_unless(mixed, body)))
+    assert not PATTERN.match(sum_of((11, 21), params, (19,), zero_unless(mixed, body)))
     free = apply("lt", Axis(0), Axis(1))  # of M and N alone: it follows the sum
-    check(kernel_of((11, 21), params, (19,), zero_unless(free, body)))
+    check(sum_of((11, 21), params, (19,), zero_unless(free, body)))
 
 
 def test_what_is_no_contraction():
     params = ((dt.f32, (8, 9)),)
-    assert not PATTERN.match(kernel_of((8,), params, (9,), read(0, 0, 1)))
-    x = read(0, 0, 1)
-    assert not PATTERN.match(kernel_of((8,), params, (9,), times(x, x)))
+    assert not PATTERN.match(sum_of((8,), params, (9,), load(0, 0, 1)))
+    x = load(0, 0, 1)
+    assert not PATTERN.match(sum_of((8,), params, (9,), times(x, x)))
 
 
 def test_splits_and_blocks_of_k():
@@ -339,8 +181,8 @@ def test_vectors_along_k():
         check(kernel, configs)
     assert any(c.pieces[0].dot for c in PATTERN.configs(conv_dw(64, 1, 28, 28, 6, 5, 5, 2), host()))
     f = dt.f32
-    both = times(read(0, 2, 0, 3), read(1, 2, 1, 3))  # K = (batch, 37), contiguous in both operands
-    check(kernel_of((5, 7), ((f, (6, 5, 37)), (f, (6, 7, 37))), (6, 37), both), [Configs((replace(dot, mr=4, nv=3),))])
+    both = times(load(0, 2, 0, 3), load(1, 2, 1, 3))  # K = (batch, 37), contiguous in both operands
+    check(sum_of((5, 7), ((f, (6, 5, 37)), (f, (6, 7, 37))), (6, 37), both), [Configs((replace(dot, mr=4, nv=3),))])
 
 
 @pytest.mark.parametrize("order", ["n", "m"])
@@ -359,8 +201,8 @@ def test_epilogue_bias_activation_and_two_results():
     m, n, k = 13, 35, 9
     root = product(m, n, k).root
     f = dt.f32
-    biased = template((m, n), ((f, (m, n)), (f, (n,))), apply("add", read(0, 0, 1), read(1, 1)))
-    relu = template((m, n), ((f, (m, n)),), apply("max", read(0, 0, 1), Const(0.0, f)))
+    biased = template((m, n), ((f, (m, n)), (f, (n,))), apply("add", load(0, 0, 1), load(1, 1)))
+    relu = template((m, n), ((f, (m, n)),), apply("max", load(0, 0, 1), Const(0.0, f)))
     buffers = (Buffer(f, (m, k)), Buffer(f, (k, n)), Buffer(f, (n,)), Buffer(f, (m, n)), Buffer(f, (m, n)))
     stages = (
         Stage(root, (("buffer", 0), ("buffer", 1)), (None,)),
@@ -374,7 +216,7 @@ def test_epilogue_updates_in_place():
     m, n, k = 10, 21, 300
     root = product(m, n, k, "TN").root
     f = dt.f32
-    step = apply("sub", read(0, 0, 1), times(read(1), read(2, 0, 1)))
+    step = apply("sub", load(0, 0, 1), times(load(1), load(2, 0, 1)))
     update = template((m, n), ((f, (m, n)), (f, ()), (f, (m, n))), step)
     buffers = (Buffer(f, (k, m)), Buffer(f, (k, n)), Buffer(f, (m, n)), Buffer(f, ()))
     stages = (
@@ -387,12 +229,12 @@ def test_epilogue_updates_in_place():
 def test_epilogue_of_convolution_and_long_chain():
     kernel = conv(2, 2, 7, 9, 5, 3, 3, 1)
     f, shape = dt.f32, kernel.shape
-    chain = apply("add", read(0, 0, 1, 2, 3), read(1, 1))
+    chain = apply("add", load(0, 0, 1, 2, 3), load(1, 1))
     for i in range(10):
         chain = apply("max", apply("mul", chain, Const(1.0 + i % 2, f)), Const(-50.0, f))
     later = template(shape, ((f, shape), (f, (5,))), chain)
-    shifted = zero_unless(apply("lt", Const(0, dt.i32), Axis(3)), read(1, 0, 1, 2, lin((1, 3), const=-1)))
-    other = template(shape, ((f, shape), (f, shape)), apply("add", read(0, 0, 1, 2, 3), shifted))
+    shifted = zero_unless(apply("lt", Const(0, dt.i32), Axis(3)), load(1, 0, 1, 2, lin((1, 3), const=-1)))
+    other = template(shape, ((f, shape), (f, shape)), apply("add", load(0, 0, 1, 2, 3), shifted))
     n = len(kernel.buffers)
     buffers = (*kernel.buffers, Buffer(f, (5,)), Buffer(f, shape), Buffer(f, shape), Buffer(f, shape))
     stages = (
@@ -443,57 +285,6 @@ def test_choosing_is_fast_and_costs_are_positive():
     assert all(c.seconds > 0 for c in costs)
     assert [c.rank for c in costs] == pytest.approx(sorted(c.rank for c in costs))
     assert all(str(c) for c in configs)
-
-
-def depthwise(b, c, h, w, k, pad, stride=1) -> Kernel:
-    """out[b, c, p, q] = sum over r, s of x[b, c, stride*p + r - pad, stride*q + s - pad] * w[c, r, s]"""
-    p, q = (h + 2 * pad - k) // stride + 1, (w + 2 * pad - k) // stride + 1
-    y, x = lin((stride, 2), (1, 4), const=-pad), lin((stride, 3), (1, 5), const=-pad)
-    body = times(zero_unless(apply("and", inside(y, h), inside(x, w)), read(0, 0, 1, y, x)), read(1, 1, 4, 5))
-    return kernel_of((b, c, p, q), ((dt.f32, (b, c, h, w)), (dt.f32, (c, k, k))), (k, k), body)
-
-
-def depthwise_dw(b, c, h, w, k, pad, stride=1) -> Kernel:
-    p, q = (h + 2 * pad - k) // stride + 1, (w + 2 * pad - k) // stride + 1
-    y, x = lin((stride, 4), (1, 1), const=-pad), lin((stride, 5), (1, 2), const=-pad)
-    body = times(read(0, 3, 0, 4, 5), zero_unless(apply("and", inside(y, h), inside(x, w)), read(1, 3, 0, y, x)))
-    return kernel_of((c, k, k), ((dt.f32, (b, c, p, q)), (dt.f32, (b, c, h, w))), (b, p, q), body)
-
-
-def depthwise_dx(b, c, h, w, k, pad) -> Kernel:
-    """The gradient of `depthwise` at stride 2 by x, y and x by phases: out[2i + f] has taps 2t + (f + pad) % 2."""
-    p, q = (h + 2 * pad - k) // 2 + 1, (w + 2 * pad - k) // 2 + 1
-    parts = []
-    for fy in (0, 1):
-        for fx in (0, 1):
-            ry, rx = (fy + pad) % 2, (fx + pad) % 2
-            y = lin((1, 2), (-1, 4), const=(fy + pad - ry) // 2)
-            x = lin((1, 3), (-1, 5), const=(fx + pad - rx) // 2)
-            tap = read(1, 1, lin((2, 4), const=ry), lin((2, 5), const=rx))
-            body = zero_unless(apply("and", inside(y, p), inside(x, q)), times(read(0, 0, 1, y, x), tap))
-            total = Reduce("sum", ((k - ry + 1) // 2, (k - rx + 1) // 2), (body,))
-            parts.append(Piece((0, 0, fy, fx), (1, 1, 2, 2), (b, c, (h - fy + 1) // 2, (w - fx + 1) // 2), total))
-    return kernel_from(Template((b, c, h, w), ((dt.f32, (b, c, p, q)), (dt.f32, (c, k, k))), tuple(parts)))
-
-
-def involution(b, c, h, w, k, pad) -> Kernel:
-    y, x = lin((1, 2), (1, 4), const=-pad), lin((1, 3), (1, 5), const=-pad)
-    body = times(read(0, 0, 4, 5, 2, 3), zero_unless(apply("and", inside(y, h), inside(x, w)), read(1, 0, 1, y, x)))
-    return kernel_of((b, c, h, w), ((dt.f32, (b, k, k, h, w)), (dt.f32, (b, c, h, w))), (k, k), body)
-
-
-def involution_dx(b, c, h, w, k, pad) -> Kernel:
-    y, x = lin((1, 2), (-1, 4), const=pad), lin((1, 3), (-1, 5), const=pad)
-    guard = apply("and", inside(y, h), inside(x, w))
-    body = zero_unless(guard, times(read(0, 0, 4, 5, y, x), read(1, 0, 1, y, x)))
-    return kernel_of((b, c, h, w), ((dt.f32, (b, k, k, h, w)), (dt.f32, (b, c, h, w))), (k, k), body)
-
-
-def involution_dk(b, c, h, w, k, pad) -> Kernel:
-    y, x = lin((1, 3), (1, 1), const=-pad), lin((1, 4), (1, 2), const=-pad)
-    body = times(read(0, 0, 5, 3, 4), zero_unless(apply("and", inside(y, h), inside(x, w)), read(1, 0, 5, y, x)))
-    params = ((dt.f32, (b, c, h, w)), (dt.f32, (b, c, h, w)))
-    return kernel_of((b, k, k, h, w), params, (c,), body)
 
 
 DIRECT = {
@@ -552,7 +343,7 @@ def test_epilogue_of_the_direct_form():
     """An activation after a bias, and an update in place (each element once)."""
     kernel = depthwise(3, 3, 17, 21, 3, 1)
     f, shape = dt.f32, kernel.shape
-    total = apply("add", apply("add", read(0, 0, 1, 2, 3), read(1, 1)), read(2, 0, 1, 2, 3))
+    total = apply("add", apply("add", load(0, 0, 1, 2, 3), load(1, 1)), load(2, 0, 1, 2, 3))
     late = template(shape, ((f, shape), (f, (3,)), (f, shape)), apply("max", total, Const(0.0, f)))
     n = len(kernel.buffers)
     stages = (replace_outputs(kernel.stages[0]), Stage(late, (("stage", 0, 0), ("buffer", n), ("buffer", 2)), (2,)))
@@ -568,11 +359,11 @@ def test_long_epilogue_of_the_direct_form():
     target = host()
     for kernel, where in ((depthwise(3, 3, 17, 21, 3, 1), 3), (depthwise_dw(4, 3, 16, 19, 3, 1), 2)):
         f, shape, rank = dt.f32, kernel.shape, len(kernel.shape)
-        chain = read(0, *range(rank))
+        chain = load(0, *range(rank))
         for i in range(6):
             chain = apply("max", apply("mul", chain, Const(1.0 + i % 2, f)), Const(-50.0, f))
         at = [lin((1, a), const=-1) if a == where else Axis(a) for a in range(rank)]
-        chain = apply("add", chain, zero_unless(apply("le", Const(1, dt.i32), Axis(where)), read(1, *at)))
+        chain = apply("add", chain, zero_unless(apply("le", Const(1, dt.i32), Axis(where)), load(1, *at)))
         late = template(shape, ((f, shape), (f, shape)), chain)
         n = len(kernel.buffers)
         stages = (replace_outputs(kernel.stages[0]), Stage(late, (("stage", 0, 0), ("buffer", n)), (2,)))
@@ -589,9 +380,9 @@ def test_repeated_guards_and_reads_in_bounds():
     at = lin((1, 0), (1, 2), const=-1)
     guard = inside(at, n)
     root = template((n, i, 3, 16), ((f, (n, i, d)), (f, (n, 16, d))), Reduce("sum", (d,), (
-        zero_unless(guard, times(read(0, 0, 1, 4), read(1, at, 3, 4))),)))
+        zero_unless(guard, times(load(0, 0, 1, 4), load(1, at, 3, 4))),)))
     shape = (n, i, 3, 16)
-    product = times(read(0, 0, 1, 2, 3), read(1, 0, 1, 2, 3))
+    product = times(load(0, 0, 1, 2, 3), load(1, 0, 1, 2, 3))
     late = template(shape, ((f, shape), (f, shape)), zero_unless(guard, product))
     buffers = (Buffer(f, (n, i, d)), Buffer(f, (n, 16, d)), Buffer(f, shape), Buffer(f, shape))
     stages = (
@@ -615,10 +406,10 @@ def test_factors_of_the_direct_form_are_any_expression():
     """An activation of one operand, evaluated once an element into a window or once a load."""
     kernel = depthwise(3, 3, 17, 21, 3, 1)
     y, x = lin((1, 2), (1, 4), const=-1), lin((1, 3), (1, 5), const=-1)
-    value = read(0, 0, 1, y, x)
+    value = load(0, 0, 1, y, x)
     positive = apply("where", apply("lt", Const(0.0, dt.f32), value), value, times(value, value))
-    body = zero_unless(apply("and", inside(y, 17), inside(x, 21)), times(positive, read(1, 1, 4, 5)))
-    kernel = kernel_of(kernel.shape, kernel.root.params, (3, 3), body)
+    body = zero_unless(apply("and", inside(y, 17), inside(x, 21)), times(positive, load(1, 1, 4, 5)))
+    kernel = sum_of(kernel.shape, kernel.root.params, (3, 3), body)
     target = host()
     found = _direct(kernel, target)
     assert found
@@ -631,8 +422,8 @@ def test_lanes_past_the_end_do_not_reach_sums():
     target = host()
     arrays = fresh(kernel, 3)
     arrays[1][:, 1] = np.inf
-    want = expected(kernel, arrays)[2]
+    want = reference(kernel, arrays)[2]
     for c in _direct(kernel, target):
         got = [a.copy() for a in arrays]
-        run(kernel, Configs((c,)), got, target)
+        run_native(PATTERN.lower(kernel, Configs((c,)), target), got, target)
         np.testing.assert_array_equal(got[2][0], want[0], err_msg=str(c))

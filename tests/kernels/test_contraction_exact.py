@@ -16,27 +16,24 @@ from einsmith.kernels.contraction import _candidates as candidates
 from einsmith.kernels.contraction_exact import needed
 from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.contraction_trim import share, trims
-from tests.kernels.test_contraction import (
-    check,
+from tests.kernels.runner import check_exact as check
+from tests.kernels.runner import fresh, host, reference, run_native
+from tests.kernels.samples import (
     conv,
     conv_dw,
     conv_dx,
     depthwise,
     depthwise_dw,
-    expected,
-    fresh,
-    host,
     inside,
     involution_dx,
-    kernel_of,
     lin,
+    load,
     product,
-    read,
-    run,
     strided_dx,
+    sum_of,
     times,
     zero_unless,
-)
+)  # fmt: skip
 
 F = dt.f32
 
@@ -45,7 +42,7 @@ def guarded(kernel: Kernel, guard) -> Kernel:
     """The kernel, its terms zero where the guard fails."""
     body = kernel.root.parts[0].body
     assert isinstance(body, Reduce)
-    return kernel_of(kernel.shape, kernel.root.params, body.extents, zero_unless(guard, body.bodies[0]))
+    return sum_of(kernel.shape, kernel.root.params, body.extents, zero_unless(guard, body.bodies[0]))
 
 
 def moved_out(kernel: Kernel) -> Kernel:
@@ -56,21 +53,21 @@ def moved_out(kernel: Kernel) -> Kernel:
     assert isinstance(e, Apply)
     ((at, w),) = [(i, a) for i, a in enumerate(e.args) if isinstance(a, Apply) and a.fn == "where"]
     bare = apply("mul", *(w.args[1] if i == at else a for i, a in enumerate(e.args)))
-    return kernel_of(kernel.shape, kernel.root.params, body.extents, zero_unless(w.args[0], bare))
+    return sum_of(kernel.shape, kernel.root.params, body.extents, zero_unless(w.args[0], bare))
 
 
 def attention() -> Kernel:
     """out[h, i, d] = sum of P[h, i, k] * V[h, k, d] over k <= i"""
     params = ((F, (2, 21, 21)), (F, (2, 21, 17)))
-    body = times(read(0, 0, 1, 3), read(1, 0, 3, 2))
-    return kernel_of((2, 21, 17), params, (21,), zero_unless(apply("le", Axis(3), Axis(1)), body))
+    body = times(load(0, 0, 1, 3), load(1, 0, 3, 2))
+    return sum_of((2, 21, 17), params, (21,), zero_unless(apply("le", Axis(3), Axis(1)), body))
 
 
 def strided_rows() -> Kernel:
     """A guard of two axes of K and a batch axis, which both operands have."""
     params = ((F, (3, 9, 5, 6)), (F, (3, 5, 6, 18)))
     guard = apply("lt", lin((1, 0), (1, 3), (-1, 4)), Const(3, dt.i32))
-    return kernel_of((3, 9, 18), params, (5, 6), zero_unless(guard, times(read(0, 0, 1, 3, 4), read(1, 0, 3, 4, 2))))
+    return sum_of((3, 9, 18), params, (5, 6), zero_unless(guard, times(load(0, 0, 1, 3, 4), load(1, 0, 3, 4, 2))))
 
 
 def le(a: int, b: int) -> Apply:
@@ -87,7 +84,7 @@ CASES = {
     "of results": guarded(product(13, 18, 20), apply("lt", Axis(0), Axis(1))),
     "one row": guarded(product(1, 35, 40), apply("lt", Axis(1), Axis(2))),
     "one column": guarded(product(35, 1, 40, "TN"), apply("lt", Axis(0), Axis(2))),
-    "data": guarded(product(13, 18, 20), apply("lt", Const(0.0, F), read(0, 0, 2))),
+    "data": guarded(product(13, 18, 20), apply("lt", Const(0.0, F), load(0, 0, 2))),
     "batch": strided_rows(),
     "split": guarded(product(6, 20, 3001, "TN"), le(0, 2)),
     "dx": conv_dx(2, 3, 9, 11, 4, 3, 3, 1),
@@ -153,14 +150,14 @@ def test_every_form_makes_sums_again(name):
 def test_every_pattern(name):
     kernel, target = CASES[name], host()
     arrays = sprinkled(kernel, 7)[2]
-    want = expected(kernel, arrays)
+    want = reference(kernel, arrays)
     assert np.isnan(want[2]).any()
     taken = [p for p in autoconfig.PATTERNS if p.match(kernel)]
     assert {"contraction", "reduction"} <= {p.name for p in taken}
     for pattern in taken:
         for config in pattern.configs(kernel, target)[:1]:
             got = [a.copy() for a in arrays]
-            run(kernel, config, got, target, pattern=pattern)
+            run_native(pattern.lower(kernel, config, target), got, target)
             np.testing.assert_array_equal(got[2], want[2], err_msg=pattern.name)
 
 
@@ -173,15 +170,15 @@ def test_guards_of_terms_and_of_factors():
     (p,) = problems(CASES["of results"].root)
     assert not needed(p)
     y = lin((1, 0), (1, 2), const=-1)
-    body = times(zero_unless(inside(y, 9), read(0, y)), zero_unless(apply("lt", Axis(2), Axis(1)), read(1, 2, 1)))
-    (p,) = problems(kernel_of((9, 20), ((F, (9,)), (F, (3, 20))), (3,), body).root)
+    body = times(zero_unless(inside(y, 9), load(0, y)), zero_unless(apply("lt", Axis(2), Axis(1)), load(1, 2, 1)))
+    (p,) = problems(sum_of((9, 20), ((F, (9,)), (F, (3, 20))), (3,), body).root)
     assert [len(o.guards) for o in p.operands] == [2, 1] and not needed(p)
 
 
 def test_vectors_within_a_row_of_which_an_operand_reads_one_place():
     """`out[a,b] = sum[i,j](where(a == b, w[i]*x[i,3*a+j], 0))`: along b, all lanes read one element of x."""
-    body = zero_unless(apply("eq", Axis(0), Axis(1)), times(read(0, 2), read(1, 2, lin((3, 0), (1, 3)))))
-    kernel, target = kernel_of((15, 15), ((F, (5,)), (F, (5, 47))), (5, 5), body), host()
+    body = zero_unless(apply("eq", Axis(0), Axis(1)), times(load(0, 2), load(1, 2, lin((3, 0), (1, 3)))))
+    kernel, target = sum_of((15, 15), ((F, (5,)), (F, (5, 47))), (5, 5), body), host()
     (p,) = problems(kernel.root)
     found = dict.fromkeys([*PATTERN.configs(kernel, target), *candidates(kernel, p, target)])
     check(kernel, list(found)[:12], target=target)
@@ -189,8 +186,8 @@ def test_vectors_within_a_row_of_which_an_operand_reads_one_place():
 
 def test_trimmed_loops_of_operands_with_one_point():
     """The guard's axes have one point: the loops over K are trimmed the same in every tile."""
-    body = zero_unless(apply("lt", Axis(2), Const(3, dt.i32)), times(read(0, 0, 2), read(1, 2, 1)))
-    kernel = kernel_of((1, 1), ((F, (1, 7)), (F, (7, 1))), (7,), body)
+    body = zero_unless(apply("lt", Axis(2), Const(3, dt.i32)), times(load(0, 0, 2), load(1, 2, 1)))
+    kernel = sum_of((1, 1), ((F, (1, 7)), (F, (7, 1))), (7,), body)
     (p,) = problems(kernel.root)
     for which in (0, 1):
         assert share(p, trims(p, which), p.left + p.right, 8) in (1.0, 3 / 7)

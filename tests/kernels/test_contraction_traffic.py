@@ -11,7 +11,9 @@ from einsmith.kernels.contraction import PATTERN, Config, Configs
 from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.contraction_traffic import Steps
 from einsmith.target.facts import Target
-from tests.kernels.test_contraction import check, conv, host, product
+from tests.kernels.runner import check_exact as check
+from tests.kernels.runner import host
+from tests.kernels.samples import conv, product
 
 SERVER = Target(vector_bytes=64, vector_registers=32, l1=48 << 10, l2=1 << 20, l3=32 << 20, cores=2,
                 fma_per_second=1.2e11, bytes_per_second=(5e11, 2e11, 8e10), l3_bandwidth=1.5e11)

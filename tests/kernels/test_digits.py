@@ -13,23 +13,8 @@ from einsmith.kernels.autoconfig import ByDigits, DigitsConfig, choose
 from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.digits import by_digits
 from einsmith.target.facts import Target
-from tests.kernels.kernel_check import (
-    NARROW,
-    WIDE,
-    add,
-    axes,
-    check,
-    div,
-    kernel_of,
-    lt,
-    mod,
-    mul,
-    num,
-    plain,
-    read,
-    reference,
-    sub,
-)  # fmt: skip
+from tests.kernels.runner import NARROW, WIDE, check, reference
+from tests.kernels.samples import add, axes, div, kernel_of, lt, mod, mul, num, plain, read, shuffled, sub
 
 GROUPS, INNER, PER = 3, 5, 7
 
@@ -67,14 +52,6 @@ def flattened_k() -> Kernel:
     i, j, k = axes(3)
     body = mul(read(0, i, div(k, 6), mod(div(k, 3), 2), mod(k, 3)), read(1, k, j))
     return of_sum((7, 13), (30,), params_of((7, 5, 2, 3), (30, 13)), body)
-
-
-def shuffled() -> Kernel:
-    """Y[c, h, w] = sum[k](W[4*c + 2*(h%2) + w%2, k] * X[k, h//2, w//2]): a product whose result is shuffled."""
-    c, h, w, k = axes(4)
-    row = add(add(mul(4, c), mul(2, mod(h, 2))), mod(w, 2))
-    body = mul(read(0, row, k), read(1, k, div(h, 2), div(w, 2)))
-    return of_sum((3, 6, 10), (4,), params_of((12, 4), (4, 3, 5)), body)
 
 
 def sums_of_axes() -> Kernel:

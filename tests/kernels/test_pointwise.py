@@ -12,24 +12,8 @@ from einsmith.kernels import boxes as bx
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig, vector_axis
 from einsmith.loops.nest import show
 from einsmith.target.facts import Target
-from tests.kernels.kernel_check import (
-    NARROW,
-    WIDE,
-    add,
-    axes,
-    both,
-    check,
-    div,
-    kernel_of,
-    le,
-    lt,
-    mod,
-    mul,
-    num,
-    plain,
-    read,
-    sub,
-)
+from tests.kernels.runner import NARROW, WIDE, check
+from tests.kernels.samples import add, axes, both, div, kernel_of, le, lt, mod, mul, num, plain, read, sub
 
 PATTERN = Pointwise()
 SIZES = [1, 3, 4, 15, 16, 17, 37, 64, 131]

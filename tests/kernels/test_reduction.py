@@ -11,22 +11,8 @@ from einsmith.expr.nodes import Axis, Piece, Reduce, Template, apply, cast, temp
 from einsmith.kernels.reduction import Reduction, ReductionConfig
 from einsmith.loops.nest import show
 from einsmith.target.facts import Target
-from tests.kernels.kernel_check import (
-    NARROW,
-    WIDE,
-    add,
-    axes,
-    both,
-    check,
-    kernel_of,
-    le,
-    lt,
-    mul,
-    num,
-    plain,
-    read,
-    sub,
-)
+from tests.kernels.runner import NARROW, WIDE, check
+from tests.kernels.samples import add, axes, both, kernel_of, le, lt, mul, num, plain, read, sub
 
 PATTERN = Reduction()
 SIZES = [1, 3, 4, 15, 16, 17, 37, 71]

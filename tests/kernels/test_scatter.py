@@ -14,7 +14,8 @@ from einsmith.expr.rewrite import substitute
 from einsmith.kernels import autoconfig, scatter, scatter_buckets
 from einsmith.kernels.scatter import ScatterAdd, ScatterConfig, in_place
 from einsmith.kernels.scatter_points import owned_axes, row_axes
-from tests.kernels.kernel_check import NARROW, WIDE, add, axes, check, div, kernel_of, mod, mul, num, plain, read, sub
+from tests.kernels.runner import NARROW, WIDE, check
+from tests.kernels.samples import add, axes, div, kernel_of, mod, mul, num, plain, read, sub
 from tests.nest_interp import run
 
 PATTERN = ScatterAdd()

@@ -16,7 +16,7 @@ from einsmith.expr.nodes import Axis, apply
 from einsmith.kernels.kernel import Launch, Lowered
 from einsmith.kernels.vectorize import Emitter, Lanes, Memory, flat_index, ramp
 from einsmith.loops.nest import Builder, show
-from tests.kernels.kernel_check import add, axes, div, lt, mod, mul, num, read, sub
+from tests.kernels.samples import add, axes, div, lt, mod, mul, num, read, sub
 from tests.nest_interp import Fault, run
 
 LANES = 8

@@ -9,26 +9,27 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.expr.interp import evaluate_template
-from einsmith.expr.kernel import Buffer, Kernel, Stage
-from einsmith.expr.nodes import Const, apply, template
+from einsmith.expr.kernel import Kernel
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.im2col import Im2col
 from einsmith.kernels.winograd import TRANSFORMS, Winograd
-from tests.kernels.kernel_check import axes, check, read
-from tests.kernels.test_contraction import (
+from tests.kernels.runner import check, host
+from tests.kernels.samples import (
+    axes,
+    biased,
     capsule,
     conv,
     conv_dw,
     conv_dx,
-    host,
     inside,
-    kernel_of,
     lin,
+    load,
     product,
+    sum_of,
     times,
     zero_unless,
-)
+)  # fmt: skip
 from tests.nest_interp import run
 
 WINOGRAD, IM2COL = Winograd(), Im2col()
@@ -36,20 +37,6 @@ WINOGRAD, IM2COL = Winograd(), Im2col()
 
 def allowed():
     return replace(host(), winograd=True)
-
-
-def relu_of(kernel: Kernel, keep: bool) -> Kernel:
-    """max(result + bias[k], 0) as a second stage; the sum itself is stored too where `keep`."""
-    b, k, p, q = axes(4)
-    shape = kernel.shape
-    n = len(kernel.buffers)
-    body = apply("max", apply("add", read(0, b, k, p, q), read(1, k)), Const(0.0, dt.f32))
-    t = template(shape, [(dt.f32, shape), (dt.f32, shape[1:2])], body)
-    first = Stage(kernel.root, kernel.stages[0].args, kernel.stages[0].outputs if keep else (None,))
-    return Kernel(
-        (first, Stage(t, (("stage", 0, 0), ("buffer", n)), (n + 1,))),
-        (*kernel.buffers, Buffer(dt.f32, shape[1:2]), Buffer(dt.f32, shape)),
-    )
 
 
 CONVOLUTIONS = {
@@ -75,9 +62,9 @@ def test_convolutions_agree_with_the_evaluator(name, rng):
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_stages_after_the_sum(keep, rng):
-    kernel = relu_of(CONVOLUTIONS["forward"], keep)
+    kernel = biased(CONVOLUTIONS["forward"], 1, keep)
     check(WINOGRAD, kernel, rng, [allowed()], tolerance=2e-4)
-    check(IM2COL, relu_of(padded(CONVOLUTIONS["forward"]), keep), rng, [host()])
+    check(IM2COL, biased(padded(CONVOLUTIONS["forward"]), 1, keep), rng, [host()])
 
 
 def test_the_error_is_within_its_bound(rng):
@@ -121,11 +108,11 @@ def test_what_is_no_such_convolution(kernel):
 
 
 def test_a_guard_that_is_not_the_border_is_no_padding():
-    b, k, p, q, c, r, s = axes(7)
+    b, k, _, _, c, r, s = axes(7)
     y, x = lin((1, 2), (1, 5)), lin((1, 3), (1, 6))
-    body = zero_unless(inside(y, 5), times(read(0, b, c, y, x), read(1, k, c, r, s)))
+    body = zero_unless(inside(y, 5), times(load(0, b, c, y, x), load(1, k, c, r, s)))
     params = ((dt.f32, (2, 2, 7, 7)), (dt.f32, (3, 2, 3, 3)))
-    assert not WINOGRAD.match(kernel_of((2, 3, 5, 5), params, (2, 3, 3), body))
+    assert not WINOGRAD.match(sum_of((2, 3, 5, 5), params, (2, 3, 3), body))
 
 
 @pytest.mark.parametrize("kernel", [*CONVOLUTIONS.values(), conv(2, 3, 9, 7, 4, 3, 3, 1, 2), capsule(2, 3, 7, 5, 2),
@@ -141,7 +128,7 @@ def padded(kernel: Kernel) -> Kernel:
     for i, o in enumerate(p.operands):
         for g in o.guards:
             factors[i] = zero_unless(g, factors[i])
-    return kernel_of(kernel.shape, kernel.root.params, tuple(p.extents[a] for a in p.k), times(*factors))
+    return sum_of(kernel.shape, kernel.root.params, tuple(p.extents[a] for a in p.k), times(*factors))
 
 
 def test_im2col_takes_windows_only():

@@ -1,0 +1,282 @@
+"""Small kernels of every pattern at awkward sizes, in all configurations, and a choice of them that has every pair.
+
+A case is a kernel, a target and a configuration; its traits are the sample's parameters, the vector's width and the
+configuration's fields. `pairwise` chooses cases so that every two values of traits that occur together somewhere occur
+together in a chosen one (Cohen et al., "The AETG system: an approach to testing based on combinatorial design", 1997;
+here as a greedy cover of what can be had, because most combinations of fields are no configuration).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+
+import einsmith as es
+import einsmith.functional as F
+from einsmith import dtypes as dt
+from einsmith.compile import run_passes
+from einsmith.expr.kernel import Kernel, Rows
+from einsmith.expr.nodes import Graph
+from einsmith.kernels import autoconfig
+from einsmith.kernels.contraction import Configs
+from einsmith.kernels.contraction import _candidates as candidates
+from einsmith.kernels.contraction_plan import Direct
+from einsmith.kernels.contraction_problem import problems
+from einsmith.kernels.kernel import Lowered
+from einsmith.modes import trace_call
+from einsmith.passes.fuse import fuse
+from einsmith.target.facts import Target
+from tests.kernels import samples as s
+from tests.kernels.runner import compare, fresh, reference
+
+NAMES = [*(p.name for p in autoconfig.PATTERNS), autoconfig.ROWS.name]
+"""Of all patterns."""
+EDGE = ("1", "w-1", "w", "w+1", "prime")
+"""Sizes by name, w being a vector's lanes of f32."""
+LONG = ("0", *EDGE)
+PRIME = {4: 13, 8: 19, 16: 37}
+
+
+def size(name: str, target: Target) -> int:
+    w = target.lanes()
+    return {"0": 0, "1": 1, "w-1": w - 1, "w": w, "w+1": w + 1, "prime": PRIME[w]}[name]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """make(**values) of one value a parameter, names of sizes having become sizes; `limits`: buffer -> the values
+    below which its elements lie (positions in another tensor), given as the name of a parameter or a number."""
+
+    make: Callable[..., Any]
+    parameters: Mapping[str, Sequence[Any]]
+    limits: Mapping[int, str | int] | None = None
+
+
+def _conv(make: Callable[..., Any], strides: Sequence[int] = (1,)) -> Sample:
+    def made(w: int, c: int, o: int, taps: int, pad: int, stride: int) -> Kernel:
+        w = max(w, taps)
+        more = (stride,) if len(strides) > 1 else ()
+        return make(2, c, taps + 2, w, o, taps, taps, min(pad, taps // 2), *more)
+
+    return Sample(made, {"w": EDGE, "c": (1, 3), "o": (1, 5, "w+1"), "taps": (1, 3, 5), "pad": (0, 2),
+                         "stride": strides})  # fmt: skip
+
+
+def _planes(make: Callable[..., Any], strides: Sequence[int] = (1,)) -> Sample:
+    def made(w: int, c: int, taps: int, stride: int) -> Kernel:
+        return make(2, c, taps + 3, max(w, taps), taps, taps // 2, *((stride,) if len(strides) > 1 else ()))
+
+    return Sample(made, {"w": EDGE, "c": (1, 3), "taps": (3, 5), "stride": strides})
+
+
+def _rows_of(f: Callable[..., Any], shapes: Callable[[int, int], Sequence[tuple[int, ...]]]) -> Callable[..., Any]:
+    """The kernel that rows of f's graph are joined to."""
+
+    def make(m: int, n: int) -> Rows | None:
+        arguments = [np.zeros(x, np.float32) for x in shapes(m, n)]
+        traced = trace_call(f, arguments, {}, frozenset())
+        graph = Graph(traced.graph.inputs, traced.graph.outputs, (), ())
+        calls = fuse(run_passes(graph), target=Target(cores=2)).calls
+        return next((c.kernel for c in calls if isinstance(c.kernel, Rows)), None)
+
+    return make
+
+
+def _centred(x, g):
+    return x - x.sum(1, keepdims=True), (x * g).sum(0)
+
+
+def _softmax_gradient(x, g):
+    return es.grad(lambda x: (F.softmax(x, 1) * g).sum())(x)
+
+
+def _matrix(m: int, n: int) -> Sequence[tuple[int, ...]]:
+    return (m, n), (m, n)
+
+
+SAMPLES: dict[str, Sample] = {
+    "product": Sample(s.product, {"m": EDGE, "n": EDGE, "k": LONG, "kind": ("NN", "NT", "TN", "TT"),
+                                  "dtype": (dt.f32, dt.f64)}),
+    "long product": Sample(s.product, {"m": (1, 6), "n": (1, "w+1"), "k": (701,), "kind": ("NN", "NT", "TN", "TT")}),
+    "batched": Sample(s.batched, {"b": (1, 3), "m": EDGE, "n": EDGE, "k": LONG}),
+    "biased product": Sample(lambda m, n, keep: s.biased(s.product(m, n, 9), 1, keep),
+                             {"m": EDGE, "n": EDGE, "keep": (False, True)}),
+    "conv": _conv(s.conv, (1, 2)), "padded conv": _conv(s.padded_conv, (1, 2)), "conv dx": _conv(s.conv_dx),
+    "conv dw": _conv(s.conv_dw),
+    "biased conv": Sample(lambda w, keep: s.biased(s.conv(2, 3, 4, w, 5, 3, 3, 1), 1, keep),
+                          {"w": EDGE, "keep": (False, True)}),
+    "strided dx": Sample(lambda w, k: s.strided_dx(3, w + k, k, 4), {"w": EDGE, "k": (2, 3, 5)}),
+    "depthwise": _planes(s.depthwise, (1, 2)), "depthwise dw": _planes(s.depthwise_dw, (1, 2)),
+    "depthwise dx": _planes(s.depthwise_dx), "involution": _planes(s.involution),
+    "involution dx": _planes(s.involution_dx), "involution dk": _planes(s.involution_dk),
+    "capsule": Sample(lambda k, stride: s.capsule(1, 2, 5, k, stride), {"k": (1, 3, 5), "stride": (1, 2)}),
+    "capsule da": Sample(lambda k, stride: s.capsule_da(1, 2, 5, k, stride), {"k": (1, 3), "stride": (1, 2)}),
+    "shuffled": Sample(s.shuffled, {"m": (1, 3), "n": EDGE}),
+    "bias relu": Sample(s.bias_relu, {"m": LONG, "n": LONG}),
+    "functions": Sample(s.functions, {"n": EDGE, "dtype": (dt.f32, dt.f64)}),
+    "mixed types": Sample(s.mixed_types, {"n": EDGE}),
+    "integers": Sample(s.integers, {"n": EDGE, "dtype": (dt.i32, dt.i64)}),
+    "flags": Sample(s.flags, {"n": EDGE}),
+    "transpose": Sample(s.transpose, {"m": EDGE, "n": EDGE}),
+    "gather": Sample(s.gather, {"rows": (1, 6), "n": EDGE}, {1: "rows"}),
+    "strided read": Sample(s.strided_read, {"n": EDGE, "stride": (2, 3, 5)}),
+    "pool backward": Sample(s.pool_backward, {"n": EDGE}, {0: 4}),
+    "rows": Sample(s.rows, {"combiner": ("sum", "prod", "max", "argmin"), "n": EDGE,
+                            "dtype": (dt.f32, dt.f64, dt.i32)}),
+    "columns": Sample(s.columns, {"combiner": ("sum", "min", "argmax"), "n": EDGE, "k": EDGE}),
+    "empty": Sample(lambda combiner, m: s.columns(combiner, m, 0), {"combiner": ("sum", "prod"), "m": EDGE}),
+    "whole": Sample(s.whole, {"combiner": ("sum", "max", "prod"), "m": EDGE, "n": (1, "w+1", 101)}),
+    "softmax sums": Sample(s.softmax_sums, {"n": EDGE}),
+    "statistics": Sample(s.statistics, {"m": (1, 4), "n": EDGE}),
+    "pool": Sample(s.pool, {"combiner": ("sum", "max", "argmax"), "n": EDGE}),
+    "halo": Sample(s.halo, {"n": EDGE}),
+    "max plus": Sample(s.max_plus, {"combiner": ("max", "argmin"), "m": EDGE, "n": EDGE, "k": EDGE[1:],
+                                    "turned": (False, True)}),
+    "diagonals": Sample(s.diagonals, {"n": EDGE}),
+    "phases": Sample(s.phases, {"n": EDGE}),
+    "sums and zeros": Sample(s.sums_and_zeros, {"n": EDGE, "k": EDGE}),
+    "embedding": Sample(s.embedding, {"count": (1, 7), "tokens": LONG, "width": EDGE,
+                                      "start": ("zeros", "computed", "memory")}, {0: "count"}),
+    "histogram": Sample(s.histogram, {"bins": (1, 7), "n": LONG}, {0: "bins"}),
+    "scatter window": Sample(s.scatter_window, {"m": EDGE, "n": EDGE, "along": (0, 1)}, {0: 5}),
+    "softmax": Sample(_rows_of(lambda x: F.softmax(x, 1), lambda m, n: ((m, n),)), {"m": EDGE, "n": EDGE}),
+    "softmax gradient": Sample(_rows_of(_softmax_gradient, _matrix), {"m": EDGE, "n": EDGE}),
+    "centred": Sample(_rows_of(_centred, _matrix), {"m": EDGE, "n": EDGE}),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel in one configuration for one target."""
+
+    pattern: Any
+    name: str
+    kernel: Kernel | Rows
+    config: Any
+    target: Target
+    limits: tuple[tuple[int, int], ...]
+    traits: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        return f"{self.pattern.name}: {self.name} on {self.target.vector_bytes} bytes: {self.config}"
+
+    @property
+    def tolerance(self) -> float:
+        return 2e-4 if self.pattern.name == "winograd" else 3e-5
+
+    def lower(self) -> Lowered:
+        return self.pattern.lower(self.kernel, self.config, self.target)
+
+    def data(self) -> tuple[list[np.ndarray], dict[int, np.ndarray]]:
+        """What the buffers hold before, and what the written ones must hold afterwards."""
+        return _data(self.kernel, self.limits)
+
+    def run(self, native: bool = True, backward: bool = False) -> None:
+        base, want = self.data()
+        compare(self.lower(), self.kernel, base, want, str(self), self.target if native else None, self.tolerance,
+                backward)
+
+
+@lru_cache(maxsize=64)
+def _data(kernel: Kernel | Rows, limits: tuple[tuple[int, int], ...]) -> tuple[list[np.ndarray], dict[int, np.ndarray]]:
+    base = fresh(kernel, 0)
+    for a, b in zip(base, kernel.buffers, strict=True):
+        if b.dtype.is_float:
+            a /= 2
+    rng = np.random.default_rng(1)
+    for n, most in limits:
+        base[n] = rng.integers(0, most, base[n].shape).astype(base[n].dtype)
+    return base, reference(kernel, base)
+
+
+def cases(targets: Sequence[Target], name: str) -> Iterator[Case]:
+    """Every configuration of the samples that the pattern of that name takes; of a sample's parameters, every pair."""
+    pattern = autoconfig.pattern_of(name)
+    for sample, target, values in _shapes(tuple(targets)):
+        kernel, limits, traits = _made(sample, target, values)
+        if kernel is None or isinstance(kernel, Rows) != (pattern is autoconfig.ROWS) or not pattern.match(kernel):
+            continue
+        target = replace(target, winograd=name == "winograd")
+        for config in _configs(pattern, kernel, target):
+            what = f"{sample} {', '.join(f'{k}={v}' for k, v in values)}"
+            found = (*traits, *((f"config {k}", v) for k, v in settings(config)))
+            yield Case(pattern, what, kernel, config, target, limits, found)
+
+
+@lru_cache(maxsize=8)
+def _shapes(targets: tuple[Target, ...]) -> list[tuple[str, Target, tuple[tuple[str, Any], ...]]]:
+    out = []
+    for name, sample in SAMPLES.items():
+        names = list(sample.parameters)
+        rows = [(t, tuple(zip(names, v, strict=True))) for v in product(*sample.parameters.values()) for t in targets]
+        for n in pairwise([(("target", t.vector_bytes), *v) for t, v in rows]):
+            out.append((name, *rows[n]))
+    return out
+
+
+@lru_cache(maxsize=8192)
+def _made(name: str, target: Target, values: tuple[tuple[str, Any], ...]) -> tuple[Any, tuple, tuple]:
+    sample = SAMPLES[name]
+    sized = {k: size(v, target) if v in LONG else v for k, v in values}
+    limits = tuple((n, sized[x] if isinstance(x, str) else x) for n, x in (sample.limits or {}).items())
+    traits = (("sample", name), ("target", target.vector_bytes), *values)
+    return sample.make(**sized), limits, traits
+
+
+def _configs(pattern: Any, kernel: Kernel | Rows, target: Target) -> Sequence[Any]:
+    """What a pattern proposes; for contractions all candidates, not only those that seem to be fast."""
+    found = pattern.configs(kernel, target)
+    if pattern.name == "contraction":
+        (p, *more) = problems(kernel.root)  # type: ignore[misc]
+        if not more:
+            return [*dict.fromkeys([*found, *(Configs((c,)) for c in candidates(kernel, p, target))])]
+    return found
+
+
+def settings(config: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a configuration, large numbers by how large they are. Configurations of parts that are patterns
+    themselves are left out: the parts' own cases have them."""
+    if isinstance(config, Configs):
+        config = config.pieces[0]
+    names = [f.name for f in fields(config)] if is_dataclass(config) else getattr(config, "_fields", ())
+    for name in names:
+        value = getattr(config, name)
+        if isinstance(value, Direct):
+            yield from ((f"direct {k}", v) for k, v in settings(value))
+        elif isinstance(value, Configs) or hasattr(value, "_fields"):
+            continue
+        elif isinstance(value, tuple):
+            yield name, len(value)
+        elif isinstance(value, bool) or not isinstance(value, int):
+            yield name, value
+        else:
+            yield name, value if value <= 2 else "some" if value <= 6 else "many"
+
+
+def pairwise(found: Sequence[Sequence[tuple[str, Any]]]) -> list[int]:
+    """Numbers of items whose traits have every pair of traits that some item has; the same ones in every run."""
+    numbers: dict[tuple[str, Any], int] = {}
+    items = [sorted(numbers.setdefault(t, len(numbers)) for t in traits) for traits in found]
+
+    def gain(n: int) -> int:
+        return sum(1 for p in combinations(items[n], 2) if p not in covered)
+
+    covered: set[tuple[int, int]] = set()
+    heap = [(-(len(x) * (len(x) - 1)) // 2, n) for n, x in enumerate(items)]
+    heapq.heapify(heap)
+    out = []
+    while heap:  # what an item adds only shrinks: it is counted again when it comes up
+        before, n = heapq.heappop(heap)
+        now = gain(n)
+        if now and (not heap or -now <= heap[0][0]):
+            covered.update(combinations(items[n], 2))
+            out.append(n)
+        elif now:
+            heapq.heappush(heap, (-now, n))
+    return sorted(out)

@@ -1,0 +1,185 @@
+"""Runs what a pattern lowered, as machine code or on the interpreter of nests, and compares it with the evaluator."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from einsmith.codegen.native import compile_functions, host_target
+from einsmith.expr.interp import evaluate_template
+from einsmith.expr.kernel import Buffer, Kernel, Rows
+from einsmith.kernels.contraction import PATTERN as CONTRACTION
+from einsmith.kernels.kernel import Lowered
+from einsmith.target.facts import Target
+from tests import nest_interp
+
+NARROW = Target(vector_bytes=16, cores=2)
+WIDE = Target(vector_bytes=64, cores=2)
+_SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+
+
+def host(cores: int = 2) -> Target:
+    return replace(host_target(), cores=cores)
+
+
+# ------------------------------------------------------------------------------------------------------------ arrays
+
+
+def random_array(rng: np.random.Generator, buffer: Buffer) -> np.ndarray:
+    if buffer.dtype.is_float:
+        return rng.standard_normal(buffer.shape).astype(buffer.dtype.numpy)
+    if buffer.dtype.is_bool:
+        return rng.integers(0, 2, buffer.shape).astype(bool)
+    return rng.integers(-5, 6, buffer.shape).astype(buffer.dtype.numpy)
+
+
+def fresh(kernel: Kernel | Rows, seed: int) -> list[np.ndarray]:
+    """Small integers, so that every order of summation gives the same floats."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-3, 4, b.shape).astype(b.dtype.numpy) for b in kernel.buffers]
+
+
+def reference(kernel: Kernel | Rows, arrays: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
+    """What each written buffer must hold, by the evaluator."""
+    if isinstance(kernel, Rows):
+        return _reference_of_rows(kernel, arrays)
+    results: list[tuple[np.ndarray, ...]] = []
+    out = {}
+    for stage in kernel.stages:
+        args = [arrays[w[0]] if kind == "buffer" else results[w[0]][w[1]] for kind, *w in stage.args]
+        results.append(evaluate_template(stage.template, args))
+        for member, buffer in enumerate(stage.outputs):
+            if buffer is not None:
+                out[buffer] = results[-1][member]
+    return out
+
+
+def _reference_of_rows(kernel: Rows, arrays: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
+    held = [*arrays, *(np.zeros(b.shape, b.dtype.numpy) for b in kernel.local)]
+    out = {}
+    for m in kernel.members:
+        args = [held[place].reshape(b.shape) for place, b in zip(m.places, m.kernel.buffers, strict=True)]
+        for n, x in reference(m.kernel, args).items():
+            place = m.places[n]
+            held[place] = x
+            if place < len(arrays):
+                out[place] = x.reshape(arrays[place].shape)
+    return out
+
+
+def read_buffers(kernel: Kernel | Rows) -> set[int]:
+    """The buffers that a kernel reads before it writes them."""
+    if not isinstance(kernel, Rows):
+        return {where[0] for stage in kernel.stages for kind, *where in stage.args if kind == "buffer"}
+    seen: set[int] = set()
+    written: set[int] = set()
+    for m in kernel.members:
+        seen |= {m.places[n] for n in read_buffers(m.kernel)} - written
+        written |= {m.places[n] for s in m.kernel.stages for n in s.outputs if n is not None}
+    return seen
+
+
+# --------------------------------------------------------------------------------------------------------------- run
+
+
+def run_native(lowered: Lowered, arrays: Sequence[np.ndarray], target: Target, backward: bool = False) -> None:
+    """All tasks of all launches on arrays that are changed in place. Workspace and scratch begin as NaN, and so does
+    what lies beside each, which must not be written."""
+    addresses = compile_functions([x.function for x in lowered.launches], target)
+    held = [_Guarded(a.nbytes) for a in arrays]
+    for h, a in zip(held, arrays, strict=True):
+        h.bytes[:] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+    work = _Guarded(lowered.workspace)
+    pointers = np.array([h.bytes.ctypes.data for h in (*held, work)], np.uint64)
+    for x in lowered.launches:
+        scratch = _Guarded(x.function.scratch_bytes)
+        call = _SIGNATURE(addresses[x.function.name])
+        for task in reversed(range(x.tasks)) if backward else range(x.tasks):
+            scratch.bytes[:] = 255
+            call(pointers.ctypes.data, scratch.bytes.ctypes.data, task)
+        scratch.check(f"scratch of {x.function.name}")
+    work.check("workspace")
+    for n, (h, a) in enumerate(zip(held, arrays, strict=True)):
+        h.check(f"buffer {n}")
+        a[...] = h.bytes.view(a.dtype).reshape(a.shape)
+
+
+class _Guarded:
+    """Bytes that begin on a cache line, between two lines that are nobody's."""
+
+    def __init__(self, size: int):
+        raw = np.full(size + 256, 255, np.uint8)
+        at = -raw.ctypes.data % 64 + 64
+        self.raw, self.bytes = raw, raw[at : at + size]
+        self.sides = raw[:at], raw[at + size :]
+
+    def check(self, what: str) -> None:
+        assert all((side == 255).all() for side in self.sides), f"written beside the {what}"
+
+
+def check(pattern: Any, kernel: Kernel | Rows, rng: np.random.Generator | int = 0, targets: Sequence[Target] = (),
+          inputs: Sequence[np.ndarray | None] = (), tolerance: float = 2e-5, configs: Sequence[Any] = (),
+          native: bool = False) -> int:
+    """Runs every configuration (default: those that the pattern proposes), tasks in both orders; returns how many.
+
+    Tolerance 0: the results are the same floats. Integers must agree exactly in any case. Arrays are standard normal
+    numbers of a generator, or small integers for a seed; `inputs` come before them.
+    """
+    assert pattern.match(kernel)
+    base = fresh(kernel, rng) if isinstance(rng, int) else [random_array(rng, b) for b in kernel.buffers]
+    for i, a in enumerate(inputs):
+        if a is not None:
+            base[i] = np.ascontiguousarray(a)
+    want = reference(kernel, base)
+    count = 0
+    for target in targets or ([host()] if native else [NARROW, WIDE]):
+        for config in configs or pattern.configs(kernel, target):
+            assert pattern.cost(kernel, config, target).seconds > 0
+            lowered = pattern.lower(kernel, config, target)
+            compare(lowered, kernel, base, want, f"{pattern.name} {config}", target if native else None,
+                    tolerance, count % 2 == 1)
+            count += 1
+    assert count
+    return count
+
+
+def compare(lowered: Lowered, kernel: Kernel | Rows, base: Sequence[np.ndarray], want: dict[int, np.ndarray],
+            what: str, target: Target | None, tolerance: float = 2e-5, backward: bool = False) -> None:
+    """Runs it (on the interpreter of nests where no target is told), and looks at every buffer."""
+    arrays = poisoned(kernel, base, want)
+    if target is None:
+        nest_interp.run(lowered, kernel, arrays, reverse=backward)
+    else:
+        run_native(lowered, arrays, target, backward)
+    agree(arrays, base, want, what, tolerance)
+
+
+def poisoned(kernel: Kernel | Rows, base: Sequence[np.ndarray], want: dict[int, np.ndarray]) -> list[np.ndarray]:
+    """Copies of the arrays; those that are only written hold rubbish."""
+    arrays, known = [a.copy() for a in base], read_buffers(kernel)
+    for n in want:
+        if n not in known:
+            arrays[n].reshape(-1).view(np.uint8)[:] = 255
+    return arrays
+
+
+def agree(arrays: Sequence[np.ndarray], base: Sequence[np.ndarray], want: dict[int, np.ndarray], what: str,
+          tolerance: float) -> None:
+    """Written buffers hold what is wanted, the others what they held."""
+    for n, got in enumerate(arrays):
+        expected, text = want.get(n, base[n]), f"{what} buffer {n}"
+        if n in want and tolerance and got.dtype.kind == "f":
+            scale = np.nanmax(np.abs(np.where(np.isfinite(expected), expected, 0)), initial=1.0)
+            np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * scale, err_msg=text)
+        else:
+            np.testing.assert_array_equal(got, expected, err_msg=text)
+
+
+def check_exact(kernel: Kernel, configs: Sequence[Any] = (), seed: int = 0, target: Target | None = None,
+                arrays: Sequence[np.ndarray] = ()) -> int:
+    """Contractions of small integers, as machine code: the evaluator's very floats."""
+    return check(CONTRACTION, kernel, seed, [target or host()], arrays, 0, configs, native=True)
