@@ -30,7 +30,7 @@ from einsmith.passes.coordinates import coordinates
 from einsmith.passes.fuse import Call, Plan, fuse
 from einsmith.passes.inline import inline, simplify_graph
 from einsmith.passes.loops import lower_loops
-from einsmith.passes.pieces import pieces
+from einsmith.passes.pieces import pieces, read_parts
 from einsmith.passes.views import producer, storage
 from einsmith.runtime import buffers
 from einsmith.runtime.assemble import Assembler, At, NativeKernel, layout
@@ -40,6 +40,7 @@ from einsmith.tune import calibrate
 
 PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("simplify", simplify_graph),
+    ("parts", read_parts),
     ("inline", inline),
     ("coordinates", coordinates),
     ("accumulate", accumulate),

@@ -10,6 +10,7 @@ Of the states, E alone lives longer than a segment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -307,15 +308,17 @@ class _Lift:
 
     def run(self, outputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         ends = [c.end for c in self.carried]
-        for node in postorder([*outputs, *ends]):
+        nodes = list(postorder([*outputs, *ends]))
+        readers = Counter([*outputs, *ends, *(a for n in nodes for a in n.args)])
+        for node in nodes:
+            if isinstance(node, Compute) and node in ends and readers[node] == 1:
+                continue  # made where it is carried
             if isinstance(node, Recurrence):
                 self._recurrence(node)
             elif isinstance(node, Compute):
-                if len(node.template.dtypes) > 1 or node.template.is_scatter:
-                    raise RecurrenceError("with checkpoint=, no step may hold a sum at positions that tensors give, or "
-                                          "several results of one reduction")  # fmt: skip
+                parts = self._parts(node.template, node.args)
                 self.place[node] = len(self.members)
-                self.members.append((node.dtype, (self.steps, *node.shape), self._parts(node.template, node.args)))
+                self.members.append((node.dtype, (self.steps, *node.shape), parts))
             elif isinstance(node, Item) and not isinstance(node.node, Recurrence):
                 raise RecurrenceError("with checkpoint=, no step may hold several results of one reduction")
         made = [self._member(t) for t in outputs]
@@ -326,9 +329,13 @@ class _Lift:
             slot = self._arg(c.start)
             start = Piece((self.steps if self.reverse else 0, *begin[1:]), (1,) * len(begin), (1, *shape),
                           Read(slot, _axes(shape, 1), c.state.dtype))  # fmt: skip
-            body = self._read(c.end, tuple(_axes(shape, 1)), c.state.dtype)
-            step = Piece((0 if self.reverse else 1, *begin[1:]), (1,) * len(begin), (self.steps, *shape), body)
-            self.members.append((c.state.dtype, (self.steps + 1, *shape), [start, step]))
+            if isinstance(c.end, Compute) and c.end not in self.place:
+                steps = self._parts(c.end.template, c.end.args)
+            else:
+                body = self._read(c.end, _axes(shape, 1), c.state.dtype)
+                steps = [Piece(begin, (1,) * len(begin), (self.steps, *shape), body)]
+            steps = steps if self.reverse else [shifted(p, 1) for p in steps]
+            self.members.append((c.state.dtype, (self.steps + 1, *shape), [start, *steps]))
         node = self._node(first)
         return [Item(node, m) for m in made], [Item(node, first + n) for n in range(len(self.carried))]
 
@@ -371,6 +378,9 @@ class _Lift:
 
     def _parts(self, t: Template, args: Sequence[Tensor]) -> list[Piece]:
         """A step's template in all steps: every axis moves up by one."""
+        if len(t.dtypes) > 1 or t.is_scatter:
+            raise RecurrenceError("with checkpoint=, no step may hold a sum at positions that tensors give, or "
+                                  "several results of one reduction")  # fmt: skip
 
         def rule(e):
             if isinstance(e, Axis):

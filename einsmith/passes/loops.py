@@ -53,6 +53,7 @@ from einsmith.passes.fuse import REPAID, copy_of
 from einsmith.passes.guards import axes_of, cuts_of
 from einsmith.passes.lengths import limits
 from einsmith.passes.steady import settle
+from einsmith.passes.totals import after_totals, find_totals, start
 from einsmith.passes.views import storage
 
 Passes = Callable[[Graph], Graph]
@@ -72,11 +73,14 @@ def lower_loops(graph: Graph, passes: Passes) -> Graph:
         if isinstance(node, Item) and isinstance(node.node, Recurrence):
             read.setdefault(node.node, set()).add(node.member)
     memo: dict = {}
+    totals = find_totals(graph)
     for node in postorder(graph.roots):
         if isinstance(node, Recurrence):
             args = tuple(rebuild(node.args, lambda n: None, memo))
             new = Recurrence(node.steps, node.reverse, node.origins, node.members, args)
-            memo[node] = _Lowering(new, read[node], passes).loop()
+            memo[node] = _Lowering(new, read[node], totals[node], passes).loop()
+        elif isinstance(node, Compute) and (found := after_totals(node, totals, memo)) is not None:
+            memo[node] = found
     return replace(graph, lambda n: None, memo)
 
 
@@ -101,10 +105,10 @@ class _Step:
 
 
 class _Lowering:
-    """One recurrence; `outside`: the members that are read outside of it."""
+    """One recurrence; `outside`: the members that are read outside of it; `totals`: see `passes.totals`."""
 
-    def __init__(self, node: Recurrence, outside: set[int], passes: Passes):
-        self.node, self.outside, self.passes = node, outside, passes
+    def __init__(self, node: Recurrence, outside: set[int], totals: frozenset[int], passes: Passes):
+        self.node, self.outside, self.totals, self.passes = node, outside, totals, passes
         self.args: list[Tensor] = list(node.args)
         self.count = len(node.args)
         self.stored = set(outside)  # members that need memory
@@ -123,9 +127,11 @@ class _Lowering:
             pieces = tuple(p for p in node.members[j].parts if isinstance(p, Piece) and p not in steps_of)
             if pieces:
                 t = Template(node.members[j].shape, node.members[j].params, pieces)
+                t = start(node, j) if j in self.totals else t
                 found = prune_args(t, (*node.args, *(leaf(s, d) for d, s in node.results)))
                 initial.append((j, simplify_template(found.template), tuple(map(node.args.index, found.args))))
-        return Loop(node.reverse, node.results, tuple(initial), tuple(segments), tuple(self.args))
+        results = ((d, (1, *s[1:]) if j in self.totals else s) for j, (d, s) in enumerate(node.results))
+        return Loop(node.reverse, tuple(results), tuple(initial), tuple(segments), tuple(self.args))
 
     def _ranges(self) -> list[tuple[int, int]]:
         """(first step, number of steps) of each part of the time in which every condition on t alone is constant."""
@@ -239,6 +245,8 @@ class _Lowering:
                 if i not in step.made:
                     raise VerifyError(f"member {j} of a recurrence reads member {i} at a step that is not done")
                 return step.made[i], e.index[1:]
+            if i in self.totals:
+                return step.input(Place("member", i, 0, 0), dtype, shape), e.index[1:]
             if at is not None and _inside(at, step.steps, shape[0]):
                 return step.input(Place("member", i, *at), dtype, shape), e.index[1:]
             return step.input(Place("member", i), dtype, shape), e.index
@@ -277,9 +285,13 @@ class _Lowering:
 
     def _segment(self, step: _Step) -> Segment:
         """The step's graph after the passes."""
-        stored = sorted(self.stored)
+        stored = sorted(self.stored - self.totals)
         roots = tuple(step.made[j] for j in stored)
-        body = self.passes(Graph(tuple(step.inputs.values()), roots, (), ()))
+        updates = []
+        for j in sorted(self.stored & self.totals):
+            dtype, shape = self.node.results[j]
+            updates.append((step.input(Place("member", j, 0, 0), dtype, shape), step.made[j]))
+        body = self.passes(Graph(tuple(step.inputs.values()), roots, tuple(updates), ()))
         if step.steps >= REPAID:
             body = self.passes(self._settled(step, body))
         outputs: list[Tensor] = []
@@ -287,9 +299,10 @@ class _Lowering:
             while isinstance(t, Leaf) or t in outputs:  # a third use is a copy of the copy: equal copies are one tensor
                 t = copy_of(t)
             outputs.append(t)
-        used = {x for x in postorder(outputs) if isinstance(x, Leaf)}
+        totals = [t for pair in body.updates for t in pair]
+        used = {x for x in postorder([*outputs, *totals]) if isinstance(x, Leaf)}
         places = {x: place for place, x in step.inputs.items() if x in used}
-        body = Graph(tuple(places), tuple(outputs), (), ())
+        body = Graph(tuple(places), tuple(outputs), body.updates, ())
         targets = tuple((j, self.node.origins[j] + step.first) for j in stored)
         return Segment(step.steps, body, tuple(places.values()), targets, *step.bounds)
 
@@ -310,7 +323,7 @@ class _Lowering:
             return x
 
         new = settle(body, steady, outside)
-        return Graph(tuple(step.inputs.values()), new.outputs, (), ())
+        return Graph(tuple(step.inputs.values()), new.outputs, new.updates, ())
 
 
 def _work(step: _Step, members: set[int]) -> int:

@@ -142,7 +142,7 @@ class Assembler:
             return 0
 
         def pointer(t: Tensor, at: At) -> int:
-            t = storage(t)
+            t = plan.home.get(storage(t), storage(t))
             if t in outputs:
                 member, position = outputs[t]
                 return slice_of(Item(call.loop, member), position, 1, at)

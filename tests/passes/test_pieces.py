@@ -13,7 +13,7 @@ from einsmith.expr.nodes import Apply, Compute, Graph, postorder
 from einsmith.expr.verify import verify_graph
 from einsmith.modes import trace_call
 from einsmith.passes.inline import inline, simplify_graph
-from einsmith.passes.pieces import pieces
+from einsmith.passes.pieces import pieces, read_parts
 
 
 def graph_of(f, *arrays) -> Graph:
@@ -92,3 +92,20 @@ def test_the_backward_of_stacked_gates_is_evaluated_gate_by_gate():
     assert [(3, 8)] * 4 in [s for b in bodies for s in shapes(b)]
     for got, want in zip(g(p, u), es.interpret(g)(p, u), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_a_slice_of_a_concatenation_reads_its_part():
+    def f(a, b):
+        both = es.functional.cat([a, b], 0)
+        return es.exp(both[4:9]), es.exp(both[2:9])
+
+    rng = np.random.default_rng(4)
+    a, b = rng.standard_normal((4, 3)), rng.standard_normal((6, 3))
+    before = simplify_graph(trace_call(f, (a, b), {}).graph)
+    after = simplify_graph(inline(read_parts(before)))
+    verify_graph(after)
+    one, other = after.outputs
+    assert len(one.args) == 1 and one.args[0] is after.inputs[1]
+    assert other.args[0] not in after.inputs
+    for got, want in zip(evaluate(after, [a, b])[0], evaluate(before, [a, b])[0], strict=True):
+        np.testing.assert_array_equal(got, want)
