@@ -265,7 +265,10 @@ def _some(
                         for kc in (0, blocks) if blocks and order == "n" and split == 1 else (0,):
                             c = Config(swap, mr, nv, a, b, order, kc, split, rows=rows)
                             tm, tn = _shares(kernel, p, c, target)
-                            out[Config(swap, mr, nv, a, b, order, kc, split, tm, tn, windows, rows)] = None
+                            c = replace(c, tm=tm, tn=tn, windows=windows)
+                            out[c] = None
+                            if "buffer" == (a if order == "n" else b) and "panel" not in (a, b) and not windows:
+                                out[traffic.in_cache(p, c, target)] = None
     return list(out)
 
 
@@ -379,18 +382,24 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     arithmetic = (steps + tile_overhead + pack) * cycle / tasks * uneven
     sizes = [prod(x.shape) * x.dtype.itemsize for x in kernel.buffers]
     a_bytes, b_bytes = batch * m * k * item, batch * n * k * item
-    # The side of the inner loop is streamed once per outer tile; what exceeds the second level comes from the third.
-    streamed = 0.0
-    walk = (a_bytes / max(1, batch * c.split), nt) if c.order == "n" else (b_bytes / max(1, batch * c.split), mt)
-    if walk[0] > target.l2 * 0.75:
-        streamed = walk[0] * (walk[1] - 1) * batch * c.split
+    # The side of the inner loop is streamed once per outer tile where a task's range of it exceeds the second level,
+    # the outer side once per task.
+    inner, how, tiles = (a_bytes, c.a, nt) if c.order == "n" else (b_bytes, c.b, mt)
+    outer, again = (b_bytes, c.tm) if c.order == "n" else (a_bytes, c.tn)
+    span = traffic.inner_bytes(p, c)
+    streamed = inner * (tiles - 1) if span > target.l2 * traffic.HELD else 0.0
     if c.a == "inline" and m > c.mr and nt > 1 and a_steps.side >= 1024 and a_steps.side % 1024 == 0:
         arithmetic *= 1.15  # rows of M fall into the same cache sets
     packed = sum(x for side, x in (("a", a_bytes), ("b", b_bytes)) if side in each)
     held = sum(sizes) + packed
     memory = target.seconds_for_bytes(held + packed, held, tasks)
-    if streamed:
+    if streamed and how == "buffer":  # a stretch a tile, too short for prefetching to be far ahead
+        ranges = 2 * max(min(inner, span * tasks), target.l2 * tasks)
+        arithmetic += target.seconds_for_bytes(streamed, ranges, tasks)
+    elif streamed:
         memory += target.seconds_for_bytes(streamed, max(held, 2 * target.l2 * tasks), tasks)
+    if again > 1:
+        memory += target.seconds_for_bytes(outer * (again - 1), max(2 * outer, 2 * target.l2 * tasks), tasks)
     nr = c.nv * lanes
     if in_place:
         slow = traffic.strips(c, b_steps, n, k, nr, item, target.l2) if c.b != "buffer" or "b" in each else 0.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil
 from typing import Any
 
 from einsmith.expr.kernel import Kernel
@@ -19,6 +20,8 @@ BLOCK = 256
 """Points of K in a block: a column of so many pages stays in a usual second-level cache."""
 STRIP = 450
 """Bytes: a strip of so many, read row by row across pages, takes twice the time of the same bytes in one stretch."""
+HELD = 0.75
+"""The part of the second level that a side which is walked again and again may fill."""
 SWEEP = 16
 """Points of K up to which the blocks of an operand with few rows are read as so many streams."""
 
@@ -85,6 +88,24 @@ def again(
         apart = c.b == "inline" and kc > held(l2, b.k) and n * k * item > l2
         out += batch * (mt - 1) * n * k * item if apart or kc * nr * item > l2 * 0.4 else 0.0
     return out
+
+
+def inner_bytes(p: Problem, c: Config) -> float:
+    """Bytes of a task's range of the side that the inner loop walks, at one point of the batch."""
+    side, parts = plan.sides(p, c.swap)[c.order == "m"], c.tn if c.order == "m" else c.tm
+    return p.count(side.axes) * p.count(p.k) * p.dtype.itemsize / (parts * c.split)
+
+
+def in_cache(p: Problem, c: Config, target: Any) -> Config:
+    """The configuration with more tasks along the side of the inner loop, so that a task's range of it stays in the
+    second level while the outer side is walked; the same where it does already."""
+    parts = ceil(inner_bytes(p, replace(c, tm=1, tn=1)) / (target.l2 * HELD))
+    outer = max(1, ceil(4 * target.cores / (p.count(p.batch) * c.split * parts)))
+    m, n = (p.count(s.axes) for s in plan.sides(p, c.swap))
+    if c.order == "m":
+        tiles = ceil(n / (c.nv * target.lanes(p.dtype.itemsize)))
+        return replace(c, tm=min(c.tm, outer), tn=max(c.tn, min(tiles, parts)))
+    return replace(c, tm=max(c.tm, min(ceil(m / c.mr), parts)), tn=min(c.tn, outer))
 
 
 def scattered(stride: int, size: int, l2: int) -> float:

@@ -73,6 +73,28 @@ def test_what_is_chosen():
     assert many.a != "inline" or many.mr <= traffic.rows_that_fit(Steps(4096, 4), SERVER.l1)
 
 
+def test_tasks_whose_inner_side_stays_in_the_second_level():
+    for kind, m, n, k in (("TN", 4096, 1024, 1792), ("TN", 1024, 4096, 1792), ("TN", 2048, 512, 2000)):
+        kernel = product(m, n, k, kind)
+        (p,) = problems(kernel.root)
+        c = chosen(kernel)
+        assert traffic.inner_bytes(p, c) <= SERVER.l2 or "buffer" not in (c.a, c.b)
+        for order in "nm":
+            whole = Config(False, 6, 4, "buffer", "buffer", order, 0, 1, *((1, 8) if order == "n" else (8, 1)))
+            parts = traffic.in_cache(p, whole, SERVER)
+            assert traffic.inner_bytes(p, parts) <= SERVER.l2 * traffic.HELD < traffic.inner_bytes(p, whole)
+            costs = [PATTERN.cost(kernel, Configs((x,)), SERVER).rank for x in (parts, whole)]
+            assert costs[0] < costs[1]
+            assert traffic.in_cache(p, parts, SERVER) == parts
+    small = replace(SERVER, l2=16 << 10)
+    kernel = product(75, 70, 130, "TN")
+    (p,) = problems(kernel.root)
+    ways = [(b, order, kc) for b in ("buffer", "inline") for order, kc in (("n", 0), ("n", 32), ("m", 0))]
+    parts = [traffic.in_cache(p, Config(False, 5, 1, "buffer", *way, 1, 1, 1), small) for way in ways]
+    assert all(c.tm * c.tn >= 3 for c in parts)
+    check(kernel, [Configs((c,)) for c in parts])
+
+
 def test_steps_and_choices_are_the_same_each_time():
     kernel = conv(2, 3, 9, 9, 4, 3, 3, 1)
     assert PATTERN.configs(kernel, host()) == PATTERN.configs(kernel, host())
