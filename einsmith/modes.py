@@ -164,8 +164,7 @@ def _memory(obj: Any) -> np.ndarray:
 
 class Jitted:
     """A compiled function. `static_argnames` are arguments (by name) whose every value is compiled anew; threads: of
-    its programs, None for the default; winograd: whether convolutions may be computed in Winograd's form, which is
-    faster and rounds differently (the bound is in `kernels.winograd`).
+    its programs, None for the default; winograd: whether convolutions may be computed in Winograd's form (see `jit`).
 
     A program belongs to a call's key and to the trace keys of all modules that were met while tracing for that key.
     They are asked only when `trace.version` says that something has changed.
@@ -263,7 +262,8 @@ def jit(f: Callable | None = None, static_argnames: Sequence[str] = (), winograd
     """f compiled: traced once per structure, shapes, types and static values of its arguments, then one native call.
 
     winograd: allows 3x3 convolutions at stride 1 to be computed in Winograd's form, which is faster and rounds
-    differently; the bound of its error is in `kernels.winograd`.
+    differently; the bound of its error is in `kernels.winograd`. It mixes the pixels of a tile: an infinity or NaN
+    makes all results of the tiles (of at most 4 x 4) that read it NaN or infinite, not only the 3 x 3 around it.
     """
     if f is None:
         return functools.partial(jit, static_argnames=static_argnames, winograd=winograd)

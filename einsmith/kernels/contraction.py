@@ -103,7 +103,7 @@ def _rows_limit(nv: int, registers: int) -> int:
 
 
 def _tiles(m: int, n: int, lanes: int, registers: int) -> list[tuple[int, int]]:
-    """Register tiles mr x nv: the accumulators, a row's vectors and a broadcast fit the registers."""
+    """Register tiles mr x nv: the accumulators and a row's vectors fit the registers."""
     vectors = ceil(n / lanes)
     out: dict[tuple[int, int], None] = {}
     for nv in (1, 2, 3, 4, 6, 8):
@@ -211,12 +211,12 @@ def _some(
             if last % lanes == 0 or last / plan.row_of(p, n_side, lanes) < 0.6:
                 continue
             n = n // last * plan.row_of(p, n_side, lanes)
-        sizes = _tiles(m, n, lanes, target.vector_registers)
+        sizes = _tiles(m, n, lanes, target.tile_registers)
         once = launch.fixed_sides(kernel, p, swap)
         in_place = plan.sampler(None, p, m_side, pointers, (), 0) if m_side.operand.plain else None
         if in_place is not None:
             for nv in {nv for _, nv in sizes}:
-                regular = plan.regular_rows(in_place, m_side.axes, _rows_limit(nv, target.vector_registers))
+                regular = plan.regular_rows(in_place, m_side.axes, _rows_limit(nv, target.tile_registers))
                 if regular >= 4 and (regular, nv) not in sizes:
                     sizes.append((regular, nv))
             a_steps = traffic.steps(kernel, original, swap, 0)

@@ -4,7 +4,8 @@
 neural networks", 2016, section 4): the channels are summed for each of the (m+2)^2 products, as one batched matrix
 product. That takes 2.25 (m = 2) or 4 (m = 4) times fewer multiplications than the sum itself, and rounds differently:
 the error of an element is at most `(C + 40) * eps` times the value of the transformed computation on absolute values,
-`|A|'[sum |G||w||G'| * |B|'|x||B|]|A|`. Used only where the target allows it (`Target.winograd`).
+`|A|'[sum |G||w||G'| * |B|'|x||B|]|A|`. An infinity or NaN among the (m+2)^2 pixels
+of a tile makes its m x m results NaN. Used only where the target allows it (`Target.winograd`).
 """
 
 from __future__ import annotations

@@ -76,6 +76,12 @@ class Target:
         """Elements of `itemsize` bytes in one vector register."""
         return max(2, self.vector_bytes // itemsize)
 
+    @property
+    def tile_registers(self) -> int:
+        """Registers for accumulators and the vectors that they share. One is left for what is broadcast from memory;
+        three on AArch64 (32 registers of 16 bytes), whose multiply-adds wait for loads into registers."""
+        return self.vector_registers - (3 if (self.vector_bytes, self.vector_registers) == (16, 32) else 1)
+
     def special(self, fn: str) -> float:
         """Seconds per element and core of the scalar function `fn`; 0 for those that are one instruction."""
         return _special(self).get(fn, 0.0)

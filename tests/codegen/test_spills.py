@@ -1,0 +1,127 @@
+"""Loops over what is summed keep their accumulators in registers: the emitted code of the main register tiles, of the
+direct form and of reductions, for AVX-512, AVX2 and NEON, has no vector on the stack inside of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from einsmith import dtypes as dt
+from einsmith.codegen import llvm_jit
+from einsmith.codegen.llvm import emit_module
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels import autoconfig
+from einsmith.kernels.contraction import PATTERN, Config, Configs
+from einsmith.kernels.contraction import _candidates as candidates
+from einsmith.kernels.contraction_problem import problems
+from einsmith.target.facts import Target
+from tests.kernels import samples as s
+
+LINUX = "x86_64-unknown-linux-gnu"
+AVX512 = Target(cpu="skylake-avx512", features="-prefer-256-bit", triple=LINUX, vector_bytes=64,
+                vector_registers=32)
+AVX2 = replace(AVX512, cpu="haswell", features="", vector_bytes=32, vector_registers=16)
+NEON = Target(cpu="neoverse-n1", features="", triple="aarch64-unknown-linux-gnu", vector_bytes=16, vector_registers=32)
+TARGETS = {"avx512": AVX512, "avx2": AVX2, "neon": NEON}
+WIDE = [(6, 4), (8, 3), (12, 2), (14, 2), (28, 1)]
+TILES = {
+    "avx512": WIDE,
+    "avx2": [(4, 3), (6, 2), (12, 1), (14, 1)],
+    "neon": [(6, 4), (8, 3), (12, 2), (13, 2), (28, 1)],
+}
+
+_X86 = re.compile(r"%[xyz]mm\d+.*\(%rsp|\(%rsp.*%[xyz]mm\d+")
+_ARM = re.compile(r"^\s*(?:ldr|str|ldp|stp|ldur|stur|ld1|st1)\s+.*\b[qvd]\d+.*\[sp\b")
+_ADDS = {
+    "x86_64": re.compile(r"vfn?m(?:add|sub)\w*|vmaxp|vaddp"),
+    "aarch64": re.compile(r"\bfml[as]\b|\bfmaxnm|\bfmax\b|\bfadd\b"),
+}
+_ENDS = {
+    "x86_64": re.compile(r"^\s*j\w+\s+(\S+)"),
+    "aarch64": re.compile(r"^\s*(?:b\.?\w*|cbn?z|tbn?z)\s.*?(\.LBB\S+)"),
+}
+
+
+def loops(text: str, machine: str) -> list[list[str]]:
+    """The innermost loops of assembly text: blocks that end in a jump to their own beginning."""
+    out = []
+    label, body = "", []
+    for line in text.splitlines():
+        named = re.match(r"^(\.LBB\w+):", line)
+        if named:
+            label, body = named[1], []
+            continue
+        body.append(line)
+        jump = _ENDS[machine].match(line)
+        if jump and label and jump[1] == label:
+            out.append(body)
+            label, body = "", []
+    return out
+
+
+def spills(kernel: Kernel, config, target: Target, least: int, pattern=PATTERN) -> int:
+    """Vectors that the loops with at least that many multiply-adds (maxima, sums) move to or from the stack."""
+    machine = target.triple.partition("-")[0]
+    stack = _X86 if machine == "x86_64" else _ARM
+    found, count = 0, 0
+    for x in pattern.lower(kernel, config, target).launches:
+        for body in loops(llvm_jit.emit_assembly(emit_module([x.function], target), target), machine):
+            if sum(1 for line in body if _ADDS[machine].search(line)) >= least:
+                found += 1
+                count += sum(1 for line in body if stack.search(line))
+    assert found, f"no loop of {config} has {least} sums"
+    return count
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_register_tiles(name):
+    """Rows by vectors; operands read in place and packed, of a product and of a convolution in a window."""
+    target = TARGETS[name]
+    lanes = target.lanes()
+    for mr, nv in TILES[name]:
+        kernel = s.product(2 * mr, 2 * nv * lanes, 64, "NN")
+        for a, b in (("inline", "inline"), ("panel", "inline"), ("panel", "panel")):
+            config = Configs((Config(mr=mr, nv=nv, a=a, b=b),))
+            assert spills(kernel, config, target, mr * nv) == 0, config
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_chosen_products_and_convolutions(name):
+    target = TARGETS[name]
+    kernels = [s.product(256, 512, 784, "NT"), s.product(256, 512, 784, "TN"), s.product(64, 64, 96, dtype=dt.f64),
+               s.conv(2, 64, 14, 14, 64, 3, 3, 1)]
+    if name != "avx2":  # with 16 registers, taps unrolled over 12 accumulators leave none for what they read
+        kernels.append(s.conv(8, 1, 28, 28, 6, 5, 5, 2))
+    for kernel in kernels:
+        config = PATTERN.configs(kernel, target)[0]
+        assert spills(kernel, config, target, 8) == 0, config
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_direct_forms(name):
+    """Depthwise convolutions and their weights' gradients."""
+    target = TARGETS[name]
+    for kernel in (s.depthwise(2, 8, 28, 28, 5, 2), s.depthwise_dw(8, 4, 28, 28, 3, 1)):
+        (p,) = problems(kernel.root)
+        found = [Configs((c,)) for c in candidates(kernel, p, target) if c.direct is not None]
+        best = min(found, key=lambda c: PATTERN.cost(kernel, c, target).seconds)
+        assert spills(kernel, best, target, 3) == 0, best
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_reductions(name):
+    """Rows, columns and a register tile of another semiring."""
+    target = TARGETS[name]
+    pattern = autoconfig.pattern_of("reduction")
+    for kernel in (s.rows("sum", 4096), s.columns("sum", 1024, 256), s.max_plus("max", 64, 128, 64, False)):
+        config = min(pattern.configs(kernel, target), key=lambda c: pattern.cost(kernel, c, target).seconds)
+        assert spills(kernel, config, target, 1, pattern) == 0, config
+
+
+def test_a_tile_beyond_the_registers_is_noticed():
+    kernel = s.product(40, 64, 64)
+    assert spills(kernel, Configs((Config(mr=20, nv=2),)), AVX512, 40) > 0
+    assert spills(kernel, Configs((Config(mr=12, nv=2),)), AVX2, 24) > 0
+    assert spills(kernel, Configs((Config(mr=20, nv=2),)), NEON, 40) > 0
