@@ -22,16 +22,18 @@ class Segment(Node):
     """`steps` steps in a row of one body. `places` tells what each input of `body` is; output i of the body is member
     `targets[i][0]` at position `targets[i][1] + t` in step t = 0 .. steps-1; its updates are members that a step
     changes in their places. `first` and `stop` are the numbers of 0-d i64 arguments that tell, when the program runs,
-    from which step on and before which it is done; None: all are."""
+    from which step on and before which it is done; None: all are. The outputs `idle` are not read: what makes them
+    alone need not run."""
 
-    __slots__ = ("steps", "body", "places", "targets", "first", "stop")
-    fields = ("steps", "body", "places", "targets", "first", "stop")
+    __slots__ = ("steps", "body", "places", "targets", "first", "stop", "idle")
+    fields = ("steps", "body", "places", "targets", "first", "stop", "idle")
     steps: int
     body: Graph
     places: tuple[Place, ...]
     targets: tuple[tuple[int, int], ...]
     first: int | None
     stop: int | None
+    idle: tuple[int, ...]
 
 
 class Loop(Node):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from einsmith.errors import VerifyError
 from einsmith.expr.kernel import Buffer, Kernel, Rows, Stage
@@ -411,6 +411,8 @@ def _loop_call(loop: Loop, target: Target) -> LoopCall:
 def _step_plan(segment: Segment, target: Target) -> Plan:
     """The plan of a segment's step; its kernels know which of their buffers stay the same."""
     plan = fuse(segment.body, None, target, on_lines=False)
+    if segment.idle:
+        plan = replace(plan, calls=_without_idle(plan, segment.idle))
     same = {
         x for x, place in zip(segment.body.inputs, segment.places, strict=True)
         if place.kind == "argument" and place.first is None
@@ -421,6 +423,17 @@ def _step_plan(segment: Segment, target: Target) -> Plan:
                 fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
                 call.kernel = Kernel(call.kernel.stages, call.kernel.buffers, fixed)
     return plan
+
+
+def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[Call | LoopCall]:
+    """The calls of a plan without those that only the idle outputs need."""
+    needed = {storage(t) for n, t in enumerate(plan.graph.outputs) if n not in idle} | set(plan.home)
+    kept: list[Call | LoopCall] = []
+    for call in reversed(plan.calls):
+        if any(w and storage(t) in needed for t, w in zip(call.tensors, call.written, strict=True)):
+            kept.append(call)
+            needed |= {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if not w}
+    return kept[::-1]
 
 
 def _call(nodes: list[Compute], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor]) -> Call:

@@ -118,7 +118,7 @@ class _Lowering:
         steps = [step for first, n in self._ranges() for step in self._steps(first, n)]
         for step in steps:
             self.stored |= {p.number for p in step.inputs if p.kind == "member"}
-        segments = [self._segment(step) for step in steps]
+        segments = [s for step in steps for s in self._with_idle(self._segment(step), step)]
         if node.reverse:
             segments.reverse()
         initial = []
@@ -304,7 +304,30 @@ class _Lowering:
         places = {x: place for place, x in step.inputs.items() if x in used}
         body = Graph(tuple(places), tuple(outputs), body.updates, ())
         targets = tuple((j, self.node.origins[j] + step.first) for j in stored)
-        return Segment(step.steps, body, tuple(places.values()), targets, *step.bounds)
+        return Segment(step.steps, body, tuple(places.values()), targets, *step.bounds, ())
+
+    def _with_idle(self, segment: Segment, step: _Step) -> list[Segment]:
+        """The segment in two, in the order of time, where the last steps make what nobody reads, such as the cotangent
+        of an initial state that no gradient is asked for."""
+        node = self.node
+        unread = {n: self._unread(j) for n, (j, _) in enumerate(segment.targets) if j not in self.outside}
+        last = min((n for n in unread.values() if n), default=0)
+        ends = step.first == 0 if node.reverse else step.first + step.steps == node.steps
+        if not ends or not 0 < last < step.steps or step.bounds != (None, None):
+            return [segment]
+        idle = tuple(n for n, d in unread.items() if d >= last)
+        cut = last if node.reverse else step.steps - last
+        early = _part(segment, 0, cut, idle if node.reverse else ())
+        return [early, _part(segment, cut, step.steps - cut, () if node.reverse else idle)]
+
+    def _unread(self, j: int) -> int:
+        """How many of the last steps make a value of member j that no step reads."""
+        slot, found = self.count + j, self.node.steps
+        for i in range(len(self.node.members)):
+            for read, low, _ in distances(self.node, i).values():
+                if read == slot:
+                    found = min(found, 0 if low is None else max(low, 0))
+        return found
 
     def _settled(self, step: _Step, body: Graph) -> Graph:
         """The step without what stays the same in all steps (`passes.steady`)."""
@@ -324,6 +347,13 @@ class _Lowering:
 
         new = settle(body, steady, outside)
         return Graph(tuple(step.inputs.values()), new.outputs, new.updates, ())
+
+
+def _part(segment: Segment, first: int, steps: int, idle: tuple[int, ...]) -> Segment:
+    """Steps first .. first+steps-1 of a segment."""
+    places = (p if p.first is None else p._replace(first=p.first + first * p.stride) for p in segment.places)
+    targets = tuple((j, at + first) for j, at in segment.targets)
+    return Segment(steps, segment.body, tuple(places), targets, segment.first, segment.stop, idle)
 
 
 def _work(step: _Step, members: set[int]) -> int:

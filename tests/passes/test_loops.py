@@ -324,3 +324,25 @@ def test_steps_beyond_all_lengths_do_no_product(reverse, longest, rng):
     late = [p for s, p in zip(call.loop.segments, call.plans, strict=True) if s.first is not None]
     assert late and any(s.stop is not None for s in call.loop.segments)
     assert not any(isinstance(c.kernel.root.parts[0].body, Reduce) for p in late for c in p.calls)
+
+
+@pytest.mark.parametrize("steps", [2, 7])
+def test_what_nobody_reads_is_not_made_in_the_last_step(steps):
+    """The backward's last step would find the cotangent of an initial state that no gradient is asked for."""
+    op = es.op("h[t,b,k] = tanh(x[t,b,k] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * U[j,k]))")
+
+    def loss(x, h0, u):
+        return (op(x=x, h0=h0, U=u) ** 2).sum()
+
+    rng = np.random.default_rng(2)
+    given = rng.standard_normal((steps, 3, 8)), rng.standard_normal((3, 8)), rng.standard_normal((8, 8))
+    for wrt, parts in ((2,), [1, steps - 1]), ((1, 2), [steps]):
+        g = es.grad(loss, wrt)
+        plan = Executable(trace_call(g, given, {}).graph, {}, 1).plan
+        (back,) = (c for c in plan.calls if isinstance(c, LoopCall) and c.loop.reverse)
+        assert sorted(s.steps for s in back.loop.segments) == sorted(parts)
+        assert len({s.body for s in back.loop.segments}) == 1
+        calls = [len(p.calls) for p in back.plans]  # in the order in which they run
+        assert len(calls) == 1 or calls[1] < calls[0]
+        for got, want in zip(g(*given), es.interpret(g)(*given), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
