@@ -365,7 +365,10 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
         pack += 6.0 * nt * batch * k
     if c.b != "inline":
         times = mt if c.order == "m" and c.b == "panel" else (c.tm if c.b == "panel" else int("b" in each))
-        pack += times * batch * k * nvs * (b_load * 0.75 + (3.0 if b_turn == "along" else 1.0))
+        turned = 3.0 if b_turn == "along" else 1.0
+        if b_turn == "along" and b_steps.side >= FAR_ROWS and n * k * item > target.l2:
+            turned += 4.0  # every block of K begins in each of the rows anew
+        pack += times * batch * k * nvs * (b_load * 0.75 + turned)
     if c.a != "inline":
         times = nt if c.order == "n" and c.a == "panel" else (c.tn if c.a == "panel" else int("a" in each))
         vectors = c.mr / lanes if a_turn == "along" else ceil(c.mr / lanes)
@@ -438,19 +441,20 @@ def _dot_cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost
     pointers = _slots(kernel, original, c.windows)
     m_side, n_side = plan.sides(p, c.swap)
     m, n = p.count(m_side.axes), p.count(n_side.axes)
-    count, points = dot.vectors(p, pointers, lanes), p.extents[p.k[0]]
+    batch = p.count(p.batch)
+    count, points = dot.vectors(p, pointers, lanes), p.extents[p.k[0]] * batch
     row = dot.row_length(p, pointers, lanes) or 0
     loads = []
     for side in (m_side, n_side):
         s = plan.sampler(None, p, side, pointers, p.k[1:], lanes, row)
         loads.append(s.load_cost(lanes) + 0.5 * bool(row))
     tiles = ceil(m / c.mr) * ceil(n / c.nv)
-    step = max(c.mr * c.nv / 2, (c.mr * loads[0] + c.nv * loads[1]) / 2) + 0.25 * (c.mr + c.nv)
-    cycles = points * (tiles * (count * step + 30) + 2.0 * m * n) + c.split * m * n * 12
+    step = max(c.mr * c.nv / 2, (c.mr * loads[0] + c.nv * loads[1]) / 2) + 0.1 * (c.mr + c.nv)
+    cycles = points * (tiles * (count * step + 30) + 2.0 * m * n) + batch * c.split * m * n * 12
     for _, w in changed.windows:
         cycles += points * w.elements / lanes * 6
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2
-    tasks = min(target.cores, c.split)
+    tasks = min(target.cores, batch * c.split)
     size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
     return Cost(cycles * cycle / tasks, target.seconds_for_bytes(size, size, tasks))
 

@@ -2,7 +2,7 @@
 
 The weight gradient of a first convolution, dW[o,r,s] = sum[b,p,q](dY[b,o,p,q] * X[b,p+r,q+s]), has 150 results and a K
 of 200,000 whose last axes are contiguous in both operands. Each task takes a range of the first axis of K and, for each
-of its points, walks the tiles of mr x nv results with the other axes of K in vectors. The lanes are added at the end.
+of its points walks the tiles of mr x nv results with the other axes of K in vectors. The lanes are added at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from einsmith.kernels.contraction_walk import digits_of
 from einsmith.kernels.contraction_window import fill
 from einsmith.loops.nest import Value
 
-MAX_RESULTS = 1024
+MAX_RESULTS = 4096
+"""Results of a point of the batch: their vectors of sums lie in a private second-level cache."""
 MIN_K = 4096
 
 
@@ -40,7 +41,7 @@ def row_length(p: Problem, pointers: Mapping[int, Pointer], lanes: int) -> int |
 def fits(p: Problem, pointers: Mapping[int, Pointer], lanes: int) -> bool:
     """Whether this form is worth a configuration."""
     _, left, right, k = p.sizes
-    if p.batch or len(p.k) < 2 or left * right > MAX_RESULTS or k < MIN_K or p.extents[p.k[0]] < 2:
+    if len(p.k) < 2 or left * right > MAX_RESULTS or k < MIN_K or p.extents[p.k[0]] < 2:
         return False
     if prod(p.extents[a] for a in p.k[1:]) < 2 * lanes:
         return False
@@ -65,7 +66,7 @@ class DotLowering(Lowering):
         self.row_points = row
         self.sa = sampler(b, p, self.m_side, self.slots, p.k[1:], n, row)
         self.sb = sampler(b, p, self.n_side, self.slots, p.k[1:], n, row)
-        self.split, self.batch = task, b.const(0)
+        self.batch, self.split = b.op("floordiv", task, b.const(self.c.split)), b.op("mod", task, b.const(self.c.split))
         columns = -(-self.N // self.c.nv)
         size = self.mr * self.c.nv * n
         sums = b.alloc(self.elem, self.mt * columns * size)
@@ -73,7 +74,7 @@ class DotLowering(Lowering):
             b.store(self.zero, sums, clear.var)
         extent = p.extents[p.k[0]]
         chunk = -(-extent // self.c.split)
-        lo = b.mul(task, b.const(chunk))
+        lo = b.mul(self.split, b.const(chunk))
         hi = b.op("min", b.add(lo, b.const(chunk)), b.const(extent))
 
         def tiles(body) -> None:
@@ -89,17 +90,18 @@ class DotLowering(Lowering):
             self._dot_tile(sums, place(jm, jn), b.mul(jm, b.const(self.mr)), mr, b.mul(jn, b.const(self.c.nv)), nc)
 
         with b.loop(lo, hi) as first:
-            self.fixed = {p.k[0]: first.var}
+            point = digits_of(b, self.batch, [Group((), p.extents[a]) for a in p.batch])
+            self.fixed = {**dict(zip(p.batch, point, strict=True)), p.k[0]: first.var}
             for w, to in self.windows:
                 fill(b, w, self.slots, to, n, self.fixed)
-            self.heads = (self.sa.part_of(p.k[:1], first.var), self.sb.part_of(p.k[:1], first.var))
+            self.heads = [(s.part_of(p.batch, self.batch), s.part_of(p.k[:1], first.var)) for s in (self.sa, self.sb)]
             tiles(multiply)
 
         def finish(jm: Value, mr: int, jn: Value, nc: int) -> None:
             at = place(jm, jn)
             for i in range(mr):
                 m = b.add(b.mul(jm, b.const(self.mr)), b.const(i))
-                out = b.add(b.mul(task, b.const(self.M)), m)
+                out = b.add(b.mul(b.add(b.mul(self.split, b.const(self.B)), self.batch), b.const(self.M)), m)
                 out = b.add(b.mul(out, b.const(self.partial_row)), b.mul(jn, b.const(self.c.nv)))
                 out = b.add(out, b.const(self.partial_base()))
                 for j in range(nc):
@@ -126,8 +128,8 @@ class DotLowering(Lowering):
         init = [b.load(sums, x, self.elem, n) for x in places]
 
         def step(k: Value, limit: int | None, column: int | None, carried) -> list[Value]:
-            left = State(self.sa, k, limit, n, column=column).bind(self.heads[0])
-            right = State(self.sb, k, limit, n, column=column).bind(self.heads[1])
+            left = State(self.sa, k, limit, n, column=column).bind(*self.heads[0])
+            right = State(self.sb, k, limit, n, column=column).bind(*self.heads[1])
             xs = [left.bind(r).product() for r in a_rows]
             out = list(carried)
             for j, r in enumerate(b_rows):
@@ -174,8 +176,8 @@ class DotLowering(Lowering):
         s = self.exact.sampler
         row, column = digits_of(b, number, [Group((), self.mr), Group((), nc)])
         return State(s, 0, None).bind(
+            s.part_of(p.batch, self.batch), s.part_of(p.k[:1], self.fixed[p.k[0]]),
             s.part_of(self.m_side.axes, b.add(m0, row)), s.part_of(self.n_side.axes, b.add(n0, column)),
-            s.part_of(p.k[:1], self.fixed[p.k[0]]),
         )
 
 
@@ -186,8 +188,10 @@ def configs(
     p = changed.problem
     if not fits(p, pointers, lanes) or any(fixes != "k" for _, fixes in windows):
         return []
-    _, left, right, _ = p.sizes
-    split = min(p.extents[p.k[0]], 4 * cores)
+    batch, left, right, _ = p.sizes
+    want = max(2, -(-4 * cores // batch))
+    want += next(i for i in range(cores) if batch * (want + i) % cores == 0)
+    split = min(p.extents[p.k[0]], want)
     out = []
     for swap, (m, n) in ((False, (left, right)), (True, (right, left))):
         for mr in sorted({min(m, 6), min(m, 4)}):

@@ -48,7 +48,8 @@ def lower(kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], t
         for step, chosen in ((0, once), (1, "".join(x for x in "ab" if x not in once))):
             if tasks := probe.pack_tasks(chosen):
                 steps[step].append((tasks, _runner(kernel, p, c, target, bases[i], "pack", chosen)))
-        steps[2].append((c.split if c.dot else probe.tasks, _runner(kernel, p, c, target, bases[i], "multiply")))
+        tasks = probe.B * c.split if c.dot else probe.tasks
+        steps[2].append((tasks, _runner(kernel, p, c, target, bases[i], "multiply")))
         if c.split > 1:
             rows = min(probe.B * probe.M, target.cores * 2)
             steps[3].append((rows, _runner(kernel, p, c, target, bases[i], "add")))

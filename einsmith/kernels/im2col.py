@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -101,13 +102,21 @@ def _operands(kernel: Kernel) -> list[int]:
     found = problems(kernel.root)
     if found is None or len(found) > 1 or needed(found[0]):  # written out, a term that is skipped is but a zero factor
         return []
-    return [i for i in (0, 1) if found[0].k and not _is_matrix(found[0].operands[i])]
+    return [i for i in (0, 1) if found[0].k and not _is_matrix(found[0].operands[i], found[0].extents)]
 
 
-def _is_matrix(o: Operand) -> bool:
-    if not isinstance(o.expr, Read) or o.guards:
+def _is_matrix(o: Operand, extents: Sequence[int]) -> bool:
+    """Whether an operand is a tensor each of whose elements is read at one point: no window that would be unfolded."""
+    form = affine(o.expr) if isinstance(o.expr, Read) and not o.guards else None
+    if form is None:
         return False
-    return all(len(terms) <= 1 for _, terms in affine(o.expr) or ((0, {0: 1, 1: 1}),))
+    for _, terms in form:
+        reach = 0
+        for c, n in sorted((abs(c), extents[a]) for a, c in terms.items() if extents[a] > 1):
+            if c <= reach:
+                return False
+            reach += c * (n - 1)
+    return True
 
 
 @lru_cache(maxsize=1024)

@@ -183,6 +183,13 @@ def test_vectors_along_k():
     f = dt.f32
     both = times(load(0, 2, 0, 3), load(1, 2, 1, 3))  # K = (batch, 37), contiguous in both operands
     check(sum_of((5, 7), ((f, (6, 5, 37)), (f, (6, 7, 37))), (6, 37), both), [Configs((replace(dot, mr=4, nv=3),))])
+    # A batch of three groups: dW[g, k, c] = sum[b, h](dY[b, 5*g + k, h] * X[b, 7*g + c, h])
+    both = times(load(0, 3, lin((5, 0), (1, 1)), 4), load(1, 3, lin((7, 0), (1, 2)), 4))
+    grouped = sum_of((3, 5, 7), ((f, (6, 15, 37)), (f, (6, 21, 37))), (6, 37), both)
+    check(grouped, [Configs((replace(dot, mr=4, nv=3, split=n),)) for n in (2, 3)])
+    both = times(load(0, 3, lin((8, 0), (1, 1)), 4), load(1, 3, lin((8, 0), (1, 2)), 4))
+    large = sum_of((3, 8, 8), ((f, (16, 24, 784)), (f, (16, 24, 784))), (16, 784), both)
+    assert any(c.pieces[0].dot for c in PATTERN.configs(large, host()))
 
 
 @pytest.mark.parametrize("order", ["n", "m"])

@@ -12,6 +12,7 @@ from einsmith.expr.nodes import Apply, Piece, Reduce, Template, postorder, templ
 from einsmith.kernels.autoconfig import ByDigits, DigitsConfig, choose
 from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.digits import by_digits
+from einsmith.kernels.im2col import Im2col
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check, reference
 from tests.kernels.samples import add, axes, div, kernel_of, lt, mod, mul, num, plain, read, shuffled, sub
@@ -123,6 +124,7 @@ def test_a_group_is_a_batch_axis(name):
     kernel = KERNELS[name]()
     (found,) = problems(by_digits(kernel).root)
     assert GROUPS in [found.extents[a] for a in found.batch]
+    assert not Im2col().match(by_digits(kernel))  # an index of digits is no window: nothing to write out
 
 
 def test_what_cannot_be_split():
