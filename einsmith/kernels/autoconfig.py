@@ -186,10 +186,13 @@ def _choose(kernel: Kernel | Rows, target: Target) -> Choice:
     for pattern in _patterns(kernel):
         if not pattern.match(kernel):
             continue
+        least = float("inf") if best is None else best[2].rank
         bound = getattr(pattern, "bound", None)
-        if best is not None and bound is not None and bound(kernel, target) >= best[2].rank:
+        if bound is not None and bound(kernel, target) >= least:
             continue
-        for config in pattern.configs(kernel, target):
+        find = getattr(pattern, "best", None)
+        first = None if find is None else find(kernel, target, least)
+        for config in pattern.configs(kernel, target) if find is None else () if first is None else (first,):
             cost = pattern.cost(kernel, config, target)
             if best is None or cost.rank < best[2].rank:
                 best = pattern, config, cost

@@ -64,15 +64,37 @@ class Im2col:
             out = min(out, moved + max(products, again))
         return out
 
-    def configs(self, kernel: Kernel, target: Target) -> list[Im2colConfig]:
-        out = []
+    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> Im2colConfig | None:
+        """The configuration of the lowest cost; None where it is not below `limit`."""
+        best = None
         for i in _operands(kernel):
             for inner in (False, True):
                 write, multiply = _parts(kernel, i, inner)
                 if not CONTRACTION.match(multiply):
                     continue
-                best = min(_WRITE.configs(write, target), key=lambda c: _WRITE.cost(write, c, target).seconds)
-                out += [Im2colConfig(i, inner, best, c) for c in CONTRACTION.configs(multiply, target)[:2]]
+                first, cost = self._write(write, target)
+                # A rank is more than the seconds by a twentieth at most.
+                found = CONTRACTION.best(multiply, target, 1.05 * (limit - cost.seconds + cost.launch))
+                if found is not None:
+                    config = Im2colConfig(i, inner, first, found)
+                    rank = self.cost(kernel, config, target).rank
+                    if rank < limit:
+                        best, limit = config, rank
+        return best
+
+    @staticmethod
+    def _write(write: Kernel, target: Target) -> tuple[PointwiseConfig, Cost]:
+        found = [(c, _WRITE.cost(write, c, target)) for c in _WRITE.configs(write, target)]
+        return min(found, key=lambda x: x[1].seconds)
+
+    def configs(self, kernel: Kernel, target: Target) -> list[Im2colConfig]:
+        out = []
+        for i in _operands(kernel):
+            for inner in (False, True):
+                write, multiply = _parts(kernel, i, inner)
+                if CONTRACTION.match(multiply):
+                    first, _ = self._write(write, target)
+                    out += [Im2colConfig(i, inner, first, c) for c in CONTRACTION.configs(multiply, target)[:2]]
         return out
 
     def cost(self, kernel: Kernel, config: Im2colConfig, target: Target) -> Cost:

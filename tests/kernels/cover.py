@@ -25,9 +25,9 @@ from einsmith.expr.kernel import Kernel, Rows
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction import Configs
-from einsmith.kernels.contraction import _candidates as candidates
 from einsmith.kernels.contraction_plan import Direct
 from einsmith.kernels.contraction_problem import problems
+from einsmith.kernels.contraction_search import candidates
 from einsmith.kernels.kernel import Lowered
 from einsmith.modes import trace_call
 from einsmith.passes.fuse import fuse

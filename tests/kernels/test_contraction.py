@@ -13,11 +13,11 @@ from einsmith.codegen.llvm import emit_module
 from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
 from einsmith.kernels.contraction import PATTERN, Config, Configs
-from einsmith.kernels.contraction import _candidates as candidates
 from einsmith.kernels.contraction_finish import epilogue
 from einsmith.kernels.contraction_plan import Direct
 from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.contraction_sample import Pointer, Sampler
+from einsmith.kernels.contraction_search import candidates
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import fresh, host, reference, run_native
 from tests.kernels.samples import (

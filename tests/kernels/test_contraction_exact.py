@@ -12,9 +12,9 @@ from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction import PATTERN, Config, Configs
-from einsmith.kernels.contraction import _candidates as candidates
 from einsmith.kernels.contraction_exact import needed
 from einsmith.kernels.contraction_problem import problems
+from einsmith.kernels.contraction_search import candidates
 from einsmith.kernels.contraction_trim import share, trims
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import fresh, host, reference, run_native
