@@ -193,14 +193,16 @@ class Windowed:
 
 
 def windowed(p: Problem, which: Windows, limit: int) -> Windowed | None:
-    """The problem with these windows, of at most `limit` bytes each; None where one cannot be or gains nothing."""
+    """The problem with these windows, of at most `limit` bytes each, twice that where a block of K has one window that
+    spares all tiles their masks; None where one cannot be or gains nothing."""
     found: list[tuple[int, Window]] = []
     k_outer = False
     for i, fixes in which:
         side = p.left if i == 0 else p.right
         head = {"all": (), "side": side[:1], "k": p.k[:1]}[fixes]
         w = window(p, i, frozenset(p.batch) | frozenset(head))
-        if w is None or w.elements * p.dtype.itemsize > limit or (fixes != "all" and not set(head) & set(w.fixed)):
+        most = 2 * limit if fixes == "k" else limit
+        if w is None or w.elements * p.dtype.itemsize > most or (fixes != "all" and not set(head) & set(w.fixed)):
             return None
         if head and p.extents[head[0]] == 1:
             return None

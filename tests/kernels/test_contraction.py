@@ -14,7 +14,7 @@ from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
 from einsmith.kernels.contraction import PATTERN, Config, Configs
 from einsmith.kernels.contraction_finish import epilogue
-from einsmith.kernels.contraction_plan import Direct
+from einsmith.kernels.contraction_plan import WINDOW_BYTES, Direct, windowed
 from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.contraction_sample import Pointer, Sampler
 from einsmith.kernels.contraction_search import candidates
@@ -166,6 +166,15 @@ def test_masks_of_a_panel_are_made_once_for_all_channels():
         check(kernel, [Configs((replace(blocked, kc=kc, split=split),))])
     check(conv(2, 4, 6, 7, 5, 3, 3, 1, 2), [Configs((replace(blocked, b="buffer"),))])
     check(conv_dx(2, 4, 6, 7, 5, 3, 3, 1), [Configs((blocked,))])
+
+
+def test_a_window_of_a_block_of_k_may_be_larger():
+    (p,) = problems(conv_dw(2, 64, 56, 56, 8, 3, 3, 1).root)
+    found = windowed(p, ((1, "k"),), WINDOW_BYTES)
+    assert found is not None and found.k_outer
+    assert found.windows[0][1].elements * 4 > WINDOW_BYTES
+    (p,) = problems(conv(2, 64, 56, 56, 8, 3, 3, 1).root)
+    assert windowed(p, ((0, "side"),), WINDOW_BYTES) is None
 
 
 def test_vectors_along_k():
