@@ -77,8 +77,9 @@ def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[Na
         meta = entry.metadata
         launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
         _NATIVE[k, target] = NativeKernel(
-            launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"]
-        )
+            launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"],
+            entry.nbytes,
+        )  # fmt: skip
     return [_NATIVE[k, target] for k in kernels]
 
 

@@ -10,7 +10,6 @@ import einsmith as es
 from benchmarks.problems import LR
 from benchmarks.recurrent_problems import CELLS, Recurrent
 from einsmith import nn
-from einsmith.codegen import objects
 from einsmith.lang.builder import Value
 
 NETWORKS = (*CELLS, "lstm_lm")
@@ -54,9 +53,13 @@ class Training:
         return {n: np.asarray(state[ours]) for n, ours in self.names.items()}
 
     def describe(self) -> dict[str, int]:
-        """How many kernels the step has, and the bytes of code made for it: its process began with an empty cache."""
+        """How many kernels the training step has, the bytes of their code, and of the code of those in loops."""
         (run,) = self._step._programs.values()
-        return {"kernels": len(run.kernels), "code_bytes": objects.usage()[1]}
+        loops = {k for k, turns in zip(run.kernels, run.turns, strict=True) if turns > 1}
+        every = set(run.kernels)
+        return {n: sum(k.nbytes for k in s) for n, s in (("code_bytes", every), ("loop_bytes", loops))} | {
+            "kernels": len(run.kernels)
+        }
 
 
 def build(problem: Recurrent, arrays: dict[str, np.ndarray], threads: int) -> Training:

@@ -36,6 +36,7 @@ from einsmith.expr.nodes import (
     Template,
     apply,
     postorder,
+    rank,
     reads,
     template,
 )
@@ -261,7 +262,7 @@ class Adjoint:
     def _contributions(self, part: Piece | Scatter, found: dict[tuple, Terms]) -> None:
         groups = [(slot, index, *common(terms)) for (slot, index), terms in found.items()]
         # What may be added to others in memory comes after those.
-        groups.sort(key=lambda g: (g[0], is_opaque(g[1]) or is_coupled(g[1]), [i.digest for i in g[1]]))
+        groups.sort(key=lambda g: (g[0], is_opaque(g[1]) or is_coupled(g[1]), [rank(i) for i in g[1]]))
         shared: dict[tuple[Guards, Expr], Read] = {}
         if isinstance(part, Piece) and not isinstance(part.body, Reduce) and part.extents == self.t.shape:
             # An argument read at the position that is written: its adjoint is a tensor that the others can read.

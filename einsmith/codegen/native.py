@@ -25,10 +25,12 @@ from einsmith.target.facts import Target
 
 
 class Compiled(NamedTuple):
-    """Addresses of functions by name, in the order they were given, and the metadata stored with them."""
+    """Addresses of functions by name, in the order they were given, the metadata stored with them, and the size of
+    their object code."""
 
     addresses: dict[str, int]
     metadata: dict[str, Any]
+    nbytes: int
 
 
 Maker = Callable[[], tuple[Sequence[Function], dict[str, Any]]]
@@ -108,7 +110,7 @@ def _find(key: str) -> Compiled | None:
 
 
 def _load(key: str, entry: Entry) -> Compiled:
-    out = Compiled(llvm_jit.load(entry.code, entry.names), entry.metadata)
+    out = Compiled(llvm_jit.load(entry.code, entry.names), entry.metadata, len(entry.code))
     with _lock:
         return _loaded.setdefault(key, out)
 

@@ -52,11 +52,12 @@ def _key(value: Any) -> Any:
 class Node:
     """Base of all interned nodes. Subclasses list their fields; `_derive` computes what follows from them."""
 
-    __slots__ = ("digest", "__weakref__")
+    __slots__ = ("_outline", "digest", "__weakref__")
     fields: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[bool] = False
     """No field has floats or bools in it, so that equal fields are the same structure."""
     digest: bytes
+    _outline: bytes  # see `rank`
 
     def __new__(cls, *values: Any):
         key = (cls, *values) if cls.exact else (cls, *map(_key, values))
@@ -155,6 +156,34 @@ class Apply(Node):
 
 
 Expr = Const | Axis | Read | Apply
+
+
+def rank(e: Expr) -> tuple[bytes, bytes]:
+    """Where an operand stands among others whose order is free. It depends on the numbers in an expression only where
+    nothing else tells two apart: formulas that differ in extents come out alike."""
+    return _outline(e), e.digest
+
+
+def _outline(e: Expr) -> bytes:
+    """The digest of an expression without the values of its integers."""
+    stack = [e]
+    while stack:
+        x = stack[-1]
+        if hasattr(x, "_outline"):
+            stack.pop()
+            continue
+        below = [a for a in x.args if not hasattr(a, "_outline")]
+        stack += below
+        if not below:
+            if isinstance(x, Const) and x.dtype.is_int:
+                own = b"integer"
+            elif isinstance(x, (Read, Apply)):
+                head = f"Read {x.slot} {x.dtype}" if isinstance(x, Read) else f"Apply {x.fn} {x.dtype}"
+                own = head.encode() + b"".join(a._outline for a in x.args)
+            else:
+                own = x.digest
+            x._set("_outline", hashlib.blake2b(own, digest_size=16).digest())
+    return e._outline
 
 
 def apply(fn: str, *args: Expr) -> Apply:

@@ -31,7 +31,7 @@ from einsmith.expr.integer_rules import (
     fits,
     plain_index,
 )
-from einsmith.expr.nodes import Apply, Const, Expr, Read, apply, cast, postorder
+from einsmith.expr.nodes import Apply, Const, Expr, Read, apply, cast, postorder, rank
 
 Rewrite = Callable[[Any, Facts], "Expr | None"]
 
@@ -128,7 +128,7 @@ def _order(e: Apply, facts: Facts) -> Expr | None:
     if a.dtype.is_int and (e.fn in ("add", "eq", "ne") or (e.fn == "mul" and isinstance(a, Const))):
         return None  # the linear form has its own order
     ka, kb = isinstance(a, Const), isinstance(b, Const)
-    if (ka and not kb) or (ka == kb and a.digest > b.digest):
+    if (ka and not kb) or (ka == kb and rank(a) > rank(b)):
         return Apply(e.fn, (b, a), e.dtype)
     return None
 
@@ -178,7 +178,7 @@ def operands(e: Apply) -> list[Expr]:
             todo += x.args
         else:
             found.add(x)
-    return sorted(found, key=lambda x: x.digest)
+    return sorted(found, key=rank)
 
 
 def connect(fn: str, parts: Iterable[Expr]) -> Expr:

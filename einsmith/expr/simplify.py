@@ -26,6 +26,7 @@ from einsmith.expr.nodes import (
     Template,
     Tensor,
     postorder,
+    rank,
 )
 from einsmith.expr.rewrite import map_bodies, map_templates, prune_args, replace, substitute, with_args, without_twins
 from einsmith.expr.rules import PRUNED, RULES, Rule, connect, operands
@@ -85,15 +86,17 @@ def canonical_template(t: Template) -> tuple[Template, tuple[int, ...]]:
 
 
 def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
-    # Operands are ordered by digest, which depends on the numbering, which depends on the order. Where that goes round
-    # in a circle, the circle's least digest decides.
+    # Operands are ordered by rank, which depends on the numbering, which depends on the order. Where that goes round in
+    # a circle, the circle's least ranks decide.
     seen: list[tuple[Template, tuple[int, ...]]] = []
     found = _numbered(t, tuple(range(len(t.params))))
     while all(found[0] is not old for old, _ in seen):
         seen.append(found)
         found = _numbered(simplify_template(found[0]), found[1])
     first = next(n for n, (old, _) in enumerate(seen) if old is found[0])
-    final, slots = min(seen[first:], key=lambda entry: entry[0].digest)
+    final, slots = min(
+        seen[first:], key=lambda entry: ([rank(b)[0] for p in entry[0].parts for b in p.bodies], entry[0].digest)
+    )
     final.memo("canonical", lambda f: (f, tuple(range(len(f.params)))))
     return final, slots
 

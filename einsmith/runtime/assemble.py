@@ -27,7 +27,7 @@ Pointer = Callable[[Tensor, At], int]
 @dataclass(frozen=True)
 class NativeKernel:
     """Machine code of a kernel: (address, tasks, once) of each launch (see kernels.kernel.Launch), bytes of scratch a
-    thread and of shared workspace."""
+    thread, of shared workspace and of object code."""
 
     launches: tuple[tuple[int, int, bool], ...]
     scratch: int
@@ -35,6 +35,7 @@ class NativeKernel:
     pattern: str
     config: str
     seconds: float  # predicted
+    nbytes: int
 
 
 Native = Mapping[Kernel | Rows, NativeKernel]

@@ -160,7 +160,7 @@ def test_axes_and_cotangents_have_the_users_names():
     capsule = es.op(CAPSULE)
     shapes = {"A": (2, 3, 15, 15, 4, 4), "W": (5, 3, 3, 3, 4, 4)}
     assert capsule.gradient("W", **shapes, stride=2) == (
-        "dW[k, c, r, s, m, j] = sum[b, p, q, i](A[b, c, r + 2*p, s + 2*q, i, m]*dC[b, k, p, q, i, j])"
+        "dW[k, c, r, s, m, j] = sum[b, p, q, i](dC[b, k, p, q, i, j]*A[b, c, r + 2*p, s + 2*q, i, m])"
     )
     lines = capsule.gradient("A", **shapes, stride=2).splitlines()
     lefts = [line.partition(" = ")[0] for line in lines[1:]]
@@ -170,7 +170,7 @@ def test_axes_and_cotangents_have_the_users_names():
         "dA[b, c, 2*p + 1, 2*w, i, m]",
         "dA[b, c, 2*p + 1, 2*q + 1, i, m]",
     ]
-    assert lines[4].endswith("= sum[k, j](dC[b, k, p, q, i, j]*W[k, c, 1, 1, m, j])")
+    assert lines[4].endswith("= sum[k, j](W[k, c, 1, 1, m, j]*dC[b, k, p, q, i, j])")
     embedding = es.op("Y[t,k] = E[ids[t],k]").gradient("E", (50, 3), (7,))
     assert embedding.splitlines()[-1] == "dE[ids[t], k] += dY[t, k]" and embedding.extents == {"dE.shape[0]": 50}
 

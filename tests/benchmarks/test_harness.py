@@ -237,7 +237,7 @@ def test_first_calls_are_kept_and_capped(tmp_path: Path, monkeypatch, capsys: py
         if peer == "compile":
             return {"status": "timeout", "message": "over the time cap", "cap": cap}
         return {"status": "ok", "version": "1", "first_seconds": 1.5} | (
-            {"kernels": 9, "code_bytes": 2048} if peer == "einsmith" else {}
+            {"kernels": 9, "code_bytes": 2048, "loop_bytes": 512} if peer == "einsmith" else {}
         )
 
     monkeypatch.setattr(recurrent, "first_call", fake)
@@ -246,9 +246,12 @@ def test_first_calls_are_kept_and_capped(tmp_path: Path, monkeypatch, capsys: py
     assert recurrent.first_calls(arguments) == 0 and len(asked) == 6
     out = capsys.readouterr().out
     assert "over 7" in out and "1.50 (9, 2)" in out
-    uneven = {"lltm-b4-t8": {"einsmith": {"kernels": 9, "code_bytes": 1}}}
-    assert recurrent.steady(uneven)
-    assert not recurrent.steady(uneven | {"lltm-b4-t128": {"einsmith": {"kernels": 10, "code_bytes": 1}}})
+    short = {"kernels": 9, "code_bytes": 100, "loop_bytes": 20}
+    assert recurrent.steady({"lltm-b4-t8": {"einsmith": short}})
+    for change, even in (({}, True), ({"code_bytes": 120}, True), ({"code_bytes": 130}, False), ({"kernels": 8}, False),
+                         ({"loop_bytes": 21}, False)):  # fmt: skip
+        cells = {"lltm-b4-t8": {"einsmith": short}, "lltm-b4-t128": {"einsmith": short | change}}
+        assert recurrent.steady(cells) is even
 
 
 @pytest.mark.slow
