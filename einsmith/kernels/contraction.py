@@ -261,7 +261,8 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     packed = sum(x for side, x in (("a", a_bytes), ("b", b_bytes)) if side in each)
     held = at.nbytes + packed
     memory = target.seconds_for_bytes(held + packed, held, tasks)
-    if streamed and how == "buffer":  # a stretch a tile, too short for prefetching to be far ahead
+    far = not changed.windows and (a_steps if c.order == "n" else b_steps).k >= FAR_ROWS
+    if streamed and (how == "buffer" or how == "inline" and far):  # stretches too short for prefetching to be far ahead
         ranges = 2 * max(min(inner, span * tasks), target.l2 * tasks)
         arithmetic += target.seconds_for_bytes(streamed, ranges, tasks)
     elif streamed:

@@ -186,6 +186,10 @@ def window(box: Box, axis: int | None, cut: int | None, copies: int = 1) -> int:
     return k
 
 
+_LINES = 512
+"""Lines that a first-level cache keeps, about."""
+
+
 def part_count(box: Box, config: ReductionConfig) -> int:
     """How many parts the reduction is cut into in the end."""
     if config.splits == 1 or not box.reduce:
@@ -200,15 +204,18 @@ def part_count(box: Box, config: ReductionConfig) -> int:
 
 def _jumps(box: Box, axis: int | None, config: ReductionConfig) -> float:
     """By how much slower memory is where each turn of the reduction reads a few vectors of another row: the fewer bytes
-    of a row, the worse, and worst where rows lie a page apart, which all fall into the same few sets of the cache."""
-    if box.combiner is None or axis is None or axis >= box.rank or not box.reduce:
+    of a row, the worse, and worst where rows lie a page apart, which all fall into the same few sets of the cache. So
+    it is with lanes along such rows: each takes one element of a line, gone before the next result needs another."""
+    if box.combiner is None or axis is None or not box.reduce or (axis >= box.rank and box.reduced < _LINES):
         return 1.0
     inner = Axis(box.rank + len(box.reduce) - 1)
-    visit = 4 * config.lanes * min(config.unroll, -(-box.extents[axis] // config.lanes))
+    wide = 1 if axis >= box.rank else config.lanes * min(config.unroll, -(-box.extents[axis] // config.lanes))
+    visit = 4 * wide
     lost = 0.0
     for f in flats_of(box):
         stride = 4 * abs(f.coefficient(inner))
-        if f.coefficient(Axis(axis)) == 1 and stride >= 2 * visit:
+        along = f.coefficient(Axis(axis)) == 1 if axis < box.rank else stride >= 64
+        if along and stride >= 2 * visit:
             lost = max(lost, 40 + 190 * (gcd(stride, 4096) / 4096) ** 0.5)
     return 1 + lost / visit
 

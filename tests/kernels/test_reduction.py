@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -268,6 +270,12 @@ def test_long_columns_are_read_in_wide_pieces():
     configs = [c for c in PATTERN.configs(kernel, WIDE) if c.tasks == 1]
     best = min(configs, key=lambda c: PATTERN.cost(kernel, c, WIDE).seconds)
     assert best.mode == "column" and best.unroll >= 8
+    i, r, q = axes(3)
+    three = mul(read(0, r, q, i), mul(read(1, r, q, i), read(2, r, q, i)))
+    kernel = plain((4096,), [(dt.f32, (28, 64, 4096))] * 3, over("sum", (28, 64), three))
+    slow = replace(WIDE, l3=32 << 20, cores=2, memory_bandwidth=1e10, core_bandwidth=1e10)
+    best = min(PATTERN.configs(kernel, slow), key=lambda c: PATTERN.cost(kernel, c, slow).rank)
+    assert best.mode == "column"
 
 
 @pytest.mark.parametrize("combiner", ["sum", "max", "argmax"])
