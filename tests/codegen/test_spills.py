@@ -14,8 +14,8 @@ from einsmith.codegen.llvm import emit_module
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction import PATTERN, Config, Configs
-from einsmith.kernels.contraction import _candidates as candidates
 from einsmith.kernels.contraction_problem import problems
+from einsmith.kernels.contraction_search import candidates
 from einsmith.target.facts import Target
 from tests.kernels import samples as s
 
