@@ -255,7 +255,8 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     inner, how, tiles = (a_bytes, c.a, nt) if c.order == "n" else (b_bytes, c.b, mt)
     outer, again = (b_bytes, c.tm) if c.order == "n" else (a_bytes, c.tn)
     span = traffic.inner_bytes(p, c)
-    streamed = inner * (tiles - 1) if span > target.l2 * traffic.HELD else 0.0
+    beside = kc * item * (c.nv * lanes if c.order == "n" else c.mr)  # the outer side's panel
+    streamed = inner * (tiles - 1) if span > min(target.l2 * traffic.HELD, target.l2 - beside) else 0.0
     if c.a == "inline" and m > c.mr and nt > 1 and a_steps.side >= 1024 and a_steps.side % 1024 == 0:
         arithmetic *= 1.15  # rows of M fall into the same cache sets
     packed = sum(x for side, x in (("a", a_bytes), ("b", b_bytes)) if side in each)

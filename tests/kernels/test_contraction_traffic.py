@@ -80,7 +80,7 @@ def test_tasks_whose_inner_side_stays_in_the_second_level():
         c = chosen(kernel)
         assert traffic.inner_bytes(p, c) <= SERVER.l2 or "buffer" not in (c.a, c.b)
         for order in "nm":
-            whole = Config(False, 6, 4, "buffer", "buffer", order, 0, 1, *((1, 8) if order == "n" else (8, 1)))
+            whole = Config(False, 6, 4, "buffer", "buffer", order, *((256, 1, 1, 8) if order == "n" else (0, 1, 8, 1)))
             parts = traffic.in_cache(p, whole, SERVER)
             assert traffic.inner_bytes(p, parts) <= SERVER.l2 * traffic.HELD < traffic.inner_bytes(p, whole)
             costs = [PATTERN.cost(kernel, Configs((x,)), SERVER).rank for x in (parts, whole)]
