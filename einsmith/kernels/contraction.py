@@ -222,6 +222,8 @@ def _cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
     if c.split == 1 and not c.kc and not changed.k_outer:
         n_rows = max(1, c.nv * lanes // row_points) if c.rows else 0
         steps *= search.kept(original, changed, c.swap, c.rows, c.mr, n_rows)
+    if c.kc and kc < part and c.mr * c.nv + c.nv + 2 >= target.tile_registers:
+        steps *= 1.3  # sums loaded for a block and no register to spare: the allocator rotates them at every step
     tile_overhead = ceil(part / kc) * mt * nt * batch * c.split * (20 + c.mr * c.nv * 1.5 + c.mr * 3)
     pack = batch * m * nvs * at.finish
     # Packing, in cycles: what a vector takes, and how often each is packed.

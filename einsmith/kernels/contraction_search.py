@@ -38,10 +38,7 @@ def _even(size: int, limit: int) -> int:
 
 
 def _rows_limit(nv: int, registers: int) -> int:
-    """Rows of a tile of nv vectors. Where accumulators, a row's vectors and a broadcast take all registers but one, the
-    allocator rotates the accumulators through each other at every step."""
-    spare = 1 + registers // 16
-    return max(1, min((registers - spare - nv) // nv, 28 if nv == 1 else 14))
+    return max(1, min((registers - 1 - nv) // nv, 28 if nv == 1 else 14))
 
 
 def _tiles(m: int, n: int, lanes: int, registers: int) -> list[tuple[int, int]]:
