@@ -38,7 +38,7 @@ def _even(size: int, limit: int) -> int:
 
 
 def _rows_limit(nv: int, registers: int) -> int:
-    return max(1, min((registers - 1 - nv) // nv, 28 if nv == 1 else 14))
+    return max(1, min((registers - nv) // nv, 28 if nv == 1 else 14))
 
 
 def _tiles(m: int, n: int, lanes: int, registers: int) -> list[tuple[int, int]]:
