@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.problems import Problem
-from benchmarks.process import Crew, Worker, WorkerError
+from benchmarks.process import Crew, Worker, WorkerError, alone
 from benchmarks.verify import disagreements, error
 
 PEERS = ("torch", "compile", "jax", "tensorflow", "xla")
@@ -25,6 +25,9 @@ RECURRENT_PEERS = (
 )  # fmt: skip
 """Loops where the library has them (lax.scan, tf.while_loop), and unrolled; torch.compile of all, and of a step."""
 VERIFIED_STEPS = 5
+SLOW = 4
+"""A peer that is so many times slower than the fastest takes part in the first SLOW_ROUNDS rounds alone."""
+SLOW_ROUNDS = 3
 CHUNK_SECONDS = 0.2
 """How long a peer's turn in a round lasts, about: long enough to be in its stride, short enough that all peers meet the
 same weather on a machine whose speed drifts."""
@@ -43,9 +46,17 @@ class Pace(NamedTuple):
 
 
 def run_problem(
-    problem: Problem, peers: Sequence[str], threads: int, pace: Pace, cap: float, say: Say, crew: Crew | None = None
+    problem: Problem,
+    peers: Sequence[str],
+    threads: int,
+    pace: Pace,
+    cap: float,
+    say: Say,
+    crew: Crew | None = None,
+    keeper: str | None = None,
 ) -> dict:
-    """One cell of the results: a dict as it is written to JSON. `cap`: seconds that each peer may take in all.
+    """One cell of the results: a dict as it is written to JSON. `cap`: seconds that each peer may take in all (see
+    `Worker.spent`). `keeper`: a command that keeps other work away while times are taken (see `process.alone`).
 
     Without a `crew` every peer gets a process and caches of its own, and its first call is that of a newcomer. The
     processes of a crew go on to the next problem with whatever they have cached, and results are compared with those of
@@ -57,6 +68,7 @@ def run_problem(
         "nbytes": problem.nbytes,
         "specials": dict(problem.specials),
         "threads": threads,
+        "cap": cap,
         "load_before": os.getloadavg()[0],
         "peers": {},
     }
@@ -70,7 +82,7 @@ def run_problem(
         found: dict[str, Results] = {}
         for peer in peers:
             crew.start(peer)
-            if fresh:
+            if fresh or keeper:
                 say(f"{problem.name}: {peer}: first call")
             run.attempt(peer, partial(run.begin, peer, found))
             if fresh and peer == "einsmith" and peer in run.workers:
@@ -95,7 +107,9 @@ def run_problem(
             say(f"{problem.name}: {peer}: wrong result: {what}")
         measured = ["peak", *(["copy"] if problem.nbytes else []), *(["special"] if problem.specials else [])]
         rates = {what: _Rate(what, run) for what in measured}
-        _time_rounds(run, pace, list(rates.values()))
+        with alone(keeper):
+            cell["load_timing"] = os.getloadavg()[0]
+            _time_rounds(run, pace, list(rates.values()))
     _summarize(cell, **{what: rate.per_second for what, rate in rates.items()})
     return cell
 
@@ -119,15 +133,18 @@ class _Run:
 
     def attempt(self, peer: str, action: Callable[[float], None]) -> None:
         """Runs an action of a peer against its time cap; a failure is noted and ends that peer's part."""
-        begun = time.monotonic()
+        worker = self.crew.start(peer)
+        before = worker.spent
         try:
-            action(begun + self.cap - self._spent.get(peer, 0.0))
+            action(time.monotonic() + self.cap - self._spent.get(peer, 0.0))
         except WorkerError as e:
             self.cell["peers"].setdefault(peer, {})
             self.cell["peers"][peer] |= {"status": e.kind, "message": str(e)}
+            if e.kind == "timeout":
+                self.cell["peers"][peer]["cap"] = self.cap
             self.end(peer, e)
             self.say(f"{self.problem.name}: {peer}: {e.kind}: {e}")
-        self._spent[peer] = self._spent.get(peer, 0.0) + time.monotonic() - begun
+        self._spent[peer] = self._spent.get(peer, 0.0) + worker.spent - before
         self.cell["peers"][peer]["spent"] = round(self._spent[peer], 2)
 
     def end(self, peer: str, e: WorkerError) -> None:
@@ -136,10 +153,11 @@ class _Run:
             self.crew.drop(peer)
 
     def open(self, peer: str, deadline: float) -> tuple[Worker, dict]:
-        """The worker with the problem set up, and its answer to the first step."""
+        """The worker with the problem set up, and its answer to the first step; what that computed is "spent"."""
         worker = self.workers[peer] = self.crew.start(peer)
         worker.ask(f"open {self.problem.name}", deadline)
-        return worker, worker.ask("first", deadline)
+        before = worker.spent
+        return worker, worker.ask("first", deadline) | {"spent": worker.spent - before}
 
     def results(self, peer: str, worker: Worker, deadline: float) -> Results:
         losses = worker.ask(f"steps {VERIFIED_STEPS if self.problem.stateful else 1}", deadline)["losses"]
@@ -154,6 +172,7 @@ class _Run:
     def begin(self, peer: str, found: dict[str, Results], deadline: float) -> None:
         worker, first = self.open(peer, deadline)
         self.cell["peers"][peer] = {"status": "ok", "version": worker.version, "first_seconds": first["seconds"]}
+        self.cell["peers"][peer]["first_spent"] = round(first["spent"], 3)
         self.cell["peers"][peer] |= first["described"]
         chosen = worker.ask("choose 6", deadline)
         if chosen["variant"] is not None:
@@ -215,12 +234,13 @@ def _time_rounds(run: _Run, pace: Pace, rates: Sequence[_Rate]) -> None:
     workers, cell = run.workers, run.cell
     samples: dict[str, list[list[float]]] = {p: [] for p in workers}
     counts: dict[str, int] = {}
+    quickest: dict[str, float] = {}
 
     for peer in list(workers):
 
         def probe(deadline: float, peer: str = peer) -> None:
-            seconds = workers[peer].ask(f"time {pace.least} {pace.warm}", deadline)["seconds"]
-            counts[peer] = max(pace.least, min(200, round(pace.chunk / max(min(seconds), 1e-6))))
+            quickest[peer] = min(workers[peer].ask(f"time {pace.least} {pace.warm}", deadline)["seconds"])
+            counts[peer] = max(pace.least, min(200, round(pace.chunk / max(quickest[peer], 1e-6))))
 
         run.attempt(peer, probe)
     for r in range(pace.rounds):
@@ -229,7 +249,7 @@ def _time_rounds(run: _Run, pace: Pace, rates: Sequence[_Rate]) -> None:
         for rate in rates:
             rate.measure()
         # Every round starts with another peer, so that none always follows the same neighbor.
-        order = list(workers)
+        order = [p for p in workers if r < SLOW_ROUNDS or quickest[p] < SLOW * min(quickest[q] for q in workers)]
         turn_of = r % max(1, len(order))
         for peer in order[turn_of:] + order[:turn_of]:
 
@@ -245,9 +265,7 @@ def _time_rounds(run: _Run, pace: Pace, rates: Sequence[_Rate]) -> None:
         cell["peers"][peer]["best"] = min((min(c) for c in chunks), default=None)
 
 
-def _summarize(
-    cell: dict, peak: float | None, copy: float | None = None, special: float | None = None
-) -> None:
+def _summarize(cell: dict, peak: float | None, copy: float | None = None, special: float | None = None) -> None:
     """Adds medians, spread (the middle half of the rounds), the ratio to the best peer, and the part of the floor: the
     longest of the arithmetic at the peak, the bytes at the bandwidth of a copy, and the functions at their rate."""
     cell["peak_flops_per_second"], cell["bytes_per_second"], cell["specials_per_second"] = peak, copy, special

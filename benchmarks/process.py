@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,16 +46,64 @@ def environment(threads: int, caches: Path | None) -> dict[str, str]:
     return env
 
 
+PATIENCE = 10
+"""How many times longer than its cap a worker may take where other work keeps it from the processors."""
+
+
+def processor_seconds(pid: int) -> float | None:
+    """What a process and all that descend from it have computed; None where the system does not tell."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(path.parent.name)] = int(fields[1])
+        ticks[int(path.parent.name)] = sum(map(int, fields[11:15]))  # its own and its ended children's, user and system
+    if pid not in ticks:
+        return None
+
+    def descends(p: int) -> bool:
+        while p not in (0, pid):
+            p = parents.get(p, 0)
+        return p == pid
+
+    return sum(t for p, t in ticks.items() if descends(p)) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def alone(command: str | None) -> Iterator[None]:
+    """Runs the block while a shell command keeps other work away: the block begins when the command prints a line, and
+    at its end the command's input is closed and its end awaited. Raises OSError where it ends without a line."""
+    if command is None:
+        yield
+        return
+    with subprocess.Popen(
+        command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            if not process.stdout.readline():
+                raise OSError(f"ended without a line: {command}")
+            yield
+        finally:
+            process.stdin.close()
+
+
 class Worker:
     """A process running benchmarks.worker. Between two commands it is stopped by a signal, with all its threads and
     children: libraries whose idle threads spin would otherwise take the cores of the peer whose turn it is.
 
     It starts at once, so that several import their libraries side by side; `ready` waits for it.
+
+    `spent`: the seconds that its answers took, or those that it computed where these are fewer: what it waits for other
+    work on the machine is not counted against its cap.
     """
 
     def __init__(self, peer: str, threads: int, caches: Path | None):
         self.peer = peer
-        self.version, self.import_seconds = "", 0.0
+        self.version, self.import_seconds, self.spent = "", 0.0, 0.0
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker", peer, str(threads)],
@@ -85,12 +135,26 @@ class Worker:
             pass
 
     def _answer(self, deadline: float) -> dict:
+        begun, before = time.monotonic(), processor_seconds(self._process.pid)
+
+        def used() -> float:
+            now, after = time.monotonic() - begun, processor_seconds(self._process.pid)
+            return now if before is None or after is None else min(now, after - before)
+
+        try:
+            return self._read(begun, deadline, used)
+        finally:
+            self.spent += used()
+
+    def _read(self, begun: float, deadline: float, used: Callable[[], float]) -> dict:
         assert self._process.stdout is not None
-        fd = self._process.stdout.fileno()
+        fd, allowed = self._process.stdout.fileno(), deadline - begun
         while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([fd], [], [], left)[0]:
-                raise WorkerError("timeout", "over the time cap")
+            late = time.monotonic() - deadline
+            if not select.select([fd], [], [], -late if late < 0 else 1.0)[0]:
+                if used() >= allowed or late > (PATIENCE - 1) * allowed:
+                    raise WorkerError("timeout", "over the time cap")
+                continue
             chunk = os.read(fd, 1 << 20)
             if not chunk:
                 status = self._process.wait()

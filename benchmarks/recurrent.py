@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import report
 from benchmarks.harness import RECURRENT_PEERS
@@ -67,25 +66,8 @@ def first_calls(argv: Sequence[str] | None = None) -> int:
                 cell["peers"][peer] = first_call(peer, problem, args.threads, args.cap)
                 report.store(args.json, results)
     cells = {p: results["cells"][f"first-{p}-t{args.threads}"]["peers"] for p in chosen}
-    Console(highlight=False, width=160).print(first_calls_table(cells, peers))
+    Console(highlight=False, width=160).print(report.first_calls(cells, peers))
     return 0 if all(c["einsmith"]["status"] == "ok" for c in cells.values() if "einsmith" in c) and steady(cells) else 1
-
-
-def first_calls_table(cells: dict[str, dict], peers: Sequence[str]) -> Table:
-    out = Table(title="first call, seconds, with empty caches; ours with its kernels and KiB of code")
-    out.add_column("")
-    for peer in peers:
-        out.add_column(peer, justify="right")
-    for problem, found in cells.items():
-        out.add_row(problem, *(_entry(found.get(peer, {})) for peer in peers))
-    return out
-
-
-def _entry(r: dict) -> str:
-    if r.get("status") != "ok":
-        return f"over {r['cap']:.0f}" if r.get("status") == "timeout" else r.get("status", "")
-    more = f" ({r['kernels']}, {r['code_bytes'] / 1024:.0f})" if "kernels" in r else ""
-    return f"{r['first_seconds']:.2f}{more}"
 
 
 def steady(cells: dict[str, dict]) -> bool:

@@ -50,6 +50,11 @@ def run(
     parser.add_argument("--cap", type=float, default=120.0, help="seconds that a peer may take on a problem")
     parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
     parser.add_argument("--fresh", action="store_true", help="run again what the JSON file holds")
+    parser.add_argument("--summary", action="store_true", help="run nothing, show what the JSON file holds")
+    parser.add_argument(
+        "--alone", metavar="COMMAND", help="a shell command that keeps other work away while times are taken, as on a"
+        " shared machine: timing begins when it prints a line, and at the end its input is closed and its end awaited"
+    )  # fmt: skip
     parser.add_argument("--without-einsmith", action="store_true", help="the peers alone")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the workers are closed on the way out
@@ -70,19 +75,25 @@ def run(
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=140)
     results = load(args.json)
     results["machine"] = machine()
-    if os.getloadavg()[0] > 0.5:
+    if os.getloadavg()[0] > 0.5 and not (args.alone or args.summary):
         say.print(f"[yellow]the machine is busy (load {os.getloadavg()[0]:.1f}): times will be off[/]")
     for problem in chosen:
         key = f"{problem.name}-t{args.threads}"
         old = results["cells"].get(key)
+        if args.summary:
+            continue
         if old is not None and finished(old, peers) and not args.fresh:
             say.print(f"{problem.name}: already in {args.json}")
         else:
-            results["cells"][key] = run_problem(problem, peers, args.threads, Pace(args.rounds), args.cap, say.print)
+            results["cells"][key] = run_problem(
+                problem, peers, args.threads, Pace(args.rounds), args.cap, say.print, keeper=args.alone
+            )
             store(args.json, results)
         console.print(table(problem, results["cells"][key]))
+    chosen = [p for p in chosen if f"{p.name}-t{args.threads}" in results["cells"]]
     cells = [results["cells"][f"{p.name}-t{args.threads}"] for p in chosen]
     console.print(summary(chosen, cells))
+    console.print(first_calls(dict(zip([p.name for p in chosen], [c["peers"] for c in cells], strict=True)), peers))
     statuses = [(peer, r["status"]) for c in cells for peer, r in c["peers"].items()]
     return 1 if any(s == "wrong" or (peer == "einsmith" and s != "ok") for peer, s in statuses) else 0
 
@@ -171,15 +182,37 @@ def _seconds(r: dict) -> str:
     return f"{r['first_seconds']:.2f}{warm}"
 
 
+def first_calls(cells: Mapping[str, Mapping[str, dict]], peers: Sequence[str]) -> Table:
+    """Seconds of every peer's first call, which compiles, without those that it waited for other work: one line a
+    problem. Ours with the number of its kernels and the size of their code where it is known."""
+    out = Table(title="first call, seconds; ours with its kernels and KiB of code")
+    out.add_column("")
+    for peer in peers:
+        out.add_column(peer, justify="right")
+    for problem, found in cells.items():
+        out.add_row(problem, *(_first(found.get(peer, {})) for peer in peers))
+    return out
+
+
+def _first(r: dict) -> str:
+    if "first_seconds" not in r:
+        return f"over {r['cap']:.0f}" if r.get("status") == "timeout" else r.get("status", "")
+    seconds = r.get("first_spent", r["first_seconds"])
+    more = f" ({r['kernels']}, {r['code_bytes'] / 1024:.0f})" if "kernels" in r else ""
+    return f"{seconds:.2f}{more}"
+
+
 def geometric_mean(ratios: Sequence[float]) -> float | None:
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
 def summary(problems: Sequence[Problem], cells: Sequence[dict]) -> Table:
-    """One line a problem: Einsmith against the best peer; at the end the geometric mean of the ratios."""
+    """One line a problem: Einsmith against the best peer of those that were timed, and which were not because they
+    took too long to compile; at the end the geometric mean of the ratios."""
     out = Table(title="Einsmith against the best peer")
-    for name in ("", "Einsmith ms", "best peer ms", "which", "times as fast", "of the floor", "first call s"):
-        out.add_column(name, justify="left" if name in ("", "which") else "right")
+    columns = ("", "Einsmith ms", "best peer ms", "which", "times as fast", "of the floor", "first call s", "not timed")
+    for name in columns:
+        out.add_column(name, justify="left" if name in ("", "which", "not timed") else "right")
     for problem, cell in zip(problems, cells, strict=True):
         ours = cell["peers"].get("einsmith", {})
         best = cell["best_peer"]
@@ -192,9 +225,15 @@ def summary(problems: Sequence[Problem], cells: Sequence[dict]) -> Table:
             f"{cell['speedup']:.2f}" if cell["speedup"] else "",
             f"{ours['floor_percent']:.0f} %" if "floor_percent" in ours else "",
             _seconds(ours),
+            ", ".join(_untimed(p, r) for p, r in cell["peers"].items() if p != "einsmith" and "median" not in r),
         )
     mean = geometric_mean([c["speedup"] for c in cells if c["speedup"]])
     if mean is not None:
         out.add_section()
-        out.add_row("geometric mean", "", "", "", f"{mean:.2f}", "", "")
+        out.add_row("geometric mean", "", "", "", f"{mean:.2f}", "", "", "")
     return out
+
+
+def _untimed(peer: str, r: dict) -> str:
+    cap = f" {r['cap']:.0f} s" if "cap" in r else ""
+    return f"{peer} over{cap}" if r["status"] == "timeout" else f"{peer} {r['status']}"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import recurrent, recurrent_problems, report
+from benchmarks import process, recurrent, recurrent_problems, report
 from benchmarks.harness import Pace, _summarize, run_problem
 from benchmarks.problems import OPERATORS, PROBLEMS, TRAINING
-from benchmarks.process import Worker, WorkerError
+from benchmarks.process import Worker, WorkerError, alone, processor_seconds
 from benchmarks.recurrent_problems import CELLS, RECURRENT, language_model
 from benchmarks.verify import disagreements
 
@@ -103,7 +105,7 @@ def test_points_outside_are_not_counted(problem: str) -> None:
 def test_finished_cells_are_not_run_again(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     calls = []
 
-    def fake(problem, peers, threads, pace, cap, say):
+    def fake(problem, peers, threads, pace, cap, say, **_):
         calls.append(problem.name)
         c = cell(**{p: 0.002 for p in peers})
         _summarize(c, None)
@@ -158,6 +160,53 @@ def test_time_cap(tmp_path: Path) -> None:
         assert e.value.kind == "timeout" and not worker.alive
     finally:
         worker.close()
+
+
+def test_waiting_does_not_count_against_the_cap(tmp_path: Path, monkeypatch) -> None:
+    """A worker that other work keeps from the processors may take longer than its cap."""
+    monkeypatch.setattr(process, "processor_seconds", lambda pid: 7.0)
+    monkeypatch.setattr(process, "PATIENCE", 1e6)
+    worker = Worker("peak", 1, tmp_path)
+    try:
+        worker.ready(time.monotonic() + 0.001)
+        assert worker.version and worker.spent == 0
+    finally:
+        worker.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processor times are read from /proc")
+def test_processor_seconds_are_those_of_all_descendants() -> None:
+    burn = "import time; e = time.process_time() + 0.4\nwhile time.process_time() < e: pass"
+    script = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {burn!r}]); print(1); time.sleep(9)"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        try:
+            assert parent.stdout is not None and parent.stdout.readline()
+            assert (processor_seconds(parent.pid) or 0) > 0.3
+        finally:
+            parent.kill()
+    assert processor_seconds(parent.pid) is None
+
+
+def test_other_work_is_kept_away(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with alone(f"echo begun > {log}; echo ready; cat; echo ended >> {log}"):
+        assert log.read_text() == "begun\n"
+    assert log.read_text() == "begun\nended\n"
+    with alone(None):
+        pass
+    with pytest.raises(OSError, match="without a line"), alone("true"):
+        pass
+
+
+def test_what_was_not_timed_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    c = cell(einsmith=0.002, torch=0.004)
+    c["peers"]["xla"] = {"status": "timeout", "message": "over the time cap", "cap": 60.0}
+    _summarize(c, None)
+    path = tmp_path / "results.json"
+    report.store(path, {"cells": {"mlp3-b64-t2": c}})
+    assert report.run("title", TRAINING, ["--summary", "--json", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "xla over 60 s" in out and "over 60" in out.partition("first call, seconds")[2]
 
 
 @pytest.mark.slow
@@ -215,7 +264,7 @@ def test_recurrent_arrays_fit_their_names(name: str) -> None:
 def test_only_a_pattern(tmp_path: Path, monkeypatch) -> None:
     calls = []
 
-    def fake(problem, peers, *_):
+    def fake(problem, peers, *_, **__):
         calls.append((problem.name, peers))
         c = cell(**{p: 0.002 for p in peers})
         _summarize(c, None)
