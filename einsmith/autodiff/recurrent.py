@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from einsmith.autodiff.adjoint import plan_adjoint
+from einsmith.autodiff.conditions import Condition, common_condition, under
 from einsmith.autodiff.plan import Plan
 from einsmith.autodiff.totals import zeros
 from einsmith.expr.drafts import clipped, moved, shifted
@@ -51,8 +52,12 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
     own = {j: leaf((node.steps, *node.results[j][1][1:]), node.results[j][0]) for j in found}
     outside: list[tuple[Tensor, Tensor]] = []
 
-    def spread(j: int, parts: Sequence[Piece | Scatter], steps: int, cotangent: Tensor, part: list[Tensor]) -> None:
-        """Hands the cotangent of pieces of member j, `part` of its values, on to what they read."""
+    def spread(
+        j: int, parts: Sequence[Piece | Scatter], steps: int, cotangent: Tensor, part: list[Tensor],
+        condition: Condition | None = None,
+    ) -> None:
+        """Hands the cotangent of pieces of member j, `part` of its values, on to what they read. It is zero where the
+        condition does not hold."""
         t = Template((steps, *node.results[j][1][1:]), node.members[j].params, tuple(parts))
         within = frozenset(count + i for i in own)
         slots = frozenset(s for s in _slots(t) if s in wanted or s in within)
@@ -61,15 +66,21 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
         for slot, numbers in plan.contributions.items():
             for made in (tensors[n] for n in numbers):
                 assert made is not None
+                if condition is not None and isinstance(cotangent, Leaf):
+                    made = under(made, cotangent, condition)
                 if slot >= count:
                     found[slot - count].append(made)
                 else:
                     outside.append((node.args[slot], made))
 
-    for j, cotangent in own.items():
+    for j, cotangent in reversed(own.items()):
         first = node.origins[j]
         steps = [shifted(p, -first) for p in step_parts(node, j)]
-        spread(j, steps, node.steps, cotangent, [_slice(items[j], first, node.steps)])
+        # What a step reads is made before what reads it: these contributions are complete, unless an earlier member
+        # reads this one.
+        complete = not any(j in _members_read(node, i) for i in own if i <= j)
+        condition = common_condition(_span(t, first, node.steps) for t in found[j]) if complete else None
+        spread(j, steps, node.steps, cotangent, [_slice(items[j], first, node.steps)], condition)
     definitions: dict[Leaf, Tensor] = {}
     for j, x in own.items():
         first, size = node.origins[j], node.results[j][1][0]

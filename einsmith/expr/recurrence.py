@@ -223,7 +223,7 @@ def distances(node: Recurrence, j: int) -> dict[Read, tuple[int, int | None, int
             if i < 0:
                 continue
             at = linear(read.index[0]) - node.origins[i]
-            if facts.prove(_outside(at, node.steps)):
+            if facts.prove(outside_steps(at, node.steps)):
                 continue
             low, high = facts.bounds((Linear(0, {Axis(0): 1}) - at).expr(dt.i64))
             if node.reverse:
@@ -236,7 +236,7 @@ def distances(node: Recurrence, j: int) -> dict[Read, tuple[int, int | None, int
     return out
 
 
-def _outside(at: Linear, steps: int) -> Expr:
+def outside_steps(at: Linear, steps: int) -> Expr:
     """Whether a position, counted from a member's origin, is no step's."""
     e = at.expr(dt.i64)
     return apply("or", apply("lt", e, Const(0, dt.i64)), apply("le", Const(steps, dt.i64), e))

@@ -1,7 +1,8 @@
 """Recurrent cells of four papers, each a formula of a few lines: MILSTM, SCRN, SubLSTM, LLTM.
 
 All take [T, B, input_size] (batch_first: [B, T, input_size]; without a batch [T, input_size]) and an optional pair of
-initial states [B, size], zeros where none is given, and return (output, (last state, last state)).
+initial states [B, size], zeros where none is given, and return (output, (last state, last state)). checkpoint=S: the
+backward has every S-th state saved and computes the others again; 0: all are saved.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from einsmith.errors import ArgumentError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.module import Module
-from einsmith.nn.recurrent import empty, pair, recurrence, sequence, state
+from einsmith.nn.recurrent import check_integers, empty, pair, recurrence, sequence, state
 
 MILSTM_FORMULA = """
     u[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n]
@@ -54,11 +55,12 @@ class _Cell(Module):
     formula: str
     states: tuple[str, str] = ("h0", "c0")
 
-    def __init__(self, input_size: int, hidden_size: int, batch_first: bool):
-        for what, n in (("input_size", input_size), ("hidden_size", hidden_size)):
-            if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-                raise ArgumentError(f"{type(self).__name__}: {what}={n!r} must be an integer of at least 1")
+    def __init__(self, input_size: int, hidden_size: int, batch_first: bool, checkpoint: int):
+        name = type(self).__name__
+        check_integers(name, 1, input_size=input_size, hidden_size=hidden_size)
+        check_integers(name, 0, checkpoint=checkpoint)
         self.input_size, self.hidden_size, self.batch_first = input_size, hidden_size, batch_first
+        self.checkpoint = checkpoint
 
     def _sizes(self) -> tuple[int, int]:
         """Of the two states."""
@@ -82,7 +84,7 @@ class _Cell(Module):
         for what, size, given in zip(self.states, self._sizes(), pair(hx, name), strict=True):
             shape = (size,) if single else (x.shape[1], size)
             initial[what] = state(given, name, what, shape, x).reshape((x.shape[1], size))
-        return recurrence(self.formula)(x=x, **initial, **self._inputs()), single
+        return recurrence(self.formula)(x=x, **initial, **self._inputs(), checkpoint=self.checkpoint), single
 
     def _results(self, output: Value, last: Sequence[Value], single: bool) -> tuple[Value, tuple[Value, Value]]:
         a, b = last
@@ -95,7 +97,12 @@ class _Cell(Module):
         return self._results(h, [s[h.shape[0] - 1] for s in (h, c)], single)
 
     def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}" + (", batch_first=True" if self.batch_first else "")
+        return f"{self.input_size}, {self.hidden_size}" + self._options()
+
+    def _options(self) -> str:
+        """The arguments that are not as usual, for extra_repr."""
+        usual = (("batch_first", False), ("checkpoint", 0))
+        return "".join(f", {n}={getattr(self, n)}" for n, v in usual if getattr(self, n) != v)
 
 
 class MILSTM(_Cell):
@@ -116,8 +123,11 @@ class MILSTM(_Cell):
 
     formula = MILSTM_FORMULA
 
-    def __init__(self, input_size: int, hidden_size: int, batch_first: bool = False, *, dtype: Any = "float32"):
-        super().__init__(input_size, hidden_size, batch_first)
+    def __init__(
+        self, input_size: int, hidden_size: int, batch_first: bool = False, *, dtype: Any = "float32",
+        checkpoint: int = 0,
+    ):  # fmt: skip
+        super().__init__(input_size, hidden_size, batch_first, checkpoint)
         rows = 4 * hidden_size
         self.weight_ih, self.weight_hh = empty((rows, input_size), dtype), empty((rows, hidden_size), dtype)
         self.bias_ih, self.bias_hh = empty((rows,), dtype), empty((rows,), dtype)
@@ -155,8 +165,11 @@ class SubLSTM(_Cell):
 
     formula = SUBLSTM_FORMULA
 
-    def __init__(self, input_size: int, hidden_size: int, batch_first: bool = False, *, dtype: Any = "float32"):
-        super().__init__(input_size, hidden_size, batch_first)
+    def __init__(
+        self, input_size: int, hidden_size: int, batch_first: bool = False, *, dtype: Any = "float32",
+        checkpoint: int = 0,
+    ):  # fmt: skip
+        super().__init__(input_size, hidden_size, batch_first, checkpoint)
         rows = 4 * hidden_size
         self.weight_ih, self.weight_hh = empty((rows, input_size), dtype), empty((rows, hidden_size), dtype)
         self.bias_ih, self.bias_hh = empty((rows,), dtype), empty((rows,), dtype)
@@ -186,8 +199,11 @@ class LLTM(_Cell):
 
     formula = LLTM_FORMULA
 
-    def __init__(self, input_size: int, hidden_size: int, batch_first: bool = False, *, dtype: Any = "float32"):
-        super().__init__(input_size, hidden_size, batch_first)
+    def __init__(
+        self, input_size: int, hidden_size: int, batch_first: bool = False, *, dtype: Any = "float32",
+        checkpoint: int = 0,
+    ):  # fmt: skip
+        super().__init__(input_size, hidden_size, batch_first, checkpoint)
         self.weight = empty((3 * hidden_size, hidden_size + input_size), dtype)
         self.bias = empty((3 * hidden_size,), dtype)
         self.reset_parameters()
@@ -223,10 +239,10 @@ class SCRN(_Cell):
         batch_first: bool = False,
         *,
         dtype: Any = "float32",
+        checkpoint: int = 0,
     ):
-        super().__init__(input_size, hidden_size, batch_first)
-        if not isinstance(context_size, int) or context_size < 1:
-            raise ArgumentError(f"SCRN: context_size={context_size!r} must be an integer of at least 1")
+        super().__init__(input_size, hidden_size, batch_first, checkpoint)
+        check_integers("SCRN", 1, context_size=context_size)
         if not 0 <= alpha <= 1:
             raise ArgumentError(f"SCRN: alpha={alpha!r} must lie in [0, 1]")
         self.context_size, self.alpha, self.output_size = context_size, alpha, output_size or hidden_size
@@ -251,6 +267,4 @@ class SCRN(_Cell):
         return self._results(self.output(h, s), [v[h.shape[0] - 1] for v in (h, s)], single)
 
     def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}, {self.context_size}, alpha={self.alpha}" + (
-            ", batch_first=True" if self.batch_first else ""
-        )
+        return f"{self.input_size}, {self.hidden_size}, {self.context_size}, alpha={self.alpha}" + self._options()

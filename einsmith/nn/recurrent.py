@@ -68,6 +68,13 @@ def recurrence(text: str, bias: bool = True, reverse: bool = False) -> Operator:
     return op(text)
 
 
+def check_integers(name: str, least: int, **given: Any) -> None:
+    """Raises ArgumentError where an argument is no integer of at least `least`."""
+    for what, n in given.items():
+        if isinstance(n, bool) or not isinstance(n, int) or n < least:
+            raise ArgumentError(f"{name}: {what}={n!r} must be an integer of at least {least}")
+
+
 def empty(shape: tuple[int, ...], dtype: Any) -> Parameter:
     return Parameter(np.zeros(shape, dtype_of(dtype).numpy))
 
@@ -117,14 +124,11 @@ class _Layers(Module):
         bidirectional: bool,
         proj_size: int,
         dtype: Any,
+        checkpoint: int,
     ):
         name = type(self).__name__
-        for what, n, least in (
-            ("input_size", input_size, 1), ("hidden_size", hidden_size, 1), ("num_layers", num_layers, 1),
-            ("proj_size", proj_size, 0),
-        ):  # fmt: skip
-            if isinstance(n, bool) or not isinstance(n, int) or n < least:
-                raise ArgumentError(f"{name}: {what}={n!r} must be an integer of at least {least}")
+        check_integers(name, 1, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        check_integers(name, 0, proj_size=proj_size, checkpoint=checkpoint)
         if proj_size >= hidden_size and proj_size:
             raise ArgumentError(f"{name}: proj_size={proj_size} must be smaller than hidden_size={hidden_size}")
         for what, given in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
@@ -136,7 +140,7 @@ class _Layers(Module):
             warnings.warn(f"{name}: dropout={dropout} is between layers, and there is one layer", stacklevel=3)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
-        self.bidirectional, self.proj_size = bidirectional, proj_size
+        self.bidirectional, self.proj_size, self.checkpoint = bidirectional, proj_size, checkpoint
         for layer in range(num_layers):
             for suffix in self._directions:
                 n_in = input_size if layer == 0 else self.output_size * len(self._directions)
@@ -179,7 +183,7 @@ class _Layers(Module):
             inputs["W_hr"] = getattr(self, f"weight_hr_{at}")
         operator = self._operator(reverse)
         parameters = {"H": self.hidden_size} if "H" in operator.parameters else {}
-        out = operator(**inputs, **parameters)
+        out = operator(**inputs, **parameters, checkpoint=self.checkpoint)
         return out if isinstance(out, tuple) else (out,)
 
     def _run(self, input: Any, given: Sequence[Any]) -> tuple[Value, list[Value]]:
@@ -213,7 +217,7 @@ class _Layers(Module):
         text = f"{self.input_size}, {self.hidden_size}"
         for what, usual in (
             ("proj_size", 0), ("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0),
-            ("bidirectional", False),
+            ("bidirectional", False), ("checkpoint", 0),
         ):  # fmt: skip
             if getattr(self, what) != usual:
                 text += f", {what}={getattr(self, what)}"
@@ -230,7 +234,8 @@ class RNN(_Layers):
 
     forward(input, hx=None) -> (output, h_n), the states [num_layers*D, B, hidden_size]; batch_first: input and output
     [B, T, ...]; without a batch [T, input_size] and states [num_layers*D, hidden_size]. weight_ih_l0, weight_hh_l0,
-    bias_ih_l0, bias_hh_l0, and so on for each layer, with _reverse for the second direction.
+    bias_ih_l0, bias_hh_l0, and so on for each layer, with _reverse for the second direction. checkpoint=S: the backward
+    has every S-th state saved and computes the others again; 0: all are saved.
     """
 
     gates = 1
@@ -247,11 +252,14 @@ class RNN(_Layers):
         bidirectional: bool = False,
         *,
         dtype: Any = "float32",
+        checkpoint: int = 0,
     ):
         if nonlinearity not in ("tanh", "relu"):
             raise ArgumentError(f"RNN: nonlinearity={nonlinearity!r} must be 'tanh' or 'relu'")
         self.nonlinearity = nonlinearity
-        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype)
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype, checkpoint
+        )
 
     @property
     def formula(self) -> str:  # type: ignore[override]
@@ -273,7 +281,7 @@ class GRU(_Layers):
         m[t,b,k] = tanh(p[t,b,2*H+k] + sigmoid(p[t,b,0*H+k] + q[t,b,0*H+k]) * q[t,b,2*H+k])
         h[t,b,k] = (1 - z[t,b,k]) * m[t,b,k] + z[t,b,k] * where(t > 0, h[t-1,b,k], h0[b,k])
 
-    Arguments, states and results as of RNN.
+    Arguments (checkpoint too), states and results as of RNN.
     """
 
     gates = 3
@@ -290,8 +298,11 @@ class GRU(_Layers):
         bidirectional: bool = False,
         *,
         dtype: Any = "float32",
+        checkpoint: int = 0,
     ):
-        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype)
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype, checkpoint
+        )
 
     def forward(self, input: Value, hx: Any = None) -> tuple[Value, Value]:
         output, (h,) = self._run(input, (hx,))
@@ -327,9 +338,10 @@ class LSTM(_Layers):
         proj_size: int = 0,
         *,
         dtype: Any = "float32",
+        checkpoint: int = 0,
     ):
         super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, dtype
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, dtype, checkpoint
         )
 
     @property

@@ -51,7 +51,7 @@ from einsmith.expr.rewrite import prune_args, rebuild, replace, substitute, with
 from einsmith.expr.simplify import canonical, simplify, simplify_template
 from einsmith.passes.fuse import REPAID, copy_of
 from einsmith.passes.guards import axes_of, cuts_of
-from einsmith.passes.lengths import limits
+from einsmith.passes.lengths import find_limit, read_beyond
 from einsmith.passes.steady import settle
 from einsmith.passes.totals import after_totals, find_totals, start
 from einsmith.passes.views import storage
@@ -74,11 +74,13 @@ def lower_loops(graph: Graph, passes: Passes) -> Graph:
             read.setdefault(node.node, set()).add(node.member)
     memo: dict = {}
     totals = find_totals(graph)
-    for node in postorder(graph.roots):
+    nodes = list(postorder(graph.roots))
+    beyond = read_beyond(nodes, graph.roots)
+    for node in nodes:
         if isinstance(node, Recurrence):
             args = tuple(rebuild(node.args, lambda n: None, memo))
             new = Recurrence(node.steps, node.reverse, node.origins, node.members, args)
-            memo[node] = _Lowering(new, read[node], totals[node], passes).loop()
+            memo[node] = _Lowering(new, read[node], beyond.get(node, set()), totals[node], passes).loop()
         elif isinstance(node, Compute) and (found := after_totals(node, totals, memo)) is not None:
             memo[node] = found
     return replace(graph, lambda n: None, memo)
@@ -96,6 +98,7 @@ class _Step:
     inputs: dict[Place, Leaf] = field(default_factory=dict)
     made: dict[int, Tensor] = field(default_factory=dict)
     known: Mapping[Expr, Const] = field(default_factory=dict)  # conditions whose value is known in these steps
+    only: set[int] | None = None  # the members that are made, unless all are
     bounds: tuple[int | None, int | None] = (None, None)
 
     def input(self, place: Place, dtype: DType, shape: tuple[int, ...]) -> Leaf:
@@ -105,10 +108,13 @@ class _Step:
 
 
 class _Lowering:
-    """One recurrence; `outside`: the members that are read outside of it; `totals`: see `passes.totals`."""
+    """One recurrence; `outside`: the members that are read outside of it; `beyond`: those whose values in the steps
+    from its limit on are read (`passes.lengths`); `totals`: see `passes.totals`."""
 
-    def __init__(self, node: Recurrence, outside: set[int], totals: frozenset[int], passes: Passes):
-        self.node, self.outside, self.totals, self.passes = node, outside, totals, passes
+    def __init__(
+        self, node: Recurrence, outside: set[int], beyond: set[int], totals: frozenset[int], passes: Passes
+    ):
+        self.node, self.outside, self.beyond, self.totals, self.passes = node, outside, beyond, totals, passes
         self.args: list[Tensor] = list(node.args)
         self.count = len(node.args)
         self.stored = set(outside)  # members that need memory
@@ -150,18 +156,30 @@ class _Lowering:
         """A range of steps; in two parts, told apart when the program runs, where conditions that let t run up to a
         number from memory leave the later part with little work (a batch of sequences of different lengths)."""
         whole = self._step(_Step(first, n))
-        found = limits(self.node, self.count) if n > 1 else None
+        found = find_limit(self.node, self.count) if n > 1 else None
         if found is None:
             return [whole]
-        known, limit = found
-        late = self._step(_Step(first, n, known=known))
+        limit = found.step
+        late = self._only_read(self._step(_Step(first, n, known=found.known)))
         kept = self.outside | {p.number for p in whole.inputs if p.kind == "member"}
-        if 2 * _work(late, kept) > _work(whole, kept):
+        if 2 * _work(late, late.only or set()) > _work(whole, kept):
             return [whole]
         body = apply("sub", Read(0, (), dt.i64), Const(first, dt.i64)) if first else Read(0, (), dt.i64)
         cut = self._argument(canonical(template((), [(dt.i64, ())], body), (limit,)) if first else limit)
         whole.bounds, late.bounds = (None, cut), (cut, None)
         return [whole, late]
+
+    def _only_read(self, step: _Step) -> _Step:
+        """The step without the members that nobody reads from the limit on."""
+        only, inputs = set(self.beyond), {x: p for p, x in step.inputs.items()}
+        while True:
+            used = {x: inputs[x] for x in postorder(step.made[j] for j in only) if x in inputs}
+            more = {p.number for p in used.values() if p.kind == "member"} - only
+            if not more:
+                break
+            only |= more
+        step.only, step.inputs = only, {p: x for x, p in used.items()}
+        return step
 
     # -- one step
 
@@ -285,10 +303,11 @@ class _Lowering:
 
     def _segment(self, step: _Step) -> Segment:
         """The step's graph after the passes."""
-        stored = sorted(self.stored - self.totals)
+        made = self.stored if step.only is None else self.stored & step.only
+        stored = sorted(made - self.totals)
         roots = tuple(step.made[j] for j in stored)
         updates = []
-        for j in sorted(self.stored & self.totals):
+        for j in sorted(made & self.totals):
             dtype, shape = self.node.results[j]
             updates.append((step.input(Place("member", j, 0, 0), dtype, shape), step.made[j]))
         body = self.passes(Graph(tuple(step.inputs.values()), roots, tuple(updates), ()))
@@ -357,9 +376,13 @@ def _part(segment: Segment, first: int, steps: int, idle: tuple[int, ...]) -> Se
 
 
 def _work(step: _Step, members: set[int]) -> int:
-    """Points of all the bodies that a step evaluates for these members."""
-    nodes = (n for n in postorder(step.made[j] for j in members) if isinstance(n, Compute))
-    return sum(size(p.domain) for n in nodes for p in n.template.parts)
+    """Points of all the bodies that a step evaluates for these members, but for what is the same in all steps."""
+    moving = {x for p, x in step.inputs.items() if p.kind == "member" or p.first is not None}
+    found: set = set()
+    for n in postorder(step.made[j] for j in members):
+        if n in moving or any(a in found for a in n.args):
+            found.add(n)
+    return sum(size(p.domain) for n in found if isinstance(n, Compute) for p in n.template.parts)
 
 
 def _moves(index: Expr, steps: int) -> tuple[int, int] | None:

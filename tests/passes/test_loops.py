@@ -346,6 +346,73 @@ def test_steps_beyond_all_lengths_do_no_product(reverse, longest, rng):
     assert not any(isinstance(c.kernel.root.parts[0].body, Reduce) for p in late for c in p.calls)
 
 
+RAGGED = """
+    q[t,b,n] = sum[i](x[t,b,i] * W[i,n])
+    p[t,b,k] = where({inside}, h[{before},b,k], h0[b,k])
+    u[t,b,n] = sum[j](p[t,b,j] * U[j,n])
+    z[t,b,k] = sigmoid(q[t,b,0*K+k] + u[t,b,0*K+k])
+    m[t,b,k] = tanh(q[t,b,K+k] + z[t,b,k] * u[t,b,K+k])
+    h[t,b,k] = where(t < lengths[b], (1-z[t,b,k])*m[t,b,k] + z[t,b,k]*p[t,b,k], p[t,b,k])
+    return h
+"""
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("longest", [0, 1, 6, 9])
+def test_a_training_step_does_no_product_beyond_all_lengths(reverse, longest, rng):
+    """Forward and backward of a ragged batch, in memory that starts as NaN: what a step makes for the backward alone is
+    not made from the last length on, and not read."""
+    steps, batch, width = 9, 3, 17
+    names = {"inside": "t < size(t)-1", "before": "t+1"} if reverse else {"inside": "t > 0", "before": "t-1"}
+    formula = es.op(RAGGED.format(**names), K=width, extents={"k": "K"})
+    shapes = {"x": (steps, batch, 5), "W": (5, 2 * width), "U": (width, 2 * width), "h0": (batch, width)}
+    given = {n: rng.standard_normal(s) for n, s in shapes.items()}
+
+    def loss(w, x, u, h0, lengths):
+        h = formula(x=x, W=w, U=u, h0=h0, lengths=lengths)
+        return (h * h).sum()
+
+    lengths = np.minimum(longest, [2, 9, 4])
+    inputs = [given["W"], given["x"], given["U"], given["h0"], lengths]
+    traced = trace_call(es.grad(loss, (0, 1, 2, 3)), inputs, {})
+    want = evaluate(traced.graph, inputs)[0]
+    for threads in (1, 2):
+        program = Executable(traced.graph, traced.bind, threads)
+        program.arena.fill(0xFF)
+        for got, w in zip(program(inputs)[1], want, strict=True):
+            np.testing.assert_allclose(got, w, rtol=1e-11, atol=1e-11)
+    forward, backward = (c for c in program.plan.calls if isinstance(c, LoopCall))
+    for call in forward, backward:
+        parts = list(zip(call.loop.segments, call.plans, strict=True))
+        late = [(s, p) for s, p in parts if s.first is not None]
+        assert late and any(s.stop == late[0][0].first for s, _ in parts)
+        assert not any(isinstance(c.kernel.root.parts[0].body, Reduce) for _, p in late for c in p.calls)
+        if call is forward:  # the states alone
+            assert len(late[0][0].targets) == 2 < max(len(s.targets) for s, _ in parts)
+
+
+def test_a_read_without_the_condition_is_of_all_steps(rng):
+    """A product that something reads at every step is made in every step."""
+    text = """
+    u[t,b,k] = sum[j](where(t > 0, h[t-1,b,j], 0) * U[j,k])
+    h[t,b,k] = where(t < lengths[b], tanh(x[t,b,k] + u[t,b,k]), where(t > 0, h[t-1,b,k], 0))
+    y[b,k] = {read}
+    return h, y
+    """
+    x, u = rng.standard_normal((7, 3, 18)), rng.standard_normal((18, 18))
+    for read, parts in (("u[size(t)-1,b,k]", 1), ("sum[t](where(t <= lengths[b], u[t,b,k], 0))", 1),
+                        ("sum[t](where(t < lengths[b], u[t,b,k], 0))", 2)):  # fmt: skip
+        formula = es.op(text.format(read=read).replace("size(t)", "x.shape[0]"))
+        given = {"x": x, "U": u, "lengths": np.array([3, 1, 5])}
+        inputs = [given[n] for n in formula.inputs]
+        traced = trace_call(formula, inputs, {})
+        program = Executable(traced.graph, traced.bind, 2)
+        program.arena.fill(0xFF)
+        for got, want in zip(program(inputs)[1], evaluate(traced.graph, inputs)[0], strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+        assert len(loop_of(program.plan).loop.segments) == parts, read
+
+
 @pytest.mark.parametrize("steps", [2, 7])
 def test_what_nobody_reads_is_not_made_in_the_last_step(steps):
     """The backward's last step would find the cotangent of an initial state that no gradient is asked for."""
