@@ -89,6 +89,10 @@ class ByDigits:
     def match(self, kernel: Kernel) -> bool:
         return by_digits(kernel) is not kernel
 
+    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> DigitsConfig | None:
+        found = choose(by_digits(kernel), target)
+        return DigitsConfig(found.pattern.name, found.config) if found.cost.rank < limit else None
+
     def configs(self, kernel: Kernel, target: Target) -> list[DigitsConfig]:
         return [DigitsConfig(name, c) for name, c, _ in choose(by_digits(kernel), target).alternatives]
 
@@ -105,10 +109,10 @@ def pattern_of(name: str) -> Any:
 
 
 PATTERNS: list[Pattern] = [
-    Pointwise(), Contraction(), Reduction(), ScatterAdd(), ByKind(), Im2col(), Winograd(),
-    ByDigits(),
+    Pointwise(), Contraction(), ByDigits(), ByKind(), Reduction(), ScatterAdd(), Im2col(), Winograd(),
 ]  # fmt: skip
-"""Asked in order; of equal costs the earlier pattern's stands."""
+"""Asked in order, those first that are mostly chosen where they match: what is known to cost more is not asked further.
+Of equal costs the earlier pattern's stands."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ class Choice:
         cost), cheapest first, the chosen one among them. Computed when asked for: a choice leaves out what cannot win.
         """
         found = [(self.pattern, self.config, self.cost)]
-        for pattern in _patterns(self.kernel):
+        for pattern in _patterns(self.kernel, self.target):
             if pattern.match(self.kernel):
                 known = [(pattern, c, pattern.cost(self.kernel, c, self.target))
                          for c in pattern.configs(self.kernel, self.target)]
@@ -177,13 +181,16 @@ def choose(kernel: Kernel | Rows, target: Target) -> Choice:
     return _CHOSEN[key]
 
 
-def _patterns(kernel: Kernel | Rows) -> Sequence[Any]:
-    return [ROWS] if isinstance(kernel, Rows) else PATTERNS
+def _patterns(kernel: Kernel | Rows, target: Target) -> Sequence[Any]:
+    """The patterns that are asked; those with `allowed` only where that says so of the target."""
+    if isinstance(kernel, Rows):
+        return [ROWS]
+    return [p for p in PATTERNS if not hasattr(p, "allowed") or p.allowed(target)]
 
 
 def _choose(kernel: Kernel | Rows, target: Target) -> Choice:
     best: tuple[Any, Any, Cost] | None = None
-    for pattern in _patterns(kernel):
+    for pattern in _patterns(kernel, target):
         if not pattern.match(kernel):
             continue
         least = float("inf") if best is None else best[2].rank

@@ -12,12 +12,12 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
 from einsmith import dtypes as dt
-from einsmith.expr.bounds import Facts
+from einsmith.expr import obvious
 from einsmith.expr.kernel import Kernel, Stage
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Node, Piece, Read, Reduce, apply, postorder, size
@@ -51,11 +51,11 @@ class Box:
     def rank(self) -> int:
         return len(self.extents)
 
-    @property
+    @cached_property
     def points(self) -> int:
         return size(self.extents)
 
-    @property
+    @cached_property
     def reduced(self) -> int:
         return size(self.reduce)
 
@@ -63,13 +63,23 @@ class Box:
     def members(self) -> int:
         return len(self.results) - len(self.stages)
 
-    @property
+    @cached_property
     def exprs(self) -> tuple[Expr, ...]:
         return self.bodies + self.stages
 
-    @property
+    @cached_property
     def epilogue_flats(self) -> list[Linear]:
         return uses(self.stages)[0] + [index for _, _, index in self.stores]
+
+    @cached_property
+    def flats(self) -> tuple[Linear, ...]:
+        """The offsets of the bodies' reads."""
+        return tuple(uses(self.bodies)[0])
+
+    @cached_property
+    def every_flat(self) -> list[Linear]:
+        """The offsets of all reads and stores."""
+        return uses(self.exprs)[0] + [index for _, _, index in self.stores]
 
 
 def uses(exprs: Iterable[Expr]) -> tuple[list[Linear], set[int]]:
@@ -262,11 +272,12 @@ def mentioned(flat: Linear) -> set[int]:
     return out | {e.position for e in postorder(others) if isinstance(e, Axis)} if others else out
 
 
-def turned(kernel: Kernel, box: Box, exprs: Sequence[Expr], along: int, across: int) -> list[Read]:
+@lru_cache(maxsize=4096)
+def turned(kernel: Kernel, box: Box, exprs: tuple[Expr, ...], along: int, across: int) -> Sequence[Read]:
     """The reads in `exprs` that are contiguous along axis `across`, neither along `along` nor the same there, and in
     bounds wherever they stand: square tiles of them can be loaded by rows and turned in registers."""
     stored = {buffer for _, buffer, _ in box.stores}
-    facts = Facts(box.extents + box.reduce)
+    extents = box.extents + box.reduce
     out = []
     for e in postorder(exprs):
         if not isinstance(e, Read) or not e.index or e.slot in stored or e.dtype.is_bool:
@@ -274,9 +285,8 @@ def turned(kernel: Kernel, box: Box, exprs: Sequence[Expr], along: int, across: 
         flat = linear(e.index[0])
         if flat.coefficient(Axis(across)) != 1 or abs(flat.coefficient(Axis(along))) < 2:
             continue
-        low, high = facts.bounds(flat.expr())
-        inside = low is not None and high is not None and low >= 0 and high < prod(kernel.buffers[e.slot].shape)
-        if inside and all(isinstance(a, Axis) for a in flat.terms):
+        low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
+        if low is not None and high is not None and low >= 0 and -high < prod(kernel.buffers[e.slot].shape):
             out.append(e)
     return out
 
@@ -304,7 +314,8 @@ def filled(extent: int, lanes: int) -> float:
 CHEAP = {"cast", "stop_gradient"}
 
 
-def operations(exprs: Iterable[Expr], target: Target) -> tuple[float, float]:
+@lru_cache(maxsize=4096)
+def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
     """(vector instructions, special-function seconds) for one point of `exprs`, index arithmetic left out."""
     count, special = 0, 0.0
     for e in postorder(exprs):
@@ -317,6 +328,7 @@ def operations(exprs: Iterable[Expr], target: Target) -> tuple[float, float]:
     return count, special
 
 
+@lru_cache(maxsize=1024)
 def touched_bytes(kernel: Kernel) -> tuple[float, float]:
     """(bytes moved, footprint) when each buffer is read or written once."""
     written = {n for s in kernel.stages for n in s.outputs if n is not None}

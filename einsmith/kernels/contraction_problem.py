@@ -10,7 +10,8 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.dtypes import DType
-from einsmith.expr.bounds import prove
+from einsmith.expr import obvious
+from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, postorder, reads
 from einsmith.passes.guards import guarded_reads
@@ -163,11 +164,16 @@ def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> 
     """Every affine read of the operand proven in bounds under the guards it was given."""
     for r, around in guarded_reads(operand.expr):
         guards = (*operand.guards, *(g for c in around for g in conjuncts(c)))
+        known, facts = obvious.given(guards), None
         for index, n in zip(r.index, template.params[r.slot][1], strict=True):
             if any(isinstance(e, Read) for e in postorder([index])):
                 continue
+            form = linear(index)
+            if obvious.at_least(form, 0, extents, known) and obvious.at_least(form * -1, 1 - n, extents, known):
+                continue
+            facts = facts or Facts.of(extents, guards)
             for ok in (apply("le", Const(0, index.dtype), index), apply("lt", index, Const(n, index.dtype))):
-                if not prove(ok, extents, guards):
+                if not facts.prove(ok):
                     return False
     return True
 

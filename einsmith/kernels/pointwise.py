@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import permutations
 from typing import NamedTuple
 
@@ -35,9 +36,10 @@ class PointwiseConfig(NamedTuple):
     turn: bool = False
 
 
+@lru_cache(maxsize=4096)
 def vector_axis(box: Box, lanes: int) -> int | None:
     """The output axis whose accesses cost least per point when it runs along the lanes; None: there is none."""
-    flats = bx.uses(box.exprs)[0] + [index for _, _, index in box.stores]
+    flats = box.every_flat
 
     def cost(axis: int) -> tuple[float, int]:
         return (bx.access_cost(flats, axis, lanes) + 1) / bx.filled(box.extents[axis], lanes), -axis
@@ -45,10 +47,11 @@ def vector_axis(box: Box, lanes: int) -> int | None:
     return min(range(box.rank), key=cost, default=None)
 
 
+@lru_cache(maxsize=4096)
 def tile_axes(kernel: Kernel, box: Box, lanes: int) -> tuple[float, int, int] | None:
     """(instructions of a vector's accesses, axis of the lanes, axis across them) of the cheapest square tiles; None
     where no read is worth turning. A tile's rows are loaded, and swapped in one shuffle per row and bit."""
-    flats = bx.uses(box.exprs)[0] + [index for _, _, index in box.stores]
+    flats = box.every_flat
     best = None
     for along, across in permutations(range(box.rank), 2):
         if not any(f.coefficient(Axis(across)) == 1 for f in flats):
@@ -193,7 +196,7 @@ class Pointwise:
         for box in found:
             axis = vector_axis(box, config.lanes) if config.lanes else None
             count, seconds = bx.operations(box.exprs, target)
-            flats = bx.uses(box.exprs)[0] + [index for _, _, index in box.stores]
+            flats = box.every_flat
             turned = tile_axes(kernel, box, config.lanes) if config.turn else None
             if turned is not None:
                 access, along, _ = turned

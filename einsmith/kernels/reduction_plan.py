@@ -53,10 +53,16 @@ def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
     return tuple(skewed(kernel, box) for box in bx.boxes(kernel))
 
 
-@lru_cache(maxsize=512)
-def flats_of(box: Box) -> tuple[Linear, ...]:
-    """The offsets of the body's reads."""
-    return tuple(bx.uses(box.bodies)[0])
+@lru_cache(maxsize=8192)
+def _accesses(box: Box, axis: int, lanes: int) -> tuple[float, ...]:
+    """About how many instructions each of the body's accesses takes for a vector, when `axis` runs along the lanes."""
+    return tuple(bx.access_cost([f], axis, lanes) for f in box.flats)
+
+
+@lru_cache(maxsize=1024)
+def _mentioned(box: Box) -> tuple[set[int], ...]:
+    """The axes that the offset of each of the body's reads depends on."""
+    return tuple(bx.mentioned(f) for f in box.flats)
 
 
 def row_axis(box: Box, lanes: int) -> int | None:
@@ -65,21 +71,19 @@ def row_axis(box: Box, lanes: int) -> int | None:
     axes = range(box.rank, last + 1)
     if box.combiner is not None and box.combiner.startswith("arg"):
         axes = range(max(box.rank, last), last + 1)
-    flats = flats_of(box)
 
     def cost(a: int) -> tuple[float, int]:
-        return (bx.access_cost(flats, a, lanes) + 1) / bx.filled(box.reduce[a - box.rank], lanes), -a
+        return (sum(_accesses(box, a, lanes)) + 1) / bx.filled(box.reduce[a - box.rank], lanes), -a
 
     return min(axes, key=cost, default=None)
 
 
 def column_axis(box: Box, lanes: int) -> int | None:
     """The output axis that the lanes run along."""
-    body, rest = flats_of(box), box.epilogue_flats
-    weight = max(1, box.reduced)
+    rest, weight = box.epilogue_flats, max(1, box.reduced)
 
     def cost(a: int) -> tuple[float, int]:
-        each = weight * (bx.access_cost(body, a, lanes) + 1) + bx.access_cost(rest, a, lanes)
+        each = weight * (sum(_accesses(box, a, lanes)) + 1) + bx.access_cost(rest, a, lanes)
         return each / bx.filled(box.extents[a], lanes), -a
 
     return min(range(box.rank), key=cost, default=None)
@@ -116,21 +120,24 @@ def split_axis(box: Box, axis: int | None) -> int | None:
     return max(axes, key=lambda a: (box.reduce[a - box.rank] / (64 if a == axis else 1), -a), default=None)
 
 
-def _shared(flats: Sequence[Linear], axis: int, row: int, lanes: int, unroll: int, rows: int) -> float:
+def _shared(
+    box: Box, axis: int, row: int, config: ReductionConfig, rows: int, left_out: Sequence[Linear] = ()
+) -> float:
     """About how many instructions the body's accesses take for each vector of a register tile: what does not vary
     along the rows is loaded once for all of them, what does not vary along the lanes once for all vectors of a row."""
     out = 0.0
-    for f in flats:
-        each = bx.access_cost([f], axis, lanes)
-        if row not in bx.mentioned(f):
+    for f, each, inside in zip(box.flats, _accesses(box, axis, config.lanes), _mentioned(box), strict=True):
+        if left_out and f in left_out:
+            continue
+        if row not in inside:
             each /= rows
-        elif axis not in bx.mentioned(f):
-            each = 1.0 / unroll
+        elif axis not in inside:
+            each = 1.0 / config.unroll
         out += each
     return out
 
 
-def turned_reads(kernel: Kernel, box: Box, axis: int | None, config: ReductionConfig) -> list[Read]:
+def turned_reads(kernel: Kernel, box: Box, axis: int | None, config: ReductionConfig) -> Sequence[Read]:
     """The reads of the body that are loaded as square tiles; the rows of a register tile share them."""
     if not config.turn or config.splits > 1 or axis is None or axis >= box.rank or not box.reduce:
         return []
@@ -142,13 +149,13 @@ def turned_reads(kernel: Kernel, box: Box, axis: int | None, config: ReductionCo
 def _access(kernel: Kernel, box: Box, axis: int, row: int | None, config: ReductionConfig) -> float:
     """About how many instructions the body's accesses take for each vector of operations."""
     reads = [linear(r.index[0]) for r in turned_reads(kernel, box, axis, config)]
-    flats = [f for f in flats_of(box) if f not in reads]
     tiles = float(len(reads)) * (1 + 2 * (config.lanes.bit_length() - 1))
     tiles /= bx.filled(box.reduce[-1], config.lanes) if reads else 1.0
     if row is None:
-        return bx.access_cost(flats, axis, config.lanes) + tiles
+        each = zip(box.flats, _accesses(box, axis, config.lanes), strict=True)
+        return sum(c for f, c in each if not (reads and f in reads)) + tiles
     rows = min(config.rows, box.extents[row])
-    return _shared(flats, axis, row, config.lanes, config.unroll, rows) + tiles / rows
+    return _shared(box, axis, row, config, rows, reads) + tiles / rows
 
 
 def tile_axis(box: Box, axis: int | None, config: ReductionConfig) -> int | None:
@@ -168,7 +175,7 @@ def _tile_axis(box: Box, axis: int | None, config: ReductionConfig) -> int | Non
 def _tile_cost(box: Box, axis: int, row: int, config: ReductionConfig) -> float:
     """About how many instructions a vector of operations takes in a register tile, beside the operations."""
     rows = min(config.rows, box.extents[row])
-    shared = _shared(flats_of(box), axis, row, config.lanes, config.unroll, rows)
+    shared = _shared(box, axis, row, config, rows)
     return (shared + 1) / bx.filled(box.extents[row], config.rows)
 
 
@@ -212,7 +219,7 @@ def _jumps(box: Box, axis: int | None, config: ReductionConfig) -> float:
     wide = 1 if axis >= box.rank else config.lanes * min(config.unroll, -(-box.extents[axis] // config.lanes))
     visit = 4 * wide
     lost = 0.0
-    for f in flats_of(box):
+    for f in box.flats:
         stride = 4 * abs(f.coefficient(inner))
         along = f.coefficient(Axis(axis)) == 1 if axis < box.rank else stride >= 64
         if along and stride >= 2 * visit:
@@ -234,7 +241,7 @@ def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, 
                 continue
             width = 2 if x.combiner is not None and x.combiner.startswith("arg") else len(x.bodies)
             fits = rows * unroll * width + unroll + 2 <= target.vector_registers
-            shared = any(tile not in bx.mentioned(f) for f in flats_of(x))
+            shared = any(tile not in inside for inside in _mentioned(x))
             if not (fits and shared):
                 break
         if fits and shared:
@@ -292,52 +299,65 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
     return out
 
 
+class _Work(NamedTuple):
+    """A box on one core, whatever the tasks: seconds of arithmetic and of special functions, into how many tasks the
+    outputs can be cut at most (None: the box is one), and by how much slower memory is."""
+
+    arithmetic: float
+    special: float
+    parts: int | None
+    jumps: float
+
+
+@lru_cache(maxsize=8192)
+def _work(box: Box, kernel: Kernel, config: ReductionConfig, target: Target) -> _Work:
+    """config: with `tasks` and `splits` 1."""
+    rate = target.fma_per_second / bx.lanes_of(kernel, target)
+    axis = lanes_axis(box, config) if box.combiner else pointwise.vector_axis(box, config.lanes)
+    count, seconds = bx.operations(box.bodies, target)
+    after, after_seconds = bx.operations(box.stages, target)
+    rest = box.epilogue_flats
+    total = box.points * box.reduced
+    if axis is None:
+        arithmetic = (total * (count + len(box.flats) + 4.0) + box.points * (after + len(rest))) / rate
+        return _Work(arithmetic, total * seconds + box.points * after_seconds, None, _jumps(box, axis, config))
+    extent = (box.extents + box.reduce)[axis]
+    vectors = total / extent * -(-extent // config.lanes)
+    chains = min(config.unroll, -(-extent // config.lanes))
+    turns = box.reduced
+    tile = tile_axis(box, axis, config)
+    access = _access(kernel, box, axis, tile, config)
+    if tile is not None:
+        chains *= min(config.rows, box.extents[tile])
+    if axis >= box.rank:
+        turns //= config.lanes * chains
+    kind = box.combiner or ""
+    wait = _LATENCY.get(kind, 8.0) / chains * min(1.0, turns / 32)
+    point = max(count + _STEP.get(kind, 1.0) + access, wait)
+    point += 2.0 / max(1, extent // config.lanes)
+    arithmetic = vectors * point / rate
+    special = vectors * config.lanes * seconds
+    if axis >= box.rank:
+        merges = config.lanes.bit_length() + 1.5 * chains
+        each = after + len(rest) + merges * _MERGE.get(kind, 1.0) * len(box.bodies)
+        arithmetic += box.points * each / rate
+        special += box.points * after_seconds * config.lanes
+        parts = box.points
+    else:
+        results = box.points / extent * -(-extent // config.lanes)
+        arithmetic += results * (after + bx.access_cost(rest, axis, config.lanes) + 4) / rate
+        special += results * config.lanes * after_seconds
+        parts = box.points // extent * -(-extent // (config.lanes * config.unroll))
+    return _Work(arithmetic, special, parts, _jumps(box, axis, config))
+
+
 def cost(kernel: Kernel, config: ReductionConfig, target: Target) -> Cost:
     """Points times instructions over the vector rate (a lone accumulator waits for itself), or bytes."""
-    full = bx.lanes_of(kernel, target)
-    rate = target.fma_per_second / full
-    arithmetic = special = 0.0
-    available = 0
     found = boxes_of(kernel)
-    for box in found:
-        axis = lanes_axis(box, config) if box.combiner else pointwise.vector_axis(box, config.lanes)
-        count, seconds = bx.operations(box.bodies, target)
-        after, after_seconds = bx.operations(box.stages, target)
-        flats, rest = flats_of(box), box.epilogue_flats
-        total = box.points * box.reduced
-        if axis is None:
-            arithmetic += (total * (count + len(flats) + 4.0) + box.points * (after + len(rest))) / rate
-            special += total * seconds + box.points * after_seconds
-            available += 1
-            continue
-        extent = (box.extents + box.reduce)[axis]
-        vectors = total / extent * -(-extent // config.lanes)
-        chains = min(config.unroll, -(-extent // config.lanes))
-        turns = box.reduced
-        tile = tile_axis(box, axis, config)
-        access = _access(kernel, box, axis, tile, config)
-        if tile is not None:
-            chains *= min(config.rows, box.extents[tile])
-        if axis >= box.rank:
-            turns //= config.lanes * chains
-        kind = box.combiner or ""
-        wait = _LATENCY.get(kind, 8.0) / chains * min(1.0, turns / 32)
-        point = max(count + _STEP.get(kind, 1.0) + access, wait)
-        point += 2.0 / max(1, extent // config.lanes)
-        arithmetic += vectors * point / rate
-        special += vectors * config.lanes * seconds
-        if axis >= box.rank:
-            merges = config.lanes.bit_length() + 1.5 * chains
-            each = after + len(rest) + merges * _MERGE.get(kind, 1.0) * len(box.bodies)
-            arithmetic += box.points * each / rate
-            special += box.points * after_seconds * config.lanes
-            available += min(config.tasks, box.points)
-        else:
-            results = box.points / extent * -(-extent // config.lanes)
-            arithmetic += results * (after + bx.access_cost(rest, axis, config.lanes) + 4) / rate
-            special += results * config.lanes * after_seconds
-            groups = box.points // extent * -(-extent // (config.lanes * config.unroll))
-            available += min(config.tasks, groups)
+    alike = config._replace(tasks=1, splits=1)
+    work = [_work(box, kernel, alike, target) for box in found]
+    arithmetic, special = sum(w.arithmetic for w in work), sum(w.special for w in work)
+    available = sum(1 if w.parts is None else min(config.tasks, w.parts) for w in work)
     launch = 0.0
     if config.splits > 1 and len(found) == 1:
         parts = part_count(found[0], config)
@@ -352,7 +372,7 @@ def cost(kernel: Kernel, config: ReductionConfig, target: Target) -> Cost:
     moved, footprint = bx.touched_bytes(kernel)
     memory = target.seconds_for_bytes(moved, footprint, tasks)
     if footprint > target.l1 and found:
-        memory *= max(_jumps(x, lanes_axis(x, config), config) for x in found)
+        memory *= max(w.jumps for w in work)
     return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
 
 

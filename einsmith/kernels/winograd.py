@@ -94,7 +94,7 @@ class _Conv:
         return self.image.dtype
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Parts:
     """The kernels that a convolution is made of, and the tensors between them (T tiles of all images; channels C and
     filters F filled up to whole vectors): `padded` [images, rows, columns, C], `taps` [3, 3, C, F], transformed
@@ -118,18 +118,35 @@ class Winograd:
 
     name = "winograd"
 
+    def allowed(self, target: Target) -> bool:
+        return target.winograd
+
     def match(self, kernel: Kernel) -> bool:
         return _conv(kernel) is not None
 
+    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> WinogradConfig | None:
+        """The configuration of the lowest cost; None where it is not below `limit`."""
+        best = None
+        for m in TRANSFORMS:
+            p = _parts(kernel, m, target)
+            copies = _copies(p, target)
+            rest = _transforms(p, target) + sum(cost.seconds for _, cost in copies)
+            # A rank is more than the seconds by a twentieth at most.
+            multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - rest))
+            if multiply is None:
+                continue
+            config = _config(m, copies, multiply)
+            rank = self.cost(kernel, config, target).rank
+            if rank < limit:
+                best, limit = config, rank
+        return best
+
     def configs(self, kernel: Kernel, target: Target) -> list[WinogradConfig]:
-        if not target.winograd:
-            return []
         out = []
         for m in TRANSFORMS:
             p = _parts(kernel, m, target)
-            image, weights, result = (_cheapest(k, target) for k in (p.image, p.weights, p.result))
-            for multiply in CONTRACTION.configs(p.multiply, target)[:2]:
-                out.append(WinogradConfig(m, image, weights, multiply, result))
+            copies = _copies(p, target)
+            out += [_config(m, copies, multiply) for multiply in CONTRACTION.configs(p.multiply, target)[:2]]
         return out
 
     def cost(self, kernel: Kernel, config: WinogradConfig, target: Target) -> Cost:
@@ -140,17 +157,9 @@ class Winograd:
             CONTRACTION.cost(p.multiply, config.multiply, target),
             _COPY.cost(p.result, config.result, target),
         ]
-        lanes = target.lanes(p.u.dtype.itemsize)
-        vector = lanes / target.fma_per_second * (p.u.dtype.itemsize / 4)  # seconds of one vector instruction
-        seconds = 0.0
-        for before, after in ((p.taps, p.u), (p.padded, p.v), (p.y, p.tiled)):
-            vectors = max(size(before.shape), size(after.shape)) / lanes
-            moved = nbytes(before) + nbytes(after)
-            arithmetic = vectors * (6 * vector + target.load_seconds + target.store_seconds) / target.cores
-            seconds += max(arithmetic, target.seconds_for_bytes(moved, moved, target.cores)) + target.launch_seconds
         return Cost(
-            seconds + sum(max(c.arithmetic, c.memory) for c in parts), 0.0, sum(c.special for c in parts),
-            sum(c.launch for c in parts),
+            _transforms(p, target) + sum(max(c.arithmetic, c.memory) for c in parts), 0.0,
+            sum(c.special for c in parts), sum(c.launch for c in parts),
         )
 
     def lower(self, kernel: Kernel, config: WinogradConfig, target: Target) -> Lowered:
@@ -169,8 +178,35 @@ class Winograd:
         return out.lowered
 
 
-def _cheapest(kernel: Kernel, target: Target) -> PointwiseConfig:
-    return min(_COPY.configs(kernel, target), key=lambda c: _COPY.cost(kernel, c, target).seconds)
+_Copies = tuple[tuple[PointwiseConfig, Cost], ...]
+
+
+@lru_cache(maxsize=1024)
+def _copies(p: _Parts, target: Target) -> _Copies:
+    """The cheapest configurations that copy the image, the weights and the result, and what they cost."""
+    out = []
+    for kernel in (p.image, p.weights, p.result):
+        found = [(c, _COPY.cost(kernel, c, target)) for c in _COPY.configs(kernel, target)]
+        out.append(min(found, key=lambda x: x[1].seconds))
+    return tuple(out)
+
+
+def _config(m: int, copies: _Copies, multiply: Configs) -> WinogradConfig:
+    image, weights, result = (config for config, _ in copies)
+    return WinogradConfig(m, image, weights, multiply, result)
+
+
+def _transforms(p: _Parts, target: Target) -> float:
+    """Seconds of the three transforms."""
+    lanes = target.lanes(p.u.dtype.itemsize)
+    vector = lanes / target.fma_per_second * (p.u.dtype.itemsize / 4)  # seconds of one vector instruction
+    seconds = 0.0
+    for before, after in ((p.taps, p.u), (p.padded, p.v), (p.y, p.tiled)):
+        vectors = max(size(before.shape), size(after.shape)) / lanes
+        moved = nbytes(before) + nbytes(after)
+        arithmetic = vectors * (6 * vector + target.load_seconds + target.store_seconds) / target.cores
+        seconds += max(arithmetic, target.seconds_for_bytes(moved, moved, target.cores)) + target.launch_seconds
+    return seconds
 
 
 # ------------------------------------------------------------------------------------------------------- matching
