@@ -223,6 +223,8 @@ class Executable:
             else:
                 self._copies.append((k, self.plan.home.get(s, s), size(t.shape) * t.dtype.itemsize))
         self._order = [self._written.index(k) for k in range(len(self.graph.outputs)) if k in self._written]
+        self._shapes = [t.shape for t in self.graph.outputs]
+        self._made = [(t.shape, t.dtype.numpy) for t in self._fresh]
 
     def _call_of(self, t: Tensor | None) -> int | None:
         if t is None:
@@ -237,7 +239,7 @@ class Executable:
         """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
         if self._stored:
             inputs = [x.copy() if self._is_stored(x) else x for x in inputs]
-        arrays = [buffers.recycled(t.shape, t.dtype.numpy) for t in self._fresh]
+        arrays = [buffers.recycled(shape, dtype) for shape, dtype in self._made]
         try:
             status = self._run([buffers.address(x) for x in inputs], [buffers.address(x) for x in arrays])
         except IndexOutOfRange as e:
@@ -281,7 +283,7 @@ class Executable:
 
     def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray]) -> list[np.ndarray]:
         if not self._copies:
-            return [arrays[i].reshape(t.shape) for i, t in zip(self._order, self.graph.outputs, strict=True)]
+            return [arrays[i].reshape(shape) for i, shape in zip(self._order, self._shapes, strict=True)]
         made = dict(zip(self._fresh, arrays, strict=True))
         given = dict(zip(self._inputs, inputs, strict=True))
         out: list[np.ndarray] = []

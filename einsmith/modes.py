@@ -10,6 +10,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ class Jitted:
         self._cache: dict[Any, tuple[Executable, _Traced]] = {}
         self._ready: dict[Any, tuple[object, tuple[Executable, _Traced]]] = {}
         self._depends: dict[Any, list[weakref.ref]] = {}
-        self._quick: dict[tuple, tuple[object, int, Executable, Any]] = {}
+        self._quick: dict[tuple, tuple[object, int, Executable, Callable]] = {}
         self._names = _positions(f) if self.static else {}
         unknown = [n for n in self.static if n not in self._names]
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(f).parameters.values()):
@@ -212,11 +213,11 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain = None if kwargs or self.static or trace.current_trace() is not None else _plain(args)
-        if plain is not None and plain in self._quick:
-            version, threads, run, results = self._quick[plain]
+        known = None if plain is None else self._quick.get(plain)
+        if known is not None:
+            version, threads, run, assembled = known
             if version is trace.version() and threads == (self.threads or get_threads()):
-                outputs = run(args)[1]
-                return outputs[0] if results == "*" else unflatten(results, outputs)
+                return assembled(run(args)[1])
         if in_trace((args, kwargs)):
             return self.f(*args, **kwargs)
         static = frozenset(self.static | {self._names[n] for n in self.static if n in self._names})
@@ -234,22 +235,33 @@ class Jitted:
                     self._keep(key, entry)
         run, traced = entry
         if plain is not None:
-            self._quick[plain] = trace.version(), threads, run, traced.structure
+            self._quick[plain] = trace.version(), threads, run, _assembler(traced.structure)
         _, outputs = run([a.value for a in arguments if not a.static])
         return unflatten(traced.structure, outputs)
 
 
+_READABLE = 0x101
+"""NumPy's flags of an array that is C-contiguous and aligned."""
+
+
 def _plain(args: tuple) -> tuple | None:
     """Shapes and types of arguments that are all arrays which a program can read where they are; else None."""
-    key = []
+    key: list[Any] = []
     for x in args:
-        if type(x) is not np.ndarray:
+        if type(x) is not np.ndarray or x.flags.num & _READABLE != _READABLE or not x.dtype.isnative:
             return None
-        flags = x.flags
-        if not (flags.c_contiguous and flags.aligned and x.dtype.isnative):
-            return None
-        key.append((x.shape, x.dtype.num))
+        key.append(x.shape)
+        key.append(x.dtype)
     return tuple(key)
+
+
+def _assembler(structure: Any) -> Callable[[list], Any]:
+    """What puts a call's results together."""
+    if structure == "*":
+        return itemgetter(0)
+    if structure is not None and structure[0] == "tuple" and all(s == "*" for s in structure[1]):
+        return tuple
+    return functools.partial(unflatten, structure)
 
 
 def _positions(f: Callable) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """The native entry that runs a program, and its fork-join pool, as LLVM IR text.
 
-Three functions: `einsmith_run` goes through a table of steps (launches, checks, loops), `einsmith_worker` is the life
-of a worker thread, and `einsmith_stop` ends all workers. The shared state is a block of memory whose words stand on
-cache lines of their own:
+Three functions: `einsmith_run` goes through a table of steps (launches, checks, loops), told by a record of RUN_WORDS,
+`einsmith_worker` is the life of a worker thread, and `einsmith_stop` ends all workers. The shared state is a block of
+memory whose words stand on cache lines of their own:
 
     generation   grows with every parallel launch; idle workers watch it, and sleep on it (futex)
     sleepers     how many workers sleep, so that waking costs a system call only where it is needed
@@ -29,6 +29,10 @@ LINE = 64
 WORDS = {"generation": 0, "sleepers": 64, "done": 128, "waiting": 192, "stop": 256, "launch": 320, "tickets": 448}
 MAX_THREADS = 4096
 STATE_BYTES = WORDS["tickets"] + MAX_THREADS * LINE
+
+RUN_WORDS = ("steps", "count", "pool", "threads", "scratch", "stride", "times")
+"""What a run is told: the table of steps and how many there are, the pool's state (or 0), threads, scratch of the first
+thread and from one thread's to the next's, and where nanoseconds are added up by step (or 0)."""
 
 STEP_WORDS = 8
 """Words of a step in the table. A launch: kind, function, tasks, pointer to the pointers. A check: kind, checked
@@ -331,10 +335,23 @@ work:
   ret void
 }
 
-; Runs the steps in order; 0, or the code of the first check that fails. Where %times is given, nanoseconds are added
+; Runs the steps in order; 0, or the code of the first check that fails. Where times is given, nanoseconds are added
 ; up by step.
-define i64 @einsmith_run(ptr %steps, i64 %count, ptr %pool, i64 %threads, ptr %scratch, i64 %stride, ptr %times) #0 {
+define i64 @einsmith_run(ptr %run) #0 {
 entry:
+  %r_count = getelementptr i64, ptr %run, i64 1
+  %r_pool = getelementptr i64, ptr %run, i64 2
+  %r_threads = getelementptr i64, ptr %run, i64 3
+  %r_scratch = getelementptr i64, ptr %run, i64 4
+  %r_stride = getelementptr i64, ptr %run, i64 5
+  %r_times = getelementptr i64, ptr %run, i64 6
+  %steps = load ptr, ptr %run, align 8
+  %count = load i64, ptr %r_count, align 8
+  %pool = load ptr, ptr %r_pool, align 8
+  %threads = load i64, ptr %r_threads, align 8
+  %scratch = load ptr, ptr %r_scratch, align 8
+  %stride = load i64, ptr %r_stride, align 8
+  %times = load ptr, ptr %r_times, align 8
   %fp = call i64 @fp_enter()
   %scratch_address = ptrtoint ptr %scratch to i64
   %timed = icmp ne ptr %times, null

@@ -62,7 +62,7 @@ def native_entry() -> Native:
     target = native.host_target()
     found = native.compile_text(entry.emit_entry(target.triple), entry.NAMES, target).addresses
     word, pointer = ctypes.c_int64, ctypes.c_void_p
-    run = ctypes.CFUNCTYPE(word, pointer, word, pointer, word, pointer, word, pointer)
+    run = ctypes.CFUNCTYPE(word, pointer)
     worker, stop = ctypes.CFUNCTYPE(None, pointer, word, word), ctypes.CFUNCTYPE(None, pointer)
     return Native(run(found[entry.NAMES[0]]), worker(found[entry.NAMES[1]]), stop(found[entry.NAMES[2]]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -70,6 +71,16 @@ class EndLoop:
 Step = RunLaunch | CheckZero | CheckFinite | BeginLoop | EndLoop
 
 
+_POOL, _THREADS = entry.RUN_WORDS.index("pool"), entry.RUN_WORDS.index("threads")
+
+
+class _Record(NamedTuple):
+    """entry.RUN_WORDS in memory, and where."""
+
+    words: memoryview
+    address: ctypes.c_void_p
+
+
 class Program:
     """Steps that run in order, loops in turns, by one foreign call.
 
@@ -94,8 +105,7 @@ class Program:
         self._stride += buffers.ALIGNMENT * (1 - self._stride // buffers.ALIGNMENT % 2)
         self.scratch = buffers.empty((self._stride * self.threads,), np.uint8)
         self._run = pool.native_entry().run
-        self._arguments = (self.table.ctypes.data, len(self.steps))
-        self._scratch_arguments = (self.scratch.ctypes.data, self._stride)
+        self._record = self._told(0)
 
     def _layout(self) -> np.ndarray:
         """The table: one record a step, then all pointers, then all moves of loops."""
@@ -162,24 +172,33 @@ class Program:
             raise ValueError(f"the loop that begins at step {still[-1]} has no end")
         return found
 
+    def _told(self, times: int) -> _Record:
+        """What the native entry is told: all but the pool, and on one thread."""
+        words = buffers.zeros((len(entry.RUN_WORDS),), np.uint64)
+        words[:] = (self.table.ctypes.data, len(self.steps), 0, 1, self.scratch.ctypes.data, self._stride, times)
+        return _Record(memoryview(words), ctypes.c_void_p(words.ctypes.data))  # type: ignore[arg-type]
+
     def run(self) -> int:
         """Runs all steps: 0, or the code of the first check that fails, after which nothing is run.
 
         Waits while another thread runs a program. Denormal numbers count as zero inside.
         """
-        return self._call(0)
+        return self._call(self._record)
 
     def run_timed(self) -> tuple[int, np.ndarray]:
         """`run`, and the seconds that each step took in all turns (zero for steps not reached)."""
         times = np.zeros(len(self.steps), np.int64)
-        return self._call(times.ctypes.data), times * 1e-9
+        return self._call(self._told(times.ctypes.data)), times * 1e-9
 
-    def _call(self, times: int) -> int:
+    def _call(self, record: _Record) -> int:
+        words = record.words
         with pool.Owner() as held:
-            if held is None or self.threads == 1:
-                return self._run(*self._arguments, 0, 1, *self._scratch_arguments, times)
-            held.grow(self.threads)
-            return self._run(*self._arguments, held.address, self.threads, *self._scratch_arguments, times)
+            if held is None:
+                words[_POOL], words[_THREADS] = 0, 1
+            elif self.threads > 1:
+                held.grow(self.threads)
+                words[_POOL], words[_THREADS] = held.address, self.threads
+            return self._run(record.address)
 
 
 def _pointers(step: Step) -> Sequence[int]:

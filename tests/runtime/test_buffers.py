@@ -26,3 +26,12 @@ def test_little_is_kept():
     held = [buffers.recycled((buffers.KEPT // 4,), np.uint8) for _ in range(6)]
     del held
     assert sum(x.nbytes for x in buffers._free.values()) <= buffers.KEPT
+
+
+def test_addresses_are_those_that_numpy_tells():
+    whole = np.zeros((6, 7), np.float32)
+    arrays = [whole, whole[2:, 3:], whole.T, whole[::-1], np.zeros((0, 3)), np.full((), 2.0)]
+    arrays.append(whole.view(np.memmap))
+    arrays.append(buffers.recycled((buffers.RECYCLED_FROM,), np.uint8))
+    for x in arrays:
+        assert buffers.address(x) == x.__array_interface__["data"][0] == x.ctypes.data
