@@ -93,19 +93,25 @@ class Panels:
         self.tail = tail if self.kc % tail == 0 and self.k_max % tail == 0 else 1
         self.tasks = self.B * config.split * config.tm * config.tn
         p = problem
+
+        def turn(side: Side) -> str:
+            def sample(axes: Sequence[int]) -> Sampler:
+                return sampler(None, p, side, slots, axes, self.lanes)
+
+            align = self.lanes if side is self.n_side else gcd(self.mr, self.lanes)
+            return orientation(sample, side.axes, p.k, self.lanes, align)[0]
+
         self.a_rows = False
         self.a_in = sampler(b, p, self.m_side, slots, (), 0)
         if config.a != "inline":
-            turn, _ = orientation(p, self.m_side, slots, self.lanes, gcd(self.mr, self.lanes))
-            self.a_rows = turn == "along"
+            self.a_rows = turn(self.m_side) == "along"
             self.a_pack = sampler(b, p, self.m_side, slots, p.k if self.a_rows else self.m_side.axes, self.lanes)
         read = self.n_side.operand.expr
         loose = self.n_side.operand.plain and isinstance(read, Read) and read.slot >= SLOT
         self.b_in = sampler(b, p, self.n_side, slots, self.n_side.axes, self.lanes, self.row, loose)
         self.b_along: Sampler | None = None
         if config.b != "inline" and not config.rows:
-            turn, _ = orientation(p, self.n_side, slots, self.lanes, self.lanes)
-            if turn == "along" and self.lanes * problem.dtype.itemsize >= 16:
+            if turn(self.n_side) == "along" and self.lanes * problem.dtype.itemsize >= 16:
                 self.b_along = sampler(b, p, self.n_side, slots, p.k, self.lanes)
         self.k_pad = ceil_div(self.kc, self.lanes) * self.lanes
         if self.a_rows and self.k_pad // self.lanes % 2 == 0:

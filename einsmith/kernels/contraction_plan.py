@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -120,6 +121,18 @@ def row_of(p: Problem, side: Side, lanes: int) -> int:
     return -(-p.extents[side.axes[-1]] // lanes) * lanes
 
 
+@lru_cache(maxsize=256)
+def _rows(s: Sampler, axes: tuple[int, ...]) -> np.ndarray | None:
+    """Where each of the flattened rows lies, for a sampler of one plain read; None for more than MAX_ROWS."""
+    form = s.forms[next(iter(s.reads.values()))]
+    at = np.zeros(1, np.int64)
+    for g in s.groups(axes):
+        if len(at) * g.extent > MAX_ROWS:
+            return None
+        at = (at[:, None] + form.coef.get(g.inner, 0) * np.arange(g.extent)).reshape(-1)
+    return at
+
+
 def row_offsets(s: Sampler, axes: Sequence[int], mr: int) -> list[int] | None:
     """Where the rows of a tile of `mr` lie from its first one, if that is the same in every tile; else None.
 
@@ -129,18 +142,15 @@ def row_offsets(s: Sampler, axes: Sequence[int], mr: int) -> list[int] | None:
     if len(groups) <= 1:
         stride = form.coef.get(groups[0].inner, 0) if groups else 0
         return [i * stride for i in range(mr)]
-    if prod(g.extent for g in groups) > MAX_ROWS:
+    at = _rows(s, tuple(axes))
+    if at is None:
         return None
-    at = np.zeros(1, np.int64)
-    for g in groups:
-        at = (at[:, None] + form.coef.get(g.inner, 0) * np.arange(g.extent)).reshape(-1)
     whole = len(at) // mr * mr
-    tiles = at[:whole].reshape(-1, mr)
-    first = at[:mr] - at[0]
-    tail = at[whole:]
-    if (tiles - tiles[:, :1] != first).any() or (tail.size and (tail - tail[0] != first[: tail.size]).any()):
+    first, tail = at[:mr] - at[0], at[whole:]
+    if tail.size and (tail - tail[0] != first[: tail.size]).any():
         return None
-    return [int(x) for x in first]
+    tiles = at[:whole].reshape(-1, mr)
+    return None if (tiles - tiles[:, :1] != first).any() else first.tolist()
 
 
 def regular_rows(s: Sampler, axes: Sequence[int], limit: int) -> int:
@@ -161,15 +171,15 @@ def regular_rows(s: Sampler, axes: Sequence[int], limit: int) -> int:
     return best if best and row_offsets(s, axes, best) is not None else 0
 
 
-def orientation(p: Problem, side: Side, pointers: dict, lanes: int, align: int) -> tuple[str, float]:
-    """("across", cost) to pack with lanes along the side's own axes, or ("along", cost) along K.
-
-    The cost is in loads a vector."""
-    across = sampler(None, p, side, pointers, side.axes, lanes).load_cost(align)
-    if not side.axes or not p.k:
+def orientation(
+    sample: Callable[[Sequence[int]], Sampler], axes: Sequence[int], k: Sequence[int], lanes: int, align: int
+) -> tuple[str, float]:
+    """("across", cost) to pack a side with lanes along its own `axes`, or ("along", cost) along K. sample(axes of the
+    lanes): the operand's sampler. The cost is in loads a vector."""
+    across = sample(axes).load_cost(align)
+    if not axes or not k:
         return "across", across
-    s = sampler(None, p, side, pointers, p.k, lanes)
-    along = s.load_cost(lanes)
+    along = sample(k).load_cost(lanes)
     return ("along", along) if along + 1.0 < across else ("across", across)
 
 

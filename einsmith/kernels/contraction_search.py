@@ -4,32 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from itertools import product
 from math import ceil
 from typing import Any
+
+import numpy as np
 
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels import contraction_box as box
 from einsmith.kernels import contraction_dot as dot
-from einsmith.kernels import contraction_launch as launch
 from einsmith.kernels import contraction_plan as plan
 from einsmith.kernels import contraction_traffic as traffic
-from einsmith.kernels import contraction_trim as trim
+from einsmith.kernels.contraction_cost import BUFFER, HOW, INLINE, PANEL, Table, inner_bytes
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem
-from einsmith.kernels.contraction_sample import Pointer
+from einsmith.kernels.contraction_settings import Analysis, Setting, analysis, changed_by, kept, pointers, slots_of
+from einsmith.kernels.contraction_traffic import Values
 
 MAX_K_PANEL = 1 << 19
 """Bytes of a packed panel over K beyond which K is blocked; half of a usual private second-level cache."""
 
-
-def pointers(kernel: Kernel) -> dict[int, Pointer]:
-    root = kernel.stages[0]
-    found = {}
-    for slot, ref in enumerate(root.args):
-        buffer = kernel.buffers[ref[1]]
-        found[slot] = Pointer(None, buffer.shape, buffer.dtype)
-    return found
+_WINDOWS: tuple[plan.Windows, ...] = (
+    (),
+    *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")),
+    *(((0, fixes), (1, fixes)) for fixes in ("all", "k")),
+)
 
 
 def _even(size: int, limit: int) -> int:
@@ -57,193 +56,244 @@ def _tiles(m: int, n: int, lanes: int, registers: int) -> list[tuple[int, int]]:
 
 def _promising(sizes: list[tuple[int, int]], m: int, n: int, k: int, lanes: int) -> list[tuple[int, int]]:
     """The three to five tiles of the fewest cycles in multiply-adds and loads; for few results, all of them."""
+    if m * n < 1 << 14:  # how few tiles are shared by the cores matters as much
+        return sizes
+    columns = ceil(n / lanes)
 
     def cycles(size: tuple[int, int]) -> float:
         mr, nv = size
-        columns = ceil(n / lanes)
-        rows = ((m // mr, mr), (1, m % mr))
-        vectors = ((columns // nv, nv), (1, columns % nv))
-        step = sum(i * j * max(x * y / 2, (x + y) / 2, 4.0) for i, x in rows for j, y in vectors if x and y)
+        (i, x), (j, y) = divmod(m, mr), divmod(columns, nv)
+        step = i * j * max(mr * nv / 2, (mr + nv) / 2, 4.0)
+        step += bool(y) * i * max(mr * y / 2, (mr + y) / 2, 4.0) + bool(x) * j * max(x * nv / 2, (x + nv) / 2, 4.0)
+        step += bool(x and y) * max(x * y / 2, (x + y) / 2, 4.0)
         return k * step + ceil(m / mr) * ceil(columns / nv) * (20 + mr * nv * 1.5 + mr * 3)
 
-    if m * n < 1 << 14:  # how few tiles are shared by the cores matters as much
-        return sizes
     found = sorted((cycles(x), i, x) for i, x in enumerate(sizes))
     return [x for i, (c, _, x) in enumerate(found) if i < 3 or (i < 5 and c <= 1.1 * found[0][0])]
 
 
-def _shares(config: Config, m: int, n: int, batch: int, lanes: int, target: Any) -> tuple[int, int]:
-    """Tasks along M and along N: enough for every core, cut on the side that is not packed twice."""
-    mt, nt = ceil(m / config.mr), ceil(n / (config.nv * lanes))
-    others = batch * config.split
-    if target.cores == 1 and others >= 1:
-        want = 1
-    else:
-        want = max(1, ceil(4 * target.cores / others))
-        want += next(i for i in range(target.cores) if others * (want + i) % target.cores == 0)  # as many for each core
-    first, second = (nt, mt) if config.order == "n" else (mt, nt)
-    major = min(first, want)
-    minor = 1
-    if others * major < target.cores:
-        minor = min(second, ceil(target.cores / (others * major)))
-    if major < want and target.cores > 1:  # even shares are worth packing the outer side once more in each
-        packed = (config.b if config.order == "n" else config.a) == "panel"
-        minor = max(minor, min(second // 8 if packed else second, ceil(want / major)))
-    return (minor, major) if config.order == "n" else (major, minor)
+@dataclass
+class _Tile:
+    """A register tile within a setting: points of K in a block (0: none) and parts of K; inline: whether M can be read
+    in place."""
 
-
-@lru_cache(maxsize=1024)
-def changed_by(kernel: Kernel, p: Problem, windows: plan.Windows) -> plan.Windowed | None:
-    return plan.windowed(p, windows, plan.WINDOW_BYTES) if windows else plan.Windowed(p, (), False)
-
-
-@lru_cache(maxsize=1024)
-def slots_of(kernel: Kernel, p: Problem, windows: plan.Windows) -> dict[int, Pointer]:
-    changed = changed_by(kernel, p, windows)
-    assert changed is not None
-    return {**pointers(kernel), **plan.window_pointers(changed, [None] * len(windows))}
-
-
-_WINDOWS: tuple[plan.Windows, ...] = (
-    (),
-    *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")),
-    *(((0, fixes), (1, fixes)) for fixes in ("all", "k")),
-)
+    setting: int
+    mr: int
+    nv: int
+    blocks: int
+    split: int
+    inline: bool
+    kept: float
 
 
 @dataclass
-class Least:
-    """The least `rank` of a cost so far."""
+class Candidates:
+    """The configurations of a problem: those of the tiled form, and others."""
 
-    rank: float = float("inf")
+    table: Table | None
+    others: list[Config]
+
+    def __iter__(self) -> Iterator[Config]:
+        if self.table is not None:
+            yield from map(self.table.config, range(len(self.table.mr)))
+        yield from self.others
 
 
-def candidates(kernel: Kernel, p: Problem, target: Any, least: Least | None = None) -> Iterator[Config]:
-    """Configurations whose cost may be below `least`, which the caller lowers as it goes on; all where there is none.
-    """
-    least = least or Least()
+def candidates(kernel: Kernel, p: Problem, target: Any, families: frozenset[plan.Windows] | None = None) -> Candidates:
+    """What may be worth a prediction; `families`: the windows that are looked at, all of them where there is none."""
+    at = analysis(kernel, p, target)
+    settings: list[Setting] = []
+    tiles: list[_Tile] = []
+    sweeps: list[tuple[int, Config]] = []
+    others: list[Config] = []
     for windows in _WINDOWS:
+        if families is not None and windows not in families:
+            continue
         changed = changed_by(kernel, p, windows)
-        if changed is not None:
-            yield from dict.fromkeys(_some(kernel, p, changed, windows, target, least))
-            lanes = target.lanes(p.dtype.itemsize)
-            slots = slots_of(kernel, p, windows)
-            yield from dot.configs(changed, windows, slots, lanes, target.vector_registers, target.cores)
-    yield from box.configs(kernel, p, pointers(kernel), target)
-
-
-def _floor(
-    original: Problem, changed: plan.Windowed, tile: Config, sizes: tuple[int, int], row: int, target: Any
-) -> float:
-    """Seconds that no configuration with these windows, sides and register tile is below: the steps of its tiles on all
-    cores. sizes: (M, N) in points; row: points of a row of whole vectors, 0 for none."""
-    p = changed.problem
-    item = p.dtype.itemsize
-    lanes = target.lanes(item)
-    m, n = sizes
-    k, batch = p.count(p.k), p.count(p.batch)
-    nvs = ceil(n / lanes)
-    mt, nt = ceil(m / tile.mr), ceil(nvs / tile.nv)
-    steps = 0.0
-    for i, x in ((mt - 1, tile.mr), (1, m - (mt - 1) * tile.mr)):
-        for j, y in ((nt - 1, tile.nv), (1, nvs - (nt - 1) * tile.nv)):
-            steps += i * j * max(x * y / 2, (x + y) / 2, 4.0)
-    steps *= kept(original, changed, tile.swap, tile.rows, tile.mr, max(1, tile.nv * lanes // row) if row else 0)
-    cycles = batch * (k * steps + mt * nt * (20 + tile.mr * tile.nv * 1.5 + tile.mr * 3))
-    return cycles * lanes / (target.fma_per_second * (4 / item)) * 2 / target.cores
-
-
-def _some(
-    kernel: Kernel, original: Problem, changed: plan.Windowed, windows: plan.Windows, target: Any, least: Least
-) -> Iterator[Config]:
-    p = changed.problem
-    pointers = slots_of(kernel, original, windows)
-    item = p.dtype.itemsize
-    lanes = target.lanes(item)
-    points = p.count(p.k)
-    blocks = traffic.blocks_of_k(points, plan.masked_tail(p)) if points >= 2 * traffic.BLOCK and not windows else 0
-    for swap, rows in ((False, False), (True, False), (False, True), (True, True)):
-        m_side, n_side = plan.sides(p, swap)
-        m, n, k, batch = p.count(m_side.axes), p.count(n_side.axes), p.count(p.k), p.count(p.batch)
-        row = 0
-        if rows:
-            if len(n_side.axes) < 2 or not n_side.operand.plain or (1 - int(swap)) not in dict(windows):
+        if changed is None:
+            continue
+        for swap, rows in ((False, False), (True, False), (False, True), (True, True)):
+            if rows and not _rows_fit(changed.problem, windows, swap, at.lanes):
                 continue
-            last = p.extents[n_side.axes[-1]]
-            row = plan.row_of(p, n_side, lanes)
-            if last == row or last / row < 0.6:
-                continue
-            n = n // last * row
-        sizes = _tiles(m, n, lanes, target.tile_registers)
-        once = launch.fixed_sides(kernel, p, swap)
-        in_place = plan.sampler(None, p, m_side, pointers, (), 0) if m_side.operand.plain else None
-        if in_place is not None:
-            for nv in {nv for _, nv in sizes}:
-                regular = plan.regular_rows(in_place, m_side.axes, _rows_limit(nv, target.tile_registers))
-                if regular >= 4 and (regular, nv) not in sizes:
-                    sizes.append((regular, nv))
-            a_steps = traffic.steps(kernel, original, swap, 0)
-            if not windows and a_steps.k == item and a_steps.side >= traffic.LINE:  # rows that share cache sets
-                fit = traffic.rows_that_fit(a_steps, target.l1)
-                more = [(_even(m, fit), nv) for mr, nv in sizes if mr > fit]
-                sizes += [x for x in dict.fromkeys(more) if x not in sizes]
-        if not windows and not rows and n_side.operand.plain:
-            for nv in {nv for _, nv in sizes}:
-                for c in traffic.sweeps(m, n, k, batch, traffic.steps(kernel, original, swap, 1), nv, item, target):
-                    yield replace(c, swap=swap)
-        for mr, nv in _promising(sizes, m, n, k, lanes):
-            if _floor(original, changed, Config(swap, mr, nv, rows=rows), (m, n), row, target) >= least.rank:
-                continue
-            can_inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
-            mt, nt = ceil(m / mr), ceil(n / (nv * lanes))
-            split = 1
-            tiles = batch * mt * nt
-            if changed.k_outer:
-                split = min(p.extents[p.k[0]], max(1, ceil(4 * target.cores / batch)))
-            elif tiles < 2 * target.cores and k >= 512:
-                split = min(ceil(k / 256), max(1, ceil(4 * target.cores / tiles)))
-                # Panels over a task's part of K stay in the caches.
-                split = max(split, ceil(k * (mr + nv * lanes) * item / MAX_K_PANEL))
-            for a in ("inline", "panel", "buffer"):
-                if a == "inline" and not can_inline:
-                    continue
-                if a == "buffer" and can_inline and (windows or m <= mr) and "a" not in once:
-                    continue
-                for b in ("inline", "panel", "buffer"):
-                    if rows and b != "inline":
-                        continue
-                    if (split > 1 or changed.k_outer) and "buffer" in (a, b):
-                        continue
-                    if "buffer" in (a, b) and any(
-                        h == "buffer" and i in dict(windows) for h, i in ((a, int(swap)), (b, 1 - int(swap)))
-                    ):
-                        continue
-                    for order in ("n", "m"):
-                        if order == "m" and (b == "panel" and nt > 1):
-                            continue
-                        if order == "n" and (a == "panel" and mt > 1 and nt > 1) and not blocks:
-                            continue
-                        if (mt == 1 or nt == 1) and order == "m" and a != "panel":
-                            continue
-                        if mt == 1 and order == "m":
-                            continue
-                        for kc in (0, blocks) if blocks and order == "n" and split == 1 else (0,):
-                            c = Config(swap, mr, nv, a, b, order, kc, split, 1, 1, windows, rows)
-                            tm, tn = _shares(c, m, n, batch, lanes, target)
-                            c = replace(c, tm=tm, tn=tn)
-                            yield c
-                            if "buffer" == (a if order == "n" else b) and "panel" not in (a, b) and not windows:
-                                yield traffic.in_cache(p, c, target)
+            s = at.setting(windows, changed, swap, rows)
+            settings.append(s)
+            tiles += _tiles_of(at, s, len(settings) - 1)
+            if not windows:
+                sweeps += [(len(settings) - 1, c) for c in _sweeps(at, s)]
+        slots = slots_of(kernel, p, windows)
+        others += dot.configs(changed, windows, slots, at.lanes, target.vector_registers, target.cores)
+    others += box.configs(kernel, p, pointers(kernel), target)
+    return Candidates(_table(at, settings, tiles, sweeps), others)
 
 
-@lru_cache(maxsize=4096)
-def kept(original: Problem, changed: plan.Windowed, swap: bool, rows: bool, mr: int, nr: int) -> float:
-    """The part of K that guards leave for a tile of mr rows of M and nr rows of N."""
-    p = changed.problem
-    m_side, n_side = plan.sides(p, swap)
-    out = 1.0
-    for which, axes, points in ((int(swap), m_side.axes, mr), (1 - int(swap), n_side.axes[:-1] if rows else (), nr)):
-        found = [t for t in trim.trims(original, which) if t.axes <= {*p.batch, *axes}]
-        if found and axes and points:
-            out *= trim.share(original, found, axes, points)
+def _rows_fit(p: Problem, windows: plan.Windows, swap: bool, lanes: int) -> bool:
+    """Whether vectors of N that keep to rows are worth a look: rows of a window that are no whole vectors, but nearly.
+    """
+    _, n_side = plan.sides(p, swap)
+    if len(n_side.axes) < 2 or not n_side.operand.plain or (1 - int(swap)) not in dict(windows):
+        return False
+    last, row = p.extents[n_side.axes[-1]], plan.row_of(p, n_side, lanes)
+    return last != row and last / row >= 0.6
+
+
+def _sweeps(at: Analysis, s: Setting) -> list[Config]:
+    p, target, x = s.changed.problem, at.target, s.numbers
+    _, n_side = plan.sides(p, s.swap)
+    if x.m > 4 or not n_side.operand.plain:
+        return []
+    m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
+    steps = traffic.Steps(int(x.b_side), int(x.b_step))
+    nvs = dict.fromkeys(nv for _, nv in _tiles(m, n, at.lanes, target.tile_registers))
+    return [c for nv in nvs for c in traffic.sweeps(m, n, k, batch, steps, nv, at.item, target)]
+
+
+def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
+    """The register tiles of a setting that may be worth it."""
+    p, target, x = s.changed.problem, at.target, s.numbers
+    m_side, _ = plan.sides(p, s.swap)
+    m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
+    blocks = traffic.blocks_of_k(k, plan.masked_tail(p)) if k >= 2 * traffic.BLOCK and not s.windows else 0
+    sizes = _tiles(m, n, at.lanes, target.tile_registers)
+    in_place = at.sampler(m_side.operand, s.windows, (), 0) if m_side.operand.plain else None
+    if in_place is not None:
+        for nv in {nv for _, nv in sizes}:
+            regular = plan.regular_rows(in_place, m_side.axes, _rows_limit(nv, target.tile_registers))
+            if regular >= 4 and (regular, nv) not in sizes:
+                sizes.append((regular, nv))
+        if x.a_fit:  # rows that share cache sets
+            more = [(_even(m, int(x.a_fit)), nv) for mr, nv in sizes if mr > x.a_fit]
+            sizes += [t for t in dict.fromkeys(more) if t not in sizes]
+    out = []
+    for mr, nv in _promising(sizes, m, n, k, at.lanes):
+        inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
+        split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * at.lanes))
+        if s.changed.k_outer:
+            split = min(p.extents[p.k[0]], max(1, ceil(4 * target.cores / batch)))
+        elif tiles < 2 * target.cores and k >= 512:
+            split = min(ceil(k / 256), max(1, ceil(4 * target.cores / tiles)))
+            # Panels over a task's part of K stay in the caches.
+            split = max(split, ceil(k * (mr + nv * at.lanes) * at.item / MAX_K_PANEL))
+        part = 1.0
+        if split == 1 and not s.changed.k_outer:
+            part = kept(at.p, s, mr, max(1, nv * at.lanes // int(x.row)) if s.rows else 0)
+        out.append(_Tile(number, mr, nv, blocks if split == 1 else 0, split, inline, part))
     return out
+
+
+_WAYS = np.array([(a, b, major, blocked) for a, b, major, blocked in product(range(3), range(3), (0, 1), (0, 1))]).T
+
+
+def _table(
+    at: Analysis, settings: list[Setting], tiles: list[_Tile], sweeps: list[tuple[int, Config]]
+) -> Table | None:
+    """Every sensible way to reach the operands, with each of the tiles."""
+    if not settings:
+        return None
+    columns = np.array([(t.setting, t.mr, t.nv, t.blocks, t.split, t.inline, t.kept) for t in tiles], np.float64)
+    number = columns[:, 0].astype(np.int64)
+    facts = np.array([_facts(at, s) for s in settings], np.float64)[number]
+    tile, way = np.nonzero(_sensible(columns, facts, at.lanes))
+    _, mr, nv, blocks, split, _, part = columns[tile].T
+    a, b, major, blocked = _WAYS[:, way]
+    number = number[tile]
+    every = [number, mr, nv, a, b, major.astype(bool), blocks * blocked, split, part]
+    if sweeps:
+        cs = [c for _, c in sweeps]
+        more = [[n for n, _ in sweeps], [c.mr for c in cs], [c.nv for c in cs], [HOW.index(c.a) for c in cs],
+                [HOW.index(c.b) for c in cs], [True for _ in cs], [c.kc for c in cs], [c.split for c in cs],
+                [1.0 for _ in cs]]  # fmt: skip
+        every = [np.concatenate([x, np.array(y, x.dtype)]) for x, y in zip(every, more, strict=True)]
+    number, mr, nv, a, b, major, kc, split, part = every
+    x = Table(settings, number, mr, nv, a, b, major, kc, split, mr, mr, part, at.item, at.lanes, at.nbytes)
+    tm, tn = _shares(x, at.target)
+    tm[len(tile) :] = tn[len(tile) :] = 1
+    x = replace(x, tm=tm, tn=tn)
+    windowed = facts[:, _WINDOWED][tile]
+    inner = np.where(major, b, a)[: len(tile)]
+    again = np.nonzero((inner == BUFFER) & (a != PANEL)[: len(tile)] & (b != PANEL)[: len(tile)] & (windowed == 0))[0]
+    if len(again):
+        order = np.argsort(np.concatenate([np.arange(len(number)), again]), kind="stable")
+        cached = in_cache(x, again, at.target)
+        tm, tn = (np.concatenate([old, new])[order] for old, new in zip((tm, tn), cached, strict=True))
+        every = [np.concatenate([v, v[again]])[order] for v in every]
+    number, mr, nv, a, b, major, kc, split, part = every
+    return Table(settings, number, mr, nv, a, b, major, kc, split, tm, tn, part, at.item, at.lanes, at.nbytes)
+
+
+def table_of(kernel: Kernel, p: Problem, c: Config, target: Any) -> Table:
+    """The table of one configuration."""
+    at, changed = analysis(kernel, p, target), changed_by(kernel, p, c.windows)
+    assert changed is not None
+    s = at.setting(c.windows, changed, c.swap, c.rows)
+    part = kept(p, s, c.mr, max(1, c.nv * at.lanes // int(s.numbers.row)) if c.rows else 0)
+    values = (c.mr, c.nv, HOW.index(c.a), HOW.index(c.b))
+    mr, nv, a, b, kc, split, tm, tn, left = (np.array([float(v)]) for v in (*values, c.kc, c.split, c.tm, c.tn, part))
+    return Table([s], np.array([0]), mr, nv, a, b, np.array([c.order == "m"]), kc, split, tm, tn, left, at.item,
+                 at.lanes, at.nbytes)  # fmt: skip
+
+
+_WINDOWED = 3
+
+
+def _facts(at: Analysis, s: Setting) -> tuple[float, ...]:
+    """Of a setting: points of M and N, whether M is packed once, whether there are windows, on M, on N, whether vectors
+    keep to rows, whether a window fixes an axis of K, whether K may be cut into blocks."""
+    x, sides = s.numbers, dict(s.windows)
+    return (x.m, x.n, x.a_once, bool(sides), int(s.swap) in sides, 1 - int(s.swap) in sides, s.rows, x.heads > 0,
+            x.k >= 2 * traffic.BLOCK and not s.windows)  # fmt: skip
+
+
+def _sensible(tiles: Values, facts: Values, lanes: int) -> Values:
+    """Which of _WAYS is worth a prediction, for every tile."""
+    _, mr, nv, blocks, split, inline, _ = (x[:, None] for x in tiles.T)
+    m, n, a_once, windows, on_a, on_b, rows, heads, blocked = (x[:, None] for x in facts.T)
+    a, b, major, some = _WAYS
+    one_row, one_column = np.ceil(m / mr) == 1, np.ceil(n / (nv * lanes)) == 1
+    buffers = (a == BUFFER) | (b == BUFFER)
+    bad = (a == INLINE) & (inline == 0)
+    # A buffer of what can be read in place pays where it spares conflicts, or is made once.
+    bad |= (a == BUFFER) & (inline > 0) & ((windows > 0) | (m <= mr)) & (a_once == 0)
+    bad |= (rows > 0) & (b != INLINE)
+    bad |= ((split > 1) | (heads > 0)) & buffers
+    bad |= (a == BUFFER) & (on_a > 0) | (b == BUFFER) & (on_b > 0)
+    # What would be packed again for every tile.
+    bad |= (major == 1) & (b == PANEL) & ~one_column
+    bad |= (major == 0) & (a == PANEL) & ~one_row & ~one_column & (blocked == 0)
+    bad |= (major == 1) & (one_row | one_column & (a != PANEL))
+    bad |= (some == 1) & ((blocks == 0) | (major == 1) | (split > 1))
+    return ~bad
+
+
+def _shares(t: Table, target: Any) -> tuple[Values, Values]:
+    """Tasks along M and along N: enough for every core, cut on the side that is not packed twice."""
+    x, cores = t.numbers(), target.cores
+    mt, nt = np.ceil(x.m / t.mr), np.ceil(x.n / (t.nv * t.lanes))
+    others = x.batch * t.split
+    want = np.ones_like(others)
+    if cores > 1:
+        want = np.maximum(1, np.ceil(4 * cores / others))
+        unit = cores // np.gcd(others.astype(np.int64), cores)
+        want += -want % unit  # as many for each core
+    first, second = np.where(t.major, mt, nt), np.where(t.major, nt, mt)
+    outer = np.minimum(first, want)
+    inner = np.where(others * outer < cores, np.minimum(second, np.ceil(cores / (others * outer))), 1)
+    if cores > 1:  # even shares are worth packing the outer side once more in each
+        packed = np.where(t.major, t.a, t.b) == PANEL
+        more = np.minimum(np.where(packed, second // 8, second), np.ceil(want / outer))
+        inner = np.where(outer < want, np.maximum(inner, more), inner)
+    return np.where(t.major, outer, inner), np.where(t.major, inner, outer)
+
+
+def in_cache(t: Table, which: Values, target: Any) -> tuple[Values, Values]:
+    """Tasks along M and N of the configurations `which` with more of them along the side of the inner loop, so that a
+    task's range of it stays in the second level while the outer side is walked; the same where it does already."""
+    x = t.numbers()
+    k, batch, m, columns = (v[which] for v in (x.k, x.batch, x.m, x.columns))
+    mr, nv, split, major, tm, tn = (v[which] for v in (t.mr, t.nv, t.split, t.major, t.tm, t.tn))
+    parts = np.ceil(inner_bytes(t, x, 1.0, 1.0)[which] / (target.l2 * traffic.HELD))
+    outer = np.maximum(1, np.ceil(4 * target.cores / (batch * split * parts)))
+    rows, tiles = np.ceil(m / mr), np.ceil(columns / (nv * t.lanes))
+    return (
+        np.where(major, np.minimum(tm, outer), np.maximum(tm, np.minimum(rows, parts))),
+        np.where(major, np.maximum(tn, np.minimum(tiles, parts)), np.minimum(tn, outer)),
+    )

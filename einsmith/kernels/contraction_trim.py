@@ -91,42 +91,48 @@ class Trimmer:
         return out
 
 
-def share(p: Problem, found: Sequence[Trim], axes: Sequence[int], points: int) -> float:
-    """The part of K that is left, on average over tiles of `points` flattened points of `axes`."""
-    axes = [a for a in axes if p.extents[a] > 1]
+@lru_cache(maxsize=1024)
+def _ends(
+    p: Problem, found: tuple[Trim, ...], axes: tuple[int, ...]
+) -> tuple[int, dict[int, tuple[np.ndarray, np.ndarray]]]:
+    """How many points of `axes` are looked at, and, by axis of K, the first point that guards leave each of them and
+    the end."""
     total = 1
-    kept: list[int] = []
-    for a in reversed(axes):  # the trailing axes are enough of a sample
-        kept.insert(0, a)
+    seen: list[int] = []
+    for a in reversed([a for a in axes if p.extents[a] > 1]):  # the trailing axes are enough of a sample
+        seen.insert(0, a)
         total *= p.extents[a]
         if total >= 512:
             break
-    grid = np.indices([p.extents[a] for a in kept]).reshape(len(kept), total)
+    grid = np.indices([p.extents[a] for a in seen]).reshape(len(seen), total)
     low: dict[int, np.ndarray] = {}
     high: dict[int, np.ndarray] = {}
     for t in found:
         g = t.guard
         assert isinstance(g, Apply)
-        form = linear(g.args[0]) - linear(g.args[1])
-        v = np.full(grid.shape[1], form.const)
-        for atom, c in form.terms.items():
-            if isinstance(atom, Axis) and atom.position in kept:
-                v = v + c * grid[kept.index(atom.position)]
-        if any(a not in kept for a in t.axes):
+        if any(a not in seen for a in t.axes):
             continue
+        form = linear(g.args[0]) - linear(g.args[1])
+        v = np.full(total, form.const)
+        for atom, c in form.terms.items():
+            if isinstance(atom, Axis) and atom.position in seen:
+                v = v + c * grid[seen.index(atom.position)]
         if t.sign > 0:
             edge = (1 if g.fn == "le" else 0) - v
-            high[t.axis] = np.minimum(high.get(t.axis, np.full_like(edge, p.extents[t.axis])), edge)
+            high[t.axis] = np.minimum(high.get(t.axis, p.extents[t.axis]), edge)
         else:
             edge = v + 1 if g.fn == "lt" else v
-            low[t.axis] = np.maximum(low.get(t.axis, np.zeros_like(edge)), edge)
-    count = -(-grid.shape[1] // points)
-    left = np.ones(count)
-    for k in {*low, *high}:
-        lo = low.get(k, np.zeros(grid.shape[1], int))
-        hi = high.get(k, np.full(grid.shape[1], p.extents[k]))
-        pad = count * points - len(lo)
-        lo = np.concatenate([lo, np.full(pad, lo[-1])]).reshape(count, points).min(1)
-        hi = np.concatenate([hi, np.full(pad, hi[-1])]).reshape(count, points).max(1)
-        left = left * np.clip(hi - lo, 0, p.extents[k]) / p.extents[k]
+            low[t.axis] = np.maximum(low.get(t.axis, 0), edge)
+    zero = np.zeros(total, int)
+    return total, {k: (low.get(k, zero), high.get(k, zero + p.extents[k])) for k in {*low, *high}}
+
+
+def share(p: Problem, found: Sequence[Trim], axes: Sequence[int], points: int) -> float:
+    """The part of K that is left, on average over tiles of `points` flattened points of `axes`."""
+    total, ends = _ends(p, tuple(found), tuple(axes))
+    starts = np.arange(0, total, points)
+    left = np.ones(len(starts))
+    for k, (low, high) in ends.items():
+        first, end = np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+        left = left * np.clip(end - first, 0, p.extents[k]) / p.extents[k]
     return float(left.mean())

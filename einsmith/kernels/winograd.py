@@ -142,6 +142,8 @@ class Winograd:
         return best
 
     def configs(self, kernel: Kernel, target: Target) -> list[WinogradConfig]:
+        if not target.winograd:
+            return []
         out = []
         for m in TRANSFORMS:
             p = _parts(kernel, m, target)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from einsmith.kernels import contraction_cost as cost
 from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction import PATTERN, Config, Configs
+from einsmith.kernels.contraction_plan import sides
 from einsmith.kernels.contraction_problem import problems
+from einsmith.kernels.contraction_search import candidates, in_cache, table_of
+from einsmith.kernels.contraction_settings import analysis
 from einsmith.kernels.contraction_traffic import Steps
 from einsmith.target.facts import Target
 from tests.kernels.runner import check_exact as check
@@ -36,25 +41,47 @@ def test_blocks_of_k_with_every_way_to_reach_operands():
 
 def test_lines_at_powers_of_two_share_cache_sets():
     assert [traffic.held(48 << 10, s) for s in (64, 192, 2048, 4096, 1 << 20, 4096 + 64)] == [768, 768, 24, 12, 12, 768]
-    rows = Config(mr=28, a="inline")
-    assert traffic.row_conflicts(rows, Steps(4096, 4), 4, 48 << 10) > 1.0
-    assert traffic.row_conflicts(replace(rows, mr=8), Steps(4096, 4), 4, 48 << 10) == 0.0
-    assert traffic.row_conflicts(rows, Steps(4096 + 64, 4), 4, 48 << 10) == 0.0
-    assert traffic.row_conflicts(replace(rows, a="panel"), Steps(4096, 4), 4, 48 << 10) == 0.0
+    fits = [traffic.rows_that_fit(Steps(side, 4), 48 << 10) for side in (4096, 4096 + 64)]
+    slow = traffic.row_conflicts(np.array([28.0, 8.0, 28.0, 28.0]), np.array([fits[0], fits[0], fits[1], 0.0]))
+    assert slow[0] > 1.0 and not slow[1:].any()
 
 
 def test_strips_and_blocks_read_again():
-    narrow, wide = Config(nv=1, b="inline"), Config(nv=8, b="inline")
     across = Steps(4, 16384)
-    assert traffic.strips(narrow, across, 4096, 1024, 16, 4, 1 << 20) > traffic.strips(wide, across, 4096, 1024, 128, 4,
-                                                                                       1 << 20) > 0
-    assert traffic.strips(narrow, Steps(4, 64), 16, 1024, 16, 4, 1 << 20) == 0
-    assert traffic.strips(narrow, across, 16, 64, 16, 4, 1 << 20) == 0
-    sizes = (64, 1024, 4096, 1)
-    packed = Config(mr=8, nv=4)
-    assert traffic.again(packed, across, across, sizes, 4096, 64, 4, 1 << 20) == 7 * 1024 * 4096 * 4
-    assert traffic.again(packed, across, across, sizes, 256, 64, 4, 1 << 20) == 0
+    narrow, wide = traffic.strips(np.array([16.0, 128.0]), np.array([4096.0, 4096.0]), 4)
+    assert narrow > wide > 0 and traffic.in_strips(across, 4096 * 1024, 4, 1 << 20)
+    assert not traffic.in_strips(Steps(4, 64), 16 * 1024, 4, 1 << 20)
+    assert not traffic.in_strips(across, 16 * 64, 4, 1 << 20)
+    kernel = product(64, 1024, 4096, "NN")
+    (p,) = problems(kernel.root)
+    for kc, again in ((0, 7 * 1024 * 4096 * 4), (256, 0)):
+        t = table_of(kernel, p, Config(mr=8, nv=4, kc=kc), SERVER)
+        sizes = (np.array([x]) for x in (kc or 4096.0, 8.0, 16.0))
+        assert cost.reread(t, t.numbers(), *sizes, SERVER) == again
     assert [traffic.blocks_of_k(k) for k in (1, 256, 257, 1000)] == [1, 256, 129, 250]
+
+
+def test_one_configuration_costs_what_it_does_among_all():
+    for kernel in (product(64, 300, 257), conv(4, 16, 14, 14, 32, 3, 3, 1), product(3, 4096, 512)):
+        (p,) = problems(kernel.root)
+        found = candidates(kernel, p, SERVER)
+        ranks = cost.predict(found.table, SERVER).rank(SERVER)
+        for i in range(0, len(ranks), 7):
+            config = found.table.config(i)
+            assert PATTERN.cost(kernel, Configs((config,)), SERVER).rank == pytest.approx(ranks[i], rel=1e-12), config
+
+
+def cached(kernel, c: Config, target: Target) -> Config:
+    """The configuration with tasks whose range of the inner side stays in the second level."""
+    (p,) = problems(kernel.root)
+    tm, tn = in_cache(table_of(kernel, p, c, target), np.array([0]), target)
+    return replace(c, tm=int(tm[0]), tn=int(tn[0]))
+
+
+def inner(kernel, c: Config) -> float:
+    (p,) = problems(kernel.root)
+    t = table_of(kernel, p, c, SERVER)
+    return float(cost.inner_bytes(t, t.numbers(), t.tm, t.tn)[0])
 
 
 def chosen(kernel, target=SERVER) -> Config:
@@ -76,21 +103,19 @@ def test_what_is_chosen():
 def test_tasks_whose_inner_side_stays_in_the_second_level():
     for kind, m, n, k in (("TN", 4096, 1024, 1792), ("TN", 1024, 4096, 1792), ("TN", 2048, 512, 2000)):
         kernel = product(m, n, k, kind)
-        (p,) = problems(kernel.root)
         c = chosen(kernel)
-        assert traffic.inner_bytes(p, c) <= SERVER.l2 or "buffer" not in (c.a, c.b)
+        assert inner(kernel, c) <= SERVER.l2 or "buffer" not in (c.a, c.b)
         for order in "nm":
             whole = Config(False, 6, 4, "buffer", "buffer", order, *((256, 1, 1, 8) if order == "n" else (0, 1, 8, 1)))
-            parts = traffic.in_cache(p, whole, SERVER)
-            assert traffic.inner_bytes(p, parts) <= SERVER.l2 * traffic.HELD < traffic.inner_bytes(p, whole)
+            parts = cached(kernel, whole, SERVER)
+            assert inner(kernel, parts) <= SERVER.l2 * traffic.HELD < inner(kernel, whole)
             costs = [PATTERN.cost(kernel, Configs((x,)), SERVER).rank for x in (parts, whole)]
             assert costs[0] < costs[1]
-            assert traffic.in_cache(p, parts, SERVER) == parts
+            assert cached(kernel, parts, SERVER) == parts
     small = replace(SERVER, l2=16 << 10)
     kernel = product(75, 70, 130, "TN")
-    (p,) = problems(kernel.root)
     ways = [(b, order, kc) for b in ("buffer", "inline") for order, kc in (("n", 0), ("n", 32), ("m", 0))]
-    parts = [traffic.in_cache(p, Config(False, 5, 1, "buffer", *way, 1, 1, 1), small) for way in ways]
+    parts = [cached(kernel, Config(False, 5, 1, "buffer", *way, 1, 1, 1), small) for way in ways]
     assert all(c.tm * c.tn >= 3 for c in parts)
     check(kernel, [Configs((c,)) for c in parts])
 
@@ -98,6 +123,8 @@ def test_tasks_whose_inner_side_stays_in_the_second_level():
 def test_steps_and_choices_are_the_same_each_time():
     kernel = conv(2, 3, 9, 9, 4, 3, 3, 1)
     assert PATTERN.configs(kernel, host()) == PATTERN.configs(kernel, host())
-    (p,) = problems(product(64, 1024, 4096, "NN").root)
-    assert traffic.steps(product(64, 1024, 4096, "NN"), p, False, 0) == Steps(16384, 4)
-    assert traffic.steps(product(64, 1024, 4096, "NN"), p, False, 1) == Steps(4, 4096)
+    kernel = product(64, 1024, 4096, "NN")
+    (p,) = problems(kernel.root)
+    at = analysis(kernel, p, SERVER)
+    found = [traffic.steps(at.sampler(x.operand, (), (), 0), p, x, 4) for x in sides(p, False)]
+    assert found == [Steps(16384, 4), Steps(4, 4096)]

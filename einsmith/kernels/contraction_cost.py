@@ -1,0 +1,195 @@
+"""Predicted costs of the tiled form of a contraction, of many configurations at once: arrays, an element for each.
+
+Arithmetic counts cycles in which two vectors are multiplied: steps of the tiles, what they begin and end with, packing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einsmith.kernels import contraction_traffic as traffic
+from einsmith.kernels.contraction_plan import Config
+from einsmith.kernels.contraction_settings import Numbers, Setting
+from einsmith.kernels.contraction_traffic import Values
+
+FAR_ROWS = 1024
+"""Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
+HOW = ("inline", "panel", "buffer")
+INLINE, PANEL, BUFFER = range(3)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Configurations: which of `settings` each has; then the fields of Config, a and b as places in HOW, `major` for
+    order "m"; kept: the part of K that guards leave a tile. item, lanes: bytes of an element, elements of a vector;
+    nbytes: of all buffers."""
+
+    settings: Sequence[Setting]
+    setting: Values
+    mr: Values
+    nv: Values
+    a: Values
+    b: Values
+    major: Values
+    kc: Values
+    split: Values
+    tm: Values
+    tn: Values
+    kept: Values
+    item: int
+    lanes: int
+    nbytes: int
+
+    def config(self, i: int) -> Config:
+        s = self.settings[self.setting[i]]
+        return Config(
+            s.swap, int(self.mr[i]), int(self.nv[i]), HOW[int(self.a[i])], HOW[int(self.b[i])],
+            "m" if self.major[i] else "n", int(self.kc[i]), int(self.split[i]), int(self.tm[i]), int(self.tn[i]),
+            s.windows, s.rows,
+        )  # fmt: skip
+
+    def numbers(self) -> Numbers:
+        """Those of each configuration's setting, as arrays."""
+        every = np.array([s.numbers for s in self.settings], np.float64)
+        return Numbers(*every[self.setting].T)
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Seconds on all cores of a target, and launches."""
+
+    arithmetic: Values
+    memory: Values
+    launches: Values
+
+    def rank(self, target: Any) -> Values:
+        """As `Cost.rank`."""
+        least, most = np.minimum(self.arithmetic, self.memory), np.maximum(self.arithmetic, self.memory)
+        return most + 0.05 * least + self.launches * target.launch_seconds
+
+
+class _Seconds:
+    """`Target.seconds_for_bytes` for arrays; tasks: how many run at once."""
+
+    def __init__(self, target: Any, tasks: Values):
+        cores = np.maximum(1.0, np.minimum(target.cores, tasks))
+        own = target.bytes_per_second
+        self.limits = target.l1 * cores, target.l2 * cores, target.l3
+        self.rates = (
+            own[0] * cores, own[1] * cores, np.maximum(own[2], np.minimum(own[2] * cores, target.l3_bandwidth)),
+            np.minimum(target.memory_bandwidth, target.core_bandwidth * cores),
+        )  # fmt: skip
+
+    def __call__(self, moved: Values, footprint: Values) -> Values:
+        near, middle, far = self.limits
+        first, second, third, last = self.rates
+        beyond = np.where(footprint <= far, third, last)
+        return moved / np.where(footprint <= near, first, np.where(footprint <= middle, second, beyond))
+
+
+def predict(t: Table, target: Any) -> Predicted:
+    """What every configuration of the table costs."""
+    x, item, lanes = t.numbers(), t.item, t.lanes
+    a_inline, b_inline, a_buffer, b_buffer = t.a == INLINE, t.b == INLINE, t.a == BUFFER, t.b == BUFFER
+    minor, heads = ~t.major, x.heads > 0
+    mt, nvs = np.ceil(x.m / t.mr), np.ceil(x.n / lanes)
+    nr = t.nv * lanes
+    nt = np.ceil(x.n / nr)
+    cycle = lanes / (target.fma_per_second * (4 / item)) * 2  # seconds of one cycle in which two vectors are multiplied
+    count = x.batch * t.split * t.tm * t.tn
+    tasks = np.minimum(target.cores, count)
+    part = np.ceil(x.k / t.split)
+    kc = np.minimum(np.where(t.kc > 0, t.kc, part), part)
+    if heads.any():
+        kc = np.where(heads, x.k // np.maximum(x.heads, 1), kc)
+    conflicts = np.where(a_inline, traffic.row_conflicts(t.mr, x.a_fit), 0.0)
+    loads = np.where(b_inline, x.b_place, 1.0) / 2
+    masks = np.where(b_inline & (x.b_place > 1), x.b_place * 0.6, 0.0)  # moved and combined on the arithmetic's ports
+
+    # One step of K of a tile, in cycles: multiply-adds, loads, or the latency of a short chain.
+    def step(mr: Values, nv: Values) -> Values:
+        product = mr * nv
+        most = np.maximum(product / 2 + nv * masks, mr / 2 + conflicts * mr + nv * loads)
+        return np.maximum(most, np.where(product >= 1, 4.0, 0.0))
+
+    mr_last, nv_last = x.m - (mt - 1) * t.mr, nvs - (nt - 1) * t.nv
+    steps = (mt - 1) * ((nt - 1) * step(t.mr, t.nv) + step(t.mr, nv_last))
+    steps = (steps + (nt - 1) * step(mr_last, t.nv) + step(mr_last, nv_last)) * x.batch * x.k
+    steps *= np.where((t.split == 1) & (t.kc == 0) & ~heads, t.kept, 1.0)
+    # Sums loaded for a block and no register to spare: the allocator rotates them at every step.
+    tight = (t.kc > 0) & (kc < part) & (t.mr * t.nv + t.nv + 2 >= target.tile_registers)
+    steps *= np.where(tight, 1.3, 1.0)
+    tile_overhead = np.ceil(part / kc) * mt * nt * x.batch * t.split * (20 + t.mr * t.nv * 1.5 + t.mr * 3)
+    pack = x.batch * x.m * nvs * x.finish
+    # Packing, in cycles: what a vector takes, and how often each is packed.
+    a_each, b_each = a_buffer & (x.a_once == 0), b_buffer & (x.b_once == 0)
+    # Panels packed once are read in one stream.
+    pack += np.where(b_inline & (x.b_once > 0) & (x.b_step >= FAR_ROWS), 6.0 * nt * x.batch * x.k, 0.0)
+    times = np.where(b_buffer, b_each, np.where(t.major, mt, t.tm))
+    far = (x.b_side >= FAR_ROWS) & (x.n * x.k * item > target.l2)  # blocks of K begin in each of the rows anew
+    turned = np.where(x.b_turned > 0, np.where(far, 7.0, 3.0), 1.0)
+    pack += np.where(b_inline, 0.0, times * x.batch * x.k * nvs * (x.b_load * 0.75 + turned))
+    times = np.where(a_buffer, a_each, np.where(minor, nt, t.tn))
+    vectors = np.where(x.a_turned > 0, t.mr / lanes, np.ceil(t.mr / lanes))
+    pack += np.where(a_inline, 0.0, times * x.batch * x.k * vectors * mt * (x.a_load * 0.75 + 1.0))
+    if heads.any() or x.elements.any():
+        times = x.batch * t.tm * t.tn * np.where(heads, x.heads, t.split)
+        pack += times * x.elements / lanes * 6 + 2 * x.m * nvs * x.heads * x.batch
+    pack += np.where(t.split > 1, 2 * t.split * x.m * nvs * x.batch, 0.0)
+    arithmetic = (steps + tile_overhead + pack) * cycle / tasks * (np.ceil(count / tasks) * tasks / count)
+    seconds = _Seconds(target, tasks)
+    a_bytes, b_bytes = x.batch * x.m * x.k * item, x.batch * x.n * x.k * item
+    # The side of the inner loop is streamed once per outer tile where a task's range of it exceeds the second level,
+    # the outer side once per task.
+    inner, how = np.where(minor, a_bytes, b_bytes), np.where(minor, t.a, t.b)
+    tiles = np.where(minor, nt, mt)
+    outer, again = np.where(minor, b_bytes, a_bytes), np.where(minor, t.tm, t.tn)
+    span = inner_bytes(t, x, t.tm, t.tn)
+    beside = kc * item * np.where(minor, nr, t.mr)  # the outer side's panel
+    leaves = span > np.minimum(target.l2 * traffic.HELD, target.l2 - beside)
+    streamed = np.where(leaves, inner * (tiles - 1), 0.0)
+    same_sets = a_inline & (x.m > t.mr) & (nt > 1) & (x.a_side >= 1024) & (x.a_side % 1024 == 0)
+    arithmetic *= np.where(same_sets, 1.15, 1.0)  # rows of M fall into the same cache sets
+    packed = a_bytes * a_each + b_bytes * b_each
+    held = t.nbytes + packed
+    memory = seconds(held + packed, held)
+    if leaves.any():
+        # Stretches too short for prefetching to be far ahead.
+        short = (how == BUFFER) | (how == INLINE) & (np.where(minor, x.a_step, x.b_step) >= FAR_ROWS)
+        ranges = 2 * np.maximum(np.minimum(inner, span * tasks), target.l2 * tasks)
+        arithmetic += np.where(short, seconds(streamed, ranges), 0.0)
+        memory += np.where(short, 0.0, seconds(streamed, np.maximum(held, 2 * target.l2 * tasks)))
+    memory += seconds(outer * (again - 1), np.maximum(2 * outer, 2 * target.l2 * tasks))
+    slow = (x.b_strips > 0) & (~b_buffer | b_each) & ~(t.major & (0 < t.kc) & (t.kc <= traffic.SWEEP))
+    if slow.any():
+        memory += np.where(slow, seconds(b_bytes, held) * traffic.strips(nr, x.n, item), 0.0)
+    slow = (x.a_strips > 0) & a_inline & ~(t.major & (0 < t.kc) & (t.kc <= traffic.SWEEP))
+    if slow.any():
+        arithmetic += np.where(slow, seconds(a_bytes, held) * traffic.strips(t.mr, x.m, item), 0.0)
+    arithmetic += reread(t, x, kc, mt, nt, target) / (target.bytes_per_second[2] * tasks)
+    many = b_inline & (mt > 1) & (kc >= 64)
+    same_sets = (x.b_step >= 1024) & (x.b_step % 1024 == 0)  # the panel's rows fall into the same cache sets
+    factor = np.where(same_sets, np.where(kc > traffic.BLOCK, 1.2, 1.1), np.where(x.b_step >= 4096, 1.02, 1.0))
+    arithmetic *= np.where(many, factor, 1.0)
+    return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (a_each | b_each))
+
+
+def inner_bytes(t: Table, x: Numbers, tm: Values | float, tn: Values | float) -> Values:
+    """Bytes of a task's range of the side that the inner loop walks, at one point of the batch."""
+    points, parts = np.where(t.major, x.columns, x.m), np.where(t.major, tn, tm)
+    return points * x.k * t.item / (parts * t.split)
+
+
+def reread(t: Table, x: Numbers, kc: Values, mt: Values, nt: Values, target: Any) -> Values:
+    """Bytes that come from beyond the second level more than once: blocks of K too long for it."""
+    item, l2, inside = t.item, target.l2, x.windows == 0
+    by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > x.a_held) & (x.m * x.k * item > l2) & inside
+    lines = np.where(x.a_side == item, np.ceil(t.mr * item / traffic.LINE), t.mr)
+    out = np.where(by_columns, x.batch * mt * nt * x.k * lines * traffic.LINE, 0.0)
+    apart = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2)
+    long = apart | (kc * t.nv * t.lanes * item > l2 * 0.4)
+    return out + np.where(long & inside & (mt > 1), x.batch * (mt - 1) * x.n * x.k * item, 0.0)

@@ -1,0 +1,190 @@
+"""What the configurations of a contraction with the same windows and sides have in common, analysed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels import contraction_finish as finish
+from einsmith.kernels import contraction_launch as launch
+from einsmith.kernels import contraction_plan as plan
+from einsmith.kernels import contraction_traffic as traffic
+from einsmith.kernels import contraction_trim as trim
+from einsmith.kernels.contraction_problem import Operand, Problem
+from einsmith.kernels.contraction_sample import Pointer, Sampler
+
+
+def pointers(kernel: Kernel) -> dict[int, Pointer]:
+    root = kernel.stages[0]
+    found = {}
+    for slot, ref in enumerate(root.args):
+        buffer = kernel.buffers[ref[1]]
+        found[slot] = Pointer(None, buffer.shape, buffer.dtype)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def changed_by(kernel: Kernel, p: Problem, windows: plan.Windows) -> plan.Windowed | None:
+    return plan.windowed(p, windows, plan.WINDOW_BYTES) if windows else plan.Windowed(p, (), False)
+
+
+@lru_cache(maxsize=1024)
+def slots_of(kernel: Kernel, p: Problem, windows: plan.Windows) -> dict[int, Pointer]:
+    changed = changed_by(kernel, p, windows)
+    assert changed is not None
+    return {**pointers(kernel), **plan.window_pointers(changed, [None] * len(windows))}
+
+
+class Numbers(NamedTuple):
+    """A setting in numbers, flags 0 or 1; or many settings, each field an array. m, n, k, batch: points, those of N
+    with its rows filled up to whole vectors; columns: points of N as they are; row: points of a filled row, 0 for
+    none. a, b are the M and N sides: turned, load: how a side is packed (along K or not) and loads of a packed
+    vector; place: loads of a vector of N read in place; side, step: bytes from one point of the side's innermost
+    axis, and of K, to the next (0 where there are windows); held: lines of a column along K that the second level
+    keeps; fit: rows of M read in place that the first level keeps a line of, 0 where that does not matter; strips:
+    whether the side comes in strips; once: packed once for many runs. finish: cycles a vector of what follows the
+    sum; elements: of all windows; heads: points of the axis of K that windows fix, 0 for none."""
+
+    m: Any
+    n: Any
+    columns: Any
+    row: Any
+    k: Any
+    batch: Any
+    a_turned: Any
+    a_load: Any
+    a_side: Any
+    a_step: Any
+    a_held: Any
+    a_fit: Any
+    a_strips: Any
+    a_once: Any
+    b_turned: Any
+    b_load: Any
+    b_place: Any
+    b_side: Any
+    b_step: Any
+    b_held: Any
+    b_strips: Any
+    b_once: Any
+    finish: Any
+    windows: Any
+    elements: Any
+    heads: Any
+
+
+class Setting(NamedTuple):
+    """Windows, which operand is the M side, and whether vectors of N keep to rows."""
+
+    windows: plan.Windows
+    swap: bool
+    rows: bool
+    changed: plan.Windowed
+    numbers: Numbers
+
+
+class Analysis:
+    """A contraction of a kernel on a target: what is found out of an operand holds for every setting it is part of."""
+
+    def __init__(self, kernel: Kernel, p: Problem, target: Any):
+        self.kernel, self.p, self.target = kernel, p, target
+        self.item = p.dtype.itemsize
+        self.lanes = target.lanes(self.item)
+        self.nbytes = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
+        self._samplers: dict[tuple, Sampler] = {}
+        self._orientations: dict[tuple, tuple[str, float]] = {}
+
+    def sampler(self, o: Operand, windows: plan.Windows, axes: Sequence[int], lanes: int) -> Sampler:
+        """Of an operand; `windows`: those of the problem that the operand belongs to."""
+        key = (o, tuple(axes), lanes)
+        if key not in self._samplers:
+            slots = slots_of(self.kernel, self.p, windows)
+            self._samplers[key] = Sampler(None, [o.expr], o.guards, self.p.extents, slots, axes, lanes)
+        return self._samplers[key]
+
+    def orientation(self, side: plan.Side, windows: plan.Windows, k: Sequence[int], align: int) -> tuple[str, float]:
+        key = (side.operand, side.axes, align)
+        if key not in self._orientations:
+            def sample(axes: Sequence[int]) -> Sampler:
+                return self.sampler(side.operand, windows, axes, self.lanes)
+
+            self._orientations[key] = plan.orientation(sample, side.axes, k, self.lanes, align)
+        return self._orientations[key]
+
+    def setting(self, windows: plan.Windows, changed: plan.Windowed, swap: bool, rows: bool) -> Setting:
+        p, target, item = changed.problem, self.target, self.item
+        m_side, n_side = plan.sides(p, swap)
+        m, columns, k, batch = p.count(m_side.axes), p.count(n_side.axes), p.count(p.k), p.count(p.batch)
+        n, row = columns, 0
+        if rows:
+            row = plan.row_of(p, n_side, self.lanes)
+            n = columns // p.extents[n_side.axes[-1]] * row
+        a_turn, a_load = self.orientation(m_side, windows, p.k, 4)
+        b_turn, b_load = self.orientation(n_side, windows, p.k, self.lanes)
+        s = self.sampler(n_side.operand, windows, n_side.axes, self.lanes)
+        place = s.load_cost(self.lanes)
+        if rows:
+            place = max((s.row_cost(f) for f in s.reads.values()), default=1.0) if s.lane_groups else 1.0
+        a_steps = b_steps = traffic.Steps(0, 0)
+        if not windows:
+            a_steps, b_steps = (
+                traffic.steps(self.sampler(x.operand, windows, (), 0), p, x, item) for x in (m_side, n_side)
+            )
+        once = launch.fixed_sides(self.kernel, self.p, swap)
+        near = a_steps.k == item and a_steps.side >= traffic.LINE
+        return Setting(windows, swap, rows, changed, Numbers(
+            m=m, n=n, columns=columns, row=row, k=k, batch=batch,
+            a_turned=a_turn == "along", a_load=a_load, a_side=a_steps.side, a_step=a_steps.k,
+            a_held=traffic.held(target.l2, a_steps.k), a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
+            a_strips=not windows and traffic.in_strips(a_steps, m * k, item, target.l2), a_once="a" in once,
+            b_turned=b_turn == "along", b_load=b_load, b_place=place, b_side=b_steps.side, b_step=b_steps.k,
+            b_held=traffic.held(target.l2, b_steps.k),
+            b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,
+            finish=after(self.kernel, self.p, n_side.axes, self.lanes, target.l2), windows=bool(windows),
+            elements=sum(w.elements for _, w in changed.windows),
+            heads=p.extents[p.k[0]] if changed.k_outer else 0,
+        ))  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def analysis(kernel: Kernel, p: Problem, target: Any) -> Analysis:
+    return Analysis(kernel, p, target)
+
+
+def kept(original: Problem, s: Setting, mr: int, nr: int) -> float:
+    """The part of K that guards leave for a tile of mr rows of M and nr rows of N (0: N is no rows)."""
+    p = s.changed.problem
+    m_side, n_side = plan.sides(p, s.swap)
+    out = 1.0
+    for which, axes, points in (
+        (int(s.swap), m_side.axes, mr), (1 - int(s.swap), n_side.axes[:-1] if s.rows else (), nr),
+    ):
+        if axes and points:
+            found = tuple(t for t in trim.trims(original, which) if t.axes <= {*p.batch, *axes})
+            if found:
+                out *= trim.share(original, found, axes, points)
+    return out
+
+
+@lru_cache(maxsize=4096)
+def after(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int) -> float:
+    """Cycles to load, compute and store what follows the sum, for one vector along the axes."""
+    results = finish.epilogue(kernel, p)
+    extra = finish.addresses(kernel, p, [n for _, n in results])
+    places = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
+    s = Sampler(None, [x for x, _ in results], (), p.extents, places, axes, lanes, extra, (-1,))
+    out = s.load_cost(lanes) + 0.5 * finish.operations(s.exprs)
+    for f, (_, n) in zip(s.extra, results, strict=True):
+        kind = s.kind(f, lanes)
+        if kind == "gather":
+            stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * kernel.buffers[n].dtype.itemsize
+            size = prod(kernel.buffers[n].shape) * kernel.buffers[n].dtype.itemsize
+            out += lanes * traffic.scattered(abs(stride), size, l2)
+        elif kind == "uniform":
+            out += 1.0
+        else:
+            out += s.row_cost(f) * (1.5 * s.runs(lanes) if kind == "runs" else 1.0)
+    return out
