@@ -13,6 +13,7 @@ from einsmith import nn
 from einsmith.errors import ArgumentError, DtypeError, ShapeError
 
 T, B, N, H = 3, 2, 4, 5
+CELLS = {"MILSTM": (N, H), "SubLSTM": (N, H), "LLTM": (N, H), "SCRN": (N, H, 4)}
 
 
 def flat(result) -> list:
@@ -94,14 +95,33 @@ def test_gradients_reach_the_input_and_the_initial_states(torch, rng, name, give
         np.testing.assert_allclose(a, b.grad.numpy(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", *CELLS])
+def test_a_checkpoint_changes_memory_not_gradients(rng, name) -> None:
+    """Of every layer, of all parameters and the input, through a compiled program, with steps left over."""
+    sizes = (4, 5, 3) if name == "SCRN" else (4, 5)
+    plain, saving = (getattr(nn, name)(*sizes, dtype="float64", checkpoint=s) for s in (0, 3))
+    saving.load_state_dict(plain.state_dict())
+    assert "checkpoint=3" in repr(saving) and "checkpoint" not in repr(plain)
+    x = rng.standard_normal((8, 3, 4))
+    found = []
+    for layer in plain, saving:
+        params = {n: np.asarray(v) for n, v in layer.state_dict().items()}
+
+        def loss(params, x, layer=layer):
+            return sum((n * (p * p).sum() for n, p in enumerate(flat(nn.functional_call(layer, params, x)), 1)), 0.0)
+
+        found.append(es.grad(loss, (0, 1))(params, x))
+    (dp, dx), (dq, dy) = found
+    np.testing.assert_allclose(dx, dy, rtol=1e-11, atol=1e-12)
+    for n in dp:
+        np.testing.assert_allclose(dp[n], dq[n], rtol=1e-11, atol=1e-12, err_msg=n)
+
+
 def test_an_empty_batch_and_dropout_of_one_layer() -> None:
     output, last = nn.GRU(N, H, bidirectional=True)(np.zeros((T, 0, N), np.float32))
     assert output.shape == (T, 0, 2 * H) and last.shape == (2, 0, H)
     with pytest.warns(UserWarning, match="there is one layer"):
         nn.LSTM(N, H, dropout=0.5)
-
-
-CELLS = {"MILSTM": (N, H), "SubLSTM": (N, H), "LLTM": (N, H), "SCRN": (N, H, 4)}
 
 
 @pytest.mark.parametrize("name", list(CELLS))
@@ -170,6 +190,8 @@ def test_formulas_in_the_documentation_are_those_that_run() -> None:
         (lambda: nn.SCRN(3, 4, 0), ArgumentError, "context_size=0"),
         (lambda: nn.SCRN(3, 4, 2, alpha=1.5), ArgumentError, "alpha=1.5"),
         (lambda: nn.LLTM(0, 4), ArgumentError, "input_size=0"),
+        (lambda: nn.LLTM(3, 4, checkpoint=-1), ArgumentError, "checkpoint=-1"),
+        (lambda: nn.GRU(3, 4, checkpoint=True), ArgumentError, "checkpoint=True"),
         (lambda: nn.LSTM(3, 4)(np.zeros((2, 5, 2), np.float32)), ShapeError, "input_size=3"),
         (lambda: nn.LSTM(3, 4)(np.zeros((0, 5, 3), np.float32)), ShapeError, "at least one step"),
         (lambda: nn.GRU(3, 4)(np.zeros((2, 5, 3), np.int64)), DtypeError, "needs floats"),
