@@ -242,14 +242,18 @@ def test_kernels_do_not_depend_on_the_number_of_steps():
         assert kernels(make(8, 3, 5)) == kernels(make(128, 3, 5)) == kernels(make(1024, 3, 5))
 
 
-@pytest.mark.parametrize("cell", ["LLTM", "LSTM"])
+CELLS = ("RNN", "GRU", "MILSTM", "SubLSTM", "SCRN")
+
+
+@pytest.mark.parametrize("cell", ["LLTM", "LSTM", *(pytest.param(c, marks=pytest.mark.slow) for c in CELLS)])
 def test_a_training_step_is_the_same_code_at_every_length(cell):
-    """Forward, backward and update: as many kernels; those of the loops are the same, byte for byte, and the others
-    differ in the tiles that their extents ask for."""
+    """Forward, backward and update: as many kernels, and those of the loops are the same, byte for byte. A kernel
+    outside of the loops has its number of steps in it as a constant, and the tiles that suit that many rows: such
+    kernels differ, but the code does not grow with the steps."""
     found = []
     for steps in (8, 128, 1024):
         es.manual_seed(0)
-        layer = getattr(es.nn, cell)(28, 64)
+        layer = getattr(es.nn, cell)(28, 64, *((32,) if cell == "SCRN" else ()))
         step = es.TrainStep(layer, lambda out, y: ((out[0][out[0].shape[0] - 1] - y) ** 2).sum(), es.optim.SGD(lr=0.1))
         step(np.ones((steps, 4, 28), np.float32), np.ones((4, 64), np.float32))
         (run,) = step._programs.values()
@@ -259,7 +263,7 @@ def test_a_training_step_is_the_same_code_at_every_length(cell):
         found.append((inside, len(run.kernels), sum(k.nbytes for k in set(run.kernels))))
     assert found[0][:2] == found[1][:2] == found[2][:2]
     sizes = [size for *_, size in found]
-    assert max(sizes) <= 1.25 * min(sizes)
+    assert max(sizes) <= 1.2 * min(sizes), sizes
 
 
 def test_members_that_are_equal_in_some_steps_each_have_their_memory(rng):
