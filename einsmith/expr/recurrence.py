@@ -23,6 +23,7 @@ from einsmith.expr.nodes import (
     Compute,
     Const,
     Expr,
+    Item,
     Leaf,
     Piece,
     Read,
@@ -36,6 +37,7 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.expr.order import components
+from einsmith.expr.results import results_apart
 from einsmith.expr.rewrite import with_args
 from einsmith.expr.simplify import canonical
 
@@ -77,6 +79,9 @@ class _Solver:
 
     def run(self) -> list[Tensor]:
         order: list[list[Any]] = components([*self.roots, *self.definitions.values()], self.below)
+        swept = {n for group in order if len(group) > 1 for n in group if _sweeps(n)}
+        if swept:
+            return self._with_results_apart(swept).run()
         self.users: dict[Any, list[Any]] = {}
         for group in order:
             for node in group:
@@ -94,14 +99,27 @@ class _Solver:
                 self.done[node] = with_args(node, tuple(self.done[a] for a in node.args)) if node.args else node
         return [self.done[r] for r in self.roots]
 
+    def _with_results_apart(self, swept: set[Compute]) -> _Solver:
+        """The same with each result of these reductions as a tensor of its own: a member is one tensor."""
+        memo: dict[Any, Any] = {}
+        apart: dict[Any, list[Compute]] = {}
+        for node in postorder([*self.roots, *self.definitions.values()]):
+            new = with_args(node, tuple(memo[a] for a in node.args)) if node.args else node
+            if node in swept:
+                apart[new] = results_apart(new.template, new.args)
+            memo[node] = apart[new.node][new.member] if isinstance(new, Item) and new.node in apart else new
+        definitions = {x: memo[t] for x, t in self.definitions.items()}
+        return _Solver(definitions, [memo[r] for r in self.roots], self.names, self.checkpoint)
+
     def _cycle(self, group: list[Any]) -> None:
         """A component that is a cycle: its nodes become members."""
         inside = set(group)
         nodes: list[Compute] = []
         for node in group:
-            if isinstance(node, Compute) and (len(node.template.dtypes) > 1 or node.template.is_scatter):
+            if isinstance(node, Compute) and node.template.is_scatter:
                 raise RecurrenceError(
-                    f"{self._name(node, inside)} {_what(node.template)}, which a tensor that reads itself cannot do"
+                    f"{self._name(node, inside)} accumulates with +=, which a tensor that reads itself cannot do",
+                    "sum over the positions, as in y[i] = sum[t](where(ids[t] == i, x[t], 0))",
                 )
             if isinstance(node, Recurrence):
                 raise RecurrenceError("a recurrence reads tensors that depend on it")
@@ -185,14 +203,9 @@ class _Solver:
         return [found.get(n) for n in names]
 
 
-def _what(t: Template) -> str:
-    """What a template does that no member of a recurrence can."""
-    if t.is_scatter:
-        return "accumulates with +="
-    body = t.parts[0].body
-    if isinstance(body, Reduce) and body.combiner.startswith("arg"):
-        return f"takes an {body.combiner}"
-    return f"makes {len(t.dtypes)} results in one sweep"
+def _sweeps(node: Any) -> bool:
+    """Whether a node makes several results in one sweep."""
+    return isinstance(node, Compute) and len(node.template.dtypes) > 1
 
 
 _HINT = "a tensor may read itself at earlier (or later) positions of one axis, as in where(t > 0, h[t-1], h0)"

@@ -38,6 +38,7 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.expr.recurrence import distances, recurrence, step_parts
+from einsmith.expr.results import results_apart
 from einsmith.expr.rewrite import map_bodies, prune_recurrence, rebuild, substitute, with_args
 from einsmith.expr.simplify import canonical, simplify_template
 
@@ -91,7 +92,9 @@ class _Builder:
                     form = linear(e.index[0])
                     if low is None or high is None or form.coefficient(Axis(0)) != 1:
                         raise RecurrenceError(
-                            "with checkpoint=, a step reads the steps before it at constant distances only"
+                            "with checkpoint=, a step reads the steps before it at constant distances only: from "
+                            f"every S-th state the others are computed again. Step i0 of {node.steps} reads position "
+                            f"{e.index[0]} of a carried tensor of shape {list(node.results[i][1])}; it needs them all"
                         )
                     out[i] = max(out[i], high)
         return out
@@ -315,12 +318,12 @@ class _Lift:
                 continue  # made where it is carried
             if isinstance(node, Recurrence):
                 self._recurrence(node)
+            elif isinstance(node, Compute) and len(node.template.dtypes) > 1:
+                self._results(node)
             elif isinstance(node, Compute):
                 parts = self._parts(node.template, node.args)
                 self.place[node] = len(self.members)
                 self.members.append((node.dtype, (self.steps, *node.shape), parts))
-            elif isinstance(node, Item) and not isinstance(node.node, Recurrence):
-                raise RecurrenceError("with checkpoint=, no step may hold several results of one reduction")
         made = [self._member(t) for t in outputs]
         first = len(self.members)
         for c in self.carried:
@@ -376,11 +379,21 @@ class _Lift:
         for j, m in enumerate(node.members):
             self.members[first + j][2].extend(self._parts(m, (*node.args, *items)))
 
+    def _results(self, node: Compute) -> None:
+        """Members for the results of one sweep."""
+        made = results_apart(node.template, node.args)
+        for m, t in enumerate(made):
+            parts = self._parts(t.template, t.args)
+            self.place[t] = self.place[Item(node, m)] = len(self.members)
+            self.members.append((t.dtype, (self.steps, *t.shape), parts))
+
     def _parts(self, t: Template, args: Sequence[Tensor]) -> list[Piece]:
         """A step's template in all steps: every axis moves up by one."""
-        if len(t.dtypes) > 1 or t.is_scatter:
-            raise RecurrenceError("with checkpoint=, no step may hold a sum at positions that tensors give, or "
-                                  "several results of one reduction")  # fmt: skip
+        if t.is_scatter:
+            raise RecurrenceError(
+                "with checkpoint=, no step may read or add at positions that tensors give: read there before, as in "
+                "e[t,k] = E[ids[t],k], and let the step read e[t,k]"
+            )
 
         def rule(e):
             if isinstance(e, Axis):

@@ -109,7 +109,8 @@ class Operator:
         wrt: the inputs (or run-time parameters) to differentiate by; dA is the gradient by A. The inputs, in order or
         by name, are shapes (float32, or int64 where they are indices) or arrays; parameters as in a call, run-time ones
         may be left out. `es.op` reads the text again; for anything but es.op, `text.extents` has the extents of the
-        axes that the text leaves open. Raises FormulaError for unknown names, GradientError for integers.
+        axes that the text leaves open. With checkpoint=S, here or of the operator, the text computes states again.
+        Raises FormulaError for unknown names, GradientError for integers.
         """
         names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
         running = [n for n, static in self.program.parameters.items() if not static]
@@ -118,6 +119,7 @@ class Operator:
             if n not in known:
                 hint = near(n, known) or f"it is a function of {', '.join(known)}"
                 raise FormulaError(f"{self.name} cannot be differentiated by {n!r}", hint=hint)
+        saved = self._saved_of(kwargs)
         absent = {n: 0.0 for n in running if n not in kwargs and n not in self.defaults}
         inputs, static, numbers = self._arguments(args, {**absent, **kwargs})
         operands = {n: _abstract(n, x, n in self.program.integer_inputs) for n, x in inputs.items()}
@@ -127,15 +129,13 @@ class Operator:
         for n, x in numbers.items():
             operands[n] = ((), x.dtype, x.weak) if isinstance(x, Value) else ((), _number_type(x), True)
         return gradient_text(
-            self, names, operands, static, lambda values: _values(self.program, values, self.inputs, static)
+            self, names, operands, static, lambda values: _values(self.program, values, self.inputs, static, saved)
         )
 
     # ------------------------------------------------------------------------------------------------------- calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        saved = self.checkpoint
-        if "checkpoint" in kwargs and "checkpoint" not in (*self.inputs, *self.program.parameters):
-            saved = _saved(self.name, kwargs.pop("checkpoint"))
+        saved = self._saved_of(kwargs)
         inputs, static, numbers = self._arguments(args, kwargs)
         operands = [*inputs.values(), *numbers.values()]
         traced = trace.current_trace() is not None or any(isinstance(x, Value) for x in operands)
@@ -148,6 +148,12 @@ class Operator:
         if key not in self._bound:
             self._bound[key] = _Bound(self, static, saved)
         return trace.run_arrays(self._bound[key], tuple(arrays), numbers)
+
+    def _saved_of(self, kwargs: dict[str, Any]) -> int:
+        """The distance of saved states for a call, whose `checkpoint` is taken out of `kwargs`."""
+        if "checkpoint" in kwargs and "checkpoint" not in (*self.inputs, *self.program.parameters):
+            return _saved(self.name, kwargs.pop("checkpoint"))
+        return self.checkpoint
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict, dict, dict]:
         """Inputs, static parameters and run-time parameters, each by name in order. Raises FormulaError."""

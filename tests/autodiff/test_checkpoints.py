@@ -16,7 +16,7 @@ from tests.lang.recurrences import CASES
 NAMES = [
     "rnn", "batch_first", "lstm", "linear_recurrence", "second_order_filter", "filter_with_state", "moving_average",
     "reads_under_a_reduction", "soft_edit_distance", "bidirectional_gates", "ragged_batch", "conv_lstm",
-    "coupled_in_reverse", "first_element_apart",
+    "coupled_in_reverse", "first_element_apart", "carried_maximum", "carried_product", "viterbi",
 ]  # fmt: skip
 
 
@@ -57,6 +57,23 @@ def test_compiled(name, steps):
         np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("name,steps", [("rnn", 4), ("coupled_in_reverse", 2), ("ragged_batch", 2)])
+def test_the_gradient_as_a_text_computes_states_again(name, steps):
+    """The text has the segments as an axis, and read again it gives the same gradients."""
+    c = CASES[name]
+    wrt = [n for n, x in zip(c.formula.inputs, c.inputs, strict=True) if x.dtype.kind == "f"]
+    text, plain = (c.formula.gradient(wrt, *c.inputs, checkpoint=s) for s in (steps, 0))
+    assert f"//{steps}" in text and "//" not in plain
+    given = dict(zip(c.formula.inputs, c.inputs, strict=True))
+    rng = np.random.default_rng(5)
+    for n, out in zip(c.formula.program.outputs, flatten(es.interpret(c.formula)(*c.inputs))[0], strict=True):
+        given["d" + n] = rng.standard_normal(out.shape)
+    one, two = (es.op(t) for t in (text, plain))
+    got, want = (flatten(es.interpret(f)(**{n: given[n] for n in f.inputs}))[0] for f in (one, two))
+    for x, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(x, w, rtol=1e-12, atol=1e-12)
+
+
 B, N, H = 32, 8, 16
 GATES = """
     p[t,b,n] = sum[i](x[t,b,i] * W[n,i]) + v[n]
@@ -88,9 +105,11 @@ def test_memory_is_that_of_saved_states_and_of_one_segment(steps, checkpoint):
 
 
 def test_what_cannot_be_computed_again_is_refused():
-    for name, message in (("triangular_solve", "constant distances"), ("carried_maximum", "one reduction")):
-        with pytest.raises(GradientError, match=message):
-            gradient(name, 2)(*CASES[name].inputs)
+    with pytest.raises(GradientError, match=r"constant distances only.*\n?.*Step i0 of 7 reads position"):
+        gradient("triangular_solve", 2)(*CASES["triangular_solve"].inputs)
+    table = es.op("h[t,k] = tanh(E[ids[t],k] + where(t > 0, h[t-1,k], 0))", checkpoint=2)
+    with pytest.raises(GradientError, match="read there before"):
+        es.grad(lambda e, ids: (table(e, ids) ** 2).sum())(np.ones((500, 2)), np.array([0, 2, 1, 2]))
     for wrong in (-1, 1.5, True, "2"):
         with pytest.raises(FormulaError, match="positive integer"):
             es.op("y[t] = where(t > 0, y[t-1], 0) + x[t]", checkpoint=wrong)

@@ -277,6 +277,55 @@ def carried_maximum(x, w):
 
 @case(
     """
+    p[t,k] = where(t > 0, y[t-1,k], 1)
+    y[t,k] = x[t,k] + 0.5*prod[j](p[t,j] * w[j,k])
+    return y
+    """, (5, 3), (3, 3),
+)  # fmt: skip
+def carried_product(x, w):
+    y, out = np.ones(3), []
+    for xt in x:
+        y = xt + 0.5 * (y[:, None] * w).prod(0)
+        out.append(y)
+    return np.array(out)
+
+
+@case(
+    """
+    p[t,j] = where(t > 0, v[t-1,j], s[j])
+    v[t,k] = x[t,k] + max[j](p[t,j] + A[j,k])
+    best[t,k] = argmax[j](p[t,j] + A[j,k])
+    return v, best
+    """, (4,), (7, 4), (4, 4),
+)  # fmt: skip
+def viterbi(v, x, a):
+    out, best = [], []
+    for xt in x:
+        best.append((v[:, None] + a).argmax(0))
+        v = xt + (v[:, None] + a).max(0)
+        out.append(v)
+    return np.array(out), np.array(best)
+
+
+@case(
+    """
+    i[t] = argmax[j](x[t,j] + 0.3*where(t > 0, s[t-1,j], 0))
+    s[t,k] = 0.5*where(t > 0, s[t-1,k], 0) + where(k == i[t], x[t,k], 0)
+    return s, i
+    """, (6, 5),
+)  # fmt: skip
+def winner_takes_all(x):
+    s, out, best = np.zeros(x.shape[1]), [], []
+    for xt in x:
+        i = (xt + 0.3 * s).argmax()
+        s = 0.5 * s + np.where(np.arange(len(s)) == i, xt, 0)
+        best.append(i)
+        out.append(s)
+    return np.array(out), np.array(best)
+
+
+@case(
+    """
     y[2*t] = x[2*t] + where(t > 0, 0.5*y[2*t-1], 0)
     y[2*t+1] = x[2*t+1] * y[2*t]
     """, (8,),
