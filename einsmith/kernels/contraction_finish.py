@@ -93,6 +93,7 @@ class Epilogue:
         self.b = b
         results = epilogue(kernel, p)
         self.outputs = [n for _, n in results]
+        self.far = [kernel.buffers[n].far for n in self.outputs]
         exprs = [x for x, _ in results]
         self.size = operations(exprs)
         extra = addresses(kernel, p, self.outputs)
@@ -106,4 +107,4 @@ class Epilogue:
             done.append((at, at.values(given={-1: x})))
         for at, values in done:
             for i, value in enumerate(values):
-                at.store(i, self.b.buffers[self.outputs[i]], value)
+                at.store(i, self.b.buffers[self.outputs[i]], value, self.far[i])

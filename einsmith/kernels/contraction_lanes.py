@@ -37,6 +37,7 @@ class State(Values):
         self.run_masks: list[Value | None] = [None]
         self.run_offsets: dict[int, list[Value]] = {}
         n = sampler.lanes
+        self.aligned = n > 0 and align % n == 0
         self.kinds: dict[int, str] = {}
         if count is not None:
             self.mask = b.op("lt", b.iota(n, "i32"), b.const(count, "i32", n))

@@ -207,6 +207,12 @@ class Sampler:
         """What a lane adds to a form within a row of the innermost lane group."""
         return self.forms[form].coef.get(self.lane_groups[-1].inner, 0)
 
+    def on_lines(self, form: int) -> bool:
+        """Whether the lanes are neighbours that lie in one aligned vector, when vectors start at multiples of it."""
+        f, last = self.forms[form], self.lane_groups[-1].axes
+        apart = (f.const, *(c for a, c in f.coef.items() if a not in last))
+        return self.step(form) == 1 and all(c % self.lanes == 0 for c in apart)
+
     def kind(self, form: int, align: int) -> str:
         """How lanes read a form: uniform, unit (one row, every element of it or every other one), runs (several rows)
         or gather."""

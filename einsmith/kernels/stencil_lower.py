@@ -9,6 +9,7 @@ two whole vectors, shuffled together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.expr.kernel import Kernel
@@ -22,6 +23,9 @@ from einsmith.kernels.stencil_terms import Access, Factor, Span, Stencil, Term
 from einsmith.loops.nest import Builder, Value, elem_of
 
 Carried = list[Value]
+LINE = 64
+AHEAD = 4096
+"""Bytes by which what is read is asked for beforehand: what arrives while a miss lasts."""
 
 
 class Place(NamedTuple):
@@ -73,10 +77,11 @@ def row_segments(s: Stencil, tile: int) -> list[Segment]:
     return _segments(s.rows, tile, lambda h: h + tile <= least and whole.covers(Span(h, h + tile - 1)))
 
 
-def column_segments(s: Stencil, lanes: int, masks: bool) -> list[Segment]:
-    """Vectors of a row; `masks`: a loop may go over vectors of which lanes are off."""
+def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Segment]:
+    """Vectors of a row; `masks`: a loop may go over vectors of which lanes are off, of those that are stored (of `width`
+    points in all) too if width is 0."""
     if masks or s.lanes <= lanes:
-        return _segments(s.lanes, lanes, lambda _: True)
+        return _segments(s.lanes, lanes, lambda w: not width or s.steps[1] * (w + lanes) <= width)
     spans = [x for t, f in factors(s) for x in (t.lanes, f.lanes)]
     least = min(p.lanes for p in s.phases)
     whole = Span(max((x.lo for x in spans), default=0), min((x.hi for x in spans), default=least - 1))
@@ -119,8 +124,10 @@ class StencilLowering:
         self.zero = b.const(0.0, self.elem, self.n)
         self.slots = [ref[1] for ref in kernel.stages[0].args]
         self.rows = row_segments(s, tile)
-        self.columns = column_segments(s, self.n, target.vector_bytes >= 64)
         self.pairs = pairs_of(s)
+        reads = {(f.read.slot, f.read.outer, f.read.row, f.read.lane, f.read.pitch): f.read for _, f in factors(s)}
+        size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
+        self.ahead = list(reads.values()) if size > target.l2 * target.cores else []
         shape = kernel.root.shape
         self.shape = shape
         whole = Piece((0,) * len(shape), (1,) * len(shape), shape, Const(0.0, s.dtype))
@@ -129,6 +136,7 @@ class StencilLowering:
         pointers = {i: Pointer(b.buffers[i], x.shape, x.dtype) for i, x in enumerate(kernel.buffers)}
         axes, lanes = ((), 0) if s.along_k else ((s.lane,), self.n)
         self.epi = Epilogue(b, kernel, p, pointers, axes, lanes, 0)
+        self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if any(self.epi.far) else 0)
         self.room: Value | None = None
         if self.epi.size > REGISTER_EPILOGUE:
             count = s.sums if s.along_k else s.steps[0] * tile * s.steps[1]
@@ -141,9 +149,7 @@ class StencilLowering:
     def run(self, task: Value) -> None:
         b, s = self.b, self.s
         extents = [s.extents[a] for a in s.outer]
-        total = 1
-        for x in extents:
-            total *= x
+        total = prod(extents)
         lo: Value | int = b.op("floordiv", b.mul(task, b.const(total)), b.const(self.tasks))
         hi: Value | int = b.op("floordiv", b.mul(b.add(task, b.const(1)), b.const(total)), b.const(self.tasks))
         with b.loop(*((0, total) if self.tasks == 1 else (lo, hi))) as points:
@@ -269,11 +275,31 @@ class StencilLowering:
             self.weights[a] = b.splat(b.load(b.buffers[self.slots[a.slot]], at, self.elem), self.n)
         return self.weights[a]
 
+    def _ask_ahead(self) -> None:
+        """Rows that come later are brought nearer: those of the next tile, or of some tiles on where they are small."""
+        b, s = self.b, self.s
+        item = s.dtype.itemsize
+        for a in self.ahead:
+            rows = max(1, self.tile * abs(a.row) // a.pitch)
+            whole, far = rows * a.pitch * item, 0
+            if s.rows > self.tile or (s.along_k and s.loops):
+                far = whole
+            else:
+                far = -(-AHEAD // whole) * whole
+            if s.lanes > self.n:
+                places = [x * a.pitch + y for x in range(rows) for y in range(0, self.n * a.lane, LINE // item)]
+            else:
+                places = list(range(0, rows * a.pitch, LINE // item))
+            at, memory = self._at(a), b.buffers[self.slots[a.slot]]
+            for x in places:
+                b.prefetch(memory, b.add(at, b.const(x + far // item)), self.elem)
+
     # -- along the output
 
     def _tile(self, h: Place, w: Place) -> Carried:
         b, s = self.b, self.s
         self._begin(h, w)
+        self._ask_ahead()
         known = h.first == h.last
         sums: dict[tuple[int, int], Value] = {}
         work: list[tuple[tuple, int, int, Term]] = []
@@ -398,6 +424,7 @@ class StencilLowering:
     def _products(self, h: Place, w: Place, group: Sequence[int], carried: Carried) -> Carried:
         b, s = self.b, self.s
         self._begin(h, w)
+        self._ask_ahead()
         known, (phase,) = h.first == h.last, s.phases
         place = {number: i for i, number in enumerate(group)}
         work = []
