@@ -78,8 +78,8 @@ def row_segments(s: Stencil, tile: int) -> list[Segment]:
 
 
 def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Segment]:
-    """Vectors of a row; `masks`: a loop may go over vectors of which lanes are off, of those that are stored (of `width`
-    points in all) too if width is 0."""
+    """Vectors of a row; `masks`: a loop may go over vectors of which lanes are off; of those that are stored too, if
+    their number `width` is told as 0."""
     if masks or s.lanes <= lanes:
         return _segments(s.lanes, lanes, lambda w: not width or s.steps[1] * (w + lanes) <= width)
     spans = [x for t, f in factors(s) for x in (t.lanes, f.lanes)]
