@@ -109,11 +109,17 @@ def predict(t: Table, target: Any) -> Predicted:
     conflicts = np.where(a_inline, traffic.row_conflicts(t.mr, x.a_fit), 0.0)
     loads = np.where(b_inline, x.b_place, 1.0) / 2
     masks = np.where(b_inline & (x.b_place > 1), x.b_place * 0.6, 0.0)  # moved and combined on the arithmetic's ports
+    asks = x.b_far * (minor & ~b_buffer & (t.kc == 0))
+    ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, lanes, t.tm)
+    # Rows of a panel that stay in the second level; the next panel takes the first level's room too.
+    from_l2 = b_inline & (x.b_far > 0) & (mt > 1) & ((1 + (ahead > 0)) * kc * nr * item > target.l1 * 1.25)
+    from_l2 = np.where(from_l2, traffic.FROM_L2, 0.0)
 
     # One step of K of a tile, in cycles: multiply-adds, loads, or the latency of a short chain.
     def step(mr: Values, nv: Values) -> Values:
         product = mr * nv
-        most = np.maximum(product / 2 + nv * masks, mr / 2 + conflicts * mr + nv * loads)
+        most = np.maximum(product / 2 + nv * masks, mr / 2 + conflicts * mr + nv * loads + ahead / 2)
+        most = np.maximum(most, (nv + 1) * from_l2)
         return np.maximum(most, np.where(product >= 1, 4.0, 0.0))
 
     mr_last, nv_last = x.m - (mt - 1) * t.mr, nvs - (nt - 1) * t.nv
@@ -164,7 +170,7 @@ def predict(t: Table, target: Any) -> Predicted:
         arithmetic += np.where(short, seconds(streamed, ranges), 0.0)
         memory += np.where(short, 0.0, seconds(streamed, np.maximum(held, 2 * target.l2 * tasks)))
     memory += seconds(outer * (again - 1), np.maximum(2 * outer, 2 * target.l2 * tasks))
-    slow = (x.b_strips > 0) & (~b_buffer | b_each) & ~(t.major & (0 < t.kc) & (t.kc <= traffic.SWEEP))
+    slow = (x.b_strips > 0) & (ahead == 0) & (~b_buffer | b_each) & ~(t.major & (0 < t.kc) & (t.kc <= traffic.SWEEP))
     if slow.any():
         memory += np.where(slow, seconds(b_bytes, held) * traffic.strips(nr, x.n, item), 0.0)
     slow = (x.a_strips > 0) & a_inline & ~(t.major & (0 < t.kc) & (t.kc <= traffic.SWEEP))

@@ -86,8 +86,12 @@ class DotLowering(Lowering):
         def place(jm: Value, jn: Value) -> Value:
             return b.mul(b.add(b.mul(jm, b.const(columns)), jn), b.const(size))
 
-        def multiply(jm: Value, mr: int, jn: Value, nc: int) -> None:
-            self._dot_tile(sums, place(jm, jn), b.mul(jm, b.const(self.mr)), mr, b.mul(jn, b.const(self.c.nv)), nc)
+        def multiply(lo: Value | int, hi: Value | int) -> None:
+            def tile(jm: Value, mr: int, jn: Value, nc: int) -> None:
+                m0, n0 = b.mul(jm, b.const(self.mr)), b.mul(jn, b.const(self.c.nv))
+                self._dot_tile(sums, place(jm, jn), m0, mr, n0, nc, lo, hi)
+
+            tiles(tile)
 
         with b.loop(lo, hi) as first:
             point = digits_of(b, self.batch, [Group((), p.extents[a]) for a in p.batch])
@@ -95,7 +99,19 @@ class DotLowering(Lowering):
             for w, to in self.windows:
                 fill(b, w, self.slots, to, n, self.fixed)
             self.heads = [(s.part_of(p.batch, self.batch), s.part_of(p.k[:1], first.var)) for s in (self.sa, self.sb)]
-            tiles(multiply)
+            count = prod(p.extents[a] for a in p.k[1:])
+            if row:
+                count = count // p.extents[p.k[-1]] * row
+            whole = count // n * n
+            unit = row or n
+            points = -(-self.c.kc // unit) * unit
+            if not 0 < points < whole:
+                multiply(0, count)
+            else:
+                with b.loop(0, whole, step=points) as block:
+                    multiply(block.var, b.op("min", b.add(block.var, b.const(points)), b.const(whole)))
+                if whole < count:
+                    multiply(whole, count)
 
         def finish(jm: Value, mr: int, jn: Value, nc: int) -> None:
             at = place(jm, jn)
@@ -120,7 +136,10 @@ class DotLowering(Lowering):
             out.append(part)
         return out
 
-    def _dot_tile(self, sums: Value, at: Value, m0: Value, mr: int, n0: Value, nc: int) -> None:
+    def _dot_tile(
+        self, sums: Value, at: Value, m0: Value, mr: int, n0: Value, nc: int, lo: Value | int, hi: Value | int
+    ) -> None:
+        """The points lo .. hi of the inner K; what is not known here are whole vectors (and rows, where K has them)."""
         b, p, n = self.b, self.p, self.lanes
         a_rows = self._rows_of(self.sa, self.m_side.axes, m0, mr)
         b_rows = self._rows_of(self.sb, self.n_side.axes, n0, nc)
@@ -138,31 +157,43 @@ class DotLowering(Lowering):
                     out[i * nc + j] = b.fma(x, y, out[i * nc + j])
             return out
 
-        count = prod(p.extents[a] for a in p.k[1:])
+        result = init
         if self.row_points:
             row = self.row_points
-            with b.loop(0, count // p.extents[p.k[-1]], init=init) as loop:
+            start, end = (x // row if isinstance(x, int) else b.op("floordiv", x, b.const(row)) for x in (lo, hi))
+            with b.loop(start, end, init=init, runs=True) as loop:
                 out = list(loop.carried)
-                start = b.mul(loop.var, b.const(row))
+                here = b.mul(loop.var, b.const(row))
                 for column in range(0, row, n):
-                    out = step(b.add(start, b.const(column)), None, column, out)
+                    out = step(b.add(here, b.const(column)), None, column, out)
                 loop.next = out
             result = list(loop.results)
         else:
-            whole = count // n * n
-            result = init
-            if whole:
-                with b.loop(0, whole, step=n, init=init) as loop:
+            whole = hi // n * n if isinstance(hi, int) else hi
+            if isinstance(lo, Value) or lo != whole:
+                with b.loop(lo, whole, step=n, init=init, runs=True) as loop:
                     loop.next = step(loop.var, None, None, loop.carried)
                 result = list(loop.results)
-            if whole < count:
-                result = step(b.const(whole), count, None, result)
+            if isinstance(hi, int) and isinstance(whole, int) and whole < hi:
+                result = step(b.const(whole), hi, None, result)
         if self.exact is not None:
-            rest = p.k[1:]
+            first, end = self._in_points(lo, hi)
             place = partial(self._exactly_here, m0, n0, nc)
-            result = self.exact.sums(result, init, rest, 0, prod(p.extents[a] for a in rest), place)
+            result = self.exact.sums(result, init, p.k[1:], first, end, place)
         for x, value in zip(places, result, strict=True):
             b.store(value, sums, x)
+
+    def _in_points(self, lo: Value | int, hi: Value | int) -> tuple[Value | int, Value | int]:
+        """Bounds of the inner K without what fills rows up to whole vectors."""
+        row, last = self.row_points, self.p.extents[self.p.k[-1]]
+        if not row:
+            return lo, hi
+        b = self.b
+
+        def points(x: Value | int) -> Value | int:
+            return x // row * last if isinstance(x, int) else b.mul(b.op("floordiv", x, b.const(row)), b.const(last))
+
+        return points(lo), points(hi)
 
     def _exact(self, original: Problem, pointers: dict[int, Pointer]) -> Exact | None:
         if not needed(original):

@@ -7,6 +7,8 @@ from functools import partial
 from math import gcd, prod
 from typing import Any
 
+import numpy as np
+
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Read
 from einsmith.kernels.contraction_exact import Exact, needed
@@ -26,6 +28,7 @@ from einsmith.kernels.contraction_plan import (
 )
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Group, Part, Pointer, Sampler
+from einsmith.kernels.contraction_traffic import far_rows, lines_ahead, steps
 from einsmith.kernels.contraction_trim import Trim, trims
 from einsmith.kernels.contraction_walk import ceil_div, digits_of, sweep, transpose
 from einsmith.kernels.contraction_window import SLOT, Window
@@ -44,6 +47,8 @@ class Panels:
     b_batch: Part
     e_batch: Part
     a_pack_batch: Part
+    ahead: Sampler
+    ahead_batch: Part
     b_along_batch: Part
     e_states: list[State]
     b_states: list[State]
@@ -133,6 +138,8 @@ class Panels:
         elif self.through_scratch:
             self.c_scratch = b.alloc(self.elem, self.tile_size)
         self.zero = b.const(0.0, self.elem, self.lanes)
+        self.ahead = sampler(b, p, self.n_side, slots, (), 0)
+        self.lines_ahead = self._lines_ahead(target)
         self.exact = self._exact(original, {slot: self.pointers[ref[1]] for slot, ref in enumerate(root.args)})
         # Guards stand in the problem as it was before windows; K must be walked whole, axis by axis.
         self.m_trims: list[Trim] = []
@@ -144,6 +151,15 @@ class Panels:
                 rows = {*p.batch, *self.n_side.axes[:-1]}
                 self.n_trims = [t for t in trims(original, 1 - int(config.swap)) if t.axes <= rows]
         self.trimmed = {t.axis for t in (*self.m_trims, *self.n_trims)}
+
+    def _lines_ahead(self, target: Any) -> int:
+        """Lines of the next panel of N that each tile asks for at every point of K."""
+        c, item = self.c, self.p.dtype.itemsize
+        if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc or c.dot:
+            return 0
+        far = far_rows(steps(self.ahead, self.p, self.n_side, item), self.N * self.K, item, target.l2)
+        asks, m, n, mr, nv, tm = np.array([far, self.M, self.N, self.mr, c.nv, c.tm])
+        return int(lines_ahead(asks, m, n, mr, nv, self.lanes, tm))
 
     def _exact(self, original: Problem, pointers: dict[int, Pointer]) -> Exact | None:
         """What makes sums again that a zero operand leaves NaN; it reads the operands where they lie."""

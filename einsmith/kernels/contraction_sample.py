@@ -207,12 +207,6 @@ class Sampler:
         """What a lane adds to a form within a row of the innermost lane group."""
         return self.forms[form].coef.get(self.lane_groups[-1].inner, 0)
 
-    def on_lines(self, form: int) -> bool:
-        """Whether the lanes are neighbours that lie in one aligned vector, when vectors start at multiples of it."""
-        f, last = self.forms[form], self.lane_groups[-1].axes
-        apart = (f.const, *(c for a, c in f.coef.items() if a not in last))
-        return self.step(form) == 1 and all(c % self.lanes == 0 for c in apart)
-
     def kind(self, form: int, align: int) -> str:
         """How lanes read a form: uniform, unit (one row, every element of it or every other one), runs (several rows)
         or gather."""
@@ -237,6 +231,14 @@ class Sampler:
         cost += GATHER_COST * sum(1 for e in loose if e not in self.reads and e.slot not in self.given_slots)
         masks = sum(1.5 for _, _, axes in self.conds if axes)
         return cost + masks * max(1.0, cost * 0.5)
+
+    def on_vectors(self, form: int) -> bool:
+        """Whether a form of step 1 is a multiple of the lanes wherever lane 0 is at such a place of its row."""
+        f, inner = self.forms[form], self.lane_groups[-1].inner
+        own = set(self.lane_groups[-1].axes)
+        return self.step(form) == 1 and f.const % self.lanes == 0 and all(
+            c % self.lanes == 0 for a, c in f.coef.items() if a != inner and a not in own
+        )
 
     def row_cost(self, form: int) -> float:
         """Loads that a vector of a row is worth: two and a shuffle for every other element."""

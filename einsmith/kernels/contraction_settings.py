@@ -45,8 +45,9 @@ class Numbers(NamedTuple):
     vector; place: loads of a vector of N read in place; side, step: bytes from one point of the side's innermost
     axis, and of K, to the next (0 where there are windows); held: lines of a column along K that the second level
     keeps; fit: rows of M read in place that the first level keeps a line of, 0 where that does not matter; strips:
-    whether the side comes in strips; once: packed once for many runs. finish: cycles a vector of what follows the
-    sum; elements: of all windows; heads: points of the axis of K that windows fix, 0 for none."""
+    whether the side comes in strips; once: packed once for many runs; far: rows of N are far apart. finish: cycles a
+    vector of what follows the sum; elements: of all windows; heads: points of the axis of K that windows fix, 0 for
+    none."""
 
     m: Any
     n: Any
@@ -70,6 +71,7 @@ class Numbers(NamedTuple):
     b_held: Any
     b_strips: Any
     b_once: Any
+    b_far: Any
     finish: Any
     windows: Any
     elements: Any
@@ -143,6 +145,7 @@ class Analysis:
             b_turned=b_turn == "along", b_load=b_load, b_place=place, b_side=b_steps.side, b_step=b_steps.k,
             b_held=traffic.held(target.l2, b_steps.k),
             b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,
+            b_far=not rows and traffic.far_rows(b_steps, n * k, item, target.l2),
             finish=after(self.kernel, self.p, n_side.axes, self.lanes, target.l2), windows=bool(windows),
             elements=sum(w.elements for _, w in changed.windows),
             heads=p.extents[p.k[0]] if changed.k_outer else 0,

@@ -47,6 +47,8 @@ class Lowering(Panels):
             self.a_pack_batch = self.a_pack.part_of(p.batch, batch)
         if self.b_along is not None:
             self.b_along_batch = self.b_along.part_of(p.batch, batch)
+        if self.lines_ahead:
+            self.ahead_batch = self.ahead.part_of(p.batch, batch)
         self.e_batch = self.epi.sampler.part_of(p.batch, batch)
         self.m_range = self._range(tm, c.tm, self.mt)
         self.n_range = self._range(tn, c.tn, self.nt)
@@ -171,6 +173,34 @@ class Lowering(Panels):
 
         self._k_level(block)
 
+    def _next_panel(self, jm: Value, jn: Value) -> list[Value]:
+        """Where the lines of the next panel of N that this tile asks for begin at the first point of K: the tiles of a
+        panel share the lines of its rows, and each asks for its own in every row that it multiplies."""
+        b, s = self.b, self.ahead
+        ((_, form),) = s.reads.items()
+        first = b.mul(self._relative(jm, self.m_range), b.const(self.lines_ahead * self.lanes))
+        n0 = b.mul(b.add(jn, b.const(1)), b.const(self.nr))
+        out = []
+        for i in range(self.lines_ahead):
+            at = b.op("min", b.add(first, b.const(i * self.lanes)), b.const(self.nr - 1))
+            parts = (self.ahead_batch, s.part_of(self.n_side.axes, b.add(n0, at)))
+            total = b.const(s.forms[form].const)
+            for x in parts:
+                if form in x.sums:
+                    total = b.add(total, x.sums[form])
+            out.append(total)
+        return out
+
+    def _ask(self, places: Sequence[Value], k: Value) -> None:
+        """Starts the loads of a row of the next panel."""
+        s = self.ahead
+        ((read, form),) = s.reads.items()
+        pointer = s.pointers[read.slot].value
+        row = s.part_of(self.p.k, k).sums[form]
+        assert pointer is not None
+        for x in places:
+            self.b.prefetch(pointer, self.b.add(x, row), self.elem)
+
     def _relative(self, tile: Value, span) -> Value:
         lo = span[0]
         return tile if isinstance(lo, int) else self.b.sub(tile, lo)
@@ -217,8 +247,12 @@ class Lowering(Panels):
             rows = a_tile.bind(a.part(pairs)) if a_tile is not None else None
             return rows, [x.bind(bs.part(pairs)) for x in self.b_states] if c.b == "inline" else []
 
+        ahead = self._next_panel(jm, jn) if self.lines_ahead else []
+
         def inner(context, digit, flat, carried):
             k = b.sub(flat, low)
+            if ahead:
+                self._ask(ahead, flat)
             if c.b == "inline":
                 part = self._last(bs, groups, digit)
                 right = [x.bind(part).product() for x in context[1]]

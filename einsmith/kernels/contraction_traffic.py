@@ -24,6 +24,10 @@ STRIP = 450
 """Bytes: a strip of so many, read row by row across pages, takes twice the time of the same bytes in one stretch."""
 HELD = 0.75
 """The part of the second level that a side which is walked again and again may fill."""
+APART = 1024
+"""Bytes between the rows of a panel from which the next one is asked for."""
+FROM_L2 = 3.4
+"""Cycles a line that tiles read from the second level, a short row at a time."""
 SWEEP = 16
 """Points of K up to which the blocks of an operand with few rows are read as so many streams."""
 
@@ -33,10 +37,12 @@ Values = np.ndarray
 
 @dataclass(frozen=True)
 class Steps:
-    """Bytes from one point to the next, along a side's innermost axes and along K; 0 where there is none."""
+    """Bytes from one point to the next, along a side's innermost axes and along K; 0 where there is none. even: the
+    step along K is the same everywhere, and nothing but one read is computed."""
 
     side: int
     k: int
+    even: bool = False
 
 
 def held(level: int, stride: int) -> int:
@@ -54,7 +60,7 @@ def steps(s: Sampler, p: Problem, side: Side, item: int) -> Steps:
         groups = s.groups(axes)
         return abs(coef.get(groups[-1].inner, 0)) * item if groups else 0
 
-    return Steps(step(side.axes), step(p.k))
+    return Steps(step(side.axes), step(p.k), side.operand.plain and len(s.groups(p.k)) == 1)
 
 
 def rows_that_fit(a: Steps, l1: int) -> int:
@@ -78,6 +84,20 @@ def strips(width: Values, points: Values, item: int) -> Values:
     """How many times longer than in one stretch a side of `points` takes to arrive, less 1, when read in place or
     packed in strips of `width`."""
     return STRIP / np.maximum(LINE, np.minimum(width, points) * item)
+
+
+def far_rows(s: Steps, elements: int, item: int, l2: int) -> bool:
+    """Whether rows along N lie beyond the second level and so far apart that they are streams which no hardware
+    follows."""
+    return s.even and s.side == item and s.k >= APART and elements * item > l2
+
+
+def lines_ahead(far: Values, m: Values, n: Values, mr: Values, nv: Values, lanes: int, tm: Values) -> Values:
+    """Lines of the next panel of N, whose rows are far, that each tile of M asks for at every point of K; 0: the panel
+    is not asked for."""
+    tiles = -(-m // mr) // tm
+    asked = (far > 0) & (tiles >= 2) & (n > nv * lanes)
+    return np.where(asked, -(-(nv + 1) // np.maximum(tiles, 1)), 0)
 
 
 def scattered(stride: int, size: int, l2: int) -> float:

@@ -196,8 +196,8 @@ class Values:
         return b.op(e.fn, *args)
 
     def store(self, extra: int, pointer: Value, value: Value, far: bool = False) -> None:
-        """`value` to the address form `extra` of the sampler, in the lanes that are on; `far`: past the caches, where
-        it is whole vectors that are aligned."""
+        """`value` to the address form `extra` of the sampler, in the lanes that are on. far: past the caches, where
+        whole vectors lie at multiples of their length from `pointer`."""
         s, b = self.s, self.s.b
         form, n = s.extra[extra], s.lanes
         value, at, kind, mask = b.splat(value, n), self.offset(form), self.kinds[form], self.mask
@@ -206,11 +206,10 @@ class Values:
         if kind == "uniform":
             # One point: only the first lane is an element.
             b.store(b.extract(value, 0) if n else value, pointer, at)
+        elif kind == "unit" and far and mask is None and self.aligned and s.on_vectors(form):
+            b.stream(value, pointer, at)
         elif kind == "unit":
-            if far and mask is None and self.aligned and s.on_lines(form):
-                b.stream(value, pointer, at)
-            else:
-                self._store_stretch(value, pointer, at, s.step(form), mask)
+            self._store_stretch(value, pointer, at, s.step(form), mask)
         elif kind == "runs":
             for run, more in zip(self.run_masks, self.run_offsets[form], strict=True):
                 self._store_stretch(value, pointer, b.add(at, more), s.step(form), both(b, run, mask))

@@ -1,0 +1,110 @@
+"""What is asked for before it is used, and what is stored past the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.kernels import contraction_traffic as traffic
+from einsmith.kernels.contraction import PATTERN, Config, Configs
+from einsmith.loops.nest import If, Loop, Op
+from tests.kernels.runner import check_exact as check
+from tests.kernels.runner import host
+from tests.kernels.samples import conv, depthwise, lin, load, product, sum_of, times
+
+SMALL = replace(host(), l1=4 << 10, l2=8 << 10)
+"""Small caches, so that small operands are far away."""
+
+
+def operations(body: list) -> Iterator[Op]:
+    for x in body:
+        if isinstance(x, Op):
+            yield x
+        else:
+            assert isinstance(x, (Loop, If))
+            yield from operations(x.body)
+
+
+def count(kernel: Kernel, config: Config, name: str, target=SMALL) -> int:
+    lowered = PATTERN.lower(kernel, Configs((config,)), target)
+    return sum(1 for x in lowered.launches for op in operations(x.function.body) if op.name == name)
+
+
+def test_tiles_ask_for_the_next_panel_of_n():
+    panels = Config(mr=5, nv=2, a="inline", b="inline", order="n")
+    images = conv(3, 9, 17, 17, 23, 1, 1, 0)  # rows of 289 points: panels cross images
+    for kernel, swap in ((product(23, 300, 40, "NN"), False), (product(300, 23, 40, "TT"), True), (images, True)):
+        configs = [replace(panels, swap=swap, b=b, tm=tm, tn=tn, split=split) for b in ("inline", "panel")
+                   for tm, tn, split in ((1, 1, 1), (2, 3, 1), (1, 2, 3))]
+        for c in configs:
+            assert count(kernel, c, "prefetch") > 0
+        check(kernel, [Configs((c,)) for c in configs], target=SMALL)
+        for other in (replace(panels, swap=swap, b="buffer"), replace(panels, swap=swap, order="m"),
+                      replace(panels, swap=swap, mr=23)):
+            assert count(kernel, other, "prefetch") == 0
+    # Groups of channels: the batch is in both operands.
+    both = times(load(0, 0, lin((7, 1), (1, 4)), 3), load(1, 1, 2, 4))
+    grouped = sum_of((2, 3, 11, 289), ((dt.f32, (2, 21, 289)), (dt.f32, (3, 11, 7))), (7,), both)
+    swapped = replace(panels, swap=True)
+    assert count(grouped, swapped, "prefetch") > 0
+    check(grouped, [Configs((swapped,)), Configs((replace(swapped, b="panel", tn=2),))], target=SMALL)
+
+
+def test_only_rows_far_apart_are_asked_for():
+    far = traffic.Steps(4, 4096, True)
+    assert traffic.far_rows(far, 1 << 20, 4, 1 << 20)
+    assert not traffic.far_rows(far, 1 << 18, 4, 1 << 20)
+    assert not traffic.far_rows(replace(far, k=512), 1 << 20, 4, 1 << 20)
+    assert not traffic.far_rows(replace(far, even=False), 1 << 20, 4, 1 << 20)
+    cases = [(1, 64, 1024, 1), (1, 12, 1024, 1), (1, 24, 1024, 2), (1, 6, 1024, 1), (1, 64, 64, 1), (0, 64, 1024, 1)]
+    asks, m, n, tm = np.array(cases).T
+    asked = traffic.lines_ahead(asks, m, n, np.full(6, 6), np.full(6, 4), 16, tm)
+    assert asked.tolist() == [1, 3, 3, 0, 0, 0]
+
+
+def test_a_panel_beyond_the_first_level_is_dear():
+    kernel, wide = product(120, 4096, 300, "NN"), Config(mr=6, nv=4, a="inline", b="inline", tn=8)
+    narrow = replace(wide, mr=12, nv=2)
+
+    def seconds(c: Config) -> float:
+        return PATTERN.cost(kernel, Configs((c,)), replace(host(), l1=48 << 10, l2=1 << 20)).arithmetic
+
+    assert seconds(narrow) < 0.9 * seconds(wide)
+
+
+def far(kernel: Kernel) -> Kernel:
+    """With an output too large for the caches."""
+    return Kernel(kernel.stages, (*kernel.buffers[:-1], Buffer(dt.f32, kernel.buffers[-1].shape, True)))
+
+
+def test_large_results_are_stored_past_the_caches():
+    c = Config(mr=4, nv=2, a="inline", b="inline")
+    lanes = host().lanes()
+    whole, ragged = far(product(9, 6 * lanes, 5, "NN")), far(product(9, 6 * lanes + 1, 5, "NN"))
+    for kernel, streams in ((whole, True), (ragged, False)):
+        assert (count(kernel, c, "stream") > 0) is streams
+        check(kernel, [Configs((c,)), Configs((replace(c, split=2),)), Configs((replace(c, nv=4, tn=2),))])
+    tail = far(conv(2, 3, 8, 7, 5, 1, 1, 0))  # 56 points an image: vectors cross from one to the next
+    check(tail, [Configs((replace(c, swap=True),))])
+    images = far(conv(2, 3, 8, 8, 5, 1, 1, 0))
+    assert count(images, replace(c, swap=True), "stream") > 0
+    check(images, [Configs((replace(c, swap=True, tn=3),))])
+    check(far(depthwise(2, 3, 9, 2 * lanes, 3, 1, 1)))
+    relu = Stage(whole.root, (("buffer", 0), ("buffer", 1)), (2,))
+    check(Kernel((relu,), whole.buffers), [Configs((replace(c, a="panel", b="panel", kc=2),))])
+
+
+def test_vectors_along_k_in_blocks():
+    dot = Config(a="inline", b="inline", dot=True, split=2, mr=4, nv=3)
+    lanes = host().lanes()
+    for points in (5 * lanes, 5 * lanes + 3):
+        both = times(load(0, 2, 0, 3), load(1, 2, 1, 3))
+        kernel = sum_of((5, 7), ((dt.f32, (6, 5, points)), (dt.f32, (6, 7, points))), (6, points), both)
+        check(kernel, [Configs((replace(dot, kc=n * lanes),)) for n in (1, 2, 3, 9)])
+    rows = sum_of((3, 4), ((dt.f32, (4, 3, 9, 15)), (dt.f32, (4, 4, 12, 18))), (4, 9, 15),
+                  times(load(0, 2, 0, 3, 4), load(1, 2, 1, 3, 4)))
+    check(rows, [Configs((replace(dot, kc=n),)) for n in (1, 32, 60, 900)])
