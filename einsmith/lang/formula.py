@@ -399,3 +399,27 @@ def float_type(roots: Iterable[Form]) -> DType:
     found = [n.ty for r in roots for n in postorder(r) if isinstance(n, (Load, Convert))]
     out = join(t for t in found if isinstance(t, DType) and t.is_float)
     return out if isinstance(out, DType) and out.is_float else dt.f32
+
+
+def of_type(root: Form, dtype: DType) -> Form:
+    """A formula whose result would be a float of no certain type, as one of this type; others as they are."""
+    if root.ty not in (Weak.FLOAT, Weak.SCALAR):
+        return root
+    if isinstance(root, Fold):
+        return Fold(root.combiner, root.axes, Convert(root.args[0], dtype), dtype, root.at)
+    return Convert(root, dtype)
+
+
+def rebuilt(node: Form, args: Sequence[Form]) -> Form:
+    """The node with other arguments of the same types."""
+    if all(a is b for a, b in zip(args, node.args, strict=True)):
+        return node
+    if isinstance(node, Load):
+        return Load(node.tensor, args, node.weak, node.name, node.at)
+    if isinstance(node, Convert):
+        assert isinstance(node.ty, DType)
+        return Convert(args[0], node.ty)
+    if isinstance(node, Fold):
+        return Fold(node.combiner, node.axes, args[0], node.ty, node.at)
+    assert isinstance(node, Op)
+    return Op(node.fn, args, node.ty)

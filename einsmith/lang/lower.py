@@ -51,6 +51,7 @@ from einsmith.lang.formula import (
     join,
     op,
     postorder,
+    rebuilt,
     type_name,
 )
 
@@ -170,15 +171,7 @@ class Scope:
                 if not guards:
                     raise
         if tensor is None:
-            condition: Form | None = None
-            for c, chosen in guards:
-                term = c if chosen else op("not", c)
-                condition = term if condition is None else op("and", condition, term)
-            assert condition is not None
-            (body,) = node.args
-            neutral = Literal(identity(node.combiner, body.ty))
-            guarded = op("where", condition, body, neutral)
-            node = Fold(node.combiner, node.axes, guarded, node.ty, node.at)
+            node = _guarded(node, guards)
             axes = self._outer(node)
             tensor = _single(axes, node, self.resolve(node.ty, want), self.float_)
         index = tuple(Axis(self.position[a]) for a in axes)
@@ -193,6 +186,41 @@ class Scope:
                 hint=f"reduce over it, as in sum(..., over={name}), or add it to the result's axes",
             )
         return sorted(node.free, key=self.position.__getitem__)
+
+
+def _guarded(node: Fold, guards: Guards) -> Fold:
+    """A reduction that reads nothing where the guards do not hold."""
+    condition: Form | None = None
+    for c, chosen in guards:
+        term = c if chosen else op("not", c)
+        condition = term if condition is None else op("and", condition, term)
+    assert condition is not None
+    (body,) = node.args
+    neutral = Literal(identity(node.combiner, body.ty))
+    return Fold(node.combiner, node.axes, op("where", condition, body, neutral), node.ty, node.at)
+
+
+def push_guards(root: Form) -> Form:
+    """The formula with the guards around each reduction inside of it as well:
+    `where(s < t, sum[k](h[s,k]), 0)` has `sum[k](where(s < t, h[s,k], 0))`."""
+    memo: dict[tuple[Form, Guards], Form] = {}
+
+    def pushed(node: Form, guards: Guards) -> Form:
+        if not node.folds:
+            return node
+        key = (node, guards)
+        if key not in memo:
+            under = [guards] * len(node.args)
+            if isinstance(node, Op) and node.fn == "where":
+                c = node.args[0]
+                under[1:] = (*guards, (c, True)), (*guards, (c, False))
+            args = [pushed(a, g) for a, g in zip(node.args, under, strict=True)]
+            memo[key] = rebuilt(node, args)
+            if isinstance(node, Fold) and guards:
+                memo[key] = _guarded(Fold(node.combiner, node.axes, args[0], node.ty, node.at), guards)
+        return memo[key]
+
+    return pushed(root, ())
 
 
 def _index_type(i: Form) -> DType:

@@ -14,7 +14,7 @@ from einsmith import dtypes as dt
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, ShapeError, TraceError, VerifyError
 from einsmith.expr.linear import linear
-from einsmith.expr.nodes import Axis, leaf
+from einsmith.expr.nodes import Axis, Leaf, Tensor, leaf
 from einsmith.expr.recurrence import recurrence
 from einsmith.lang import formula as fm
 from einsmith.lang import trace
@@ -23,7 +23,7 @@ from einsmith.lang.elaborate import Elaborator
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, Weak
 from einsmith.lang.gradient_text import FormulaText, gradient_text
 from einsmith.lang.infer import Extents, infer
-from einsmith.lang.lower import Scope, accumulated_type, lower, lower_pieces, lower_scatter
+from einsmith.lang.lower import Scope, accumulated_type, lower, lower_pieces, lower_scatter, push_guards
 from einsmith.lang.parser import Element, Name, ShapeOf, Source, near
 from einsmith.lang.program import Line, Program, conditions, reads_of, resolve, resolve_source
 from einsmith.lang.sweeps import in_one_sweep
@@ -320,11 +320,14 @@ def _values(
 
 
 def _defined(
-    program: Program, name: str, extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form]
+    program: Program, name: str, extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form],
+    pushed: bool = False,
 ) -> Value:
+    """The tensor of a name; `pushed`: see `_Part`."""
     lines = [(k, program.lines[k]) for k in program.defined[name]]
+    parts = [_Part(program, k, line, extents, values, numbers, pushed) for k, line in lines]
     try:
-        return _tensor(program, name, lines, extents, values, numbers)
+        return _tensor(program, name, extents, parts)
     except (FormulaError, VerifyError, ShapeError, DtypeError) as e:
         raise _located(e, program, lines[0][1].statement.at) from None
 
@@ -350,7 +353,8 @@ def _cycle(
         }
         found = {n: fm.join(b.ty for b in own) for n, own in bodies.items()}
         if found == types and not final:  # what is no more than a number is of the formula's float type
-            found = {n: fm.float_type(bodies[n]) if isinstance(ty, Weak) else ty for n, ty in found.items()}
+            every = [b for own in bodies.values() for b in own]
+            found = {n: fm.float_type(every) if isinstance(ty, Weak) else ty for n, ty in found.items()}
             final = True
         if found == types:
             break
@@ -361,10 +365,20 @@ def _cycle(
             f"the type of {group[0]}, which reads itself, is not determined", program.text, at,
             "convert it, as in f32(...)",
         )  # fmt: skip
-    definitions = {n: _defined(program, n, extents, known, numbers).tensor for n in group}
     names = {leaves[n]: n for n in group}
+
+    def solved(pushed: bool) -> dict[Leaf, Tensor]:
+        definitions = {x: _defined(program, n, extents, known, numbers, pushed).tensor for x, n in names.items()}
+        return recurrence(definitions, names, checkpoint)
+
     try:
-        made = recurrence({x: definitions[n] for x, n in names.items()}, names, checkpoint)
+        try:
+            made = solved(False)
+        except RecurrenceError as e:
+            try:
+                made = solved(True)
+            except RecurrenceError:
+                raise e from None
     except RecurrenceError as e:
         reader, read = names.get(e.reader), names.get(e.read)
         sites = [
@@ -393,13 +407,10 @@ def _located(e: Exception, program: Program, at: int) -> Exception:
 def _tensor(
     program: Program,
     name: str,
-    lines: Sequence[tuple[int, Line]],
     extents: Extents,
-    values: Mapping[str, Value],
-    numbers: Mapping[str, Form],
+    parts: Sequence[_Part],
 ) -> Value:
     shape = extents.shapes[name]
-    parts = [_Part(program, k, line, extents, values, numbers) for k, line in lines]
     plain = [p for p in parts if not p.line.statement.accumulate]
     added = parts[len(plain) :]
     if len(parts) == 1 and plain and parts[0].plain:
@@ -418,7 +429,8 @@ def _tensor(
 
 
 class _Part:
-    """One statement as forms: its left axes and indices, and its body."""
+    """One statement as forms: its left axes and indices, and its body. `pushed`: conditions around reductions stand in
+    them too, so that these read nothing where they are not used."""
 
     def __init__(
         self,
@@ -428,6 +440,7 @@ class _Part:
         extents: Extents,
         values: Mapping[str, Value],
         numbers: Mapping[str, Form],
+        pushed: bool = False,
     ):
         self.program, self.line = program, line
         axes = {a: AxisVar(a, extents.axes[k, a]) for a in line.axes}
@@ -447,7 +460,11 @@ class _Part:
 
         build = Elaborator(program.text, name, read, shape, lambda a: extents.axes[k, a], axes.__getitem__)
         self.index = [build.form(i) for i in line.statement.index]
-        self.body = build.form(line.statement.value)
+        body = build.form(line.statement.value)
+        found = fm.join(v.dtype for n, v in values.items() if n in program.inputs and v.dtype.is_float and not v.weak)
+        if isinstance(found, DType) and found.is_float:
+            body = fm.of_type(body, found)
+        self.body = push_guards(body) if pushed else body
 
     @property
     def plain(self) -> bool:

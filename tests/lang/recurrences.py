@@ -357,3 +357,55 @@ def carried_condition(x):
         on = xt > 0 if s > 1 else on
         out.append(s)
     return np.array(out)
+
+
+@case(
+    """
+    s[t,b,d,n] = exp(dt[t,b,d]*A[d,n])*where(t > 0, s[t-1,b,d,n], 0) + dt[t,b,d]*B[t,b,n]*x[t,b,d]
+    y[t,b,d] = sum[n](C[t,b,n]*s[t,b,d,n]) + D[d]*x[t,b,d]
+    return y
+    """, (5, 2, 3), (3, 4), (5, 2, 4), (5, 2, 3), (5, 2, 4), (3,),
+)  # fmt: skip
+def selective_scan(dt, a, b, x, c, d):
+    s, out = np.zeros((2, 3, 4)), []
+    for t in range(len(x)):
+        s = np.exp(dt[t][:, :, None] * a) * s + (dt[t] * x[t])[:, :, None] * b[t][:, None]
+        out.append((c[t][:, None] * s).sum(2) + d * x[t])
+    return np.array(out)
+
+
+@case(
+    """
+    p[t,k] = where(t > 0, h[t-1,k], 0)
+    e[t,s] = where(s < t, exp(sum[k](p[t,k]*h[s,k])), 0)
+    c[t,k] = sum[s](where(s < t, e[t,s]*h[s,k], 0)) / (1 + sum[s](e[t,s]))
+    h[t,k] = tanh(x[t,k] + c[t,k])
+    return h
+    """, (6, 3), extents={"s": "x.shape[0]"},
+)  # fmt: skip
+def attention_over_what_was(x):
+    h = np.zeros_like(x)
+    for t in range(len(x)):
+        e = np.exp(h[:t] @ h[t - 1]) if t else np.zeros(0)
+        h[t] = np.tanh(x[t] + e @ h[:t] / (1 + e.sum()))
+    return h
+
+
+@case(
+    """
+    m[t] = mp[t] + g[t]*(y[t]-mp[t])
+    mp[t] = a*where(t > 0, m[t-1], 0)
+    pp[t] = a*a*where(t > 0, p[t-1], 1) + q
+    g[t] = pp[t]/(pp[t]+r)
+    p[t] = (1-g[t])*pp[t]
+    return m
+    """, (8,), a=0.9, q=0.1, r=0.5,
+)  # fmt: skip
+def kalman_filter(y, a, q, r):
+    m, p, out = 0.0, 1.0, []
+    for v in y:
+        m, p = a * m, a * a * p + q
+        g = p / (p + r)
+        m, p = m + g * (v - m), (1 - g) * p
+        out.append(m)
+    return np.array(out)

@@ -135,6 +135,7 @@ def test_passes_keep_the_value():
         ("a[t] = where(t > 0, b[t-1], 1)\nb[t] = 2*a[t] + n[t]\nreturn b", (IDS,), "int64"),
         ("a[t] = where(t > 0, b[t-1], 1)\nb[t] = a[t]/2 + n[t]\nreturn b", (IDS,), "float32"),
         ("y[t] = where(t > 0, y[t-1], 1)*0.5", (), "float32"),
+        ("a[t] = 0.9*where(t > 0, a[t-1], 1)\ny[t] = a[t]*n[t]\nreturn a, y", (V.astype(np.float64),), "float64"),
         ("b[t] = x[t] > 0 or where(t > 0, b[t-1], 1 < 0)", (V,), "bool"),
         ("b[t] = where(t > 0, not b[t-1], x[t] > 0)", (V,), "bool"),
     ],
@@ -157,3 +158,15 @@ def test_an_extent_that_nothing_determines_is_asked_for():
     with pytest.raises(es.FormulaError, match='add extents={"t": N}'):
         es.op("y[t] = where(t > 0, y[t-1], 0) + 1")()
     np.testing.assert_array_equal(es.op("y[t] = where(t > 0, y[t-1], 0) + 1", extents={"t": 4})(), [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("text", ["g[t] = a*t", "g[t] = exp(a*t)", "g[t] = sum[k](a*t*k)", "g[t] = t/3"])
+def test_what_reads_no_floats_has_the_type_of_the_formula(text):
+    """The float type is that of the formula's inputs, in all of its statements; float32 where it has none."""
+    more = ({"k": 3} if "k" in text else {}), ({"a": 0.9} if "a" in text else {})
+    op = es.op(text + "\ny[t] = x[t]*g[t]\nreturn g, y", extents={"t": 5, **more[0]}, **more[1])
+    for dtype in (np.float64, np.float32):
+        for got, want in zip(op(np.ones(5, dtype)), es.interpret(op)(np.ones(5, dtype)), strict=True):
+            assert got.dtype == dtype
+            np.testing.assert_allclose(got, want, rtol=1e-12 if dtype is np.float64 else 1e-5)
+    assert es.op(text, extents={"t": 5, **more[0]}, **more[1])().dtype == np.float32
