@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from einsmith.errors import CompileError
 from einsmith.expr.kernel import Kernel, Rows, Stage
 from einsmith.expr.nodes import Reduce, Template
-from einsmith.kernels.contraction import Contraction
+from einsmith.kernels.contraction import PATTERN as CONTRACTION
 from einsmith.kernels.digits import by_digits
 from einsmith.kernels.im2col import Im2col
 from einsmith.kernels.kernel import Cost, Lowered, Pattern
@@ -31,12 +31,13 @@ from einsmith.target.facts import Target
 
 class ByKind:
     """A root some of whose pieces have a reduction and some not (the border of a strided backward pass, where nothing
-    arrives): each kind is a kernel of its own, with its own pattern, into the same output."""
+    arrives): each kind is a kernel of its own, with its own pattern, into the same output. Not where a contraction
+    stores the others along with its sums, which goes through the output once."""
 
     name = "by kind"
 
     def match(self, kernel: Kernel) -> bool:
-        return len(_kinds(kernel)) > 1
+        return len(_kinds(kernel)) > 1 and not CONTRACTION.match(kernel)
 
     def configs(self, kernel: Kernel, target: Target) -> list[tuple[tuple[str, Any], ...]]:
         chosen = [choose(k, target) for k in _kinds(kernel)]
@@ -109,7 +110,7 @@ def pattern_of(name: str) -> Any:
 
 
 PATTERNS: list[Pattern] = [
-    Pointwise(), Contraction(), ByDigits(), ByKind(), Reduction(), ScatterAdd(), Im2col(), Winograd(),
+    Pointwise(), CONTRACTION, ByDigits(), ByKind(), Reduction(), ScatterAdd(), Im2col(), Winograd(),
 ]  # fmt: skip
 """Asked in order, those first that are mostly chosen where they match: what is known to cost more is not asked further.
 Of equal costs the earlier pattern's stands."""

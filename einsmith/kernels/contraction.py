@@ -17,12 +17,13 @@ from einsmith.expr.kernel import Kernel
 from einsmith.kernels import contraction_box as box
 from einsmith.kernels import contraction_cost as cost
 from einsmith.kernels import contraction_dot as dot
+from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels import contraction_launch as launch
 from einsmith.kernels import contraction_plan as plan
 from einsmith.kernels import contraction_search as search
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem, problems
-from einsmith.kernels.contraction_settings import after, changed_by, slots_of
+from einsmith.kernels.contraction_settings import changed_by, slots_of
 from einsmith.kernels.kernel import Cost, Lowered
 
 CONFIGS = 12
@@ -169,13 +170,13 @@ def _direct_cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> Cost:
     item = p.dtype.itemsize
     lanes = target.lanes(item)
     v = c.direct.vector
-    finish = after(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
+    after = finish.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2
     points = p.count(c.direct.outer)
     tasks = min(target.cores, points)
     uneven = ceil(points / tasks) * tasks / points
     size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
-    arithmetic = box.cycles(kernel, p, c, lanes, finish, target.l1) * cycle / tasks * uneven
+    arithmetic = box.cycles(kernel, p, c, lanes, after, target.l1) * cycle / tasks * uneven
     return Cost(arithmetic, target.seconds_for_bytes(size, size, tasks))
 
 

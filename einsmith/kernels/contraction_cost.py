@@ -25,8 +25,8 @@ INLINE, PANEL, BUFFER = range(3)
 @dataclass(frozen=True, eq=False)
 class Table:
     """Configurations: which of `settings` each has; then the fields of Config, a and b as places in HOW, `major` for
-    order "m"; kept: the part of K that guards leave a tile. item, lanes: bytes of an element, elements of a vector;
-    nbytes: of all buffers."""
+    order "m"; kept: the part of K that guards leave a tile; finish: cycles a vector of what follows the sum. item,
+    lanes: bytes of an element, elements of a vector; nbytes: of all buffers."""
 
     settings: Sequence[Setting]
     setting: Values
@@ -40,6 +40,7 @@ class Table:
     tm: Values
     tn: Values
     kept: Values
+    finish: Values
     item: int
     lanes: int
     nbytes: int
@@ -130,7 +131,7 @@ def predict(t: Table, target: Any) -> Predicted:
     tight = (t.kc > 0) & (kc < part) & (t.mr * t.nv + t.nv + 2 >= target.tile_registers)
     steps *= np.where(tight, 1.3, 1.0)
     tile_overhead = np.ceil(part / kc) * mt * nt * x.batch * t.split * (20 + t.mr * t.nv * 1.5 + t.mr * 3)
-    pack = x.batch * x.m * nvs * x.finish
+    pack = x.batch * x.m * nvs * t.finish
     # Packing, in cycles: what a vector takes, and how often each is packed.
     a_each, b_each = a_buffer & (x.a_once == 0), b_buffer & (x.b_once == 0)
     # Panels packed once are read in one stream.
@@ -138,29 +139,35 @@ def predict(t: Table, target: Any) -> Predicted:
     times = np.where(b_buffer, b_each, np.where(t.major, mt, t.tm))
     far = (x.b_side >= FAR_ROWS) & (x.n * x.k * item > target.l2)  # blocks of K begin in each of the rows anew
     turned = np.where(x.b_turned > 0, np.where(far, 7.0, 3.0), 1.0)
-    pack += np.where(b_inline, 0.0, times * x.batch * x.k * nvs * (x.b_load * 0.75 + turned))
+    points = np.where(b_buffer, x.b_batch, x.batch)
+    pack += np.where(b_inline, 0.0, times * points * x.k * nvs * (x.b_load * 0.75 + turned))
     times = np.where(a_buffer, a_each, np.where(minor, nt, t.tn))
     vectors = np.where(x.a_turned > 0, t.mr / lanes, np.ceil(t.mr / lanes))
-    pack += np.where(a_inline, 0.0, times * x.batch * x.k * vectors * mt * (x.a_load * 0.75 + 1.0))
+    points = np.where(a_buffer, x.a_batch, x.batch)
+    pack += np.where(a_inline, 0.0, times * points * x.k * vectors * mt * (x.a_load * 0.75 + 1.0))
     if heads.any() or x.elements.any():
         times = x.batch * t.tm * t.tn * np.where(heads, x.heads, t.split)
         pack += times * x.elements / lanes * 6 + 2 * x.m * nvs * x.heads * x.batch
     pack += np.where(t.split > 1, 2 * t.split * x.m * nvs * x.batch, 0.0)
     arithmetic = (steps + tile_overhead + pack) * cycle / tasks * (np.ceil(count / tasks) * tasks / count)
     seconds = _Seconds(target, tasks)
-    a_bytes, b_bytes = x.batch * x.m * x.k * item, x.batch * x.n * x.k * item
+    a_own, b_own = x.a_batch * x.m * x.k * item, x.b_batch * x.n * x.k * item
+    a_bytes, b_bytes = a_own * (x.batch / x.a_batch), b_own * (x.batch / x.b_batch)
     # The side of the inner loop is streamed once per outer tile where a task's range of it exceeds the second level,
     # the outer side once per task.
     inner, how = np.where(minor, a_bytes, b_bytes), np.where(minor, t.a, t.b)
     tiles = np.where(minor, nt, mt)
     outer, again = np.where(minor, b_bytes, a_bytes), np.where(minor, t.tm, t.tn)
     span = inner_bytes(t, x, t.tm, t.tn)
+    copy = np.where(how == INLINE, np.where(minor, x.a_window, x.b_window), 0.0)  # what is walked is the window
+    inner = np.where(copy > 0, copy * x.batch * np.where(minor, t.tm, t.tn), inner)
+    span = np.where(copy > 0, copy, span)
     beside = kc * item * np.where(minor, nr, t.mr)  # the outer side's panel
     leaves = span > np.minimum(target.l2 * traffic.HELD, target.l2 - beside)
     streamed = np.where(leaves, inner * (tiles - 1), 0.0)
     same_sets = a_inline & (x.m > t.mr) & (nt > 1) & (x.a_side >= 1024) & (x.a_side % 1024 == 0)
     arithmetic *= np.where(same_sets, 1.15, 1.0)  # rows of M fall into the same cache sets
-    packed = a_bytes * a_each + b_bytes * b_each
+    packed = a_own * a_each + b_own * b_each
     held = t.nbytes + packed
     memory = seconds(held + packed, held)
     if leaves.any():
@@ -170,6 +177,10 @@ def predict(t: Table, target: Any) -> Predicted:
         arithmetic += np.where(short, seconds(streamed, ranges), 0.0)
         memory += np.where(short, 0.0, seconds(streamed, np.maximum(held, 2 * target.l2 * tasks)))
     memory += seconds(outer * (again - 1), np.maximum(2 * outer, 2 * target.l2 * tasks))
+    for own, every in ((a_own, a_bytes), (b_own, b_bytes)):
+        if (own < every).any():  # what is the same at every point of the batch comes anew at each
+            anew = np.where(own > target.l2 * traffic.HELD, every - own, 0.0)
+            memory += seconds(anew, np.maximum(own, 2 * target.l2 * tasks))
     slow = (x.b_strips > 0) & (ahead == 0) & (~b_buffer | b_each) & ~(t.major & (0 < t.kc) & (t.kc <= traffic.SWEEP))
     if slow.any():
         memory += np.where(slow, seconds(b_bytes, held) * traffic.strips(nr, x.n, item), 0.0)

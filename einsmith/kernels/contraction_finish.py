@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -11,17 +12,23 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, apply, po
 from einsmith.expr.rewrite import rebuild
 from einsmith.expr.simplify import simplify
 from einsmith.kernels.contraction_lanes import State
+from einsmith.kernels.contraction_plan import Config, sides
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
+from einsmith.kernels.contraction_traffic import scattered
 from einsmith.loops.nest import Builder, Value
+
+TURN = 8.0
+"""Cycles to turn a vector's share of a square of vectors by way of scratch."""
 
 
 def operations(exprs: Sequence[Expr]) -> int:
     return sum(1 for e in postorder(exprs) if isinstance(e, (Apply, Read)))
 
 
-def epilogue(kernel: Kernel, p: Problem) -> list[tuple[Expr, int]]:
-    """(expression, buffer) of every result that is stored, over the piece's axes; slots are buffers, -1 the sum."""
+def epilogue(kernel: Kernel, p: Problem) -> list[tuple[Expr, int, Piece]]:
+    """(expression, buffer, piece that it belongs to) of every result that is stored, over the piece's axes, which are
+    those of the pieces beside it; slots are buffers, -1 the sum."""
     total: Expr = Read(-1, (), p.dtype)
     root = kernel.stages[0]
     buffers = {slot: ref[1] for slot, ref in enumerate(root.args)}
@@ -47,10 +54,22 @@ def epilogue(kernel: Kernel, p: Problem) -> list[tuple[Expr, int]]:
             total = apply("where", x, total, Const(0.0, p.dtype))
         else:
             total = apply(fn, total, x)
-    piece = p.piece
+    out = _results(kernel, p.piece, total, relabel)
+    for piece in p.beside:
+        assert isinstance(piece.body, Const)
+        out += _results(kernel, piece, piece.body, relabel)
+    if len(kernel.stages) > 1:  # guards that the root and a later stage both have
+        out = [(simplify(x, p.extents), n, piece) for x, n, piece in out]
+    return out
+
+
+def _results(
+    kernel: Kernel, piece: Piece, total: Expr, relabel: Callable[[Expr, dict[int, Any], dict[int, Expr]], Expr]
+) -> list[tuple[Expr, int, Piece]]:
+    """What is stored of a piece whose sum is `total`."""
     place: dict[int, Expr] = {}
     for d in range(len(piece.extents)):
-        x = Axis(d)
+        x: Expr = Axis(d)
         if piece.step[d] != 1:
             x = apply("mul", x, Const(piece.step[d], x.dtype))
         if piece.offset[d]:
@@ -66,21 +85,65 @@ def epilogue(kernel: Kernel, p: Problem) -> list[tuple[Expr, int]]:
         results.append([relabel(x, slots, place) for x in part.bodies])
     out = []
     for stage, exprs in zip(kernel.stages, results, strict=True):
-        out += [(x, n) for x, n in zip(exprs, stage.outputs, strict=True) if n is not None]
-    if len(kernel.stages) > 1:  # guards that the root and a later stage both have
-        out = [(simplify(x, p.extents), n) for x, n in out]
+        out += [(x, n, piece) for x, n in zip(exprs, stage.outputs, strict=True) if n is not None]
     return out
 
 
-def addresses(kernel: Kernel, p: Problem, outputs: Sequence[int]) -> list[tuple[int, dict[int, int]]]:
-    """(constant, coefficient by axis) of the place of a result in each output buffer."""
+def addresses(kernel: Kernel, results: Sequence[tuple[Expr, int, Piece]]) -> list[tuple[int, dict[int, int]]]:
+    """(constant, coefficient by axis) of the place of each result in its buffer."""
     out = []
-    for n in outputs:
+    for _, n, piece in results:
         shape = kernel.buffers[n].shape
         strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
-        const = sum(o * s for o, s in zip(p.piece.offset, strides, strict=True))
-        out.append((const, {d: p.piece.step[d] * strides[d] for d in range(len(shape))}))
+        const = sum(o * s for o, s in zip(piece.offset, strides, strict=True))
+        out.append((const, {d: piece.step[d] * strides[d] for d in range(len(shape))}))
     return out
+
+
+@lru_cache(maxsize=4096)
+def cycles(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int, tile: int = 0) -> float:
+    """Cycles to load, compute and store what follows the sum, for one vector along the axes; `tile` as for a Sampler.
+    """
+    results = epilogue(kernel, p)
+    extra = addresses(kernel, results)
+    pointers = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
+    exprs = [x for x, _, _ in results]
+    s = Sampler(None, exprs, (), p.extents, pointers, axes, lanes, extra, (-1,), tile=tile)
+    out = s.load_cost(lanes) + 0.5 * operations(s.exprs)
+    pairs = interleaved([n for _, n, _ in results], extra, axes[-1] if axes else None)
+    for i, (f, (_, n, _)) in enumerate(zip(s.extra, results, strict=True)):
+        kind = s.kind(f, lanes)
+        if kind == "gather":
+            stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * kernel.buffers[n].dtype.itemsize
+            size = prod(kernel.buffers[n].shape) * kernel.buffers[n].dtype.itemsize
+            out += lanes * scattered(abs(stride), size, l2)
+        elif kind == "uniform":
+            out += 1.0
+        elif i in pairs or i in pairs.values():  # a shuffle and a whole store
+            out += 1.0 + (1.5 * s.runs(lanes) if kind == "runs" else 1.0)
+        else:
+            out += s.row_cost(f) * (1.5 * s.runs(lanes) if kind == "runs" else 1.0)
+    return out
+
+
+def of(kernel: Kernel, p: Problem, c: Config, lanes: int, l2: int) -> tuple[float, bool]:
+    """Cycles of `cycles` for a vector along N of a tile, and whether the tile is turned first, so that vectors run
+    along M: where that takes fewer."""
+    m_side, n_side = sides(p, c.swap)
+    if c.split > 1 or c.rows or c.dot:
+        return cycles(kernel, p, n_side.axes, lanes, l2), False
+    return _least(kernel, p, m_side.axes, n_side.axes, c.mr, lanes, l2)
+
+
+@lru_cache(maxsize=4096)
+def _least(
+    kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], mr: int, lanes: int, l2: int
+) -> tuple[float, bool]:
+    straight = cycles(kernel, p, n_axes, lanes, l2)
+    if p.dtype.itemsize * lanes < 16 or p.dtype.itemsize not in (4, 8) or mr < lanes // 2 or not m_axes or not n_axes:
+        return straight, False
+    turned = TURN + cycles(kernel, p, m_axes, lanes, l2, mr) * -(-mr // lanes) * lanes / mr
+    return min(straight, turned), turned < straight
 
 
 class Epilogue:
@@ -88,16 +151,17 @@ class Epilogue:
 
     def __init__(
         self, b: Builder, kernel: Kernel, p: Problem, pointers: dict[int, Pointer], axes: Sequence[int], lanes: int,
-        row: int,
+        row: int, tile: int = 0,
     ):
         self.b = b
         results = epilogue(kernel, p)
-        self.outputs = [n for _, n in results]
+        self.outputs = [n for _, n, _ in results]
         self.far = [kernel.buffers[n].far for n in self.outputs]
-        exprs = [x for x, _ in results]
+        exprs = [x for x, _, _ in results]
         self.size = operations(exprs)
-        extra = addresses(kernel, p, self.outputs)
-        self.sampler = Sampler(b, exprs, (), p.extents, pointers, axes, lanes, extra, (-1,), row)
+        extra = addresses(kernel, results)
+        self.interleaved = interleaved(self.outputs, extra, axes[-1] if axes else None)
+        self.sampler = Sampler(b, exprs, (), p.extents, pointers, axes, lanes, extra, (-1,), row, tile=tile)
 
     def row(self, states: Sequence[State], row: Part, sums: Sequence[Value]) -> None:
         """One row of the tile: `states` are its vectors with all but the row bound."""
@@ -107,4 +171,23 @@ class Epilogue:
             done.append((at, at.values(given={-1: x})))
         for at, values in done:
             for i, value in enumerate(values):
-                at.store(i, self.b.buffers[self.outputs[i]], value, self.far[i])
+                pointer = self.b.buffers[self.outputs[i]]
+                if i in self.interleaved:
+                    other = self.interleaved[i]
+                    at.store_interleaved(i, other, pointer, value, values[other])
+                elif i not in self.interleaved.values():
+                    at.store(i, pointer, value, self.far[i])
+
+
+def interleaved(
+    outputs: Sequence[int], places: Sequence[tuple[int, dict[int, int]]], axis: int | None
+) -> dict[int, int]:
+    """Results whose lanes, along `axis`, are every other element of a buffer: the result whose lanes are the elements
+    between, by result."""
+    out: dict[int, int] = {}
+    for i, (first, coef) in enumerate(places):
+        for j, (second, same) in enumerate(places):
+            if outputs[i] == outputs[j] and second == first + 1 and coef == same and axis is not None:
+                if coef.get(axis) == 2 and not {i, j} & {*out, *out.values()}:
+                    out[i] = j
+    return out

@@ -11,6 +11,7 @@ import numpy as np
 
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Read
+from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels.contraction_exact import Exact, needed
 from einsmith.kernels.contraction_finish import Epilogue
 from einsmith.kernels.contraction_lanes import State
@@ -67,6 +68,7 @@ class Panels:
         self.elem = elem_of(problem.dtype)
         self.lanes = target.lanes(problem.dtype.itemsize)
         self.windows: list[tuple[Window, Value]] = []
+        self.cuts: list[tuple[int, Window, Value]] = []
         self.k_outer = False
         if config.windows:
             changed = windowed(problem, config.windows, WINDOW_BYTES)
@@ -77,6 +79,7 @@ class Panels:
             at = [b.alloc(self.elem, w.elements + 16 * self.lanes) for _, w in changed.windows]
             slots.update(window_pointers(changed, at))
             self.windows = [(w, x) for (_, w), x in zip(changed.windows, at, strict=True)]
+            self.cuts = [(i, w, x) for (i, w), x in zip(changed.windows, at, strict=True) if w.block]
         self.slots = slots
         self.m_side, self.n_side = sides(problem, config.swap)
         self.M, self.N = problem.count(self.m_side.axes), problem.count(self.n_side.axes)
@@ -126,12 +129,17 @@ class Panels:
         self.b_slab = self.nr * self.k_pad if config.b != "inline" else 0
         self.a_scratch = b.alloc(self.elem, self.a_slab) if config.a == "panel" else None
         self.b_scratch = b.alloc(self.elem, self.b_slab) if config.b == "panel" else None
-        self.epi = Epilogue(b, kernel, problem, self.pointers, self.n_side.axes, self.lanes, self.row)
+        self.turned = finish.of(kernel, problem, config, self.lanes, target.l2)[1]
+        axes, tile = (self.m_side.axes, self.mr) if self.turned else (self.n_side.axes, 0)
+        self.epi = Epilogue(b, kernel, problem, self.pointers, axes, self.lanes, self.row, tile)
+        self.turn_row = ceil_div(self.mr, self.lanes) * self.lanes
+        self.turn_scratch = b.alloc(self.elem, self.nr * self.turn_row) if self.turned else None
         inner_tiles = ceil_div(self.mt, config.tm) if config.order == "n" else ceil_div(self.nt, config.tn)
         if self.k_outer:
             inner_tiles = ceil_div(self.mt, config.tm) * ceil_div(self.nt, config.tn)
         self.tile_size = self.mr * self.nr
-        self.through_scratch = self.blocked or (config.split == 1 and self.epi.size > REGISTER_EPILOGUE)
+        long = config.split == 1 and not self.turned and self.epi.size > REGISTER_EPILOGUE
+        self.through_scratch = self.blocked or long
         self.c_scratch = None
         if self.blocked:
             self.c_scratch = b.alloc(self.elem, inner_tiles * self.tile_size)
@@ -228,7 +236,7 @@ class Panels:
         limit = self.limit
         n0 = b.mul(jn, b.const(self.nr))
         starts = [b.add(n0, b.const(v * self.lanes)) for v in range(nv)]
-        if self.c.split == 1:
+        if self.c.split == 1 and not self.turned:
             self.e_states = [
                 State(self.epi.sampler, x, limit, self.lanes, column=self._column(v)).bind(self.e_batch)
                 for v, x in enumerate(starts)

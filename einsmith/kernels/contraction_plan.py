@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,9 +25,20 @@ MAX_ROWS = 1 << 16
 """Most rows of M that are checked for standing at fixed distances."""
 
 
-Windows = tuple[tuple[int, str], ...]
+class Cut(NamedTuple):
+    """A task has one block of `points` points of an operand's output axis `place`, its side's outermost once those
+    before it have joined the batch."""
+
+    place: int
+    points: int
+
+    def __str__(self) -> str:
+        return f"{self.place}/{self.points}"
+
+
+Windows = tuple[tuple[int, str | Cut], ...]
 """Operands (0 left, 1 right) that tasks copy into windows, each with what has one value at a time besides the batch:
-"all" (nothing), "side" (the operand's first output axis, which joins the batch) or "k" (the first axis of K)."""
+"all" (nothing), "side" (the operand's first output axis, which joins the batch), "k" (the first axis of K), a Cut."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ class Config:
         if self.kc:
             text += f" kc={self.kc}"
         if self.windows:
-            text += f" windows={','.join('LR'[i] + ':' + fixes for i, fixes in self.windows)}"
+            text += f" windows={','.join('LR'[i] + f':{fixes}' for i, fixes in self.windows)}"
         if self.rows:
             text += " rows"
         if self.dot:
@@ -105,6 +117,11 @@ def sides(p: Problem, swap: bool) -> tuple[Side, Side]:
     """The M side and the N side."""
     left, right = Side(p.operands[0], p.left), Side(p.operands[1], p.right)
     return (right, left) if swap else (left, right)
+
+
+def depends_on_batch(p: Problem, side: Side) -> bool:
+    """Whether an operand is another one at another point of the batch."""
+    return any(a in side.operand.axes for a in p.batch)
 
 
 def sampler(
@@ -163,7 +180,8 @@ def regular_rows(s: Sampler, axes: Sequence[int], limit: int) -> int:
         return 0
     for g in reversed(groups):
         for t in range(1, min(g.extent, limit // width) + 1):
-            if g.extent % t == 0:
+            # Whole rows may be taken together even where the last tile has fewer.
+            if g.extent % t == 0 or (width > 1 and row_offsets(s, axes, width * t) is not None):
                 best = max(best, width * t)
         width *= g.extent
         if width > limit:
@@ -209,12 +227,19 @@ def windowed(p: Problem, which: Windows, limit: int) -> Windowed | None:
     k_outer = False
     for i, fixes in which:
         side = p.left if i == 0 else p.right
-        head = {"all": (), "side": side[:1], "k": p.k[:1]}[fixes]
-        w = window(p, i, frozenset(p.batch) | frozenset(head))
+        cut = None
+        if isinstance(fixes, Cut):
+            head = side[: fixes.place]
+            if len(side) <= fixes.place or p.extents[side[fixes.place]] % fixes.points:
+                return None
+            cut = side[fixes.place], fixes.points
+        else:
+            head = {"all": (), "side": side[:1], "k": p.k[:1]}[fixes]
+        w = window(p, i, frozenset(p.batch) | frozenset(head), cut)
         most = 2 * limit if fixes == "k" else limit
-        if w is None or w.elements * p.dtype.itemsize > most or (fixes != "all" and not set(head) & set(w.fixed)):
+        if w is None or w.elements * p.dtype.itemsize > most or (head and not set(head) & set(w.fixed)):
             return None
-        if head and p.extents[head[0]] == 1:
+        if head and not cut and p.extents[head[0]] == 1:
             return None
         found.append((i, w))
         operands = list(p.operands)
@@ -227,6 +252,28 @@ def windowed(p: Problem, which: Windows, limit: int) -> Windowed | None:
             k_outer = True
         p = replace(p, operands=(operands[0], operands[1]), batch=batch, left=left, right=right)
     return Windowed(p, tuple(found), k_outer)
+
+
+def cuts_of(p: Problem, i: int, limit: int) -> list[Cut]:
+    """The cuts of operand i in the largest blocks of which a window has at most `limit` bytes, where one of the whole
+    axis has more."""
+    side = p.left if i == 0 else p.right
+    out: list[Cut] = []
+    for place, axis in enumerate(side[:2] if not p.operands[i].plain else ()):
+        outer = frozenset((*p.batch, *side[:place]))
+        if _fits(window(p, i, outer), p, limit) is not False:
+            break
+        n = p.extents[axis]
+        for points in (x for x in range(n // 2, 0, -1) if n % x == 0):
+            fits = _fits(window(p, i, outer, (axis, points)), p, limit)
+            if fits is not False:
+                out += [Cut(place, points)] if fits and (place or points > 1) else []  # one point is "side"
+                break
+    return out
+
+
+def _fits(w: Window | None, p: Problem, limit: int) -> bool | None:
+    return None if w is None else w.elements * p.dtype.itemsize <= limit
 
 
 def window_pointers(w: Windowed, at: Sequence[Value | None]) -> dict[int, Pointer]:

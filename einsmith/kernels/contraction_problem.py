@@ -42,6 +42,9 @@ class Problem:
 
     A term of the sum is `term` where every guard of `exact` holds, and zero elsewhere whatever the operands are there.
     An operand that is zero where a guard fails makes the term zero too, unless the other one is infinite or NaN.
+
+    beside: pieces of the template that are constant and a shift of this one (where nothing arrives in the backward pass
+    of a strided convolution); they are stored along with it.
     """
 
     piece: Piece
@@ -54,6 +57,7 @@ class Problem:
     finish: tuple[tuple[str, Expr | None], ...]
     term: Expr
     exact: tuple[Expr, ...]
+    beside: tuple[Piece, ...] = ()
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
@@ -267,15 +271,25 @@ def problems(template: Template) -> tuple[Problem, ...] | None:
     def compute(t: Template):
         if t.is_scatter or len(t.dtypes) != 1:
             return None
-        found = []
+        found: list[Problem] = []
+        constant: list[Piece] = []
         for piece in t.parts:
             assert isinstance(piece, Piece)
             if 0 in piece.extents:
+                continue
+            if isinstance(piece.body, Const):
+                constant.append(piece)
                 continue
             p = _problem(t, piece)
             if p is None:
                 return None
             found.append(p)
+        for piece in constant:
+            shape = piece.extents, piece.step
+            home = next((i for i, p in enumerate(found) if (p.piece.extents, p.piece.step) == shape), None)
+            if home is None:
+                return None
+            found[home] = replace(found[home], beside=(*found[home].beside, piece))
         return tuple(found) or None
 
     return template.memo("contraction", compute)

@@ -79,7 +79,8 @@ class Sampler:
     pointers: by slot. extents: by axis. lanes 0: scalars. `builder` None: for analysis alone. `given`: values of reads
     that are at hand already. `extra`: further affine address forms (const, coefficients) that a caller stores to.
     `row`: lanes count the innermost lane axis as that many points, a multiple of the lanes; those past its extent are
-    off, or, where `loose`, hold anything (what lies there can be read).
+    off, or, where `loose`, hold anything (what lies there can be read). `tile`: the vectors lie, side by side, within
+    tiles of so many points, which begin at its multiples (0: they lie anywhere).
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Sampler:
         given_slots: Iterable[int] = (),
         row: int = 0,
         loose: bool = False,
+        tile: int = 0,
     ):
         self.b: Any = builder
         self.exprs, self.guards = tuple(exprs), tuple(guards)
@@ -114,7 +116,7 @@ class Sampler:
             self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
             self.extra.append(len(self.forms) - 1)
         self.lane_axes = tuple(a for a in lane_axes if self.extents[a] > 1)
-        self.row, self.loose = row, loose
+        self.row, self.loose, self.tile = row, loose, tile
         if row:
             last = lane_axes[-1]
             self.lane_groups = [*self.groups(self.lane_axes[:-1]), Group((last,), self.extents[last])]
@@ -191,17 +193,18 @@ class Sampler:
 
     def aligned_rows(self, align: int) -> bool:
         """Whether no vector crosses a row of the innermost lane group, when vectors start at multiples of align."""
-        return bool(self.row) or len(self.lane_groups) <= 1 or (
-            self.lane_extents[-1] % self.lanes == 0 and align % self.lanes == 0
-        )
+        if self.row or len(self.lane_groups) <= 1 or (self.tile and self.lane_extents[-1] % self.tile == 0):
+            return True
+        return self.lane_extents[-1] % self.lanes == 0 and align % self.lanes == 0
 
     def runs(self, align: int) -> int:
         """Rows of the innermost lane group that a vector may touch."""
         if self.aligned_rows(align):
             return 1
         e = self.lane_extents[-1]
-        start = e - gcd(align, e)
-        return min(prod(self.lane_extents[:-1]), -(-(start + self.lanes) // e))
+        step = gcd(self.tile, self.lanes) if self.tile > self.lanes else self.tile or align
+        start = e - gcd(step, e)
+        return min(prod(self.lane_extents[:-1]), -(-(start + min(self.tile or self.lanes, self.lanes)) // e))
 
     def step(self, form: int) -> int:
         """What a lane adds to a form within a row of the innermost lane group."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import ceil
 from typing import Any
@@ -18,7 +19,16 @@ from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction_cost import BUFFER, HOW, INLINE, PANEL, Table, inner_bytes
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem
-from einsmith.kernels.contraction_settings import Analysis, Setting, analysis, changed_by, kept, pointers, slots_of
+from einsmith.kernels.contraction_settings import (
+    Analysis,
+    Setting,
+    analysis,
+    changed_by,
+    finished,
+    kept,
+    pointers,
+    slots_of,
+)
 from einsmith.kernels.contraction_traffic import Values
 
 MAX_K_PANEL = 1 << 19
@@ -29,6 +39,17 @@ _WINDOWS: tuple[plan.Windows, ...] = (
     *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")),
     *(((0, fixes), (1, fixes)) for fixes in ("all", "k")),
 )
+
+
+@lru_cache(maxsize=1024)
+def _windows(p: Problem) -> list[plan.Windows]:
+    """The windows worth a look."""
+    cuts = [((i, cut),) for i in (0, 1) for cut in plan.cuts_of(p, i, plan.WINDOW_BYTES)]
+    return [*_WINDOWS, *cuts]
+
+
+def _is_cut(windows: plan.Windows) -> bool:
+    return any(isinstance(x, plan.Cut) for _, x in windows)
 
 
 def _even(size: int, limit: int) -> int:
@@ -44,7 +65,7 @@ def _tiles(m: int, n: int, lanes: int, registers: int) -> list[tuple[int, int]]:
     """Register tiles mr x nv: the accumulators and a row's vectors fit the registers."""
     vectors = ceil(n / lanes)
     out: dict[tuple[int, int], None] = {}
-    for nv in (1, 2, 3, 4, 6, 8):
+    for nv in (1, 2, 3, 4, 6, 7, 8):
         if nv > max(1, vectors):
             break
         mr = _rows_limit(nv, registers)
@@ -84,6 +105,7 @@ class _Tile:
     split: int
     inline: bool
     kept: float
+    finish: float
 
 
 @dataclass
@@ -106,14 +128,14 @@ def candidates(kernel: Kernel, p: Problem, target: Any, families: frozenset[plan
     tiles: list[_Tile] = []
     sweeps: list[tuple[int, Config]] = []
     others: list[Config] = []
-    for windows in _WINDOWS:
+    for windows in _windows(p):
         if families is not None and windows not in families:
             continue
         changed = changed_by(kernel, p, windows)
         if changed is None:
             continue
         for swap, rows in ((False, False), (True, False), (False, True), (True, True)):
-            if rows and not _rows_fit(changed.problem, windows, swap, at.lanes):
+            if rows and (_is_cut(windows) or not _rows_fit(changed.problem, windows, swap, at.lanes)):
                 continue
             s = at.setting(windows, changed, swap, rows)
             settings.append(s)
@@ -165,6 +187,8 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
             sizes += [t for t in dict.fromkeys(more) if t not in sizes]
     out = []
     for mr, nv in _promising(sizes, m, n, k, at.lanes):
+        if x.m_parts and m // x.m_parts % mr or x.n_parts and n // x.n_parts % (nv * at.lanes):
+            continue
         inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * at.lanes))
         if s.changed.k_outer:
@@ -176,7 +200,8 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
         part = 1.0
         if split == 1 and not s.changed.k_outer:
             part = kept(at.p, s, mr, max(1, nv * at.lanes // int(x.row)) if s.rows else 0)
-        out.append(_Tile(number, mr, nv, blocks if split == 1 else 0, split, inline, part))
+        after = finished(at, s, mr, nv, split)
+        out.append(_Tile(number, mr, nv, blocks if split == 1 else 0, split, inline, part, after))
     return out
 
 
@@ -189,24 +214,29 @@ def _table(
     """Every sensible way to reach the operands, with each of the tiles."""
     if not settings:
         return None
-    columns = np.array([(t.setting, t.mr, t.nv, t.blocks, t.split, t.inline, t.kept) for t in tiles], np.float64)
+    columns = np.array(
+        [(t.setting, t.mr, t.nv, t.blocks, t.split, t.inline, t.kept, t.finish) for t in tiles], np.float64
+    )
     number = columns[:, 0].astype(np.int64)
     facts = np.array([_facts(at, s) for s in settings], np.float64)[number]
     tile, way = np.nonzero(_sensible(columns, facts, at.lanes))
-    _, mr, nv, blocks, split, _, part = columns[tile].T
+    _, mr, nv, blocks, split, _, part, after = columns[tile].T
     a, b, major, blocked = _WAYS[:, way]
     number = number[tile]
-    every = [number, mr, nv, a, b, major.astype(bool), blocks * blocked, split, part]
+    every = [number, mr, nv, a, b, major.astype(bool), blocks * blocked, split, part, after]
     if sweeps:
         cs = [c for _, c in sweeps]
         more = [[n for n, _ in sweeps], [c.mr for c in cs], [c.nv for c in cs], [HOW.index(c.a) for c in cs],
                 [HOW.index(c.b) for c in cs], [True for _ in cs], [c.kc for c in cs], [c.split for c in cs],
-                [1.0 for _ in cs]]  # fmt: skip
+                [1.0 for _ in cs], [settings[n].numbers.finish for n, _ in sweeps]]  # fmt: skip
         every = [np.concatenate([x, np.array(y, x.dtype)]) for x, y in zip(every, more, strict=True)]
-    number, mr, nv, a, b, major, kc, split, part = every
-    x = Table(settings, number, mr, nv, a, b, major, kc, split, mr, mr, part, at.item, at.lanes, at.nbytes)
+    number, mr, nv, a, b, major, kc, split, part, after = every
+    x = Table(settings, number, mr, nv, a, b, major, kc, split, mr, mr, part, after, at.item, at.lanes, at.nbytes)
     tm, tn = _shares(x, at.target)
     tm[len(tile) :] = tn[len(tile) :] = 1
+    cuts = x.numbers()
+    cut = (cuts.m_parts > 0) | (cuts.n_parts > 0)
+    tm, tn = np.where(cut, np.maximum(cuts.m_parts, 1), tm), np.where(cut, np.maximum(cuts.n_parts, 1), tn)
     x = replace(x, tm=tm, tn=tn)
     windowed = facts[:, _WINDOWED][tile]
     inner = np.where(major, b, a)[: len(tile)]
@@ -216,8 +246,8 @@ def _table(
         cached = in_cache(x, again, at.target)
         tm, tn = (np.concatenate([old, new])[order] for old, new in zip((tm, tn), cached, strict=True))
         every = [np.concatenate([v, v[again]])[order] for v in every]
-    number, mr, nv, a, b, major, kc, split, part = every
-    return Table(settings, number, mr, nv, a, b, major, kc, split, tm, tn, part, at.item, at.lanes, at.nbytes)
+    number, mr, nv, a, b, major, kc, split, part, after = every
+    return Table(settings, number, mr, nv, a, b, major, kc, split, tm, tn, part, after, at.item, at.lanes, at.nbytes)
 
 
 def table_of(kernel: Kernel, p: Problem, c: Config, target: Any) -> Table:
@@ -227,9 +257,10 @@ def table_of(kernel: Kernel, p: Problem, c: Config, target: Any) -> Table:
     s = at.setting(c.windows, changed, c.swap, c.rows)
     part = kept(p, s, c.mr, max(1, c.nv * at.lanes // int(s.numbers.row)) if c.rows else 0)
     values = (c.mr, c.nv, HOW.index(c.a), HOW.index(c.b))
-    mr, nv, a, b, kc, split, tm, tn, left = (np.array([float(v)]) for v in (*values, c.kc, c.split, c.tm, c.tn, part))
-    return Table([s], np.array([0]), mr, nv, a, b, np.array([c.order == "m"]), kc, split, tm, tn, left, at.item,
-                 at.lanes, at.nbytes)  # fmt: skip
+    every = (*values, c.kc, c.split, c.tm, c.tn, part, finished(at, s, c.mr, c.nv, c.split))
+    mr, nv, a, b, kc, split, tm, tn, left, after = (np.array([float(v)]) for v in every)
+    return Table([s], np.array([0]), mr, nv, a, b, np.array([c.order == "m"]), kc, split, tm, tn, left, after,
+                 at.item, at.lanes, at.nbytes)  # fmt: skip
 
 
 _WINDOWED = 3
@@ -245,7 +276,7 @@ def _facts(at: Analysis, s: Setting) -> tuple[float, ...]:
 
 def _sensible(tiles: Values, facts: Values, lanes: int) -> Values:
     """Which of _WAYS is worth a prediction, for every tile."""
-    _, mr, nv, blocks, split, inline, _ = (x[:, None] for x in tiles.T)
+    _, mr, nv, blocks, split, inline, *_ = (x[:, None] for x in tiles.T)
     m, n, a_once, windows, on_a, on_b, rows, heads, blocked = (x[:, None] for x in facts.T)
     a, b, major, some = _WAYS
     one_row, one_column = np.ceil(m / mr) == 1, np.ceil(n / (nv * lanes)) == 1

@@ -46,8 +46,9 @@ class Numbers(NamedTuple):
     axis, and of K, to the next (0 where there are windows); held: lines of a column along K that the second level
     keeps; fit: rows of M read in place that the first level keeps a line of, 0 where that does not matter; strips:
     whether the side comes in strips; once: packed once for many runs; far: rows of N are far apart. finish: cycles a
-    vector of what follows the sum; elements: of all windows; heads: points of the axis of K that windows fix, 0 for
-    none."""
+    vector of what follows the sum, along N; elements: of all windows; heads: points of the axis of K that windows
+    fix, 0 for none; a_batch, b_batch: points of the batch that a side depends on; a_window, b_window: bytes of a
+    window, 0 for none; m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter."""
 
     m: Any
     n: Any
@@ -76,6 +77,12 @@ class Numbers(NamedTuple):
     windows: Any
     elements: Any
     heads: Any
+    a_batch: Any
+    b_batch: Any
+    a_window: Any
+    b_window: Any
+    m_parts: Any
+    n_parts: Any
 
 
 class Setting(NamedTuple):
@@ -135,6 +142,14 @@ class Analysis:
             a_steps, b_steps = (
                 traffic.steps(self.sampler(x.operand, windows, (), 0), p, x, item) for x in (m_side, n_side)
             )
+
+        def copied(which: int) -> int:
+            return sum(w.elements * item for i, w in changed.windows if i == which and not changed.k_outer)
+
+        def blocks(which: int, side: plan.Side) -> int:
+            cut = dict(windows).get(which)
+            return p.extents[side.axes[0]] // cut.points if isinstance(cut, plan.Cut) else 0
+
         once = launch.fixed_sides(self.kernel, self.p, swap)
         near = a_steps.k == item and a_steps.side >= traffic.LINE
         return Setting(windows, swap, rows, changed, Numbers(
@@ -146,10 +161,20 @@ class Analysis:
             b_held=traffic.held(target.l2, b_steps.k),
             b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,
             b_far=not rows and traffic.far_rows(b_steps, n * k, item, target.l2),
-            finish=after(self.kernel, self.p, n_side.axes, self.lanes, target.l2), windows=bool(windows),
+            finish=finish.cycles(self.kernel, self.p, n_side.axes, self.lanes, target.l2), windows=bool(windows),
             elements=sum(w.elements for _, w in changed.windows),
             heads=p.extents[p.k[0]] if changed.k_outer else 0,
+            a_batch=batch if plan.depends_on_batch(p, m_side) else 1,
+            b_batch=batch if plan.depends_on_batch(p, n_side) else 1,
+            a_window=copied(int(swap)), b_window=copied(1 - int(swap)),
+            m_parts=blocks(int(swap), m_side), n_parts=blocks(1 - int(swap), n_side),
         ))  # fmt: skip
+
+
+def finished(at: Analysis, s: Setting, mr: int, nv: int, split: int) -> float:
+    """Cycles a vector of what follows the sum of tiles of mr rows."""
+    c = plan.Config(s.swap, mr, nv, split=split, rows=s.rows)
+    return finish.of(at.kernel, s.changed.problem, c, at.lanes, at.target.l2)[0]
 
 
 @lru_cache(maxsize=1024)
@@ -169,25 +194,4 @@ def kept(original: Problem, s: Setting, mr: int, nr: int) -> float:
             found = tuple(t for t in trim.trims(original, which) if t.axes <= {*p.batch, *axes})
             if found:
                 out *= trim.share(original, found, axes, points)
-    return out
-
-
-@lru_cache(maxsize=4096)
-def after(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int) -> float:
-    """Cycles to load, compute and store what follows the sum, for one vector along the axes."""
-    results = finish.epilogue(kernel, p)
-    extra = finish.addresses(kernel, p, [n for _, n in results])
-    places = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
-    s = Sampler(None, [x for x, _ in results], (), p.extents, places, axes, lanes, extra, (-1,))
-    out = s.load_cost(lanes) + 0.5 * finish.operations(s.exprs)
-    for f, (_, n) in zip(s.extra, results, strict=True):
-        kind = s.kind(f, lanes)
-        if kind == "gather":
-            stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * kernel.buffers[n].dtype.itemsize
-            size = prod(kernel.buffers[n].shape) * kernel.buffers[n].dtype.itemsize
-            out += lanes * traffic.scattered(abs(stride), size, l2)
-        elif kind == "uniform":
-            out += 1.0
-        else:
-            out += s.row_cost(f) * (1.5 * s.runs(lanes) if kind == "runs" else 1.0)
     return out

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import gcd
 
 from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_pack import Panels
 from einsmith.kernels.contraction_plan import row_offsets
-from einsmith.kernels.contraction_sample import Group
+from einsmith.kernels.contraction_sample import Group, Pointer
 from einsmith.kernels.contraction_trim import Trimmer
-from einsmith.kernels.contraction_walk import digits_of, nest, sweep
-from einsmith.kernels.contraction_window import fill
+from einsmith.kernels.contraction_walk import digits_of, nest, sweep, transpose
+from einsmith.kernels.contraction_window import CUT, SLOT, fill
 from einsmith.loops.nest import Value
 
 UNROLLED = 100
@@ -60,6 +61,10 @@ class Lowering(Panels):
             self.k_lo = lo
             self.k_hi = b.op("min", b.add(lo, b.const(self.k_max)), b.const(self.K))
         self.fixed = dict(zip(p.batch, digits_of(b, batch, [Group((), p.extents[a]) for a in p.batch]), strict=True))
+        for i, w, at in self.cuts:
+            self.fixed[CUT] = number = tm if i == int(c.swap) else tn
+            moved = b.address(at, b.mul(number, b.const(-w.block)), self.elem)
+            self.slots[SLOT + i] = Pointer(moved, w.shape, w.dtype)
         if self.k_outer:
             self._k_outer()
             return
@@ -279,6 +284,8 @@ class Lowering(Panels):
             return out
 
         extents, unrolled = [g.extent for g in groups], UNROLLED // (mr * nv)
+        if c.a == "inline" and groups and self._meet(groups[-1], steps[:mr]):
+            unrolled = 0
         if self.trimmed:
             bounds = self._bounds(m0, mr, jn, nv)
             box = [bounds.get(g.inner, (0, g.extent)) for g in groups]
@@ -298,11 +305,19 @@ class Lowering(Panels):
         elif c.split > 1:
             for i in range(mr):
                 self._store_partial(b.add(m0, b.const(i)), jn, rows[i])
+        elif self.turned:
+            self._turn(rows, m0, jn, nv)
         else:
             s = self.epi.sampler
             for i in range(mr):
                 part = s.part_of(self.m_side.axes, b.add(m0, b.const(i)))
                 self.epi.row(self.e_states, part, rows[i])
+
+    def _meet(self, group: Group, steps: Sequence[int]) -> bool:
+        """Whether rows of a tile read the same element at different points of an axis of K: unrolled, the compiler
+        would load it once and keep it in place of a sum."""
+        step = self.a_in.forms[next(iter(self.a_in.reads.values()))].coef.get(group.inner, 0)
+        return len({x + step * i for x in steps for i in range(group.extent)}) < len(steps) * group.extent
 
     def _exactly(self, m0: Value, jn: Value, nv: int, number: Value) -> State:
         """The lanes of a vector of a tile, for `exact`."""
@@ -343,6 +358,11 @@ class Lowering(Panels):
         b, s = self.b, self.epi.sampler
         assert self.c_scratch is not None
         here = b.mul(number, b.const(self.tile_size)) if self.blocked else b.const(0)
+        if self.turned:
+            n = self.lanes
+            where = [[b.add(here, b.const(i * self.nr + v * n)) for v in range(nv)] for i in range(mr)]
+            self._turn([[b.load(self.c_scratch, x, self.elem, n) for x in row] for row in where], m0, jn, nv)
+            return
         with b.loop(0, mr) as loop:
             at = b.add(here, b.mul(loop.var, b.const(self.nr)))
             places = [b.add(at, b.const(v * self.lanes)) for v in range(nv)]
@@ -352,6 +372,31 @@ class Lowering(Panels):
             else:
                 part = s.part_of(self.m_side.axes, b.add(m0, loop.var))
                 self.epi.row(self.e_states, part, sums)
+
+    def _turn(self, rows: Sequence[Sequence[Value]], m0: Value, jn: Value, nv: int) -> None:
+        """The epilogue of a tile with vectors along M: squares of vectors are turned into scratch, from where it is
+        finished column by column."""
+        b, n, s, mr, row = self.b, self.lanes, self.epi.sampler, len(rows), self.turn_row
+        assert self.turn_scratch is not None
+        blocks = range(0, mr, n)
+        for v in range(nv):
+            for block in blocks:
+                square = [x[v] for x in rows[block : block + n]]
+                square += [self.zero] * (n - len(square))
+                for lane, x in enumerate(transpose(b, square)):
+                    b.store(x, self.turn_scratch, b.const((v * n + lane) * row + block))
+        align = gcd(self.mr, n)
+        states = []
+        for block in blocks:
+            count = mr - block if mr - block < n else None
+            state = State(s, b.add(m0, b.const(block)) if block else m0, None, align, count)
+            states.append(state.bind(self.e_batch))
+        n0 = b.mul(jn, b.const(self.nr))
+        columns = nv * n if self.limit is None else self.N - (self.nt - 1) * self.nr
+        with b.loop(0, columns) as loop:
+            at = b.mul(loop.var, b.const(row))
+            sums = [b.load(self.turn_scratch, b.add(at, b.const(block)), self.elem, n) for block in blocks]
+            self.epi.row(states, s.part_of(self.n_side.axes, b.add(n0, loop.var)), sums)
 
     def _store_partial(self, m: Value, jn: Value, sums: Sequence[Value]) -> None:
         b = self.b

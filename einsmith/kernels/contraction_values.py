@@ -216,3 +216,26 @@ class Values:
         else:
             offsets = b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n))
             b.scatter(value, pointer, offsets, mask)
+
+    def store_interleaved(self, first: int, second: int, pointer: Value, even: Value, odd: Value) -> None:
+        """`even` to the address form `first` of the sampler, whose lanes are two elements apart, and `odd` to the form
+        `second`: the elements after each of those."""
+        s, b = self.s, self.s.b
+        form, n = s.extra[first], s.lanes
+        even, odd, at, kind, mask = b.splat(even, n), b.splat(odd, n), self.offset(form), self.kinds[form], self.mask
+        if kind == "unit":
+            stretches: list[tuple[Value, Value | None]] = [(at, None)]
+        elif kind == "runs":
+            stretches = list(zip([b.add(at, x) for x in self.run_offsets[form]], self.run_masks, strict=True))
+        else:
+            self.store(first, pointer, even)
+            self.store(second, pointer, odd)
+            return
+        for half in (0, n):
+            lanes = [(half + e) // 2 + (half + e) % 2 * n for e in range(n)]
+            value = b.shuffle(even, odd, lanes)
+            for place, run in stretches:
+                on = both(b, run, None if mask is None else b.splat(mask, n))
+                if on is not None:
+                    on = b.shuffle(on, on, [(half + e) // 2 for e in range(n)])
+                b.store(value, pointer, b.add(place, b.const(half)), on)

@@ -11,7 +11,7 @@ scratch, zeros where the guards fail, and reads the copy without guards.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from einsmith.dtypes import DType, i32
@@ -26,6 +26,9 @@ from einsmith.loops.nest import Builder, Value
 SLOT = 1 << 20
 """Slots from here on are windows: of the left operand, then of the right."""
 
+CUT = -1
+"""Stands among a window's axes for the block of the axis that it is cut along."""
+
 UNROLLED = 8
 """Vectors of a row up to which filling it is unrolled."""
 
@@ -34,7 +37,9 @@ UNROLLED = 8
 class Window:
     """Coordinates, outer first. `fixed[j]` is the axis that coordinate j equals and that has one value at a time, or
     None. `extents[j]`: number of values (of a fixed one: the axis's extent). `expr` and `guards` have
-    Axis(j) for coordinate j minus its least value; `operand` reads the window at the problem's axes."""
+    Axis(j) for coordinate j minus its least value; `operand` reads the window at the problem's axes. A window that is
+    cut holds one block of an axis at a time, whose number is the fixed coordinate CUT; what is read of it lies `block`
+    elements further on in a window of all blocks for each block before it."""
 
     fixed: tuple[int | None, ...]
     extents: tuple[int, ...]
@@ -42,6 +47,7 @@ class Window:
     guards: tuple[Expr, ...]
     operand: Operand
     dtype: DType
+    block: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -61,8 +67,10 @@ def _key(form: Linear) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((a.position, c) for a, c in form.terms.items() if isinstance(a, Axis)))
 
 
-def window(p: Problem, which: int, outer: frozenset[int]) -> Window | None:
-    """The window of an operand when the axes `outer` have one value at a time; None where it has none."""
+def window(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None) -> Window | None:
+    """The window of an operand when the axes `outer` have one value at a time, and the axis cut[0] cut[1] values that
+    begin at a multiple of that; None where it has none."""
+    points = {cut[0]: cut[1]} if cut else {}
     operand = p.operands[which]
     if operand.plain:
         return None
@@ -98,15 +106,24 @@ def window(p: Problem, which: int, outer: frozenset[int]) -> Window | None:
             continue
         if any(a in outer for a, _ in key):
             return None
-        low = sum(min(0, c) * (p.extents[a] - 1) for a, c in key)
-        high = sum(max(0, c) * (p.extents[a] - 1) for a, c in key)
+        low = sum(min(0, c) * (points.get(a, p.extents[a]) - 1) for a, c in key)
+        high = sum(max(0, c) * (points.get(a, p.extents[a]) - 1) for a, c in key)
         fixed.append(None)
         lows.append(low)
         extents.append(high - low + 1)
 
+    steps = [sum(c * points[a] for a, c in key if a in points) for key in keys]
+    if cut:
+        if not any(steps):
+            return None
+        fixed.append(CUT)
+        extents.append(p.extents[cut[0]] // cut[1])
+
     def coordinate(j: int, const: int) -> Expr:
         const += lows[j]
         x: Expr = Axis(j)
+        if steps[j]:
+            x = apply("add", x, apply("mul", Axis(len(keys)), Const(steps[j], i32)))
         return x if const == 0 else apply("add" if const > 0 else "sub", x, Const(abs(const), i32))
 
     guards = []
@@ -143,7 +160,9 @@ def window(p: Problem, which: int, outer: frozenset[int]) -> Window | None:
             place.append(terms.expr())
     axes = frozenset(a for key, j in keys.items() if fixed[j] is None for a, _ in key)
     copy = Operand(Read(SLOT + which, tuple(place), p.dtype), (), axes)
-    return Window(tuple(fixed), tuple(extents), expr, tuple(guards), copy, p.dtype)
+    out = Window(tuple(fixed), tuple(extents), expr, tuple(guards), copy, p.dtype)
+    free = [s for s, f in zip(steps, fixed, strict=False) if f is None]
+    return replace(out, block=sum(s * prod(out.shape[n + 1 :]) for n, s in enumerate(free)))
 
 
 def rebuild_reads(x: Expr, rule) -> list[Expr]:

@@ -160,7 +160,7 @@ def _parts(kernel: Kernel, i: int, inner: bool) -> tuple[Kernel, Kernel]:
     value = Read(len(root.args), tuple(Axis(a) for a in axes), p.dtype)
     multiplied = _multiplied(p, i, value)
     piece = Piece(p.piece.offset, p.piece.step, p.piece.extents, multiplied)
-    t = Template(kernel.root.shape, (*kernel.root.params, (p.dtype, shape)), (piece,))
+    t = Template(kernel.root.shape, (*kernel.root.params, (p.dtype, shape)), (piece, *p.beside))
     stage = Stage(t, (*root.args, ("buffer", last)), root.outputs)
     return write, Kernel((stage, *kernel.stages[1:]), buffers)
 

@@ -220,7 +220,7 @@ def _conv(kernel: Kernel) -> _Conv | None:
     if any(ref[0] != "buffer" for ref in root.args):
         return None
     found = problems(kernel.root)
-    if found is None or len(found) > 1 or found[0].finish or found[0].batch:
+    if found is None or len(found) > 1 or found[0].finish or found[0].batch or found[0].beside:
         return None
     for i in (0, 1):
         c = _convolved(kernel, found[0], found[0].operands[i], found[0].operands[1 - i])

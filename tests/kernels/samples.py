@@ -176,6 +176,41 @@ def strided_dx(b, h, k, o) -> Kernel:
     return kernel_of(Template((b, h), ((F, (b, o, p)), (F, (o, k))), tuple(parts)))
 
 
+def strided_conv_dx(b, c, h, w, o) -> Kernel:
+    """The gradient of a 3x3 convolution with stride 2 and padding 1, of an even image, by its input: four phases."""
+    p, q = h // 2, w // 2
+    parts = []
+    for fy in (0, 1):
+        for fx in (0, 1):  # r = 1 at even rows; r = 0 and 2 at odd ones, of the row after and of this one
+            y, x = lin((1, 2), *([(-1, 5)] if fy else []), const=fy), lin((1, 3), *([(-1, 6)] if fx else []), const=fx)
+            r, s = lin((2, 5)) if fy else 1, lin((2, 6)) if fx else 1
+            body = times(load(0, 0, 4, y, x), load(1, 4, 1, r, s))
+            guards = [lt(i, n) for i, n, odd in ((y, p, fy), (x, q, fx)) if odd]
+            body = zero_unless(both(*guards), body) if guards else body
+            parts.append(Piece((0, 0, fy, fx), (1, 1, 2, 2), (b, c, p, q), over("sum", (o, 1 + fy, 1 + fx), body)))
+    return kernel_of(Template((b, c, h, w), ((F, (b, o, p, q)), (F, (o, c, 3, 3))), tuple(parts)))
+
+
+def pointwise_dx(b, c, h, w, o, stride, batch_last=False) -> Kernel:
+    """The gradient of a 1x1 convolution with a stride by its input: one phase has all that arrives, the others are
+    zero; axes (b, c, y, x), or (c, y, x, b) where `batch_last`."""
+    parts = []
+    order = (1, 2, 3, 0) if batch_last else (0, 1, 2, 3)
+
+    def turned(x):
+        return tuple(x[i] for i in order)
+
+    at = {axis: place for place, axis in enumerate(order)}
+    for fy in range(stride):
+        for fx in range(stride):
+            dy = load(0, at[0], 4, at[2], at[3])
+            body = over("sum", (o,), times(dy, load(1, 4, at[1]))) if fy == fx == 0 else Const(0.0, F)
+            offset, step, extents = (0, 0, fy, fx), (1, 1, stride, stride), (b, c, h // stride, w // stride)
+            parts.append(Piece(turned(offset), turned(step), turned(extents), body))
+    shape = turned((b, c, h, w))
+    return kernel_of(Template(shape, ((F, (b, o, h // stride, w // stride)), (F, (o, c))), tuple(parts)))
+
+
 def capsule(b, c, h, k, stride) -> Kernel:
     p = (h - 3) // stride + 1
     a = load(0, 0, 6, lin((stride, 2), (1, 7)), lin((stride, 3), (1, 8)), 4, 9)

@@ -14,10 +14,12 @@ from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
 from einsmith.kernels.contraction import PATTERN, Config, Configs
 from einsmith.kernels.contraction_finish import epilogue
-from einsmith.kernels.contraction_plan import WINDOW_BYTES, Direct, windowed
+from einsmith.kernels.contraction_plan import WINDOW_BYTES, Cut, Direct, cuts_of, windowed
 from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.contraction_sample import Pointer, Sampler
 from einsmith.kernels.contraction_search import candidates
+from einsmith.kernels.contraction_tile import Lowering
+from einsmith.loops.nest import Builder
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import fresh, host, reference, run_native
 from tests.kernels.samples import (
@@ -35,7 +37,9 @@ from tests.kernels.samples import (
     involution_dx,
     lin,
     load,
+    pointwise_dx,
     product,
+    strided_conv_dx,
     strided_dx,
     sum_of,
     times,
@@ -84,6 +88,21 @@ def test_capsules(stride):
 def test_pieces_of_a_strided_backward():
     check(strided_dx(3, 21, 5, 4))
     check(strided_dx(2, 40, 3, 2))
+
+
+def test_constant_pieces_are_stored_with_the_sum_beside_them():
+    """Rows that end within a vector and at its end, strides of which vectors are stored whole and others, followed by
+    an addition of what another branch sends back."""
+    for case in ((2, 3, 14, 14, 5, 2), (1, 5, 6, 32, 3, 2), (2, 4, 9, 15, 3, 3), (17, 2, 4, 6, 3, 2, True)):
+        kernel = pointwise_dx(*case)
+        assert len(problems(kernel.root)[0].beside) == case[5] ** 2 - 1
+        check(kernel, PATTERN.configs(kernel, host())[:6:2])
+        shape, n, f = kernel.shape, len(kernel.buffers), dt.f32
+        total = template(shape, ((f, shape), (f, shape)), apply("add", load(0, 0, 1, 2, 3), load(1, 0, 1, 2, 3)))
+        first = Stage(kernel.root, kernel.stages[0].args, (None,))
+        stage = Stage(total, (("stage", 0, 0), ("buffer", n)), kernel.stages[0].outputs)
+        added = Kernel((first, stage), (*kernel.buffers, Buffer(f, shape)))
+        check(added, PATTERN.configs(added, host())[:1])
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -166,6 +185,63 @@ def test_masks_of_a_panel_are_made_once_for_all_channels():
         check(kernel, [Configs((replace(blocked, kc=kc, split=split),))])
     check(conv(2, 4, 6, 7, 5, 3, 3, 1, 2), [Configs((replace(blocked, b="buffer"),))])
     check(conv_dx(2, 4, 6, 7, 5, 3, 3, 1), [Configs((blocked,))])
+
+
+def _of_images(p, c: Config) -> Config:
+    """The configuration with the operand that has images (axis 0) as M; without a window where it needs none."""
+    image = 0 if 0 in p.operands[0].axes else 1
+    windows = () if p.operands[image].plain else tuple((image, fixes) for _, fixes in c.windows)
+    return replace(c, swap=bool(image), windows=windows, a=c.a if windows else "panel")
+
+
+def test_tiles_are_turned_where_results_lie_along_m():
+    """Pixels as M, read in place from a window at any stride, channels as N: tiles of part of a row, of a row and of
+    several, of more rows than lanes, and last tiles of fewer, blocks of K, and an epilogue that reads."""
+    side = ((0, "side"),)
+    for kernel, rows in (
+        (conv(2, 3, 28, 28, 20, 3, 3, 1), (14, 28)), (conv(2, 4, 14, 14, 33, 3, 3, 1, 2), (14, 7)),
+        (conv(2, 3, 9, 14, 16, 3, 3, 1), (14,)), (strided_conv_dx(2, 3, 28, 28, 5), (14,)),
+    ):  # fmt: skip
+        configs = []
+        for mr in rows:
+            for a, nv, kc, windows in (("inline", 1, 0, side), ("panel", 2, 12, ())):
+                c = Config(False, mr, nv, a, "buffer", kc=kc, windows=windows)
+                configs.append(Configs(tuple(_of_images(p, c) for p in problems(kernel.root))))
+        first = problems(kernel.root)[0]
+        assert Lowering(kernel, configs[0].pieces[0], host(), Builder("probe", 9), first).turned
+        check(kernel, configs)
+    kernel = conv(2, 3, 14, 14, 18, 3, 3, 1)
+    f, shape, n = dt.f32, kernel.shape, len(kernel.buffers)
+    more = times(apply("add", load(0, 0, 1, 2, 3), load(1, 1)), load(2, 0, 1, 2, 3))
+    stage = Stage(
+        template(shape, ((f, shape), (f, shape[1:2]), (f, shape)), more),
+        (("stage", 0, 0), ("buffer", n), ("buffer", n + 1)), kernel.stages[0].outputs,
+    )  # fmt: skip
+    buffers = (*kernel.buffers, Buffer(f, shape[1:2]), Buffer(f, shape))
+    first = Stage(kernel.root, kernel.stages[0].args, (None,))
+    check(Kernel((first, stage), buffers), [Configs((Config(False, 14, 2, "inline", "buffer", windows=side),))])
+
+
+def test_windows_of_a_block_of_an_output_axis():
+    """Rows of an image, images and channels, as M and as N, at any stride."""
+    for kernel, cut, size in (
+        (conv(2, 3, 28, 28, 20, 3, 3, 1), Cut(1, 7), (14, 1)),
+        (conv(1, 4, 16, 28, 9, 3, 3, 1, 2), Cut(1, 2), (14, 2)),
+        (conv(1, 3, 12, 32, 3, 3, 3, 1), Cut(1, 4), (3, 4)),
+        (conv_dx(2, 3, 8, 16, 4, 3, 3, 1), Cut(1, 4), (3, 4)),
+        (conv_dw(2, 6, 9, 8, 17, 3, 3, 1), Cut(0, 2), (9, 2)),
+        (conv(4, 3, 7, 7, 17, 3, 3, 1), Cut(0, 2), (7, 2)),
+    ):
+        (p,) = problems(kernel.root)
+        which = int(p.operands[0].plain)
+        as_m = size[0] != 3
+        parts = p.extents[(p.left, p.right)[which][cut.place]] // cut.points
+        c = Config(bool(which) == as_m, *size, "inline", "buffer" if as_m else "inline", windows=((which, cut),))
+        check(kernel, [Configs((replace(c, tm=parts if as_m else 1, tn=1 if as_m else parts),))])
+    kernel = conv(2, 64, 56, 56, 64, 3, 3, 1)
+    (p,) = problems(kernel.root)
+    assert Cut(1, 28) in cuts_of(p, 0, WINDOW_BYTES)
+    assert {(c.tm, c.tn) for c in candidates(kernel, p, host()) if c.windows == ((0, Cut(1, 28)),)} == {(2, 1), (1, 2)}
 
 
 def test_a_window_of_a_block_of_k_may_be_larger():
@@ -278,6 +354,8 @@ def test_no_accumulator_is_spilled():
     trimmed = Config(mr=14, nv=2, a="inline", b="panel", windows=((0, "side"),))
     cases = [(k, PATTERN.configs(k, target)[0]) for k in (product(256, 512, 784, "NT"), conv(8, 1, 28, 28, 6, 5, 5, 2))]
     cases.append((conv(2, 32, 14, 14, 32, 3, 3, 1), Configs((trimmed,))))
+    pixels = Config(False, 14, 2, "inline", "buffer", windows=((0, "side"),))
+    cases += [(conv(2, 32, 28, 28, 32, 3, 3, 1, stride), Configs((pixels,))) for stride in (1, 2)]
     for kernel, config in cases:
         low = PATTERN.lower(kernel, config, target)
         machine = llvm_jit.machine(target.cpu, target.features, target.triple)
@@ -408,7 +486,7 @@ def test_repeated_guards_and_reads_in_bounds():
     kernel = Kernel(stages, buffers)
     check(kernel)
     (p,) = problems(kernel.root)
-    ((x, _),) = epilogue(kernel, p)
+    ((x, _, _),) = epilogue(kernel, p)
     assert sum(1 for e in postorder([x]) if isinstance(e, Apply) and e.fn == "where") == 1
     s = Sampler(None, [x], (), p.extents, {2: Pointer(None, shape, f)}, (3,), 16, (), (-1,))
     assert [r.slot for r in s.safe] == [2]
