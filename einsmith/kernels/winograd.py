@@ -373,10 +373,12 @@ class _Emit:
         """U[a,b,c,f] = sum over the taps of G[a,r] G[b,s] W[r,s,c,f]; a task is a channel."""
         b = Builder("weights", 3)
         _, channels, filters = self.parts.u.shape
+        # What no cache holds until it is multiplied goes past them, without being read first.
+        far = nbytes(self.parts.u) + nbytes(self.parts.taps) > self.target.l3
         with b.loop(0, filters, self.lanes) as f:
             at = b.add(b.mul(b.task, b.const(filters)), f.var)
             taps = self._square(b, at, 3, 3 * channels * filters, channels * filters)
-            self._points(b, self._both(b, self.g, taps), at, channels * filters)
+            self._points(b, self._both(b, self.g, taps), at, channels * filters, far)
         return Lowered([Launch(b.finish(), channels)])
 
     def images(self) -> Lowered:
@@ -426,10 +428,10 @@ class _Emit:
             for i in range(n)
         ]
 
-    def _points(self, b: Builder, made: list[list[Value]], at: Value, stride: int) -> None:
-        """Stores the vectors, one a point, `stride` elements apart."""
+    def _points(self, b: Builder, made: list[list[Value]], at: Value, stride: int, far: bool = False) -> None:
+        """Stores the vectors, one a point, `stride` elements apart; where that is `far`, past the caches."""
         for i, x in enumerate(x for line in made for x in line):
-            b.store(x, b.buffers[1], b.add(at, b.const(i * stride)))
+            (b.stream if far else b.store)(x, b.buffers[1], b.add(at, b.const(i * stride)))
 
     def _both(self, b: Builder, matrix: Sequence[Sequence[float]], x: list[list[Value]]) -> list[list[Value]]:
         """matrix * x * transpose of matrix."""
