@@ -155,10 +155,11 @@ def predict(t: Table, target: Any) -> Predicted:
     a_bytes, b_bytes = a_own * (x.batch / x.a_batch), b_own * (x.batch / x.b_batch)
     # The side of the inner loop is streamed once per outer tile where a task's range of it exceeds the second level,
     # the outer side once per task.
-    inner, how = np.where(minor, a_bytes, b_bytes), np.where(minor, t.a, t.b)
+    spread = np.where(minor & a_inline, x.a_spread, 1.0)
+    inner, how = np.where(minor, a_bytes * spread, b_bytes), np.where(minor, t.a, t.b)
     tiles = np.where(minor, nt, mt)
     outer, again = np.where(minor, b_bytes, a_bytes), np.where(minor, t.tm, t.tn)
-    span = inner_bytes(t, x, t.tm, t.tn)
+    span = inner_bytes(t, x, t.tm, t.tn) * spread
     copy = np.where(how == INLINE, np.where(minor, x.a_window, x.b_window), 0.0)  # what is walked is the window
     inner = np.where(copy > 0, copy * x.batch * np.where(minor, t.tm, t.tn), inner)
     span = np.where(copy > 0, copy, span)
@@ -204,7 +205,7 @@ def inner_bytes(t: Table, x: Numbers, tm: Values | float, tn: Values | float) ->
 def reread(t: Table, x: Numbers, kc: Values, mt: Values, nt: Values, target: Any) -> Values:
     """Bytes that come from beyond the second level more than once: blocks of K too long for it."""
     item, l2, inside = t.item, target.l2, x.windows == 0
-    by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > x.a_held) & (x.m * x.k * item > l2) & inside
+    by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_held) & (x.m * x.k * item > l2) & inside
     lines = np.where(x.a_side == item, np.ceil(t.mr * item / traffic.LINE), t.mr)
     out = np.where(by_columns, x.batch * mt * nt * x.k * lines * traffic.LINE, 0.0)
     apart = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2)

@@ -44,11 +44,12 @@ class Numbers(NamedTuple):
     none. a, b are the M and N sides: turned, load: how a side is packed (along K or not) and loads of a packed
     vector; place: loads of a vector of N read in place; side, step: bytes from one point of the side's innermost
     axis, and of K, to the next (0 where there are windows); held: lines of a column along K that the second level
-    keeps; fit: rows of M read in place that the first level keeps a line of, 0 where that does not matter; strips:
-    whether the side comes in strips; once: packed once for many runs; far: rows of N are far apart. finish: cycles a
-    vector of what follows the sum, along N; elements: of all windows; heads: points of the axis of K that windows
-    fix, 0 for none; a_batch, b_batch: points of the batch that a side depends on; a_window, b_window: bytes of a
-    window, 0 for none; m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter."""
+    keeps; spread: bytes of lines for a byte that is read in place; fit: rows of M read in place that the first level
+    keeps a line of, 0 where that does not matter; strips: whether the side comes in strips; once: packed once for
+    many runs; far: rows of N are far apart. finish: cycles a vector of what follows the sum, along N; elements: of
+    all windows; heads: points of the axis of K that windows fix, 0 for none; a_batch, b_batch: points of the batch
+    that a side depends on; a_window, b_window: bytes of a window, 0 for none; m_parts, n_parts: blocks that a window
+    cuts M or N into, 0 for no matter."""
 
     m: Any
     n: Any
@@ -63,6 +64,7 @@ class Numbers(NamedTuple):
     a_held: Any
     a_fit: Any
     a_strips: Any
+    a_spread: Any
     a_once: Any
     b_turned: Any
     b_load: Any
@@ -157,6 +159,7 @@ class Analysis:
             a_turned=a_turn == "along", a_load=a_load, a_side=a_steps.side, a_step=a_steps.k,
             a_held=traffic.held(target.l2, a_steps.k), a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
             a_strips=not windows and traffic.in_strips(a_steps, m * k, item, target.l2), a_once="a" in once,
+            a_spread=a_steps.spread(item),
             b_turned=b_turn == "along", b_load=b_load, b_place=place, b_side=b_steps.side, b_step=b_steps.k,
             b_held=traffic.held(target.l2, b_steps.k),
             b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,

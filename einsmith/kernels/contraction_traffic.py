@@ -5,6 +5,7 @@ Functions that take arrays are about many configurations at once, an element eac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -37,12 +38,18 @@ Values = np.ndarray
 
 @dataclass(frozen=True)
 class Steps:
-    """Bytes from one point to the next, along a side's innermost axes and along K; 0 where there is none. even: the
-    step along K is the same everywhere, and nothing but one read is computed."""
+    """Bytes from one point to the next, along a side's innermost axes and along K; 0 where there is none. Axes of K
+    whose points all lie within a line, `near` of them, do not count: the next ones tell how far apart the lines are.
+    even: the step along K is the same everywhere, and nothing but one read is computed."""
 
     side: int
     k: int
+    near: int = 1
     even: bool = False
+
+    def spread(self, item: int) -> float:
+        """Bytes of the lines that hold a side read in place, for each of its bytes that is read."""
+        return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= LINE else 1.0
 
 
 def held(level: int, stride: int) -> int:
@@ -56,11 +63,16 @@ def steps(s: Sampler, p: Problem, side: Side, item: int) -> Steps:
         return Steps(0, 0)
     coef = s.forms[next(iter(s.reads.values()))].coef
 
-    def step(axes) -> int:
-        groups = s.groups(axes)
-        return abs(coef.get(groups[-1].inner, 0)) * item if groups else 0
+    def step(axes: Sequence[int], least: int = 0) -> tuple[int, int]:
+        out, near = 0, 1
+        for g in reversed(s.groups(axes)):
+            out = abs(coef.get(g.inner, 0)) * item
+            if out * g.extent >= least:
+                break
+            near *= g.extent
+        return out, near
 
-    return Steps(step(side.axes), step(p.k), side.operand.plain and len(s.groups(p.k)) == 1)
+    return Steps(step(side.axes)[0], *step(p.k, LINE), side.operand.plain and len(s.groups(p.k)) == 1)
 
 
 def rows_that_fit(a: Steps, l1: int) -> int:
