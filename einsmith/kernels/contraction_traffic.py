@@ -44,8 +44,8 @@ class Steps:
 
     side: int
     k: int
-    near: int = 1
     even: bool = False
+    near: int = 1
 
     def spread(self, item: int) -> float:
         """Bytes of the lines that hold a side read in place, for each of its bytes that is read."""
@@ -72,7 +72,8 @@ def steps(s: Sampler, p: Problem, side: Side, item: int) -> Steps:
             near *= g.extent
         return out, near
 
-    return Steps(step(side.axes)[0], *step(p.k, LINE), side.operand.plain and len(s.groups(p.k)) == 1)
+    apart, near = step(p.k, LINE)
+    return Steps(step(side.axes)[0], apart, side.operand.plain and len(s.groups(p.k)) == 1, near)
 
 
 def rows_that_fit(a: Steps, l1: int) -> int:
