@@ -165,6 +165,7 @@ class Executable:
         self.arena = buffers.empty((max(places.nbytes, 64),), np.uint8)
         base = self.arena.ctypes.data
         self._fresh = fresh
+        self._forms = [(t.shape, t.dtype.numpy) for t in fresh]
         index = {t: i for i, t in enumerate(fresh)}
         inputs = {t: i for i, t in enumerate(self._inputs)}
         spare = buffers.empty((64,), np.uint8)
@@ -222,8 +223,8 @@ class Executable:
                 self._written[fresh[s]] = k
             else:
                 self._copies.append((k, self.plan.home.get(s, s), size(t.shape) * t.dtype.itemsize))
-        self._order = [self._written.index(k) for k in range(len(self.graph.outputs)) if k in self._written]
-        self._shapes = [t.shape for t in self.graph.outputs]
+        written = {k: i for i, k in enumerate(self._written)}
+        self._order = [(written[k], t.shape) for k, t in enumerate(self.graph.outputs) if k in written]
         self._made = [(t.shape, t.dtype.numpy) for t in self._fresh]
 
     def _call_of(self, t: Tensor | None) -> int | None:
@@ -237,19 +238,20 @@ class Executable:
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
-        if self._stored:
-            inputs = [x.copy() if self._is_stored(x) else x for x in inputs]
+        places = list(map(buffers.address, inputs))
+        if self._stored and any(map(self._is_stored, places, inputs)):
+            inputs = [x.copy() if self._is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
+            places = list(map(buffers.address, inputs))
         arrays = [buffers.recycled(shape, dtype) for shape, dtype in self._made]
         try:
-            status = self._run([buffers.address(x) for x in inputs], [buffers.address(x) for x in arrays])
+            status = self._run(places, list(map(buffers.address, arrays)))
         except IndexOutOfRange as e:
             known = self._bind | dict(zip(self._inputs, inputs, strict=True))
             raise IndexOutOfRange(violation(self._roots, known) or str(e)) from None
         return status, self._collect(inputs, arrays)
 
-    def _is_stored(self, x: np.ndarray) -> bool:
-        """Whether an input lies in memory that a run stores into, maybe before its last read of the input."""
-        at = buffers.address(x)
+    def _is_stored(self, at: int, x: np.ndarray) -> bool:
+        """Whether an input at this address lies in memory that a run stores into, maybe before its last read of it."""
         n = bisect_left(self._stored, (at + x.nbytes,))
         return n > 0 and sum(self._stored[n - 1]) > at
 
@@ -283,7 +285,7 @@ class Executable:
 
     def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray]) -> list[np.ndarray]:
         if not self._copies:
-            return [arrays[i].reshape(shape) for i, shape in zip(self._order, self._shapes, strict=True)]
+            return [arrays[i].reshape(shape) for i, shape in self._order]
         made = dict(zip(self._fresh, arrays, strict=True))
         given = dict(zip(self._inputs, inputs, strict=True))
         out: list[np.ndarray] = []

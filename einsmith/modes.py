@@ -212,12 +212,13 @@ class Jitted:
         self._cache[self._whole(key)] = entry
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        plain = None if kwargs or self.static or trace.current_trace() is not None else _plain(args)
+        values: list[np.ndarray] = []
+        plain = None if kwargs or self.static or trace.current_trace() is not None else _plain(args, values)
         known = None if plain is None else self._quick.get(plain)
         if known is not None:
             version, threads, run, assembled = known
             if version is trace.version() and threads == (self.threads or get_threads()):
-                return assembled(run(args)[1])
+                return assembled(run(values)[1])
         if in_trace((args, kwargs)):
             return self.f(*args, **kwargs)
         static = frozenset(self.static | {self._names[n] for n in self.static if n in self._names})
@@ -244,14 +245,28 @@ _READABLE = 0x101
 """NumPy's flags of an array that is C-contiguous and aligned."""
 
 
-def _plain(args: tuple) -> tuple | None:
-    """Shapes and types of arguments that are all arrays which a program can read where they are; else None."""
-    key: list[Any] = []
+def _plain(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
+    """Structure, shapes and types of arguments that are arrays which a program can read where they are, and Python
+    numbers, in tuples, lists and dicts; None where one is something else. The arrays are added to `values`."""
+    key: list[Any] = [type(args)]
     for x in args:
-        if type(x) is not np.ndarray or x.flags.num & _READABLE != _READABLE or not x.dtype.isnative:
+        kind = type(x)
+        if kind is np.ndarray:
+            if x.flags.num & _READABLE != _READABLE or not x.dtype.isnative:
+                return None
+            key.append(x.shape)
+            key.append(x.dtype)
+            values.append(x)
+        elif kind is float or (kind is int and -(2**63) <= x < 2**63):
+            key.append(kind)
+            values.append(np.asarray(x, np.float64 if kind is float else np.int64))
+        elif kind is tuple or kind is list or kind is dict:
+            inner = _plain(tuple(x.values()) if kind is dict else x, values)
+            if inner is None:
+                return None
+            key.append((dict, tuple(x), inner) if kind is dict else inner)
+        else:
             return None
-        key.append(x.shape)
-        key.append(x.dtype)
     return tuple(key)
 
 

@@ -108,6 +108,8 @@ class _Run:
         dtype = _NUMPY.get(type.elem) if type else None
         if name == "const":
             return np.full(type.lanes, x.attrs[0], dtype) if type.lanes else dtype(x.attrs[0])
+        if name == "literal":
+            return np.array(x.attrs[0], dtype)
         if name == "iota":
             return np.arange(type.lanes, dtype=dtype)
         if name == "splat":

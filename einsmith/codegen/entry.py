@@ -10,6 +10,7 @@ memory whose words stand on cache lines of their own:
     stop         workers leave
     launch       epoch, function, pointers, tasks, threads, scratch, stride of scratch
     tickets      one word a thread: epoch << 32 | next task of that thread's share
+    places       four bytes a thread: the processor on which it was seen last
 
 A launch's tasks are cut into one contiguous share a thread, so that the same data stays in the same core's cache from
 launch to launch; a thread that has finished its share takes from the others'. A task is claimed by compare-and-swap on
@@ -23,12 +24,13 @@ Denormal numbers are flushed to zero in every thread; the control register is re
 from __future__ import annotations
 
 from einsmith.codegen.entry_loops import LOOPS
-from einsmith.codegen.entry_machine import FLUSH, FUTEX, POLL
+from einsmith.codegen.entry_machine import FLUSH, FUTEX, NO_PLACES, PLACES, POLL
 
 LINE = 64
 WORDS = {"generation": 0, "sleepers": 64, "done": 128, "waiting": 192, "stop": 256, "launch": 320, "tickets": 448}
 MAX_THREADS = 4096
-STATE_BYTES = WORDS["tickets"] + MAX_THREADS * LINE
+WORDS["places"] = WORDS["tickets"] + MAX_THREADS * LINE
+STATE_BYTES = WORDS["places"] + MAX_THREADS * 4
 
 RUN_WORDS = ("steps", "count", "pool", "threads", "scratch", "stride", "times")
 """What a run is told: the table of steps and how many there are, the pool's state (or 0), threads, scratch of the first
@@ -49,6 +51,8 @@ SPIN_NANOSECONDS = 50_000
 """How long a thread without work watches before it sleeps."""
 ALONE_NANOSECONDS = 5_000
 """After this much of it, it lets others run: the thread it waits for may need this very core."""
+SETTLED_LAUNCHES = 64
+"""Launches from one move of a worker to another processor to the next."""
 NAMES = ("einsmith_run", "einsmith_worker", "einsmith_stop")
 
 _BODY = """
@@ -261,11 +265,17 @@ entry:
   br label %idle
 idle:
   %last = phi i32 [ %g0, %entry ], [ %g, %work ]
+  %since = phi i32 [ {settled}, %entry ], [ %since2, %work ]
   %g = call i32 @await_launch(ptr %pool, i32 %last)
   %end = load atomic i32, ptr %stop acquire, align 4
   %ended = icmp ne i32 %end, 0
   br i1 %ended, label %out, label %work
 work:
+  %may = icmp uge i32 %since, {settled}
+  %moved = call i1 @settle(ptr %pool, i64 %me, i1 %may)
+  %since1 = add i32 %since, 1
+  %most = select i1 %may, i32 {settled}, i32 %since1
+  %since2 = select i1 %moved, i32 0, i32 %most
   call void @drain(ptr %pool, i64 %me)
   br label %idle
 out:
@@ -321,6 +331,7 @@ deal:
   %more = icmp ult i64 %t1, %threads
   br i1 %more, label %deal, label %go
 go:
+  %place = call i32 @note_place(ptr %pool, i64 0)
   %g = atomicrmw add ptr %pool, i32 1 seq_cst
   %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
   %any = icmp ne i32 %asleep, 0
@@ -470,9 +481,11 @@ def emit_entry(triple: str) -> str:
         "step_bytes": 8 * STEP_WORDS,
         "move_bytes": 8 * MOVE_WORDS,
         "number": futex,
+        "settled": SETTLED_LAUNCHES,
         **WORDS,
     }
-    text = f'target triple = "{triple}"\n' + FLUSH[family] + (POLL if futex is None else FUTEX) + LOOPS + _BODY
+    system = (POLL if futex is None else FUTEX) + (PLACES if "linux" in triple else NO_PLACES)
+    text = f'target triple = "{triple}"\n' + FLUSH[family] + system + LOOPS + _BODY
     for name, value in fields.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text

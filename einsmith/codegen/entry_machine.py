@@ -1,7 +1,9 @@
 """What the native entry does differently from machine to machine, as LLVM IR text.
 
 `fp_enter` flushes denormal numbers to zero in this thread and gives the control register's old value, which `fp_leave`
-puts back; `relax` is a pause in a loop that watches memory; `park` sleeps while a word has a value, `wake` ends that.
+puts back; `relax` is a pause in a loop that watches memory; `park` sleeps while a word has a value, `wake` ends that;
+`note_place` remembers the processor on which a thread runs, `settle` does so too and leaves one that it shares with a
+thread before it.
 """
 
 from __future__ import annotations
@@ -93,5 +95,103 @@ define internal void @park(ptr %word, i32 %value) #0 {
 }
 define internal void @wake(ptr %word) #0 {
   ret void
+}
+"""
+
+# Threads that wait for each other on one processor hand it back and forth, and none of them looks idle or starved: the
+# system may leave them there for seconds. So a thread that meets another one moves itself, once, and may then be moved
+# again as the system likes.
+PLACES = """
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
+
+define internal i32 @note_place(ptr %pool, i64 %me) #0 {
+  %places = getelementptr i8, ptr %pool, i64 {places}
+  %mine = getelementptr i32, ptr %places, i64 %me
+  %cpu = call i32 @sched_getcpu()
+  %old = load atomic i32, ptr %mine monotonic, align 4
+  %same = icmp eq i32 %old, %cpu
+  br i1 %same, label %out, label %note
+note:
+  store atomic i32 %cpu, ptr %mine monotonic, align 4
+  br label %out
+out:
+  ret i32 %cpu
+}
+
+; Whether it has moved, which it does only if it may.
+define internal i1 @settle(ptr %pool, i64 %me, i1 %may) #0 {
+entry:
+  %all = alloca [16 x i64], align 8
+  %free = alloca [16 x i64], align 8
+  %places = getelementptr i8, ptr %pool, i64 {places}
+  %cpu = call i32 @note_place(ptr %pool, i64 %me)
+  br label %look
+look:
+  %j = phi i64 [ 0, %entry ], [ %j1, %next ]
+  %more = icmp ult i64 %j, %me
+  br i1 %more, label %compare, label %stay
+compare:
+  %at = getelementptr i32, ptr %places, i64 %j
+  %other = load atomic i32, ptr %at monotonic, align 4
+  %met = icmp eq i32 %other, %cpu
+  %j1 = add i64 %j, 1
+  br i1 %met, label %ask, label %next
+next:
+  br label %look
+ask:
+  br i1 %may, label %mask, label %stay
+mask:
+  %got = call i32 @sched_getaffinity(i32 0, i64 128, ptr %all)
+  %ok = icmp eq i32 %got, 0
+  br i1 %ok, label %copy, label %stay
+copy:
+  %k = phi i64 [ 0, %mask ], [ %k1, %copy ]
+  %from = getelementptr i64, ptr %all, i64 %k
+  %to = getelementptr i64, ptr %free, i64 %k
+  %word = load i64, ptr %from, align 8
+  store i64 %word, ptr %to, align 8
+  %k1 = add i64 %k, 1
+  %copying = icmp ult i64 %k1, 16
+  br i1 %copying, label %copy, label %take
+take:
+  %n = phi i64 [ 0, %copy ], [ %n1, %taken ]
+  %n_at = getelementptr i32, ptr %places, i64 %n
+  %used = load atomic i32, ptr %n_at monotonic, align 4
+  %known = icmp ult i32 %used, 1024
+  br i1 %known, label %clear, label %taken
+clear:
+  %wide = zext i32 %used to i64
+  %index = lshr i64 %wide, 6
+  %bit = and i64 %wide, 63
+  %one = shl i64 1, %bit
+  %keep = xor i64 %one, -1
+  %w_at = getelementptr i64, ptr %free, i64 %index
+  %w = load i64, ptr %w_at, align 8
+  %less = and i64 %w, %keep
+  store i64 %less, ptr %w_at, align 8
+  br label %taken
+taken:
+  %n1 = add i64 %n, 1
+  %taking = icmp ult i64 %n1, %me
+  br i1 %taking, label %take, label %move
+move:
+  ; Refused where no processor is left.
+  %moved = call i32 @sched_setaffinity(i32 0, i64 128, ptr %free)
+  %restored = call i32 @sched_setaffinity(i32 0, i64 128, ptr %all)
+  %now = call i32 @note_place(ptr %pool, i64 %me)
+  ret i1 1
+stay:
+  ret i1 0
+}
+"""
+
+NO_PLACES = """
+define internal i32 @note_place(ptr %pool, i64 %me) #0 {
+  ret i32 -1
+}
+define internal i1 @settle(ptr %pool, i64 %me, i1 %may) #0 {
+  ret i1 0
 }
 """

@@ -225,6 +225,10 @@ class _Emitter(MemoryEmitter):
         value = op.attrs[0]
         self.put(op.result, constant(value, op.result.type), value)
 
+    def do_literal(self, op: Op) -> None:
+        assert op.result is not None
+        self.put(op.result, lanes_constant(op.attrs[0], op.result.type.elem))
+
     def do_iota(self, op: Op) -> None:
         assert op.result is not None
         t = op.result.type

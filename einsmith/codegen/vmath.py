@@ -5,10 +5,10 @@ LLVM's own vector exp becomes one scalar call a lane, so these are spelled out. 
 denormal inputs and results, log(0) = -inf, log(x < 0) = NaN, and every special case of C's pow. sin and cos stand in
 `vtrig.py`.
 
-Errors, measured by tests/codegen/test_vmath.py: f32 exp and log below 1.5 ULP, pow and erf below 1.2, tanh and sigmoid
+Errors, measured by tests/codegen/test_vmath.py: f32 exp and log below 1.5 ULP, pow below 1.2, tanh, sigmoid and erf
 below 2.5 ULP; f64 a few ULP. Sources: the argument reductions and f32 polynomials of the Cephes library (S. Moshier),
-log in f64 from fdlibm (e_log.c), exp in f64 a Taylor polynomial, erf in f32 after N. Juffa; the other coefficients are
-minimax fits made for this file (Remez exchange in 60 digits), whose errors stand beside them.
+log in f64 from fdlibm (e_log.c), exp in f64 a Taylor polynomial; the other coefficients are minimax fits made for this
+file (Remez exchange or Lawson's iteration), whose errors stand beside them.
 """
 
 from __future__ import annotations
@@ -170,9 +170,13 @@ def sigmoid(v: Arith, x: Any) -> Any:
     return v.div(top, v.add(e, v.f(1.0)))
 
 
-_ERF32_NEAR = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
-_ERF32_FAR = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1,
-              -1.28717512e-1)
+# -log2(1 - erf(x)) / x for x in 0 .. 3.925 (where erf is 1 in f32), to 0.07 ULP of erf.
+_ERF32 = (-1.327701556874672e-05, 1.6911416605580598e-04, -9.111972758546472e-04, 2.4025633465498686e-03,
+          -2.299180196132511e-04, -2.763228490948677e-02, 1.4827701449394226e-01, 9.184476137161255e-01,
+          1.6279070377349854)
+# (2**r - 1) / r for |r| <= 1/2, to 0.1 ULP of erf.
+_EXP2_LESS_1 = (1.5207819524221122e-04, 1.339142327196896e-03, 9.619012475013733e-03, 5.5503588169813156e-02,
+                2.4022641777992249e-01, 6.931471824645996e-01)
 # erf(x) / x - 1 in powers of x**2 up to x = 1, within 7.1e-18.
 _ERF64_NEAR = (-7.801188874097751e-10, 1.3722976265924504e-08, -1.6209175911748696e-07, 1.6447517677871873e-06,
                -1.4924744663335489e-05, 0.00012055295320494294, -0.0008548325989696758, 0.005223977607423468,
@@ -186,16 +190,25 @@ _ERF64_FAR = (1.0390364975582038e-12, -4.7516699976403596e-11, 1.017043127853303
 
 
 def erf(v: Arith, x: Any) -> Any:
-    """Odd polynomial for small |x|, else 1 - exp(polynomial in |x|) with the sign of x."""
+    """f32: 1 - 2**-q(|x|) with the sign of x, where -q = n + r, as (1 - 2**n) - 2**n r (2**r - 1)/r, which keeps its
+    digits where n = 0. f64: an odd polynomial for small |x|, else 1 - exp(polynomial in |x|)."""
     a = v.abs(x)
-    single = v.elem == "f32"
+    if v.elem == "f32":
+        end = v.f(3.925)
+        a = v.select(v.lt(end, a), end, a)
+        q = v.neg(poly(v, a, _ERF32))
+        magic = v.f(_FORMAT["f32"][2])
+        shifted = v.fma(q, a, magic)
+        r = v.fma(q, a, v.sub(magic, shifted))
+        whole = v.unbits(v.iadd(v.shl(v.bits(shifted), 23), v.i(0x3F800000)))  # 2**n
+        out = v.fma(v.neg(v.mul(whole, r)), poly(v, r, _EXP2_LESS_1), v.sub(v.f(1.0), whole))
+        return v.copysign(out, x)
     z = v.mul(a, a)
-    near = v.fma(poly(v, z, _ERF32_NEAR if single else _ERF64_NEAR), a, a)
-    end = v.f(4.0 if single else 6.0)  # erf is 1 from here on
+    near = v.fma(poly(v, z, _ERF64_NEAR), a, a)
+    end = v.f(6.0)  # erf is 1 from here on
     t = v.select(v.lt(end, a), end, a)
-    far = v.fma(poly(v, t, _ERF32_FAR), t, v.neg(t)) if single else poly(v, t, _ERF64_FAR)
-    far = v.sub(v.f(1.0), exp(v, far))
-    return v.copysign(v.select(v.lt(a, v.f(0.927734375 if single else 1.0)), near, far), x)
+    far = v.sub(v.f(1.0), exp(v, poly(v, t, _ERF64_FAR)))
+    return v.copysign(v.select(v.lt(a, v.f(1.0)), near, far), x)
 
 
 # log2((1 + s) / (1 - s)) / s in powers of s**2 for mantissas between sqrt(1/2) and sqrt(2), within 7.8e-14.

@@ -25,6 +25,7 @@ from einsmith.kernels.pointwise import Pointwise
 from einsmith.kernels.reduction import Reduction
 from einsmith.kernels.rows import RowBlocks
 from einsmith.kernels.scatter import ScatterAdd
+from einsmith.kernels.stencil import StencilPattern
 from einsmith.kernels.winograd import Winograd
 from einsmith.target.facts import Target
 
@@ -110,7 +111,7 @@ def pattern_of(name: str) -> Any:
 
 
 PATTERNS: list[Pattern] = [
-    Pointwise(), CONTRACTION, ByDigits(), ByKind(), Reduction(), ScatterAdd(), Im2col(), Winograd(),
+    Pointwise(), StencilPattern(), CONTRACTION, ByDigits(), ByKind(), Reduction(), ScatterAdd(), Im2col(), Winograd(),
 ]  # fmt: skip
 """Asked in order, those first that are mostly chosen where they match: what is known to cost more is not asked further.
 Of equal costs the earlier pattern's stands."""

@@ -173,6 +173,15 @@ class Builder:
             self._const_ops.append(Op("iota", (), out))
         return self._consts[key]
 
+    def literal(self, values: Sequence[float | int | bool], elem: str) -> Value:
+        """A vector of these numbers, lane by lane."""
+        key = ("literal", tuple(values), elem)
+        if key not in self._consts:
+            out = self._new(Type(elem, len(values)))
+            self._consts[key] = out
+            self._const_ops.append(Op("literal", (), out, (tuple(values),)))
+        return self._consts[key]
+
     def splat(self, x: Value, lanes: int) -> Value:
         """A scalar in every lane (itself where lanes is 0 or it is a vector already)."""
         if lanes == 0 or x.type.lanes:

@@ -182,9 +182,11 @@ def _needs_check(node: Compute | Loop) -> bool:
 
 
 def _group(
-    nodes: list[Compute | Loop], alone: set[Compute | Loop], early: set[Compute | Loop]
+    nodes: list[Compute | Loop], alone: set[Compute | Loop], early: set[Compute | Loop], gate: Compute | Loop | None
 ) -> tuple[list[_Group], dict[Compute | Loop, int]]:
-    """Groups of nodes, and each node's group. `early`: what the checks are computed from, and themselves."""
+    """Groups of nodes, some of them empty, and each node's group. `early`: what the checks are computed from, and
+    themselves; `gate`: what decides whether anything is stored."""
+    apart = alone | early | ({gate} if gate is not None else set())
     groups: list[_Group] = []
     of: dict[Compute | Loop, int] = {}
     users: dict[Compute | Loop, set[Compute | Loop]] = defaultdict(set)
@@ -237,7 +239,64 @@ def _group(
         for other in groups if len(group.nodes) > 1 and group.before != known else ():
             if other.before >> best & 1:
                 other.before |= group.before
+        if len(group.nodes) > 1 and isinstance(node, Compute):
+            for h in sorted(needs - {best}):
+                _take_in(groups, of, best, h, node, apart)
     return groups, of
+
+
+def _take_in(
+    groups: list[_Group], of: dict[Compute | Loop, int], g: int, h: int, node: Compute, apart: set[Compute | Loop]
+) -> None:
+    """Makes group h, of which `node`, the last of group g, reads results where it stands, a part of group g, if all of
+    h is pointwise over the same box and neither needs the other. What both read is then read once.
+
+    before: {v},  {m},  p = f(v, m) in v's group
+    after:  {v, m, p}
+    """
+    ours, theirs = groups[g], groups[h]
+    members = set(theirs.nodes)
+    if any(not isinstance(n, Compute) or n in apart or n.shape != node.shape for n in theirs.nodes):
+        return
+    if any(n in apart for n in ours.nodes) or len(ours.nodes) + len(theirs.nodes) > _STAGES:
+        return
+    if any(pointwise_body(n.template) is None for n in (*ours.nodes, *members) if isinstance(n, Compute)):
+        return
+    # Read where it stands, so that a parameter may be updated in the kernel that reads it.
+    if not all(_only_identity(n, lambda a: a.shape == node.shape) for n in members):
+        return
+    if not _only_identity(node, lambda a: producer(a)[0] in members):
+        return
+    if any(is_view(a.template) for a in node.args if isinstance(a, Compute) and producer(a)[0] in members):
+        return
+    # The node that has just joined made g need h; nothing else in between may.
+    first = ours.nodes[:-1]
+    before = 0
+    for n in first:
+        for a in n.args:
+            p, _ = producer(a)
+            if not isinstance(p, Leaf) and of[p] != g:
+                before |= groups[of[p]].before | 1 << of[p]
+    for a in node.args:
+        p, _ = producer(a)
+        if not isinstance(p, Leaf) and of[p] not in (g, h):
+            before |= groups[of[p]].before | 1 << of[p]
+    if (before | theirs.before) >> h & 1 or theirs.before >> g & 1 or before >> g & 1:
+        return
+    outside = {
+        storage(a) for n in (*ours.nodes, *theirs.nodes) for a in n.args
+        if producer(a)[0] not in members and of.get(producer(a)[0]) != g  # type: ignore[arg-type]
+    }  # fmt: skip
+    if len(outside) + len(ours.nodes) + len(theirs.nodes) > _BUFFERS:
+        return
+    ours.nodes[-1:] = [*theirs.nodes, node]
+    theirs.nodes = []
+    ours.before = before | theirs.before
+    for n in members:
+        of[n] = g
+    for other in groups:
+        if (other.before >> h | other.before >> g) & 1:
+            other.before = (other.before & ~(1 << h)) | 1 << g | ours.before
 
 
 def _plan(
@@ -262,7 +321,7 @@ def _plan(
     graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks)
     nodes = [n for n in postorder(graph.roots) if _is_work(n)]
     early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, Loop))}
-    groups, of = _group(nodes, alone, early)
+    groups, of = _group(nodes, alone, early, _maker(finite) if finite is not None else None)
 
     after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
     readers: dict[Leaf, set[int]] = defaultdict(set)
@@ -296,6 +355,7 @@ def _plan(
     if order is None:
         around = _in_circles(len(groups), after)
         return None, {p for p, t in updates if of[_made(t)] in around}
+    order = [g for g in order if groups[g].nodes]
     home = {t: p for p, t in updates}
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
     kept = {storage(t) for t in external} | set(home)

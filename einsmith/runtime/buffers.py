@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -50,42 +51,66 @@ def empty(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.
 
 RECYCLED_FROM = 1 << 20
 """Bytes from which memory is kept for the next result: what the system gives anew it must first clear."""
-KEPT = 256 << 20
-"""Bytes that are kept at most."""
-_free: dict[int, np.ndarray] = {}
+KEPT = 512 << 20
+"""Bytes that are kept at most, lent or free."""
+_SAME_SIZE = 8
+"""Blocks of about one size that are kept at most."""
+_blocks: dict[int, list[np.ndarray]] = {}
+_guard = threading.Lock()
 
 
-class _Lease:
-    """Memory lent to an array and its views; when the last of them is gone it may be lent again."""
+def _unused(blocks: list[np.ndarray]) -> np.ndarray | None:
+    """A block that no array lies in."""
+    for block in blocks:
+        if sys.getrefcount(block) <= _UNUSED:
+            return block
+    return None
 
-    def __init__(self, memory: np.ndarray, nbytes: int):
-        self._memory = memory
-        where = address(memory)
-        where += -where % ALIGNMENT
-        self.__array_interface__ = {"data": (where, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
 
-    def __del__(self) -> None:
-        # May run in any thread at any time: each of these steps is one operation of a dict.
-        _free[id(self._memory)] = self._memory
-        while sum(x.nbytes for x in list(_free.values())) > KEPT:
-            _free.pop(next(iter(list(_free)), 0), None)
+def _references(blocks: list[np.ndarray]) -> int:
+    """What `_unused` sees of a block that only the list holds."""
+    for block in blocks:
+        return sys.getrefcount(block)
+    return 0
+
+
+_UNUSED = _references([np.empty(1, np.uint8)])
+
+
+def _block(size: int) -> np.ndarray:
+    """At least `size` bytes that no array lies in."""
+    step = 1 << max(0, size.bit_length() - 4)
+    rounded = -(-size // step) * step
+    with _guard:
+        same = _blocks.setdefault(rounded, [])
+        block = _unused(same)
+        if block is None:
+            block = np.empty(rounded, np.uint8)
+            if rounded <= KEPT:
+                same.append(block)
+                del same[:-_SAME_SIZE]
+                _forget()
+        return block
+
+
+def _forget() -> None:
+    """Lets go of the blocks of the sizes that were met first, until no more than KEPT bytes are held."""
+    held = sum(n * len(blocks) for n, blocks in _blocks.items())
+    for n in list(_blocks):
+        while held > KEPT and _blocks[n]:
+            del _blocks[n][0]
+            held -= n
+        if not _blocks[n]:
+            del _blocks[n]
 
 
 def recycled(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """`empty`, in memory that an earlier result no longer needs, where there is some of about that size."""
+    """`empty`, in memory that an earlier result no longer needs, where there is some of about that size: a block is
+    free again when neither an array nor a view of one lies in it."""
     dtype = np.dtype(dtype)
-    size = prod(shape) * dtype.itemsize
-    if size < RECYCLED_FROM:
-        return empty(shape, dtype)
-    memory: np.ndarray | None = None
-    for key, kept in list(_free.items()):
-        if size + ALIGNMENT <= kept.nbytes <= size + size // 8 + ALIGNMENT:
-            memory = _free.pop(key, None)
-            if memory is not None:
-                break
-    if memory is None:
-        memory = np.empty(size + ALIGNMENT, np.uint8)
-    return np.asarray(_Lease(memory, size)).view(dtype).reshape(shape)
+    size = prod(shape) * dtype.itemsize + ALIGNMENT
+    block = np.empty(size, np.uint8) if size <= RECYCLED_FROM else _block(size)
+    return np.ndarray(shape, dtype, block, -address(block) % ALIGNMENT)
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.ndarray:

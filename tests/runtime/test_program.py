@@ -101,6 +101,38 @@ def test_workers_park_and_wake_again():
     assert time.process_time() - before < 0.05  # an idle worker takes no time
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux tells and moves threads' processors")
+@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 2, reason="needs two processors")
+def test_a_worker_leaves_the_processor_of_the_caller():
+    allowed = os.sched_getaffinity(0)
+    data = np.zeros(64, np.int64)
+    program = Program([RunLaunch(increment(), 4, [data.ctypes.data])] * (2 * entry.SETTLED_LAUNCHES), 2)
+    program.run()
+    with pool.Owner() as held:
+        assert held is not None
+        worker = held.workers[0].native_id
+        places = held.state[entry.WORDS["places"] :].view(np.int32)
+    assert worker is not None
+    here = {min(allowed)}
+    try:
+        os.sched_setaffinity(0, here)  # the calling thread alone
+        os.sched_setaffinity(worker, here)
+        for _ in range(1000):
+            program.run()
+            if places[1] == min(allowed):
+                break
+        assert places[0] == places[1] == min(allowed)
+        os.sched_setaffinity(worker, allowed)
+        for _ in range(1000):
+            program.run()
+            if places[1] != min(allowed):
+                break
+        assert places[0] == min(allowed) != places[1]
+        assert os.sched_getaffinity(worker) == allowed
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 def test_scratch_is_the_threads_own():
     """Tasks fill their scratch, wait, and sum it: another thread's writes would show."""
     b = Builder("scratch", 1)

@@ -1,0 +1,175 @@
+"""The stencil pattern: sums of few products at places beside each other, one row of results from some rows of numbers.
+
+Depthwise convolutions in all three directions and at every stride, and filters alike: what a register tile of a matrix
+product would share is not there, because every channel has its own numbers. Rows are read once and kept in registers
+for all taps (stencil_lower); phases of a strided backward pass are one kernel, whose rows leave in whole vectors.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil, prod
+from typing import NamedTuple
+
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels.kernel import Cost, Launch, Lowered
+from einsmith.kernels.stencil_lower import StencilLowering, factors, row_segments
+from einsmith.kernels.stencil_terms import Stencil, stencils
+from einsmith.loops.nest import Builder
+from einsmith.target.facts import Target
+
+MAX_PRODUCTS = 400
+"""Multiply-adds of a tile."""
+MAX_SEGMENTS = 5
+"""Tiles that are emitted, each with its own borders."""
+MAX_ROWS = 16
+TASKS = 8
+"""For each core."""
+
+
+class StencilConfig(NamedTuple):
+    """along_k: lanes along the reduction (gradients of filters); tile: rows; passes: turns in which the sums of a
+    filter are made; tasks."""
+
+    along_k: bool
+    tile: int
+    passes: int
+    tasks: int
+
+    def __str__(self) -> str:
+        where = "reduction" if self.along_k else "output"
+        more = f" in {self.passes} passes" if self.passes > 1 else ""
+        return f"rows of the {where}, {self.tile} a tile{more}, tasks {self.tasks}"
+
+
+class StencilPattern:
+    """See the module."""
+
+    name = "stencil"
+
+    def match(self, kernel: Kernel) -> bool:
+        return bool(stencils(kernel))
+
+    def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
+        out: list[StencilConfig] = []
+        for s in stencils(kernel):
+            passes = _passes(s, target.vector_registers)
+            points = prod(s.extents[a] for a in s.outer)
+            tasks = 1 if target.cores == 1 else min(points, TASKS * target.cores)
+            for tile in _tiles(s, passes, target.vector_registers):
+                out.append(StencilConfig(s.along_k, tile, passes, tasks))
+        return sorted(out, key=lambda c: self.cost(kernel, c, target).rank)
+
+    def cost(self, kernel: Kernel, config: StencilConfig, target: Target) -> Cost:
+        s = _which(kernel, config)
+        lanes = target.lanes(s.dtype.itemsize)
+        cycle = 2 * lanes / (target.fma_per_second * (4 / s.dtype.itemsize))
+        points = prod(s.extents[a] for a in s.outer)
+        tasks = min(target.cores, config.tasks)
+        uneven = ceil(points / tasks) * tasks / points
+        size = sum(prod(b.shape) * b.dtype.itemsize for b in kernel.buffers)
+        arithmetic = points * _cycles(s, config, lanes, target.vector_registers, target.vector_bytes)
+        return Cost(
+            arithmetic * cycle / tasks * uneven, target.seconds_for_bytes(size, size, tasks), 0.0,
+            target.launch_seconds,
+        )
+
+    def lower(self, kernel: Kernel, config: StencilConfig, target: Target) -> Lowered:
+        s = _which(kernel, config)
+        b = Builder(f"stencil_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
+        groups = _groups(s, config.passes)
+        hoisted = _hoisted(s, config.tile, target.vector_registers)
+        StencilLowering(kernel, s, config.tile, config.tasks, groups, hoisted, target, b).run(b.task)
+        return Lowered([Launch(b.finish(), config.tasks)])
+
+
+def _which(kernel: Kernel, config: StencilConfig) -> Stencil:
+    return next(s for s in stencils(kernel) if s.along_k == config.along_k)
+
+
+def _weights(s: Stencil) -> tuple[int, int]:
+    """Numbers for all lanes: in all, and the most that the taps at one place along a row have."""
+    if s.along_k:
+        return 0, 0
+    groups: dict[int, set] = {}
+    for p in s.phases:
+        for t in p.terms:
+            if t.weight is not None:
+                groups.setdefault(t.vector.read.shift // t.vector.read.lane, set()).add(t.weight.read)
+    return len(set().union(*groups.values())), max(map(len, groups.values()), default=0)
+
+
+def _spare(s: Stencil) -> int:
+    """Registers for vectors that are read."""
+    return 4 if any(f.read.lane == 2 for _, f in factors(s)) else 2
+
+
+def _hoisted(s: Stencil, tile: int, registers: int) -> bool:
+    return tile * len(s.phases) + _weights(s)[0] + _spare(s) <= registers
+
+
+def _passes(s: Stencil, registers: int) -> int:
+    """The fewest turns whose sums, with the rows that wait, stay in registers."""
+    if not s.along_k:
+        return 1
+    last = s.extents[s.taps[-1]]
+    rows = s.sums // last
+    fit = max(1, (registers - _spare(s)) // rows - 1)
+    return ceil(last / fit)
+
+
+def _groups(s: Stencil, passes: int) -> list[list[int]]:
+    """The numbers of the sums by passes: each takes some places along the filter's last axis."""
+    if not s.along_k:
+        return [[0]]
+    last = s.extents[s.taps[-1]]
+    step = ceil(last / passes)
+    return [[i for i in range(s.sums) if at <= i % last < at + step] for at in range(0, last, step)]
+
+
+def _tiles(s: Stencil, passes: int, registers: int) -> list[int]:
+    """Rows of a tile worth a prediction."""
+    terms = sum(len(p.terms) for p in s.phases) / passes
+    limit = MAX_ROWS
+    if not s.along_k:
+        limit = min(limit, (registers - _weights(s)[1] - _spare(s)) // len(s.phases))
+    limit = max(1, min(limit, int(MAX_PRODUCTS / max(1.0, terms))))
+    fewest = ceil(s.rows / limit)
+    found = dict.fromkeys(ceil(s.rows / n) for n in (fewest, fewest + 1, fewest + 2, 2 * fewest))
+    return [x for x in found if len(row_segments(s, x)) <= MAX_SEGMENTS] or [s.rows]
+
+
+@lru_cache(maxsize=4096)
+def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, width: int) -> float:
+    """Cycles of one point of the outer axes on one core."""
+    columns = ceil(s.lanes / lanes)
+    crossing = 1.0 if width >= 64 else 0.6
+    fmas = c.tile * sum(len(p.terms) for p in s.phases)
+    loads, shuffles = 0.0, 0.0
+    seen: set[tuple] = set()
+    for t, f in factors(s):
+        for row in range(c.tile):
+            a = f.read
+            at = a.row * row + a.const
+            key = (a.slot, a.outer, at, f.lanes.meet(t.lanes))
+            if key in seen:
+                continue
+            seen.add(key)
+            if a.lane == 1:
+                loads += crossing
+                continue
+            shuffles += 1
+            pair = (a.slot, a.outer, at - a.shift % 2)
+            if pair not in seen:
+                seen.add(pair)
+                loads += 2 * crossing
+    if s.along_k:
+        turns = prod(s.extents[a] for a in s.loops)
+        body = max(fmas / 2, loads / 1.3) + 0.5 * shuffles + 6 * c.passes
+        return turns * (columns * s.rows / c.tile * body + 15) + 14 * s.sums
+    weights = 0 if _hoisted(s, c.tile, registers) else _weights(s)[0]
+    stores = c.tile * len(s.phases)
+    if s.steps[1] == 2:
+        shuffles += stores
+    body = max(fmas / 2, (loads + 0.5 * weights) / 1.3) + 0.6 * shuffles + 1.2 * stores + 10
+    return columns * s.rows / c.tile * body + 25

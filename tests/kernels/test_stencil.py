@@ -1,0 +1,140 @@
+"""Stencils: borders, phases, strides, what follows the sum, infinities at guards; and what is declined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith import dtypes as dt
+from einsmith.compile import run_passes
+from einsmith.expr.kernel import Buffer, Kernel
+from einsmith.expr.nodes import Piece, Template
+from einsmith.kernels import autoconfig
+from einsmith.kernels.stencil import StencilPattern
+from einsmith.kernels.stencil_terms import stencils
+from einsmith.modes import trace_shapes
+from einsmith.passes.fuse import fuse
+from tests.kernels import samples as s
+from tests.kernels.runner import NARROW, WIDE, check, compare, fresh, host, reference
+
+STENCIL = StencilPattern()
+
+
+def gradient_by_x(b, c, h, w, k, stride) -> Kernel:
+    """dX of a depthwise convolution with the padding that keeps its rows, as the passes leave it."""
+    out = [(n + 2 * (k // 2) - k) // stride + 1 for n in (h, w)]
+
+    def pulled(x, weight, g):
+        return es.vjp(lambda x: es.functional.conv2d(x, weight, None, stride, k // 2, 1, c), x)[1](g)
+
+    shapes = [(b, c, h, w), (c, 1, k, k), (b, c, *out)]
+    (call,) = fuse(run_passes(trace_shapes(pulled, [(x, dt.f32) for x in shapes]).graph)).calls
+    return call.kernel
+
+
+@pytest.mark.parametrize("taps", [3, 5])
+@pytest.mark.parametrize(("h", "w"), [(7, 7), (9, 17), (16, 35)])
+def test_depthwise_in_three_directions(h, w, taps, rng):
+    for stride in (1, 2):
+        kernels = [
+            s.depthwise(2, 3, h, w, taps, taps // 2, stride), s.depthwise_dw(2, 3, h, w, taps, taps // 2, stride),
+            gradient_by_x(2, 3, h, w, taps, stride),
+        ]  # fmt: skip
+        for kernel in kernels:
+            check(STENCIL, kernel, rng, native=True)
+
+
+@pytest.mark.parametrize("target", [NARROW, WIDE])
+def test_nothing_beside_the_operands_is_read(target, rng):
+    for kernel in (s.depthwise(1, 2, 5, 9, 3, 1, 2), s.depthwise_dw(2, 1, 6, 5, 3, 1), gradient_by_x(1, 2, 5, 7, 3, 2)):
+        check(STENCIL, kernel, rng, [target])
+
+
+def test_phases_of_a_strided_gradient_are_one_launch():
+    """Also where a phase has one tap, and is no sum."""
+    kernel = gradient_by_x(2, 3, 12, 12, 3, 2)
+    (only,) = stencils(kernel)
+    assert only.steps == (2, 2) and sorted(len(p.terms) for p in only.phases) == [1, 2, 2, 4]
+    lowered = STENCIL.lower(kernel, STENCIL.configs(kernel, host())[0], host())
+    assert len(lowered.launches) == 1
+
+
+def test_a_phase_without_taps_is_zero(rng):
+    whole = s.depthwise_dx(1, 2, 9, 11, 3, 1)
+    first, *others = whole.root.parts
+    parts = (Piece(first.offset, first.step, first.extents, s.num(0.0)), *others)
+    kernel = s.kernel_of(Template(whole.shape, whole.root.params, parts))
+    check(STENCIL, kernel, rng, native=True)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_follows_the_sum(keep, rng):
+    check(STENCIL, s.biased(s.depthwise(2, 3, 7, 18, 3, 1), 1, keep), rng, native=True)
+    check(STENCIL, s.biased(s.depthwise(2, 3, 18, 7, 3, 1), 3, keep), rng, native=True)
+    check(STENCIL, s.biased(s.depthwise_dx(2, 3, 12, 9, 3, 1), 2, keep), rng, native=True)
+
+
+def test_rows_without_columns(rng):
+    """One axis: the rows of the tile are taken from nothing."""
+    h, n, r = 3, 37, 5
+    body = s.times(s.load(0, 0, s.lin((1, 1), (1, 2))), s.load(1, 0, 2))
+    kernel = s.sum_of((h, n), ((s.F, (h, n + r - 1)), (s.F, (h, r))), (r,), body)
+    check(STENCIL, kernel, rng, native=True)
+
+
+def test_doubles(rng):
+    def read(slot, *index):
+        return s.read(slot, *index, dtype=dt.f64)
+
+    h, w, taps = 6, 11, s.axes(5)[2:]
+    y, x = s.lin((1, 1), (1, 3), const=-1), s.lin((1, 2), (1, 4), const=-1)
+    guard = s.both(s.inside(y, h), s.inside(x, w))
+    c = s.axes(1)[0]
+    body = s.times(s.zero_unless(guard, read(0, c, y, x)), read(1, c, *taps[1:]))
+    root = s.sum_of((2, h, w), ((dt.f64, (2, h, w)), (dt.f64, (2, 3, 3))), (3, 3), body)
+    kernel = Kernel(root.stages, tuple(Buffer(dt.f64, b.shape) for b in root.buffers))
+    check(STENCIL, kernel, rng, native=True, tolerance=1e-12)
+
+
+def test_infinities_at_guards():
+    """A padded place is zero before it is multiplied, a place that a gradient does not reach is zero afterwards."""
+    for kernel, slot in ((s.depthwise(1, 2, 7, 9, 3, 1), 1), (gradient_by_x(1, 2, 7, 9, 3, 1), 0),
+                         (gradient_by_x(1, 2, 8, 10, 5, 2), 0), (s.depthwise_dw(1, 2, 7, 9, 3, 1), 0)):  # fmt: skip
+        base = fresh(kernel, 0)
+        base[slot].reshape(-1)[[0, -1]] = np.inf
+        with np.errstate(invalid="ignore"):
+            want = reference(kernel, base)
+        for config in STENCIL.configs(kernel, host()):
+            compare(STENCIL.lower(kernel, config, host()), kernel, base, want, str(config), host())
+
+
+def test_large_results_go_past_the_caches(rng):
+    kernel = s.depthwise(1, 2, 9, 64, 3, 1)
+    far = Kernel(kernel.stages, (*kernel.buffers[:-1], Buffer(s.F, kernel.shape, True)))
+    lowered = STENCIL.lower(far, STENCIL.configs(far, host())[0], replace(host(), vector_bytes=64))
+    assert "stream" in _operations(lowered.launches[0].function.body)
+    check(STENCIL, far, rng, native=True)
+
+
+def _operations(block) -> set[str]:
+    out = set()
+    for x in block:
+        out |= _operations(x.body) if hasattr(x, "body") else {x.name}
+    return out
+
+
+def test_what_is_no_stencil():
+    product = s.product(40, 40, 7)  # rows of a matrix share what is read
+    assert not STENCIL.match(product)
+    assert not STENCIL.match(s.involution(2, 3, 5, 7, 3, 1))  # both factors are vectors
+    assert not STENCIL.match(s.conv(2, 9, 8, 8, 4, 3, 3, 1))  # as many terms as channels and taps
+
+
+def test_it_is_chosen_for_depthwise_convolutions():
+    target = replace(host(), vector_bytes=64, vector_registers=32, l2=1 << 20)
+    for kernel in (s.depthwise(4, 32, 14, 14, 3, 1), s.depthwise_dw(4, 32, 14, 14, 3, 1),
+                   gradient_by_x(4, 32, 14, 14, 3, 2)):  # fmt: skip
+        assert autoconfig.choose(kernel, target).pattern.name == "stencil"
