@@ -27,6 +27,7 @@ from einsmith.loops import nest
 from einsmith.passes.accumulate import accumulate
 from einsmith.passes.checks import index_checks, violation
 from einsmith.passes.coordinates import coordinates
+from einsmith.passes.disjoint import disjoint
 from einsmith.passes.fuse import Call, Plan, fuse
 from einsmith.passes.inline import inline, simplify_graph
 from einsmith.passes.loops import lower_loops
@@ -42,6 +43,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("simplify", simplify_graph),
     ("parts", read_parts),
     ("inline", inline),
+    ("disjoint", disjoint),
     ("coordinates", coordinates),
     ("accumulate", accumulate),
     ("simplify", simplify_graph),

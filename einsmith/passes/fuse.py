@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from einsmith.errors import VerifyError
 from einsmith.expr.kernel import Buffer, Kernel, Rows, Stage
+from einsmith.expr.linear import Linear, linear
 from einsmith.expr.loop import Loop, Segment
 from einsmith.expr.nodes import (
     Apply,
@@ -28,7 +29,9 @@ from einsmith.expr.nodes import (
     Item,
     Leaf,
     Node,
+    Piece,
     Read,
+    Reduce,
     Template,
     Tensor,
     postorder,
@@ -137,10 +140,6 @@ def fuse(
         apart |= stuck
 
 
-def _identity(e: Read) -> bool:
-    return all(isinstance(i, Axis) and i.position == d for d, i in enumerate(e.index))
-
-
 def _reads_of(body_roots, slot: int) -> list[Read]:
     return [e for e in postorder(body_roots) if isinstance(e, Read) and e.slot == slot]
 
@@ -150,21 +149,33 @@ def _bodies(node: Compute) -> list[Expr]:
 
 
 def _only_identity(node: Compute | Loop, pick) -> bool:
-    """Whether every read of the arguments that `pick` accepts is at the identity index of a pointwise body."""
+    """Whether every read of the arguments that `pick` accepts is, in a body without reductions, at the element that is
+    being made."""
     slots = [s for s, a in enumerate(node.args) if pick(a)]
     if not slots:
         return True
     if isinstance(node, Loop):
         return False
-    bodies = _bodies(node)
-    if node.template.is_scatter and len(node.template.parts) == 2:
-        start, added = node.template.parts
+    pieces = node.template.parts
+    if node.template.is_scatter and len(pieces) == 2:
+        start, added = pieces
         if start.domain != node.shape or any(e.slot in slots for body in added.bodies for e in reads(body)):
             return False
-        bodies = list(start.bodies)
-    elif pointwise_body(node.template) is None:
+        pieces = (start,)
+    elif node.template.is_scatter or any(isinstance(p.body, Reduce) for p in pieces):
         return False
-    return all(node.args[s].shape == node.shape and all(_identity(e) for e in _reads_of(bodies, s)) for s in slots)
+    return all(node.args[s].shape == node.shape for s in slots) and all(
+        _at_own(e, p) for p in pieces if isinstance(p, Piece) for s in slots for e in _reads_of(p.bodies, s)
+    )
+
+
+def _at_own(e: Read, p: Piece) -> bool:
+    """Whether a piece reads the element that it makes."""
+    for d, (i, o, s, n) in enumerate(zip(e.index, p.offset, p.step, p.extents, strict=True)):
+        x = linear(i).without(Axis(d)) if n == 1 else linear(i)
+        if x != Linear(o, {Axis(d): s} if n > 1 else {}):
+            return False
+    return True
 
 
 def _needs_check(node: Compute | Loop) -> bool:
