@@ -5,7 +5,8 @@ after:  before the loop, W[j, 0, k] = U[k, j], W[j, 1, k] = V[k, j];
         in a step, M[b, q, k] = sum[j](h[b, j]*W[j, q, k]), and P[b, k] is M[b, 0, k], Q[b, k] is M[b, 1, k]
 
 The operand that is made outside has the axes of the sum before its own output axes, as the inner loop of a product
-reads it. It is made even for a single product where it lies otherwise, or has to be computed.
+reads it. It is made even for a single product where it has to be computed; one that is only read in another order stays
+as it is, for kernels pack what is the same in all steps once.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ class _Product:
         return self.node.template.parts[0].domain
 
     @property
-    def lies_well(self) -> bool:
-        x = self.operand
-        return isinstance(x, Read) and x.index == tuple(map(Axis, self.axes))
+    def is_read(self) -> bool:
+        """Whether the operand is read from memory as it lies there, at places that do not depend on data."""
+        return isinstance(self.operand, Read) and not any(reads(i) for i in self.operand.index)
 
     def key(self) -> tuple:
         """Equal for products that may become one."""
@@ -97,7 +98,7 @@ def settle(graph: Graph, steady: Callable[[Tensor], bool], outside: Callable[[Co
             group, n = place[node]
             key = group[0].key()
             if len(group) == 1:
-                new = new if group[0].lies_well else _single(group[0], new.args, outside)
+                new = new if group[0].is_read else _single(group[0], new.args, outside)
             elif group[0].outer:
                 if key not in made:
                     made[key] = _merged(group, new.args, outside)
