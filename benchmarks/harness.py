@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.problems import Problem
-from benchmarks.process import Crew, Worker, WorkerError, alone
+from benchmarks.process import Allowance, Crew, Worker, WorkerError, alone
 from benchmarks.verify import disagreements, error
 
 PEERS = ("torch", "compile", "jax", "tensorflow", "xla")
@@ -56,7 +55,7 @@ def run_problem(
     keeper: str | None = None,
 ) -> dict:
     """One cell of the results: a dict as it is written to JSON. `cap`: seconds that each peer may take in all (see
-    `Worker.spent`). `keeper`: a command that keeps other work away while times are taken (see `process.alone`).
+    `Allowance`). `keeper`: a command that keeps other work away while times are taken (see `process.alone`).
 
     Without a `crew` every peer gets a process and caches of its own, and its first call is that of a newcomer. The
     processes of a crew go on to the next problem with whatever they have cached, and results are compared with those of
@@ -78,6 +77,8 @@ def run_problem(
         if crew is None:
             crew = Crew(threads, folder)
             stack.callback(crew.close)
+            if keeper is not None:
+                crew.keep_calibration()
         run = _Run(problem, threads, cap, folder, crew, cell, say)
         found: dict[str, Results] = {}
         for peer in peers:
@@ -87,9 +88,9 @@ def run_problem(
             run.attempt(peer, partial(run.begin, peer, found))
             if fresh and peer == "einsmith" and peer in run.workers:
 
-                def again(deadline: float) -> None:
+                def again(allowance: Allowance) -> None:
                     caches = run.crew.caches("einsmith")
-                    seconds = _first_again("einsmith", problem, threads, caches, deadline)
+                    seconds = _first_again("einsmith", problem, threads, caches, allowance)
                     cell["peers"]["einsmith"]["first_seconds_warm"] = seconds
 
                 run.attempt(peer, again)
@@ -129,14 +130,13 @@ class _Run:
         self.crew, self.cell, self.say = crew, cell, say
         self.workers: dict[str, Worker] = {}
         self.start_values = problem.arrays()
-        self._spent: dict[str, float] = {}
+        self._allowances: dict[str, Allowance] = {}
 
-    def attempt(self, peer: str, action: Callable[[float], None]) -> None:
+    def attempt(self, peer: str, action: Callable[[Allowance], None]) -> None:
         """Runs an action of a peer against its time cap; a failure is noted and ends that peer's part."""
-        worker = self.crew.start(peer)
-        before = worker.spent
+        allowance = self._allowances.setdefault(peer, Allowance(self.cap))
         try:
-            action(time.monotonic() + self.cap - self._spent.get(peer, 0.0))
+            action(allowance)
         except WorkerError as e:
             self.cell["peers"].setdefault(peer, {})
             self.cell["peers"][peer] |= {"status": e.kind, "message": str(e)}
@@ -144,48 +144,47 @@ class _Run:
                 self.cell["peers"][peer]["cap"] = self.cap
             self.end(peer, e)
             self.say(f"{self.problem.name}: {peer}: {e.kind}: {e}")
-        self._spent[peer] = self._spent.get(peer, 0.0) + worker.spent - before
-        self.cell["peers"][peer]["spent"] = round(self._spent[peer], 2)
+        self.cell["peers"][peer]["spent"] = round(self.cap - allowance.left, 2)
 
     def end(self, peer: str, e: WorkerError) -> None:
         worker = self.workers.pop(peer, None)
         if e.kind == "timeout" or worker is None or not worker.alive:
             self.crew.drop(peer)
 
-    def open(self, peer: str, deadline: float) -> tuple[Worker, dict]:
+    def open(self, peer: str, allowance: Allowance) -> tuple[Worker, dict]:
         """The worker with the problem set up, and its answer to the first step; what that computed is "spent"."""
         worker = self.workers[peer] = self.crew.start(peer)
-        worker.ask(f"open {self.problem.name}", deadline)
-        before = worker.spent
-        return worker, worker.ask("first", deadline) | {"spent": worker.spent - before}
+        worker.ask(f"open {self.problem.name}", allowance)
+        before = allowance.left
+        return worker, worker.ask("first", allowance) | {"spent": before - allowance.left}
 
-    def results(self, peer: str, worker: Worker, deadline: float) -> Results:
-        losses = worker.ask(f"steps {VERIFIED_STEPS if self.problem.stateful else 1}", deadline)["losses"]
+    def results(self, peer: str, worker: Worker, allowance: Allowance) -> Results:
+        losses = worker.ask(f"steps {VERIFIED_STEPS if self.problem.stateful else 1}", allowance)["losses"]
         path = self.folder / f"{peer}.npz"
-        worker.ask(f"results {path}", deadline)
+        worker.ask(f"results {path}", allowance)
         start = self.start_values
         with np.load(path) as data:
             changes = {n: data[n] - start[n] if n in start else data[n] for n in self.problem.results}
         path.unlink()
         return Results(losses, changes)
 
-    def begin(self, peer: str, found: dict[str, Results], deadline: float) -> None:
-        worker, first = self.open(peer, deadline)
+    def begin(self, peer: str, found: dict[str, Results], allowance: Allowance) -> None:
+        worker, first = self.open(peer, allowance)
         self.cell["peers"][peer] = {"status": "ok", "version": worker.version, "first_seconds": first["seconds"]}
         self.cell["peers"][peer]["first_spent"] = round(first["spent"], 3)
         self.cell["peers"][peer] |= first["described"]
-        chosen = worker.ask("choose 6", deadline)
+        chosen = worker.ask("choose 6", allowance)
         if chosen["variant"] is not None:
             self.cell["peers"][peer] |= {"variant": chosen["variant"], "variants": chosen["seconds"]}
-        found[peer] = self.results(peer, worker, deadline)
+        found[peer] = self.results(peer, worker, allowance)
 
     def reference(self) -> dict[str, np.ndarray] | None:
         """What the peer "reference" computes; None where its library is missing."""
-        deadline = time.monotonic() + self.cap
+        allowance = Allowance(self.cap)
         try:
-            worker, _ = self.open("reference", deadline)
-            worker.ask("choose 0", deadline)
-            return self.results("reference", worker, deadline).changes
+            worker, _ = self.open("reference", allowance)
+            worker.ask("choose 0", allowance)
+            return self.results("reference", worker, allowance).changes
         except WorkerError as e:
             self.say(f"{self.problem.name}: no reference: {e}")
             self.end("reference", e)
@@ -194,12 +193,12 @@ class _Run:
             self.workers.pop("reference", None)
 
 
-def _first_again(peer: str, problem: Problem, threads: int, caches: Path | None, deadline: float) -> float:
+def _first_again(peer: str, problem: Problem, threads: int, caches: Path | None, allowance: Allowance) -> float:
     """The first call of another fresh process that finds the caches the first one left."""
     worker = Worker(peer, threads, caches)
     try:
-        worker.ask(f"open {problem.name}", deadline)
-        return worker.ask("first", deadline)["seconds"]
+        worker.ask(f"open {problem.name}", allowance)
+        return worker.ask("first", allowance)["seconds"]
     finally:
         worker.close()
 
@@ -213,7 +212,7 @@ class _Rate:
         self.rates: list[float] = []
         self._worker: Worker | None = None
         try:
-            self._worker, first = run.open(what, time.monotonic() + run.cap)
+            self._worker, first = run.open(what, Allowance(run.cap))
             self._work = first["loss"]
         except WorkerError as e:
             run.say(f"{what} cannot be measured: {e}")
@@ -222,7 +221,7 @@ class _Rate:
 
     def measure(self) -> None:
         if self._worker is not None:
-            seconds = self._worker.ask("time 2 1", time.monotonic() + 60)["seconds"]
+            seconds = self._worker.ask("time 2 1", Allowance(60))["seconds"]
             self.rates.append(self._work / min(seconds))
 
     @property
@@ -238,8 +237,8 @@ def _time_rounds(run: _Run, pace: Pace, rates: Sequence[_Rate]) -> None:
 
     for peer in list(workers):
 
-        def probe(deadline: float, peer: str = peer) -> None:
-            quickest[peer] = min(workers[peer].ask(f"time {pace.least} {pace.warm}", deadline)["seconds"])
+        def probe(allowance: Allowance, peer: str = peer) -> None:
+            quickest[peer] = min(workers[peer].ask(f"time {pace.least} {pace.warm}", allowance)["seconds"])
             counts[peer] = max(pace.least, min(200, round(pace.chunk / max(quickest[peer], 1e-6))))
 
         run.attempt(peer, probe)
@@ -253,8 +252,8 @@ def _time_rounds(run: _Run, pace: Pace, rates: Sequence[_Rate]) -> None:
         turn_of = r % max(1, len(order))
         for peer in order[turn_of:] + order[:turn_of]:
 
-            def turn(deadline: float, peer: str = peer) -> None:
-                samples[peer].append(workers[peer].ask(f"time {counts[peer]} {pace.warm}", deadline)["seconds"])
+            def turn(allowance: Allowance, peer: str = peer) -> None:
+                samples[peer].append(workers[peer].ask(f"time {counts[peer]} {pace.warm}", allowance)["seconds"])
 
             run.attempt(peer, turn)
     for peer, chunks in samples.items():

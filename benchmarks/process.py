@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+from einsmith import knobs
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -91,19 +95,24 @@ def alone(command: str | None) -> Iterator[None]:
             process.stdin.close()
 
 
+@dataclass
+class Allowance:
+    """Seconds that answers may still take: `left` falls by what each took, or by what its worker computed where that is
+    less, so that waiting for other work on the machine does not count."""
+
+    left: float
+
+
 class Worker:
     """A process running benchmarks.worker. Between two commands it is stopped by a signal, with all its threads and
     children: libraries whose idle threads spin would otherwise take the cores of the peer whose turn it is.
 
     It starts at once, so that several import their libraries side by side; `ready` waits for it.
-
-    `spent`: the seconds that its answers took, or those that it computed where these are fewer: what it waits for other
-    work on the machine is not counted against its cap.
     """
 
     def __init__(self, peer: str, threads: int, caches: Path | None):
         self.peer = peer
-        self.version, self.import_seconds, self.spent = "", 0.0, 0.0
+        self.version, self.import_seconds = "", 0.0
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker", peer, str(threads)],
@@ -116,10 +125,10 @@ class Worker:
         )
         self._buffer = b""
 
-    def ready(self, deadline: float) -> None:
+    def ready(self, allowance: Allowance) -> None:
         """Waits until the library is imported. Raises WorkerError."""
         if not self.version:
-            reply = self._answer(deadline)
+            reply = self._answer(allowance)
             self.version, self.import_seconds = reply["ready"], reply["import_seconds"]
             self._signal(signal.SIGSTOP)
 
@@ -134,7 +143,7 @@ class Worker:
         except ProcessLookupError:
             pass
 
-    def _answer(self, deadline: float) -> dict:
+    def _answer(self, allowance: Allowance) -> dict:
         begun, before = time.monotonic(), processor_seconds(self._process.pid)
 
         def used() -> float:
@@ -142,13 +151,13 @@ class Worker:
             return now if before is None or after is None else min(now, after - before)
 
         try:
-            return self._read(begun, deadline, used)
+            return self._read(allowance.left, used)
         finally:
-            self.spent += used()
+            allowance.left -= used()
 
-    def _read(self, begun: float, deadline: float, used: Callable[[], float]) -> dict:
+    def _read(self, allowed: float, used: Callable[[], float]) -> dict:
         assert self._process.stdout is not None
-        fd, allowed = self._process.stdout.fileno(), deadline - begun
+        fd, deadline = self._process.stdout.fileno(), time.monotonic() + allowed
         while b"\n" not in self._buffer:
             late = time.monotonic() - deadline
             if not select.select([fd], [], [], -late if late < 0 else 1.0)[0]:
@@ -170,9 +179,9 @@ class Worker:
             raise WorkerError("failed", reply["error"])
         return reply
 
-    def ask(self, command: str, deadline: float) -> dict:
-        """The answer to a command. `deadline`: a time of time.monotonic(). Raises WorkerError."""
-        self.ready(deadline)
+    def ask(self, command: str, allowance: Allowance) -> dict:
+        """The answer to a command. Raises WorkerError."""
+        self.ready(allowance)
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
         try:
@@ -181,7 +190,7 @@ class Worker:
         except BrokenPipeError:
             pass  # the answer tells how the process ended
         try:
-            return self._answer(deadline)
+            return self._answer(allowance)
         finally:
             self._signal(signal.SIGSTOP)
 
@@ -213,9 +222,16 @@ class Crew:
         if peer not in self._workers:
             caches = self.caches(peer)
             if caches is not None:
-                caches.mkdir(exist_ok=True)
+                caches.mkdir(parents=True, exist_ok=True)
             self._workers[peer] = Worker(peer, self.threads, caches)
         return self._workers[peer]
+
+    def keep_calibration(self) -> None:
+        """Gives Einsmith's caches what was measured of the machine before: measured anew beside other work, it would be
+        another machine's."""
+        known, caches = knobs.cache_dir() / "calibration", self.caches("einsmith")
+        if caches is not None and known.is_dir():
+            shutil.copytree(known, caches / "einsmith" / "calibration", dirs_exist_ok=True)
 
     def drop(self, peer: str) -> None:
         """Ends the peer's worker; the next `start` makes another."""

@@ -11,7 +11,6 @@ import argparse
 import fnmatch
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,20 +18,22 @@ from rich.console import Console
 
 from benchmarks import report
 from benchmarks.harness import RECURRENT_PEERS
-from benchmarks.process import Worker, WorkerError
+from benchmarks.process import Allowance, Worker, WorkerError
 from benchmarks.recurrent_problems import FIRST_CALLS, RECURRENT
 
 
 def first_call(peer: str, problem: str, threads: int, cap: float) -> dict:
     """Seconds of the first call in a new process with empty caches, and what the program says of itself."""
     with tempfile.TemporaryDirectory(prefix="einsmith-bench-") as folder:
-        deadline = time.monotonic() + cap
+        allowance = Allowance(cap)
         worker = None
         try:
             worker = Worker(peer, threads, Path(folder))
-            worker.ask(f"open {problem}", deadline)
-            first = worker.ask("first", deadline)
-            return {"status": "ok", "version": worker.version, "first_seconds": first["seconds"]} | first["described"]
+            worker.ask(f"open {problem}", allowance)
+            before = allowance.left
+            first = worker.ask("first", allowance)
+            return {"status": "ok", "version": worker.version, "first_seconds": first["seconds"],
+                    "first_spent": round(before - allowance.left, 3)} | first["described"]  # fmt: skip
         except WorkerError as e:
             return {"status": e.kind, "message": str(e), "cap": cap}
         finally:

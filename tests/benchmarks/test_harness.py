@@ -6,7 +6,6 @@ import importlib
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 from benchmarks import process, recurrent, recurrent_problems, report
 from benchmarks.harness import Pace, _summarize, run_problem
 from benchmarks.problems import OPERATORS, PROBLEMS, TRAINING
-from benchmarks.process import Worker, WorkerError, alone, processor_seconds
+from benchmarks.process import Allowance, Worker, WorkerError, alone, processor_seconds
 from benchmarks.recurrent_problems import CELLS, RECURRENT, language_model
 from benchmarks.verify import disagreements
 
@@ -156,7 +155,7 @@ def test_time_cap(tmp_path: Path) -> None:
     worker = Worker("torch", 1, tmp_path)
     try:
         with pytest.raises(WorkerError) as e:
-            worker.ready(time.monotonic() + 0.01)
+            worker.ready(Allowance(0.01))
         assert e.value.kind == "timeout" and not worker.alive
     finally:
         worker.close()
@@ -168,8 +167,9 @@ def test_waiting_does_not_count_against_the_cap(tmp_path: Path, monkeypatch) -> 
     monkeypatch.setattr(process, "PATIENCE", 1e6)
     worker = Worker("peak", 1, tmp_path)
     try:
-        worker.ready(time.monotonic() + 0.001)
-        assert worker.version and worker.spent == 0
+        allowance = Allowance(0.001)
+        worker.ready(allowance)
+        assert worker.version and allowance.left == 0.001
     finally:
         worker.close()
 
@@ -196,6 +196,19 @@ def test_other_work_is_kept_away(tmp_path: Path) -> None:
         pass
     with pytest.raises(OSError, match="without a line"), alone("true"):
         pass
+
+
+def test_calibration_is_kept(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "own"))
+    record = tmp_path / "own" / "calibration" / "x.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    crew = process.Crew(1, tmp_path / "caches")
+    crew.keep_calibration()
+    caches = crew.caches("einsmith")
+    assert caches is not None
+    home = process.environment(1, caches)["EINSMITH_CACHE_DIR"]
+    assert (Path(home) / "calibration" / "x.json").read_text() == "{}"
 
 
 def test_what_was_not_timed_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
