@@ -10,6 +10,8 @@ from benchmarks.problems import Problem, _dense, _uniform
 
 PIXELS, ROW, CLASSES = 784, 28, 10
 CELLS = ("milstm", "scrn", "sublstm", "lltm")
+LAYER_CELLS = ("rnn", "lstm", "gru")
+"""In torch's names, one layer; of these only the first call is timed."""
 BATCHES = (1, 16, 64)
 STEPS = (1, 28, 35, 150)
 VOCABULARY, WIDTH, LAYERS, LM_BATCH, LM_STEPS = 10_000, 650, 2, 20, 35
@@ -35,6 +37,10 @@ def cell_shapes(cell: str, n_in: int) -> tuple[dict[str, tuple[int, ...]], int]:
         shapes: dict[str, tuple[int, ...]] = {"weight_ih": (4 * h, n_in), "weight_hh": (4 * h, h)}
         return shapes | dict.fromkeys(("bias_ih", "bias_hh", "alpha", "beta1", "beta2"), (4 * h,)), h
     h = 128
+    if cell in LAYER_CELLS:
+        rows = {"rnn": 1, "lstm": 4, "gru": 3}[cell] * h
+        shapes = {"weight_ih_l0": (rows, n_in), "weight_hh_l0": (rows, h)}
+        return shapes | {"bias_ih_l0": (rows,), "bias_hh_l0": (rows,)}, h
     if cell == "sublstm":
         shapes = {"weight_ih": (4 * h, n_in), "weight_hh": (4 * h, h)}
         return shapes | {"bias_ih": (4 * h,), "bias_hh": (4 * h,)}, h
@@ -51,7 +57,7 @@ def _macs(cell: str, n_in: int, h: int) -> tuple[int, int, int]:
     the states and the classifier's input (its gradient by the states included where it has one)."""
     if cell == "scrn":
         return CONTEXT * n_in + h * n_in, h * h, CONTEXT * h
-    gates = {"milstm": 4, "sublstm": 4, "lltm": 3}[cell]
+    gates = {"milstm": 4, "sublstm": 4, "lltm": 3, "rnn": 1, "lstm": 4, "gru": 3}[cell]
     return gates * h * n_in, gates * h * h, 0
 
 
@@ -67,7 +73,7 @@ def recurrent(cell: str, batch: int, steps: int) -> Recurrent:
     """The cell over `steps` rows of 28 pixels, or one step on 784, and a linear classifier on the last hidden state."""
     n_in = PIXELS if steps == 1 else ROW
     shapes, h = cell_shapes(cell, n_in)
-    states = ("h0", "s0") if cell == "scrn" else ("h0", "c0")
+    states = ("h0",) if cell in ("rnn", "gru") else ("h0", "s0") if cell == "scrn" else ("h0", "c0")
 
     def make() -> dict[str, np.ndarray]:
         rng = np.random.default_rng(12)
@@ -75,8 +81,9 @@ def recurrent(cell: str, batch: int, steps: int) -> Recurrent:
             "x": rng.random((steps, batch, n_in), np.float32),
             "y": rng.integers(0, CLASSES, batch),
             "h0": 0.5 * rng.standard_normal((batch, h), np.float32),
-            states[1]: 0.5 * rng.standard_normal((batch, CONTEXT if cell == "scrn" else h), np.float32),
         }
+        for name in states[1:]:
+            out[name] = 0.5 * rng.standard_normal((batch, CONTEXT if cell == "scrn" else h), np.float32)
         for name, shape in shapes.items():
             out[name] = _uniform(rng, shape, h)
         if cell == "milstm":
@@ -138,5 +145,5 @@ RECURRENT = {
     p.name: p for p in (*(recurrent(c, b, t) for c in CELLS for t in STEPS for b in BATCHES), language_model())
 }
 FIRST_CALL_STEPS = (8, 128, 1024)
-FIRST_CALLS = {p.name: p for p in (recurrent(c, 4, t) for c in CELLS for t in FIRST_CALL_STEPS)}
+FIRST_CALLS = {p.name: p for p in (recurrent(c, 4, t) for c in (*LAYER_CELLS, *CELLS) for t in FIRST_CALL_STEPS)}
 """Of which only the first call is timed."""

@@ -8,11 +8,11 @@ import numpy as np
 
 import einsmith as es
 from benchmarks.problems import LR
-from benchmarks.recurrent_problems import CELLS, Recurrent
+from benchmarks.recurrent_problems import CELLS, LAYER_CELLS, Recurrent
 from einsmith import nn
 from einsmith.lang.builder import Value
 
-NETWORKS = (*CELLS, "lstm_lm")
+NETWORKS = (*LAYER_CELLS, *CELLS, "lstm_lm")
 
 
 class FromState(nn.Module):
@@ -21,11 +21,24 @@ class FromState(nn.Module):
     def __init__(self, network: nn.Module):
         self.network = network
 
-    def forward(self, x: Value, a: Value, b: Value) -> Any:
+    def forward(self, x: Value, a: Value, b: Value | None = None) -> Any:
         if isinstance(self.network, es.models.LSTMLanguageModel):
             h, _ = self.network.rnn(self.network.embedding(x), (a, b))
             return self.network.decoder(es.functional.flatten(h, 0, 1))
-        return self.network(x, (a, b))
+        return self.network(x, a if b is None else (a, b))
+
+
+class Layer(nn.Module):
+    """A layer of nn.RNN, nn.LSTM or nn.GRU, and a linear classifier of its last output."""
+
+    def __init__(self, name: str, inputs: int, width: int, classes: int):
+        self.rnn = getattr(nn, name.upper())(inputs, width)
+        self.fc = nn.Linear(width, classes)
+
+    def forward(self, x: Value, hx: Any) -> Any:
+        given = tuple(s.reshape((1, *s.shape)) for s in (hx if isinstance(hx, tuple) else (hx,)))
+        output, _ = self.rnn(x, given if isinstance(hx, tuple) else given[0])
+        return self.fc(output[x.shape[0] - 1])
 
 
 class Training:
@@ -36,6 +49,9 @@ class Training:
             words, width = arrays["embedding.weight"].shape
             network = es.models.lstm_lm(vocabulary=words, width=width, batch=x.shape[1])
             inside = ""
+        elif problem.network in LAYER_CELLS:
+            network = Layer(problem.network, x.shape[2], h.shape[1], arrays["fc.bias"].shape[0])
+            inside = "rnn."
         else:
             network = es.models.get(problem.network, input_size=x.shape[2], hidden_size=h.shape[1])
             x, inside = np.ascontiguousarray(x.swapaxes(0, 1)), "cell."

@@ -126,12 +126,34 @@ def networks(o: Library) -> dict[str, Network]:
             (h,), _ = o.loop(scrn_step, carried, (h,), (given,), False)
         return classify(p, o.linear(h, p["U"], None) + o.linear(s, p["V"], None))
 
-    return {"milstm": milstm, "sublstm": sublstm, "lltm": lltm, "scrn": scrn}
+    def rnn_step(p: Arrays, state: State, at: tuple) -> State:
+        return (o.tanh(o.linear(state[0], p["weight_hh"], None) + at[0]),)
+
+    def gru_step(p: Arrays, state: State, at: tuple) -> State:
+        (h,) = state
+        width, q = h.shape[-1], o.linear(h, p["weight_hh"], p["bias_hh"])
+        r, z = o.parts(o.sigmoid(o.cut(at[0], 0, 2 * width) + o.cut(q, 0, 2 * width)), 2)
+        m = o.tanh(o.muladd(r, o.cut(q, 2 * width, 3 * width), o.cut(at[0], 2 * width, 3 * width)))
+        return (o.muladd(z, h - m, m),)
+
+    def layer(step: Step, inside: bool) -> Network:
+        """A layer in torch's names; `inside`: the second bias stands within the step's product."""
+
+        def network(p: Arrays, x: Any, state: State) -> Any:
+            bias = p["bias_ih_l0"] if inside else p["bias_ih_l0"] + p["bias_hh_l0"]
+            carried = {"weight_hh": p["weight_hh_l0"], "bias_hh": p["bias_hh_l0"]}
+            (h, *_), _ = o.loop(step, carried, state, (o.linear(x, p["weight_ih_l0"], bias),), False)
+            return classify(p, h)
+
+        return network
+
+    return {
+        "milstm": milstm, "sublstm": sublstm, "lltm": lltm, "scrn": scrn,
+        "rnn": layer(rnn_step, False), "lstm": layer(lstm_step(o), False), "gru": layer(gru_step, True),
+    }  # fmt: skip
 
 
-def lstm_layers(o: Library) -> Network:
-    """Layers of LSTM on x [steps, batch, inputs] in torch's names, from states [layers, batch, width]: all outputs."""
-
+def lstm_step(o: Library) -> Step:
     def step(p: Arrays, state: State, at: tuple) -> State:
         h, c = state
         g = o.linear(h, p["weight_hh"], None) + at[0]
@@ -139,6 +161,13 @@ def lstm_layers(o: Library) -> Network:
         i, f = o.parts(o.sigmoid(o.cut(g, 0, 2 * width)), 2)
         c = o.muladd(f, c, i * o.tanh(o.cut(g, 2 * width, 3 * width)))
         return o.sigmoid(o.cut(g, 3 * width, 4 * width)) * o.tanh(c), c
+
+    return step
+
+
+def lstm_layers(o: Library) -> Network:
+    """Layers of LSTM on x [steps, batch, inputs] in torch's names, from states [layers, batch, width]: all outputs."""
+    step = lstm_step(o)
 
     def layers(p: Arrays, x: Any, state: State) -> Any:
         for n in range(LAYERS):

@@ -15,7 +15,7 @@ from benchmarks import process, recurrent, recurrent_problems, report
 from benchmarks.harness import Pace, _summarize, run_problem
 from benchmarks.problems import OPERATORS, PROBLEMS, TRAINING
 from benchmarks.process import Allowance, Worker, WorkerError, alone, processor_seconds
-from benchmarks.recurrent_problems import CELLS, RECURRENT, language_model
+from benchmarks.recurrent_problems import CELLS, LAYER_CELLS, RECURRENT, language_model
 from benchmarks.verify import disagreements
 
 
@@ -317,13 +317,13 @@ def test_first_calls_are_kept_and_capped(tmp_path: Path, monkeypatch, capsys: py
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["milstm", "sublstm", "lltm", "scrn", "lstm_lm"])
+@pytest.mark.parametrize("name", [*CELLS, *LAYER_CELLS, "lstm_lm"])
 def test_recurrent_programs_mean_the_same(name: str, torch, jax) -> None:
-    """Losses and updates of PyTorch's loop, its fused LSTM, JAX's scan and its unrolled loop."""
+    """Losses and updates of Einsmith, PyTorch's loop, its fused LSTM, JAX's scan and its unrolled loop."""
     p = language_model(3, 2, 12, 40) if name == "lstm_lm" else recurrent_problems.recurrent(name, 2, 3)
     losses, changes = {}, {}
     start = p.arrays()
-    for library, peer in (("torch", "torch"), ("jax", "jax"), ("jax", "jax-unrolled")):
+    for library, peer in (("einsmith", "einsmith"), ("torch", "torch"), ("jax", "jax"), ("jax", "jax-unrolled")):
         module = importlib.import_module(f"benchmarks.peers.{library}_peer")
         for variant in module.variants(p, peer) or (None,):
             it = module.build(p, p.arrays(), 2, peer, **({} if variant is None else {"variant": variant}))
