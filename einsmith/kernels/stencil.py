@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels.kernel import Cost, Launch, Lowered
-from einsmith.kernels.stencil_lower import StencilLowering, factors, row_segments
+from einsmith.kernels.stencil_lower import StencilLowering, factors, pair_axis, parts_of, row_segments
 from einsmith.kernels.stencil_terms import Stencil, stencils
 from einsmith.loops.nest import Builder
 from einsmith.target.facts import Target
@@ -23,22 +23,25 @@ MAX_PRODUCTS = 400
 MAX_SEGMENTS = 5
 """Tiles that are emitted, each with its own borders."""
 MAX_ROWS = 16
+LATENCY = 4
+"""Cycles of a multiply-add whose sum is waited for."""
 TASKS = 8
 """For each core."""
 
 
 class StencilConfig(NamedTuple):
     """along_k: lanes along the reduction (gradients of filters); tile: rows; passes: turns in which the sums of a
-    filter are made; tasks."""
+    filter are made; pairs: rows of two points share a vector; tasks."""
 
     along_k: bool
     tile: int
     passes: int
+    pairs: bool
     tasks: int
 
     def __str__(self) -> str:
         where = "reduction" if self.along_k else "output"
-        more = f" in {self.passes} passes" if self.passes > 1 else ""
+        more = (f" in {self.passes} passes" if self.passes > 1 else "") + (" of pairs" if self.pairs else "")
         return f"rows of the {where}, {self.tile} a tile{more}, tasks {self.tasks}"
 
 
@@ -53,18 +56,20 @@ class StencilPattern:
     def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
         out: list[StencilConfig] = []
         for s in stencils(kernel):
+            lanes = target.lanes(s.dtype.itemsize)
             passes = _passes(s, target.vector_registers)
-            points = prod(s.extents[a] for a in s.outer)
-            tasks = 1 if target.cores == 1 else min(points, TASKS * target.cores)
-            for tile in _tiles(s, passes, target.vector_registers):
-                out.append(StencilConfig(s.along_k, tile, passes, tasks))
+            for pairs in (False, True) if pair_axis(s, lanes) is not None else (False,):
+                points = _points(s, pairs)
+                tasks = 1 if target.cores == 1 else min(points, TASKS * target.cores)
+                for tile in _tiles(s, passes, target.vector_registers):
+                    out.append(StencilConfig(s.along_k, tile, passes, pairs, tasks))
         return sorted(out, key=lambda c: self.cost(kernel, c, target).rank)
 
     def cost(self, kernel: Kernel, config: StencilConfig, target: Target) -> Cost:
         s = _which(kernel, config)
         lanes = target.lanes(s.dtype.itemsize)
         cycle = 2 * lanes / (target.fma_per_second * (4 / s.dtype.itemsize))
-        points = prod(s.extents[a] for a in s.outer)
+        points = _points(s, config.pairs)
         tasks = min(target.cores, config.tasks)
         uneven = ceil(points / tasks) * tasks / points
         size = sum(prod(b.shape) * b.dtype.itemsize for b in kernel.buffers)
@@ -79,7 +84,8 @@ class StencilPattern:
         b = Builder(f"stencil_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
         groups = _groups(s, config.passes)
         hoisted = _hoisted(s, config.tile, target.vector_registers)
-        StencilLowering(kernel, s, config.tile, config.tasks, groups, hoisted, target, b).run(b.task)
+        pair = pair_axis(s, target.lanes(s.dtype.itemsize)) if config.pairs else None
+        StencilLowering(kernel, s, config.tile, config.tasks, groups, hoisted, pair, target, b).run(b.task)
         return Lowered([Launch(b.finish(), config.tasks)])
 
 
@@ -87,16 +93,21 @@ def _which(kernel: Kernel, config: StencilConfig) -> Stencil:
     return next(s for s in stencils(kernel) if s.along_k == config.along_k)
 
 
-def _weights(s: Stencil) -> tuple[int, int]:
-    """Numbers for all lanes: in all, and the most that the taps at one place along a row have."""
+def _points(s: Stencil, pairs: bool) -> int:
+    """Points of the outer axes, pairs as one."""
+    return prod(s.extents[a] for a in s.outer) // (2 if pairs and not s.along_k else 1)
+
+
+def _weights(s: Stencil) -> tuple[int, int, int]:
+    """Numbers for all lanes: in all, and the most that the taps at one place along a row have; how many such places."""
     if s.along_k:
-        return 0, 0
+        return 0, 0, 0
     groups: dict[int, set] = {}
     for p in s.phases:
         for t in p.terms:
             if t.weight is not None:
                 groups.setdefault(t.vector.read.shift // t.vector.read.lane, set()).add(t.weight.read)
-    return len(set().union(*groups.values())), max(map(len, groups.values()), default=0)
+    return len(set().union(*groups.values())), max(map(len, groups.values()), default=0), len(groups)
 
 
 def _spare(s: Stencil) -> int:
@@ -142,34 +153,36 @@ def _tiles(s: Stencil, passes: int, registers: int) -> list[int]:
 @lru_cache(maxsize=4096)
 def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, width: int) -> float:
     """Cycles of one point of the outer axes on one core."""
-    columns = ceil(s.lanes / lanes)
-    crossing = 1.0 if width >= 64 else 0.6
+    crossing = 0.7 if width >= 64 else 0.5
     fmas = c.tile * sum(len(p.terms) for p in s.phases)
     loads, shuffles = 0.0, 0.0
     seen: set[tuple] = set()
     for t, f in factors(s):
+        a = f.read
         for row in range(c.tile):
-            a = f.read
             at = a.row * row + a.const
             key = (a.slot, a.outer, at, f.lanes.meet(t.lanes))
             if key in seen:
                 continue
             seen.add(key)
-            if a.lane == 1:
+            if a.lane == 1 and not c.pairs:
                 loads += crossing
                 continue
             shuffles += 1
-            pair = (a.slot, a.outer, at - a.shift % 2)
-            if pair not in seen:
-                seen.add(pair)
+            source = (a.slot, a.outer, at - (a.shift if c.pairs else a.shift % 2))
+            if source not in seen:
+                seen.add(source)
                 loads += 2 * crossing
+    tiles = ceil(s.lanes / lanes) * s.rows / c.tile
     if s.along_k:
-        turns = prod(s.extents[a] for a in s.loops)
-        body = max(fmas / 2, loads / 1.3) + 0.5 * shuffles + 6 * c.passes
-        return turns * (columns * s.rows / c.tile * body + 15) + 14 * s.sums
-    weights = 0 if _hoisted(s, c.tile, registers) else _weights(s)[0]
-    stores = c.tile * len(s.phases)
-    if s.steps[1] == 2:
+        body = max(fmas / 2, loads) + 0.4 * shuffles + 3 * c.passes
+        return prod(s.extents[a] for a in s.loops) / (2 if c.pairs else 1) * (tiles * body + 5) + 12 * s.sums
+    weights, most, places = _weights(s)
+    chains = c.tile * len(s.phases) * parts_of(c.tile * len(s.phases), most, places, registers)
+    if _hoisted(s, c.tile, registers):
+        weights = 0
+    stores = c.tile * len(s.phases) * (2 if c.pairs else 1)
+    if s.steps[1] == 2 or c.pairs:
         shuffles += stores
-    body = max(fmas / 2, (loads + 0.5 * weights) / 1.3) + 0.6 * shuffles + 1.2 * stores + 10
-    return columns * s.rows / c.tile * body + 25
+    body = max(fmas / 2, loads + 0.4 * weights, LATENCY * fmas / chains) + 0.4 * shuffles + 0.5 * stores + 4
+    return tiles * body + 15

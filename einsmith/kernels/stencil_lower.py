@@ -9,6 +9,7 @@ two whole vectors, shuffled together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,11 +20,15 @@ from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_pack import REGISTER_EPILOGUE
 from einsmith.kernels.contraction_problem import Operand, Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, digits
-from einsmith.kernels.stencil_terms import Access, Factor, Span, Stencil, Term
+from einsmith.kernels.stencil_terms import Access, Factor, Phase, Span, Stencil, Term
 from einsmith.loops.nest import Builder, Value, elem_of
 
 Carried = list[Value]
 LINE = 64
+PARTS = 16
+"""Sums that are made at a time: a multiply-add waits for the one before it for some cycles."""
+WAITING = 8
+"""Registers for what is read and how it is shuffled."""
 AHEAD = 4096
 """Bytes by which what is read is asked for beforehand: what arrives while a miss lasts."""
 
@@ -112,17 +117,56 @@ def _elements(a: Access, lanes: Span) -> Span:
     return Span(2 * lanes.lo + a.shift % 2, 2 * lanes.hi + a.shift % 2)
 
 
+def parts_of(sums: int, weights: int, places: int, registers: int) -> int:
+    """In how many parts, of taps at different places along a row, few sums are made. weights: of the taps at a place."""
+    room = min(PARTS, registers - weights - WAITING)
+    return max(1, min(room // max(1, sums), places))
+
+
+def pair_axis(s: Stencil, lanes: int) -> int | None:
+    """The axis of which two points share a vector, half of it each, where rows are that short: one along which the
+    numbers for all lanes stay the same, and whose every row is one vector of memory. None where there is none."""
+    if 2 * s.lanes > lanes or any(x.hi - x.lo >= lanes for x in reaches(s).values()):
+        return None
+    weighed = {a for p in s.phases for t in p.terms if t.weight and not s.along_k for a, _ in t.weight.read.outer}
+    moved = [{a for a, _ in f.read.outer} for _, f in factors(s)]
+    for a in s.loops if s.along_k else s.outer:
+        if s.extents[a] % 2 == 0 and a not in weighed and all(a in x for x in moved):
+            return a
+    return None
+
+
+def reaches(s: Stencil) -> dict[tuple, Span]:
+    """The elements of a row that all taps together read, by what they read."""
+    out: dict[tuple, Span] = {}
+    for t, f in factors(s):
+        lanes = f.lanes.meet(t.lanes)
+        if lanes.lo <= lanes.hi:
+            a, key = f.read, _kind(f.read)
+            span = Span(a.lane * lanes.lo + a.shift, a.lane * lanes.hi + a.shift)
+            old = out.get(key, span)
+            out[key] = Span(min(old.lo, span.lo), max(old.hi, span.hi))
+    return out
+
+
+def _kind(a: Access) -> tuple:
+    return a.slot, a.outer, a.row, a.lane, a.pitch
+
+
 class StencilLowering:
-    """Emission of one kernel function. tile: rows; passes: the sums of a filter's gradient are made in so many turns;
-    hoisted: numbers for all lanes are loaded once for all tiles."""
+    """Emission of one kernel function. tile: rows; groups: the sums of a filter's gradient that are made in one turn;
+    hoisted: numbers for all lanes are loaded once for all tiles; pair: the axis of which two points share a vector."""
 
     def __init__(self, kernel: Kernel, s: Stencil, tile: int, tasks: int, groups: Sequence[Sequence[int]],
-                 hoisted: bool, target: Any, b: Builder):
+                 hoisted: bool, pair: int | None, target: Any, b: Builder):
         self.b, self.s, self.tile, self.tasks, self.groups, self.hoisted = b, s, tile, tasks, groups, hoisted
         self.n = target.lanes(s.dtype.itemsize)
         self.elem = elem_of(s.dtype)
         self.zero = b.const(0.0, self.elem, self.n)
         self.slots = [ref[1] for ref in kernel.stages[0].args]
+        self.registers = target.vector_registers
+        self.pair, self.planes = pair, 1 if pair is None else 2
+        self.reaches = reaches(s)
         self.rows = row_segments(s, tile)
         self.pairs = pairs_of(s)
         reads = {(f.read.slot, f.read.outer, f.read.row, f.read.lane, f.read.pitch): f.read for _, f in factors(s)}
@@ -148,12 +192,13 @@ class StencilLowering:
 
     def run(self, task: Value) -> None:
         b, s = self.b, self.s
-        extents = [s.extents[a] for a in s.outer]
+        extents = [s.extents[a] // self._points(a) for a in s.outer]
         total = prod(extents)
         lo: Value | int = b.op("floordiv", b.mul(task, b.const(total)), b.const(self.tasks))
         hi: Value | int = b.op("floordiv", b.mul(b.add(task, b.const(1)), b.const(total)), b.const(self.tasks))
         with b.loop(*((0, total) if self.tasks == 1 else (lo, hi))) as points:
-            self.values = dict(zip(s.outer, digits(b, points.var, extents) if extents else [], strict=True))
+            found = zip(s.outer, digits(b, points.var, extents) if extents else [], strict=True)
+            self.values = {a: b.mul(x, b.const(self._points(a))) for a, x in found}
             if s.along_k:
                 for group in self.groups:
                     self._sums(group)
@@ -166,6 +211,14 @@ class StencilLowering:
                 self._over(self.rows, [], lambda h, _: self._over(self.columns, [], lambda w, _: self._tile(h, w)))
 
     # -- places
+
+    def _apart(self, a: Access) -> int:
+        """From one point of those that share vectors to the next."""
+        return 0 if self.pair is None else dict(a.outer)[self.pair]
+
+    def _points(self, axis: int) -> int:
+        """How many points of an axis one vector has."""
+        return self.planes if axis == self.pair else 1
 
     def _over(self, segments: Sequence[Segment], init: Carried, body: Callable[[Place, Carried], Carried]) -> Carried:
         b, out = self.b, init
@@ -231,16 +284,18 @@ class StencilLowering:
 
     # -- loads
 
-    def _vector(self, f: Factor, t: Term, last: int, row: int) -> Value:
+    def _vector(self, f: Factor, t: Term, phase: Phase, row: int) -> Value:
         """A factor's vector for row `row` of the tile, zero where the factor or the term is."""
         a, h = f.read, self.h
-        lanes = f.lanes.meet(t.lanes).meet(Span(0, last))
+        lanes = f.lanes.meet(t.lanes).meet(Span(0, phase.lanes - 1))
         if h.first == h.last and not f.rows.lo <= h.first + row <= f.rows.hi:
             return self.zero
         if lanes.hi < self.w.first or lanes.lo > self.w.last + self.n - 1:
             return self.zero
         key = (a.slot, a.outer, a.row * row + a.const, a.row, a.lane, lanes)
-        if key not in self.made:
+        if key not in self.made and self.pair is not None:
+            self.made[key] = self._two(a, lanes, row)
+        elif key not in self.made:
             self.made[key] = self._pick(a, lanes, row) if a.lane == 2 else self._load(a, 0, row, self._mask(lanes))
         out = self.made[key]
         assert out is not None
@@ -265,6 +320,34 @@ class StencilLowering:
             assert part is not None
             parts.append(part)
         return self.b.shuffle(parts[0], parts[1], [2 * i + odd for i in range(n)])
+
+    def _two(self, a: Access, lanes: Span, row: int) -> Value:
+        """The rows of two points side by side: from a vector of each, which all taps have in common."""
+        b, n, parts = self.b, self.n, list[Value]()
+        reach = self.reaches[_kind(a)]
+        for point in range(self.planes):
+            key = ("row", *_kind(a), a.row * row + a.const - a.shift, point)
+            if key not in self.made:
+                on = tuple(i <= reach.hi - reach.lo for i in range(n))
+                more = reach.lo - a.shift + self._apart(a) * point
+                self.made[key] = self._load(a, more, row, None if all(on) else b.literal(on, "i1"))
+            part = self.made[key]
+            assert part is not None
+            parts.append(part)
+        picks = [a.lane * (i % (n // 2)) + a.shift - reach.lo for i in range(n)]
+        on = tuple(lanes.lo <= i % (n // 2) <= lanes.hi for i in range(n))
+        spare = n - 1 if reach.hi - reach.lo < n - 1 else -1  # a lane that was not loaded is zero
+        found = b.shuffle(parts[0], parts[1], [x + n * (i >= n // 2) if on[i] else spare for i, x in enumerate(picks)])
+        return found if all(on) or spare >= 0 else b.select(b.literal(on, "i1"), found, self.zero)
+
+    def _off(self, t: Term, phase: Phase) -> Value | None:
+        """The lanes where a term is not zero whatever its weight is; None for all that are stored."""
+        if t.lanes.covers(Span(0, phase.lanes - 1)):
+            return None
+        if self.pair is None:
+            return self._mask(t.lanes)
+        half = self.n // 2
+        return self.b.literal(tuple(t.lanes.lo <= i % half <= t.lanes.hi for i in range(self.n)), "i1")
 
     def _weight(self, t: Term) -> Value:
         assert t.weight is not None
@@ -291,7 +374,7 @@ class StencilLowering:
             else:
                 places = list(range(0, rows * a.pitch, LINE // item))
             at, memory = self._at(a), b.buffers[self.slots[a.slot]]
-            for x in places:
+            for x in (x + self._apart(a) * point for point in range(self.planes) for x in places):
                 b.prefetch(memory, b.add(at, b.const(x + far // item)), self.elem)
 
     # -- along the output
@@ -301,35 +384,43 @@ class StencilLowering:
         self._begin(h, w)
         self._ask_ahead()
         known = h.first == h.last
-        sums: dict[tuple[int, int], Value] = {}
+        parts: dict[tuple[int, int], list[Value]] = {}
         work: list[tuple[tuple, int, int, Term]] = []
         for i, phase in enumerate(s.phases):
             for row in range(self.tile):
                 if known and h.first + row >= phase.rows:
                     continue
-                sums[i, row] = self.zero
+                parts[i, row] = [self.zero]
                 for t in phase.terms:
                     if not known or t.rows.lo <= h.first + row <= t.rows.hi:
                         a = t.vector.read
                         work.append(((a.shift // a.lane, a.row * row + a.const), i, row, t))
         work.sort(key=lambda x: x[:3])
-        group = None
+        # Few sums are made in parts that do not wait for each other.
+        taps: dict[int, set] = {}
+        for (shift, _), _, _, t in work:
+            taps.setdefault(shift, set()).add(t.weight)
+        apart = parts_of(len(parts), max(map(len, taps.values()), default=0), len(taps), self.registers)
+        parts = {k: [self.zero] * apart for k in parts}
+        group, turn = None, -1
         for (shift, _), i, row, t in work:
             if shift != group:
-                group = shift
+                group, turn = shift, turn + 1
                 self.made = {k: v for k, v in self.made.items() if k[0] in ("at", "mask")}
                 if not self.hoisted:
                     self.weights = {}
-            last = s.phases[i].lanes - 1
-            x, before = self._vector(t.vector, t, last, row), sums[i, row]
+            x, before = self._vector(t.vector, t, s.phases[i], row), parts[i, row][turn % apart]
             new = b.add(before, x) if t.weight is None else b.fma(x, self._weight(t), before)
             # Where the term is zero its weight may still be infinite.
-            off = None if t.weight is None or t.lanes.covers(Span(0, last)) else self._mask(t.lanes)
-            sums[i, row] = new if off is None else b.select(off, new, before)
-        self._store(sums)
+            off = None if t.weight is None else self._off(t, s.phases[i])
+            parts[i, row][turn % apart] = new if off is None else b.select(off, new, before)
+        sums = {k: reduce(b.add, x) for k, x in parts.items()}
+        for point in range(self.planes):
+            self._store(sums, point)
         return []
 
-    def _store(self, sums: dict[tuple[int, int], Value]) -> None:
+    def _store(self, sums: dict[tuple[int, int], Value], point: int) -> None:
+        """The rows of one of the points that share vectors."""
         b, s, n = self.b, self.s, self.n
         m, k = s.steps
         width = self.shape[s.lane]
@@ -340,19 +431,27 @@ class StencilLowering:
                 at = b.add(b.mul(self.w.value, b.const(k)), b.const(j * n))
                 states.append(State(self.epi.sampler, at, width if last + n > width else None, n))
         values = dict(self.values)
+        if self.pair is not None:
+            values[self.pair] = b.add(values[self.pair], b.const(point))
         if s.row is not None:
             values[s.row] = b.mul(self.h.value, b.const(m))
-        rows = []
+        rows, at = [], point * n // 2
         for row in range(self.tile):
             for i in range(m):
                 if (i * k, row) in sums:
                     found = [sums[i * k + j, row] for j in range(k)]
-                    rows.append(found if k == 1 else self._together(*found)[: len(states)])
+                    if k == 2:
+                        found = self._together(found[0], found[1], at)[: len(states)]
+                    elif at:
+                        found = [b.shuffle(found[0], found[0], [min(at + j, n - 1) for j in range(n)])]
+                    rows.append(found)
         self._finish(states, values, rows)
 
-    def _together(self, even: Value, odd: Value) -> list[Value]:
+    def _together(self, even: Value, odd: Value, first: int) -> list[Value]:
+        """Two phases of a row, from lane `first` on."""
         n = self.n
-        return [self.b.shuffle(even, odd, [i // 2 + n * (i % 2) for i in range(at, at + n)]) for at in (0, n)]
+        picks = [min(first + i // 2, n - 1) + n * (i % 2) for i in range(2 * n)]
+        return [self.b.shuffle(even, odd, picks[at : at + n]) for at in (0, n)]
 
     def _part(self, values: dict[int, Value], steps: dict[int, int]) -> Part:
         """All axes of the result bound: `steps` beyond `values`."""
@@ -401,7 +500,8 @@ class StencilLowering:
 
         def level(i: int, carried: Carried) -> Carried:
             if i < len(s.loops):
-                with b.loop(0, s.extents[s.loops[i]], init=carried, runs=True) as loop:
+                axis = s.loops[i]
+                with b.loop(0, s.extents[axis], step=self._points(axis), init=carried, runs=True) as loop:
                     self.values[s.loops[i]] = loop.var
                     loop.next = level(i + 1, list(loop.carried))
                 return list(loop.results)
@@ -443,8 +543,8 @@ class StencilLowering:
             a = x[moving].read
             return (a.row * x[0] + a.const + a.pitch // 2) // a.pitch, a.shift // a.lane, a.shift, x[0]
 
-        out, last = list(carried), phase.lanes - 1
+        out = list(carried)
         for row, t, first, second in sorted(work, key=order):
             i = place[t.sum]
-            out[i] = b.fma(self._vector(first, t, last, row), self._vector(second, t, last, row), out[i])
+            out[i] = b.fma(self._vector(first, t, phase, row), self._vector(second, t, phase, row), out[i])
         return out
