@@ -23,6 +23,8 @@ MAX_PRODUCTS = 400
 MAX_SEGMENTS = 5
 """Tiles that are emitted, each with its own borders."""
 MAX_ROWS = 16
+READ_ROWS = 20
+"""Rows of memory that a tile reads anew: as many streams as are kept apart."""
 LATENCY = 4
 """Cycles of a multiply-add whose sum is waited for."""
 TASKS = 8
@@ -141,7 +143,8 @@ def _groups(s: Stencil, passes: int) -> list[list[int]]:
 def _tiles(s: Stencil, passes: int, registers: int) -> list[int]:
     """Rows of a tile worth a prediction."""
     terms = sum(len(p.terms) for p in s.phases) / passes
-    limit = MAX_ROWS
+    step = max((abs(f.read.row) // f.read.pitch for _, f in factors(s)), default=1)
+    limit = min(MAX_ROWS, READ_ROWS // max(1, step))
     if not s.along_k:
         limit = min(limit, (registers - _weights(s)[1] - _spare(s)) // len(s.phases))
     limit = max(1, min(limit, int(MAX_PRODUCTS / max(1.0, terms))))

@@ -118,7 +118,7 @@ def _elements(a: Access, lanes: Span) -> Span:
 
 
 def parts_of(sums: int, weights: int, places: int, registers: int) -> int:
-    """In how many parts, of taps at different places along a row, few sums are made. weights: of the taps at a place."""
+    """In how many parts, of taps at different places along a row, few sums are made. weights: of taps at one place."""
     room = min(PARTS, registers - weights - WAITING)
     return max(1, min(room // max(1, sums), places))
 
