@@ -182,6 +182,9 @@ def predict(t: Table, target: Any) -> Predicted:
         if (own < every).any():  # what is the same at every point of the batch comes anew at each
             anew = np.where(own > target.l2 * traffic.HELD, every - own, 0.0)
             memory += seconds(anew, np.maximum(own, 2 * target.l2 * tasks))
+    by_strips = minor & (nt > 1) & (x.results > target.l3 // 2)
+    if by_strips.any():
+        arithmetic += np.where(by_strips, traffic.STRIPS * seconds(x.results, held), 0.0)
     slow = (x.b_strips > 0) & (ahead == 0) & (~b_buffer | b_each) & ~(t.major & (0 < t.kc) & (t.kc <= traffic.SWEEP))
     if slow.any():
         memory += np.where(slow, seconds(b_bytes, held) * traffic.strips(nr, x.n, item), 0.0)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
+from einsmith.expr.kernel import Kernel
 from einsmith.kernels.contraction_plan import Config, Side
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Sampler
@@ -23,6 +24,11 @@ BLOCK = 256
 """Points of K in a block: a column of so many pages stays in a usual second-level cache."""
 STRIP = 450
 """Bytes: a strip of so many, read row by row across pages, takes twice the time of the same bytes in one stretch."""
+PAGES = 512
+"""Pages whose addresses a core keeps at hand, about."""
+STRIPS = 0.8
+"""How much longer results take that are finished in strips across more rows than PAGES, each on pages of its own, less
+1: no arithmetic hides it."""
 HELD = 0.75
 """The part of the second level that a side which is walked again and again may fill."""
 APART = 1024
@@ -111,6 +117,19 @@ def lines_ahead(far: Values, m: Values, n: Values, mr: Values, nv: Values, lanes
     tiles = -(-m // mr) // tm
     asked = (far > 0) & (tiles >= 2) & (n > nv * lanes)
     return np.where(asked, -(-(nv + 1) // np.maximum(tiles, 1)), 0)
+
+
+def far_results(kernel: Kernel, p: Problem, m_side: Side, n_side: Side) -> int:
+    """Bytes of the results and of what is read with them, where their rows of N lie a page or so apart and are more
+    than addresses are kept for; 0 elsewhere."""
+    shape = kernel.root.shape
+    if not n_side.axes or n_side.axes[-1] != len(shape) - 1 or 2 * p.count(n_side.axes) * p.dtype.itemsize < PAGE:
+        return 0
+    if p.count(m_side.axes) <= PAGES:
+        return 0
+    operands = {ref[1] for ref in kernel.stages[0].args}
+    found = [x for n, x in enumerate(kernel.buffers) if x.shape == shape and n not in operands]
+    return sum(prod(x.shape) * x.dtype.itemsize for x in found)
 
 
 def scattered(stride: int, size: int, l2: int) -> float:

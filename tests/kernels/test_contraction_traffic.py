@@ -128,3 +128,16 @@ def test_steps_and_choices_are_the_same_each_time():
     at = analysis(kernel, p, SERVER)
     found = [traffic.steps(at.sampler(x.operand, (), (), 0), p, x, 4) for x in sides(p, False)]
     assert found == [Steps(16384, 4, True), Steps(4, 4096, True)]
+
+
+def test_large_results_of_many_rows_are_finished_row_by_row():
+    """The weight gradient of a wide layer: strips of its result would touch a page a row."""
+    kernel = product(4096, 2048, 16, "TN")
+    best = PATTERN.best(kernel, SERVER)
+    assert best is not None and best.pieces[0].order == "m"
+    c = Config(False, 6, 4, "inline", "inline", "n", 0, 1, 1, 8)
+    strips, rows = (PATTERN.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
+    assert strips.seconds > 1.3 * rows.seconds
+    few = product(256, 32768, 16, "TN")
+    strips, rows = (PATTERN.cost(few, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
+    assert strips.seconds < 1.3 * rows.seconds
