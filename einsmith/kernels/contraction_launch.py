@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 from einsmith.expr.kernel import Kernel
@@ -57,17 +58,26 @@ def lower(kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], t
         if not part:
             continue
         b = Builder(f"contraction_{label}_{name}", count)
-        start = 0
-        for tasks, run in part:
-            if len(part) == 1:
-                run(b, tasks, b.task)
-                continue
-            t = b.sub(b.task, b.const(start))
-            with b.if_(b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(tasks)))):
-                run(b, tasks, t)
-            start += tasks
+        if len(part) == 1:
+            part[0][1](b, part[0][0], b.task)
+        else:
+            _in_turn(b, part)
         out.launches.append(Launch(b.finish(), sum(n for n, _ in part), label == "pack_once"))
     return out
+
+
+def _in_turn(b: Builder, part: Sequence[tuple[int, Callable[[Builder, int, Value], None]]]) -> None:
+    """The tasks of several pieces: some of each in turn, so that what one has brought into the caches serves the
+    others, which read and write beside it."""
+    rounds = gcd(*(tasks for tasks, _ in part))
+    each = b.const(sum(tasks for tasks, _ in part) // rounds)
+    turn, place = b.op("floordiv", b.task, each), b.op("mod", b.task, each)
+    start = 0
+    for tasks, run in part:
+        t = b.sub(place, b.const(start))
+        with b.if_(b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(tasks // rounds)))):
+            run(b, tasks, b.add(b.mul(turn, b.const(tasks // rounds)), t))
+        start += tasks // rounds
 
 
 def fixed_sides(kernel: Kernel, p: Problem, swap: bool) -> str:

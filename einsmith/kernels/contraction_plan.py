@@ -120,7 +120,7 @@ def sides(p: Problem, swap: bool) -> tuple[Side, Side]:
 
 
 def depends_on_batch(p: Problem, side: Side) -> bool:
-    """Whether an operand is another one at another point of the batch."""
+    """Whether an operand is another one at another point of the batch; of one that is no window."""
     return any(a in side.operand.axes for a in p.batch)
 
 

@@ -170,8 +170,8 @@ class Analysis:
             results=traffic.far_results(self.kernel, p, m_side, n_side), windows=bool(windows),
             elements=sum(w.elements for _, w in changed.windows),
             heads=p.extents[p.k[0]] if changed.k_outer else 0,
-            a_batch=batch if plan.depends_on_batch(p, m_side) else 1,
-            b_batch=batch if plan.depends_on_batch(p, n_side) else 1,
+            a_batch=batch if copied(int(swap)) or plan.depends_on_batch(p, m_side) else 1,
+            b_batch=batch if copied(1 - int(swap)) or plan.depends_on_batch(p, n_side) else 1,
             a_window=copied(int(swap)), b_window=copied(1 - int(swap)),
             m_parts=blocks(int(swap), m_side), n_parts=blocks(1 - int(swap), n_side),
         ))  # fmt: skip

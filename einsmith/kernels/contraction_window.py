@@ -16,18 +16,24 @@ from math import prod
 
 from einsmith.dtypes import DType, i32
 from einsmith.expr.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, size
 from einsmith.expr.rewrite import rebuild
 from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_problem import Operand, Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, Value, elem_of
 
 SLOT = 1 << 20
 """Slots from here on are windows: of the left operand, then of the right."""
 
 CUT = -1
 """Stands among a window's axes for the block of the axis that it is cut along."""
+
+AHEAD = 6 << 10
+"""Bytes that are asked for before they are read."""
+NEAR = 1 << 20
+"""Bytes of a tensor that is likely to be in a cache nearby."""
+LINE = 64
 
 UNROLLED = 8
 """Vectors of a row up to which filling it is unrolled."""
@@ -188,6 +194,7 @@ def fill(b: Builder, w: Window, pointers: Mapping[int, Pointer], to: Value, lane
     with b.loop(0, count) as loop:
         row = s.part_of(rows, loop.var)
         at = b.mul(loop.var, b.const(width))
+        _ask(b, s, s.part_of(rows, b.add(loop.var, b.const(-(-AHEAD // (width * w.dtype.itemsize))))), part, width)
 
         def chunk(x: Value, limit: int | None) -> None:
             state = State(s, x, limit, lanes).bind(row)
@@ -204,6 +211,20 @@ def fill(b: Builder, w: Window, pointers: Mapping[int, Pointer], to: Value, lane
                 chunk(columns.var, None)
         if whole < width:
             chunk(b.const(whole), width)
+
+
+def _ask(b: Builder, s: Sampler, row: Part, fixed: Part | None, width: int) -> None:
+    """Prefetches a row of what is read in place: rows of a block lie in stretches too short for the processor to see
+    what comes next."""
+    part = row if fixed is None else _join(b, row, fixed)
+    for r, form in s.reads.items():
+        pointer, step = s.pointers[r.slot], s.step(form) if s.lane_groups else 0
+        at, line = part.sums.get(form), LINE // pointer.dtype.itemsize
+        if at is None or step not in (1, 2) or size(pointer.shape) * pointer.dtype.itemsize <= NEAR:
+            continue
+        assert pointer.value is not None
+        for x in range(0, width * step, line):
+            b.prefetch(pointer.value, b.add(at, b.const(s.forms[form].const + x)), elem_of(pointer.dtype))
 
 
 def _join(b: Builder, x, y):
