@@ -21,8 +21,10 @@ from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels import contraction_launch as launch
 from einsmith.kernels import contraction_plan as plan
 from einsmith.kernels import contraction_search as search
+from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem, problems
+from einsmith.kernels.contraction_problem import slots_of as operand_slots
 from einsmith.kernels.contraction_settings import changed_by, slots_of
 from einsmith.kernels.kernel import Cost, Lowered
 
@@ -156,6 +158,11 @@ def _dot_cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost
         loads.append(s.load_cost(lanes) + 0.5 * bool(row))
     tiles = ceil(m / c.mr) * ceil(n / c.nv)
     step = max(c.mr * c.nv / 2, (c.mr * loads[0] + c.nv * loads[1]) / 2) + 0.1 * (c.mr + c.nv)
+    held = min(count, ceil(c.kc / lanes) or count)
+    if _rows_read(kernel, changed, held * lanes * item) > target.l1:
+        lines = c.nv if (c.mr + c.nv) * held * lanes * item <= target.l1 else c.mr + c.nv
+        step = max(step, lines * traffic.ROWS_FROM_L2)
+    step += 2.5 * c.mr * c.nv / held
     cycles = points * (tiles * (count * step + 30) + 2.0 * m * n) + batch * c.split * m * n * 12
     for _, w in changed.windows:
         cycles += points * w.elements / lanes * 6
@@ -163,6 +170,21 @@ def _dot_cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost
     tasks = min(target.cores, batch * c.split)
     size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
     return Cost(cycles * cycle / tasks, target.seconds_for_bytes(size, size, tasks))
+
+
+def _rows_read(kernel: Kernel, w: plan.Windowed, row: int) -> float:
+    """Bytes that the tiles of a block of K read again and again: `row` bytes of every row of both operands, or what an
+    operand's buffer or window has at one point of the first axis of K, if that is less."""
+    first = w.problem.extents[w.problem.k[0]]
+    windows = {i: x.elements * w.problem.dtype.itemsize for i, x in w.windows}
+    out = 0.0
+    for i, (o, n) in enumerate(zip(w.problem.operands, w.problem.sizes[1:3], strict=True)):
+        whole = windows.get(i)
+        if whole is None:
+            buffers = {kernel.buffers[kernel.stages[0].args[s][1]] for s in operand_slots(o)}
+            whole = sum(prod(b.shape) * b.dtype.itemsize for b in buffers) / first
+        out += min(n * row, whole)
+    return out
 
 
 def _direct_cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> Cost:

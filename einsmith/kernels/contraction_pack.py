@@ -29,12 +29,14 @@ from einsmith.kernels.contraction_plan import (
 )
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Group, Part, Pointer, Sampler
-from einsmith.kernels.contraction_traffic import far_rows, lines_ahead, steps
+from einsmith.kernels.contraction_traffic import APART, LINE, far_rows, lines_ahead, steps
 from einsmith.kernels.contraction_trim import Trim, trims
 from einsmith.kernels.contraction_walk import ceil_div, digits_of, sweep, transpose
 from einsmith.kernels.contraction_window import SLOT, Window
 from einsmith.loops.nest import Builder, Value, elem_of
 
+LINES_ALONG = 8
+"""Lines that rows packed along K are asked for ahead: a vector of each row takes a while to be turned."""
 REGISTER_EPILOGUE = 8
 """Operations of an epilogue up to which it is unrolled over the register tile; beyond, rows go through scratch."""
 
@@ -97,6 +99,8 @@ class Panels:
             self.kc = self.K // problem.extents[problem.k[0]]
             self.k_max = ceil_div(problem.extents[problem.k[0]], config.split) * self.kc
         self.blocked = self.kc < self.k_max
+        # Blocks and parts of K begin at multiples of it, as far as vectors along K care.
+        self.k_unit = gcd(self.lanes, self.kc if self.blocked else 0, self.k_max if config.split > 1 else 0)
         tail = masked_tail(problem)
         self.tail = tail if self.kc % tail == 0 and self.k_max % tail == 0 else 1
         self.tasks = self.B * config.split * config.tm * config.tn
@@ -148,6 +152,12 @@ class Panels:
         self.zero = b.const(0.0, self.elem, self.lanes)
         self.ahead = sampler(b, p, self.n_side, slots, (), 0)
         self.lines_ahead = self._lines_ahead(target)
+        self.along_ahead = self.b_along is not None and self._streams(self.n_side, self.N, target)
+        if self.along_ahead:
+            assert self.b_along is not None
+            self.along_ahead = all(self.b_along.kind(f, self.k_unit) == "unit" for f in self.b_along.reads.values())
+        self.rows_ahead = config.a == "inline" and config.order == "n" and self.mt > 1
+        self.rows_ahead = self.rows_ahead and self.mr * config.nv >= 16 and self._streams(self.m_side, self.M, target)
         self.exact = self._exact(original, {slot: self.pointers[ref[1]] for slot, ref in enumerate(root.args)})
         # Guards stand in the problem as it was before windows; K must be walked whole, axis by axis.
         self.m_trims: list[Trim] = []
@@ -168,6 +178,14 @@ class Panels:
         far = far_rows(steps(self.ahead, self.p, self.n_side, item), self.N * self.K, item, target.l2)
         asks, m, n, mr, nv, tm = np.array([far, self.M, self.N, self.mr, c.nv, c.tm])
         return int(lines_ahead(asks, m, n, mr, nv, self.lanes, tm))
+
+    def _streams(self, side: Side, points: int, target: Any) -> bool:
+        """Whether the rows of a side are streams along K, far apart and beyond the second level."""
+        if self.c.windows or not side.operand.plain:
+            return False
+        s, item = sampler(None, self.p, side, self.slots, (), 0), self.p.dtype.itemsize
+        found = steps(s, self.p, side, item)
+        return found.k == item and found.side >= APART and points * self.K * item > target.l2
 
     def _exact(self, original: Problem, pointers: dict[int, Pointer]) -> Exact | None:
         """What makes sums again that a zero operand leaves NaN; it reads the operands where they lie."""
@@ -385,13 +403,24 @@ class Panels:
                 rows.append(part)
 
             def chunk(k: Value, limit) -> None:
-                state = State(s, k, limit, n if isinstance(lo, int) else 1).bind(self.b_along_batch)
+                state = State(s, k, limit, self.k_unit).bind(self.b_along_batch)
+                if self.along_ahead:
+                    self._ask_along(state, rows)
                 values = transpose(b, [state.bind(row).product() for row in rows])
                 out = b.add(b.mul(b.sub(k, low), b.const(width)), b.mul(vectors.var, b.const(n)))
                 for j, x in enumerate(values):
                     b.store(x, to, b.add(out, b.const(j * width)))
 
             self._chunks(lo, hi, chunk)
+
+    def _ask_along(self, state: State, rows: Sequence[Part]) -> None:
+        """Starts loads further along K, of as many rows as there are lanes: more streams than hardware follows."""
+        s, b = state.s, self.b
+        ((read, form),) = s.reads.items()
+        pointer, ahead = s.pointers[read.slot].value, b.const(LINES_ALONG * LINE // self.p.dtype.itemsize)
+        assert pointer is not None
+        for row in rows:
+            b.prefetch(pointer, b.add(state.bind(row).offset(form), ahead), self.elem)
 
     def _chunks(self, lo, hi, chunk: Callable[[Value, Any], None]) -> None:
         """chunk(k, limit) for every vector of K points in lo .. hi; the last one is limited."""
@@ -416,7 +445,7 @@ class Panels:
             groups = s.groups(self.m_side.axes)
 
             def chunk(k: Value, limit) -> None:
-                state = State(s, k, limit, n if isinstance(lo, int) else 1).bind(self.a_pack_batch)
+                state = State(s, k, limit, self.k_unit).bind(self.a_pack_batch)
                 with b.loop(0, mr) as rows:
                     x = b.add(m0, rows.var)
                     part = s.part(list(zip(groups, digits_of(b, x, groups), strict=True)))

@@ -174,7 +174,9 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
     p, target, x = s.changed.problem, at.target, s.numbers
     m_side, _ = plan.sides(p, s.swap)
     m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
-    blocks = traffic.blocks_of_k(k, plan.masked_tail(p)) if k >= 2 * traffic.BLOCK and not s.windows else 0
+    blocks, tail = 0, plan.masked_tail(p)
+    if k >= 2 * traffic.BLOCK and not s.windows:
+        blocks = traffic.blocks_of_k(k, tail if tail > 1 else at.lanes)
     sizes = _tiles(m, n, at.lanes, target.tile_registers)
     in_place = at.sampler(m_side.operand, s.windows, (), 0) if m_side.operand.plain else None
     if in_place is not None:
@@ -202,6 +204,11 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
             part = kept(at.p, s, mr, max(1, nv * at.lanes // int(x.row)) if s.rows else 0)
         after = finished(at, s, mr, nv, split)
         out.append(_Tile(number, mr, nv, blocks if split == 1 else 0, split, inline, part, after))
+        parts = ceil(4 * target.cores / batch)
+        if blocks and split == 1 and parts > 1 and x.b_turned and k >= 2 * parts * blocks:
+            # What is turned round is packed once, in the task that has that part of K.
+            after = finished(at, s, mr, nv, parts)
+            out.append(_Tile(number, mr, nv, blocks, parts, inline, 1.0, after))
     return out
 
 
@@ -291,7 +298,8 @@ def _sensible(tiles: Values, facts: Values, lanes: int) -> Values:
     bad |= (major == 1) & (b == PANEL) & ~one_column
     bad |= (major == 0) & (a == PANEL) & ~one_row & ~one_column & (blocked == 0)
     bad |= (major == 1) & (one_row | one_column & (a != PANEL))
-    bad |= (some == 1) & ((blocks == 0) | (major == 1) | (split > 1))
+    bad |= (some == 1) & ((blocks == 0) | (major == 1))
+    bad |= (blocks > 0) & (split > 1) & ((some == 0) | (b != PANEL))
     return ~bad
 
 

@@ -14,6 +14,7 @@ from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_pack import Panels
 from einsmith.kernels.contraction_plan import row_offsets
 from einsmith.kernels.contraction_sample import Group, Pointer
+from einsmith.kernels.contraction_traffic import LINE
 from einsmith.kernels.contraction_trim import Trimmer
 from einsmith.kernels.contraction_walk import digits_of, nest, sweep, transpose
 from einsmith.kernels.contraction_window import CUT, SLOT, fill
@@ -206,6 +207,28 @@ class Lowering(Panels):
         for x in places:
             self.b.prefetch(pointer, self.b.add(x, row), self.elem)
 
+    def _next_rows(self, jm: Value) -> tuple[State, Value]:
+        """The first row of M of the next tile; after the last tile, of the first one in the next block of K, whose
+        distance comes with it."""
+        b, a = self.b, self.a_in
+        lo, hi = (b.const(x) if isinstance(x, int) else x for x in self.m_range)
+        follows = b.op("lt", b.add(jm, b.const(1)), hi)
+        tile = b.select(follows, b.add(jm, b.const(1)), lo)
+        rows = State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, b.mul(tile, b.const(self.mr))))
+        return rows, b.select(follows, b.const(0), b.const(self.kc))
+
+    def _ask_rows(self, state: State, further: Value, step: int, k: Value) -> None:
+        """Starts the load of a line of the next tile's rows: at each point of K that of another row, so that all lines
+        of a stretch are asked for as it is walked."""
+        b, a = self.b, self.a_in
+        ((read, form),) = a.reads.items()
+        pointer = a.pointers[read.slot].value
+        assert pointer is not None
+        turns = min(1 << (self.mr - 1).bit_length(), LINE // self.p.dtype.itemsize)
+        row = b.op("mod", k, b.const(turns))
+        at = b.add(b.add(state.offset(form), further), b.mul(row, b.const(step)))
+        b.prefetch(pointer, at, self.elem)
+
     def _relative(self, tile: Value, span) -> Value:
         lo = span[0]
         return tile if isinstance(lo, int) else self.b.sub(tile, lo)
@@ -247,10 +270,13 @@ class Lowering(Panels):
             steps = row_offsets(a, self.m_side.axes, min(self.mr, self.M)) or [0]
             a_tile = State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, m0))
 
+        following = self._next_rows(jm) if self.rows_ahead and len(steps) > 1 else None
+
         def outer(values):
             pairs = list(zip(groups[:-1], values, strict=True))
             rows = a_tile.bind(a.part(pairs)) if a_tile is not None else None
-            return rows, [x.bind(bs.part(pairs)) for x in self.b_states] if c.b == "inline" else []
+            more = following[0].bind(a.part(pairs)) if following is not None else None
+            return rows, [x.bind(bs.part(pairs)) for x in self.b_states] if c.b == "inline" else [], more
 
         ahead = self._next_panel(jm, jn) if self.lines_ahead else []
 
@@ -258,6 +284,8 @@ class Lowering(Panels):
             k = b.sub(flat, low)
             if ahead:
                 self._ask(ahead, flat)
+            if following is not None:
+                self._ask_rows(context[2].bind(self._last(a, groups, digit)), following[1], steps[1] - steps[0], flat)
             if c.b == "inline":
                 part = self._last(bs, groups, digit)
                 right = [x.bind(part).product() for x in context[1]]

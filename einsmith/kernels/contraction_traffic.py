@@ -33,6 +33,8 @@ HELD = 0.75
 """The part of the second level that a side which is walked again and again may fill."""
 APART = 1024
 """Bytes between the rows of a panel from which the next one is asked for."""
+ROWS_FROM_L2 = 2.6
+"""Cycles a line of rows that lie along K."""
 FROM_L2 = 3.4
 """Cycles a line that tiles read from the second level, a short row at a time."""
 SWEEP = 16
@@ -140,7 +142,7 @@ def scattered(stride: int, size: int, l2: int) -> float:
 
 def blocks_of_k(k: int, unit: int = 1) -> int:
     """Points of K in each of the fewest even blocks of at most BLOCK, which are multiples of `unit`."""
-    whole = k // unit
+    whole = -(-k // unit)
     return -(-whole // -(-whole // (BLOCK // unit))) * unit
 
 

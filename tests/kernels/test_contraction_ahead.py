@@ -14,7 +14,7 @@ from einsmith.kernels.contraction import PATTERN, Config, Configs
 from einsmith.loops.nest import If, Loop, Op
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
-from tests.kernels.samples import conv, depthwise, lin, load, product, sum_of, times
+from tests.kernels.samples import conv, conv_dw, depthwise, lin, load, product, sum_of, times
 
 SMALL = replace(host(), l1=4 << 10, l2=8 << 10)
 """Small caches, so that small operands are far away."""
@@ -108,3 +108,22 @@ def test_vectors_along_k_in_blocks():
     rows = sum_of((3, 4), ((dt.f32, (4, 3, 9, 15)), (dt.f32, (4, 4, 12, 18))), (4, 9, 15),
                   times(load(0, 2, 0, 3, 4), load(1, 2, 1, 3, 4)))
     check(rows, [Configs((replace(dot, kc=n),)) for n in (1, 32, 60, 900)])
+
+
+def test_tiles_and_packing_ask_for_rows_along_k():
+    blocks = Config(mr=8, nv=2, a="inline", b="panel", order="n")
+    rows = product(23, 40, 700, "NT")
+    images = conv_dw(3, 19, 16, 18, 13, 1, 1, 0)  # 288 points an image
+    for kernel, swap in ((rows, False), (rows, True), (images, False), (images, True)):
+        ways = ((0, 1, 1, 1), (64, 1, 1, 2), (48, 2, 1, 1), (33, 3, 2, 1), (0, 5, 1, 1), (96, 3, 1, 2))
+        configs = [replace(blocks, swap=swap, kc=kc, split=split, tm=tm, tn=tn) for kc, split, tm, tn in ways]
+        assert count(kernel, configs[1], "prefetch") > 1
+        check(kernel, [Configs((c,)) for c in configs], target=SMALL)
+        check(kernel, [Configs((replace(configs[1], b="buffer", split=1, mr=4, nv=2),))], target=SMALL)
+    alone = replace(blocks, mr=23, nv=1)  # one tile: what is asked for is B's, turned round
+    assert 0 < count(rows, alone, "prefetch") < count(rows, replace(alone, mr=16), "prefetch")
+
+
+def test_long_k_is_cut_into_parts_where_one_side_is_turned():
+    c = PATTERN.configs(conv_dw(16, 64, 56, 56, 64, 1, 1, 0), host())[0].pieces[0]
+    assert (c.b, c.order, c.kc) == ("panel", "n", 256) and c.split > 1
