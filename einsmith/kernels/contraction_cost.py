@@ -196,6 +196,9 @@ def predict(t: Table, target: Any) -> Predicted:
     same_sets = (x.b_step >= 1024) & (x.b_step % 1024 == 0)  # the panel's rows fall into the same cache sets
     factor = np.where(same_sets, np.where(kc > traffic.BLOCK, 1.2, 1.1), np.where(x.b_step >= 4096, 1.02, 1.0))
     arithmetic *= np.where(many, factor, 1.0)
+    # Rows of M read down columns that the first level does not hold.
+    columns = a_inline & (x.a_step > item) & (t.mr * kc * item > target.l1) & (mt > 1)
+    arithmetic *= np.where(columns, 1.25, 1.0)
     return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (a_each | b_each))
 
 
