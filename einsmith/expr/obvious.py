@@ -15,10 +15,11 @@ Given = Mapping[frozenset[tuple[Expr, int]], int]
 
 
 def least(form: Linear, extents: Sequence[int]) -> int | None:
-    """The least value of a form of axes over a box that is not empty; None where other atoms stand in it."""
+    """The least value of a form of axes over a box that is not empty; None where other atoms stand in it, or axes that
+    the box does not have."""
     out = form.const
     for atom, c in form.terms.items():
-        if not isinstance(atom, Axis):
+        if not isinstance(atom, Axis) or atom.position >= len(extents):
             return None
         if c < 0:
             out += c * (extents[atom.position] - 1)

@@ -9,7 +9,7 @@ Before: y[b,c,h,w] = max(x[b,c,h,w], 0) over [256,6,28,28]. After: y[i0] = max(x
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -37,6 +37,7 @@ class Box:
     bodies: the root's; combiner: None where they are the results themselves. stages: the epilogue's bodies in order.
     results: the slot of each result, the root's members first; a Read of it has no index. stores: (slot, buffer,
     offset in elements). Slot n below len(buffers) is the kernel's buffer n; `workspace` is the slot after them.
+    sizes: elements of each buffer.
     """
 
     extents: tuple[int, ...]
@@ -46,6 +47,7 @@ class Box:
     stages: tuple[Expr, ...]
     results: tuple[int, ...]
     stores: tuple[tuple[int, int, Linear], ...]
+    sizes: tuple[int, ...]
 
     @property
     def rank(self) -> int:
@@ -75,6 +77,18 @@ class Box:
     def flats(self) -> tuple[Linear, ...]:
         """The offsets of the bodies' reads."""
         return tuple(uses(self.bodies)[0])
+
+    @cached_property
+    def guarded(self) -> frozenset:
+        """Keys of the offsets of reads that are in bounds only because of a guard around them."""
+        domain, out = self.extents + self.reduce, set()
+        for e in postorder(self.exprs):
+            if isinstance(e, Read) and e.index and e.slot < len(self.sizes):
+                flat = linear(e.index[0])
+                low, high = obvious.least(flat, domain), obvious.least(flat * -1, domain)
+                if low is not None and high is not None and (low < 0 or -high >= self.sizes[e.slot]):
+                    out.add(flat.key)
+        return frozenset(out)
 
     @cached_property
     def every_flat(self) -> list[Linear]:
@@ -188,10 +202,11 @@ def _box_of(
                 index = flat_index([place[d] for d in range(rank)], kernel.shape)
                 stores.append((slots[s][member], buffer, index))
     results = tuple(slot for members in slots for slot in members)
-    return _merge(domain, rank, combiner, bodies, stages, results, stores)
+    sizes = tuple(size(b.shape) for b in kernel.buffers)
+    return _merge(domain, rank, combiner, bodies, stages, results, stores, sizes)
 
 
-def _merge(domain, rank, combiner, bodies, stages, results, stores) -> Box:
+def _merge(domain, rank, combiner, bodies, stages, results, stores, buffers) -> Box:
     """The Box with contiguous neighbouring axes merged, and axes numbered anew."""
     flats, others = uses([*bodies, *stages])
     flats += [index for _, _, index in stores]
@@ -235,6 +250,7 @@ def _merge(domain, rank, combiner, bodies, stages, results, stores) -> Box:
         tuple(new[len(bodies) :]),
         results,
         tuple(moved),
+        buffers,
     )
 
 
@@ -245,8 +261,13 @@ GATHER = 2.0
 """Instructions that one lane of a gather or scatter is worth."""
 
 
-def access_cost(flats: Sequence[Linear], axis: int, lanes: int) -> float:
-    """About how many instructions one vector of accesses takes when `axis` runs along the lanes."""
+GUARDED = 5.0
+"""Instructions that a vector's mask is worth."""
+
+
+def access_cost(flats: Sequence[Linear], axis: int, lanes: int, guarded: Collection = ()) -> float:
+    """About how many instructions one vector of accesses takes when `axis` runs along the lanes; guarded: keys of the
+    offsets that memory has only where a guard holds."""
     out = 0.0
     for f in flats:
         stride = abs(f.coefficient(Axis(axis)))
@@ -258,10 +279,12 @@ def access_cost(flats: Sequence[Linear], axis: int, lanes: int) -> float:
             out += 2.5 if simple and stride <= 1 else GATHER * lanes
         elif stride == 0:
             out += 0.3
-        elif stride <= 4:
-            out += stride if stride == 1 else 1.5 * stride
-        else:
+        elif stride > 4:
             out += GATHER * lanes
+        elif not guarded or f.key not in guarded:
+            out += stride if stride == 1 else 1.5 * stride
+        else:  # what memory may not have cannot be loaded in whole vectors and shuffled
+            out += stride + GUARDED if stride == 1 else 2 * GATHER * lanes
     return out
 
 

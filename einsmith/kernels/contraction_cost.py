@@ -14,6 +14,7 @@ import numpy as np
 from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_settings import Numbers, Setting
+from einsmith.kernels.contraction_tile import UNROLLED
 from einsmith.kernels.contraction_traffic import Values
 
 FAR_ROWS = 1024
@@ -127,9 +128,12 @@ def predict(t: Table, target: Any) -> Predicted:
     steps = (mt - 1) * ((nt - 1) * step(t.mr, t.nv) + step(t.mr, nv_last))
     steps = (steps + (nt - 1) * step(mr_last, t.nv) + step(mr_last, nv_last)) * x.batch * x.k
     steps *= np.where((t.split == 1) & (t.kc == 0) & ~heads, t.kept, 1.0)
-    # Sums loaded for a block and no register to spare: the allocator rotates them at every step.
-    tight = (t.kc > 0) & (kc < part) & (t.mr * t.nv + t.nv + 2 >= target.tile_registers)
-    steps *= np.where(tight, 1.3, 1.0)
+    # No register to spare for what loads and masks take: the allocator rotates the sums by way of the stack, at every
+    # step where they are loaded for a block, at every turn of a loop around an innermost one that is unrolled.
+    tight = t.mr * t.nv + t.nv + 2 + 2 * (masks > 0) >= target.tile_registers
+    inner = np.minimum(np.where(a_inline, x.a_inner, np.inf), np.where(b_inline, x.b_inner, np.inf))
+    turned = np.where(inner * t.mr * t.nv <= UNROLLED, 1 + 2 / inner, 1.0)
+    steps *= np.where(tight, np.maximum(np.where((t.kc > 0) & (kc < part), 1.3, 1.0), turned), 1.0)
     tile_overhead = np.ceil(part / kc) * mt * nt * x.batch * t.split * (20 + t.mr * t.nv * 1.5 + t.mr * 3)
     pack = x.batch * x.m * nvs * t.finish
     # Packing, in cycles: what a vector takes, and how often each is packed.
@@ -215,5 +219,7 @@ def reread(t: Table, x: Numbers, kc: Values, mt: Values, nt: Values, target: Any
     lines = np.where(x.a_side == item, np.ceil(t.mr * item / traffic.LINE), t.mr)
     out = np.where(by_columns, x.batch * mt * nt * x.k * lines * traffic.LINE, 0.0)
     apart = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2)
-    long = apart | (kc * t.nv * t.lanes * item > l2 * 0.4)
-    return out + np.where(long & inside & (mt > 1), x.batch * (mt - 1) * x.n * x.k * item, 0.0)
+    panel = kc * t.nv * t.lanes * item
+    beside = (t.b != INLINE) & (panel + x.elements * item > l2 * traffic.HELD) & (x.heads == 0)  # the windows
+    again = np.where(inside, apart | (panel > l2 * 0.4), beside)
+    return out + np.where(again & (mt > 1), x.batch * (mt - 1) * x.n * x.k * item, 0.0)

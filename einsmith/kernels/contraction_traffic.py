@@ -136,8 +136,10 @@ def far_results(kernel: Kernel, p: Problem, m_side: Side, n_side: Side) -> int:
 
 def scattered(stride: int, size: int, l2: int) -> float:
     """Cycles of the store of one lane of a vector whose lanes lie `stride` bytes apart, into `size` bytes: lines at
-    powers of two push each other out before their neighbours are stored."""
-    return 1.5 if held(l2, stride) > l2 // 1024 else 1.5 + min(30.0, 60.0 * size / l2)
+    powers of two push each other out before their neighbours are stored, and lines beyond the second level are waited
+    for one after the other."""
+    far = 12.0 if size > l2 else 0.0
+    return 1.5 + (far if held(l2, stride) > l2 // 1024 else max(far, min(30.0, 60.0 * size / l2)))
 
 
 def blocks_of_k(k: int, unit: int = 1) -> int:

@@ -42,7 +42,7 @@ def vector_axis(box: Box, lanes: int) -> int | None:
     flats = box.every_flat
 
     def cost(axis: int) -> tuple[float, int]:
-        return (bx.access_cost(flats, axis, lanes) + 1) / bx.filled(box.extents[axis], lanes), -axis
+        return (bx.access_cost(flats, axis, lanes, box.guarded) + 1) / bx.filled(box.extents[axis], lanes), -axis
 
     return min(range(box.rank), key=cost, default=None)
 
@@ -210,7 +210,7 @@ class Pointwise:
                 extent = box.extents[axis]
                 vectors, width = box.points / extent * -(-extent // config.lanes), config.lanes
                 groups = -(-extent // (config.lanes * config.unroll))
-                count += bx.access_cost(flats, axis, config.lanes) + 1.5 * groups * config.lanes / extent
+                count += bx.access_cost(flats, axis, config.lanes, box.guarded) + 1.5 * groups * config.lanes / extent
                 count += 4.0 / -(-extent // config.lanes)
             arithmetic += vectors * count / (target.fma_per_second / full)
             special += vectors * width * seconds

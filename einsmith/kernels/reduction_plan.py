@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import gcd
+from itertools import permutations
+from math import gcd, prod
 from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Read, Reduce, postorder, size
+from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, postorder, size
 from einsmith.kernels import boxes as bx
 from einsmith.kernels import pointwise
 from einsmith.kernels.boxes import Box
@@ -56,7 +57,7 @@ def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
 @lru_cache(maxsize=8192)
 def _accesses(box: Box, axis: int, lanes: int) -> tuple[float, ...]:
     """About how many instructions each of the body's accesses takes for a vector, when `axis` runs along the lanes."""
-    return tuple(bx.access_cost([f], axis, lanes) for f in box.flats)
+    return tuple(bx.access_cost([f], axis, lanes, box.guarded) for f in box.flats)
 
 
 @lru_cache(maxsize=1024)
@@ -193,6 +194,8 @@ def window(box: Box, axis: int | None, cut: int | None, copies: int = 1) -> int:
     return k
 
 
+_TILES = ((2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (6, 4), (8, 1), (8, 2))
+"""Rows and vectors of register tiles."""
 _LINES = 512
 """Lines that a first-level cache keeps, about."""
 
@@ -231,7 +234,7 @@ def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, 
     """(rows, vectors) of the register tiles that may pay: some access is shared by the rows, and the accumulators
     leave room in the registers."""
     out = []
-    for rows, unroll in ((2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (6, 4), (8, 1), (8, 2)):
+    for rows, unroll in _TILES:
         config = ReductionConfig("column", lanes, unroll, 1, 1, rows)
         fits = shared = False
         for x in found:
@@ -301,12 +304,19 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
 
 class _Work(NamedTuple):
     """A box on one core, whatever the tasks: seconds of arithmetic and of special functions, into how many tasks the
-    outputs can be cut at most (None: the box is one), and by how much slower memory is."""
+    outputs can be cut at most (None: the box is one), by how much slower memory is, and bytes that come from beyond the
+    second level again."""
 
     arithmetic: float
     special: float
     parts: int | None
     jumps: float
+    again: float = 0.0
+
+
+def _is_product(e: Expr) -> bool:
+    """Whether it is multiplied and added in one instruction."""
+    return isinstance(e, Apply) and e.fn == "mul" and e.dtype.is_float
 
 
 @lru_cache(maxsize=8192)
@@ -315,6 +325,7 @@ def _work(box: Box, kernel: Kernel, config: ReductionConfig, target: Target) -> 
     rate = target.fma_per_second / bx.lanes_of(kernel, target)
     axis = lanes_axis(box, config) if box.combiner else pointwise.vector_axis(box, config.lanes)
     count, seconds = bx.operations(box.bodies, target)
+    count -= sum(_is_product(e) for e in box.bodies) if box.combiner == "sum" else 0
     after, after_seconds = bx.operations(box.stages, target)
     rest = box.epilogue_flats
     total = box.points * box.reduced
@@ -348,7 +359,20 @@ def _work(box: Box, kernel: Kernel, config: ReductionConfig, target: Target) -> 
         arithmetic += results * (after + bx.access_cost(rest, axis, config.lanes) + 4) / rate
         special += results * config.lanes * after_seconds
         parts = box.points // extent * -(-extent // (config.lanes * config.unroll))
-    return _Work(arithmetic, special, parts, _jumps(box, axis, config))
+    again = _again(box, axis, target) if axis < box.rank and tile is None else 0.0
+    return _Work(arithmetic, special, parts, _jumps(box, axis, config), again)
+
+
+def _again(box: Box, axis: int, target: Target) -> float:
+    """Bytes that are read once more for every point of the outer axes, where what the lanes' axis and the reduction
+    walk through does not stay in the second level; a register tile has its rows inside of that."""
+    extents, out = box.extents + box.reduce, 0.0
+    for inside in _mentioned(box):
+        turn = 4 * prod(extents[a] for a in inside if a == axis or a >= box.rank)
+        if turn > target.l2:
+            whole = 4 * prod(extents[a] for a in inside)
+            out += whole * (prod(n for a, n in enumerate(box.extents) if a != axis and a not in inside) - 1)
+    return out
 
 
 def cost(kernel: Kernel, config: ReductionConfig, target: Target) -> Cost:
@@ -373,18 +397,47 @@ def cost(kernel: Kernel, config: ReductionConfig, target: Target) -> Cost:
     memory = target.seconds_for_bytes(moved, footprint, tasks)
     if footprint > target.l1 and found:
         memory *= max(w.jumps for w in work)
+    again = sum(w.again for w in work)
+    memory += target.seconds_for_bytes(again, footprint + target.l2 * target.cores, tasks) if again else 0.0
     return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
 
 
 def bound(kernel: Kernel, target: Target) -> float:
-    """Seconds that no configuration is below: one instruction a point and operation, one for the combiner, on all cores
-    in full vectors; or the bytes."""
-    count = 0.0
-    for part in kernel.root.parts:
-        operations = sum(
-            isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE and not target.special(e.fn)
-            for e in postorder(part.bodies)
-        )
-        count += size(part.domain) * (operations + isinstance(part.body, Reduce))
+    """Seconds that no configuration is below: one instruction a point and operation, one for the combiner, the loads
+    that a register tile shares, on all cores in full vectors; or the bytes."""
+    count = kernel.root.memo(("least of a reduction", target), lambda t: sum(_least(p, target) for p in t.parts))
     moved, footprint = bx.touched_bytes(kernel)
     return max(count / target.fma_per_second / target.cores, target.seconds_for_bytes(moved, footprint, target.cores))
+
+
+def _least(part: Piece, target: Target) -> float:
+    """Instructions that no configuration's vectors are below, times their lanes."""
+    operations = sum(
+        isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE and not target.special(e.fn)
+        for e in postorder(part.bodies)
+    )
+    if not isinstance(part.body, Reduce):
+        return size(part.domain) * float(operations)
+    if part.body.combiner == "sum":
+        operations -= sum(_is_product(e) for e in part.bodies)
+    return size(part.domain) * (operations + 1 + _least_access(part))
+
+
+def _least_access(part: Piece) -> float:
+    """Instructions for the loads of a vector of operations that no register tile is below."""
+    if any(isinstance(e, Apply) and e.fn == "where" for e in part.bodies):
+        return 0.0  # another reduction variable may change what its reads vary along
+    rows, unroll = max(r for r, _ in _TILES), max(u for _, u in _TILES)
+    found = [
+        {x.position for x in postorder(e.index) if isinstance(x, Axis)}
+        for e in postorder(part.bodies) if isinstance(e, Read)
+    ]  # fmt: skip
+    rank = len(part.extents)
+    axes = range(rank + len(part.body.extents) if isinstance(part.body, Reduce) else rank)
+    # Whether lanes or rows or both run along what a read varies with.
+    one = min((sum(1.0 if a in x else 0.3 for x in found) for a in axes), default=0.0)
+    tiles = (
+        sum((1.0 if a in x else 0.3) / rows if r not in x else 1.0 if a in x else 1 / unroll for x in found)
+        for a, r in permutations(range(rank), 2)
+    )
+    return min(one, min(tiles, default=one))
