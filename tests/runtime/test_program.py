@@ -117,13 +117,13 @@ def test_a_worker_leaves_the_processor_of_the_caller():
     try:
         os.sched_setaffinity(0, here)  # the calling thread alone
         os.sched_setaffinity(worker, here)
-        for _ in range(1000):
+        for _ in range(200_000):
             program.run()
             if places[1] == min(allowed):
                 break
         assert places[0] == places[1] == min(allowed)
         os.sched_setaffinity(worker, allowed)
-        for _ in range(1000):
+        for _ in range(200_000):
             program.run()
             if places[1] != min(allowed):
                 break
