@@ -67,20 +67,27 @@ class Kernel(Node):
 
 
 class Member(Node):
-    """A kernel of a Rows, in row form: axis 0 of every buffer with `by_row` is the row, and such buffers are read and
-    written in the row at which the kernel stands only.
+    """A kernel of a Rows, in row form: one axis of some buffers is the row, and such buffers are read and written in
+    the row at which the kernel stands only.
 
     `places[n]` is the buffer of the Rows that buffer n of the kernel is; the numbers after those of `Rows.buffers` are
-    the `local` ones. The row is axis 0 of the output, or, if `reduces`, the root's first reduction axis; then the
-    stages after the root see all rows, and no other member reads the result.
+    the `local` ones. `by_row[n]`: 1 + the axis of buffer n that is the row, 0 where none is. The row is axis `axis` of
+    the output, or, if `reduces`, the root's first reduction axis; then the stages after the root see all rows, and no
+    other member reads the result.
     """
 
-    __slots__ = ("kernel", "places", "by_row", "reduces")
-    fields = ("kernel", "places", "by_row", "reduces")
+    __slots__ = ("kernel", "places", "by_row", "reduces", "axis")
+    fields = ("kernel", "places", "by_row", "reduces", "axis")
     kernel: Kernel
     places: tuple[int, ...]
-    by_row: tuple[bool, ...]
+    by_row: tuple[int, ...]
     reduces: bool
+    axis: int
+
+    def __new__(
+        cls, kernel: Kernel, places: tuple[int, ...], by_row: tuple[int, ...], reduces: bool, axis: int = 0
+    ) -> Member:
+        return super().__new__(cls, kernel, places, by_row, reduces, axis)
 
 
 class Rows(Node):

@@ -199,7 +199,7 @@ def _box_of(
     for s, stage in enumerate(kernel.stages):
         for member, buffer in enumerate(stage.outputs):
             if buffer is not None:
-                index = flat_index([place[d] for d in range(rank)], kernel.shape)
+                index = flat_index([place[d] for d in range(rank)], kernel.buffers[buffer].shape)
                 stores.append((slots[s][member], buffer, index))
     results = tuple(slot for members in slots for slot in members)
     sizes = tuple(size(b.shape) for b in kernel.buffers)

@@ -50,43 +50,58 @@ def row_bytes(rows: Rows) -> int:
     return max(1, sum(_bytes(b) // rows.rows for b in found.values()))
 
 
+def _block_bytes(rows: Rows, member: Member, block: int) -> float:
+    """Bytes of a member's buffers in a block of rows."""
+    return sum(
+        _bytes(b) * (block / rows.rows if axis else 1)
+        for b, axis in zip(member.kernel.buffers, member.by_row, strict=True)
+    )
+
+
 def _divisor(n: int, most: int) -> int:
     """The largest divisor of n that is at most `most`, if that is more than half of it; else `most`."""
     return next((d for d in range(most, most // 2, -1) if n % d == 0), most)
 
 
 @lru_cache(maxsize=1024)
-def block_kernel(member: Member, count: int, block: int) -> Kernel:
-    """The member's kernel on `count` rows that begin at a multiple of `block`. A reducing one adds to what has been
-    found so far: its buffers are those in `_inputs`, the results so far, and the new results, which may be the same
-    memory."""
+def block_kernel(member: Member, count: int, block: int, local: int) -> Kernel:
+    """The member's kernel on `count` rows that begin at a multiple of `block`; buffers of the Rows from `local` on hold
+    just these rows. A reducing one adds to what has been found so far: its buffers are those in `_inputs`, the results
+    so far, and the new results, which may be the same memory."""
     if member.reduces:
         return _accumulation(member, count)
     kernel = member.kernel
     buffers = tuple(
-        Buffer(b.dtype, (count, *b.shape[1:]), b.far and _on_lines(b, block)) if by_row else b
-        for b, by_row in zip(kernel.buffers, member.by_row, strict=True)
+        _of_rows(b, axis - 1, count, block, place >= local) if axis else b
+        for b, axis, place in zip(kernel.buffers, member.by_row, member.places, strict=True)
     )
-    stages = [_on_rows(s, buffers, count) for s in kernel.stages]
+    stages = [_on_rows(s, buffers, member.axis, count) for s in kernel.stages]
     return Kernel(tuple(stages), buffers)
 
 
-def _on_lines(b: Buffer, block: int) -> bool:
-    """Whether every block of rows begins on a cache line."""
-    return size(b.shape[1:]) * b.dtype.itemsize * block % 64 == 0
+def _of_rows(b: Buffer, axis: int, count: int, block: int, local: bool) -> Buffer:
+    """The buffer from a block's first row on. Where other axes stand before the rows, what lies between its rows keeps
+    its place, unless it is local."""
+    shape = _resized(b.shape, axis, count) if axis == 0 or local else b.shape
+    # Stores may go past the caches only where every block of rows begins on a cache line.
+    return Buffer(b.dtype, shape, b.far and size(b.shape[axis + 1 :]) * b.dtype.itemsize * block % 64 == 0)
 
 
-def _on_rows(stage: Stage, buffers: Sequence[Buffer], count: int) -> Stage:
+def _resized(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:
+    return (*shape[:axis], count, *shape[axis + 1 :])
+
+
+def _on_rows(stage: Stage, buffers: Sequence[Buffer], axis: int, count: int) -> Stage:
     """The stage with `count` rows in its output."""
     t = stage.template
     params = []
     for (dtype, shape), (kind, *where) in zip(t.params, stage.args, strict=True):
-        params.append((dtype, buffers[where[0]].shape if kind == "buffer" else (count, *shape[1:])))
+        params.append((dtype, buffers[where[0]].shape if kind == "buffer" else _resized(shape, axis, count)))
     parts = []
     for part in t.parts:
         assert isinstance(part, Piece)
-        parts.append(Piece(part.offset, part.step, (count, *part.extents[1:]), part.body))
-    return Stage(Template((count, *t.shape[1:]), tuple(params), tuple(parts)), stage.args, stage.outputs)
+        parts.append(Piece(part.offset, part.step, _resized(part.extents, axis, count), part.body))
+    return Stage(Template(_resized(t.shape, axis, count), tuple(params), tuple(parts)), stage.args, stage.outputs)
 
 
 def _inputs(member: Member) -> list[int]:
@@ -203,8 +218,12 @@ class RowBlocks:
         blocks = kernel.rows / config.block
         arithmetic = special = 0.0
         for member in kernel.members:
-            found = self.choose(block_kernel(member, config.block, config.block), one).cost
-            arithmetic += blocks * (max(found.arithmetic, found.memory) + BLOCK_SECONDS)
+            found = self.choose(block_kernel(member, config.block, config.block, len(kernel.buffers)), one).cost
+            memory = found.memory
+            if any(axis > 1 for axis in member.by_row):  # the kernel's buffers are larger than what it touches
+                taken = _block_bytes(kernel, member, config.block)
+                memory = one.seconds_for_bytes(taken, taken, 1)
+            arithmetic += blocks * (max(found.arithmetic, memory) + BLOCK_SECONDS)
             special += blocks * found.special
         tasks = task_count(kernel, config)[0]
         cores = min(target.cores, tasks)
@@ -252,7 +271,10 @@ class _Lowering:
         whole, rest = divmod(kernel.rows, config.block)
         b = Builder(bx.function_name("rows", kernel, config), len(kernel.buffers) + 1)
         lowered = {
-            count: [self._lowered(block_kernel(m, count, config.block), self.one) for m in kernel.members]
+            count: [
+                self._lowered(block_kernel(m, count, config.block, len(kernel.buffers)), self.one)
+                for m in kernel.members
+            ]
             for count, present in ((config.block, whole), (rest, rest)) if present
         }  # fmt: skip
         sums = {n: _partials(m) for n, m in enumerate(kernel.members) if m.reduces}
@@ -296,10 +318,11 @@ class _Lowering:
         place = member.places[n]
         if place >= len(b.buffers) - 1:
             return local[place - len(b.buffers) + 1]
-        if not member.by_row[n]:
+        axis = member.by_row[n]
+        if not axis:
             return b.buffers[place]
         buffer = member.kernel.buffers[n]
-        return b.address(b.buffers[place], b.mul(first, b.const(size(buffer.shape[1:]))), elem_of(buffer.dtype))
+        return b.address(b.buffers[place], b.mul(first, b.const(size(buffer.shape[axis:]))), elem_of(buffer.dtype))
 
     def finish(self, member: Member, first: int, partial: Sequence[int]) -> list[Launch]:
         """The launches that merge the tasks' partial results, in order, and run the stages after the reduction."""

@@ -31,7 +31,7 @@ class _Key(NamedTuple):
 
     expr: Expr
     extents: tuple[int, ...]
-    by_row: tuple[tuple[int, bool], ...]
+    by_row: tuple[tuple[int, int], ...]
 
 
 @lru_cache(maxsize=256)
@@ -62,7 +62,7 @@ def _uses(rows: Rows) -> dict[_Key, list[_Use]]:
             domain = _domain(stage.template)
             if domain is None:
                 continue
-            row = Axis(stage.template.rank if member.reduces else 0)
+            row = Axis(stage.template.rank if member.reduces else member.axis)
             for body in stage.template.parts[0].bodies:
                 for e in postorder([body]):
                     if isinstance(e, Apply) and e.fn in _SPECIAL and e.dtype.is_float:
@@ -77,7 +77,7 @@ def _key(
 ) -> tuple[_Key, tuple[Axis, ...]] | None:
     """None where e reads other than whole dimensions by axes, or does not vary within the row."""
     axes: dict[Axis, int] = {row: 0}
-    by_row: dict[int, bool] = {}
+    by_row: dict[int, int] = {}
     for read in reads(e):
         kind, *where = stage.args[read.slot]
         if kind != "buffer":
@@ -116,7 +116,7 @@ def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     t = template(key.extents, [(b.dtype, b.shape) for b in buffers], body)
     stage = Stage(t, tuple(("buffer", n) for n in range(len(places))), (len(places),))
     kernel = Kernel((stage,), (*buffers, held))
-    made = Member(kernel, (*places, last), (*(row for _, row in key.by_row), True), False)
+    made = Member(kernel, (*places, last), (*(row for _, row in key.by_row), 1), False)
     members = []
     for m, member in enumerate(rows.members):
         here = [u for u in uses if u.member == m]
@@ -140,7 +140,7 @@ def _reading(member: Member, uses: list[_Use], held: Buffer, place: int) -> Memb
             stage = Stage(t, (*stage.args, ("buffer", last)), stage.outputs)
         stages.append(stage)
     kernel = Kernel(tuple(stages), (*kernel.buffers, held))
-    return Member(kernel, (*member.places, place), (*member.by_row, True), member.reduces)
+    return Member(kernel, (*member.places, place), (*member.by_row, 1), member.reduces, member.axis)
 
 
 def _exchanged(new: dict, body: Expr) -> Expr:

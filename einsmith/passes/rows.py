@@ -3,10 +3,12 @@
 before: m[i] = max[k](x[i,k]);  s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]: three kernels
 after:  one `Rows` of three members; x is read from memory once, m and s are never stored
 
-A row is a point of the leading axes. What a member reads of another lies in its own row. A member may also sum over
-the rows (a batch's loss, the gradient of a norm's weight): its result is there after all blocks, for other kernels.
-Joining saves launches and the bytes that are read again, and costs nothing while a row fits the cache and there are
-rows for every core; products whose operands are read many times over stay apart, because they tile better alone.
+A row is a point of the leading axes, or of one axis wherever it stands (the channels of a batch norm). What a member
+reads of another lies in its own row. A member may also sum over the rows (a batch's loss, the gradient of a norm's
+weight): its result is there after all blocks, for other kernels.
+Joining saves launches and the bytes that are read again, and costs nothing while the rows that all cores are at fit a
+cache and there are rows for every core; products whose operands are read many times over stay apart, because they tile
+better alone.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from einsmith.expr.kernel import Buffer, Kernel, Member, Rows, Stage
 from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, Tensor, size
@@ -30,6 +32,8 @@ _REUSE = {"sum": 2}
 here, reads what it reads often and is to be tiled alone: a product, a convolution."""
 _SMALL = 1 << 17
 """Bytes of work that one core does as fast as several."""
+_RUN = 128
+"""Bytes that lie together in a row where other axes stand before it, at least."""
 _SUMMED = ("sum", "prod", "max", "min")
 
 
@@ -140,10 +144,21 @@ def _merged(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, boo
     return Template(t.shape if reduces else (rows, *t.shape[p:]), params, tuple(parts)), slots
 
 
-@lru_cache(maxsize=512)
-def row_form(kernel: Kernel, rows: int, reduces: bool) -> tuple[Kernel, tuple[bool, ...]] | None:
-    """(the kernel with axis 0 as its row, which buffers are by row); None where a buffer is read in both ways."""
-    p = row_counts(kernel, reduces)[rows]
+class Way(NamedTuple):
+    """A way to see a kernel as one of rows: the kernel in row form; 1 + the axis of each buffer that is the row, 0 for
+    none; whether the rows are those of its reduction; else which axis of its output they are."""
+
+    kernel: Kernel
+    by_row: tuple[int, ...]
+    reduces: bool
+    axis: int
+
+
+def _leading(kernel: Kernel, rows: int, reduces: bool) -> Way | None:
+    """The leading axes as one, which are the rows; None where a buffer is read in both ways."""
+    p = row_counts(kernel, reduces).get(rows)
+    if p is None:
+        return None
     kinds: dict[int, bool] = {}
     stages = []
     for n, stage in enumerate(kernel.stages):
@@ -157,12 +172,85 @@ def row_form(kernel: Kernel, rows: int, reduces: bool) -> tuple[Kernel, tuple[bo
             if place is not None:
                 kinds[place] = not reduces
         stages.append(Stage(t, stage.args, stage.outputs))
-    by_row = tuple(kinds.get(n, False) for n in range(len(kernel.buffers)))
+    by_row = tuple(int(kinds.get(n, False)) for n in range(len(kernel.buffers)))
     buffers = tuple(
         Buffer(b.dtype, (rows, *b.shape[p:]), b.far) if row else b
         for b, row in zip(kernel.buffers, by_row, strict=True)
     )
-    return Kernel(tuple(stages), buffers), by_row
+    return Way(Kernel(tuple(stages), buffers), by_row, reduces, 0)
+
+
+def _along(t: Template, axis: int) -> dict[int, int] | None:
+    """By slot, 1 + the dimension that `axis` of the output is the index of, 0 for none; None where the axis is used
+    otherwise, or a slot in several ways."""
+    slots: dict[int, int] = {}
+    seen: set[Expr] = set()
+    todo: list[Expr] = []
+    for part in t.parts:
+        if not isinstance(part, Piece):
+            return None
+        if (part.offset[axis], part.step[axis], part.extents[axis]) != (0, 1, t.shape[axis]):
+            return None
+        todo += part.bodies
+    while todo:
+        e = todo.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if isinstance(e, Axis):
+            if e.position == axis:
+                return None
+        elif isinstance(e, Read):
+            found = [d for d, i in enumerate(e.index) if isinstance(i, Axis) and i.position == axis]
+            code = found[0] + 1 if found else 0
+            if len(found) > 1 or (found and t.params[e.slot][1][found[0]] != t.shape[axis]):
+                return None
+            if slots.setdefault(e.slot, code) != code:
+                return None
+            todo += [i for d, i in enumerate(e.index) if d + 1 != code]
+        else:
+            todo += e.args
+    return slots
+
+
+def _inner(kernel: Kernel, axis: int) -> Way | None:
+    """Axis `axis` of the output as the row, wherever it stands in the buffers."""
+    codes: dict[int, int] = {}
+    for stage in kernel.stages:
+        slots = stage.template.memo(f"along {axis}", lambda t: _along(t, axis))
+        if slots is None:
+            return None
+        for slot, (kind, *where) in enumerate(stage.args):
+            if kind == "buffer" and codes.setdefault(where[0], slots.get(slot, 0)) != slots.get(slot, 0):
+                return None
+        for place in stage.outputs:
+            if place is not None and codes.setdefault(place, axis + 1) != axis + 1:
+                return None
+    by_row = tuple(codes.get(n, 0) for n in range(len(kernel.buffers)))
+    for b, code in zip(kernel.buffers, by_row, strict=True):
+        if code > 1 and size(b.shape[: code - 1]) > 1 and size(b.shape[code:]) * b.dtype.itemsize < _RUN:
+            return None
+    return Way(kernel, by_row, False, axis)
+
+
+@lru_cache(maxsize=4096)
+def ways(kernel: Kernel) -> dict[int, tuple[Way, ...]]:
+    """All ways to see a kernel as one of rows, by the number of rows."""
+    found: dict[int, list[Way]] = {}
+    for rows in row_counts(kernel, False):
+        way = _leading(kernel, rows, False)
+        if way is not None:
+            found.setdefault(rows, []).append(way)
+    for axis in range(len(kernel.shape)):
+        rows = kernel.shape[axis]
+        way = _inner(kernel, axis) if rows > 1 else None
+        if way is not None and any(code > 1 for code in way.by_row):
+            found.setdefault(rows, []).append(way)
+    for rows in row_counts(kernel, True):
+        way = _leading(kernel, rows, True)
+        if way is not None:
+            found.setdefault(rows, []).append(way)
+    return {rows: tuple(some) for rows, some in found.items()}
 
 
 # --------------------------------------------------------------------------------------------------------- joining
@@ -199,60 +287,80 @@ def _streams(part: Part) -> bool:
     return True
 
 
-def _worthwhile(parts: Sequence[Part], rows: int, target: Target) -> bool:
-    """Whether blocks of these rows stay in a core's cache and there are enough of them for all cores."""
-    forms = [_form(p, rows) for p in parts]
-    if any(f is None for f in forms):
-        return False
+def _worthwhile(parts: Sequence[Part], found: Sequence[Way], rows: int, target: Target) -> bool:
+    """Whether the rows that all cores are at stay in a cache, and there are enough rows for all cores."""
     row: dict[Tensor, int] = {}
     whole: dict[Tensor, int] = {}
-    for part, form in zip(parts, forms, strict=True):
-        assert form is not None
-        for t, by_row in zip(part.tensors, form[1], strict=True):
+    for part, way in zip(parts, found, strict=True):
+        for t, by_row in zip(part.tensors, way.by_row, strict=True):
             s = storage(t)
             if by_row:
                 row[s] = _nbytes(s) // rows
             else:
                 whole[s] = _nbytes(s)
-    if sum(row.values()) + sum(whole.values()) > target.l2 // 2:
+    each, shared = sum(row.values()), sum(whole.values())
+    if each + shared > target.l2 // 2 and target.cores * each + shared > target.l3 // 2:
         return False
-    return rows >= 4 * target.cores or sum(row.values()) * rows <= _SMALL
+    return rows >= 4 * target.cores or each * rows <= _SMALL
 
 
-def _reduces(part: Part, rows: int) -> bool:
-    """Whether the kernel's rows are its reduction's."""
-    return rows not in row_counts(part.kernel, False)
+def _part_of(t: Tensor, buffer: Buffer, code: int) -> tuple[int, int]:
+    """How a tensor is cut into rows: points before and after the row's axis; (0, 0) where it is not."""
+    return (size(buffer.shape[: code - 1]), size(buffer.shape[code:])) if code else (0, 0)
 
 
-def _form(part: Part, rows: int) -> tuple[Kernel, tuple[bool, ...]] | None:
-    return row_form(part.kernel, rows, _reduces(part, rows))
+def _agreeing(parts: Sequence[Part], rows: int) -> list[Way] | None:
+    """A way for each part such that all cut each tensor alike, and what the parts read of each other lies in their own
+    row; None where there is none."""
+    made = {t for p in parts for t in p.made}
+    known: dict[Tensor, tuple[int, int]] = {}
+    out: list[Way] = []
 
+    def extend(n: int) -> bool:
+        if n == len(parts):
+            return True
+        part = parts[n]
+        for way in ways(part.kernel).get(rows, ()):
+            added: list[Tensor] = []
+            fits = True
+            for t, b, code, w in zip(part.tensors, way.kernel.buffers, way.by_row, part.written, strict=True):
+                s, cut = storage(t), _part_of(t, b, code)
+                if not w and s in made and not code:
+                    fits = False
+                if s not in known:
+                    known[s] = cut
+                    added.append(s)
+                elif known[s] != cut:
+                    fits = False
+                if not fits:
+                    break
+            if fits:
+                out.append(way)
+                if extend(n + 1):
+                    return True
+                out.pop()
+            for s in added:
+                del known[s]
+        return False
 
-def _local(parts: Sequence[Part], rows: int) -> bool:
-    """Whether what the parts read of each other lies in their own row."""
-    made = {t: _reduces(p, rows) for p in parts for t in p.made}
-    for p in parts:
-        form = _form(p, rows)
-        if form is None:
-            return False
-        for t, by_row, w in zip(p.tensors, form[1], p.written, strict=True):
-            s = storage(t)
-            if not w and s in made and (made[s] or not by_row):
-                return False
-    return True
+    return out if extend(0) else None
 
 
 def _rows(part: Part) -> frozenset[int]:
     """The numbers of rows that the kernel may be seen to have."""
-    return frozenset(r for reduces in (False, True) for r in row_counts(part.kernel, reduces) if r > 1)
+    return frozenset(r for r in ways(part.kernel) if r > 1)
 
 
-def common_rows(parts: Sequence[Part], target: Target) -> int:
-    """The rows that the parts are worth being joined by, the most of them; 0: none."""
+def common_rows(parts: Sequence[Part], target: Target) -> tuple[int, list[Way]]:
+    """The rows that the parts are worth being joined by, the most of them, and the way in which each is; (0, []): none.
+    """
     if len(parts) > _MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _BUFFERS:
-        return 0
-    counts = frozenset.intersection(*map(_rows, parts))
-    return max((r for r in counts if _local(parts, r) and _worthwhile(parts, r, target)), default=0)
+        return 0, []
+    for rows in sorted(frozenset.intersection(*map(_rows, parts)), reverse=True):
+        found = _agreeing(parts, rows)
+        if found is not None and _worthwhile(parts, found, rows, target):
+            return rows, found
+    return 0, []
 
 
 def clusters(parts: Sequence[Part], after: Mapping[int, Collection[int]], apart: Collection[int],
@@ -307,7 +415,7 @@ def _may_join(parts: Sequence[Part], found: dict[int, list[int]], before: dict[i
     if _between(before, a, b) or _between(before, b, a):
         return False
     everything = [parts[n] for n in sorted(found[a] + found[b])]
-    return all(map(_streams, everything)) and common_rows(everything, target) > 0
+    return all(map(_streams, everything)) and common_rows(everything, target)[0] > 0
 
 
 def _unite(found: dict[int, list[int]], before: dict[int, int], of: dict[int, int], a: int, b: int) -> None:
@@ -325,7 +433,7 @@ def join(parts: Sequence[Part], outside: Collection[Tensor], target: Target) -> 
                                                                                      tuple[bool, ...]]:
     """The Rows of a cluster's kernels, with the tensors in its buffers and which of them are written; what is made here
     and not in `outside` stays local."""
-    rows = common_rows(parts, target)
+    rows, found = common_rows(parts, target)
     made = {t for p in parts for t in p.made}
     tensors: dict[Tensor, bool] = {}
     local: dict[Tensor, Buffer] = {}
@@ -341,15 +449,12 @@ def join(parts: Sequence[Part], outside: Collection[Tensor], target: Target) -> 
     number = {t: n for n, t in enumerate([*tensors, *local])}
     used = {s for p in parts for s in p.read} | set(local)
     members = []
-    for p in parts:
-        form = _form(p, rows)
-        assert form is not None
+    for p, way in zip(parts, found, strict=True):
         places = tuple(number[storage(t)] if storage(t) in made else number[t] for t in p.tensors)
         near = tuple(
             Buffer(b.dtype, b.shape, b.far and storage(t) not in used)
-            for t, b in zip(p.tensors, form[0].buffers, strict=True)
+            for t, b in zip(p.tensors, way.kernel.buffers, strict=True)
         )
-        members.append(Member(Kernel(form[0].stages, near), places, form[1], _reduces(p, rows)))
+        members.append(Member(Kernel(way.kernel.stages, near), places, way.by_row, way.reduces, way.axis))
     buffers = tuple(Buffer(t.dtype, t.shape) for t in tensors)
     return Rows(rows, tuple(members), buffers, tuple(local.values())), tuple(tensors), tuple(tensors.values())
-
