@@ -227,7 +227,20 @@ def _jumps(box: Box, axis: int | None, config: ReductionConfig) -> float:
         along = f.coefficient(Axis(axis)) == 1 if axis < box.rank else stride >= 64
         if along and stride >= 2 * visit:
             lost = max(lost, 40 + 190 * (gcd(stride, 4096) / 4096) ** 0.5)
-    return 1 + lost / visit
+    return 1 + max(lost / visit, _window_jumps(box, axis, config))
+
+
+def _window_jumps(box: Box, axis: int, config: ReductionConfig) -> float:
+    """What `_jumps` adds where the rows of an unrolled window are read in turn, a few vectors of each at a time."""
+    total = box.rank + len(box.reduce)
+    lost = 0.0
+    for f in box.flats if axis < box.rank else ():
+        step = abs(f.coefficient(Axis(axis)))
+        reach = 4 * step * config.lanes * min(config.unroll, -(-box.extents[axis] // config.lanes))
+        for a in range(total - window(box, axis, None), total) if 1 <= step <= 4 else ():
+            if 4 * abs(f.coefficient(Axis(a))) >= 2 * reach:
+                lost = max(lost, 100 / reach)
+    return lost
 
 
 def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, int]]:

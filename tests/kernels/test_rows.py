@@ -60,6 +60,25 @@ def norm_arguments(rng, b, k):
     return [rng.standard_normal(s).astype(np.float32) for s in ((b, k), (k,), (k,), (b, k))]
 
 
+def batch_norm(x, w, b):
+    """Over all axes but the second, the variance in a sweep of its own."""
+    n, c, h, k = x.shape
+    i, j, r = fb.axes(n, h, k)
+    mean = fb.compute((c,), lambda c: fb.mean(x[i, c, j, r], over=(i, j, r)))
+    var = fb.compute((c,), lambda c: fb.mean((x[i, c, j, r] - mean[c]) ** 2, over=(i, j, r)))
+    return fb.compute(x.shape, lambda n, c, h, k: (x[n, c, h, k] - mean[c]) * fb.rsqrt(var[c] + 1e-5) * w[c] + b[c])
+
+
+def batch_norm_gradient(x, w, b, g):
+    return es.grad(lambda x, w, b: (F.relu(batch_norm(x, w, b)) * g).sum(), (0, 1, 2))(x, w, b)
+
+
+def channels(rng, c, k):
+    """Images of as many points as a row, with the channels in the second place."""
+    shape = (2, c, 5, 35 + k // 64)
+    return [rng.standard_normal(s).astype(np.float32) for s in (shape, (c,), (c,), shape)]
+
+
 CASES = {
     "softmax": (lambda x, y: F.softmax(x, 1), batch),
     "log softmax": (lambda x, y: F.log_softmax(x, 1), batch),
@@ -70,6 +89,10 @@ CASES = {
     "layer norm's gradients": (norm_gradient, norm_arguments),
     "softmax's gradient": (lambda x, w, b, g: softmax_gradient(x, g), norm_arguments),
     "reductions over the rows": (lambda x, y: product_of_means(x), batch),
+    "batch norm": (lambda x, w, b, g: batch_norm(x, w, b), channels),
+    "batch norm with pooling": (lambda x, w, b, g: F.max_pool2d(F.relu(batch_norm(x, w, b)), 2), channels),
+    "batch norm's gradients": (batch_norm_gradient, channels),
+    "softmax over channels": (lambda x, w, b, g: F.softmax(x, 3) * w[:, None, None], channels),
 }
 
 
@@ -82,7 +105,8 @@ def compiled(f, args, threads=1, target=None) -> tuple[Executable, Graph, list[n
 @pytest.mark.parametrize(
     "name, most",
     [("softmax", 1), ("log softmax", 1), ("layer norm", 1), ("softmax's gradient", 1), ("layer norm's gradients", 1),
-     ("cross-entropy's gradient", 2), ("cross-entropy", 3), ("cross-entropy and its gradient", 3)],
+     ("batch norm", 1), ("batch norm with pooling", 1), ("batch norm's gradients", 1), ("cross-entropy's gradient", 2),
+     ("cross-entropy", 3), ("cross-entropy and its gradient", 3)],
 )  # fmt: skip
 def test_counts(name, most, rng):
     f, arguments = CASES[name]
@@ -150,6 +174,27 @@ def test_rows_of_several_axes(rng):
         (call,) = run.plan.calls
         assert isinstance(call.kernel, Rows) and call.kernel.rows == (105 if dim == 3 else 3)
         agree(run(inputs)[1], graph, inputs, "rows")
+
+
+def test_rows_of_an_inner_axis(rng):
+    """Channels between the images and the pixels; not where they are contiguous, a few bytes of each pixel."""
+    x = rng.standard_normal((8, 16, 6, 8)).astype(np.float32)
+    w = rng.standard_normal(16).astype(np.float32)
+    run, graph, inputs = compiled(batch_norm, [x, w, w], 2)
+    (call,) = run.plan.calls
+    assert isinstance(call.kernel, Rows) and call.kernel.rows == 16
+    assert all(2 in m.by_row for m in call.kernel.members)
+    agree(run(inputs)[1], graph, inputs, "channels")
+
+    def last(x, w):
+        i, j, r = fb.axes(8, 16, 6)
+        mean = fb.compute((8,), lambda c: fb.mean(x[i, j, r, c], over=(i, j, r)))
+        return fb.compute(x.shape, lambda n, h, k, c: x[n, h, k, c] - mean[c])
+
+    x = rng.standard_normal((8, 16, 6, 8)).astype(np.float32)
+    run, graph, inputs = compiled(last, [x, w], 2)
+    assert len(run.plan.calls) == 2
+    agree(run(inputs)[1], graph, inputs, "channels last")
 
 
 def test_no_rows(rng):
