@@ -301,7 +301,8 @@ def _worthwhile(parts: Sequence[Part], found: Sequence[Way], rows: int, target: 
     each, shared = sum(row.values()), sum(whole.values())
     if each + shared > target.l2 // 2 and target.cores * each + shared > target.l3 // 2:
         return False
-    return rows >= 4 * target.cores or each * rows <= _SMALL
+    inner = any(code > 1 for way in found for code in way.by_row)
+    return rows >= 4 * target.cores or (each * rows <= _SMALL and not inner)
 
 
 def _part_of(t: Tensor, buffer: Buffer, code: int) -> tuple[int, int]:
