@@ -224,7 +224,7 @@ def conv_lstm(u, x):
         z = np.zeros_like(c)
         for r in range(3):
             for s in range(3):
-                z += np.einsum("bcpq,kc->bkpq", padded[:, :, r : r + 4, s : s + 3], u[:, :, r, s])
+                z += np.einsum("bcpq,kc->bkpq", padded[:, :, r : r + x.shape[3], s : s + x.shape[4]], u[:, :, r, s])
         c = 0.5 * c + np.tanh(xt + z)
         h = c * sigmoid(xt)
         out.append(h)
