@@ -227,7 +227,8 @@ class Lowering(Panels):
         turns = min(1 << (self.mr - 1).bit_length(), LINE // self.p.dtype.itemsize)
         row = b.op("mod", k, b.const(turns))
         at = b.add(b.add(state.offset(form), further), b.mul(row, b.const(step)))
-        b.prefetch(pointer, at, self.elem)
+        for first in range(0, self.mr, turns):
+            b.prefetch(pointer, b.add(at, b.const(first * step)), self.elem)
 
     def _relative(self, tile: Value, span) -> Value:
         lo = span[0]
