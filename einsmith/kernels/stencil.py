@@ -18,8 +18,8 @@ from einsmith.kernels.stencil_terms import Stencil, stencils
 from einsmith.loops.nest import Builder
 from einsmith.target.facts import Target
 
-MAX_PRODUCTS = 400
-"""Multiply-adds of a tile."""
+MAX_PRODUCTS, MAX_LOADED = 400, 110
+"""Multiply-adds of a tile; and where all of their operands must be loaded into registers first."""
 MAX_SEGMENTS = 5
 """Tiles that are emitted, each with its own borders."""
 MAX_ROWS = 16
@@ -59,11 +59,11 @@ class StencilPattern:
         out: list[StencilConfig] = []
         for s in stencils(kernel):
             lanes = target.lanes(s.dtype.itemsize)
-            passes = _passes(s, target.vector_registers)
+            passes = _passes(s, _registers(target))
             for pairs in (False, True) if pair_axis(s, lanes) is not None else (False,):
                 points = _points(s, pairs)
                 tasks = 1 if target.cores == 1 else min(points, TASKS * target.cores)
-                for tile in _tiles(s, passes, target.vector_registers):
+                for tile in _tiles(s, passes, target):
                     out.append(StencilConfig(s.along_k, tile, passes, pairs, tasks))
         return sorted(out, key=lambda c: self.cost(kernel, c, target).rank)
 
@@ -75,7 +75,7 @@ class StencilPattern:
         tasks = min(target.cores, config.tasks)
         uneven = ceil(points / tasks) * tasks / points
         size = sum(prod(b.shape) * b.dtype.itemsize for b in kernel.buffers)
-        arithmetic = points * _cycles(s, config, lanes, target.vector_registers, target.vector_bytes)
+        arithmetic = points * _cycles(s, config, lanes, _registers(target), target.vector_bytes)
         return Cost(
             arithmetic * cycle / tasks * uneven, target.seconds_for_bytes(size, size, tasks), 0.0,
             target.launch_seconds,
@@ -85,7 +85,7 @@ class StencilPattern:
         s = _which(kernel, config)
         b = Builder(f"stencil_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
         groups = _groups(s, config.passes)
-        hoisted = _hoisted(s, config.tile, target.vector_registers)
+        hoisted = _hoisted(s, config.tile, _registers(target))
         pair = pair_axis(s, target.lanes(s.dtype.itemsize)) if config.pairs else None
         StencilLowering(kernel, s, config.tile, config.tasks, groups, hoisted, pair, target, b).run(b.task)
         return Lowered([Launch(b.finish(), config.tasks)])
@@ -93,6 +93,16 @@ class StencilPattern:
 
 def _which(kernel: Kernel, config: StencilConfig) -> Stencil:
     return next(s for s in stencils(kernel) if s.along_k == config.along_k)
+
+
+def _all_loaded(target: Target) -> bool:
+    """Whether multiply-adds take no operand from memory, as on AArch64 (32 registers of 16 bytes)."""
+    return (target.vector_bytes, target.vector_registers) == (16, 32)
+
+
+def _registers(target: Target) -> int:
+    """Registers for sums, numbers and rows."""
+    return target.vector_registers - (12 if _all_loaded(target) else 0)
 
 
 def _points(s: Stencil, pairs: bool) -> int:
@@ -140,14 +150,15 @@ def _groups(s: Stencil, passes: int) -> list[list[int]]:
     return [[i for i in range(s.sums) if at <= i % last < at + step] for at in range(0, last, step)]
 
 
-def _tiles(s: Stencil, passes: int, registers: int) -> list[int]:
+def _tiles(s: Stencil, passes: int, target: Target) -> list[int]:
     """Rows of a tile worth a prediction."""
     terms = sum(len(p.terms) for p in s.phases) / passes
     step = max((abs(f.read.row) // f.read.pitch for _, f in factors(s)), default=1)
     limit = min(MAX_ROWS, READ_ROWS // max(1, step))
     if not s.along_k:
-        limit = min(limit, (registers - _weights(s)[1] - _spare(s)) // len(s.phases))
-    limit = max(1, min(limit, int(MAX_PRODUCTS / max(1.0, terms))))
+        limit = min(limit, (_registers(target) - _weights(s)[1] - _spare(s)) // len(s.phases))
+    most = MAX_LOADED if _all_loaded(target) else MAX_PRODUCTS
+    limit = max(1, min(limit, int(most / max(1.0, terms))))
     fewest = ceil(s.rows / limit)
     found = dict.fromkeys(ceil(s.rows / n) for n in (fewest, fewest + 1, fewest + 2, 2 * fewest))
     return [x for x in found if len(row_segments(s, x)) <= MAX_SEGMENTS] or [s.rows]

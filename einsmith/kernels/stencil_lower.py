@@ -164,7 +164,7 @@ class StencilLowering:
         self.elem = elem_of(s.dtype)
         self.zero = b.const(0.0, self.elem, self.n)
         self.slots = [ref[1] for ref in kernel.stages[0].args]
-        self.registers = target.vector_registers
+        self.registers, self.masks = target.vector_registers, target.vector_bytes >= 32
         self.pair, self.planes = pair, 1 if pair is None else 2
         self.reaches = reaches(s)
         self.rows = row_segments(s, tile)
@@ -296,7 +296,7 @@ class StencilLowering:
         if key not in self.made and self.pair is not None:
             self.made[key] = self._two(a, lanes, row)
         elif key not in self.made:
-            self.made[key] = self._pick(a, lanes, row) if a.lane == 2 else self._load(a, 0, row, self._mask(lanes))
+            self.made[key] = self._pick(a, lanes, row) if a.lane == 2 else self._inside(a, 0, row, lanes)
         out = self.made[key]
         assert out is not None
         return out
@@ -305,6 +305,19 @@ class StencilLowering:
         b = self.b
         at = b.add(self._at(a), b.const(a.const + a.row * row + more))
         return b.load(b.buffers[self.slots[a.slot]], at, self.elem, self.n, mask)
+
+    def _inside(self, a: Access, more: int, row: int, span: Span, moved: int = 0) -> Value:
+        """A vector of elements, zero outside of the span; `more` elements beyond the tap's first one, of which `moved`
+        count in the span."""
+        n, first = self.n, a.lane * self.w.first + moved
+        if self.masks or self.w.first != self.w.last or span.hi - span.lo + 1 < n:
+            return self._load(a, more, row, self._mask(span, a.lane, moved))
+        # Without masks in registers: what lies inside of the span, moved to its lanes.
+        off = min(max(first, span.lo), span.hi - n + 1) - first
+        found = self._load(a, more + off, row, None)
+        if not off:
+            return found
+        return self.b.shuffle(found, self.zero, [i - off if 0 <= i - off < n else n for i in range(n)])
 
     def _pick(self, a: Access, lanes: Span, row: int) -> Value:
         """Every other element: of two vectors, which the tap beside has in common."""
@@ -315,7 +328,7 @@ class StencilLowering:
             key = ("part", a.slot, a.outer, a.row * row + a.const - odd, a.row, more, span)
             if key not in self.made:
                 inside = span.hi >= 2 * self.w.first + more and span.lo <= 2 * self.w.last + more + n - 1
-                self.made[key] = self._load(a, more - odd, row, self._mask(span, 2, more)) if inside else self.zero
+                self.made[key] = self._inside(a, more - odd, row, span, more) if inside else self.zero
             part = self.made[key]
             assert part is not None
             parts.append(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
+from einsmith.codegen import llvm_jit
+from einsmith.codegen.llvm import emit_module
 from einsmith.compile import run_passes
 from einsmith.expr.kernel import Buffer, Kernel
 from einsmith.expr.nodes import Piece, Template
@@ -17,6 +20,7 @@ from einsmith.kernels.stencil import StencilPattern
 from einsmith.kernels.stencil_terms import stencils
 from einsmith.modes import trace_shapes
 from einsmith.passes.fuse import fuse
+from einsmith.target.facts import Target
 from tests.kernels import samples as s
 from tests.kernels.runner import NARROW, WIDE, check, compare, fresh, host, reference
 
@@ -138,3 +142,18 @@ def test_it_is_chosen_for_depthwise_convolutions():
     for kernel in (s.depthwise(4, 32, 14, 14, 3, 1), s.depthwise_dw(4, 32, 14, 14, 3, 1),
                    gradient_by_x(4, 32, 14, 14, 3, 2)):  # fmt: skip
         assert autoconfig.choose(kernel, target).pattern.name == "stencil"
+
+
+@pytest.mark.parametrize("name", ["znver5", "haswell", "neoverse-n1"])
+def test_tiles_stay_in_registers(name):
+    """Vectors on the stack, in the loop with the most multiply-adds: a few at most."""
+    registers, width, word = {"znver5": (32, 64, "zmm"), "haswell": (16, 32, "ymm"), "neoverse-n1": (32, 16, "q")}[name]
+    triple = "aarch64-unknown-linux-gnu" if name == "neoverse-n1" else "x86_64-unknown-linux-gnu"
+    target = Target(cpu=name, features="", triple=triple, vector_bytes=width, vector_registers=registers, cores=2)
+    for kernel in (s.depthwise(1, 8, 56, 56, 3, 1), s.depthwise_dw(1, 8, 56, 56, 3, 1), s.depthwise(1, 8, 56, 56, 5, 2),
+                   gradient_by_x(1, 8, 56, 56, 3, 2)):  # fmt: skip
+        (x,) = STENCIL.lower(kernel, STENCIL.configs(kernel, target)[0], target).launches
+        text = llvm_jit.emit_assembly(emit_module([x.function], target), target)
+        main = max(text.split("\n.LBB"), key=lambda block: block.count("vfmadd") + block.count("fmla"))
+        stack = [x for x in main.splitlines() if re.search(r"rsp\)|\[sp", x) and re.search(rf"\b{word}\d", x)]
+        assert len(stack) <= 24, (name, kernel.shape, len(stack))
