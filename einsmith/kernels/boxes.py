@@ -25,6 +25,7 @@ from einsmith.expr.random import OPERATIONS
 from einsmith.expr.rewrite import rebuild
 from einsmith.expr.simplify import simplify
 from einsmith.kernels.combine import identity
+from einsmith.kernels.touched import touched
 from einsmith.kernels.vectorize import Emitter, Lanes, Memory, flat_index
 from einsmith.loops.nest import Builder, Value
 from einsmith.target.facts import Target
@@ -353,12 +354,11 @@ def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def touched_bytes(kernel: Kernel) -> tuple[float, float]:
-    """(bytes moved, footprint) when each buffer is read or written once."""
+    """(bytes moved, footprint) when what is touched of each buffer is read or written once."""
     written = {n for s in kernel.stages for n in s.outputs if n is not None}
     read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
     total = moved = 0.0
-    for n, buffer in enumerate(kernel.buffers):
-        taken = prod(buffer.shape) * buffer.dtype.itemsize
+    for n, taken in enumerate(touched(kernel)):
         total += taken
         moved += taken * ((n in written) + (n in read))
     return moved, total

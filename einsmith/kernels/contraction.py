@@ -27,6 +27,7 @@ from einsmith.kernels.contraction_problem import Problem, problems
 from einsmith.kernels.contraction_problem import slots_of as operand_slots
 from einsmith.kernels.contraction_settings import changed_by, slots_of
 from einsmith.kernels.kernel import Cost, Lowered
+from einsmith.kernels.touched import touched
 
 CONFIGS = 12
 """How many configurations of a piece are worth a measurement."""
@@ -168,7 +169,7 @@ def _dot_cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost
         cycles += points * w.elements / lanes * 6
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2
     tasks = min(target.cores, batch * c.split)
-    size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
+    size = sum(touched(kernel))
     return Cost(cycles * cycle / tasks, target.seconds_for_bytes(size, size, tasks))
 
 
@@ -197,7 +198,7 @@ def _direct_cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> Cost:
     points = p.count(c.direct.outer)
     tasks = min(target.cores, points)
     uneven = ceil(points / tasks) * tasks / points
-    size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
+    size = sum(touched(kernel))
     arithmetic = box.cycles(kernel, p, c, lanes, after, target.l1) * cycle / tasks * uneven
     return Cost(arithmetic, target.seconds_for_bytes(size, size, tasks))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import inf, prod
+from math import inf
 from typing import Any, NamedTuple
 
 from einsmith.expr.kernel import Kernel
@@ -15,6 +15,7 @@ from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels import contraction_trim as trim
 from einsmith.kernels.contraction_problem import Operand, Problem
 from einsmith.kernels.contraction_sample import Pointer, Sampler
+from einsmith.kernels.touched import touched
 
 
 def pointers(kernel: Kernel) -> dict[int, Pointer]:
@@ -109,7 +110,7 @@ class Analysis:
         self.kernel, self.p, self.target = kernel, p, target
         self.item = p.dtype.itemsize
         self.lanes = target.lanes(self.item)
-        self.nbytes = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
+        self.nbytes = sum(touched(kernel))
         self._samplers: dict[tuple, Sampler] = {}
         self._orientations: dict[tuple, tuple[str, float]] = {}
 

@@ -1,0 +1,32 @@
+"""The bytes of buffers that a kernel touches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import einsmith as es
+from einsmith.compile import run_passes
+from einsmith.kernels.touched import touched
+from einsmith.modes import trace_call
+from einsmith.passes.fuse import fuse
+
+
+def kernels(text: str, *arrays: np.ndarray):
+    return [c.kernel for c in fuse(run_passes(trace_call(es.op(text), arrays, {}).graph)).calls]
+
+
+def test_a_slice_of_a_long_tensor_counts_as_a_slice():
+    h, w = np.zeros((50, 8, 16), np.float32), np.zeros((16, 4), np.float32)
+    (kernel,) = kernels("y[b,n] = sum[k](h[49,b,k]*w[k,n])\nreturn y", h, w)
+    found = {b.shape: n for b, n in zip(kernel.buffers, touched(kernel), strict=True)}
+    assert found == {(50, 8, 16): 8 * 16 * 4, (16, 4): 16 * 4 * 4, (8, 4): 8 * 4 * 4}
+    (kernel,) = kernels("y[b,k] = h[49,b,k] + exp(h[3,b,k]) + h[49,7-b,k]\nreturn y", h)
+    assert max(touched(kernel)) == 2 * 8 * 16 * 4
+    (kernel,) = kernels("y[t,b] = sum[k](exp(h[t,b,k]))\nreturn y", h)
+    assert max(touched(kernel)) == h.nbytes
+
+
+def test_what_is_read_at_places_from_memory_counts_whole():
+    table, at = np.zeros((100, 8), np.float32), np.zeros((3,), np.int32)
+    found = kernels("y[i,k] = exp(table[at[i],k])\nreturn y", table, at)
+    assert max(n for k in found for n in touched(k)) == table.nbytes
