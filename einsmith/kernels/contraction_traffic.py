@@ -122,10 +122,10 @@ def lines_ahead(far: Values, m: Values, n: Values, mr: Values, nv: Values, lanes
 
 
 def far_results(kernel: Kernel, p: Problem, m_side: Side, n_side: Side) -> int:
-    """Bytes of the results and of what is read with them, where their rows of N lie a page or so apart and are more
-    than addresses are kept for; 0 elsewhere."""
+    """Bytes of the results and of what is read with them, where their rows of N lie whole pages apart, so that a strip
+    of them falls into few cache sets, and are more than addresses are kept for; 0 elsewhere."""
     shape = kernel.root.shape
-    if not n_side.axes or n_side.axes[-1] != len(shape) - 1 or 2 * p.count(n_side.axes) * p.dtype.itemsize < PAGE:
+    if not n_side.axes or n_side.axes[-1] != len(shape) - 1 or p.count(n_side.axes) * p.dtype.itemsize % PAGE:
         return 0
     if p.count(m_side.axes) <= PAGES:
         return 0
