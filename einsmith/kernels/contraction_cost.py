@@ -17,8 +17,6 @@ from einsmith.kernels.contraction_settings import Numbers, Setting
 from einsmith.kernels.contraction_tile import UNROLLED
 from einsmith.kernels.contraction_traffic import Values
 
-FAR_ROWS = 1024
-"""Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
 HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)
 
@@ -117,11 +115,14 @@ def predict(t: Table, target: Any) -> Predicted:
     from_l2 = b_inline & (x.b_far > 0) & (mt > 1) & ((1 + (ahead > 0)) * kc * nr * item > target.l1 * 1.25)
     from_l2 = np.where(from_l2, traffic.FROM_L2, 0.0)
 
+    # Rows of M in lines of their own, which are new ones at almost every point of K.
+    apart = np.where(a_inline & (x.a_spread > 1), traffic.APART * x.a_spread * item / traffic.LINE, 0.0)
+
     # One step of K of a tile, in cycles: multiply-adds, loads, or the latency of a short chain.
     def step(mr: Values, nv: Values) -> Values:
         product = mr * nv
         most = np.maximum(product / 2 + nv * masks, mr / 2 + conflicts * mr + nv * loads + ahead / 2)
-        most = np.maximum(most, (nv + 1) * from_l2)
+        most = np.maximum(most, (nv + 1) * from_l2) + mr * apart
         return np.maximum(most, np.where(product >= 1, 4.0, 0.0))
 
     mr_last, nv_last = x.m - (mt - 1) * t.mr, nvs - (nt - 1) * t.nv
@@ -139,9 +140,9 @@ def predict(t: Table, target: Any) -> Predicted:
     # Packing, in cycles: what a vector takes, and how often each is packed.
     a_each, b_each = a_buffer & (x.a_once == 0), b_buffer & (x.b_once == 0)
     # Panels packed once are read in one stream.
-    pack += np.where(b_inline & (x.b_once > 0) & (x.b_step >= FAR_ROWS), 6.0 * nt * x.batch * x.k, 0.0)
+    pack += np.where(b_inline & (x.b_once > 0) & (x.b_step >= traffic.FAR_ROWS), 6.0 * nt * x.batch * x.k, 0.0)
     times = np.where(b_buffer, b_each, np.where(t.major, mt, t.tm))
-    far = (x.b_side >= FAR_ROWS) & (x.n * x.k * item > target.l2)  # blocks of K begin in each of the rows anew
+    far = (x.b_side >= traffic.FAR_ROWS) & (x.n * x.k * item > target.l2)  # blocks of K begin in each of the rows anew
     turned = np.where(x.b_turned > 0, np.where(far, 7.0, 3.0), 1.0)
     points = np.where(b_buffer, x.b_batch, x.batch)
     pack += np.where(b_inline, 0.0, times * points * x.k * nvs * (x.b_load * 0.75 + turned))
@@ -177,7 +178,7 @@ def predict(t: Table, target: Any) -> Predicted:
     memory = seconds(held + packed, held)
     if leaves.any():
         # Stretches too short for prefetching to be far ahead.
-        short = (how == BUFFER) | (how == INLINE) & (np.where(minor, x.a_step, x.b_step) >= FAR_ROWS)
+        short = (how == BUFFER) | (how == INLINE) & (np.where(minor, x.a_step, x.b_step) >= traffic.FAR_ROWS)
         ranges = 2 * np.maximum(np.minimum(inner, span * tasks), target.l2 * tasks)
         arithmetic += np.where(short, seconds(streamed, ranges), 0.0)
         memory += np.where(short, 0.0, seconds(streamed, np.maximum(held, 2 * target.l2 * tasks)))

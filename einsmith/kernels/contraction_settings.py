@@ -136,6 +136,9 @@ class Analysis:
         groups = self.sampler(side.operand, windows, axes, self.lanes if axes else 0).groups(self.p.k)
         return groups[-1].extent if len(groups) > 1 else inf
 
+    def steps(self, side: plan.Side, windows: plan.Windows, p: Problem) -> traffic.Steps:
+        return traffic.steps(self.sampler(side.operand, windows, (), 0), p, side, self.item)
+
     def setting(self, windows: plan.Windows, changed: plan.Windowed, swap: bool, rows: bool) -> Setting:
         p, target, item = changed.problem, self.target, self.item
         m_side, n_side = plan.sides(p, swap)
@@ -152,9 +155,7 @@ class Analysis:
             place = max((s.row_cost(f) for f in s.reads.values()), default=1.0) if s.lane_groups else 1.0
         a_steps = b_steps = traffic.Steps(0, 0)
         if not windows:
-            a_steps, b_steps = (
-                traffic.steps(self.sampler(x.operand, windows, (), 0), p, x, item) for x in (m_side, n_side)
-            )
+            a_steps, b_steps = (self.steps(x, windows, p) for x in (m_side, n_side))
 
         def copied(which: int) -> int:
             return sum(w.elements * item for i, w in changed.windows if i == which and not changed.k_outer)
@@ -171,7 +172,7 @@ class Analysis:
             a_held=traffic.held(target.l2, a_steps.k), a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
             a_strips=not windows and traffic.in_strips(a_steps, m * k, item, target.l2), a_once="a" in once,
             a_inner=self.inner(m_side, windows, ()),
-            a_spread=a_steps.spread(item),
+            a_spread=1.0 if copied(int(swap)) else self.steps(m_side, windows, p).spread(item),
             b_turned=b_turn == "along", b_load=b_load, b_place=place, b_side=b_steps.side, b_step=b_steps.k,
             b_held=traffic.held(target.l2, b_steps.k),
             b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,

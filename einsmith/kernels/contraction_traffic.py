@@ -29,6 +29,10 @@ PAGES = 512
 STRIPS = 0.8
 """How much longer results take that are finished in strips across more rows than PAGES, each on pages of its own, less
 1: no arithmetic hides it."""
+FAR_ROWS = 1024
+"""Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
+APART = 1.8
+"""Cycles that a line takes to arrive from the second level where nothing tells which one is next."""
 HELD = 0.75
 """The part of the second level that a side which is walked again and again may fill."""
 APART = 1024
@@ -57,7 +61,7 @@ class Steps:
 
     def spread(self, item: int) -> float:
         """Bytes of the lines that hold a side read in place, for each of its bytes that is read."""
-        return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= LINE else 1.0
+        return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= FAR_ROWS else 1.0
 
 
 def held(level: int, stride: int) -> int:
