@@ -223,4 +223,7 @@ def reread(t: Table, x: Numbers, kc: Values, mt: Values, nt: Values, target: Any
     panel = kc * t.nv * t.lanes * item
     beside = (t.b != INLINE) & (panel + x.elements * item > l2 * traffic.HELD) & (x.heads == 0)  # the windows
     again = np.where(inside, apart | (panel > l2 * 0.4), beside)
+    # Of a panel of a block of K and the block's windows, what the second level does not hold of both.
+    beyond = np.where(x.heads > 0, np.maximum(0.0, 1 - l2 * traffic.HELD / (panel + x.elements * item)), 0.0)
+    out += beyond * x.batch * (mt - 1) * x.n * x.k * item
     return out + np.where(again & (mt > 1), x.batch * (mt - 1) * x.n * x.k * item, 0.0)

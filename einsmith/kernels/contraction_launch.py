@@ -10,7 +10,7 @@ from typing import Any
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels.contraction_direct import DirectLowering
 from einsmith.kernels.contraction_dot import DotLowering
-from einsmith.kernels.contraction_plan import Config, sides
+from einsmith.kernels.contraction_plan import WINDOW_BYTES, Config, sides, windowed
 from einsmith.kernels.contraction_problem import Problem, slots_of
 from einsmith.kernels.contraction_tile import Lowering
 from einsmith.kernels.kernel import Launch, Lowered
@@ -28,7 +28,8 @@ def without_empty_parts(p: Problem, c: Config) -> Config:
     unwritten."""
     if c.split == 1 or c.dot:
         return c
-    units = p.extents[p.k[0]] if any(fixes == "k" for _, fixes in c.windows) else p.count(p.k)
+    changed = windowed(p, c.windows, WINDOW_BYTES)
+    units = changed.heads if changed is not None and changed.heads else p.count(p.k)
     return replace(c, split=-(-units // -(-units // c.split)))
 
 

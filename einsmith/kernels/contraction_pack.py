@@ -76,7 +76,7 @@ class Panels:
             changed = windowed(problem, config.windows, WINDOW_BYTES)
             assert changed is not None
             problem = self.p = changed.problem
-            self.k_outer = changed.k_outer
+            self.k_heads, self.k_outer = changed.heads, changed.k_outer
             # A row read past its end reaches into what follows, at the end of the window into its slack.
             at = [b.alloc(self.elem, w.elements + 16 * self.lanes) for _, w in changed.windows]
             slots.update(window_pointers(changed, at))
@@ -96,8 +96,8 @@ class Panels:
         self.k_max = self.K if config.split == 1 else ceil_div(self.K, config.split)
         self.kc = min(config.kc or self.k_max, self.k_max)
         if self.k_outer:
-            self.kc = self.K // problem.extents[problem.k[0]]
-            self.k_max = ceil_div(problem.extents[problem.k[0]], config.split) * self.kc
+            self.kc = self.K // self.k_heads
+            self.k_max = ceil_div(self.k_heads, config.split) * self.kc
         self.blocked = self.kc < self.k_max
         # Blocks and parts of K begin at multiples of it, as far as vectors along K care.
         self.k_unit = gcd(self.lanes, self.kc if self.blocked else 0, self.k_max if config.split > 1 else 0)
@@ -434,7 +434,7 @@ class Panels:
                 chunk(b.const(whole), hi)
             return
         with b.loop(lo, hi, step=n) as loop:
-            chunk(loop.var, hi)
+            chunk(loop.var, None if self.k_outer and self.kc % n == 0 else hi)
 
     def pack_a(self, to: Value, jm: Value, mr: int, lo, hi) -> None:
         """The tile's rows: [row][k] where K is contiguous in the source, else [k][row]."""

@@ -18,6 +18,9 @@ from einsmith.loops.nest import Builder, Value
 WINDOW_BYTES = 1 << 19
 """Most bytes of a window: it lives in a private second-level cache."""
 
+PANEL = 32
+"""Points that a panel has about."""
+
 MAX_TAIL = 64
 """Most places of a filter whose masks are made once for all channels."""
 
@@ -27,13 +30,13 @@ MAX_ROWS = 1 << 16
 
 class Cut(NamedTuple):
     """A task has one block of `points` points of an operand's output axis `place`, its side's outermost once those
-    before it have joined the batch."""
+    before it have joined the batch; place None: the first axis of K has one value at a time, the second a block."""
 
-    place: int
+    place: int | None
     points: int
 
     def __str__(self) -> str:
-        return f"{self.place}/{self.points}"
+        return f"{'k' if self.place is None else self.place}/{self.points}"
 
 
 Windows = tuple[tuple[int, str | Cut], ...]
@@ -213,26 +216,32 @@ def masked_tail(p: Problem) -> int:
 @dataclass(frozen=True, eq=False)
 class Windowed:
     """A problem whose operands read windows; `problem.batch` has taken in the output axes that windows fix.
-    `k_outer`: a window fixes the first axis of K, so that K is cut into blocks of its other axes."""
+    `heads`: a window fixes the first axis of K or cuts the second too, so that K is cut into so many blocks; 0: none
+    does."""
 
     problem: Problem
     windows: tuple[tuple[int, Window], ...]
-    k_outer: bool
+    heads: int
+
+    @property
+    def k_outer(self) -> bool:
+        return self.heads > 0
 
 
 def windowed(p: Problem, which: Windows, limit: int) -> Windowed | None:
     """The problem with these windows, of at most `limit` bytes each, twice that where a block of K has one window that
     spares all tiles their masks; None where one cannot be or gains nothing."""
     found: list[tuple[int, Window]] = []
-    k_outer = False
+    heads = 0
     for i, fixes in which:
         side = p.left if i == 0 else p.right
         cut = None
         if isinstance(fixes, Cut):
-            head = side[: fixes.place]
-            if len(side) <= fixes.place or p.extents[side[fixes.place]] % fixes.points:
+            axes, place = (p.k, 1) if fixes.place is None else (side, fixes.place)
+            head = axes[:place]
+            if len(axes) <= place or p.extents[axes[place]] % fixes.points:
                 return None
-            cut = side[fixes.place], fixes.points
+            cut = axes[place], fixes.points
         else:
             head = {"all": (), "side": side[:1], "k": p.k[:1]}[fixes]
         w = window(p, i, frozenset(p.batch) | frozenset(head), cut)
@@ -249,9 +258,9 @@ def windowed(p: Problem, which: Windows, limit: int) -> Windowed | None:
             batch = (*batch, head[0])
             left, right = (tuple(a for a in x if a != head[0]) for x in (left, right))
         elif head:
-            k_outer = True
+            heads = p.extents[head[0]] * (p.extents[cut[0]] // cut[1] if cut else 1)
         p = replace(p, operands=(operands[0], operands[1]), batch=batch, left=left, right=right)
-    return Windowed(p, tuple(found), k_outer)
+    return Windowed(p, tuple(found), heads)
 
 
 def cuts_of(p: Problem, i: int, limit: int) -> list[Cut]:
@@ -269,7 +278,28 @@ def cuts_of(p: Problem, i: int, limit: int) -> list[Cut]:
             if fits is not False:
                 out += [Cut(place, points)] if fits and (place or points > 1) else []  # one point is "side"
                 break
-    return out
+    return out + _cut_of_k(p, i, limit)
+
+
+def _cut_of_k(p: Problem, i: int, limit: int) -> list[Cut]:
+    """The cut of K in the largest blocks of which a window has at most `limit` bytes, and a panel of the other operand
+    that is PANEL points wide half of that, where the first axis of K has more."""
+    if len(p.k) < 2 or p.operands[i].plain:
+        return []
+    item, outer, n = p.dtype.itemsize, frozenset((*p.batch, p.k[0])), p.extents[p.k[1]]
+    rest = p.count(p.k[2:]) * PANEL * item
+
+    def good(points: int) -> bool | None:
+        fits = _fits(window(p, i, outer, (p.k[1], points) if points < n else None), p, limit)
+        return fits and points * rest <= limit // 2
+
+    if good(n) is not False:
+        return []
+    for points in (x for x in range(n // 2, 1, -1) if n % x == 0):
+        fits = good(points)
+        if fits is not False:
+            return [Cut(None, points)] if fits else []
+    return []
 
 
 def _fits(w: Window | None, p: Problem, limit: int) -> bool | None:

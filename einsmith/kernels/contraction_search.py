@@ -194,7 +194,7 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
         inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * at.lanes))
         if s.changed.k_outer:
-            split = min(p.extents[p.k[0]], max(1, ceil(4 * target.cores / batch)))
+            split = min(s.changed.heads, max(1, ceil(4 * target.cores / batch)))
         elif tiles < 2 * target.cores and k >= 512:
             split = min(ceil(k / 256), max(1, ceil(4 * target.cores / tiles)))
             # Panels over a task's part of K stay in the caches.

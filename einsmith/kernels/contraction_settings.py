@@ -29,7 +29,7 @@ def pointers(kernel: Kernel) -> dict[int, Pointer]:
 
 @lru_cache(maxsize=1024)
 def changed_by(kernel: Kernel, p: Problem, windows: plan.Windows) -> plan.Windowed | None:
-    return plan.windowed(p, windows, plan.WINDOW_BYTES) if windows else plan.Windowed(p, (), False)
+    return plan.windowed(p, windows, plan.WINDOW_BYTES) if windows else plan.Windowed(p, (), 0)
 
 
 @lru_cache(maxsize=1024)
@@ -45,14 +45,14 @@ class Numbers(NamedTuple):
     none. a, b are the M and N sides: turned, load: how a side is packed (along K or not) and loads of a packed
     vector; place: loads of a vector of N read in place; side, step: bytes from one point of the side's innermost
     axis, and of K, to the next (0 where there are windows); held: lines of a column along K that the second level
-    keeps; spread: bytes of lines for a byte that is read in place; fit: rows of M read in place that the first
-    level keeps a line of, 0 where that does not matter; strips: whether the side comes in strips; inner: points of
-    the innermost loop that K falls into where it is read in place, infinite for one loop; once: packed once for
-    many runs; far: rows of N are far apart. finish: cycles a vector of what follows the sum, along N; results:
-    bytes of the results and of what is read with them, where they have many rows far apart, else 0; elements: of
-    all windows; heads: points of the axis of K that windows fix, 0 for none; a_batch, b_batch: points of the batch
-    that a side depends on; a_window, b_window: bytes of a window, 0 for none; m_parts, n_parts: blocks that a
-    window cuts M or N into, 0 for no matter."""
+    keeps; spread: bytes of lines for a byte that is read in place; fit: rows of M read in place that the first level
+    keeps a line of, 0 where that does not matter; strips: whether the side comes in strips; inner: points of the
+    innermost loop that K falls into where it is read in place, infinite for one loop; once: packed once for many
+    runs; far: rows of N are far apart. finish: cycles a vector of what follows the sum, along N; results: bytes of
+    the results and of what is read with them, where they have many rows far apart, else 0; elements: of all windows;
+    heads: blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side depends on;
+    a_window, b_window: bytes of a window, 0 for none; m_parts, n_parts: blocks that a window cuts M or N into, 0 for
+    no matter."""
 
     m: Any
     n: Any
@@ -162,7 +162,7 @@ class Analysis:
 
         def blocks(which: int, side: plan.Side) -> int:
             cut = dict(windows).get(which)
-            return p.extents[side.axes[0]] // cut.points if isinstance(cut, plan.Cut) else 0
+            return p.extents[side.axes[0]] // cut.points if isinstance(cut, plan.Cut) and cut.place is not None else 0
 
         once = launch.fixed_sides(self.kernel, self.p, swap)
         near = a_steps.k == item and a_steps.side >= traffic.LINE
@@ -181,7 +181,7 @@ class Analysis:
             finish=finish.cycles(self.kernel, self.p, n_side.axes, self.lanes, target.l2),
             results=traffic.far_results(self.kernel, p, m_side, n_side), windows=bool(windows),
             elements=sum(w.elements for _, w in changed.windows),
-            heads=p.extents[p.k[0]] if changed.k_outer else 0,
+            heads=changed.heads,
             a_batch=batch if copied(int(swap)) or plan.depends_on_batch(p, m_side) else 1,
             b_batch=batch if copied(1 - int(swap)) or plan.depends_on_batch(p, n_side) else 1,
             a_window=copied(int(swap)), b_window=copied(1 - int(swap)),

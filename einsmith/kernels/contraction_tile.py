@@ -17,7 +17,7 @@ from einsmith.kernels.contraction_sample import Group, Pointer
 from einsmith.kernels.contraction_traffic import LINE
 from einsmith.kernels.contraction_trim import Trimmer
 from einsmith.kernels.contraction_walk import digits_of, nest, sweep, transpose
-from einsmith.kernels.contraction_window import CUT, SLOT, fill
+from einsmith.kernels.contraction_window import CUT, SLOT, Window, fill
 from einsmith.loops.nest import Value
 
 UNROLLED = 100
@@ -62,10 +62,9 @@ class Lowering(Panels):
             self.k_lo = lo
             self.k_hi = b.op("min", b.add(lo, b.const(self.k_max)), b.const(self.K))
         self.fixed = dict(zip(p.batch, digits_of(b, batch, [Group((), p.extents[a]) for a in p.batch]), strict=True))
-        for i, w, at in self.cuts:
-            self.fixed[CUT] = number = tm if i == int(c.swap) else tn
-            moved = b.address(at, b.mul(number, b.const(-w.block)), self.elem)
-            self.slots[SLOT + i] = Pointer(moved, w.shape, w.dtype)
+        if not self.k_outer:
+            for i, w, at in self.cuts:
+                self._move(i, w, at, tm if i == int(c.swap) else tn)
         if self.k_outer:
             self._k_outer()
             return
@@ -74,6 +73,12 @@ class Lowering(Panels):
             self._n_level(self._outer_n)
         else:
             self._m_level(self._outer_m)
+
+    def _move(self, i: int, w: Window, at: Value, number: Value) -> None:
+        """Lets a window that is cut hold block `number`."""
+        self.fixed[CUT] = number
+        moved = self.b.address(at, self.b.mul(number, self.b.const(-w.block)), self.elem)
+        self.slots[SLOT + i] = Pointer(moved, w.shape, w.dtype)
 
     def _fill(self) -> None:
         for w, to in self.windows:
@@ -90,7 +95,12 @@ class Lowering(Panels):
 
         def block(lo, hi, last):
             low = b.const(lo) if isinstance(lo, int) else lo
-            self.fixed[self.p.k[0]] = b.op("floordiv", low, b.const(self.kc))
+            head = b.op("floordiv", low, b.const(self.kc))
+            for i, w, at in self.cuts:
+                parts = b.const(self.k_heads // self.p.extents[self.p.k[0]])
+                self._move(i, w, at, b.op("mod", head, parts))
+                head = b.op("floordiv", head, parts)
+            self.fixed[self.p.k[0]] = head
             self._fill()
 
             def number(jm: Value, jn: Value) -> Value:

@@ -238,6 +238,13 @@ def test_windows_of_a_block_of_an_output_axis():
         parts = p.extents[(p.left, p.right)[which][cut.place]] // cut.points
         c = Config(bool(which) == as_m, *size, "inline", "buffer" if as_m else "inline", windows=((which, cut),))
         check(kernel, [Configs((replace(c, tm=parts if as_m else 1, tn=1 if as_m else parts),))])
+    for kernel in (conv_dw(2, 3, 12, 16, 17, 3, 3, 1), conv_dw(3, 2, 9, 7, 5, 3, 3, 1)):
+        (p,) = problems(kernel.root)
+        which = int(p.operands[0].plain)
+        for points, split, swap in ((3, 1, bool(which)), (1, 2, bool(which)), (3, 2, not which)):
+            c = Config(swap, 3 if swap == which else 5, 1, "inline" if swap == which else "panel", "panel", split=split)
+            c = replace(c, order="n" if swap == which else "m", windows=((which, Cut(None, points)),))
+            check(kernel, [Configs((c,))])
     kernel = conv(2, 64, 56, 56, 64, 3, 3, 1)
     (p,) = problems(kernel.root)
     assert Cut(1, 28) in cuts_of(p, 0, WINDOW_BYTES)
