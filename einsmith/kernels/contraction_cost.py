@@ -14,7 +14,6 @@ import numpy as np
 from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_settings import Numbers, Setting
-from einsmith.kernels.contraction_tile import UNROLLED
 from einsmith.kernels.contraction_traffic import Values
 
 HOW = ("inline", "panel", "buffer")
@@ -129,12 +128,10 @@ def predict(t: Table, target: Any) -> Predicted:
     steps = (mt - 1) * ((nt - 1) * step(t.mr, t.nv) + step(t.mr, nv_last))
     steps = (steps + (nt - 1) * step(mr_last, t.nv) + step(mr_last, nv_last)) * x.batch * x.k
     steps *= np.where((t.split == 1) & (t.kc == 0) & ~heads, t.kept, 1.0)
-    # No register to spare for what loads and masks take: the allocator rotates the sums by way of the stack, at every
-    # step where they are loaded for a block, at every turn of a loop around an innermost one that is unrolled.
+    # Sums loaded for a block and no register to spare for what loads and masks take: the allocator rotates them by way
+    # of the stack at every step.
     tight = t.mr * t.nv + t.nv + 2 + 2 * (masks > 0) >= target.tile_registers
-    inner = np.minimum(np.where(a_inline, x.a_inner, np.inf), np.where(b_inline, x.b_inner, np.inf))
-    turned = np.where(inner * t.mr * t.nv <= UNROLLED, 1 + 2 / inner, 1.0)
-    steps *= np.where(tight, np.maximum(np.where((t.kc > 0) & (kc < part), 1.3, 1.0), turned), 1.0)
+    steps *= np.where(tight & (t.kc > 0) & (kc < part), 1.3, 1.0)
     tile_overhead = np.ceil(part / kc) * mt * nt * x.batch * t.split * (20 + t.mr * t.nv * 1.5 + t.mr * 3)
     pack = x.batch * x.m * nvs * t.finish
     # Packing, in cycles: what a vector takes, and how often each is packed.
@@ -203,7 +200,11 @@ def predict(t: Table, target: Any) -> Predicted:
     arithmetic *= np.where(many, factor, 1.0)
     # Rows of M read down columns that the first level does not hold.
     columns = a_inline & (x.a_step > item) & (t.mr * kc * item > target.l1) & (mt > 1)
-    arithmetic *= np.where(columns, 1.25, 1.0)
+    near = np.where(x.a_step < traffic.FAR_ROWS, 1.0, np.where(x.a_step < traffic.PAGE, 1.12, 1.25))
+    arithmetic *= np.where(columns, np.where(x.a_side == item, near, 1.25), 1.0)
+    # So many pages of M that those of a panel in scratch are looked up again; a buffer's are large.
+    pages = a_inline & (x.a_step > item) & (t.b == PANEL) & (kc * x.a_step > traffic.PAGES * traffic.PAGE) & (mt > 1)
+    arithmetic *= np.where(pages, 1.05, 1.0)
     return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (a_each | b_each))
 
 

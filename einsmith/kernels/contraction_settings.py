@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import inf
 from typing import Any, NamedTuple
 
 from einsmith.expr.kernel import Kernel
@@ -46,13 +45,12 @@ class Numbers(NamedTuple):
     vector; place: loads of a vector of N read in place; side, step: bytes from one point of the side's innermost
     axis, and of K, to the next (0 where there are windows); held: lines of a column along K that the second level
     keeps; spread: bytes of lines for a byte that is read in place; fit: rows of M read in place that the first level
-    keeps a line of, 0 where that does not matter; strips: whether the side comes in strips; inner: points of the
-    innermost loop that K falls into where it is read in place, infinite for one loop; once: packed once for many
-    runs; far: rows of N are far apart. finish: cycles a vector of what follows the sum, along N; results: bytes of
-    the results and of what is read with them, where they have many rows far apart, else 0; elements: of all windows;
-    heads: blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side depends on;
-    a_window, b_window: bytes of a window, 0 for none; m_parts, n_parts: blocks that a window cuts M or N into, 0 for
-    no matter."""
+    keeps a line of, 0 where that does not matter; strips: whether the side comes in strips; once: packed once for
+    many runs; far: rows of N are far apart. finish: cycles a vector of what follows the sum, along N; results: bytes
+    of the results and of what is read with them, where they have many rows far apart, else 0; elements: of all
+    windows; heads: blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side
+    depends on; a_window, b_window: bytes of a window, 0 for none; m_parts, n_parts: blocks that a window cuts M or N
+    into, 0 for no matter."""
 
     m: Any
     n: Any
@@ -68,7 +66,6 @@ class Numbers(NamedTuple):
     a_fit: Any
     a_strips: Any
     a_spread: Any
-    a_inner: Any
     a_once: Any
     b_turned: Any
     b_load: Any
@@ -77,7 +74,6 @@ class Numbers(NamedTuple):
     b_step: Any
     b_held: Any
     b_strips: Any
-    b_inner: Any
     b_once: Any
     b_far: Any
     finish: Any
@@ -131,11 +127,6 @@ class Analysis:
             self._orientations[key] = plan.orientation(sample, side.axes, k, self.lanes, align)
         return self._orientations[key]
 
-    def inner(self, side: plan.Side, windows: plan.Windows, axes: Sequence[int]) -> float:
-        """Points of the innermost loop that K falls into where the side is read in place; infinite for one loop."""
-        groups = self.sampler(side.operand, windows, axes, self.lanes if axes else 0).groups(self.p.k)
-        return groups[-1].extent if len(groups) > 1 else inf
-
     def steps(self, side: plan.Side, windows: plan.Windows, p: Problem) -> traffic.Steps:
         return traffic.steps(self.sampler(side.operand, windows, (), 0), p, side, self.item)
 
@@ -171,12 +162,10 @@ class Analysis:
             a_turned=a_turn == "along", a_load=a_load, a_side=a_steps.side, a_step=a_steps.k,
             a_held=traffic.held(target.l2, a_steps.k), a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
             a_strips=not windows and traffic.in_strips(a_steps, m * k, item, target.l2), a_once="a" in once,
-            a_inner=self.inner(m_side, windows, ()),
             a_spread=1.0 if copied(int(swap)) else self.steps(m_side, windows, p).spread(item),
             b_turned=b_turn == "along", b_load=b_load, b_place=place, b_side=b_steps.side, b_step=b_steps.k,
             b_held=traffic.held(target.l2, b_steps.k),
             b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,
-            b_inner=self.inner(n_side, windows, n_side.axes),
             b_far=not rows and traffic.far_rows(b_steps, n * k, item, target.l2),
             finish=finish.cycles(self.kernel, self.p, n_side.axes, self.lanes, target.l2),
             results=traffic.far_results(self.kernel, p, m_side, n_side), windows=bool(windows),

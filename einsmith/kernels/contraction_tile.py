@@ -325,6 +325,8 @@ class Lowering(Panels):
         extents, unrolled = [g.extent for g in groups], UNROLLED // (mr * nv)
         if c.a == "inline" and groups and self._meet(groups[-1], steps[:mr]):
             unrolled = 0
+        if mr * nv + nv + 2 >= self.target.tile_registers:
+            unrolled = 0  # without a register to spare the sums would rotate through the stack at every turn
         if self.trimmed:
             bounds = self._bounds(m0, mr, jn, nv)
             box = [bounds.get(g.inner, (0, g.extent)) for g in groups]

@@ -112,6 +112,8 @@ SAMPLES: dict[str, Sample] = {
     "biased conv": Sample(lambda w, keep: s.biased(s.conv(2, 3, 4, w, 5, 3, 3, 1), 1, keep),
                           {"w": EDGE, "keep": (False, True)}),
     "strided dx": Sample(lambda w, k: s.strided_dx(3, w + k, k, 4), {"w": EDGE, "k": (2, 3, 5)}),
+    "pointwise dx": Sample(lambda h, w, stride: s.pointwise_dx(2, 3, h, w, 4, stride),
+                           {"h": (2, 5), "w": EDGE, "stride": (2, 3)}),
     "depthwise": _planes(s.depthwise, (1, 2)), "depthwise dw": _planes(s.depthwise_dw, (1, 2)),
     "depthwise dx": _planes(s.depthwise_dx), "involution": _planes(s.involution),
     "involution dx": _planes(s.involution_dx), "involution dk": _planes(s.involution_dk),

@@ -205,10 +205,11 @@ def pointwise_dx(b, c, h, w, o, stride, batch_last=False) -> Kernel:
         for fx in range(stride):
             dy = load(0, at[0], 4, at[2], at[3])
             body = over("sum", (o,), times(dy, load(1, 4, at[1]))) if fy == fx == 0 else Const(0.0, F)
-            offset, step, extents = (0, 0, fy, fx), (1, 1, stride, stride), (b, c, h // stride, w // stride)
+            offset, step = (0, 0, fy, fx), (1, 1, stride, stride)
+            extents = (b, c, -(-(h - fy) // stride), -(-(w - fx) // stride))
             parts.append(Piece(turned(offset), turned(step), turned(extents), body))
     shape = turned((b, c, h, w))
-    return kernel_of(Template(shape, ((F, (b, o, h // stride, w // stride)), (F, (o, c))), tuple(parts)))
+    return kernel_of(Template(shape, ((F, (b, o, -(-h // stride), -(-w // stride))), (F, (o, c))), tuple(parts)))
 
 
 def capsule(b, c, h, k, stride) -> Kernel:
