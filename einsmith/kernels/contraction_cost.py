@@ -203,8 +203,8 @@ def predict(t: Table, target: Any) -> Predicted:
     near = np.where(x.a_step < traffic.FAR_ROWS, 1.0, np.where(x.a_step < traffic.PAGE, 1.12, 1.25))
     arithmetic *= np.where(columns, np.where(x.a_side == item, near, 1.25), 1.0)
     # So many pages of M that those of a panel in scratch are looked up again; a buffer's are large.
-    pages = a_inline & (x.a_step > item) & (t.b == PANEL) & (kc * x.a_step > traffic.PAGES * traffic.PAGE) & (mt > 1)
-    arithmetic *= np.where(pages, 1.05, 1.0)
+    pages = a_inline & (x.a_step > item) & (kc * x.a_step > traffic.NEAR_PAGES * traffic.PAGE) & (mt > 1)
+    arithmetic *= np.where(pages & (t.b == PANEL), 1.05, 1.0)
     return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (a_each | b_each))
 
 

@@ -20,7 +20,7 @@ from einsmith.kernels.contraction_sample import Sampler
 LINE = 64
 PAGE = 4096
 """Cache sets are told apart by at most the bits of an address within a page: what lies above is assigned at random."""
-PAGES = 64
+NEAR_PAGES = 64
 """Pages that the processor's nearest table knows, beside those of what else is read."""
 BLOCK = 256
 """Points of K in a block: a column of so many pages stays in a usual second-level cache."""
