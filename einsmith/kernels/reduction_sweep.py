@@ -59,7 +59,8 @@ class Sweep:
 
     def _copies(self) -> int:
         """How often a point's body is emitted beyond the few vectors that any configuration has."""
-        return (1 if self.tile is None else self.config.rows) * max(1, self.config.unroll // 4)
+        unroll = self.config.unroll
+        return (1 if self.tile is None else self.config.rows) * (unroll // 2 if unroll > 4 else 1)
 
     def _loops(self, outer, points, states, inner) -> list[State]:
         if outer:
