@@ -1,7 +1,8 @@
 """What compiling may cost: python -m benchmarks.budgets
 
-Seconds of Python (tracing, gradients, passes, fusion) for a training graph of 3,000 tensors, and for a training step of
-ResNet-18, cold, its distinct kernels and the seconds until it is compiled.
+Seconds of Python (tracing, gradients, passes, fusion) for a training graph of 3,000 tensors; seconds until the
+gradients of a layer norm are compiled, cold; and for a training step of ResNet-18, cold, its distinct kernels and the
+seconds until it is compiled.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 TENSORS = 3000
-PYTHON_SECONDS, KERNELS = 1.0, 100
-"""For a graph of 3,000 tensors, and for ResNet-18's training step."""
+PYTHON_SECONDS, NORM_SECONDS, KERNELS = 1.0, 0.5, 100
+"""For a graph of 3,000 tensors, a layer norm's gradients, and ResNet-18's training step."""
 
 
 class Budget(NamedTuple):
@@ -135,13 +136,33 @@ def step_budgets(batch: int = 16, size: int = 224, width: int = 64) -> list[Budg
     ]
 
 
+def norm_seconds(rows: int = 256, width: int = 1024) -> float:
+    """Seconds of the first call of a layer norm's gradients, in a process that has compiled something before."""
+    import einsmith as es
+    from benchmarks.peers.einsmith_kernels import LAYER_NORM, by_name
+
+    norm = by_name(LAYER_NORM, "X scale shift")
+    rng = np.random.default_rng(0)
+    x, g = rng.standard_normal((2, rows, width), np.float32)
+    scale, shift = rng.standard_normal((2, width), np.float32)
+    es.jit(lambda a: 2 * a)(scale)
+    gradients = es.grad(lambda x, scale, shift: (norm(x, scale, shift) * g).sum(), (0, 1, 2))
+    start = time.perf_counter()
+    gradients(x, scale, shift)
+    return time.perf_counter() - start
+
+
 def budgets() -> list[Budget]:
     from einsmith.tune import calibrate
 
     calibrate.target()
     count, seconds = python_seconds(TENSORS)
     per = seconds * TENSORS / count
-    return [Budget(f"Python for {TENSORS} tensors (measured on {count})", per, PYTHON_SECONDS, "s"), *step_budgets()]
+    return [
+        Budget(f"Python for {TENSORS} tensors (measured on {count})", per, PYTHON_SECONDS, "s"),
+        Budget("gradients of a layer norm, seconds until compiled", norm_seconds(), NORM_SECONDS, "s"),
+        *step_budgets(),
+    ]
 
 
 def show(found: list[Budget]) -> Table:

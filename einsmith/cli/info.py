@@ -47,6 +47,7 @@ def gather() -> dict[str, Any]:
         "machine": {"system": platform.platform(), "cpu": _cpu_name(), **machine, "threads": get_threads()},
         "coefficients": {"source": _source(recorded), **coefficients(used)},
         "measured": {"probes": names},
+        "measured but not used": store.rejected(static) if recorded is not None else {},
         "folders": {"cache": str(knobs.cache_dir()), "data": str(knobs.data_dir())},
         "models": {name: _first_line(type(models.get(name))) for name in models.names()},
         "environment variables": {k.name: _shown(k.get()) for k in knobs.ALL},
@@ -86,13 +87,16 @@ def calibrate(as_json: bool) -> None:
         raise click.ClickException(f"the figures cannot be kept: {e}; set EINSMITH_CACHE_DIR to another folder") from e
     static = native.host_target()
     found, default = coefficients(target), coefficients(static)
-    path = str(store.path_of(static))
+    path, rejected = str(store.path_of(static)), store.rejected(static)
     if as_json:
-        click.echo(json.dumps({"path": path, "measured": store.measured(static), "coefficients": found}))
+        told = {"path": path, "measured": store.measured(static), "rejected": rejected, "coefficients": found}
+        click.echo(json.dumps(told))
         return
     click.echo(f"{'':<24} {'measured':>12} {'static':>12}")
     for name, value in found.items():
         click.echo(f"{name:<24} {_readable(name, value):>12} {_readable(name, default[name]):>12}")
+    for name, why in rejected.items():
+        click.echo(f"{name}: not used, {why}")
     click.echo(f"kept in {path}")
     if not knobs.CALIBRATE.get():
         click.echo("EINSMITH_CALIBRATE is 0: the static figures are used")

@@ -2,7 +2,8 @@
 
 Kernels are chosen by predicted cost, so the coefficients decide what is computed in which order. They are therefore
 measured once a machine and then read from the store: a choice never changes between two runs. They are rounded
-coarsely, and kept within a factor of what the static facts say, since a busy machine can only look slower than it is.
+coarsely. A figure whose runs disagree is measured again while there is time; one that stays unsteady, or that is far
+from what the static facts say, is left out: the static figure stands, and the record, and `einsmith info`, say why.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ MEASURE_SECONDS = 0.3
 MIN_ROUNDS = 4
 SLOW_EVERY = 6
 SLOWER, FASTER = 5.0, 20.0
-"""How far a measured coefficient may lie from the static one. A disturbed measurement is only ever slower."""
+"""How many times slower or faster than the static figure a measured one may be. A disturbed one is only ever slower."""
+INVERTED = 1.25
+"""How many times faster a level of the memory may look than the one before it."""
 STEPS_A_DECADE = 24
 
 PATTERN_SECONDS = 0.2
@@ -88,9 +91,13 @@ def calibrate(overwrite: bool = True) -> Target:
     static = native.host_target()
     start = time.perf_counter()
     _writable(store.path_of(static).parent)
-    found = measure(static, BUDGET)
-    used = found if met(static, found) else [x for x in found if x != "launch" and not x.endswith(" all")]
-    out = store.save(assemble(static, found), sorted(used), overwrite)
+    found, unsteady = measure(static, BUDGET)
+    found, rejected = plausible(static, found)
+    if not met(static, found):
+        apart = [x for x in found if x == "launch" or x.endswith(" all")]
+        rejected |= dict.fromkeys(apart, "the threads were never at work at once")
+        found = {name: seconds for name, seconds in found.items() if name not in apart}
+    out = store.save(assemble(static, found), sorted(found), overwrite, unsteady | rejected)
     if knobs.debug() >= 1:
         print(f"einsmith: calibrated in {time.perf_counter() - start:.2f} s", file=sys.stderr)
     return out
@@ -156,12 +163,45 @@ def _writable(folder: Path) -> None:
     probe.unlink(missing_ok=True)
 
 
-def measure(static: Target, budget: float) -> dict[str, float]:
-    """Seconds per unit of work by probe name, of the probes that found time; the least of many short runs."""
+def measure(static: Target, budget: float) -> tuple[dict[str, float], dict[str, str]]:
+    """(seconds per unit of work by probe name, of those that found time; why others, which ran, are left out)."""
     latest = time.perf_counter() + budget
     made = _made(probes(static, memory_bytes(static)), latest - MEASURE_SECONDS)
     _run(made, time.perf_counter() + ROUNDS_SECONDS, latest)
-    return {p.name: p.seconds for p in made}
+    while (again := [p for p in made if not p.steady]) and time.perf_counter() < latest:
+        for probe in again:
+            if time.perf_counter() < latest:
+                probe.run()
+    unsteady = {p.name: f"its {len(p.runs)} runs disagree" for p in made if not p.steady}
+    return {p.name: p.seconds for p in made if p.steady}, unsteady
+
+
+def defaults(static: Target) -> dict[str, float]:
+    """What the static facts say that probes find, in seconds per unit of work."""
+    out = {fn: seconds for fn, seconds in static.special_seconds}
+    out |= {n: getattr(static, f"{n}_seconds") for n in ("load", "store", "broadcast", "gather")}
+    out |= {n: 1 / rate for n, rate in zip(_LEVELS, static.bytes_per_second, strict=False)}
+    out |= {"fma": 1 / static.fma_per_second, "memory": 1 / static.core_bandwidth}
+    return out | {"l3 all": 1 / static.l3_bandwidth, "memory all": 1 / static.memory_bandwidth}
+
+
+_LEVELS = ("l1", "l2", "l3", "memory")
+
+
+def plausible(static: Target, found: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
+    """(the findings that may be so, why the others may not): far from the static figure, or a level of the memory that
+    is slower than the one behind it."""
+    copy, rejected = found.get(PLAIN, 0.0), dict[str, str]()
+    for name, default in defaults(static).items():
+        if name in found:
+            # A special function is measured on top of a copy.
+            most = default * SLOWER + (copy if static.special(name) else 0.0)
+            if not default / FASTER <= found[name] <= most:
+                rejected[name] = f"{found[name] / default:.2g} times the static figure"
+    for near, far in zip(_LEVELS, _LEVELS[1:], strict=False):
+        if near in found and far in found and near not in rejected and found[far] * INVERTED < found[near]:
+            rejected[near] = f"slower than {far}"
+    return {name: seconds for name, seconds in found.items() if name not in rejected}, rejected
 
 
 def memory_bytes(static: Target) -> int:
@@ -186,7 +226,7 @@ def assemble(static: Target, found: dict[str, float]) -> Target:
         return rounded(bounded(max(found[name] - less, found[name] / 2), default)) if name in found else default
 
     fma = rate("fma", static.fma_per_second)
-    levels = [rate(n, r) for n, r in zip(("l1", "l2", "l3"), static.bytes_per_second, strict=True)]
+    levels = [rate(n, r) for n, r in zip(_LEVELS, static.bytes_per_second, strict=False)]
     core = rate("memory", static.core_bandwidth)
     levels = [*levels, core]
     for i in range(1, 4):  # no level is faster than the one before it

@@ -34,6 +34,10 @@ TASK_TURNS = 6000
 """Turns of a task of the launch probe: some microseconds, so that every thread has taken its share of a sweep."""
 
 
+AGREEING, SPREAD = 3, 0.1
+"""How many runs of a probe agree on its figure, and within what part of it."""
+
+
 @dataclass
 class Probe:
     """`work` units (elements, bytes, ...) a step of `program`. `slow`: too long to be run in every round."""
@@ -43,16 +47,22 @@ class Probe:
     work: float
     slow: bool = False
     keep: list[Any] = field(default_factory=list)
-    best: float = float("inf")
+    runs: list[float] = field(default_factory=list)
 
     def run(self) -> None:
-        """One run; the shortest step counts, as whatever disturbs a step only lengthens it."""
-        self.best = min(self.best, float(self.program.run_timed()[1].min()))
+        """One run; its shortest step counts, as whatever disturbs a step only lengthens it."""
+        self.runs.append(float(self.program.run_timed()[1].min()))
 
     @property
     def seconds(self) -> float:
-        """Per unit of work."""
-        return self.best / self.work
+        """Per unit of work: the shortest run's."""
+        return min(self.runs) / self.work
+
+    @property
+    def steady(self) -> bool:
+        """Whether the shortest run is no lone one: on a busy machine each is disturbed in another way."""
+        runs = sorted(self.runs)
+        return len(runs) >= AGREEING and runs[AGREEING - 1] <= (1 + SPREAD) * runs[0]
 
 
 def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:

@@ -19,7 +19,7 @@ from typing import Any
 from einsmith import knobs
 from einsmith.target.facts import Target
 
-FORMAT = 1
+FORMAT = 2
 """Grows with every change of the record: older ones are measured anew."""
 COEFFICIENTS = (
     "fma_per_second", "bytes_per_second", "l3_bandwidth", "memory_bandwidth", "core_bandwidth", "load_seconds",
@@ -88,17 +88,23 @@ def load(target: Target) -> Target | None:
 
 def measured(target: Target) -> list[str]:
     """The names of what was measured, not taken from the static facts; for people."""
-    try:
-        return list(json.loads(path_of(target).read_bytes())["record"]["measured"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    body = _body(target, path_of(target))
+    return list(body["measured"]) if body is not None else []
 
 
-def save(target: Target, names: list[str], overwrite: bool) -> Target:
-    """Records the coefficients; returns those that stand recorded, another process's where it came first and
-    `overwrite` is False. Raises OSError where nothing can be written."""
+def rejected(target: Target) -> dict[str, str]:
+    """Why something was measured and is not used, by its name; for people."""
+    body = _body(target, path_of(target))
+    return dict(body["rejected"]) if body is not None else {}
+
+
+def save(target: Target, names: list[str], overwrite: bool, rejected: dict[str, str] | None = None) -> Target:
+    """Records the coefficients, the names of those that were measured, and why others are not used; returns the
+    coefficients that stand recorded, another process's where it came first and `overwrite` is False. Raises OSError
+    where nothing can be written."""
     coefficients = {name: value for name, value in asdict(target).items() if name in COEFFICIENTS}
-    if _write(target, path_of(target), {"coefficients": coefficients, "measured": names}, overwrite):
+    content = {"coefficients": coefficients, "measured": names, "rejected": rejected or {}}
+    if _write(target, path_of(target), content, overwrite):
         return target
     return load(target) or target
 

@@ -99,10 +99,14 @@ def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert cli.run(["explain", *arguments]) == 2
 
 
+def measured(machine, budget):
+    return {"fma": 0.9 / machine.fma_per_second, "load": 1.0}, {"store": "its 4 runs disagree"}
+
+
 def test_calibrate_and_info(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("EINSMITH_CALIBRATE", "1")
-    monkeypatch.setattr(calibrate, "measure", lambda machine, budget: {"fma": 0.9 / machine.fma_per_second})
+    monkeypatch.setattr(calibrate, "measure", measured)
     assert cli.run(["info", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["coefficients"]["source"] == "static (not calibrated yet)"
     assert cli.run(["calibrate", "--json"]) == 0
@@ -113,7 +117,10 @@ def test_calibrate_and_info(tmp_path: Path, monkeypatch, capsys: pytest.CaptureF
     assert facts["coefficients"]["source"] == "measured"
     assert facts["coefficients"]["fma_per_second"] == record["coefficients"]["fma_per_second"]
     assert cli.run(["calibrate"]) == 0
-    assert "static" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "static" in out and "store: not used, its 4 runs disagree" in out and "load: not used, 7" in out
+    assert cli.run(["info"]) == 0
+    assert "its 4 runs disagree" in capsys.readouterr().out
     monkeypatch.setenv("EINSMITH_CALIBRATE", "0")
     assert cli.run(["info"]) == 0
     assert "EINSMITH_CALIBRATE is 0" in capsys.readouterr().out

@@ -98,7 +98,7 @@ def test_measured_once_and_kept(static, monkeypatch):
 
     def measure(machine, budget):
         calls.append(budget)
-        return found_as(machine, 0.9)
+        return found_as(machine, 0.9), {}
 
     monkeypatch.setattr(calibrate, "measure", measure)
     first = calibrate.target()
@@ -147,7 +147,7 @@ def test_a_damaged_record_is_made_anew(static, monkeypatch, harm):
     else:
         path.write_text("[1]" if harm == "list" else "")
     assert store.load(static) is None
-    monkeypatch.setattr(calibrate, "measure", lambda machine, budget: found_as(machine, 1.3))
+    monkeypatch.setattr(calibrate, "measure", lambda machine, budget: (found_as(machine, 1.3), {}))
     again = calibrate.target()
     assert again == calibrate.assemble(static, found_as(static, 1.3)) == store.load(static)
 
@@ -192,8 +192,57 @@ def test_the_probe_of_a_bandwidth_computes_its_sums():
 
 
 def test_no_time_leaves_probes_out():
-    machine = native.host_target()
-    assert set(calibrate.measure(machine, 0.0)) == {"fma"}
+    found, unsteady = calibrate.measure(native.host_target(), 0.0)
+    assert not found and set(unsteady) == {"fma"}
+
+
+@pytest.mark.parametrize("runs, steady", [
+    ([1.0], False), ([1.0, 1.05], False), ([1.0, 1.05, 1.09], True), ([5.0, 1.0, 4.0, 1.02, 9.0, 1.1], True),
+    ([1.0, 1.2, 1.3, 1.4], False),
+])  # fmt: skip
+def test_a_lone_quick_run_is_no_figure(runs, steady):
+    assert probes.Probe("x", None, 2.0, runs=runs).steady is steady
+    assert probes.Probe("x", None, 2.0, runs=runs).seconds == 0.5
+
+
+def test_what_is_unsteady_is_measured_again_and_then_left_out(monkeypatch):
+    clock, runs = [0.0], []
+
+    class Noisy(SimpleNamespace):
+        seconds, runs = 1.0, (1, 2)
+
+        def run(self):
+            clock[0] += 1e-3
+            runs.append(self.name)
+
+        @property
+        def steady(self):
+            return runs.count(self.name) >= self.needed
+
+    some = {"soon": 3, "later": 1000, "never": 10**9}
+    monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(calibrate, "probes", lambda static, nbytes: (
+        Noisy(name=n, slow=False, needed=needed) for n, needed in some.items()
+    ))  # fmt: skip
+    found, unsteady = calibrate.measure(Target(), calibrate.BUDGET)
+    assert set(found) == {"soon", "later"} and set(unsteady) == {"never"} and "disagree" in unsteady["never"]
+    assert clock[0] <= calibrate.BUDGET + 2e-3
+
+
+def test_implausible_findings_are_told_and_not_used(static, monkeypatch):
+    """A bandwidth below static sense, a level slower than the one behind it: the static figures stand, and a note."""
+    machine = replace(static, cores=2)
+    found = found_as(machine) | {"memory": 100 / machine.core_bandwidth, "load": 1e-15}
+    found["l1"] = 1.5 * found["l2"]
+    del found["gather"]
+    monkeypatch.setattr(calibrate, "measure", lambda machine, budget: (found, {"gather": "its 2 runs disagree"}))
+    monkeypatch.setattr(native, "host_target", lambda: machine)
+    target = calibrate.calibrate()
+    assert target.core_bandwidth == machine.core_bandwidth and target.load_seconds == machine.load_seconds
+    assert target.bytes_per_second[0] >= target.bytes_per_second[1]
+    told = store.rejected(machine)
+    assert set(told) == {"memory", "load", "l1", "gather"} and told["l1"] == "slower than l2"
+    assert not set(told) & set(store.measured(machine))
 
 
 @pytest.mark.parametrize("each, count", [(1e-3, 30), (0.05, 30), (0.9, 3), (50.0, 1)])
@@ -207,9 +256,9 @@ def test_a_busy_machine_prolongs_measuring_by_one_run_at_most(monkeypatch, each,
 
     monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(calibrate, "probes", lambda static, nbytes: (
-        Slow(name=n, slow=n % 7 == 0, seconds=1.0) for n in range(30)
+        Slow(name=n, slow=n % 7 == 0, seconds=1.0, steady=True) for n in range(30)
     ))  # fmt: skip
-    assert len(calibrate.measure(Target(), calibrate.BUDGET)) == count
+    assert len(calibrate.measure(Target(), calibrate.BUDGET)[0]) == count
     assert clock[0] <= calibrate.BUDGET + each and (each > 1e-3 or len(runs) > 30 * calibrate.MIN_ROUNDS)
 
 
@@ -239,7 +288,7 @@ class Measuring:
 
 @pytest.fixture
 def measuring(static, monkeypatch):
-    monkeypatch.setattr(calibrate, "measure", lambda machine, budget: found_as(machine, 0.9))
+    monkeypatch.setattr(calibrate, "measure", lambda machine, budget: (found_as(machine, 0.9), {}))
     monkeypatch.setattr(calibrate, "PATTERN_SECONDS", 0.0)
     monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS])
     monkeypatch.setattr(Measuring, "built", 0)
