@@ -25,7 +25,7 @@ from einsmith.loops.splice import splice
 from einsmith.target.facts import Target
 
 _MERGES = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-BLOCK_SECONDS = 4e-8
+BLOCK_SECONDS = 1e-8
 """What a member's code takes to begin on a block."""
 
 
@@ -205,14 +205,16 @@ class RowBlocks:
         each = row_bytes(kernel)
         out = []
         for tasks in (1, 8 * target.cores) if each * kernel.rows <= 4 * target.l2 else (8 * target.cores,):
-            for room in (target.l1 * 3 // 4, target.l2 // 4):
+            for room in (target.l1 // 4, target.l1 * 3 // 4, target.l2 // 4):
                 most = max(1, min(room // each, -(-kernel.rows // tasks)))
                 block = _divisor(kernel.rows, most)
                 out += [RowsConfig(block, tasks, s) for s in (False, True) if not s or shared(kernel) is not kernel]
         return list(dict.fromkeys(out))
 
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
-        """The members' costs on a block, for all blocks, or the bytes from beyond."""
+        """The members' costs on a block, for all blocks, and the bytes from beyond. While a member computes on a small
+        block, the rows that follow are on their way; beyond the first level it computes on what others have fetched,
+        and then memory waits."""
         one = replace(target, cores=1)
         kernel = shared(kernel) if config.share else kernel
         blocks = kernel.rows / config.block
@@ -231,7 +233,9 @@ class RowBlocks:
         moved = footprint = float(sum(map(_bytes, kernel.buffers)))
         memory = target.seconds_for_bytes(moved, footprint, tasks)
         launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
-        return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
+        alone = min(1.0, row_bytes(kernel) * config.block / target.l1)
+        arithmetic, special = arithmetic * uneven / cores, special * uneven / cores
+        return Cost((1 - alone) * (arithmetic + special), memory, alone * (arithmetic + special), launch)
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = shared(kernel) if config.share else kernel
