@@ -49,6 +49,7 @@ from einsmith.expr.nodes import (
 from einsmith.expr.recurrence import distances, recurrence, step_groups, step_parts
 from einsmith.expr.rewrite import prune_args, rebuild, replace, substitute, with_args
 from einsmith.expr.simplify import canonical, simplify, simplify_template
+from einsmith.passes.aliases import read_through
 from einsmith.passes.fuse import REPAID, copy_of
 from einsmith.passes.guards import axes_of, cuts_of
 from einsmith.passes.lengths import find_limit, read_beyond
@@ -68,6 +69,7 @@ def lower_loops(graph: Graph, passes: Passes) -> Graph:
     """The graph with every recurrence as a loop; `passes` are run on the graph of a step."""
     if not any(isinstance(n, Recurrence) for n in postorder(graph.roots)):
         return graph
+    graph = read_through(graph)
     read: dict[Recurrence, set[int]] = {}
     for node in postorder(graph.roots):
         if isinstance(node, Item) and isinstance(node.node, Recurrence):

@@ -391,8 +391,32 @@ def test_a_training_step_does_no_product_beyond_all_lengths(reverse, longest, rn
         late = [(s, p) for s, p in parts if s.first is not None]
         assert late and any(s.stop == late[0][0].first for s, _ in parts)
         assert not any(isinstance(c.kernel.root.parts[0].body, Reduce) for _, p in late for c in p.calls)
-        if call is forward:  # the states alone
-            assert len(late[0][0].targets) == 2 < max(len(s.targets) for s, _ in parts)
+        if call is forward:  # the state alone
+            assert len(late[0][0].targets) == 1 < max(len(s.targets) for s, _ in parts)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_state_before_under_a_name_is_not_stored_twice(reverse, rng):
+    """p is h one step before: what reads p outside of the loop, as the gradient of U does, reads h."""
+    names = ("t < size(t)-1", "t+1") if reverse else ("t > 0", "t-1")
+    op = es.op("""
+        p[t,b,k] = where({}, h[{},b,k], h0[b,k])
+        h[t,b,k] = tanh(x[t,b,k] + 0.5*p[t,b,k] + sum[j](p[t,b,j]*U[j,k]))
+        return h
+    """.format(*names))
+
+    def loss(x, h0, u):
+        h = op(x=x, h0=h0, U=u)
+        return (h * h).sum()
+
+    inputs = [rng.standard_normal(s) for s in ((6, 3, 5), (3, 5), (5, 5))]
+    traced = trace_call(es.grad(loss, (0, 1, 2)), inputs, {})
+    program = Executable(traced.graph, traced.bind, 2)
+    program.arena.fill(0xFF)
+    for got, want in zip(program(inputs)[1], evaluate(traced.graph, inputs)[0], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+    forward = next(c for c in program.plan.calls if isinstance(c, LoopCall))
+    assert [len(s.targets) for s in forward.loop.segments] == [1]
 
 
 def test_a_read_without_the_condition_is_of_all_steps(rng):
