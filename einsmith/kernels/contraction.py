@@ -6,6 +6,7 @@ apart is in contraction_problem, how operands are read and packed in contraction
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
@@ -58,17 +59,24 @@ class Contraction:
         has none whose rank is below `limit`."""
         found = problems(kernel.root)
         assert found is not None
-        best = [_best(kernel, p, target) for p in found]
-        return None if len(best) == 1 and best[0][0] >= limit else Configs(tuple(c for _, c in best))
+        first = _largest(found)
+        rank, config = _best(kernel, first, target)
+        if len(found) == 1:
+            return Configs((config,)) if rank < limit else None
+        alike = _alike(config)
+        return Configs(tuple(config if p is first else _best(kernel, p, target, alike)[1] for p in found))
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
         """Configurations worth a measurement, the cheapest by prediction first."""
         found = problems(kernel.root)
         assert found is not None
-        ranked = [_ranked(kernel, p, target) for p in found]
-        depth = max(len(r) for r in ranked)
+        first = _largest(found)
+        main = _ranked(kernel, first, target)
         if len(found) == 1:
-            return [Configs((c,)) for _, c in ranked[0]]
+            return [Configs((c,)) for _, c in main]
+        alike = _alike(main[0][1])
+        ranked = [main if p is first else _ranked(kernel, p, target, alike) for p in found]
+        depth = max(len(r) for r in ranked)
         return [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
 
     def cost(self, kernel: Kernel, config: Configs, target: Any) -> Cost:
@@ -90,11 +98,25 @@ class Contraction:
 
 
 PATTERN = Contraction()
+_Families = frozenset[plan.Windows]
+
+
+def _largest(found: Sequence[Problem]) -> Problem:
+    return max(found, key=lambda p: prod(p.extents))
+
+
+def _alike(c: Config) -> _Families:
+    """The windows that are looked at for the other pieces of a kernel: pieces are alike, and what serves the largest
+    one serves them too, on whichever operand, or none does."""
+    other = tuple(sorted((1 - i, fixes) for i, fixes in c.windows))
+    return frozenset({(), c.windows, other})
 
 
 @lru_cache(maxsize=4096)
-def _ranked(kernel: Kernel, p: Problem, target: Any) -> list[tuple[float, Config]]:
-    found = search.candidates(kernel, p, target)
+def _ranked(
+    kernel: Kernel, p: Problem, target: Any, families: _Families | None = None
+) -> list[tuple[float, Config]]:
+    found = search.candidates(kernel, p, target, families)
     ranks = [_rank(kernel, p, c, target) for c in found.others]
     if found.table is None:
         every = list(zip(ranks, found.others, strict=True))
@@ -109,9 +131,9 @@ def _ranked(kernel: Kernel, p: Problem, target: Any) -> list[tuple[float, Config
 
 
 @lru_cache(maxsize=4096)
-def _best(kernel: Kernel, p: Problem, target: Any) -> tuple[float, Config]:
-    """The configuration of the lowest rank, and that."""
-    found = search.candidates(kernel, p, target)
+def _best(kernel: Kernel, p: Problem, target: Any, families: _Families | None = None) -> tuple[float, Config]:
+    """The lowest rank, and the configuration that has it; of those with `families` of windows, where such are given."""
+    found = search.candidates(kernel, p, target, families)
     best: tuple[float, Config] | None = None
     if found.table is not None:
         ranks = cost.predict(found.table, target).rank(target)

@@ -12,7 +12,7 @@ import numpy as np
 
 from einsmith.kernels.contraction_problem import Operand, Problem, axes_of
 from einsmith.kernels.contraction_sample import Pointer, Sampler
-from einsmith.kernels.contraction_window import SLOT, Window, window
+from einsmith.kernels.contraction_window import SLOT, Window, elements, window
 from einsmith.loops.nest import Builder, Value
 
 WINDOW_BYTES = 1 << 19
@@ -244,11 +244,11 @@ def windowed(p: Problem, which: Windows, limit: int) -> Windowed | None:
             cut = axes[place], fixes.points
         else:
             head = {"all": (), "side": side[:1], "k": p.k[:1]}[fixes]
-        w = window(p, i, frozenset(p.batch) | frozenset(head), cut)
-        most = 2 * limit if fixes == "k" else limit
-        if w is None or w.elements * p.dtype.itemsize > most or (head and not set(head) & set(w.fixed)):
-            return None
         if head and not cut and p.extents[head[0]] == 1:
+            return None
+        most = (2 * limit if fixes == "k" else limit) // p.dtype.itemsize
+        w = window(p, i, frozenset(p.batch) | frozenset(head), cut, most)
+        if w is None or (head and not set(head) & set(w.fixed)):
             return None
         found.append((i, w))
         operands = list(p.operands)
@@ -270,11 +270,11 @@ def cuts_of(p: Problem, i: int, limit: int) -> list[Cut]:
     out: list[Cut] = []
     for place, axis in enumerate(side[:2] if not p.operands[i].plain else ()):
         outer = frozenset((*p.batch, *side[:place]))
-        if _fits(window(p, i, outer), p, limit) is not False:
+        if _fits(elements(p, i, outer), p, limit) is not False:
             break
         n = p.extents[axis]
         for points in (x for x in range(n // 2, 0, -1) if n % x == 0):
-            fits = _fits(window(p, i, outer, (axis, points)), p, limit)
+            fits = _fits(elements(p, i, outer, (axis, points)), p, limit)
             if fits is not False:
                 out += [Cut(place, points)] if fits and (place or points > 1) else []  # one point is "side"
                 break
@@ -302,8 +302,8 @@ def _cut_of_k(p: Problem, i: int, limit: int) -> list[Cut]:
     return []
 
 
-def _fits(w: Window | None, p: Problem, limit: int) -> bool | None:
-    return None if w is None else w.elements * p.dtype.itemsize <= limit
+def _fits(count: int | None, p: Problem, limit: int) -> bool | None:
+    return None if count is None else count * p.dtype.itemsize <= limit
 
 
 def window_pointers(w: Windowed, at: Sequence[Value | None]) -> dict[int, Pointer]:

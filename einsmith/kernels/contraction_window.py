@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from functools import lru_cache
+from math import inf, prod
+from typing import NamedTuple
 
 from einsmith.dtypes import DType, i32
 from einsmith.expr.linear import Linear, linear
@@ -73,14 +75,17 @@ def _key(form: Linear) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((a.position, c) for a, c in form.terms.items() if isinstance(a, Axis)))
 
 
-def window(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None) -> Window | None:
-    """The window of an operand when the axes `outer` have one value at a time, and the axis cut[0] cut[1] values that
-    begin at a multiple of that; None where it has none."""
-    points = {cut[0]: cut[1]} if cut else {}
-    operand = p.operands[which]
+_Coordinates = dict[tuple[tuple[int, int], ...], int]
+
+
+@lru_cache(maxsize=1024)
+def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, int, bool]]] | None:
+    """The forms (without constants) through which an operand depends on its axes, numbered, and its guards as
+    (function, number, constant, whether the form is compared with zero, or zero with its negative); None where there
+    are others."""
     if operand.plain:
         return None
-    keys: dict[tuple[tuple[int, int], ...], int] = {}
+    keys: _Coordinates = {}
     stack: list[Expr] = [operand.expr]
     seen: set[Expr] = set()
     while stack:
@@ -99,39 +104,6 @@ def window(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] |
                     keys.setdefault(_key(form), len(keys))
         else:
             stack.extend(reversed(e.args))
-    if not keys:
-        return None
-    extents: list[int] = []
-    lows: list[int] = []
-    fixed: list[int | None] = []
-    for key in keys:
-        if len(key) == 1 and key[0][1] == 1 and key[0][0] in outer:
-            fixed.append(key[0][0])
-            lows.append(0)
-            extents.append(p.extents[key[0][0]])
-            continue
-        if any(a in outer for a, _ in key):
-            return None
-        low = sum(min(0, c) * (points.get(a, p.extents[a]) - 1) for a, c in key)
-        high = sum(max(0, c) * (points.get(a, p.extents[a]) - 1) for a, c in key)
-        fixed.append(None)
-        lows.append(low)
-        extents.append(high - low + 1)
-
-    steps = [sum(c * points[a] for a, c in key if a in points) for key in keys]
-    if cut:
-        if not any(steps):
-            return None
-        fixed.append(CUT)
-        extents.append(p.extents[cut[0]] // cut[1])
-
-    def coordinate(j: int, const: int) -> Expr:
-        const += lows[j]
-        x: Expr = Axis(j)
-        if steps[j]:
-            x = apply("add", x, apply("mul", Axis(len(keys)), Const(steps[j], i32)))
-        return x if const == 0 else apply("add" if const > 0 else "sub", x, Const(abs(const), i32))
-
     guards = []
     for g in operand.guards:
         if not (isinstance(g, Apply) and g.fn in ("lt", "le", "eq", "ne") and g.args[0].dtype.is_int):
@@ -141,13 +113,83 @@ def window(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] |
             return None
         key = _key(form)
         minus = tuple((a, -c) for a, c in key)
-        zero = Const(0, i32)
         if key in keys:
-            guards.append(apply(g.fn, coordinate(keys[key], form.const), zero))
+            guards.append((g.fn, keys[key], form.const, True))
         elif minus in keys:
-            guards.append(apply(g.fn, zero, coordinate(keys[minus], -form.const)))
+            guards.append((g.fn, keys[minus], -form.const, False))
         else:
             return None
+    return (keys, guards) if keys else None
+
+
+class _Box(NamedTuple):
+    """Of each coordinate the axis that it equals, the least value, how many there are, and what the next value of the
+    axis that is cut adds."""
+
+    fixed: list[int | None]
+    lows: list[int]
+    extents: list[int]
+    steps: list[int]
+
+    @property
+    def elements(self) -> int:
+        return prod(n for n, f in zip(self.extents, self.fixed, strict=True) if f is None)
+
+
+def _box(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None) -> _Box | None:
+    points = {cut[0]: cut[1]} if cut else {}
+    found = _coordinates(p.operands[which])
+    if found is None:
+        return None
+    keys, _ = found
+    out = _Box([], [], [], [sum(c * points[a] for a, c in key if a in points) for key in keys])
+    for key in keys:
+        if len(key) == 1 and key[0][1] == 1 and key[0][0] in outer:
+            out.fixed.append(key[0][0])
+            out.lows.append(0)
+            out.extents.append(p.extents[key[0][0]])
+            continue
+        if any(a in outer for a, _ in key):
+            return None
+        ends = [c * (points.get(a, p.extents[a]) - 1) for a, c in key]
+        out.fixed.append(None)
+        out.lows.append(sum(x for x in ends if x < 0))
+        out.extents.append(sum(map(abs, ends)) + 1)
+    if cut:
+        if not any(out.steps):
+            return None
+        out.fixed.append(CUT)
+        out.extents.append(p.extents[cut[0]] // cut[1])
+    return out
+
+
+def elements(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None) -> int | None:
+    """Those of `window`'s copy; None where there is no window."""
+    box = _box(p, which, outer, cut)
+    return None if box is None else box.elements
+
+
+def window(
+    p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None, most: float = inf
+) -> Window | None:
+    """The window of an operand when the axes `outer` have one value at a time, and the axis cut[0] cut[1] values that
+    begin at a multiple of that; None where it has none, or none of at most `most` elements."""
+    operand, box = p.operands[which], _box(p, which, outer, cut)
+    found = _coordinates(operand)
+    if found is None or box is None or box.elements > most:
+        return None
+    (keys, comparisons), (fixed, lows, extents, steps) = found, box
+
+    def coordinate(j: int, const: int) -> Expr:
+        const += lows[j]
+        x: Expr = Axis(j)
+        if steps[j]:
+            x = apply("add", x, apply("mul", Axis(len(keys)), Const(steps[j], i32)))
+        return x if const == 0 else apply("add" if const > 0 else "sub", x, Const(abs(const), i32))
+
+    zero, guards = Const(0, i32), []
+    for fn, j, const, before in comparisons:
+        guards.append(apply(fn, coordinate(j, const), zero) if before else apply(fn, zero, coordinate(j, const)))
 
     def rule(e):
         if isinstance(e, Read):
