@@ -26,7 +26,8 @@ def operations(exprs: Sequence[Expr]) -> int:
     return sum(1 for e in postorder(exprs) if isinstance(e, (Apply, Read)))
 
 
-def epilogue(kernel: Kernel, p: Problem) -> list[tuple[Expr, int, Piece]]:
+@lru_cache(maxsize=1024)
+def epilogue(kernel: Kernel, p: Problem) -> Sequence[tuple[Expr, int, Piece]]:
     """(expression, buffer, piece that it belongs to) of every result that is stored, over the piece's axes, which are
     those of the pieces beside it; slots are buffers, -1 the sum."""
     total: Expr = Read(-1, (), p.dtype)
@@ -132,15 +133,17 @@ def of(kernel: Kernel, p: Problem, c: Config, lanes: int, l2: int) -> tuple[floa
     m_side, n_side = sides(p, c.swap)
     if c.split > 1 or c.rows or c.dot:
         return cycles(kernel, p, n_side.axes, lanes, l2), False
-    return _least(kernel, p, m_side.axes, n_side.axes, c.mr, lanes, l2)
+    return least(kernel, p, m_side.axes, n_side.axes, c.mr, lanes, l2)
 
 
 @lru_cache(maxsize=4096)
-def _least(
+def least(
     kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], mr: int, lanes: int, l2: int
 ) -> tuple[float, bool]:
+    """As `of`, for tiles of mr rows that are neither parts of K nor rows of N."""
     straight = cycles(kernel, p, n_axes, lanes, l2)
-    if p.dtype.itemsize * lanes < 16 or p.dtype.itemsize not in (4, 8) or mr < lanes // 2 or not m_axes or not n_axes:
+    wide = p.dtype.itemsize * lanes >= 16 and p.dtype.itemsize in (4, 8) and mr >= lanes // 2
+    if not (wide and m_axes and n_axes) or straight <= TURN:
         return straight, False
     turned = TURN + cycles(kernel, p, m_axes, lanes, l2, mr) * -(-mr // lanes) * lanes / mr
     return min(straight, turned), turned < straight

@@ -178,10 +178,12 @@ class Analysis:
         ))  # fmt: skip
 
 
-def finished(at: Analysis, s: Setting, mr: int, nv: int, split: int) -> float:
+def finished(at: Analysis, s: Setting, mr: int, split: int) -> float:
     """Cycles a vector of what follows the sum of tiles of mr rows."""
-    c = plan.Config(s.swap, mr, nv, split=split, rows=s.rows)
-    return finish.of(at.kernel, s.changed.problem, c, at.lanes, at.target.l2)[0]
+    m_side, n_side = plan.sides(s.changed.problem, s.swap)
+    if split > 1 or s.rows:
+        return finish.cycles(at.kernel, at.p, n_side.axes, at.lanes, at.target.l2)
+    return finish.least(at.kernel, at.p, m_side.axes, n_side.axes, mr, at.lanes, at.target.l2)[0]
 
 
 @lru_cache(maxsize=1024)
