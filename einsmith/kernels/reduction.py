@@ -149,6 +149,9 @@ class Reduction:
     def bound(self, kernel: Kernel, target: Target) -> float:
         return plan.bound(kernel, target)
 
+    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> ReductionConfig | None:
+        return plan.best(kernel, target, limit)
+
     def configs(self, kernel: Kernel, target: Target) -> list[ReductionConfig]:
         return plan.configs(kernel, target)
 

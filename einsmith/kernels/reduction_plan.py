@@ -388,9 +388,25 @@ def _again(box: Box, axis: int, target: Target) -> float:
     return out
 
 
-def cost(kernel: Kernel, config: ReductionConfig, target: Target) -> Cost:
-    """Points times instructions over the vector rate (a lone accumulator waits for itself), or bytes."""
-    found = boxes_of(kernel)
+SHORT = 8
+"""Configurations that are looked at for all boxes of a kernel of several: the best for the largest box."""
+
+
+def best(kernel: Kernel, target: Target, limit: float) -> ReductionConfig | None:
+    """The configuration of the lowest cost; None where its rank is not below `limit`."""
+    found, every = boxes_of(kernel), configs(kernel, target)
+    if len(found) > 1:
+        main = (max(found, key=lambda x: x.points * x.reduced),)
+        every = sorted(every, key=lambda c: cost(kernel, c, target, main).rank)[:SHORT]
+    ranks = [(cost(kernel, c, target).rank, i) for i, c in enumerate(every)]
+    rank, i = min(ranks, default=(limit, 0))
+    return every[i] if rank < limit else None
+
+
+def cost(kernel: Kernel, config: ReductionConfig, target: Target, found: tuple[Box, ...] = ()) -> Cost:
+    """Points times instructions over the vector rate (a lone accumulator waits for itself), or bytes; of these boxes
+    alone, where such are given."""
+    found = found or boxes_of(kernel)
     alike = config._replace(tasks=1, splits=1)
     work = [_work(box, kernel, alike, target) for box in found]
     arithmetic, special = sum(w.arithmetic for w in work), sum(w.special for w in work)
