@@ -44,3 +44,10 @@ def at_least(form: Linear, bound: int, extents: Sequence[int], known: Given) -> 
         return True
     low = known.get(frozenset(form.terms.items()))
     return low is not None and form.const + low >= bound
+
+
+def holds(cond: Expr, extents: Sequence[int], known: Given) -> bool:
+    """Whether a comparison of integers holds all over a box that is not empty. False: unknown, or it does not."""
+    if not (isinstance(cond, Apply) and cond.fn in ("lt", "le") and cond.args[0].dtype.is_int):
+        return False
+    return at_least(linear(cond.args[1]) - linear(cond.args[0]), int(cond.fn == "lt"), extents, known)

@@ -290,7 +290,7 @@ def _cut_of_k(p: Problem, i: int, limit: int) -> list[Cut]:
     rest = p.count(p.k[2:]) * PANEL * item
 
     def good(points: int) -> bool | None:
-        fits = _fits(window(p, i, outer, (p.k[1], points) if points < n else None), p, limit)
+        fits = _fits(elements(p, i, outer, (p.k[1], points) if points < n else None), p, limit)
         return fits and points * rest <= limit // 2
 
     if good(n) is not False:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
+from einsmith.expr import obvious
 from einsmith.expr.bounds import prove
 from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, size, template
@@ -259,7 +260,9 @@ def _convolved(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | No
     if any((a in plain) == (a in of_weights) for a in outputs):
         return None
     index = [x.expr.index[v.dim] for v in windows]
-    if not all(prove(g, p.extents, _inside(index, _extents(kernel, x.expr, windows))) for g in x.guards):
+    inside = _inside(index, _extents(kernel, x.expr, windows))
+    known = obvious.given(inside)
+    if not all(obvious.holds(g, p.extents, known) or prove(g, p.extents, inside) for g in x.guards):
         return None  # zero elsewhere than outside of the tensor
     return _Conv(
         x.expr, w.expr, (windows[0], windows[1]), summed,

@@ -49,4 +49,5 @@ def test_a_window_is_inside_under_its_guards():
     guards = [apply("le", Const(0, dt.i32), place), apply("lt", place, Const(5, dt.i32))]
     known, form = obvious.given(guards), linear(place)
     assert obvious.at_least(form, 0, (5, 3), known) and obvious.at_least(form * -1, -4, (5, 3), known)
+    assert all(obvious.holds(g, (5, 3), known) and not obvious.holds(g, (5, 3), {}) for g in guards)
     assert not obvious.at_least(form, 0, (5, 3), {}) and not obvious.at_least(form, 1, (5, 3), known)
