@@ -141,7 +141,10 @@ class State(Values):
                 if kind == "runs":
                     back = b.mul(low, b.const(s.step(i))) if s.step(i) != 1 else low
                     offset = b.sub(part.sums.get(i, b.const(0)), back)
-                    self.run_offsets.setdefault(i, []).append(offset)
+                    found = self.run_offsets.setdefault(i, [])
+                    if j:  # a row without lanes touches no other line
+                        offset = b.select(b.op("lt", low, b.const(n)), offset, found[0])
+                    found.append(offset)
 
     def _resolve(self) -> None:
         """Linear guards whose axes are all known become part of the mask."""

@@ -37,7 +37,7 @@ APART = 1.8
 """Cycles that a line takes to arrive from the second level where nothing tells which one is next."""
 HELD = 0.75
 """The part of the second level that a side which is walked again and again may fill."""
-APART = 1024
+APART = 512
 """Bytes between the rows of a panel from which the next one is asked for."""
 ROWS_FROM_L2 = 2.6
 """Cycles a line of rows that lie along K."""

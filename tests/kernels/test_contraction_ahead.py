@@ -58,7 +58,7 @@ def test_only_rows_far_apart_are_asked_for():
     far = traffic.Steps(4, 4096, True)
     assert traffic.far_rows(far, 1 << 20, 4, 1 << 20)
     assert not traffic.far_rows(far, 1 << 18, 4, 1 << 20)
-    assert not traffic.far_rows(replace(far, k=512), 1 << 20, 4, 1 << 20)
+    assert not traffic.far_rows(replace(far, k=256), 1 << 20, 4, 1 << 20)
     assert not traffic.far_rows(replace(far, even=False), 1 << 20, 4, 1 << 20)
     cases = [(1, 64, 1024, 1), (1, 12, 1024, 1), (1, 24, 1024, 2), (1, 6, 1024, 1), (1, 64, 64, 1), (0, 64, 1024, 1)]
     asks, m, n, tm = np.array(cases).T
