@@ -281,6 +281,16 @@ def _row_axis(kernel: Kernel, piece: Piece, axes: Sequence[int], lane: int) -> i
     return None
 
 
+def _own_weights(kernel: Kernel, piece: Piece, lane: int) -> bool:
+    """Whether no vector could serve the weights of several results, as the rows of a matrix do."""
+    found = _product(piece.bodies[0])
+    if found is None:
+        return False
+    forms = [_address(kernel, r, piece.domain).coef for r, _ in found.factors]
+    moved = {a for form in forms if form.get(lane) for a in form}
+    return all(a in moved for form in forms for a in form if a < len(piece.extents))
+
+
 def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: int) -> tuple[int, int] | None:
     """The steps of rows and lanes where the pieces are all phases of these axes; None where they are not."""
     steps = pieces[0].step
@@ -323,7 +333,7 @@ def _along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
         return None
     row = _row_axis(kernel, first, range(lane), lane)
     steps = _phases_fit(kernel, pieces, row, lane)
-    if steps is None:
+    if steps is None or not _own_weights(kernel, first, lane):
         return None
     phases = []
     for p in pieces:
@@ -334,9 +344,6 @@ def _along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
         where = p.offset[row] if row is not None else 0, p.offset[lane]
         phases.append(Phase(*where, rows, p.extents[lane], terms))
     phases.sort(key=lambda p: (p.row, p.lane))
-    moved = {a for p in phases for t in p.terms for a, _ in t.vector.read.outer}
-    if any(a not in moved for p in phases for t in p.terms if t.weight for a, _ in t.weight.read.outer):
-        return None  # rows of a matrix: weights that one vector could serve
     outer = tuple(a for a in range(rank) if a not in (row, lane))
     return Stencil(
         kernel.root.dtypes[0], pieces[0].extents, rank, row, lane, outer, (), (), 1, steps, tuple(phases), False
