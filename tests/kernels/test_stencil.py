@@ -79,6 +79,7 @@ def test_what_follows_the_sum(keep, rng):
     check(STENCIL, s.biased(s.depthwise(2, 3, 7, 18, 3, 1), 1, keep), rng, native=True)
     check(STENCIL, s.biased(s.depthwise(2, 3, 18, 7, 3, 1), 3, keep), rng, native=True)
     check(STENCIL, s.biased(s.depthwise_dx(2, 3, 12, 9, 3, 1), 2, keep), rng, native=True)
+    check(STENCIL, s.biased(s.depthwise_dw(2, 3, 9, 7, 3, 1), 1, keep), rng, native=True)
 
 
 def test_rows_without_columns(rng):
