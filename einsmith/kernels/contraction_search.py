@@ -128,7 +128,10 @@ def candidates(kernel: Kernel, p: Problem, target: Any, families: frozenset[plan
     tiles: list[_Tile] = []
     sweeps: list[tuple[int, Config]] = []
     others: list[Config] = []
-    for windows in _windows(p):
+    direct = box.configs(kernel, p, pointers(kernel), target)
+    # A side of one point shares nothing within a tile: what is in windows is the direct form's.
+    lone = bool(direct) and 1 in p.sizes[1:3]
+    for windows in ((),) if lone else _windows(p):
         if families is not None and windows not in families:
             continue
         changed = changed_by(kernel, p, windows)
@@ -144,7 +147,7 @@ def candidates(kernel: Kernel, p: Problem, target: Any, families: frozenset[plan
                 sweeps += [(len(settings) - 1, c) for c in _sweeps(at, s)]
         slots = slots_of(kernel, p, windows)
         others += dot.configs(changed, windows, slots, at.lanes, target.vector_registers, target.cores)
-    others += box.configs(kernel, p, pointers(kernel), target)
+    others += direct
     return Candidates(_table(at, settings, tiles, sweeps), others)
 
 
