@@ -174,8 +174,8 @@ def predict(t: Table, target: Any) -> Predicted:
     held = t.nbytes + packed
     memory = seconds(held + packed, held)
     if leaves.any():
-        # Stretches too short for prefetching to be far ahead.
-        short = (how == BUFFER) | (how == INLINE) & (np.where(minor, x.a_step, x.b_step) >= traffic.FAR_ROWS)
+        # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile.
+        short = (how != INLINE) | (np.where(minor, x.a_step, x.b_step) >= traffic.FAR_ROWS)
         ranges = 2 * np.maximum(np.minimum(inner, span * tasks), target.l2 * tasks)
         arithmetic += np.where(short, seconds(streamed, ranges), 0.0)
         memory += np.where(short, 0.0, seconds(streamed, np.maximum(held, 2 * target.l2 * tasks)))

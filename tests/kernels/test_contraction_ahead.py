@@ -126,4 +126,4 @@ def test_tiles_and_packing_ask_for_rows_along_k():
 
 def test_long_k_is_cut_into_parts_where_one_side_is_turned():
     c = PATTERN.configs(conv_dw(16, 64, 56, 56, 64, 1, 1, 0), host())[0].pieces[0]
-    assert (c.b, c.order, c.kc) == ("panel", "n", 256) and c.split > 1
+    assert (c.b, c.order, c.kc) == ("panel", "n", 512) and c.split > 1

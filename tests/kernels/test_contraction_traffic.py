@@ -141,3 +141,12 @@ def test_large_results_of_many_rows_are_finished_row_by_row():
     for kernel in (product(256, 32768, 16, "TN"), product(4096, 2000, 16, "TN")):  # few rows; rows in all cache sets
         strips, rows = (PATTERN.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
         assert strips.seconds < 1.3 * rows.seconds
+
+
+def test_packing_a_far_side_again_is_not_hidden():
+    kernel, again = product(512, 4096, 1024, "NN"), Config(False, 6, 4, "panel", "panel", "n", 0, 1, 1, 8)
+
+    def seconds(c: Config) -> float:
+        return PATTERN.cost(kernel, Configs((c,)), SERVER).arithmetic
+
+    assert seconds(again) > 1.03 * seconds(replace(again, a="buffer"))
