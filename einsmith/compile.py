@@ -31,6 +31,7 @@ from einsmith.passes.disjoint import disjoint
 from einsmith.passes.fuse import Call, Plan, fuse
 from einsmith.passes.inline import inline, simplify_graph
 from einsmith.passes.loops import lower_loops
+from einsmith.passes.narrow import narrow
 from einsmith.passes.pieces import pieces, read_parts
 from einsmith.passes.views import producer, storage
 from einsmith.runtime import buffers
@@ -47,6 +48,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("coordinates", coordinates),
     ("accumulate", accumulate),
     ("simplify", simplify_graph),
+    ("narrow", narrow),
     ("pieces", pieces),
     ("loops", lambda graph: lower_loops(graph, run_passes)),
 )

@@ -233,7 +233,7 @@ class RowBlocks:
         moved = footprint = float(sum(map(_bytes, kernel.buffers)))
         memory = target.seconds_for_bytes(moved, footprint, tasks)
         launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
-        alone = min(1.0, row_bytes(kernel) * config.block / target.l1)
+        alone = min(1.0, footprint * config.block / kernel.rows / target.l1)
         arithmetic, special = arithmetic * uneven / cores, special * uneven / cores
         return Cost((1 - alone) * (arithmetic + special), memory, alone * (arithmetic + special), launch)
 
