@@ -10,6 +10,7 @@ up to 256 of them fit: beyond 128, B holds K - 128.
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import (
@@ -62,7 +63,7 @@ def narrow(graph: Graph) -> Graph:
             bytes_of.setdefault(node.args[s], _byte(args[s], slots[s]))
         args = tuple(bytes_of[node.args[s]] if s in slots else a for s, a in enumerate(args))
         params = tuple((a.dtype, a.shape) for a in args)
-        new[node] = Compute(map_bodies(node.template, lambda b, s=slots: _widened(b, s), params), args)
+        new[node] = Compute(map_bodies(node.template, partial(_widened, slots=slots), params), args)
     return exchanged(graph, new)
 
 
