@@ -222,9 +222,10 @@ def reread(t: Table, x: Numbers, kc: Values, mt: Values, nt: Values, target: Any
     out = np.where(by_columns, x.batch * mt * nt * x.k * lines * traffic.LINE, 0.0)
     apart = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2)
     panel = kc * t.nv * t.lanes * item
-    beside = (t.b != INLINE) & (panel + x.elements * item > l2 * traffic.HELD) & (x.heads == 0)  # the windows
-    again = np.where(inside, apart | (panel > l2 * 0.4), beside)
-    # Of a panel of a block of K and the block's windows, what the second level does not hold of both.
-    beyond = np.where(x.heads > 0, np.maximum(0.0, 1 - l2 * traffic.HELD / (panel + x.elements * item)), 0.0)
-    out += beyond * x.batch * (mt - 1) * x.n * x.k * item
-    return out + np.where(again & (mt > 1), x.batch * (mt - 1) * x.n * x.k * item, 0.0)
+    again = np.where(apart | (panel > l2 * 0.4), 1.0, 0.0)
+    # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is but a
+    # little too small, as what is walked in a circle pushes itself out.
+    both = panel + x.elements * item
+    beyond = np.where((t.b != INLINE) & (both > l2 * traffic.HELD), np.maximum(traffic.CIRCLE, 1 - l2 * traffic.HELD / both), 0.0)
+    again = np.where(inside, again, beyond)
+    return out + np.where(mt > 1, again * x.batch * (mt - 1) * x.n * x.k * item, 0.0)

@@ -35,6 +35,8 @@ FAR_ROWS = 1024
 """Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
 APART = 1.8
 """Cycles that a line takes to arrive from the second level where nothing tells which one is next."""
+CIRCLE = 0.35
+"""The least part of it that is lost of what is walked again and again in a level that does not hold it."""
 HELD = 0.75
 """The part of the second level that a side which is walked again and again may fill."""
 APART = 512
