@@ -226,6 +226,7 @@ def reread(t: Table, x: Numbers, kc: Values, mt: Values, nt: Values, target: Any
     # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is but a
     # little too small, as what is walked in a circle pushes itself out.
     both = panel + x.elements * item
-    beyond = np.where((t.b != INLINE) & (both > l2 * traffic.HELD), np.maximum(traffic.CIRCLE, 1 - l2 * traffic.HELD / both), 0.0)
+    part = np.maximum(traffic.CIRCLE, 1 - l2 * traffic.HELD / both)
+    beyond = np.where((t.b != INLINE) & (both > l2 * traffic.HELD), part, 0.0)
     again = np.where(inside, again, beyond)
     return out + np.where(mt > 1, again * x.batch * (mt - 1) * x.n * x.k * item, 0.0)
