@@ -33,6 +33,7 @@ from einsmith.passes.inline import inline, simplify_graph
 from einsmith.passes.loops import lower_loops
 from einsmith.passes.narrow import narrow
 from einsmith.passes.pieces import pieces, read_parts
+from einsmith.passes.together import together
 from einsmith.passes.views import producer, storage
 from einsmith.runtime import buffers
 from einsmith.runtime.assemble import Assembler, At, NativeKernel, layout
@@ -51,6 +52,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("narrow", narrow),
     ("pieces", pieces),
     ("loops", lambda graph: lower_loops(graph, run_passes)),
+    ("together", together),
 )
 """Graph to graph, in order; fusion, memory and code generation follow in `Executable`."""
 
