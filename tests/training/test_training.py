@@ -278,15 +278,15 @@ def test_timing_kernels_writes_into_living_memory(monkeypatch):
     f(x)
     ((run, _),) = f._jitted._cache.values()
     alive = []
-    make = driver.buffers.empty
+    make = driver.buffers.recycled
 
-    def empty(*args):
+    def recycled(*args):
         array = make(*args)
         alive.append(weakref.ref(array.base if array.base is not None else array))
         return array
 
     timed = Program.run_timed
-    monkeypatch.setattr(driver.buffers, "empty", empty)
+    monkeypatch.setattr(driver.buffers, "recycled", recycled)
     monkeypatch.setattr(Program, "run_timed", lambda self: (check(), timed(self))[1])
 
     def check():
