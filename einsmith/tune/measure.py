@@ -60,15 +60,15 @@ def prepare(
 def shortest(candidates: Sequence[Prepared], budget: float = 0.05) -> list[float]:
     """Seconds of each candidate: the shortest of interleaved runs, caches warm.
 
-    budget: seconds to spend in all, but each runs MIN_ROUNDS times; one that takes SLOW times as long as the quickest
-    is left after two.
+    budget: seconds to spend in all, but each has MIN_ROUNDS turns; one that takes SLOW times as long as the quickest
+    is left after two. A turn is two runs: the workers may sleep when a candidate follows one that needs no worker.
     """
     best = [float("inf")] * len(candidates)
     end, rounds = time.perf_counter() + budget, 0
     while rounds < MIN_ROUNDS or time.perf_counter() < end:
         for i, candidate in enumerate(candidates):
             if rounds < 2 or best[i] <= SLOW * min(best):
-                best[i] = min(best[i], float(candidate.program.run_timed()[1].sum()))
+                best[i] = min(best[i], *(float(candidate.program.run_timed()[1].sum()) for _ in range(2)))
         rounds += 1
     return best
 
