@@ -200,7 +200,8 @@ def predict(t: Table, target: Any) -> Predicted:
     arithmetic *= np.where(many, factor, 1.0)
     # Rows of M read down columns that the first level does not hold.
     columns = a_inline & (x.a_step > item) & (t.mr * kc * item > target.l1) & (mt > 1)
-    near = np.where(x.a_step < traffic.FAR_ROWS, 1.0, np.where(x.a_step < traffic.PAGE, 1.12, 1.25))
+    near = np.where(x.a_step < traffic.APART, 1.0, np.where(x.a_step < traffic.PAGE, 1.12, 1.25))
+    near = np.where(x.a_step < traffic.LINE, 1.25, near)  # no row of many: pieces of a line, each somewhere else
     arithmetic *= np.where(columns, np.where(x.a_side == item, near, 1.25), 1.0)
     # So many pages of M that those of a panel in scratch are looked up again; a buffer's are large.
     pages = a_inline & (x.a_step > item) & (kc * x.a_step > traffic.NEAR_PAGES * traffic.PAGE) & (mt > 1)

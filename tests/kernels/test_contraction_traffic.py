@@ -150,3 +150,13 @@ def test_packing_a_far_side_again_is_not_hidden():
         return PATTERN.cost(kernel, Configs((c,)), SERVER).arithmetic
 
     assert seconds(again) > 1.03 * seconds(replace(again, a="buffer"))
+
+
+def test_columns_of_rows_apart_that_the_first_level_does_not_hold_are_dear():
+    """Rows of M in place, a row of 784 bytes for every point of K, or packed."""
+    kernel, c = product(196, 512, 1024, "TN"), Config(False, 14, 2, "inline", "buffer", "n", 0, 1, 1, 8)
+
+    def seconds(c: Config) -> float:
+        return PATTERN.cost(kernel, Configs((c,)), SERVER).arithmetic
+
+    assert seconds(c) > 1.05 * seconds(replace(c, mr=6, nv=4))
