@@ -18,6 +18,13 @@ from einsmith.kernels.contraction_traffic import Values
 
 HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)
+LINES = 2.4
+"""Cycles a line that tiles take from the second level, beside what else they do."""
+STREAMED = 0.5
+"""The part of the time of packed tiles' way from beyond the second level that is waited for although they are asked
+for."""
+PANELS = 0.6
+"""The part of the second level that a panel of N may fill."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,24 +112,29 @@ def predict(t: Table, target: Any) -> Predicted:
     kc = np.minimum(np.where(t.kc > 0, t.kc, part), part)
     if heads.any():
         kc = np.where(heads, x.k // np.maximum(x.heads, 1), kc)
+    # Panels of N that come from the second level beside lines of M of which a step uses a part.
+    across = a_inline & (x.a_step >= traffic.FAR_ROWS) & (mt > 1) & (kc * nr * item > target.l1)
+    both = np.where(across, LINES, 0.0)
+    far_lines = np.where(b_inline & (x.b_step >= traffic.FAR_ROWS), 0.03, 0.0)
     conflicts = np.where(a_inline, traffic.row_conflicts(t.mr, x.a_fit), 0.0)
     loads = np.where(b_inline, x.b_place, 1.0) / 2
     masks = np.where(b_inline & (x.b_place > 1), x.b_place * 0.6, 0.0)  # moved and combined on the arithmetic's ports
-    asks = x.b_far * (minor & ~b_buffer & (t.kc == 0))
+    asks = x.b_far * (minor & ~b_buffer & (t.kc == 0) & (2 * kc * nr * item < target.l2 * traffic.HELD))
     ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, lanes, t.tm)
     # Rows of a panel that stay in the second level; the next panel takes the first level's room too.
-    from_l2 = b_inline & (x.b_far > 0) & (mt > 1) & ((1 + (ahead > 0)) * kc * nr * item > target.l1 * 1.25)
+    from_l2 = b_inline & (x.b_far > 0) & (mt > 1) & ((1 + (ahead > 0)) * kc * nr * item > target.l1 * 1.5)
     from_l2 = np.where(from_l2, traffic.FROM_L2, 0.0)
 
     # Rows of M in lines of their own, which are new ones at almost every point of K.
-    apart = np.where(a_inline & (x.a_spread > 1), traffic.APART * x.a_spread * item / traffic.LINE, 0.0)
+    apart = np.where(a_inline & (x.a_spread > 1), traffic.ARRIVES * x.a_spread * item / traffic.LINE, 0.0)
 
     # One step of K of a tile, in cycles: multiply-adds, loads, or the latency of a short chain.
     def step(mr: Values, nv: Values) -> Values:
         product = mr * nv
         most = np.maximum(product / 2 + nv * masks, mr / 2 + conflicts * mr + nv * loads + ahead / 2)
         most = np.maximum(most, (nv + 1) * from_l2) + mr * apart
-        return np.maximum(most, np.where(product >= 1, 4.0, 0.0))
+        most = np.maximum(most, (nv + 1 + (mr - 1) * item / traffic.LINE) * both)
+        return np.maximum(most, np.where(product >= 1, 4.0, 0.0)) + far_lines * nv
 
     mr_last, nv_last = x.m - (mt - 1) * t.mr, nvs - (nt - 1) * t.nv
     steps = (mt - 1) * ((nt - 1) * step(t.mr, t.nv) + step(t.mr, nv_last))
@@ -131,27 +143,37 @@ def predict(t: Table, target: Any) -> Predicted:
     # Sums loaded for a block and no register to spare for what loads and masks take: the allocator rotates them by way
     # of the stack at every step.
     tight = t.mr * t.nv + t.nv + 2 + 2 * (masks > 0) >= target.tile_registers
-    steps *= np.where(tight & (t.kc > 0) & (kc < part), 1.3, 1.0)
+    simple = (x.even > 0) & ~((t.a == PANEL) & (x.a_turned > 0))  # so few addresses that it does not
+    steps *= np.where(tight & (t.kc > 0) & (kc < part) & ~simple, 1.3, 1.0)
     tile_overhead = np.ceil(part / kc) * mt * nt * x.batch * t.split * (20 + t.mr * t.nv * 1.5 + t.mr * 3)
     pack = x.batch * x.m * nvs * t.finish
     # Packing, in cycles: what a vector takes, and how often each is packed.
     a_each, b_each = a_buffer & (x.a_once == 0), b_buffer & (x.b_once == 0)
     # Panels packed once are read in one stream.
     pack += np.where(b_inline & (x.b_once > 0) & (x.b_step >= traffic.FAR_ROWS), 6.0 * nt * x.batch * x.k, 0.0)
+    # The first tile of M waits for every row of a panel that nobody has asked for; wide rows are waited for at once.
+    waits = b_inline & (x.b_strips > 0) & (mt > 1) & minor & (ahead == 0)
+    pack += np.where(waits, (2.0 + 8.0 / t.nv) * t.tm * x.batch * x.k * nvs, 0.0)
     times = np.where(b_buffer, b_each, np.where(t.major, mt, t.tm))
     far = (x.b_side >= traffic.FAR_ROWS) & (x.n * x.k * item > target.l2)  # blocks of K begin in each of the rows anew
-    turned = np.where(x.b_turned > 0, np.where(far, 7.0, 3.0), 1.0)
+    # Copies that do not stay in the first level, and of what did not stay in the second.
+    beyond = np.where((x.b_strips > 0) & (ahead == 0), 5.0, 1.0 + 6.0 / t.nv) * (x.n * x.k * item > target.l2)
+    copied = 1.0 + 2.0 * (kc * nr * item > target.l1) + beyond
+    turned = np.where(x.b_turned > 0, np.where(far, 7.0, 3.0), copied)
     points = np.where(b_buffer, x.b_batch, x.batch)
-    pack += np.where(b_inline, 0.0, times * points * x.k * nvs * (x.b_load * 0.75 + turned))
+    b_pack = np.where(b_inline, 0.0, times * points * x.k * nvs * (x.b_load * 0.75 + turned))
     times = np.where(a_buffer, a_each, np.where(minor, nt, t.tn))
     vectors = np.where(x.a_turned > 0, t.mr / lanes, np.ceil(t.mr / lanes))
+    stored = np.where((x.a_turned > 0) | (t.mr % lanes == 0), 1.0, 8.0)  # over the borders of lines
     points = np.where(a_buffer, x.a_batch, x.batch)
-    pack += np.where(a_inline, 0.0, times * points * x.k * vectors * mt * (x.a_load * 0.75 + 1.0))
+    a_pack = np.where(a_inline, 0.0, times * points * x.k * vectors * mt * (x.a_load * 0.75 + stored))
+    launched = np.where(a_buffer, a_pack, 0.0) + np.where(b_buffer, b_pack, 0.0)
+    pack += a_pack + b_pack - launched
     if heads.any() or x.elements.any():
         times = x.batch * t.tm * t.tn * np.where(heads, x.heads, t.split)
         pack += times * x.elements / lanes * 6 + 2 * x.m * nvs * x.heads * x.batch
     pack += np.where(t.split > 1, 2 * t.split * x.m * nvs * x.batch, 0.0)
-    arithmetic = (steps + tile_overhead + pack) * cycle / tasks * (np.ceil(count / tasks) * tasks / count)
+    arithmetic = (steps + tile_overhead + pack) * cycle / tasks * uneven(t, x, mt, nt, tasks)
     seconds = _Seconds(target, tasks)
     a_own, b_own = x.a_batch * x.m * x.k * item, x.b_batch * x.n * x.k * item
     a_bytes, b_bytes = a_own * (x.batch / x.a_batch), b_own * (x.batch / x.b_batch)
@@ -168,18 +190,23 @@ def predict(t: Table, target: Any) -> Predicted:
     beside = kc * item * np.where(minor, nr, t.mr)  # the outer side's panel
     leaves = span > np.minimum(target.l2 * traffic.HELD, target.l2 - beside)
     streamed = np.where(leaves, inner * (tiles - 1), 0.0)
-    same_sets = a_inline & (x.m > t.mr) & (nt > 1) & (x.a_side >= 1024) & (x.a_side % 1024 == 0)
-    arithmetic *= np.where(same_sets, 1.15, 1.0)  # rows of M fall into the same cache sets
     packed = a_own * a_each + b_own * b_each
     held = t.nbytes + packed
     memory = seconds(held + packed, held)
+    # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written.
+    arithmetic += np.maximum(launched * cycle / tasks, seconds(6 * packed, np.minimum(held, target.l3)))
     if leaves.any():
-        # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile.
-        short = (how != INLINE) | (np.where(minor, x.a_step, x.b_step) >= traffic.FAR_ROWS)
+        # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile. Packed
+        # tiles of M are asked for.
+        short = (how != INLINE) | (np.where(minor, x.a_step, x.b_step) >= traffic.PAGE)
+        hidden = np.where(minor & a_buffer, STREAMED, 1.0)
         ranges = 2 * np.maximum(np.minimum(inner, span * tasks), target.l2 * tasks)
-        arithmetic += np.where(short, seconds(streamed, ranges), 0.0)
+        arithmetic += np.where(short, seconds(streamed * hidden, ranges), 0.0)
         memory += np.where(short, 0.0, seconds(streamed, np.maximum(held, 2 * target.l2 * tasks)))
-    memory += seconds(outer * (again - 1), np.maximum(2 * outer, 2 * target.l2 * tasks))
+    anew = seconds(outer * (again - 1), np.maximum(2 * outer, 2 * target.l2 * tasks))
+    waited = np.where(minor, t.b, t.a) != PANEL  # by the first tile of every task
+    memory += np.where(waited, 0.0, anew)
+    arithmetic += np.where(waited, anew, 0.0)
     for own, every in ((a_own, a_bytes), (b_own, b_bytes)):
         if (own < every).any():  # what is the same at every point of the batch comes anew at each
             anew = np.where(own > target.l2 * traffic.HELD, every - own, 0.0)
@@ -196,7 +223,8 @@ def predict(t: Table, target: Any) -> Predicted:
     arithmetic += reread(t, x, kc, mt, nt, target) / (target.bytes_per_second[2] * tasks)
     many = b_inline & (mt > 1) & (kc >= 64)
     same_sets = (x.b_step >= 1024) & (x.b_step % 1024 == 0)  # the panel's rows fall into the same cache sets
-    factor = np.where(same_sets, np.where(kc > traffic.BLOCK, 1.2, 1.1), np.where(x.b_step >= 4096, 1.02, 1.0))
+    crowded = np.where(kc > x.b_held, 1.2, np.where(2 * kc > x.b_held, 1.03, 1.0))
+    factor = np.where(same_sets, crowded, np.where(x.b_step >= 4096, 1.02, 1.0))
     arithmetic *= np.where(many, factor, 1.0)
     # Rows of M read down columns that the first level does not hold.
     columns = a_inline & (x.a_step > item) & (t.mr * kc * item > target.l1) & (mt > 1)
@@ -207,6 +235,19 @@ def predict(t: Table, target: Any) -> Predicted:
     pages = a_inline & (x.a_step > item) & (kc * x.a_step > traffic.NEAR_PAGES * traffic.PAGE) & (mt > 1)
     arithmetic *= np.where(pages & (t.b == PANEL), 1.05, 1.0)
     return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (a_each | b_each))
+
+
+def uneven(t: Table, x: Numbers, mt: Values, nt: Values, tasks: Values) -> Values:
+    """How much more than its even share the busiest thread has: tasks are whole tiles."""
+    others = x.batch * t.split
+    count = others * t.tm * t.tn
+    out = np.ceil(count / tasks) * tasks / count
+    for parts, other, tiles, exact in (
+        (t.tn, t.tm, nt, np.ceil(x.n / t.lanes) / t.nv), (t.tm, t.tn, mt, x.m / t.mr)
+    ):  # fmt: skip
+        whole = np.ceil(others * tiles / tasks) * tasks / np.where(others > 1, others * tiles, exact)
+        out = np.where((parts > 1) & (other == 1), np.maximum(out, whole), out)
+    return out
 
 
 def inner_bytes(t: Table, x: Numbers, tm: Values | float, tn: Values | float) -> Values:
@@ -223,7 +264,7 @@ def reread(t: Table, x: Numbers, kc: Values, mt: Values, nt: Values, target: Any
     out = np.where(by_columns, x.batch * mt * nt * x.k * lines * traffic.LINE, 0.0)
     apart = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2)
     panel = kc * t.nv * t.lanes * item
-    again = np.where(apart | (panel > l2 * 0.4), 1.0, 0.0)
+    again = np.where(apart | (panel > l2 * PANELS), 1.0, 0.0)
     # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is but a
     # little too small, as what is walked in a circle pushes itself out.
     both = panel + x.elements * item

@@ -29,7 +29,7 @@ from einsmith.kernels.contraction_plan import (
 )
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Group, Part, Pointer, Sampler
-from einsmith.kernels.contraction_traffic import APART, LINE, far_rows, lines_ahead, steps
+from einsmith.kernels.contraction_traffic import APART, HELD, LINE, far_rows, lines_ahead, steps
 from einsmith.kernels.contraction_trim import Trim, trims
 from einsmith.kernels.contraction_walk import ceil_div, digits_of, sweep, transpose
 from einsmith.kernels.contraction_window import SLOT, Window
@@ -174,6 +174,8 @@ class Panels:
         """Lines of the next panel of N that each tile asks for at every point of K."""
         c, item = self.c, self.p.dtype.itemsize
         if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc or c.dot:
+            return 0
+        if 2 * self.kc * self.nr * item >= target.l2 * HELD:
             return 0
         far = far_rows(steps(self.ahead, self.p, self.n_side, item), self.N * self.K, item, target.l2)
         asks, m, n, mr, nv, tm = np.array([far, self.M, self.N, self.mr, c.nv, c.tm])

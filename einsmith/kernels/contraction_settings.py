@@ -46,11 +46,11 @@ class Numbers(NamedTuple):
     axis, and of K, to the next (0 where there are windows); held: lines of a column along K that the second level
     keeps; spread: bytes of lines for a byte that is read in place; fit: rows of M read in place that the first level
     keeps a line of, 0 where that does not matter; strips: whether the side comes in strips; once: packed once for
-    many runs; far: rows of N are far apart. finish: cycles a vector of what follows the sum, along N; results: bytes
-    of the results and of what is read with them, where they have many rows far apart, else 0; elements: of all
-    windows; heads: blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side
-    depends on; a_window, b_window: bytes of a window, 0 for none; m_parts, n_parts: blocks that a window cuts M or N
-    into, 0 for no matter."""
+    many runs; far: rows of N are far apart; even: both sides are plain reads at one stride along K. finish: cycles a
+    vector of what follows the sum, along N; results: bytes of the results and of what is read with them, where they
+    have many rows far apart, else 0; elements: of all windows; heads: blocks that windows cut K into, 0 for none;
+    a_batch, b_batch: points of the batch that a side depends on; a_window, b_window: bytes of a window, 0 for none;
+    m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter."""
 
     m: Any
     n: Any
@@ -76,6 +76,7 @@ class Numbers(NamedTuple):
     b_strips: Any
     b_once: Any
     b_far: Any
+    even: Any
     finish: Any
     results: Any
     windows: Any
@@ -166,7 +167,7 @@ class Analysis:
             b_turned=b_turn == "along", b_load=b_load, b_place=place, b_side=b_steps.side, b_step=b_steps.k,
             b_held=traffic.held(target.l2, b_steps.k),
             b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,
-            b_far=not rows and traffic.far_rows(b_steps, n * k, item, target.l2),
+            b_far=not rows and traffic.far_rows(b_steps, n * k, item, target.l2), even=a_steps.even and b_steps.even,
             finish=finish.cycles(self.kernel, self.p, n_side.axes, self.lanes, target.l2),
             results=traffic.far_results(self.kernel, p, m_side, n_side), windows=bool(windows),
             elements=sum(w.elements for _, w in changed.windows),

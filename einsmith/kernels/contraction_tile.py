@@ -20,6 +20,10 @@ from einsmith.kernels.contraction_walk import digits_of, nest, sweep, transpose
 from einsmith.kernels.contraction_window import CUT, SLOT, Window, fill
 from einsmith.loops.nest import Value
 
+AHEAD = 4096
+"""Bytes by which a packed tile of M is asked for ahead. It is one stretch of memory: hardware follows it, but not far
+enough for what waits in a level that cores share."""
+
 UNROLLED = 100
 """Multiply-adds in the body of the loop over K up to which a short innermost axis of K is unrolled."""
 
@@ -189,12 +193,18 @@ class Lowering(Panels):
 
         self._k_level(block)
 
-    def _next_panel(self, jm: Value, jn: Value) -> list[Value]:
-        """Where the lines of the next panel of N that this tile asks for begin at the first point of K: the tiles of a
-        panel share the lines of its rows, and each asks for its own in every row that it multiplies."""
+    def _next_panel(self, jm: Value, jn: Value) -> tuple[list[Value], Value]:
+        """Where the lines of the next panel of N that this tile asks for begin at the first point of K, and how far
+        apart they are along K: the tiles of a panel share the lines of its rows, and each asks for its own in every row
+        that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
         b, s = self.b, self.ahead
         ((_, form),) = s.reads.items()
-        first = b.mul(self._relative(jm, self.m_range), b.const(self.lines_ahead * self.lanes))
+        end = self.m_range[1]  # the last tiles ask, so that nothing waits in the second level for long
+        turn = b.sub(b.const(end - 1) if isinstance(end, int) else b.sub(end, b.const(1)), jm)
+        first = b.mul(turn, b.const(self.lines_ahead * self.lanes))
+        (k,) = s.groups(self.p.k)
+        apart = b.const(s.forms[form].coef.get(k.inner, 0))
+        needed = b.op("lt", turn, b.const(-(-(self.c.nv + 1) // self.lines_ahead)))
         n0 = b.mul(b.add(jn, b.const(1)), b.const(self.nr))
         out = []
         for i in range(self.lines_ahead):
@@ -205,14 +215,14 @@ class Lowering(Panels):
                 if form in x.sums:
                     total = b.add(total, x.sums[form])
             out.append(total)
-        return out
+        return out, b.select(needed, apart, b.const(0))
 
-    def _ask(self, places: Sequence[Value], k: Value) -> None:
+    def _ask(self, places: Sequence[Value], apart: Value, k: Value) -> None:
         """Starts the loads of a row of the next panel."""
         s = self.ahead
-        ((read, form),) = s.reads.items()
+        ((read, _),) = s.reads.items()
         pointer = s.pointers[read.slot].value
-        row = s.part_of(self.p.k, k).sums[form]
+        row = self.b.mul(k, apart)
         assert pointer is not None
         for x in places:
             self.b.prefetch(pointer, self.b.add(x, row), self.elem)
@@ -289,12 +299,12 @@ class Lowering(Panels):
             more = following[0].bind(a.part(pairs)) if following is not None else None
             return rows, [x.bind(bs.part(pairs)) for x in self.b_states] if c.b == "inline" else [], more
 
-        ahead = self._next_panel(jm, jn) if self.lines_ahead else []
+        ahead = self._next_panel(jm, jn) if self.lines_ahead else None
 
         def inner(context, digit, flat, carried):
             k = b.sub(flat, low)
-            if ahead:
-                self._ask(ahead, flat)
+            if ahead is not None:
+                self._ask(*ahead, flat)
             if following is not None:
                 self._ask_rows(context[2].bind(self._last(a, groups, digit)), following[1], steps[1] - steps[0], flat)
             if c.b == "inline":
@@ -315,6 +325,9 @@ class Lowering(Panels):
                 else:
                     at = b.mul(k, b.const(mr))
                     offsets = [b.add(at, b.const(i)) for i in range(mr)]
+                    if c.a == "buffer":
+                        assert slab is not None
+                        b.prefetch(slab, b.add(at, b.const(AHEAD // self.p.dtype.itemsize)), self.elem)
             out = []
             assert pointer is not None
             for i in range(mr):

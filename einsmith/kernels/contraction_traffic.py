@@ -33,7 +33,7 @@ STRIPS = 0.8
 1: no arithmetic hides it."""
 FAR_ROWS = 1024
 """Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
-APART = 1.8
+ARRIVES = 1.8
 """Cycles that a line takes to arrive from the second level where nothing tells which one is next."""
 CIRCLE = 0.35
 """The least part of it that is lost of what is walked again and again in a level that does not hold it."""

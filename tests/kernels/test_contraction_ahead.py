@@ -16,7 +16,7 @@ from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import conv, conv_dw, depthwise, lin, load, product, sum_of, times
 
-SMALL = replace(host(), l1=4 << 10, l2=8 << 10)
+SMALL = replace(host(), l1=4 << 10, l2=14 << 10)
 """Small caches, so that small operands are far away."""
 
 
