@@ -15,9 +15,12 @@ from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_plan import Config, sides
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
-from einsmith.kernels.contraction_traffic import scattered
+from einsmith.kernels.contraction_traffic import PAGE, scattered
 from einsmith.loops.nest import Builder, Value
 
+CROWDED = 60.0
+"""Cycles of a store of part of a line into a row that lies whole pages from the one before, beyond the second level:
+all these lines fall into the same few cache sets."""
 TURN = 8.0
 """Cycles to turn a vector's share of a square of vectors by way of scratch."""
 
@@ -145,7 +148,12 @@ def least(
     wide = p.dtype.itemsize * lanes >= 16 and p.dtype.itemsize in (4, 8) and mr >= lanes // 2
     if not (wide and m_axes and n_axes) or straight <= TURN:
         return straight, False
-    turned = TURN + cycles(kernel, p, m_axes, lanes, l2, mr) * -(-mr // lanes) * lanes / mr
+    results, stores = epilogue(kernel, p), -(-mr // lanes) * lanes / mr
+    turned = TURN + cycles(kernel, p, m_axes, lanes, l2, mr) * stores
+    for (_, n, _), (_, coef) in zip(results, addresses(kernel, results), strict=True):
+        item, apart = kernel.buffers[n].dtype.itemsize, abs(coef.get(n_axes[-1], 0)) * kernel.buffers[n].dtype.itemsize
+        if apart >= PAGE and apart % PAGE == 0 and prod(kernel.buffers[n].shape) * item > l2:
+            turned += CROWDED * stores
     return min(straight, turned), turned < straight
 
 
