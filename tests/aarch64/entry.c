@@ -11,8 +11,15 @@ typedef void (*kernel)(void **buffers, void *scratch, int64_t task);
 extern const kernel einsmith_functions[];
 extern const int64_t einsmith_state_bytes, einsmith_tasks, einsmith_block;
 
-int64_t einsmith_run(void *steps, int64_t count, void *pool, int64_t threads, void *scratch, int64_t stride,
-                     int64_t *times);
+struct run {
+    void *steps;
+    int64_t count;
+    void *pool;
+    int64_t threads;
+    void *scratch;
+    int64_t stride, *times;
+};
+int64_t einsmith_run(struct run *run);
 void einsmith_worker(void *pool, int64_t me, int64_t generation);
 void einsmith_stop(void *pool);
 
@@ -43,10 +50,12 @@ int main(void) {
     void *pointers[] = {in, half, sum}, *wrong;
     int32_t bits = 0x7f800000;
     pthread_t threads[THREADS];
+    struct run run = {table, 3, NULL, THREADS, NULL, 0, times};
     int k;
     if (posix_memalign(&pool, 64, (size_t)einsmith_state_bytes))
         return fail("memory");
     memset(pool, 0, (size_t)einsmith_state_bytes);
+    run.pool = pool;
     for (i = 0; i < n; i++)
         in[i] = (float)(i % 1000 + 1);
     in[5] = 1.5e-38f; /* half of it is denormal */
@@ -61,8 +70,8 @@ int main(void) {
     table[2][0] = 2; /* CHECK_F32 */
     table[2][1] = (uint64_t)&sum[7];
     table[2][4] = 77;
-    for (k = 0; k < ROUNDS; k++)
-        if (einsmith_run(table, 3, pool, THREADS, NULL, 0, k ? NULL : times))
+    for (k = 0; k < ROUNDS; k++, run.times = NULL)
+        if (einsmith_run(&run))
             return fail("a check failed");
     if (times[0] < 0 || times[1] < 0 || times[2] < 0)
         return fail("no times were taken");
@@ -73,7 +82,7 @@ int main(void) {
             return fail(i == 5 ? "a denormal was not flushed" : "a sum is wrong");
     memcpy(&infinite, &bits, 4);
     in[7] = infinite;
-    if (einsmith_run(table, 3, pool, THREADS, NULL, 0, NULL) != 77)
+    if (einsmith_run(&run) != 77)
         return fail("an infinite value passed the check");
     einsmith_stop(pool);
     for (k = 1; k < THREADS; k++) {
