@@ -171,7 +171,6 @@ class Executable:
         self.arena = buffers.empty((max(places.nbytes, 64),), np.uint8)
         base = self.arena.ctypes.data
         self._fresh = fresh
-        self._forms = [(t.shape, t.dtype.numpy) for t in fresh]
         index = {t: i for i, t in enumerate(fresh)}
         inputs = {t: i for i, t in enumerate(self._inputs)}
         spare = buffers.empty((64,), np.uint8)

@@ -490,3 +490,8 @@ def reads(x: Expr) -> list[Read]:
 def size(shape: Iterable[int]) -> int:
     """How many points a box has."""
     return prod(shape)
+
+
+def nbytes(t: Any) -> int:
+    """Bytes that the elements of a tensor, or of a kernel's buffer, take."""
+    return size(t.shape) * t.dtype.itemsize

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from einsmith import dtypes as dt
 from einsmith.expr.kernel import Buffer, Kernel, Stage
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, nbytes, template
 from einsmith.expr.rewrite import substitute
 from einsmith.kernels.contraction import PATTERN as CONTRACTION
 from einsmith.kernels.contraction import Configs
@@ -21,7 +21,7 @@ from einsmith.kernels.contraction_exact import needed
 from einsmith.kernels.contraction_problem import Operand, Problem, affine, problems
 from einsmith.kernels.kernel import Cost, Lowered
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
-from einsmith.kernels.staged import Place, Staged, nbytes
+from einsmith.kernels.staged import Place, Staged
 from einsmith.target.facts import Target
 
 _WRITE = Pointwise()

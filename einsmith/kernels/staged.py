@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from einsmith.expr.kernel import Buffer
-from einsmith.expr.nodes import size
 from einsmith.kernels.kernel import Launch, Lowered
 from einsmith.loops.nest import I64, PTR, Function, Op, Value
 
@@ -52,9 +50,3 @@ def _placed(f: Function, name: str, places: Sequence[Place], count: int) -> Func
         first.append(Op("const", (), offset, (place.offset,)))
         first.append(Op("advance", (outer[place.number], offset), own, ("i8",)))
     return replace(f, name=name, buffers=tuple(outer), body=[*first, *f.body])
-
-
-def nbytes(buffer: Buffer) -> int:
-    """Bytes of a buffer's elements."""
-    return size(buffer.shape) * buffer.dtype.itemsize
-

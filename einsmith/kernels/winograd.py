@@ -21,14 +21,14 @@ from einsmith.dtypes import DType
 from einsmith.expr import obvious
 from einsmith.expr.bounds import prove
 from einsmith.expr.kernel import Buffer, Kernel, Stage
-from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, size, template
+from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, nbytes, size, template
 from einsmith.expr.rewrite import substitute
 from einsmith.kernels.contraction import PATTERN as CONTRACTION
 from einsmith.kernels.contraction import Configs
 from einsmith.kernels.contraction_problem import Operand, Problem, affine, problems
 from einsmith.kernels.kernel import Cost, Launch, Lowered
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
-from einsmith.kernels.staged import Place, Staged, nbytes
+from einsmith.kernels.staged import Place, Staged
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.target.facts import Target
 

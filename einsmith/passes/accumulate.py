@@ -14,9 +14,7 @@ from collections import Counter
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import (
     Apply,
-    Axis,
     Compute,
-    Const,
     Expr,
     Graph,
     Read,
@@ -32,7 +30,7 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite import exchanged, prune_args, substitute, with_args
 from einsmith.expr.simplify import simplify_template
-from einsmith.passes.inline import operations, pointwise_body
+from einsmith.passes.inline import is_identity, operations, pointwise_body
 
 
 def accumulate(graph: Graph) -> Graph:
@@ -62,7 +60,7 @@ def _merged(node: Compute, slot: int, scatter: Compute) -> Compute | None:
     if body is None or node.shape != scatter.shape or not node.dtype.is_float or not isinstance(part, Scatter):
         return None
     found = [e for e in reads(body) if e.slot == slot]
-    if len(found) != 1 or node.args.count(scatter) > 1 or not _is_identity(found[0], node.shape):
+    if len(found) != 1 or node.args.count(scatter) > 1 or not is_identity(found[0], node.shape):
         return None
     steps = _steps(body, found[0])
     if steps is None or size(part.extents) * _operations(steps) > 2 * size(node.shape):
@@ -130,8 +128,3 @@ def _steps(body: Expr, read: Read) -> list[Step] | None:
 def _operations(steps: list[Step]) -> int:
     """Operations that every term takes."""
     return sum(1 + operations(other) for fn, other, _ in steps if fn in ("mul", "div") and other is not None)
-
-
-def _is_identity(e: Read, shape: tuple[int, ...]) -> bool:
-    places = enumerate(zip(e.index, shape, strict=True))
-    return all(i is Axis(d) or (n == 1 and isinstance(i, Const)) for d, (i, n) in places)

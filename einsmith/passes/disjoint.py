@@ -10,11 +10,9 @@ of its state, is such a sum. Nothing is reassociated: at every point one term at
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from einsmith.expr.nodes import (
     Apply,
-    Axis,
     Compute,
     Const,
     Expr,
@@ -29,7 +27,7 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite import exchanged, map_bodies, prune_args, rebuild, substitute, with_args
 from einsmith.expr.simplify import simplify_template
-from einsmith.passes.inline import pointwise_body
+from einsmith.passes.inline import is_identity, pointwise_body
 
 _PIECES = 16
 """Pieces of one template at most."""
@@ -59,7 +57,7 @@ def _joined(node: Compute, own: set[Tensor]) -> tuple[Compute, Compute] | None:
     assert body is not None
     for e in postorder([body]):
         terms = _terms(e)
-        reads = [x for x in terms if isinstance(x, Read) and node.args[x.slot] in own and _at_identity(x, node.shape)]
+        reads = [x for x in terms if isinstance(x, Read) and node.args[x.slot] in own and is_identity(x, node.shape)]
         for n, x in enumerate(reads):
             for y in reads[n + 1 :]:
                 a, b = node.args[x.slot], node.args[y.slot]
@@ -89,12 +87,6 @@ def _terms(e: Expr) -> list[Expr]:
         else:
             out.append(x)
     return out
-
-
-def _at_identity(e: Read, shape: Sequence[int]) -> bool:
-    places = enumerate(zip(e.index, shape, strict=True)) if len(e.index) == len(shape) else ()
-    found = [i is Axis(d) or (n == 1 and isinstance(i, Const)) for d, (i, n) in places]
-    return len(found) == len(shape) and all(found)
 
 
 Box = tuple[tuple[int, int], ...]

@@ -24,7 +24,6 @@ from einsmith.expr.nodes import (
     Apply,
     Axis,
     Compute,
-    Expr,
     Graph,
     Item,
     Leaf,
@@ -142,10 +141,6 @@ def fuse(
 
 def _reads_of(body_roots, slot: int) -> list[Read]:
     return [e for e in postorder(body_roots) if isinstance(e, Read) and e.slot == slot]
-
-
-def _bodies(node: Compute) -> list[Expr]:
-    return [b for p in node.template.parts for b in p.bodies]
 
 
 def _only_identity(node: Compute | Loop, pick) -> bool:

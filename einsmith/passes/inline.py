@@ -75,6 +75,13 @@ def is_copy(t: Template) -> bool:
     return t.memo("is_copy", find)
 
 
+def is_identity(e: Read, shape: Sequence[int]) -> bool:
+    """Whether a body over `shape` reads the element of a tensor of that shape at its own place."""
+    places = enumerate(zip(e.index, shape, strict=True)) if len(e.index) == len(shape) else ()
+    found = [i is Axis(d) or (n == 1 and isinstance(i, Const)) for d, (i, n) in places]
+    return len(found) == len(shape) and all(found)
+
+
 def pointwise_body(t: Template) -> Expr | None:
     """The body of a template that is one reduction-free piece over its whole output, else None."""
     part = t.parts[0]

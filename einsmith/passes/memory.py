@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from einsmith.expr.nodes import Tensor, size
+from einsmith.expr.nodes import Tensor, nbytes
 from einsmith.passes.fuse import Plan
 from einsmith.passes.views import storage
 
 ALIGNMENT = 64
-
-
-def nbytes(t: Tensor) -> int:
-    """Bytes that a tensor's elements take."""
-    return size(t.shape) * t.dtype.itemsize
 
 
 def lifetimes(plan: Plan, outside: Iterable[Tensor]) -> dict[Tensor, tuple[int, int]]:

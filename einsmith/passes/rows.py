@@ -20,7 +20,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.expr.kernel import Buffer, Kernel, Member, Rows, Stage
-from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, Tensor, size
+from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, Tensor, nbytes, size
 from einsmith.expr.rewrite import rebuild
 from einsmith.passes.views import storage
 from einsmith.target.facts import Target
@@ -273,10 +273,6 @@ class Part:
         return [storage(t) for t, w in zip(self.tensors, self.written, strict=True) if not w]
 
 
-def _nbytes(t: Tensor) -> int:
-    return size(t.shape) * t.dtype.itemsize
-
-
 def _streams(part: Part) -> bool:
     """Whether the kernel reads what it reads about once."""
     largest = max([size(t.shape) for t in part.tensors], default=1)
@@ -295,9 +291,9 @@ def _worthwhile(parts: Sequence[Part], found: Sequence[Way], rows: int, target: 
         for t, by_row in zip(part.tensors, way.by_row, strict=True):
             s = storage(t)
             if by_row:
-                row[s] = _nbytes(s) // rows
+                row[s] = nbytes(s) // rows
             else:
-                whole[s] = _nbytes(s)
+                whole[s] = nbytes(s)
     each, shared = sum(row.values()), sum(whole.values())
     if each + shared > target.l2 // 2 and target.cores * each + shared > target.l3 // 2:
         return False

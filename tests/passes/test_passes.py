@@ -5,11 +5,25 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Apply, Axis, Compute, Const, Graph, Item, Read, Reduce, apply, leaf, postorder, template
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Graph,
+    Item,
+    Read,
+    Reduce,
+    apply,
+    leaf,
+    nbytes,
+    postorder,
+    template,
+)
 from einsmith.passes.checks import index_checks
 from einsmith.passes.fuse import fuse
 from einsmith.passes.inline import inline, simplify_graph
-from einsmith.passes.memory import arena, lifetimes, nbytes
+from einsmith.passes.memory import arena, lifetimes
 from einsmith.passes.views import is_view, storage
 
 F = dt.f32
