@@ -133,6 +133,41 @@ def test_verdicts() -> None:
     assert kernels.judge([fast, failed], ratio) == (0.0, 0.0, False)
 
 
+def test_unsteady_cases_run_again_and_the_steadiest_run_counts(tmp_path: Path, monkeypatch) -> None:
+    """Whoever is ahead in it; spread of slow peers does not matter."""
+
+    def rounds(ours: float, jax: float, spread: float, far: float = 0.0) -> dict:
+        out = cell(1e8, einsmith=ours, jax=jax, torch=9.0)
+        times = {"einsmith": (ours, spread), "jax": (jax, 0.0), "torch": (9.0, far)}
+        for peer, (t, s) in times.items():
+            out["peers"][peer] |= {"median": t, "low": t * (1 - s / 2), "high": t * (1 + s / 2)}
+        return out
+
+    assert kernels.unsteadiness(rounds(1.0, 2.0, 0.3, 0.9)) == pytest.approx(0.3)
+    assert kernels.unsteadiness(rounds(1.0, 8.0, 0.3, 0.9)) == pytest.approx(0.9)
+    calls: list[str] = []
+    spreads = {0: [0.01], 1: [0.5, 0.2, 0.3], 2: [0.5, 0.6, 0.05]}
+    group = Group("small", tuple(tiny()[:3]), (Line("ratio", 0.9),))
+    names = [c.name for c in group.cases]
+
+    def fake(case, peers, threads, pace, cap, say, crew):
+        n = calls.count(case.name)
+        calls.append(case.name)
+        return rounds(1.0 + n, 2.0, spreads[names.index(case.name)][n])
+
+    monkeypatch.setattr(kernels, "GROUPS", {"small": group})
+    monkeypatch.setattr(kernels, "run_problem", fake)
+    monkeypatch.setattr("benchmarks.process.Crew.start", lambda self, peer: None)
+    path = tmp_path / "kernels.json"
+    kernels.main(["--json", str(path), "--peers", "jax,torch"])
+    cells = json.loads(path.read_text())["cells"]
+    assert calls == [*names, *names[1:], *names[1:]]
+    assert [cells[k]["peers"]["einsmith"]["median"] for k in cells] == [1.0, 2.0, 3.0]
+    assert [cells[k]["runs"] for k in cells] == [1, 3, 3]
+    kernels.main(["--json", str(path), "--peers", "jax,torch"])  # what an earlier run left is finished
+    assert len(calls) == 7
+
+
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     calls: list[str] = []
 
