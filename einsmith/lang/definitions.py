@@ -1,0 +1,251 @@
+"""From a program and the shapes of its inputs to tensors: one for each name that its statements define.
+
+Statements of one name are pieces of a tensor, or are added up; names that read each other are a recurrence, whose types
+are found by assuming narrow ones and widening them until they stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, ShapeError, VerifyError
+from einsmith.expr.linear import linear
+from einsmith.expr.nodes import Axis, Leaf, Tensor, leaf
+from einsmith.expr.recurrence import recurrence
+from einsmith.lang import formula as fm
+from einsmith.lang.builder import Value, element
+from einsmith.lang.elaborate import Elaborator
+from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, Weak
+from einsmith.lang.infer import Extents, infer
+from einsmith.lang.lower import Scope, accumulated_type, lower, lower_pieces, lower_scatter, push_guards
+from einsmith.lang.parser import Element, Name, ShapeOf
+from einsmith.lang.program import Line, Program, conditions, reads_of
+from einsmith.lang.sweeps import in_one_sweep
+
+_COUNTABLE = 1_000_000  # elements up to which pieces are checked one by one, for messages that name the element
+
+
+def tensors(
+    program: Program, operands: Mapping[str, Value], inputs: Iterable[str], static: Mapping[str, Any],
+    checkpoint: int = 0,
+) -> dict[str, Value]:
+    """Every tensor of a program by its name. `operands` are values of its `inputs` and run-time parameters;
+    `checkpoint`: of its recurrences. Raises FormulaError at the statement that is wrong."""
+    shapes = {n: v.shape for n, v in operands.items() if n in inputs}
+    extents = infer(program, shapes, static)
+    values = {n: v for n, v in operands.items() if n in inputs}
+    numbers = {n: Literal(v) for n, v in static.items()} | {
+        n: element(v, ()) for n, v in operands.items() if n not in inputs
+    }
+    for group in program.order:
+        if len(group) > 1 or group[0] in reads_of(program, group[0]):
+            values |= _cycle(program, group, extents, values, numbers, checkpoint)
+            continue
+        values[group[0]] = _defined(program, group[0], extents, values, numbers)
+    swept = in_one_sweep([v.tensor for v in values.values()])
+    return {
+        n: v if t is v.tensor else Value(t, weak=v.weak) for (n, v), t in zip(values.items(), swept, strict=True)
+    }
+
+
+def _defined(
+    program: Program, name: str, extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form],
+    pushed: bool = False,
+) -> Value:
+    """The tensor of a name; `pushed`: see `_Part`."""
+    lines = [(k, program.lines[k]) for k in program.defined[name]]
+    parts = [_Part(program, k, line, extents, values, numbers, pushed) for k, line in lines]
+    try:
+        return _tensor(program, name, extents, parts)
+    except (FormulaError, VerifyError, ShapeError, DtypeError) as e:
+        raise _located(e, program, lines[0][1].statement.at) from None
+
+
+_ROUNDS = 8
+"""Assumptions about the types of tensors that read each other; each is a wider one, and there are not many types."""
+
+
+def _cycle(
+    program: Program, group: Sequence[str], extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form],
+    checkpoint: int,
+) -> dict[str, Value]:
+    """Tensors that read each other: a recurrence."""
+    logical = conditions(program, group)
+    types: dict[str, Ty] = {n: dt.bool_ if n in logical else Weak.INT for n in group}
+    final = False
+    for _ in range(_ROUNDS):
+        leaves = {n: leaf(extents.shapes[n], _assumed(ty)) for n, ty in types.items()}
+        known = {**values, **{n: Value(x, weak=isinstance(types[n], Weak)) for n, x in leaves.items()}}
+        bodies = {
+            n: [_Part(program, k, program.lines[k], extents, known, numbers).body for k in program.defined[n]]
+            for n in group
+        }
+        found = {n: fm.join(b.ty for b in own) for n, own in bodies.items()}
+        if found == types and not final:  # what is no more than a number is of the formula's float type
+            every = [b for own in bodies.values() for b in own]
+            found = {n: fm.float_type(every) if isinstance(ty, Weak) else ty for n, ty in found.items()}
+            final = True
+        if found == types:
+            break
+        types = found
+    else:
+        at = program.lines[program.defined[group[0]][0]].statement.at
+        raise FormulaError(
+            f"the type of {group[0]}, which reads itself, is not determined", program.text, at,
+            "convert it, as in f32(...)",
+        )  # fmt: skip
+    names = {leaves[n]: n for n in group}
+
+    def solved(pushed: bool) -> dict[Leaf, Tensor]:
+        definitions = {x: _defined(program, n, extents, known, numbers, pushed).tensor for x, n in names.items()}
+        return recurrence(definitions, names, checkpoint)
+
+    try:
+        try:
+            made = solved(False)
+        except RecurrenceError as e:
+            try:
+                made = solved(True)
+            except RecurrenceError:
+                raise e from None
+    except RecurrenceError as e:
+        reader, read = names.get(e.reader), names.get(e.read)
+        sites = [
+            (site.node.at, all(isinstance(i, Name) for i in site.node.index))
+            for n in ([reader] if reader else group)
+            for k in program.defined[n]
+            for site in program.lines[k].reads
+            if site.node.name == read or (read is None and site.node.name in group)
+        ]
+        at = min(sites, key=lambda s: s[1])[0] if sites else program.lines[program.defined[group[0]][0]].statement.at
+        raise FormulaError(e.message, program.text, at, e.hint) from None
+    return {n: Value(made[x]) for x, n in names.items()}
+
+
+def _assumed(ty: Ty) -> DType:
+    return ty if isinstance(ty, DType) else dt.i64 if ty is Weak.INT else dt.f64
+
+
+def _located(e: Exception, program: Program, at: int) -> Exception:
+    if isinstance(e, FormulaError) and e.source is None:
+        kind = BoundsError if isinstance(e, BoundsError) else FormulaError
+        return kind(e.message, program.text, at, e.hint)
+    return e
+
+
+def _tensor(
+    program: Program,
+    name: str,
+    extents: Extents,
+    parts: Sequence[_Part],
+) -> Value:
+    shape = extents.shapes[name]
+    plain = [p for p in parts if not p.line.statement.accumulate]
+    added = parts[len(plain) :]
+    if len(parts) == 1 and plain and parts[0].plain:
+        return Value(lower(parts[0].left, parts[0].body))
+    pieces = [p.piece() for p in plain]
+    if pieces:
+        _partition(program, name, shape, pieces, [p.line.statement.at for p in plain])
+    if not added:
+        return Value(lower_pieces(shape, pieces))
+    dtype = accumulated_type([p.body for p in parts])
+    total = lower_pieces(shape, pieces, dtype) if pieces else None
+    for p in added:
+        total = lower_scatter(shape, p.left, p.index, p.body, dtype, total)
+    assert total is not None
+    return Value(total)
+
+
+class _Part:
+    """One statement as forms: its left axes and indices, and its body. `pushed`: conditions around reductions stand in
+    them too, so that these read nothing where they are not used."""
+
+    def __init__(
+        self,
+        program: Program,
+        k: int,
+        line: Line,
+        extents: Extents,
+        values: Mapping[str, Value],
+        numbers: Mapping[str, Form],
+        pushed: bool = False,
+    ):
+        self.program, self.line = program, line
+        axes = {a: AxisVar(a, extents.axes[k, a]) for a in line.axes}
+        self.left = [axes[a] for a in line.left]
+
+        def name(node: Name) -> Form:
+            return Index(axes[node.id]) if node.id in axes else numbers[node.id]
+
+        def read(node: Element, index: Sequence[Form]) -> Form:
+            v = values[node.name]
+            if v.literal is not None and not index:
+                return element(v, ())
+            return fm.load(v.tensor, index, v.weak, node.name, (program.text, node.at))
+
+        def shape(node: ShapeOf, d: int) -> int:
+            return extents.shapes[node.name][d]
+
+        build = Elaborator(program.text, name, read, shape, lambda a: extents.axes[k, a], axes.__getitem__)
+        self.index = [build.form(i) for i in line.statement.index]
+        body = build.form(line.statement.value)
+        found = fm.join(v.dtype for n, v in values.items() if n in program.inputs and v.dtype.is_float and not v.weak)
+        if isinstance(found, DType) and found.is_float:
+            body = fm.of_type(body, found)
+        self.body = push_guards(body) if pushed else body
+
+    @property
+    def plain(self) -> bool:
+        return all(isinstance(i, Index) for i in self.index)
+
+    def piece(self) -> tuple[list[int], list[int], list[AxisVar], Form]:
+        """Offset, step and axis of each output dimension; a constant index gets an axis of extent 1."""
+        scope = Scope(self.left, fm.float_type([self.body]))
+        offset, step, out = [], [], []
+        for d, i in enumerate(self.index):
+            at = self.line.statement.index[d].at
+            if not fm.is_integer(i.ty) or i.loads:
+                raise FormulaError("a left index is an integer expression of one axis", self.program.text, at,
+                                   "accumulate with += at positions that are read from tensors")  # fmt: skip
+            form = linear(scope.convert(i, fm.dt.i32))
+            terms = list(form.terms.items())
+            if len(terms) > 1 or any(not isinstance(a, Axis) or c < 1 for a, c in terms):
+                raise FormulaError("a left index has the form step*axis + offset, step positive", self.program.text, at)
+            offset.append(form.const)
+            step.append(terms[0][1] if terms else 1)
+            out.append(scope.axes[terms[0][0].position] if terms else AxisVar(f"_{d}", 1))  # type: ignore[union-attr]
+        return offset, step, out, self.body
+
+
+def _partition(
+    program: Program, name: str, shape: tuple[int, ...], pieces: Sequence[tuple], ats: Sequence[int]
+) -> None:
+    """Raises FormulaError where pieces overlap, leave a gap, or leave the tensor (large ones: the verifier does)."""
+    if math.prod(shape) > _COUNTABLE:
+        return
+    cells = np.zeros(shape, np.int8)
+    for (offset, step, axes, _), at in zip(pieces, ats, strict=True):
+        where = []
+        for d, (o, s, a) in enumerate(zip(offset, step, axes, strict=True)):
+            if a.extent and (o < 0 or o + s * (a.extent - 1) >= shape[d]):
+                raise FormulaError(
+                    f"this piece of {name} reaches {o} to {o + s * (a.extent - 1)} in dimension {d}, of extent "
+                    f"{shape[d]}", program.text, at,
+                )  # fmt: skip
+            where.append(slice(o, o + s * a.extent, s))
+        block = cells[tuple(where)]
+        if block.any():
+            raise FormulaError(f"this piece of {name} overlaps one above it", program.text, at,
+                               "define each element once, or accumulate with +=")  # fmt: skip
+        cells[tuple(where)] = 1
+    if not cells.all():
+        gap = tuple(int(i[0]) for i in np.nonzero(cells == 0)) if cells.ndim else ()
+        raise FormulaError(f"no piece of {name} defines the element {gap}", program.text, ats[0],
+                           "add a statement for the elements that are missing")  # fmt: skip
