@@ -17,6 +17,7 @@ from einsmith.expr import intervals
 from einsmith.expr.intervals import Interval
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply
+from einsmith.expr.rewrite import operands
 from einsmith.expr.sample import Sample
 
 _DEPTH = 2  # lines combined one after the other in the search for one bound
@@ -455,15 +456,7 @@ def _at_least(x: int | None, least: int) -> bool:
 
 def _any_of(c: Apply, truth: bool) -> list[tuple[Expr, bool]]:
     """The parts of a disjunction (an `or` that holds, an `and` that does not), nested ones taken apart."""
-    out: list[tuple[Expr, bool]] = []
-    todo: list[Expr] = [c]
-    while todo:
-        e = todo.pop()
-        if isinstance(e, Apply) and e.fn == c.fn:
-            todo += e.args
-        else:
-            out.append((e, truth))
-    return out
+    return [(e, truth) for e in operands(c, c.fn)]
 
 
 def _lines(c: Apply, truth: bool) -> tuple[list[Linear], list[Linear]]:

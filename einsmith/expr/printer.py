@@ -26,6 +26,7 @@ from einsmith.expr.nodes import (
     Template,
     postorder,
 )
+from einsmith.expr.rewrite import operands
 
 _ATOM = 9  # binds tighter than every operator
 _COMPARE = 4
@@ -124,14 +125,7 @@ def _pieces(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str]) -> 
 
 def _conjunction(x: Apply) -> list[Any]:
     """The pieces of nested `and`s as one row of conditions, `a <= b and b < c` as `a <= b < c`."""
-    terms: list[Expr] = []
-    todo: list[Expr] = [x]
-    while todo:
-        e = todo.pop()
-        if isinstance(e, Apply) and e.fn == "and":
-            todo += reversed(e.args)
-        else:
-            terms.append(e)
+    terms = operands(x, "and")
     out: list[Any] = []
 
     def link(a: Expr, b: Expr) -> bool:

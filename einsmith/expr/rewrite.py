@@ -73,6 +73,19 @@ def substitute(x: Expr, axes: Mapping[int, Expr], slots: Mapping[int, int] | Non
     return rebuild([x], rule)[0]
 
 
+def operands(x: Expr, fn: str) -> list[Expr]:
+    """The operands of nested applications of `fn`, from left to right: [a, b, c] of (a + b) + c; [x] of others."""
+    out: list[Expr] = []
+    stack = [x]
+    while stack:
+        e = stack.pop()
+        if isinstance(e, Apply) and e.fn == fn:
+            stack += reversed(e.args)
+        else:
+            out.append(e)
+    return out
+
+
 def map_bodies(t: Template, rule: Callable[[Expr], Expr], params=None) -> Template:
     """The template with every body expression (indices of a Scatter too) passed through `rule`."""
     parts: list = []

@@ -32,6 +32,7 @@ from einsmith.expr.integer_rules import (
     plain_index,
 )
 from einsmith.expr.nodes import Apply, Const, Expr, Read, apply, cast, postorder, rank
+from einsmith.expr.rewrite import operands
 
 Rewrite = Callable[[Any, Facts], "Expr | None"]
 
@@ -168,17 +169,9 @@ def _known(e: Expr, facts: Facts) -> Expr | None:
     return None
 
 
-def operands(e: Apply) -> list[Expr]:
+def parts_of(e: Apply) -> list[Expr]:
     """The operands of nested `and`s (or `or`s), each once, in canonical order."""
-    found: set[Expr] = set()
-    todo: list[Expr] = [e]
-    while todo:
-        x = todo.pop()
-        if isinstance(x, Apply) and x.fn == e.fn:
-            todo += x.args
-        else:
-            found.add(x)
-    return sorted(found, key=rank)
+    return sorted(set(operands(e, e.fn)), key=rank)
 
 
 def connect(fn: str, parts: Iterable[Expr]) -> Expr:
@@ -191,7 +184,7 @@ def connect(fn: str, parts: Iterable[Expr]) -> Expr:
 def _connective(e: Apply, facts: Facts) -> Expr | None:
     """`and` and `or`: flat, in order, without what the other operands imply; False or True where they contradict."""
     unit = e.fn == "and"  # its neutral operand; operands are looked at while the others have this truth
-    parts = [x for x in operands(e) if not (isinstance(x, Const) and bool(x.value) == unit)]
+    parts = [x for x in parts_of(e) if not (isinstance(x, Const) and bool(x.value) == unit)]
     if any(isinstance(x, Const) for x in parts):
         return Const(not unit, dt.bool_)
     if 1 < len(parts) <= PRUNED:
@@ -221,7 +214,7 @@ def _not(e: Apply, facts: Facts) -> Expr | None:
     if x.fn == "not":
         return x.args[0]
     if x.fn in ("and", "or"):
-        return connect("or" if x.fn == "and" else "and", [apply("not", a) for a in operands(x)])
+        return connect("or" if x.fn == "and" else "and", [apply("not", a) for a in parts_of(x)])
     if x.fn in ("eq", "ne"):
         return apply("ne" if x.fn == "eq" else "eq", *x.args)
     if x.fn in ("lt", "le") and x.args[0].dtype.is_int:  # with NaN, not (a < b) is not b <= a

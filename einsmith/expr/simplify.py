@@ -29,7 +29,7 @@ from einsmith.expr.nodes import (
     rank,
 )
 from einsmith.expr.rewrite import map_bodies, map_templates, prune_args, replace, substitute, with_args, without_twins
-from einsmith.expr.rules import PRUNED, RULES, Rule, connect, operands
+from einsmith.expr.rules import PRUNED, RULES, Rule, connect, parts_of
 
 _REWRITES = 100_000
 """Rewrites of one expression at most; a table that goes round in circles stops there, its value still right."""
@@ -260,7 +260,7 @@ class _Run:
         they are on the side that it guards: both then speak of one expression. Or what must be simplified first."""
         if not (isinstance(c, Apply) and c.fn == "and"):
             return c, None
-        parts = operands(c)
+        parts = parts_of(c)
         if len(parts) > PRUNED:
             return c, None
         for n, x in enumerate(parts):

@@ -14,6 +14,7 @@ from einsmith.expr import obvious
 from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, postorder, reads
+from einsmith.expr.rewrite import operands
 from einsmith.passes.guards import guarded_reads
 
 MAX_GROUPS = 6
@@ -96,12 +97,8 @@ def affine(r: Read) -> tuple[tuple[int, dict[int, int]], ...] | None:
 def conjuncts(x: Expr) -> list[Expr]:
     """The parts of a conjunction, negated comparisons turned round."""
     out: list[Expr] = []
-    stack = [x]
-    while stack:
-        e = stack.pop()
-        if isinstance(e, Apply) and e.fn == "and":
-            stack += [e.args[1], e.args[0]]
-        elif isinstance(e, Apply) and e.fn == "not" and isinstance(e.args[0], Apply) and e.args[0].fn in ("lt", "le"):
+    for e in operands(x, "and"):
+        if isinstance(e, Apply) and e.fn == "not" and isinstance(e.args[0], Apply) and e.args[0].fn in ("lt", "le"):
             a, b = e.args[0].args
             if a.dtype.is_int:
                 out.append(apply("le" if e.args[0].fn == "lt" else "lt", b, a))

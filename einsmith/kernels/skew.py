@@ -13,7 +13,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
-from einsmith.expr.rewrite import rebuild
+from einsmith.expr.rewrite import operands, rebuild
 from einsmith.expr.simplify import simplify
 from einsmith.kernels import boxes as bx
 from einsmith.kernels.boxes import Box
@@ -51,14 +51,8 @@ def _cost(box: Box) -> float:
 def _variables(box: Box, guard: Expr) -> list[tuple[int, Linear, int]]:
     """(reduction axis r, terms s of output axes, extent n) where the guard says that 0 <= r + s < n."""
     bounds: list[Linear] = []
-    todo = [guard]
-    while todo:
-        e = todo.pop()
-        if not isinstance(e, Apply):
-            continue
-        if e.fn == "and":
-            todo += e.args
-        elif e.fn in ("le", "lt") and e.args[0].dtype.is_int:
+    for e in operands(guard, "and"):
+        if isinstance(e, Apply) and e.fn in ("le", "lt") and e.args[0].dtype.is_int:
             bounds.append(linear(e.args[1]) - linear(e.args[0]) + Linear(-1 if e.fn == "lt" else 0))
     out = []
     for low in bounds:

@@ -25,7 +25,7 @@ from einsmith.expr.nodes import (
     apply,
     postorder,
 )
-from einsmith.expr.rewrite import exchanged, map_bodies, prune_args, rebuild, substitute, with_args
+from einsmith.expr.rewrite import exchanged, map_bodies, operands, prune_args, rebuild, substitute, with_args
 from einsmith.expr.simplify import simplify_template
 from einsmith.passes.inline import is_identity, pointwise_body
 
@@ -76,17 +76,7 @@ def _joined(node: Compute, own: set[Tensor]) -> tuple[Compute, Compute] | None:
 
 def _terms(e: Expr) -> list[Expr]:
     """The terms of a sum, from left to right; none for other expressions."""
-    if not (isinstance(e, Apply) and e.fn == "add" and e.dtype.is_float):
-        return []
-    out: list[Expr] = []
-    stack: list[Expr] = [e]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, Apply) and x.fn == "add":
-            stack += reversed(x.args)
-        else:
-            out.append(x)
-    return out
+    return operands(e, "add") if isinstance(e, Apply) and e.fn == "add" and e.dtype.is_float else []
 
 
 Box = tuple[tuple[int, int], ...]

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import (
-    Apply,
     Axis,
     Compute,
     Const,
@@ -34,7 +33,7 @@ from einsmith.expr.nodes import (
     size,
     template,
 )
-from einsmith.expr.rewrite import prune_args, rebuild, replace, substitute, with_args
+from einsmith.expr.rewrite import operands, prune_args, rebuild, replace, substitute, with_args
 from einsmith.expr.simplify import simplify_template
 from einsmith.passes.guards import axes_of
 
@@ -118,12 +117,7 @@ def _product(node: Compute, steady: Callable[[Tensor], bool]) -> _Product | None
     same = {s for s, a in enumerate(node.args) if steady(a)}
     found: list[Expr] = []
     others: list[Expr] = []
-    stack = [body.bodies[0]]
-    while stack:
-        e = stack.pop()
-        if isinstance(e, Apply) and e.fn == "mul":
-            stack += reversed(e.args)
-            continue
+    for e in operands(body.bodies[0], "mul"):
         slots = {r.slot for r in reads(e)}
         own = slots and slots <= same and any(a >= rank for a in axes_of(e))
         (found if own else others).append(e)
