@@ -2,19 +2,22 @@
 
 Every member is lowered by its own pattern, on a block's shape and for one core; a task runs them in order on one block
 after the other. What is local to a row lies in the thread's scratch, so it stays in the cache, as does what several
-members read. A member that reduces over the rows leaves one partial result a task, and another launch adds them.
+members read. A member that reduces over the rows leaves one partial result a task, and another launch adds them. One
+that uses the number of its row adds that of the block's first row, which it reads, to its place in the block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
+from einsmith import dtypes as dt
 from einsmith.expr.kernel import Buffer, Kernel, Member, Rows, Stage
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, size, template
+from einsmith.expr.rewrite import map_bodies, rebuild
 from einsmith.kernels import boxes as bx
 from einsmith.kernels.combine import identity
 from einsmith.kernels.kernel import Cost, Launch, Lowered
@@ -67,9 +70,12 @@ def _divisor(n: int, most: int) -> int:
 def block_kernel(member: Member, count: int, block: int, local: int) -> Kernel:
     """The member's kernel on `count` rows that begin at a multiple of `block`; buffers of the Rows from `local` on hold
     just these rows. A reducing one adds to what has been found so far: its buffers are those in `_inputs`, the results
-    so far, and the new results, which may be the same memory."""
-    if member.reduces:
-        return _accumulation(member, count)
+    so far, and the new results, which may be the same memory. One that `uses_number` has one more buffer."""
+    kernel = _accumulation(member, count) if member.reduces else _of_block(member, count, block, local)
+    return _numbered(kernel, _row_axis(member)) if uses_number(member) else kernel
+
+
+def _of_block(member: Member, count: int, block: int, local: int) -> Kernel:
     kernel = member.kernel
     buffers = tuple(
         _of_rows(b, axis - 1, count, block, place >= local) if axis else b
@@ -102,6 +108,57 @@ def _on_rows(stage: Stage, buffers: Sequence[Buffer], axis: int, count: int) -> 
         assert isinstance(part, Piece)
         parts.append(Piece(part.offset, part.step, _resized(part.extents, axis, count), part.body))
     return Stage(Template(_resized(t.shape, axis, count), tuple(params), tuple(parts)), stage.args, stage.outputs)
+
+
+def _row_axis(member: Member) -> int:
+    """The axis of the root that is the row."""
+    return member.kernel.root.rank if member.reduces else member.axis
+
+
+def _uses(stage: Stage, row: int) -> bool:
+    """Whether the row is used as a value: in an index it is nothing but the place in a buffer's own row."""
+    todo = [b for part in stage.template.parts for b in part.bodies]
+    seen = set(todo)
+    while todo:
+        e = todo.pop()
+        if isinstance(e, Axis) and e.position == row:
+            return True
+        if not isinstance(e, Read):
+            todo += [a for a in e.args if a not in seen]
+            seen.update(e.args)
+    return False
+
+
+def uses_number(member: Member) -> bool:
+    """Whether the member needs to know at which row a block begins."""
+    stages = member.kernel.stages[:1] if member.reduces else member.kernel.stages
+    return any(_uses(s, _row_axis(member)) for s in stages)
+
+
+def _numbered(kernel: Kernel, row: int) -> Kernel:
+    """The kernel of a block whose first row's number is in one more buffer."""
+    stages = []
+    for stage in kernel.stages:
+        if _uses(stage, row):
+            t, args = stage.template, (*stage.args, ("buffer", len(kernel.buffers)))
+            t = map_bodies(t, partial(_shifted, row, len(stage.args)), (*t.params, (dt.i32, ())))
+            stage = Stage(t, args, stage.outputs)
+        stages.append(stage)
+    return Kernel(tuple(stages), (*kernel.buffers, Buffer(dt.i32, ())))
+
+
+def _shifted(row: int, slot: int, body: Expr) -> Expr:
+    """The body with what slot `slot` holds added to the row, wherever that is a value."""
+    number = apply("add", Axis(row), Read(slot, (), dt.i32))
+
+    def rule(e):
+        if isinstance(e, Axis):
+            return number if e.position == row else None
+        if isinstance(e, Read) and number in e.index:
+            return Read(e.slot, tuple(Axis(row) if i is number else i for i in e.index), e.dtype)
+        return None
+
+    return rebuild([body], rule)[0]
 
 
 def _inputs(member: Member) -> list[int]:
@@ -289,6 +346,8 @@ class _Lowering:
         held = {n: [b.alloc(elem_of(x.dtype), size(x.shape)) for x in found] for n, found in sums.items()}
         scratch = b.alloc("i8", max((launch.function.scratch_bytes for x in found for launch in x.launches), default=0))
         space = b.alloc("i8", max(x.workspace for x in found))
+        numbered = [uses_number(m) for m in kernel.members]
+        number = b.alloc("i32", int(any(numbered)))
 
         def run(part: Lowered, pointers: Sequence[Value]) -> None:
             for launch in part.launches:
@@ -296,10 +355,13 @@ class _Lowering:
                     splice(b, launch.function, [*pointers, space], scratch, each.var)
 
         def block(first: Value, count: int) -> None:
+            if any(numbered):
+                b.store(b.cast(first, "i32"), number, b.const(0))
             for n, (member, part) in enumerate(zip(kernel.members, lowered[count], strict=True)):
                 used = _inputs(member) if member.reduces else range(len(member.places))
                 pointers = [self._pointer(b, member, i, first, local) for i in used]
-                run(part, [*pointers, *held.get(n, ()), *held.get(n, ())])
+                pointers += [*held.get(n, ()), *held.get(n, ())]
+                run(part, [*pointers, number] if numbered[n] else pointers)
 
         for n, part in before.items():
             run(part, held[n])

@@ -4,8 +4,9 @@ before: m[i] = max[k](x[i,k]);  s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp
 after:  one `Rows` of three members; x is read from memory once, m and s are never stored
 
 A row is a point of the leading axes, or of one axis wherever it stands (the channels of a batch norm). What a member
-reads of another lies in its own row. A member may also sum over the rows (a batch's loss, the gradient of a norm's
-weight): its result is there after all blocks, for other kernels.
+reads of another lies in its own row; a row's number may be used as a value (a causal mask, the counter of random bits).
+A member may also sum over the rows (a batch's loss, the gradient of a norm's weight): its result is there after all
+blocks, for other kernels.
 Joining saves launches and the bytes that are read again, and costs nothing while the rows that all cores are at fit a
 cache and there are rows for every core; products whose operands are read many times over stay apart, because they tile
 better alone.
@@ -19,8 +20,9 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
+from einsmith import dtypes as dt
 from einsmith.expr.kernel import Buffer, Kernel, Member, Rows, Stage
-from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, Tensor, nbytes, size
+from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, nbytes, size
 from einsmith.expr.rewrite import rebuild
 from einsmith.passes.views import storage
 from einsmith.target.facts import Target
@@ -51,15 +53,15 @@ def _fit(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
     complete where the number is `count`."""
     extents, first = _extents(t, reduces), t.rank if reduces else 0
     slots: dict[int, bool] = {}
-    seen: set[Expr] = set()
-    todo: list[Expr] = [b for p in t.parts for b in p.bodies]
+    seen: set[tuple[Expr, bool]] = set()
+    todo = [(b, False) for p in t.parts for b in p.bodies]  # and whether it stands in an index
     while todo:
-        e = todo.pop()
-        if e in seen:
+        e, inside = todo.pop()
+        if (e, inside) in seen:
             continue
-        seen.add(e)
+        seen.add((e, inside))
         if isinstance(e, Axis):
-            if first <= e.position < first + count:
+            if inside and first <= e.position < first + count:
                 return e.position - first, slots
         elif isinstance(e, Read):
             shape, k = t.params[e.slot][1], 0
@@ -69,15 +71,15 @@ def _fit(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
                 return k, slots
             if slots.setdefault(e.slot, k == count) != (k == count):
                 return 0, slots
-            todo += e.index[k:]
+            todo += [(i, True) for i in e.index[k:]]
         else:
-            todo += e.args
+            todo += [(a, inside) for a in e.args]
     return count, slots
 
 
 def row_axes(t: Template, reduces: bool) -> int:
-    """How many of the output's (the reduction's) first axes are used as rows: only as the leading indices, in order, of
-    reads of arguments that have just these extents there."""
+    """How many of the output's (the reduction's) first axes are used as rows: as the leading indices, in order, of
+    reads of arguments that have just these extents there, in no other index, and as values."""
     return t.memo("sum_axes" if reduces else "row_axes", lambda t: _row_axes(t, reduces))
 
 
@@ -115,15 +117,19 @@ def row_counts(kernel: Kernel, reduces: bool) -> dict[int, int]:
 
 
 def _merged(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, bool]]:
-    """The template with its p row axes as one, and the slots that are by row."""
+    """The template with its p row axes as one, and the slots that are by row. Where they are used as values, they are
+    the digits of the row's number."""
     slots = _fit(t, reduces, p)[1]
     if p == 1:
         return t, slots
-    first, rows = t.rank if reduces else 0, prod(_extents(t, reduces)[:p])
+    extents, first = _extents(t, reduces)[:p], t.rank if reduces else 0
+    rows = prod(extents)
 
     def rule(e):
-        if isinstance(e, Axis) and e.position >= first:
-            return Axis(max(first, e.position - p + 1))
+        if isinstance(e, Axis) and first <= e.position < first + p:
+            return _digit(Axis(first), extents, e.position - first)
+        if isinstance(e, Axis) and e.position >= first + p:
+            return Axis(e.position - p + 1)
         if isinstance(e, Read) and slots[e.slot]:
             return Read(e.slot, (Axis(first), *e.index[p:]), e.dtype)
         return None
@@ -142,6 +148,14 @@ def _merged(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, boo
         else:
             parts.append(Piece((0, *part.offset[p:]), (1, *part.step[p:]), (rows, *part.extents[p:]), body))
     return Template(t.shape if reduces else (rows, *t.shape[p:]), params, tuple(parts)), slots
+
+
+def _digit(row: Axis, extents: Sequence[int], k: int) -> Expr:
+    """Where axis k of `extents` stands at a row, the last axis being the fastest."""
+    out: Expr = row
+    if (stride := prod(extents[k + 1 :])) > 1:
+        out = apply("floordiv", out, Const(stride, dt.i32))
+    return out if k == 0 else apply("mod", out, Const(extents[k], dt.i32))
 
 
 class Way(NamedTuple):
@@ -181,24 +195,24 @@ def _leading(kernel: Kernel, rows: int, reduces: bool) -> Way | None:
 
 
 def _along(t: Template, axis: int) -> dict[int, int] | None:
-    """By slot, 1 + the dimension that `axis` of the output is the index of, 0 for none; None where the axis is used
-    otherwise, or a slot in several ways."""
+    """By slot, 1 + the dimension that `axis` of the output is the index of, 0 for none; None where the axis is used in
+    an index otherwise, or a slot in several ways."""
     slots: dict[int, int] = {}
-    seen: set[Expr] = set()
-    todo: list[Expr] = []
+    seen: set[tuple[Expr, bool]] = set()
+    todo: list[tuple[Expr, bool]] = []  # and whether it stands in an index
     for part in t.parts:
         if not isinstance(part, Piece):
             return None
         if (part.offset[axis], part.step[axis], part.extents[axis]) != (0, 1, t.shape[axis]):
             return None
-        todo += part.bodies
+        todo += [(b, False) for b in part.bodies]
     while todo:
-        e = todo.pop()
-        if e in seen:
+        e, inside = todo.pop()
+        if (e, inside) in seen:
             continue
-        seen.add(e)
+        seen.add((e, inside))
         if isinstance(e, Axis):
-            if e.position == axis:
+            if inside and e.position == axis:
                 return None
         elif isinstance(e, Read):
             found = [d for d, i in enumerate(e.index) if isinstance(i, Axis) and i.position == axis]
@@ -207,9 +221,9 @@ def _along(t: Template, axis: int) -> dict[int, int] | None:
                 return None
             if slots.setdefault(e.slot, code) != code:
                 return None
-            todo += [i for d, i in enumerate(e.index) if d + 1 != code]
+            todo += [(i, True) for d, i in enumerate(e.index) if d + 1 != code]
         else:
-            todo += e.args
+            todo += [(a, inside) for a in e.args]
     return slots
 
 

@@ -79,6 +79,39 @@ def channels(rng, c, k):
     return [rng.standard_normal(s).astype(np.float32) for s in (shape, (c,), (c,), shape)]
 
 
+def causal_softmax(s):
+    """Over the keys, each query's own position and those before it."""
+    *lead, _, _ = s.shape
+    return F.softmax(fb.compute(s.shape, lambda *i: fb.where(i[-1] <= i[-2], s[i], -np.inf)), len(lead) + 1)
+
+
+def causal_gradient(s, g):
+    return es.grad(lambda s: (causal_softmax(s) * g).sum())(s)
+
+
+def triangle_sums(x):
+    """Over the rows, with a row's number in the summand; and by the column's."""
+    b, k = x.shape
+    i, j = fb.axes(b, k)
+    mean = fb.compute((b,), lambda i: fb.mean(fb.where(j <= i, x[i, j], 0.0), over=j))
+    below = fb.compute((k,), lambda j: fb.sum(fb.where(j <= i, (x[i, j] - mean[i]) * i, 0.0), over=i))
+    return below, fb.compute((b, k), lambda i, j: fb.where(j > i, x[i, j] - mean[i], mean[i]))
+
+
+def numbered_channels(x):
+    """The channels between the images and the pixels, each with its number."""
+    n, c, h, k = x.shape
+    i, j, r = fb.axes(n, h, k)
+    mean = fb.compute((c,), lambda c: fb.mean(x[i, c, j, r], over=(i, j, r)))
+    return fb.compute(x.shape, lambda n, c, h, k: (x[n, c, h, k] - mean[c]) * fb.where(c % 2 == 0, 1.0, c))
+
+
+def scores(rng, b, k):
+    """A score for each pair of several times `b` positions, in three heads."""
+    shape = (3, b, 5 + k % 64, 5 + k % 64)
+    return [rng.standard_normal(shape).astype(np.float32) for _ in "sg"]
+
+
 CASES = {
     "softmax": (lambda x, y: F.softmax(x, 1), batch),
     "log softmax": (lambda x, y: F.log_softmax(x, 1), batch),
@@ -92,6 +125,11 @@ CASES = {
     "batch norm": (lambda x, w, b, g: batch_norm(x, w, b), channels),
     "batch norm with pooling": (lambda x, w, b, g: F.max_pool2d(F.relu(batch_norm(x, w, b)), 2), channels),
     "batch norm's gradients": (batch_norm_gradient, channels),
+    "causal softmax": (lambda s, g: causal_softmax(s), scores),
+    "causal softmax's gradient": (causal_gradient, scores),
+    "causal softmax of a matrix": (lambda x, y: causal_softmax(x), batch),
+    "sums of a triangle": (lambda x, y: triangle_sums(x), batch),
+    "channels by number": (lambda x, w, b, g: numbered_channels(x), channels),
     "softmax over channels": (lambda x, w, b, g: F.softmax(x, 3) * w[:, None, None], channels),
 }
 
@@ -106,7 +144,9 @@ def compiled(f, args, threads=1, target=None) -> tuple[Executable, Graph, list[n
     "name, most",
     [("softmax", 1), ("log softmax", 1), ("layer norm", 1), ("softmax's gradient", 1), ("layer norm's gradients", 1),
      ("batch norm", 1), ("batch norm with pooling", 1), ("batch norm's gradients", 1), ("cross-entropy's gradient", 2),
-     ("cross-entropy", 3), ("cross-entropy and its gradient", 3)],
+     ("cross-entropy", 3), ("cross-entropy and its gradient", 3), ("causal softmax", 1),
+     ("causal softmax's gradient", 1), ("causal softmax of a matrix", 1), ("sums of a triangle", 1),
+     ("channels by number", 1)],
 )  # fmt: skip
 def test_counts(name, most, rng):
     f, arguments = CASES[name]
