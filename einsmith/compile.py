@@ -26,6 +26,7 @@ from einsmith.lang import trace
 from einsmith.loops import nest
 from einsmith.passes.accumulate import accumulate
 from einsmith.passes.checks import index_checks, violation
+from einsmith.passes.chunks import chunks
 from einsmith.passes.coordinates import coordinates
 from einsmith.passes.disjoint import disjoint
 from einsmith.passes.fuse import Call, Plan, fuse
@@ -52,6 +53,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("narrow", narrow),
     ("pieces", pieces),
     ("loops", lambda graph: lower_loops(graph, run_passes)),
+    ("chunks", lambda graph: chunks(graph, run_passes)),
     ("together", together),
 )
 """Graph to graph, in order; fusion, memory and code generation follow in `Executable`."""
@@ -175,21 +177,21 @@ class Executable:
         inputs = {t: i for i, t in enumerate(self._inputs)}
         spare = buffers.empty((64,), np.uint8)
         self._keep = spare
-        in_slots: list[list[At]] = [[] for _ in self._inputs]
-        out_slots: list[list[At]] = [[] for _ in fresh]
+        in_slots: list[list[tuple[At, int]]] = [[] for _ in self._inputs]
+        out_slots: list[list[tuple[At, int]]] = [[] for _ in fresh]
 
-        def pointer(t: Tensor, at: At) -> int:
+        def pointer(t: Tensor, at: At, offset: int) -> int:
             s = storage(t)
             s = plan.home.get(s, s)
             if s in self._bind:
-                return buffers.address(self._bind[s])
+                return buffers.address(self._bind[s]) + offset
             if s in inputs:
-                in_slots[inputs[s]].append(at)
+                in_slots[inputs[s]].append((at, offset))
                 return spare.ctypes.data
             if s in index:
-                out_slots[index[s]].append(at)
+                out_slots[index[s]].append((at, offset))
                 return spare.ctypes.data
-            return base + places.offsets[s]
+            return base + places.offsets[s] + offset
 
         after: dict[int, list[tuple[Tensor, int]]] = {}
         self._messages: dict[int, str] = {}
@@ -201,9 +203,9 @@ class Executable:
 
         def checks(i: int) -> None:
             for t, code in after.get(i, ()):
-                made.steps.append(CheckZero(pointer(t, (len(made.steps), 0)), code))
+                made.steps.append(CheckZero(pointer(t, (len(made.steps), 0), 0), code))
             if gate == i and finite is not None:
-                made.steps.append(CheckFinite(pointer(finite, (len(made.steps), 0)), finite.dtype.name, FINITE))
+                made.steps.append(CheckFinite(pointer(finite, (len(made.steps), 0), 0), finite.dtype.name, FINITE))
 
         made.plan(plan, places, base, pointer, checks)
         self.calls = [call for call, _ in made.kernels]
@@ -212,8 +214,8 @@ class Executable:
         self._scratch = max((k.scratch for k in self.kernels), default=0)
         self.program = Program(made.steps, self.threads, self._scratch)
         slots = self.program.slots
-        self._in_slots = [[slots[s] for s in at] for at in in_slots]
-        self._out_slots = [[slots[s] for s in at] for at in out_slots]
+        self._in_slots = [[(slots[s], offset) for s, offset in at] for at in in_slots]
+        self._out_slots = [[(slots[s], offset) for s, offset in at] for at in out_slots]
         self._words = memoryview(self.program.table)  # type: ignore[arg-type]
         self._find_outputs()
 
@@ -278,11 +280,11 @@ class Executable:
         words = self._words
         with self._lock:
             for at, address in zip(self._in_slots, inputs, strict=True):
-                for i in at:
-                    words[i] = address
+                for i, offset in at:
+                    words[i] = address + offset
             for at, address in zip(self._out_slots, fresh, strict=True):
-                for i in at:
-                    words[i] = address
+                for i, offset in at:
+                    words[i] = address + offset
             status = self.program.run()
         if status > FINITE:
             raise IndexOutOfRange(self._messages[status])

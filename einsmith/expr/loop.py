@@ -10,12 +10,14 @@ from einsmith.expr.nodes import Graph, Node, Template, Tensor
 
 class Place(NamedTuple):
     """What an input of a step is: argument `number` of the loop, or its member. `first` None: the whole tensor. Else,
-    in step t, its element first + stride*t along dimension 0, a tensor without that dimension."""
+    in step t, its element first + stride*t along dimension 0, a tensor without that dimension; where `rows` is not 0,
+    that many elements from there on, a tensor with it."""
 
     kind: str  # "argument" or "member"
     number: int
     first: int | None = None
     stride: int = 0
+    rows: int = 0
 
 
 class Segment(Node):
@@ -23,10 +25,11 @@ class Segment(Node):
     `targets[i][0]` at position `targets[i][1] + t` in step t = 0 .. steps-1; its updates are members that a step
     changes in their places. `first` and `stop` are the numbers of 0-d i64 arguments that tell, when the program runs,
     from which step on and before which it is done; None: all are. The outputs `idle` are not read: what makes them
-    alone need not run."""
+    alone need not run. `rows`: where it is not 0, the outputs are that many positions each, from targets[i][1] + rows*t
+    on (`passes.chunks`)."""
 
-    __slots__ = ("steps", "body", "places", "targets", "first", "stop", "idle")
-    fields = ("steps", "body", "places", "targets", "first", "stop", "idle")
+    __slots__ = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows")
+    fields = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows")
     steps: int
     body: Graph
     places: tuple[Place, ...]
@@ -34,6 +37,10 @@ class Segment(Node):
     first: int | None
     stop: int | None
     idle: tuple[int, ...]
+    rows: int
+
+    def __new__(cls, steps, body, places, targets, first=None, stop=None, idle=(), rows: int = 0):
+        return super().__new__(cls, steps, body, places, targets, first, stop, idle, rows)
 
 
 class Loop(Node):

@@ -41,6 +41,7 @@ from einsmith.expr.nodes import (
 from einsmith.passes.guards import has_read
 from einsmith.passes.inline import pointwise_body
 from einsmith.passes.rows import Part, clusters, join
+from einsmith.passes.slices import sliced
 from einsmith.passes.views import is_view, producer, storage
 from einsmith.target.facts import Target
 
@@ -52,12 +53,14 @@ REPAID = 4
 
 @dataclass
 class Call:
-    """A kernel and the tensors in its buffers. `written[n]` tells whether buffer n is stored to."""
+    """A kernel and the tensors in its buffers. `written[n]` tells whether buffer n is stored to; it begins `offsets[n]`
+    bytes into its tensor (none: all begin where these do)."""
 
     kernel: Kernel | Rows
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
     nodes: tuple[Compute, ...]
+    offsets: tuple[int, ...] = ()
 
 
 @dataclass
@@ -378,6 +381,7 @@ def _plan(
     fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
     calls, rank = _by_rows(singles, needs, fixed, kept, target)
+    calls = [_sliced(c) if isinstance(c, Call) else c for c in calls]
     checks = [(rank[place[of[_made(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first), set()
@@ -466,12 +470,20 @@ def _loop_call(loop: Loop, target: Target) -> LoopCall:
         stage = Stage(t, tuple(("buffer", i) for i in range(last)), (last,))
         kernel = Kernel((stage,), tuple(Buffer(x.dtype, x.shape) for x in tensors))
         node = Compute(t, tensors[:-1])
-        before.append(Call(kernel, tensors, (False,) * last + (True,), (node,)))
+        before.append(_sliced(Call(kernel, tensors, (False,) * last + (True,), (node,))))
         members.add(j)
     results = tuple(Item(loop, j) for j in sorted(members))
     written = (False,) * len(loop.args) + (True,) * len(results)
     plans = [_step_plan(s, target) for s in loop.segments]
     return LoopCall(loop, before, plans, (*loop.args, *results), written, (loop,))
+
+
+def _sliced(call: Call) -> Call:
+    """The call of a kernel that is given no more of its tensors than it touches (`passes.slices`)."""
+    if not isinstance(call.kernel, Kernel):
+        return call
+    kernel, offsets = sliced(call.kernel)
+    return replace(call, kernel=kernel, offsets=offsets)
 
 
 def _step_plan(segment: Segment, target: Target) -> Plan:
@@ -483,7 +495,7 @@ def _step_plan(segment: Segment, target: Target) -> Plan:
         x for x, place in zip(segment.body.inputs, segment.places, strict=True)
         if place.kind == "argument" and place.first is None
     }  # fmt: skip
-    if segment.steps >= REPAID:
+    if segment.steps >= REPAID or segment.rows:
         for call in plan.calls:
             if isinstance(call, Call) and isinstance(call.kernel, Kernel):
                 fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)

@@ -16,7 +16,7 @@ it is where t is compared with numbers from memory (`passes.lengths`), the segme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from einsmith import dtypes as dt
@@ -315,15 +315,11 @@ class _Lowering:
         body = self.passes(Graph(tuple(step.inputs.values()), roots, tuple(updates), ()))
         if step.steps >= REPAID:
             body = self.passes(self._settled(step, body))
-        outputs: list[Tensor] = []
-        for t in map(storage, body.outputs):
-            while isinstance(t, Leaf) or t in outputs:  # a third use is a copy of the copy: equal copies are one tensor
-                t = copy_of(t)
-            outputs.append(t)
+        outputs = own_memory(body.outputs)
         totals = [t for pair in body.updates for t in pair]
         used = {x for x in postorder([*outputs, *totals]) if isinstance(x, Leaf)}
         places = {x: place for place, x in step.inputs.items() if x in used}
-        body = Graph(tuple(places), tuple(outputs), body.updates, ())
+        body = Graph(tuple(places), outputs, body.updates, ())
         targets = tuple((j, self.node.origins[j] + step.first) for j in stored)
         return Segment(step.steps, body, tuple(places.values()), targets, *step.bounds, ())
 
@@ -368,6 +364,16 @@ class _Lowering:
 
         new = settle(body, steady, outside)
         return Graph(tuple(step.inputs.values()), new.outputs, new.updates, ())
+
+
+def own_memory(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """The outputs of a step, each with memory of its own."""
+    found: list[Tensor] = []
+    for t in map(storage, outputs):
+        while isinstance(t, Leaf) or t in found:  # a third use is a copy of the copy: equal copies are one tensor
+            t = copy_of(t)
+        found.append(t)
+    return tuple(found)
 
 
 def _part(segment: Segment, first: int, steps: int, idle: tuple[int, ...]) -> Segment:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from einsmith import dtypes as dt
+from einsmith.expr.linear import Linear, linear
 from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import (
     Apply,
@@ -45,6 +47,9 @@ def _is_view(t: Template) -> bool:
     index = part.body.index
     if shape == t.shape and all(isinstance(e, Axis) and e.position == d for d, e in enumerate(index)):
         return True
+    own: tuple[Expr, ...] = tuple(Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(t.shape))
+    if _flat(index, shape) == _flat(own, t.shape):
+        return True
     flat = np.zeros((1,) * t.rank, np.int64)
     for e, n in zip(index, shape, strict=True):
         value = _enumerate(e, t.shape)
@@ -53,6 +58,14 @@ def _is_view(t: Template) -> bool:
         flat = flat * n + value
     want = np.arange(size(t.shape), dtype=np.int64).reshape(t.shape)
     return bool(np.array_equal(np.broadcast_to(flat, t.shape), want))
+
+
+def _flat(index: tuple[Expr, ...], shape: tuple[int, ...]) -> Linear:
+    """The number, in row-major order, of the element at an index."""
+    out = Linear()
+    for e, n in zip(index, shape, strict=True):
+        out = out * n + linear(e)
+    return out
 
 
 def _enumerate(e: Expr, extents: tuple[int, ...]) -> np.ndarray | None:

@@ -20,8 +20,9 @@ from einsmith.runtime.program import BeginLoop, EndLoop, Move, RunLaunch, Step
 
 At = tuple[int, int | str]
 """A pointer's place in a program: number of the step, number of the pointer (see Program.slots)."""
-Pointer = Callable[[Tensor, At], int]
-"""The address of a tensor for the pointer at a place; whoever answers may also note the place, and set it later."""
+Pointer = Callable[[Tensor, At, int], int]
+"""The address so many bytes into a tensor for the pointer at a place; whoever answers may also note the place, and set
+it later."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class Assembler:
         for address, tasks, kind in self.native[call.kernel].launches:
             if kind is once:
                 n = len(self.steps)
-                pointers = [pointer(t, (n, b)) for b, t in enumerate(call.tensors)]
+                offsets = call.offsets or (0,) * len(call.tensors)
+                pointers = [pointer(t, (n, b), offsets[b]) for b, t in enumerate(call.tensors)]
                 self.steps.append(RunLaunch(address, tasks, [*pointers, work]))
         return list(range(first, len(self.steps)))
 
@@ -115,11 +117,11 @@ class Assembler:
         inputs = dict(zip(segment.body.inputs, segment.places, strict=True))
         outputs = dict(zip(plan.graph.outputs, segment.targets, strict=True))
 
-        def unchanged(t: Tensor, at: At) -> int:
+        def unchanged(t: Tensor, at: At, offset: int) -> int:
             place = inputs.get(storage(t))  # type: ignore[arg-type]
             if place is None or place.kind == "member" or place.first is not None:
                 return self.spare  # not touched
-            return outer(call.loop.args[place.number], at)
+            return outer(call.loop.args[place.number], at, offset)
 
         already = {
             i: self._launches(c, base + places.offsets[i], unchanged, True)
@@ -129,31 +131,31 @@ class Assembler:
         moves: list[Move] = []
         bases: list[int] = []
         bounds = [
-            0 if n is None else outer(call.loop.args[n], (begin, name))
+            0 if n is None else outer(call.loop.args[n], (begin, name), 0)
             for name, n in (("stop", segment.stop), ("first", segment.first))
         ]  # fmt: skip
         self.steps.append(BeginLoop(segment.steps, call.loop.reverse, moves, bases, *bounds))
 
-        def slice_of(t: Tensor, first: int, stride: int, at: At) -> int:
+        def slice_of(t: Tensor, first: int, stride: int, at: At, offset: int) -> int:
             row = size(t.shape[1:]) * t.dtype.itemsize
-            moves.append(Move(*at, first * row, stride * row))
+            moves.append(Move(*at, first * row + offset, stride * row))
             bases.append(0)
             k = len(bases) - 1
-            bases[k] = outer(t, (begin, k))
+            bases[k] = outer(t, (begin, k), 0)
             return 0
 
-        def pointer(t: Tensor, at: At) -> int:
+        def pointer(t: Tensor, at: At, offset: int) -> int:
             t = plan.home.get(storage(t), storage(t))
             if t in outputs:
                 member, position = outputs[t]
-                return slice_of(Item(call.loop, member), position, 1, at)
+                return slice_of(Item(call.loop, member), position, segment.rows or 1, at, offset)
             if t not in inputs:
-                return base + places.offsets[t]
+                return base + places.offsets[t] + offset
             place = inputs[t]
             source = call.loop.args[place.number] if place.kind == "argument" else Item(call.loop, place.number)
             if place.first is None:
-                return outer(source, at)
-            return slice_of(source, place.first, place.stride, at)
+                return outer(source, at, offset)
+            return slice_of(source, place.first, place.stride, at, offset)
 
         self.plan(plan, places, base, pointer, already=already)
         self.steps.append(EndLoop())

@@ -1,0 +1,437 @@
+"""Time in chunks: what recurrences leave outside of their loops goes over time some steps at a time, in loops as well.
+
+before: P[t, b, n] = sum[i](x[t, b, i]*W[n, i])  (1024 steps);  D[n, i] = sum[t, b](g[t, b, n]*x[t, b, i])
+after:  loop of 128 steps over the chunks x[8*c .. 8*c+7] of 8: P[8*c+s, b, n] = sum[i](x[8*c+s, b, i]*W[n, i]);
+        D[n, i] = 0;  loop over chunks: D[n, i] = D[n, i] + sum[s, b](g[8*c+s, b, n]*x[8*c+s, b, i])
+
+So no kernel knows how many steps there are, and a new length compiles nothing. Where a recurrence ends at a limit
+(`passes.lengths`), so do the loops over chunks that make what only it reads, and the totals whose terms are zero from
+there on: products with those zeros are left out. Tensors that read each other at the same step are made in one loop.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.expr.loop import Loop, Place, Segment
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    leaf,
+    postorder,
+    template,
+)
+from einsmith.expr.rewrite import exchanged, prune_args, with_args
+from einsmith.expr.simplify import canonical, simplify_template
+from einsmith.passes.along import Along, along, per_step, points
+from einsmith.passes.loops import own_memory
+from einsmith.passes.views import is_view, storage
+
+Passes = Callable[[Graph], Graph]
+
+_STEPS = 8
+"""Of a chunk, where these are rows enough."""
+_ROWS = 512
+"""Of the products of a chunk: so many that a total, which every chunk reads and writes, costs little beside them."""
+_FEW_ROWS = 256
+"""The same where chunks leave work out."""
+
+
+def chunks(graph: Graph, passes: Passes) -> Graph:
+    """The graph, rewritten as above; `passes` are run on the graph of a chunk."""
+    order = list(postorder(graph.roots))
+    loops = [n for n in order if isinstance(n, Loop)]
+    return _Chunks(graph, order, loops, passes).graph() if loops else graph
+
+
+@dataclass
+class _Time:
+    """The time of recurrences of one length."""
+
+    steps: int
+    along: dict[Compute, Along]  # what goes along it, views too
+    size: int = 0  # steps of a chunk; 0: there are none
+    limits: dict[Compute, Tensor | None] = field(default_factory=dict)  # of the nodes that are made in chunks
+    filled: set[Compute] = field(default_factory=set)  # those that are zero from the limit on, where somebody reads it
+
+
+class _Chunks:
+    def __init__(self, graph: Graph, order: list[Any], loops: list[Loop], passes: Passes):
+        self.source, self.order, self.loops, self.passes = graph, order, loops, passes
+        self.time: dict[Compute, _Time] = {}
+        early = set(postorder(t for t, _ in graph.checks)) | {storage(t) for _, t in graph.updates}
+        early |= set(postorder(c for n in loops if (c := _length(n)[1]) is not None))
+        for steps in sorted({_length(n)[0] for n in loops}, reverse=True):
+            apart = {n for n in order if n in early or n in self.time}
+            time = _Time(steps, _along_time(order, [n for n in loops if _length(n)[0] == steps], steps, apart))
+            self._decide(time)
+            self.time |= {n: time for n in time.along if time.size and (n in time.limits or is_view(n.template))}
+        self.levels = self._levels()
+
+    # -- which, and up to where
+
+    def _decide(self, time: _Time) -> None:
+        """The steps of a chunk, and what is made in chunks."""
+        real = [n for n in time.along if not is_view(n.template)]
+        if not real or time.steps < 2:
+            return
+        most = max(real, key=lambda n: points(n.template))
+        rows = max(per_step(most.template, time.along[most]), 1)
+        every = time.steps % _STEPS == 0 and _STEPS * rows >= _ROWS
+        size = _STEPS
+        while not every and size * rows < _FEW_ROWS:
+            size *= 2
+        limits = self._limits(time) if every or size < time.steps else {}
+        time.limits = {n: c for n, c in limits.items() if every or c is not None}
+        time.filled &= set(time.limits)
+        time.size = size if time.limits else 0
+
+    def _limits(self, time: _Time) -> dict[Compute, Tensor | None]:
+        """For each node that goes along time the limit, a 0-d i64 tensor, from which on nobody reads what it makes, or
+        the terms of its total are zero; None where there is none."""
+        cuts = {c for n in self.loops for steps, c in (_length(n),) if c is not None and steps == time.steps}
+        cuts = {c for c in cuts if all(isinstance(n, (Leaf, Compute)) for n in postorder([c]))}
+        zeros = {c: _Zeros(time, c) for c in cuts}
+        asked: dict[Any, set[Tensor | None]] = defaultdict(set)  # up to where each tensor is read; None: all of it
+        for t in self.source.roots:
+            asked[t].add(None)
+        found: dict[Compute, Tensor | None] = {}
+        for n in reversed(self.order):
+            if isinstance(n, Loop):
+                for a, c in _asks(n):
+                    asked[a].add(c if c in cuts else None)
+                continue
+            at = time.along.get(n)
+            if at is None:
+                for a in n.args:
+                    asked[a].add(None)
+                continue
+            if is_view(n.template):
+                limits = asked[n]
+            else:
+                limits = {self._limit(n, at, asked[n], time, zeros)}
+                (found[n],) = limits
+            for slot, a in enumerate(n.args):
+                asked[a] |= limits if at.slots.get(slot) == {0} else {None}
+        return found
+
+    def _limit(
+        self, n: Compute, at: Along, asked: set[Tensor | None], time: _Time, zeros: Mapping[Tensor, _Zeros]
+    ) -> Tensor | None:
+        if not at.total and len(asked) == 1 and None not in asked:
+            return next(iter(asked))
+        if at.total or any(isinstance(p.body, Reduce) for p in n.template.parts):
+            for c, z in zeros.items():
+                if z.bodies(n, at):
+                    if not at.total:
+                        time.filled.add(n)
+                    return c
+        return None
+
+    # -- which together
+
+    def _near(self, n: Compute, slot: int) -> Compute | None:
+        """The node whose result at the same step is what `n` reads in a slot, if both are made in one kind of loop."""
+        time = self.time[n]
+        a: Tensor = n.args[slot]
+        if time.along[n].slots[slot] != {0}:
+            return None
+        while isinstance(a, Compute) and is_view(a.template):
+            if self.time.get(a) is not time or time.along[a].slots != {0: {0}}:
+                return None
+            a = a.args[0]
+        if not isinstance(a, Compute) or self.time.get(a) is not time or time.along[a].total:
+            return None
+        return a if time.limits[a] is time.limits.get(n, time.limits[a]) else None
+
+    def _in_chunks(self, n: Any) -> bool:
+        return n in self.time and n in self.time[n].limits
+
+    def _levels(self) -> dict[Any, int]:
+        """How many loops over chunks must be done before each node: those of one level need each other at the same
+        step alone."""
+        levels: dict[Any, int] = {}
+        for n in self.order:
+            own = 0
+            for slot, a in enumerate(n.args):
+                s = storage(a)
+                near = self._in_chunks(n) and slot in self.time[n].along[n].slots and self._near(n, slot) is not None
+                own = max(own, levels[s] + (self._in_chunks(s) and not near))
+            levels[n] = own
+        return levels
+
+    def _key(self, n: Compute) -> tuple:
+        time = self.time[n]
+        return self.levels[n], time.steps, time.limits[n]
+
+    # -- the new graph
+
+    def graph(self) -> Graph:
+        groups: dict[tuple, list[Compute]] = defaultdict(list)
+        stored: set[Tensor] = {storage(t) for t in self.source.roots}
+        for n in self.order:
+            inside = self._in_chunks(n)
+            if inside:
+                groups[self._key(n)].append(n)
+            elif isinstance(n, Compute) and is_view(n.template):
+                continue
+            for slot, a in enumerate(n.args):
+                near = self._near(n, slot) if inside and slot in self.time[n].along[n].slots else None
+                if near is None or self._key(near) != self._key(n):
+                    stored.add(storage(a))
+        if not groups:
+            return self.source
+        memo: dict[Any, Any] = {}
+        for n in sorted(self.order, key=lambda n: (self.levels[n], self._in_chunks(n))):
+            if not self._in_chunks(n):
+                args = tuple(memo[a] for a in n.args)  # None: what only its own loop reads, through views
+                memo[n] = with_args(n, args) if args and None not in args else None if args else n
+            elif n not in memo:
+                group = groups[self._key(n)]
+                memo |= self._loop(group, [m for m in group if m in stored], memo)
+        return exchanged(self.source, memo)
+
+    def _loop(self, group: list[Compute], stored: list[Compute], memo: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What each node of the group becomes: an item of one loop over chunks."""
+        time = self.time[group[0]]
+        limit = time.limits[group[0]]
+        args: list[Tensor] = []
+        segments = []
+        whole, rest = divmod(time.steps, time.size)
+        for first, count, rows in ((0, whole, time.size), (whole * time.size, 1, rest)):
+            if rows:
+                segment = self._segment(group, stored, first, count, rows, args, memo)
+                if limit is not None:  # turns up to the limit: (limit - first + rows - 1)//rows
+                    ahead = apply("add", Read(0, (), dt.i64), Const(rows - 1 - first, dt.i64))
+                    turns = apply("floordiv", ahead, Const(rows, dt.i64))
+                    stop = canonical(template((), [(dt.i64, ())], turns), (memo[limit],))
+                    segment = _stopping(segment, _number(args, stop))
+                segments.append(segment)
+        results, initial, made = [], [], {}
+        for j, n in enumerate(stored):
+            total = time.along[n].total
+            shape = (1, *n.shape) if total else n.shape
+            results.append((n.dtype, shape))
+            if total or n in time.filled:
+                initial.append((j, template(shape, (), Const(0, n.dtype)), ()))
+        loop = Loop(False, tuple(results), tuple(initial), tuple(segments), tuple(args))
+        for j, n in enumerate(stored):
+            made[n] = _whole(Item(loop, j)) if time.along[n].total else Item(loop, j)
+        return dict.fromkeys(group) | made
+
+    def _segment(
+        self, group: list[Compute], stored: list[Compute], first: int, count: int, rows: int, args: list[Tensor],
+        memo: Mapping[Any, Any],
+    ) -> Segment:  # fmt: skip
+        """`count` chunks of `rows` steps from step `first` on; `args` are the loop's, added to where one is new."""
+        time = self.time[group[0]]
+        inputs: dict[Place, Leaf] = {}
+        made: dict[Tensor, Tensor] = {}
+
+        def source(n: Compute, e: Read, far: int | None) -> Tensor:
+            """The tensor of a chunk that a read takes."""
+            a = n.args[e.slot]
+            if far is None:
+                place, shape = Place("argument", _number(args, memo[a])), a.shape
+            elif self._near(n, e.slot) in made:
+                return local(a)
+            else:
+                place = Place("argument", _number(args, memo[a]), far + first, rows, rows)
+                shape = (rows, *a.shape[1:])
+            if place not in inputs:
+                inputs[place] = leaf(shape, a.dtype)
+            return inputs[place]
+
+        def local(a: Tensor) -> Tensor:
+            if a not in made:
+                assert isinstance(a, Compute)
+                made[a] = _of_rows(a, time.along[a], rows, lambda n, e, far: local(n.args[0]))
+            return made[a]
+
+        for n in group:
+            made[n] = _of_rows(n, time.along[n], rows, source)
+        updates = []
+        for j, n in enumerate(stored):
+            if time.along[n].total:
+                place = Place("member", j, 0, 0)
+                inputs[place] = leaf(n.shape, n.dtype)
+                updates.append((inputs[place], _sum(inputs[place], made[n])))
+        members = [j for j, n in enumerate(stored) if not time.along[n].total]
+        roots = tuple(made[stored[j]] for j in members)
+        body = self.passes(Graph(tuple(inputs.values()), roots, tuple(updates), ()))
+        outputs = own_memory(body.outputs)
+        used = set(postorder([*outputs, *(t for pair in body.updates for t in pair)]))
+        places = {x: place for place, x in inputs.items() if x in used}
+        body = Graph(tuple(places), outputs, body.updates, ())
+        return Segment(count, body, tuple(places.values()), tuple((j, first) for j in members), rows=rows)
+
+
+def _length(loop: Loop) -> tuple[int, Tensor | None]:
+    """(steps of a recurrence's loop, the number of those before its limit, where all have one)."""
+    parts = [s for s in loop.segments if s.first is None]
+    stop = parts[0].stop if len(parts) == 1 else None
+    return sum(s.steps for s in parts), None if stop is None else loop.args[stop]
+
+
+def _asks(loop: Loop) -> Iterable[tuple[Tensor, Tensor | None]]:
+    """The arguments of a loop, and up to where each is read."""
+    for s in loop.segments:
+        for n in (s.first, s.stop):
+            if n is not None:
+                yield loop.args[n], None
+        for p in s.places:
+            if p.kind == "argument":
+                plain = p.first == 0 and p.stride == 1 and s.stop is not None
+                yield loop.args[p.number], loop.args[s.stop] if plain else None  # type: ignore[index]
+    for _, _, slots in loop.initial:
+        yield from ((loop.args[n], None) for n in slots)
+
+
+def _along_time(order: Sequence[Any], loops: Sequence[Loop], steps: int, apart: set) -> dict[Compute, Along]:
+    """What goes along the time of these loops: it reads a member of theirs at every step, or makes what they read at
+    every step, or reads or makes what such a node makes or reads."""
+    could = {
+        n: at for n in order
+        if isinstance(n, Compute) and n not in apart and (at := along(n.template, steps)) is not None
+    }  # fmt: skip
+    timed: set[Any] = {n for n in order if isinstance(n, Item) and n.node in loops}
+    timed |= {n.args[p.number] for n in loops for s in n.segments for p in s.places
+              if p.kind == "argument" and p.first is not None and n.args[p.number] in could}  # fmt: skip
+    count = -1
+    while count != (count := len(timed)):
+        for n, at in could.items():
+            if any(n.args[slot] in timed for slot in at.slots):
+                timed.add(n)
+        for n, at in reversed(could.items()):
+            if n in timed:
+                timed |= {a for slot in at.slots if (a := n.args[slot]) in could and not could[a].total}
+    return {n: at for n, at in could.items() if n in timed}
+
+
+class _Zeros:
+    """What is zero in the steps from a limit on."""
+
+    def __init__(self, time: _Time, limit: Tensor):
+        self.time, self.limit = time, limit
+        self.known: dict[Tensor, int | None] = {}
+
+    def first(self, t: Tensor) -> int | None:
+        """How far after the limit's position elements begin that are zero; None where there are none."""
+        if t not in self.known:
+            self.known[t] = None
+            if isinstance(t, Item) and isinstance(t.node, Loop) and _length(t.node) == (self.time.steps, self.limit):
+                self.known[t] = self._member(t.node, t.member)
+            elif isinstance(t, Compute) and t in self.time.along and self.bodies(t, self.time.along[t]):
+                self.known[t] = 0
+        return self.known[t]
+
+    def _member(self, loop: Loop, j: int) -> int | None:
+        late = (s for s in loop.segments if s.first is not None)
+        pairs = (x for s in late for x in zip(s.body.outputs, s.targets, strict=True))
+        found = {at if _is_zero(x) else None for x, (k, at) in pairs if k == j}
+        return found.pop() if len(found) == 1 else None
+
+    def bodies(self, n: Compute, at: Along) -> bool:
+        """Whether the bodies of a node, terms of its total, are zero from the limit on."""
+        parts = zip(n.template.parts, at.reads, strict=True)
+        return all(self._body(n, reads, b) for p, reads in parts for b in p.bodies)
+
+    def _body(self, n: Compute, reads: Mapping[Read, int], body: Expr) -> bool:
+        zero: dict[Expr, bool] = {}
+        for e in postorder([body]):
+            inside = [zero[a] for a in e.args]
+            if isinstance(e, Const):
+                zero[e] = e.value == 0
+            elif isinstance(e, Read):
+                zero[e] = e in reads and self.first(n.args[e.slot]) == reads[e]
+            else:
+                fn = getattr(e, "fn", "")
+                zero[e] = (
+                    any(inside) if fn == "mul" else all(inside[1:]) if fn == "where"
+                    else fn in ("add", "sub", "neg", "cast") and all(inside)
+                )  # fmt: skip
+        return zero[body]
+
+
+def _is_zero(t: Tensor) -> bool:
+    """Whether a tensor of a step is zero, or a copy of one that is."""
+    if not isinstance(t, Compute) or t.template.is_scatter or any(isinstance(p.body, Reduce) for p in t.template.parts):
+        return False
+    for b in (b for p in t.template.parts for b in p.bodies):
+        while not isinstance(b, (Const, Read)) and getattr(b, "fn", "") == "cast":
+            (b,) = b.args
+        if isinstance(b, Read) and not _is_zero(t.args[b.slot]) or isinstance(b, Const) and b.value != 0:
+            return False
+        if not isinstance(b, (Read, Const)):
+            return False
+    return True
+
+
+def _of_rows(n: Compute, at: Along, rows: int, source: Callable[[Compute, Read, int | None], Tensor]) -> Compute:
+    """The node over `rows` steps; `source` gives the tensor of a chunk that each of its reads takes, told how far from
+    the step that is."""
+    found: list[Tensor] = []
+    parts = []
+    for p, axis, reads in zip(n.template.parts, at.axes, at.reads, strict=True):
+        assert isinstance(p, Piece)
+        memo: dict[Expr, Expr] = {}
+        for e in postorder(p.bodies):
+            new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
+            if isinstance(e, Read):
+                t = source(n, e, reads.get(e))
+                if t not in found:
+                    found.append(t)
+                index = (Axis(axis), *new.args[1:]) if e in reads else new.args
+                new = Read(found.index(t), index, e.dtype)
+            memo[e] = new
+        rank = len(p.extents)
+        body: Expr | Reduce = memo[p.bodies[0]]
+        extents = p.extents
+        if isinstance(p.body, Reduce):
+            sums = tuple(rows if rank + k == axis else m for k, m in enumerate(p.body.extents))
+            body = Reduce(p.body.combiner, sums, tuple(memo[b] for b in p.bodies))
+        if axis < rank:
+            extents = (rows, *extents[1:])
+        parts.append(Piece(p.offset, p.step, extents, body))
+    shape = n.shape if at.total else (rows, *n.shape[1:])
+    new_template = Template(shape, tuple((a.dtype, a.shape) for a in found), tuple(parts))
+    out = prune_args(new_template, tuple(found))
+    return prune_args(simplify_template(out.template), out.args)
+
+
+def _sum(a: Tensor, b: Tensor) -> Compute:
+    index = tuple(Axis(d) for d in range(len(a.shape)))
+    body = apply("add", Read(0, index, a.dtype), Read(1, index, a.dtype))
+    return Compute(template(a.shape, [(a.dtype, a.shape)] * 2, body), (a, b))
+
+
+def _whole(t: Tensor) -> Compute:
+    """A total from its one slot."""
+    index = (Const(0, dt.i32), *(Axis(d) for d in range(len(t.shape) - 1)))
+    return Compute(template(t.shape[1:], [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
+
+
+def _number(args: list[Tensor], t: Tensor) -> int:
+    """The number of an argument of a loop, added where it is new."""
+    if t not in args:
+        args.append(t)
+    return args.index(t)
+
+
+def _stopping(s: Segment, stop: int) -> Segment:
+    return Segment(s.steps, s.body, s.places, s.targets, s.first, stop, s.idle, s.rows)
