@@ -20,12 +20,13 @@ from einsmith.passes.guards import axes_of
 @dataclass(frozen=True)
 class Along:
     """How a template goes along an axis: the first of its output, or of the sums of a `total`. In each of its parts:
-    `axes`, which axis it is, and `reads`, the distance d of those at axis + d in dimension 0; other reads take the
-    tensor as a whole."""
+    `axes`, which axis it is; `reads`, the distance d of those at axis + d in dimension 0, other reads taking the tensor
+    as a whole; `told`, whether the position is a value in it."""
 
     total: bool
     axes: tuple[int, ...]
     reads: tuple[dict[Read, int], ...]
+    told: tuple[bool, ...]
 
     @cached_property
     def slots(self) -> dict[int, set[int]]:
@@ -49,9 +50,10 @@ def _along(t: Template, extent: int) -> Along | None:
         parts = [x for x in found if x is not None]
         if len(parts) < len(found):
             continue
-        out = Along(total, tuple(axis for axis, _ in parts), tuple(reads for _, reads in parts))
+        axes, reads, told = zip(*parts, strict=True)
+        out = Along(total, axes, reads, told)
         whole = {
-            e.slot for p, (_, reads) in zip(t.parts, parts, strict=True)
+            e.slot for p, (_, reads, _) in zip(t.parts, parts, strict=True)
             for e in postorder(p.bodies) if isinstance(e, Read) and e not in reads
         }  # fmt: skip
         if out.slots and not whole & set(out.slots):
@@ -59,8 +61,8 @@ def _along(t: Template, extent: int) -> Along | None:
     return None
 
 
-def _piece(t: Template, p: Piece, extent: int, total: bool) -> Iterator[tuple[int, dict[Read, int]]]:
-    """(axis, reads along it) for each axis of the piece that may be the one."""
+def _piece(t: Template, p: Piece, extent: int, total: bool) -> Iterator[tuple[int, dict[Read, int], bool]]:
+    """(axis, reads along it, whether it is a value) for each axis of the piece that may be the one."""
     axes: Iterable[int] = ()
     if not total:
         if t.shape and (p.offset[0], p.step[0], p.extents[0]) == (0, 1, extent) and t.shape[0] == extent:
@@ -68,15 +70,15 @@ def _piece(t: Template, p: Piece, extent: int, total: bool) -> Iterator[tuple[in
     elif isinstance(p.body, Reduce) and p.body.combiner == "sum" and p.body.bodies[0].dtype.bits >= 32:
         axes = (len(p.extents) + k for k, n in enumerate(p.body.extents) if n == extent)
     for axis in axes:
-        reads = _reads(p.bodies, axis, extent, t.params)
-        if reads is not None and (reads or not total):
-            yield axis, reads
+        found = _reads(p.bodies, axis, extent, t.params)
+        if found is not None and (found[0] or not total):
+            yield axis, *found
 
 
 def _reads(
     bodies: Iterable[Expr], axis: int, extent: int, params: tuple[tuple[DType, tuple[int, ...]], ...]
-) -> dict[Read, int] | None:
-    """The reads at axis + d in dimension 0, and d; None where the axis occurs elsewhere."""
+) -> tuple[dict[Read, int], bool] | None:
+    """(the reads at axis + d in dimension 0, and d; whether the axis is a value); None where other reads are at it."""
     found: dict[Read, int] = {}
     memo: dict[Expr, Expr] = {}  # without the axis, where it is in such reads
     bodies = tuple(bodies)
@@ -89,7 +91,10 @@ def _reads(
                 found[e] = d
                 new = Read(e.slot, (Const(d, dt.i32), *new.args[1:]), e.dtype)
         memo[e] = new
-    return None if axis in axes_of(*(memo[b] for b in bodies)) else found
+    left = [memo[b] for b in bodies]
+    if any(axis in axes_of(*e.index) for e in postorder(left) if isinstance(e, Read)):
+        return None
+    return found, axis in axes_of(*left)
 
 
 def points(t: Template) -> int:

@@ -12,7 +12,7 @@ there on: products with those zeros are left out. Tensors that read each other a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,20 +34,25 @@ from einsmith.expr.nodes import (
     apply,
     leaf,
     postorder,
+    size,
     template,
 )
 from einsmith.expr.rewrite import exchanged, prune_args, with_args
 from einsmith.expr.simplify import canonical, simplify_template
 from einsmith.passes.along import Along, along, per_step, points
+from einsmith.passes.ends import End, ends, length
 from einsmith.passes.loops import own_memory
 from einsmith.passes.views import is_view, storage
 
 Passes = Callable[[Graph], Graph]
+Source = Callable[[Compute, Read | None, int | None], Tensor]
+"""The tensor of a chunk that a node's read takes, how far from the step is told; without a read: the steps' numbers."""
 
 _STEPS = 8
 """Of a chunk, where these are rows enough."""
 _ROWS = 512
-"""Of the products of a chunk: so many that a total, which every chunk reads and writes, costs little beside them."""
+"""Of the products of a chunk, so that they run at full speed. A total, which every chunk reads and writes, must be
+smaller than what a chunk of its terms reads."""
 _FEW_ROWS = 256
 """The same where chunks leave work out."""
 
@@ -65,9 +70,13 @@ class _Time:
 
     steps: int
     along: dict[Compute, Along]  # what goes along it, views too
-    size: int = 0  # steps of a chunk; 0: there are none
-    limits: dict[Compute, Tensor | None] = field(default_factory=dict)  # of the nodes that are made in chunks
-    filled: set[Compute] = field(default_factory=set)  # those that are zero from the limit on, where somebody reads it
+    chunk: int = 0  # steps of one; 0: there are none
+    ends: dict[Compute, End | None] = field(default_factory=dict)  # of the nodes that are made in chunks
+    filled: set[Compute] = field(default_factory=set)  # those that are zero from their end on, where somebody reads it
+
+    def read(self, n: Compute) -> int:
+        """Elements that a node reads at one step."""
+        return sum(size(n.args[slot].shape[1:]) for slot in self.along[n].slots) or 1
 
 
 class _Chunks:
@@ -75,12 +84,12 @@ class _Chunks:
         self.source, self.order, self.loops, self.passes = graph, order, loops, passes
         self.time: dict[Compute, _Time] = {}
         early = set(postorder(t for t, _ in graph.checks)) | {storage(t) for _, t in graph.updates}
-        early |= set(postorder(c for n in loops if (c := _length(n)[1]) is not None))
-        for steps in sorted({_length(n)[0] for n in loops}, reverse=True):
+        early |= set(postorder(n.args[s.stop] for n in loops for s in n.segments if s.stop is not None))
+        for steps in sorted(set(map(length, loops)), reverse=True):
             apart = {n for n in order if n in early or n in self.time}
-            time = _Time(steps, _along_time(order, [n for n in loops if _length(n)[0] == steps], steps, apart))
+            time = _Time(steps, _along_time(order, [n for n in loops if length(n) == steps], steps, apart))
             self._decide(time)
-            self.time |= {n: time for n in time.along if time.size and (n in time.limits or is_view(n.template))}
+            self.time |= {n: time for n in time.along if time.chunk and (n in time.ends or is_view(n.template))}
         self.levels = self._levels()
 
     # -- which, and up to where
@@ -92,56 +101,15 @@ class _Chunks:
             return
         most = max(real, key=lambda n: points(n.template))
         rows = max(per_step(most.template, time.along[most]), 1)
-        every = time.steps % _STEPS == 0 and _STEPS * rows >= _ROWS
-        size = _STEPS
-        while not every and size * rows < _FEW_ROWS:
-            size *= 2
-        limits = self._limits(time) if every or size < time.steps else {}
-        time.limits = {n: c for n, c in limits.items() if every or c is not None}
-        time.filled &= set(time.limits)
-        time.size = size if time.limits else 0
-
-    def _limits(self, time: _Time) -> dict[Compute, Tensor | None]:
-        """For each node that goes along time the limit, a 0-d i64 tensor, from which on nobody reads what it makes, or
-        the terms of its total are zero; None where there is none."""
-        cuts = {c for n in self.loops for steps, c in (_length(n),) if c is not None and steps == time.steps}
-        cuts = {c for c in cuts if all(isinstance(n, (Leaf, Compute)) for n in postorder([c]))}
-        zeros = {c: _Zeros(time, c) for c in cuts}
-        asked: dict[Any, set[Tensor | None]] = defaultdict(set)  # up to where each tensor is read; None: all of it
-        for t in self.source.roots:
-            asked[t].add(None)
-        found: dict[Compute, Tensor | None] = {}
-        for n in reversed(self.order):
-            if isinstance(n, Loop):
-                for a, c in _asks(n):
-                    asked[a].add(c if c in cuts else None)
-                continue
-            at = time.along.get(n)
-            if at is None:
-                for a in n.args:
-                    asked[a].add(None)
-                continue
-            if is_view(n.template):
-                limits = asked[n]
-            else:
-                limits = {self._limit(n, at, asked[n], time, zeros)}
-                (found[n],) = limits
-            for slot, a in enumerate(n.args):
-                asked[a] |= limits if at.slots.get(slot) == {0} else {None}
-        return found
-
-    def _limit(
-        self, n: Compute, at: Along, asked: set[Tensor | None], time: _Time, zeros: Mapping[Tensor, _Zeros]
-    ) -> Tensor | None:
-        if not at.total and len(asked) == 1 and None not in asked:
-            return next(iter(asked))
-        if at.total or any(isinstance(p.body, Reduce) for p in n.template.parts):
-            for c, z in zeros.items():
-                if z.bodies(n, at):
-                    if not at.total:
-                        time.filled.add(n)
-                    return c
-        return None
+        least = max((size(n.shape) / time.read(n) for n in real if time.along[n].total), default=0.0)
+        every = time.steps % _STEPS == 0 and _STEPS * rows >= _ROWS and _STEPS >= least
+        steps = _STEPS
+        while not every and (steps * rows < _FEW_ROWS or steps < least):
+            steps *= 2
+        if every or steps < time.steps:
+            found, time.filled = ends(self.order, self.source.roots, time.along, time.steps)
+            time.ends = {n: end for n, end in found.items() if every or end is not None}
+            time.chunk = steps if time.ends else 0
 
     # -- which together
 
@@ -157,10 +125,10 @@ class _Chunks:
             a = a.args[0]
         if not isinstance(a, Compute) or self.time.get(a) is not time or time.along[a].total:
             return None
-        return a if time.limits[a] is time.limits.get(n, time.limits[a]) else None
+        return a if time.ends[a] == time.ends.get(n, time.ends[a]) else None
 
     def _in_chunks(self, n: Any) -> bool:
-        return n in self.time and n in self.time[n].limits
+        return n in self.time and n in self.time[n].ends
 
     def _levels(self) -> dict[Any, int]:
         """How many loops over chunks must be done before each node: those of one level need each other at the same
@@ -177,7 +145,7 @@ class _Chunks:
 
     def _key(self, n: Compute) -> tuple:
         time = self.time[n]
-        return self.levels[n], time.steps, time.limits[n]
+        return self.levels[n], time.steps, time.ends[n]
 
     # -- the new graph
 
@@ -209,18 +177,15 @@ class _Chunks:
     def _loop(self, group: list[Compute], stored: list[Compute], memo: Mapping[Any, Any]) -> dict[Any, Any]:
         """What each node of the group becomes: an item of one loop over chunks."""
         time = self.time[group[0]]
-        limit = time.limits[group[0]]
+        end = time.ends[group[0]]
         args: list[Tensor] = []
         segments = []
-        whole, rest = divmod(time.steps, time.size)
-        for first, count, rows in ((0, whole, time.size), (whole * time.size, 1, rest)):
+        whole, rest = divmod(time.steps, time.chunk)
+        for first, count, rows in ((0, whole, time.chunk), (whole * time.chunk, 1, rest)):
             if rows:
                 segment = self._segment(group, stored, first, count, rows, args, memo)
-                if limit is not None:  # turns up to the limit: (limit - first + rows - 1)//rows
-                    ahead = apply("add", Read(0, (), dt.i64), Const(rows - 1 - first, dt.i64))
-                    turns = apply("floordiv", ahead, Const(rows, dt.i64))
-                    stop = canonical(template((), [(dt.i64, ())], turns), (memo[limit],))
-                    segment = _stopping(segment, _number(args, stop))
+                if end is not None:
+                    segment = _stopping(segment, _number(args, _turns(end, first, rows, memo)))
                 segments.append(segment)
         results, initial, made = [], [], {}
         for j, n in enumerate(stored):
@@ -243,18 +208,19 @@ class _Chunks:
         inputs: dict[Place, Leaf] = {}
         made: dict[Tensor, Tensor] = {}
 
-        def source(n: Compute, e: Read, far: int | None) -> Tensor:
-            """The tensor of a chunk that a read takes."""
-            a = n.args[e.slot]
-            if far is None:
-                place, shape = Place("argument", _number(args, memo[a])), a.shape
-            elif self._near(n, e.slot) in made:
-                return local(a)
-            else:
-                place = Place("argument", _number(args, memo[a]), far + first, rows, rows)
-                shape = (rows, *a.shape[1:])
+        def source(n: Compute, e: Read | None, far: int | None) -> Tensor:
+            """The tensor of a chunk that a read takes; without a read, that of the steps' numbers."""
+            if e is None:
+                return given(Compute(template((time.steps,), (), Axis(0)), ()), 0)
+            if far is not None and self._near(n, e.slot) in made:
+                return local(n.args[e.slot])
+            return given(memo[n.args[e.slot]], far)
+
+        def given(t: Tensor, far: int | None) -> Tensor:
+            k = _number(args, t)
+            place = Place("argument", k) if far is None else Place("argument", k, far + first, rows, rows)
             if place not in inputs:
-                inputs[place] = leaf(shape, a.dtype)
+                inputs[place] = leaf(t.shape if far is None else (rows, *t.shape[1:]), t.dtype)
             return inputs[place]
 
         def local(a: Tensor) -> Tensor:
@@ -281,27 +247,6 @@ class _Chunks:
         return Segment(count, body, tuple(places.values()), tuple((j, first) for j in members), rows=rows)
 
 
-def _length(loop: Loop) -> tuple[int, Tensor | None]:
-    """(steps of a recurrence's loop, the number of those before its limit, where all have one)."""
-    parts = [s for s in loop.segments if s.first is None]
-    stop = parts[0].stop if len(parts) == 1 else None
-    return sum(s.steps for s in parts), None if stop is None else loop.args[stop]
-
-
-def _asks(loop: Loop) -> Iterable[tuple[Tensor, Tensor | None]]:
-    """The arguments of a loop, and up to where each is read."""
-    for s in loop.segments:
-        for n in (s.first, s.stop):
-            if n is not None:
-                yield loop.args[n], None
-        for p in s.places:
-            if p.kind == "argument":
-                plain = p.first == 0 and p.stride == 1 and s.stop is not None
-                yield loop.args[p.number], loop.args[s.stop] if plain else None  # type: ignore[index]
-    for _, _, slots in loop.initial:
-        yield from ((loop.args[n], None) for n in slots)
-
-
 def _along_time(order: Sequence[Any], loops: Sequence[Loop], steps: int, apart: set) -> dict[Compute, Along]:
     """What goes along the time of these loops: it reads a member of theirs at every step, or makes what they read at
     every step, or reads or makes what such a node makes or reads."""
@@ -323,74 +268,17 @@ def _along_time(order: Sequence[Any], loops: Sequence[Loop], steps: int, apart: 
     return {n: at for n, at in could.items() if n in timed}
 
 
-class _Zeros:
-    """What is zero in the steps from a limit on."""
-
-    def __init__(self, time: _Time, limit: Tensor):
-        self.time, self.limit = time, limit
-        self.known: dict[Tensor, int | None] = {}
-
-    def first(self, t: Tensor) -> int | None:
-        """How far after the limit's position elements begin that are zero; None where there are none."""
-        if t not in self.known:
-            self.known[t] = None
-            if isinstance(t, Item) and isinstance(t.node, Loop) and _length(t.node) == (self.time.steps, self.limit):
-                self.known[t] = self._member(t.node, t.member)
-            elif isinstance(t, Compute) and t in self.time.along and self.bodies(t, self.time.along[t]):
-                self.known[t] = 0
-        return self.known[t]
-
-    def _member(self, loop: Loop, j: int) -> int | None:
-        late = (s for s in loop.segments if s.first is not None)
-        pairs = (x for s in late for x in zip(s.body.outputs, s.targets, strict=True))
-        found = {at if _is_zero(x) else None for x, (k, at) in pairs if k == j}
-        return found.pop() if len(found) == 1 else None
-
-    def bodies(self, n: Compute, at: Along) -> bool:
-        """Whether the bodies of a node, terms of its total, are zero from the limit on."""
-        parts = zip(n.template.parts, at.reads, strict=True)
-        return all(self._body(n, reads, b) for p, reads in parts for b in p.bodies)
-
-    def _body(self, n: Compute, reads: Mapping[Read, int], body: Expr) -> bool:
-        zero: dict[Expr, bool] = {}
-        for e in postorder([body]):
-            inside = [zero[a] for a in e.args]
-            if isinstance(e, Const):
-                zero[e] = e.value == 0
-            elif isinstance(e, Read):
-                zero[e] = e in reads and self.first(n.args[e.slot]) == reads[e]
-            else:
-                fn = getattr(e, "fn", "")
-                zero[e] = (
-                    any(inside) if fn == "mul" else all(inside[1:]) if fn == "where"
-                    else fn in ("add", "sub", "neg", "cast") and all(inside)
-                )  # fmt: skip
-        return zero[body]
-
-
-def _is_zero(t: Tensor) -> bool:
-    """Whether a tensor of a step is zero, or a copy of one that is."""
-    if not isinstance(t, Compute) or t.template.is_scatter or any(isinstance(p.body, Reduce) for p in t.template.parts):
-        return False
-    for b in (b for p in t.template.parts for b in p.bodies):
-        while not isinstance(b, (Const, Read)) and getattr(b, "fn", "") == "cast":
-            (b,) = b.args
-        if isinstance(b, Read) and not _is_zero(t.args[b.slot]) or isinstance(b, Const) and b.value != 0:
-            return False
-        if not isinstance(b, (Read, Const)):
-            return False
-    return True
-
-
-def _of_rows(n: Compute, at: Along, rows: int, source: Callable[[Compute, Read, int | None], Tensor]) -> Compute:
-    """The node over `rows` steps; `source` gives the tensor of a chunk that each of its reads takes, told how far from
-    the step that is."""
+def _of_rows(n: Compute, at: Along, rows: int, source: Source) -> Compute:
+    """The node over `rows` steps."""
     found: list[Tensor] = []
     parts = []
-    for p, axis, reads in zip(n.template.parts, at.axes, at.reads, strict=True):
+    for p, axis, reads, told in zip(n.template.parts, at.axes, at.reads, at.told, strict=True):
         assert isinstance(p, Piece)
         memo: dict[Expr, Expr] = {}
-        for e in postorder(p.bodies):
+        if told:
+            found.append(source(n, None, None))
+            memo[Axis(axis)] = Read(len(found) - 1, (Axis(axis),), dt.i32)
+        for e in postorder(p.bodies, memo):
             new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
             if isinstance(e, Read):
                 t = source(n, e, reads.get(e))
@@ -424,6 +312,17 @@ def _whole(t: Tensor) -> Compute:
     """A total from its one slot."""
     index = (Const(0, dt.i32), *(Axis(d) for d in range(len(t.shape) - 1)))
     return Compute(template(t.shape[1:], [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
+
+
+def _turns(end: End, first: int, rows: int, memo: Mapping[Any, Any]) -> Compute:
+    """How many chunks of `rows` steps from step `first` on lie before an end, or begin before it."""
+    assert isinstance(end.limit, Compute)
+    limit = with_args(end.limit, tuple(memo[a] for a in end.limit.args))
+    stop = apply("add", Read(0, (), dt.i64), Const(end.after, dt.i64))
+    if end.least > 0:
+        stop = apply("max", stop, Const(end.least, dt.i64))
+    turns = apply("floordiv", apply("add", stop, Const(rows - 1 - first, dt.i64)), Const(rows, dt.i64))
+    return canonical(template((), [(dt.i64, ())], turns), (limit,))
 
 
 def _number(args: list[Tensor], t: Tensor) -> int:

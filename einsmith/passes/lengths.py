@@ -142,7 +142,7 @@ def _uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> Iterat
 def _below(a: Limit, left: Sequence[Tensor], apart: int, b: Limit, right: Sequence[Tensor]) -> bool:
     """Whether a step that lies `apart` after one before the limit `a` lies before the limit `b`."""
     ((x, c),), ((y, d),) = a.form.terms.items(), b.form.terms.items()
-    return b.whole and c == d and _same(x, left, y, right) and a.form.const + apart <= b.form.const
+    return b.whole and c == d and same(x, left, y, right) and a.form.const + apart <= b.form.const
 
 
 def _before(at: Linear, facts: Facts, args: Sequence[Tensor], node: Recurrence, limit: Limit) -> bool:
@@ -151,11 +151,11 @@ def _before(at: Linear, facts: Facts, args: Sequence[Tensor], node: Recurrence, 
     spoken_of = dict.fromkeys(postorder([e for e, _ in facts.known]) if limit.whole else ())
     return any(
         facts.prove(apply("lt", at.expr(dt.i64), Linear(limit.form.const, {e: c}).expr(dt.i64)))
-        for e in spoken_of if isinstance(e, Expr) and e.dtype.is_int and _same(e, args, atom, node.args)
+        for e in spoken_of if isinstance(e, Expr) and e.dtype.is_int and same(e, args, atom, node.args)
     )  # fmt: skip
 
 
-def _same(a: Expr, left: Sequence[Tensor], b: Expr, right: Sequence[Tensor]) -> bool:
+def same(a: Expr, left: Sequence[Tensor], b: Expr, right: Sequence[Tensor]) -> bool:
     """Whether expressions are equal but for the axes in them; `left` and `right` are what their slots mean."""
     if isinstance(a, Axis) or isinstance(b, Axis):
         return isinstance(a, Axis) and isinstance(b, Axis)
@@ -163,7 +163,7 @@ def _same(a: Expr, left: Sequence[Tensor], b: Expr, right: Sequence[Tensor]) -> 
         return left[a.slot] is right[b.slot]
     if isinstance(a, Apply) and isinstance(b, Apply):
         alike = a.fn == b.fn and a.dtype is b.dtype and len(a.args) == len(b.args)
-        return alike and all(_same(x, left, y, right) for x, y in zip(a.args, b.args, strict=True))
+        return alike and all(same(x, left, y, right) for x, y in zip(a.args, b.args, strict=True))
     return a is b
 
 
