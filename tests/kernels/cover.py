@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from typing import Any
 
 import numpy as np
@@ -21,19 +21,22 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith import dtypes as dt
 from einsmith.compile import run_passes
-from einsmith.expr.kernel import Kernel, Rows
+from einsmith.expr.kernel import Buffer, Kernel, Rows
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import autoconfig
+from einsmith.kernels import contraction_box as box
+from einsmith.kernels import contraction_dot as dot
+from einsmith.kernels import contraction_search as search
+from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction import Configs
-from einsmith.kernels.contraction_plan import Direct
-from einsmith.kernels.contraction_problem import problems
-from einsmith.kernels.contraction_search import candidates
+from einsmith.kernels.contraction_plan import Config, Cut, Direct, Windows, cuts_of
+from einsmith.kernels.contraction_problem import Problem, problems
 from einsmith.kernels.kernel import Lowered
 from einsmith.modes import trace_call
 from einsmith.passes.fuse import fuse
 from einsmith.target.facts import Target
 from tests.kernels import samples as s
-from tests.kernels.runner import compare, fresh, reference
+from tests.kernels.runner import compare, fresh, reference, replaceable
 
 NAMES = [*(p.name for p in autoconfig.PATTERNS), autoconfig.ROWS.name]
 """Of all patterns."""
@@ -59,20 +62,31 @@ class Sample:
 
 
 def _conv(make: Callable[..., Any], strides: Sequence[int] = (1,)) -> Sample:
-    def made(w: int, c: int, o: int, taps: int, pad: int, stride: int) -> Kernel:
+    def made(b: int, w: int, c: int, o: int, taps: int, pad: int, stride: int) -> Kernel:
         w = max(w, taps)
         more = (stride,) if len(strides) > 1 else ()
-        return make(2, c, taps + 2, w, o, taps, taps, min(pad, taps // 2), *more)
+        return make(b, c, taps + 2, w, o, taps, taps, min(pad, taps // 2), *more)
 
-    return Sample(made, {"w": EDGE, "c": (1, 3), "o": (1, 5, "w+1"), "taps": (1, 3, 5), "pad": (0, 2),
+    return Sample(made, {"b": (0, 1, 2), "w": EDGE, "c": (1, 3), "o": (1, 5, "w+1"), "taps": (1, 3, 5), "pad": (0, 2),
                          "stride": strides})  # fmt: skip
 
 
 def _planes(make: Callable[..., Any], strides: Sequence[int] = (1,)) -> Sample:
-    def made(w: int, c: int, taps: int, stride: int) -> Kernel:
-        return make(2, c, taps + 3, max(w, taps), taps, taps // 2, *((stride,) if len(strides) > 1 else ()))
+    def made(b: int, w: int, c: int, taps: int, stride: int) -> Kernel:
+        return make(b, c, taps + 3, max(w, taps), taps, taps // 2, *((stride,) if len(strides) > 1 else ()))
 
-    return Sample(made, {"w": EDGE, "c": (1, 3), "taps": (3, 5), "stride": strides})
+    return Sample(made, {"b": (0, 1, 2), "w": EDGE, "c": (1, 3), "taps": (3, 5), "stride": strides})
+
+
+def _step(m: int, n: int, fixed: tuple[int, ...], far: bool) -> Kernel:
+    """A product in a loop, some operands of which stay what they are, its result too large for caches or not."""
+    x = s.product(m, n, 9)
+    return Kernel(x.stages, (*x.buffers[:2], Buffer(dt.f32, (m, n), far)), fixed)
+
+
+def _updated_sums(along: str, n: int, k: int) -> Kernel:
+    x = s.load(0, 0, 1) if along == "rows" else s.load(0, 1, 0)
+    return s.updated(s.sum_of((n,), [(dt.f32, (n, k) if along == "rows" else (k, n))], (k,), x))
 
 
 def _rows_of(f: Callable[..., Any], shapes: Callable[[int, int], Sequence[tuple[int, ...]]]) -> Callable[..., Any]:
@@ -103,12 +117,20 @@ def _matrix(m: int, n: int) -> Sequence[tuple[int, ...]]:
 SAMPLES: dict[str, Sample] = {
     "product": Sample(s.product, {"m": EDGE, "n": EDGE, "k": LONG, "kind": ("NN", "NT", "TN", "TT"),
                                   "dtype": (dt.f32, dt.f64)}),
-    "long product": Sample(s.product, {"m": (1, 6), "n": (1, "w+1"), "k": (701,), "kind": ("NN", "NT", "TN", "TT")}),
+    "long product": Sample(s.product, {"m": (1, 6, 67), "n": (1, "w+1", 131), "k": (701,),
+                                       "kind": ("NN", "NT", "TN", "TT")}),
+    "wide product": Sample(s.product, {"m": (1, 3, 37), "n": (1031,), "k": (9, 17), "kind": ("NN", "NT", "TN", "TT")}),
+    "turned product": Sample(lambda n, k, kind: s.product(5, n, k, kind),
+                             {"n": ("w+1",), "k": (8209,), "kind": ("NT", "TT")}),
     "batched": Sample(s.batched, {"b": (1, 3), "m": EDGE, "n": EDGE, "k": LONG}),
     "biased product": Sample(lambda m, n, keep: s.biased(s.product(m, n, 9), 1, keep),
                              {"m": EDGE, "n": EDGE, "keep": (False, True)}),
+    "step of a loop": Sample(_step, {"m": EDGE, "n": EDGE, "fixed": ((), (0,), (1,), (0, 1)), "far": (False, True)}),
+    "updated product": Sample(lambda m, n, k: s.updated(s.product(m, n, k, "TN")), {"m": EDGE, "n": EDGE, "k": LONG}),
     "conv": _conv(s.conv, (1, 2)), "padded conv": _conv(s.padded_conv, (1, 2)), "conv dx": _conv(s.conv_dx),
     "conv dw": _conv(s.conv_dw),
+    "deep conv": Sample(lambda w, pad, outside: (s.padded_conv if outside else s.conv)(1, 19, 5, w + 2, 5, 3, 3, pad),
+                        {"w": EDGE, "pad": (0, 1), "outside": (False, True)}),
     "biased conv": Sample(lambda w, keep: s.biased(s.conv(2, 3, 4, w, 5, 3, 3, 1), 1, keep),
                           {"w": EDGE, "keep": (False, True)}),
     "strided dx": Sample(lambda w, k: s.strided_dx(3, w + k, k, 4), {"w": EDGE, "k": (2, 3, 5)}),
@@ -132,6 +154,9 @@ SAMPLES: dict[str, Sample] = {
     "rows": Sample(s.rows, {"combiner": ("sum", "prod", "max", "argmin"), "n": EDGE,
                             "dtype": (dt.f32, dt.f64, dt.i32)}),
     "columns": Sample(s.columns, {"combiner": ("sum", "min", "argmax"), "n": EDGE, "k": EDGE}),
+    "wide columns": Sample(lambda combiner, n, k: s.columns(combiner, n, k),
+                           {"combiner": ("sum", "argmin"), "n": (261, 539), "k": (1, 5, 67)}),
+    "updated sums": Sample(_updated_sums, {"along": ("rows", "columns"), "n": LONG, "k": LONG}),
     "empty": Sample(lambda combiner, m: s.columns(combiner, m, 0), {"combiner": ("sum", "prod"), "m": EDGE}),
     "whole": Sample(s.whole, {"combiner": ("sum", "max", "prod"), "m": EDGE, "n": (1, "w+1", 101)}),
     "softmax sums": Sample(s.softmax_sums, {"n": EDGE}),
@@ -166,7 +191,8 @@ class Case:
     traits: tuple[tuple[str, Any], ...]
 
     def __str__(self) -> str:
-        return f"{self.pattern.name}: {self.name} on {self.target.vector_bytes} bytes: {self.config}"
+        vector, cache = _kind(self.target)
+        return f"{self.pattern.name}: {self.name} on vectors of {vector} bytes, caches from {cache}: {self.config}"
 
     @property
     def tolerance(self) -> float:
@@ -180,9 +206,11 @@ class Case:
         return _data(self.kernel, self.limits)
 
     def run(self, native: bool = True, backward: bool = False) -> None:
+        """In buffers of their own and, where a result may be stored over what is read, there too."""
         base, want = self.data()
-        compare(self.lower(), self.kernel, base, want, str(self), self.target if native else None, self.tolerance,
-                backward)
+        lowered, target = self.lower(), self.target if native else None
+        for over in ({}, *([found] if (found := replaceable(self.kernel)) else [])):
+            compare(lowered, self.kernel, base, want, f"{self} {over or ''}", target, self.tolerance, backward, over)
 
 
 @lru_cache(maxsize=64)
@@ -197,10 +225,10 @@ def _data(kernel: Kernel | Rows, limits: tuple[tuple[int, int], ...]) -> tuple[l
     return base, reference(kernel, base)
 
 
-def cases(targets: Sequence[Target], name: str) -> Iterator[Case]:
+def cases(targets: Sequence[Target], name: str, samples: Sequence[str] = tuple(SAMPLES)) -> Iterator[Case]:
     """Every configuration of the samples that the pattern of that name takes; of a sample's parameters, every pair."""
     pattern = autoconfig.pattern_of(name)
-    for sample, target, values in _shapes(tuple(targets)):
+    for sample, target, values in chain.from_iterable(_shapes(tuple(targets), x) for x in samples):
         kernel, limits, traits = _made(sample, target, values)
         if kernel is None or isinstance(kernel, Rows) != (pattern is autoconfig.ROWS) or not pattern.match(kernel):
             continue
@@ -211,15 +239,16 @@ def cases(targets: Sequence[Target], name: str) -> Iterator[Case]:
             yield Case(pattern, what, kernel, config, target, limits, found)
 
 
-@lru_cache(maxsize=8)
-def _shapes(targets: tuple[Target, ...]) -> list[tuple[str, Target, tuple[tuple[str, Any], ...]]]:
-    out = []
-    for name, sample in SAMPLES.items():
-        names = list(sample.parameters)
-        rows = [(t, tuple(zip(names, v, strict=True))) for v in product(*sample.parameters.values()) for t in targets]
-        for n in pairwise([(("target", t.vector_bytes), *v) for t, v in rows]):
-            out.append((name, *rows[n]))
-    return out
+@lru_cache(maxsize=128)
+def _shapes(targets: tuple[Target, ...], name: str) -> list[tuple[str, Target, tuple[tuple[str, Any], ...]]]:
+    sample = SAMPLES[name]
+    names = list(sample.parameters)
+    rows = [(t, tuple(zip(names, v, strict=True))) for v in product(*sample.parameters.values()) for t in targets]
+    return [(name, *rows[n]) for n in pairwise([(("target", _kind(t)), *v) for t, v in rows])]
+
+
+def _kind(target: Target) -> tuple[int, int]:
+    return target.vector_bytes, target.l1
 
 
 @lru_cache(maxsize=8192)
@@ -227,25 +256,50 @@ def _made(name: str, target: Target, values: tuple[tuple[str, Any], ...]) -> tup
     sample = SAMPLES[name]
     sized = {k: size(v, target) if v in LONG else v for k, v in values}
     limits = tuple((n, sized[x] if isinstance(x, str) else x) for n, x in (sample.limits or {}).items())
-    traits = (("sample", name), ("target", target.vector_bytes), *values)
+    traits = (("sample", name), ("target", _kind(target)), *values)
     return sample.make(**sized), limits, traits
 
 
 def _configs(pattern: Any, kernel: Kernel | Rows, target: Target) -> Sequence[Any]:
-    """What a pattern proposes; for contractions all candidates, not only those that seem to be fast."""
+    """What a pattern proposes; for contractions all candidates of every piece, not only those that seem to be fast."""
     found = pattern.configs(kernel, target)
     if pattern.name == "contraction":
-        (p, *more) = problems(kernel.root)  # type: ignore[misc]
-        if not more:
-            return [*dict.fromkeys([*found, *(Configs((c,)) for c in candidates(kernel, p, target))])]
+        pieces = [_candidates(kernel, p, target) for p in problems(kernel.root) or ()]
+        most = max(map(len, pieces))
+        every = (Configs(tuple(c[i % len(c)] for c in pieces)) for i in range(most))
+        return [*dict.fromkeys([*found, *every])]
     return found
+
+
+def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
+    """All of a piece, those among them that are proposed for large ones only: the direct form, vectors along K, blocks
+    of K, windows that cut an axis."""
+    out = dict.fromkeys(search.candidates(kernel, p, target))
+    changes = ((box, "MIN_PRODUCTS", 1), (dot, "MIN_K", 1), (traffic, "BLOCK", 64), (search, "_windows", _more_windows))
+    before = [(where, name, getattr(where, name)) for where, name, _ in changes]
+    try:
+        for where, name, value in changes:
+            setattr(where, name, value)
+        more = list(search.candidates(kernel, p, target))
+    finally:
+        for where, name, value in before:
+            setattr(where, name, value)
+    out |= dict.fromkeys(c for c in more if c.kc or c.dot or c.direct or any(isinstance(x, Cut) for _, x in c.windows))
+    return list(out)
+
+
+def _more_windows(p: Problem) -> list[Windows]:
+    """With cuts at a few kilobytes."""
+    cuts = {((i, cut),): None for limit in (1 << 9, 1 << 11) for i in (0, 1) for cut in cuts_of(p, i, limit)}
+    return [*search._WINDOWS, *cuts]
 
 
 def settings(config: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a configuration, large numbers by how large they are. Configurations of parts that are patterns
     themselves are left out: the parts' own cases have them."""
     if isinstance(config, Configs):
-        config = config.pieces[0]
+        yield from dict.fromkeys(chain.from_iterable(map(settings, config.pieces)))
+        return
     names = [f.name for f in fields(config)] if is_dataclass(config) else getattr(config, "_fields", ())
     for name in names:
         value = getattr(config, name)
@@ -253,6 +307,8 @@ def settings(config: Any) -> Iterator[tuple[str, Any]]:
             yield from ((f"direct {k}", v) for k, v in settings(value))
         elif isinstance(value, Configs) or hasattr(value, "_fields"):
             continue
+        elif name == "windows":
+            yield name, tuple((i, "cut" if isinstance(x, Cut) else x) for i, x in value)
         elif isinstance(value, tuple):
             yield name, len(value)
         elif isinstance(value, bool) or not isinstance(value, int):

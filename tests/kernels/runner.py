@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from einsmith.codegen import llvm_jit, native
 from einsmith.codegen.native import compile_functions, host_target
 from einsmith.expr.interp import evaluate_template
-from einsmith.expr.kernel import Buffer, Kernel, Rows
+from einsmith.expr.kernel import Buffer, Kernel, Rows, Stage
+from einsmith.expr.nodes import Read, Reduce, postorder
 from einsmith.kernels.contraction import PATTERN as CONTRACTION
 from einsmith.kernels.kernel import Lowered
+from einsmith.passes.inline import is_identity
 from einsmith.target.facts import Target
 from tests import nest_interp
 
@@ -86,13 +90,17 @@ def read_buffers(kernel: Kernel | Rows) -> set[int]:
 # --------------------------------------------------------------------------------------------------------------- run
 
 
-def run_native(lowered: Lowered, arrays: Sequence[np.ndarray], target: Target, backward: bool = False) -> None:
+def run_native(lowered: Lowered, arrays: Sequence[np.ndarray], target: Target, backward: bool = False,
+               over: Mapping[int, int] | None = None) -> None:
     """All tasks of all launches on arrays that are changed in place. Workspace and scratch begin as NaN, and so does
-    what lies beside each, which must not be written."""
+    what lies beside each, which must not be written. `over`: buffers that are the memory of another one."""
     addresses = compile_functions([x.function for x in lowered.launches], target)
     held = [_Guarded(a.nbytes) for a in arrays]
-    for h, a in zip(held, arrays, strict=True):
-        h.bytes[:] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+    for n, of in (over or {}).items():
+        held[n] = held[of]
+    for n, (h, a) in enumerate(zip(held, arrays, strict=True)):
+        if not over or n not in over:
+            h.bytes[:] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
     work = _Guarded(lowered.workspace)
     pointers = np.array([h.bytes.ctypes.data for h in (*held, work)], np.uint64)
     for x in lowered.launches:
@@ -106,6 +114,18 @@ def run_native(lowered: Lowered, arrays: Sequence[np.ndarray], target: Target, b
     for n, (h, a) in enumerate(zip(held, arrays, strict=True)):
         h.check(f"buffer {n}")
         a[...] = h.bytes.view(a.dtype).reshape(a.shape)
+
+
+@contextmanager
+def forgotten() -> Iterator[None]:
+    """Unloads what is compiled within: a process has only so many mappings."""
+    known, kept = dict(native._loaded), len(llvm_jit._keep)
+    try:
+        yield
+    finally:
+        native._loaded.clear()
+        native._loaded.update(known)
+        del llvm_jit._keep[kept:]
 
 
 class _Guarded:
@@ -148,14 +168,41 @@ def check(pattern: Any, kernel: Kernel | Rows, rng: np.random.Generator | int = 
 
 
 def compare(lowered: Lowered, kernel: Kernel | Rows, base: Sequence[np.ndarray], want: dict[int, np.ndarray],
-            what: str, target: Target | None, tolerance: float = 2e-5, backward: bool = False) -> None:
-    """Runs it (on the interpreter of nests where no target is told), and looks at every buffer."""
+            what: str, target: Target | None, tolerance: float = 2e-5, backward: bool = False,
+            over: Mapping[int, int] | None = None) -> None:
+    """Runs it (on the interpreter of nests where no target is told), and looks at every buffer; of results and what
+    they are stored over (see `run_native`), at the results."""
     arrays = poisoned(kernel, base, want)
     if target is None:
+        assert not over
         nest_interp.run(lowered, kernel, arrays, reverse=backward)
     else:
-        run_native(lowered, arrays, target, backward)
-    agree(arrays, base, want, what, tolerance)
+        run_native(lowered, arrays, target, backward, over)
+    agree(arrays, base, {**want, **{of: want[n] for n, of in (over or {}).items()}}, what, tolerance)
+
+
+def replaceable(kernel: Kernel | Rows) -> dict[int, int]:
+    """Results, each with a buffer that it may be stored over: one that is read at the element that is being made only,
+    and not by a reduction."""
+    out: dict[int, int] = {}
+    if isinstance(kernel, Rows) or kernel.root.is_scatter:
+        return out
+    for n in sorted({n for x in kernel.stages for n in x.outputs if n is not None}):
+        for of in sorted(read_buffers(kernel) - set(out.values())):
+            if kernel.buffers[of] == kernel.buffers[n] and all(_at_own(x, of) for x in kernel.stages):
+                out[n] = of
+                break
+    return out
+
+
+def _at_own(stage: Stage, buffer: int) -> bool:
+    """Whether a stage reads a buffer, if at all, at the element that it makes."""
+    slots = {slot for slot, ref in enumerate(stage.args) if ref == ("buffer", buffer)}
+    for part in stage.template.parts:
+        reads = [e for e in postorder(part.bodies) if isinstance(e, Read) and e.slot in slots]
+        if reads and (isinstance(part.body, Reduce) or not all(is_identity(e, stage.template.shape) for e in reads)):
+            return False
+    return True
 
 
 def poisoned(kernel: Kernel | Rows, base: Sequence[np.ndarray], want: dict[int, np.ndarray]) -> list[np.ndarray]:

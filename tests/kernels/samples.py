@@ -308,6 +308,17 @@ def biased(kernel: Kernel, axis: int, keep: bool = False) -> Kernel:
     return Kernel((first, Stage(t, (("stage", 0, 0), ("buffer", n)), (n + 1,))), buffers)
 
 
+def updated(kernel: Kernel) -> Kernel:
+    """old - result / 4 as a second stage, which may be stored where `old` was."""
+    shape, n = kernel.shape, len(kernel.buffers)
+    here = axes(len(shape))
+    body = apply("sub", read(1, *here), apply("mul", read(0, *here), num(0.25)))
+    t = template(shape, [(F, shape), (F, shape)], body)
+    first = Stage(kernel.root, kernel.stages[0].args, (None,))
+    buffers = (*kernel.buffers, Buffer(F, shape), Buffer(F, shape))
+    return Kernel((first, Stage(t, (("stage", 0, 0), ("buffer", n)), (n + 1,))), buffers)
+
+
 # --------------------------------------------------------------------------------------------------------- pointwise
 
 
