@@ -1,16 +1,18 @@
 """Every pattern as machine code at awkward sizes (1, a vector's width and its neighbours, primes, nothing to sum),
-for AVX-512 where there is one, AVX2 and vectors of 16 bytes: every pair of parameters, sizes and vectors; and,
-marked slow, all of them."""
+for AVX-512 where there is one, AVX2 and vectors of 16 bytes, and caches of a few lines: every pair of parameters,
+sizes and fields of configurations; and, marked slow, all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import pytest
 
 from einsmith.errors import CompileError
-from tests.kernels.cover import NAMES, SAMPLES, Case, cases, pairwise
+from tests.kernels.cover import EDGE, NAMES, SAMPLES, Case, cases, pairwise
 from tests.kernels.runner import forgotten, host
 
 
@@ -24,11 +26,15 @@ def targets():
     return [*out, replace(here, l1=1 << 9, l2=1 << 12, l3=1 << 14)]
 
 
+@cache
+def pool(name: str) -> list[Case]:
+    return list(cases(targets(), name))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_pairs(name):
-    pool = list(cases(targets(), name))
-    chosen = [pool[n] for n in pairwise([c.traits for c in pool])]
-    assert pairs(chosen) == pairs(pool)
+    chosen = [pool(name)[n] for n in pairwise([c.traits for c in pool(name)])]
+    assert pairs(chosen) == pairs(pool(name))
     check(chosen)
 
 
@@ -56,14 +62,40 @@ def pairs(found: Iterable[Case]) -> set[tuple]:
     return {(x, y) for c in found for x in c.traits for y in c.traits}
 
 
-def test_every_sample_is_taken():
-    """By some pattern, and every pattern has samples; the choice has every pair."""
-    seen = set()
-    for name in NAMES:
-        pool = list(cases([host()], name))
-        assert pool, name
-        seen |= {dict(c.traits)["sample"] for c in pool}
-    assert seen == set(SAMPLES)
+FEW, SOME = {1, 2}, {1, 2, "many"}
+WAYS: dict[str, dict[str, set[Any]]] = {
+    "pointwise": {"unroll": FEW, "tasks": SOME, "turn": {False, True}},
+    "stencil": {"along_k": {False, True}, "pairs": {False, True}, "passes": FEW, "tile": FEW, "tasks": FEW},
+    "contraction": {
+        "swap": {False, True}, "mr": SOME, "nv": SOME, "a": {"inline", "panel", "buffer"},
+        "b": {"inline", "panel", "buffer"}, "order": {"n", "m"}, "kc": {0, "many"}, "split": SOME, "tm": SOME,
+        "tn": SOME, "rows": {False, True}, "dot": {False, True}, "direct vectors": FEW, "direct k_outer": {0, 1},
+        "windows": {(), *(((0, x),) for x in ("all", "side", "k", "cut")), *(((1, x),) for x in ("all", "side", "k"))},
+    },
+    "by digits": {"pattern": {"contraction", "reduction"}},
+    "by kind": {},
+    "reduction": {"mode": {"row", "column"}, "unroll": SOME, "tasks": SOME, "splits": SOME, "rows": SOME,
+                  "turn": {False, True}},
+    "scatter": {"axis": {None, 0, 1}, "along": {None, 1}, "tasks": SOME, "buckets": {0, "many"}},
+    "im2col": {"operand": {0, 1}, "inner": {False, True}},
+    "winograd": {"m": {2, "some"}},
+    "rows": {"block": SOME, "tasks": {1, "many"}, "share": {False, True}},
+}  # fmt: skip
+
+
+def test_every_way_is_there():
+    """Every sample is taken by some pattern; every pattern meets every awkward size, sums of nothing where it takes
+    them, and the values of each field of its configurations."""
+    assert set(WAYS) == set(NAMES)
+    for name, fields in WAYS.items():
+        seen = {t for c in pool(name) for t in c.traits}
+        assert {x for _, x in seen if isinstance(x, str)} >= set(EDGE), name
+        missing = [(k, x) for k, values in fields.items() for x in values if (f"config {k}", x) not in seen]
+        assert not missing, f"{name}: {missing}"
+    nothing = {("m", "0"), ("n", "0"), ("k", "0"), ("b", 0), ("tokens", "0")}
+    empty = {name for name in NAMES if any(nothing.intersection(c.traits) for c in pool(name))}
+    assert empty == {"pointwise", "reduction", "scatter"}, "the others leave empty kernels to these"
+    assert {dict(c.traits)["sample"] for name in NAMES for c in pool(name)} == set(SAMPLES)
 
 
 def test_pairs_are_all_chosen():
