@@ -141,8 +141,8 @@ def _merged(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, boo
         bodies = tuple(rebuild(part.bodies, rule))
         body: Expr | Reduce = bodies[0]
         if isinstance(part.body, Reduce):
-            extents = (rows, *part.body.extents[p:]) if reduces else part.body.extents
-            body = Reduce(part.body.combiner, extents, bodies)
+            summed = (rows, *part.body.extents[p:]) if reduces else part.body.extents
+            body = Reduce(part.body.combiner, summed, bodies)
         if reduces:
             parts.append(Piece(part.offset, part.step, part.extents, body))
         else:

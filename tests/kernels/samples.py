@@ -456,6 +456,13 @@ def phases(n: int) -> Kernel:
     return kernel_of(Template((5, 2 * n), ((F, (5, n + 2)),), parts))
 
 
+def numbered_phases(b: int, c: int, n: int) -> Kernel:
+    """out[b, c, 2x + f] = c * the sum of 3 - f elements of row (b, c) from x on."""
+    term = times(read(0, Axis(0), Axis(1), add(Axis(2), Axis(3))), cast(Axis(1), F))
+    parts = tuple(Piece((0, 0, f), (1, 1, 2), (b, c, n), over("sum", (3 - f,), term)) for f in (0, 1))
+    return kernel_of(Template((b, c, 2 * n), ((F, (b, c, n + 2)),), parts))
+
+
 def sums_and_zeros(n: int, k: int) -> Kernel:
     """Pieces with and without a reduction: the border of a strided backward pass, where nothing arrives."""
     i, j, r = axes(3)

@@ -21,10 +21,13 @@ from einsmith.loops.nest import Op
 from einsmith.modes import trace_call
 from einsmith.passes.checks import index_checks
 from einsmith.passes.fuse import fuse
+from einsmith.passes.rows import ways
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate
 from tests import nest_interp
 from tests.fuzz.check import agree
+from tests.kernels import samples as s
+from tests.kernels.runner import reference
 
 
 def layer_norm(x, w, b):
@@ -319,3 +322,14 @@ def test_special_functions_are_evaluated_once(rng):
         exps = [e for s in changed.stages for b in s.template.parts[0].bodies for e in postorder([b])
                 if isinstance(e, Apply) and e.fn == "exp"]
         assert len(exps) == 1
+
+
+def test_every_piece_has_the_rows_number(rng):
+    """Two leading axes are one in a kernel whose pieces sum over different extents, and use one of them as a value."""
+    made = s.numbered_phases(3, 4, 5)
+    arrays = [rng.standard_normal(b.shape).astype(np.float32) for b in made.buffers]
+    (want,) = reference(made, arrays).values()
+    (leading,) = (way for way in ways(made)[12] if not way.reduces)
+    merged = [a.reshape(b.shape) for a, b in zip(arrays, leading.kernel.buffers, strict=True)]
+    (got,) = reference(leading.kernel, merged).values()
+    np.testing.assert_array_equal(got.reshape(want.shape), want)
