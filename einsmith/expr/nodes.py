@@ -52,11 +52,11 @@ def _key(value: Any) -> Any:
 class Node:
     """Base of all interned nodes. Subclasses list their fields; `_derive` computes what follows from them."""
 
-    __slots__ = ("_outline", "digest", "__weakref__")
+    __slots__ = ("_outline", "_digest", "__weakref__")
     fields: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[bool] = False
     """No field has floats or bools in it, so that equal fields are the same structure."""
-    digest: bytes
+    _digest: bytes | None
     _outline: bytes  # see `rank`
 
     def __new__(cls, *values: Any):
@@ -75,16 +75,18 @@ class Node:
             node = object.__new__(cls)
             for name, value in zip(cls.fields, values, strict=True):
                 object.__setattr__(node, name, value)
-            code = hashlib.blake2b(cls.__name__.encode(), digest_size=16)
-            for value in values:
-                code.update(b"|" + _encode(value))
-            object.__setattr__(node, "digest", code.digest())
+            object.__setattr__(node, "_digest", None)
             node._derive()
             _TABLE[key] = node
             return node
 
     def _derive(self) -> None:
         pass
+
+    @property
+    def digest(self) -> bytes:
+        """Made when it is first asked for: most nodes are never asked."""
+        return self._digest or _digest(self)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -99,6 +101,34 @@ class Node:
         from einsmith.expr.printer import show
 
         return show(self)
+
+
+def _digest(node: Node) -> bytes:
+    """The digest of a node, and of all below it, without recursion."""
+    stack = [node]
+    while stack:
+        x = stack[-1]
+        below = _undigested([getattr(x, f) for f in x.fields])
+        stack += below
+        if not below:
+            stack.pop()
+            code = hashlib.blake2b(type(x).__name__.encode(), digest_size=16)
+            for f in x.fields:
+                code.update(b"|" + _encode(getattr(x, f)))
+            x._set("_digest", code.digest())
+    return node.digest
+
+
+def _undigested(values: Iterable[Any]) -> list[Node]:
+    """The nodes in fields that have no digest yet."""
+    out: list[Node] = []
+    for v in values:
+        if isinstance(v, Node):
+            if v._digest is None:
+                out.append(v)
+        elif isinstance(v, tuple):
+            out += _undigested(v)
+    return out
 
 
 # ---------------------------------------------------------------------------------------------------- expressions
@@ -138,10 +168,10 @@ class Read(Node):
     slot: int
     index: tuple[Expr, ...]
     dtype: DType
+    args: tuple[Expr, ...]
 
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        return self.index
+
+Read.args = Read.index  # one field by two names: nodes are walked by `args`
 
 
 class Apply(Node):

@@ -40,9 +40,19 @@ class ByKind:
     def match(self, kernel: Kernel) -> bool:
         return len(_kinds(kernel)) > 1 and not CONTRACTION.match(kernel)
 
+    def best(
+        self, kernel: Kernel, target: Target, limit: float = float("inf")
+    ) -> tuple[tuple[str, Any], ...] | None:
+        chosen = []
+        for k in _kinds(kernel):
+            chosen.append(choose(k, target))
+            if chosen[-1].cost.rank >= limit:  # as is that of them all
+                return None
+        return tuple((c.pattern.name, c.config) for c in chosen)
+
     def configs(self, kernel: Kernel, target: Target) -> list[tuple[tuple[str, Any], ...]]:
-        chosen = [choose(k, target) for k in _kinds(kernel)]
-        return [tuple((c.pattern.name, c.config) for c in chosen)]
+        found = self.best(kernel, target)
+        return [] if found is None else [found]
 
     def cost(self, kernel: Kernel, config: tuple[tuple[str, Any], ...], target: Target) -> Cost:
         costs = [pattern_of(name).cost(k, c, target) for k, (name, c) in zip(_kinds(kernel), config, strict=True)]

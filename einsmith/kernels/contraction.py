@@ -26,7 +26,7 @@ from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem, problems
 from einsmith.kernels.contraction_problem import slots_of as operand_slots
-from einsmith.kernels.contraction_settings import changed_by, slots_of
+from einsmith.kernels.contraction_settings import analysis, changed_by, slots_of
 from einsmith.kernels.kernel import Cost, Lowered
 from einsmith.kernels.touched import touched
 
@@ -136,9 +136,11 @@ def _best(kernel: Kernel, p: Problem, target: Any, families: _Families | None = 
     found = search.candidates(kernel, p, target, families)
     best: tuple[float, Config] | None = None
     if found.table is not None:
-        ranks = cost.predict(found.table, target).rank(target)
+        every = cost.predict(found.table, target)
+        ranks = every.rank(target)
         i = int(ranks.argmin())
         best = float(ranks[i]), found.table.config(i)
+        analysis(kernel, p, target).known[best[1]] = _predicted(every, i)
     for c in found.others:
         rank = _rank(kernel, p, c, target)
         if best is None or rank < best[0]:
@@ -159,8 +161,12 @@ def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> tuple[Cost, int
         return _direct_cost(kernel, p, c, target), 1
     if c.dot:
         return _dot_cost(kernel, p, c, target), 1 + int(c.split > 1)
-    found = cost.predict(search.table_of(kernel, p, c, target), target)
-    return Cost(float(found.arithmetic[0]), float(found.memory[0])), int(found.launches[0])
+    known = analysis(kernel, p, target).known.get(c)
+    return known or _predicted(cost.predict(search.table_of(kernel, p, c, target), target), 0)
+
+
+def _predicted(found: cost.Predicted, i: int) -> tuple[Cost, int]:
+    return Cost(float(found.arithmetic[i]), float(found.memory[i])), int(found.launches[i])
 
 
 def _dot_cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:

@@ -12,8 +12,10 @@ from einsmith.kernels import contraction_launch as launch
 from einsmith.kernels import contraction_plan as plan
 from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels import contraction_trim as trim
+from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Operand, Problem
 from einsmith.kernels.contraction_sample import Pointer, Sampler
+from einsmith.kernels.kernel import Cost
 from einsmith.kernels.touched import touched
 
 
@@ -101,13 +103,16 @@ class Setting(NamedTuple):
 
 
 class Analysis:
-    """A contraction of a kernel on a target: what is found out of an operand holds for every setting it is part of."""
+    """A contraction of a kernel on a target: what is found out of an operand holds for every setting it is part of.
+    known: what configurations of the tiled form cost besides their launches, and those, where it has been predicted.
+    """
 
     def __init__(self, kernel: Kernel, p: Problem, target: Any):
         self.kernel, self.p, self.target = kernel, p, target
         self.item = p.dtype.itemsize
         self.lanes = target.lanes(self.item)
         self.nbytes = sum(touched(kernel))
+        self.known: dict[Config, tuple[Cost, int]] = {}
         self._samplers: dict[tuple, Sampler] = {}
         self._orientations: dict[tuple, tuple[str, float]] = {}
 

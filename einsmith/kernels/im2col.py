@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from einsmith import dtypes as dt
 from einsmith.expr.kernel import Buffer, Kernel, Stage
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, nbytes, template
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, nbytes, reads, template
 from einsmith.expr.rewrite import substitute
+from einsmith.kernels.boxes import operations
 from einsmith.kernels.contraction import PATTERN as CONTRACTION
 from einsmith.kernels.contraction import Configs
 from einsmith.kernels.contraction_exact import needed
@@ -51,28 +52,20 @@ class Im2col:
 
     def bound(self, kernel: Kernel, target: Target) -> float:
         """The matrix written once, then the products at the peak."""
-        (p,) = problems(kernel.root)  # type: ignore[misc]
-        peak = target.fma_per_second * 4 / p.dtype.itemsize
-        others = sum(nbytes(b) for b in kernel.buffers)
-        out = float("inf")
-        for i in _operands(kernel):
-            matrix = p.count(p.operands[i].axes) * p.dtype.itemsize
-            moved = target.seconds_for_bytes(matrix, others + matrix, target.cores)
-            again = target.seconds_for_bytes(others + matrix, others + matrix, target.cores)
-            # A guard of the other operand may skip products.
-            products = 0.0 if p.operands[1 - i].guards else prod(p.extents) / peak / target.cores
-            out = min(out, moved + max(products, again))
-        return out
+        return min(sum(_floors(kernel, i, target)) for i in _operands(kernel))
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> Im2colConfig | None:
         """The configuration of the lowest cost; None where it is not below `limit`."""
         best = None
         for i in _operands(kernel):
+            least, products = _floors(kernel, i, target)
             for inner in (False, True):
-                write, multiply = _parts(kernel, i, inner)
-                if not CONTRACTION.match(multiply):
+                if least + products >= limit:
                     continue
+                write, multiply = _parts(kernel, i, inner)
                 first, cost = self._write(write, target)
+                if cost.seconds + products >= limit or not CONTRACTION.match(multiply):
+                    continue
                 # A rank is more than the seconds by a twentieth at most.
                 found = CONTRACTION.best(multiply, target, 1.05 * (limit - cost.seconds + cost.launch))
                 if found is not None:
@@ -114,6 +107,24 @@ class Im2col:
         out.add(_WRITE.lower(write, config.write, target), places)
         out.add(CONTRACTION.lower(multiply, config.multiply, target), places)
         return out.lowered
+
+
+def _floors(kernel: Kernel, i: int, target: Target) -> tuple[float, float]:
+    """Seconds that no writing of operand i as a matrix is below, and no multiplication from there."""
+    (p,) = problems(kernel.root)  # type: ignore[misc]
+    o, item = p.operands[i], p.dtype.itemsize
+    matrix, others = p.count(o.axes) * item, sum(nbytes(b) for b in kernel.buffers)
+    # A vector is stored, and each of its reads is at least one for all lanes. Guards may go where axes have one point.
+    each = 1 + 0.3 * len(reads(o.expr))
+    if all(p.extents[a] > 1 for a in o.axes):
+        each += operations((_guarded(o.expr, o.guards),), target)[0]
+    write = p.count(o.axes) * each / target.fma_per_second / target.cores
+    moved = target.seconds_for_bytes(matrix, others + matrix, target.cores)
+    again = target.seconds_for_bytes(others + matrix, others + matrix, target.cores)
+    # A guard of the other operand may skip products.
+    peak = target.fma_per_second * 4 / item
+    products = 0.0 if p.operands[1 - i].guards else prod(p.extents) / peak / target.cores
+    return max(write, moved), max(products, again)
 
 
 def _operands(kernel: Kernel) -> list[int]:

@@ -8,14 +8,16 @@ from itertools import permutations
 from math import gcd, prod
 from typing import NamedTuple
 
+from einsmith.expr import obvious
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, postorder, size
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, postorder, size
+from einsmith.expr.rewrite import substitute
 from einsmith.kernels import boxes as bx
 from einsmith.kernels import pointwise
 from einsmith.kernels.boxes import Box
 from einsmith.kernels.kernel import Cost
-from einsmith.kernels.skew import skewed
+from einsmith.kernels.skew import has_others, skewed
 from einsmith.target.facts import Target
 
 MAX_WINDOW = 16
@@ -66,6 +68,7 @@ def _mentioned(box: Box) -> tuple[set[int], ...]:
     return tuple(bx.mentioned(f) for f in box.flats)
 
 
+@lru_cache(maxsize=4096)
 def row_axis(box: Box, lanes: int) -> int | None:
     """The reduction axis whose accesses cost least along the lanes. An arg-reduction takes only the last one."""
     last = box.rank + len(box.reduce) - 1
@@ -79,6 +82,7 @@ def row_axis(box: Box, lanes: int) -> int | None:
     return min(axes, key=cost, default=None)
 
 
+@lru_cache(maxsize=4096)
 def column_axis(box: Box, lanes: int) -> int | None:
     """The output axis that the lanes run along."""
     rest, weight = box.epilogue_flats, max(1, box.reduced)
@@ -92,11 +96,6 @@ def column_axis(box: Box, lanes: int) -> int | None:
 
 def lanes_axis(box: Box, config: ReductionConfig) -> int | None:
     """The axis along the lanes; None: there is none."""
-    return _lanes_axis(box, config._replace(tasks=1, splits=1))
-
-
-@lru_cache(maxsize=4096)
-def _lanes_axis(box: Box, config: ReductionConfig) -> int | None:
     if not config.lanes:
         return None
     row = row_axis(box, config.lanes) if config.mode == "row" else None
@@ -104,13 +103,19 @@ def _lanes_axis(box: Box, config: ReductionConfig) -> int | None:
         return row
     if config.rows == 1 or config.turn or not box.reduce:
         return column_axis(box, config.lanes)
+    return _tiled_axis(box, config.lanes, config.unroll, config.rows)
+
+
+@lru_cache(maxsize=4096)
+def _tiled_axis(box: Box, lanes: int, unroll: int, rows: int) -> int | None:
+    """`lanes_axis` of a register tile."""
 
     def cost(a: int) -> tuple[float, int]:
-        tile = tile_axis(box, a, config)
+        tile = _tile_axis(box, a, lanes, unroll, rows)
         if tile is None:
             return float("inf"), -a
-        each = box.reduced * _tile_cost(box, a, tile, config) + bx.access_cost(box.epilogue_flats, a, config.lanes)
-        return each / bx.filled(box.extents[a], config.lanes), -a
+        each = box.reduced * _tile_cost(box, a, tile, lanes, unroll, rows)
+        return (each + bx.access_cost(box.epilogue_flats, a, lanes)) / bx.filled(box.extents[a], lanes), -a
 
     return min(range(box.rank), key=cost, default=None)
 
@@ -122,18 +127,18 @@ def split_axis(box: Box, axis: int | None) -> int | None:
 
 
 def _shared(
-    box: Box, axis: int, row: int, config: ReductionConfig, rows: int, left_out: Sequence[Linear] = ()
+    box: Box, axis: int, row: int, lanes: int, unroll: int, rows: int, left_out: Sequence[Linear] = ()
 ) -> float:
     """About how many instructions the body's accesses take for each vector of a register tile: what does not vary
     along the rows is loaded once for all of them, what does not vary along the lanes once for all vectors of a row."""
     out = 0.0
-    for f, each, inside in zip(box.flats, _accesses(box, axis, config.lanes), _mentioned(box), strict=True):
+    for f, each, inside in zip(box.flats, _accesses(box, axis, lanes), _mentioned(box), strict=True):
         if left_out and f in left_out:
             continue
         if row not in inside:
             each /= rows
         elif axis not in inside:
-            each = 1.0 / config.unroll
+            each = 1.0 / unroll
         out += each
     return out
 
@@ -156,28 +161,26 @@ def _access(kernel: Kernel, box: Box, axis: int, row: int | None, config: Reduct
         each = zip(box.flats, _accesses(box, axis, config.lanes), strict=True)
         return sum(c for f, c in each if not (reads and f in reads)) + tiles
     rows = min(config.rows, box.extents[row])
-    return _shared(box, axis, row, config, rows, reads) + tiles / rows
+    return _shared(box, axis, row, config.lanes, config.unroll, rows, reads) + tiles / rows
 
 
 def tile_axis(box: Box, axis: int | None, config: ReductionConfig) -> int | None:
     """The output axis of a register tile's rows: the one along which the accesses are shared most; None: no tile."""
-    return _tile_axis(box, axis, config._replace(tasks=1, splits=1))
+    return _tile_axis(box, axis, config.lanes, config.unroll, config.rows)
 
 
 @lru_cache(maxsize=4096)
-def _tile_axis(box: Box, axis: int | None, config: ReductionConfig) -> int | None:
-    if config.rows == 1 or axis is None or axis >= box.rank or not box.reduce:
+def _tile_axis(box: Box, axis: int | None, lanes: int, unroll: int, rows: int) -> int | None:
+    if rows == 1 or axis is None or axis >= box.rank or not box.reduce:
         return None
     axes = [a for a in range(box.rank) if a != axis and box.extents[a] > 1]
+    return min(axes, key=lambda a: (_tile_cost(box, axis, a, lanes, unroll, rows), -a), default=None)
 
-    return min(axes, key=lambda a: (_tile_cost(box, axis, a, config), -a), default=None)
 
-
-def _tile_cost(box: Box, axis: int, row: int, config: ReductionConfig) -> float:
+def _tile_cost(box: Box, axis: int, row: int, lanes: int, unroll: int, rows: int) -> float:
     """About how many instructions a vector of operations takes in a register tile, beside the operations."""
-    rows = min(config.rows, box.extents[row])
-    shared = _shared(box, axis, row, config, rows)
-    return (shared + 1) / bx.filled(box.extents[row], config.rows)
+    shared = _shared(box, axis, row, lanes, unroll, min(rows, box.extents[row]))
+    return (shared + 1) / bx.filled(box.extents[row], rows)
 
 
 def window(box: Box, axis: int | None, cut: int | None, copies: int = 1) -> int:
@@ -432,34 +435,62 @@ def cost(kernel: Kernel, config: ReductionConfig, target: Target, found: tuple[B
 
 
 def bound(kernel: Kernel, target: Target) -> float:
-    """Seconds that no configuration is below: one instruction a point and operation, one for the combiner, the loads
-    that a register tile shares, on all cores in full vectors; or the bytes."""
+    """What no configuration's rank is below: one instruction a point and operation, one for the combiner, the loads
+    that a register tile shares, in full vectors, and the bytes; on one core, or on all of them, once they are woken."""
     count = kernel.root.memo(("least of a reduction", target), lambda t: sum(_least(p, target) for p in t.parts))
     moved, footprint = bx.touched_bytes(kernel)
-    return max(count / target.fma_per_second / target.cores, target.seconds_for_bytes(moved, footprint, target.cores))
+
+    def rank(cores: int, launch: float) -> float:
+        memory = target.seconds_for_bytes(moved, footprint, cores)
+        return Cost(count / target.fma_per_second / cores, memory, 0.0, launch).rank
+
+    return min(rank(1, 0.0), rank(target.cores, target.launch_seconds + pointwise.SMALL_SECONDS))
 
 
 def _least(part: Piece, target: Target) -> float:
     """Instructions that no configuration's vectors are below, times their lanes."""
-    operations = sum(
-        isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE and not target.special(e.fn)
-        for e in postorder(part.bodies)
-    )
+    ones: dict[int, Expr] = {a: Const(0, Axis.dtype) for a, n in enumerate(part.domain) if n == 1}
+    bodies = tuple(substitute(b, ones) for b in part.bodies) if ones else part.bodies
     if not isinstance(part.body, Reduce):
-        return size(part.domain) * float(operations)
+        return size(part.domain) * float(_staying(bodies, part.domain, target))
+    # Another reduction variable may change what guards say, and what reads vary along.
+    others = has_others(bodies[0], part.extents, part.body.extents)
+    operations = _staying(bodies, part.domain, target, guards=not others)
     if part.body.combiner == "sum":
-        operations -= sum(_is_product(e) for e in part.bodies)
-    return size(part.domain) * (operations + 1 + _least_access(part))
+        operations -= sum(_is_product(e) for e in bodies)
+    return size(part.domain) * (operations + 1 + (0.0 if others else _least_access(part, bodies)))
 
 
-def _least_access(part: Piece) -> float:
+def _staying(bodies: Sequence[Expr], domain: Sequence[int], target: Target, guards: bool = True) -> int:
+    """The vector instructions of bodies (see `boxes.operations`) that are left when they are simplified: all but
+    comparisons that hold everywhere, and what depends on no others."""
+    count = 0
+    needed: set[Expr] = set()  # the conditions that stay
+    for e in postorder(bodies):
+        if not isinstance(e, Apply):
+            continue
+        if e.dtype.is_bool:
+            inside = [a for a in e.args if a in needed]
+            if e.fn in ("and", "or", "not"):
+                stays, worth = bool(inside), len(inside) == len(e.args)
+            else:
+                stays = worth = not all(a.dtype.is_int for a in e.args) or not obvious.holds(e, domain, {})
+            if stays:
+                needed.add(e)
+            count += guards and worth
+        elif e.fn == "where":
+            count += guards and e.args[0] in needed
+        elif e.dtype.is_float and e.fn not in _FREE:
+            count += not target.special(e.fn)
+    return count
+
+
+def _least_access(part: Piece, bodies: Sequence[Expr]) -> float:
     """Instructions for the loads of a vector of operations that no register tile is below."""
-    if any(isinstance(e, Apply) and e.fn == "where" for e in part.bodies):
-        return 0.0  # another reduction variable may change what its reads vary along
     rows, unroll = max(r for r, _ in _TILES), max(u for _, u in _TILES)
     found = [
         {x.position for x in postorder(e.index) if isinstance(x, Axis)}
-        for e in postorder(part.bodies) if isinstance(e, Read)
+        for e in postorder(bodies) if isinstance(e, Read)
     ]  # fmt: skip
     rank = len(part.extents)
     axes = range(rank + len(part.body.extents) if isinstance(part.body, Reduce) else rank)

@@ -7,6 +7,7 @@ The points are the same and come in the same order, so the result is the same to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from einsmith import dtypes as dt
@@ -34,7 +35,7 @@ def skewed(kernel: Kernel, box: Box) -> Box:
     if body.args[2].value != identity(box.combiner, body.dtype):
         return box
     best, least = box, _cost(box)
-    for axis, shift, extent in _variables(box, body.args[0]):
+    for axis, shift, extent in _variables(box.extents, box.reduce, body.args[0]):
         found = _changed(box, body, axis, shift, extent)
         if _cost(found) < 0.5 * least:
             best, least = found, _cost(found)
@@ -48,11 +49,23 @@ def _cost(box: Box) -> float:
     return each * box.reduced
 
 
-def _variables(box: Box, guard: Expr) -> list[tuple[int, Linear, int]]:
+def has_others(body: Expr, extents: Sequence[int], reduce: Sequence[int]) -> bool:
+    """Whether the guard of a body bounds another reduction variable."""
+    return isinstance(body, Apply) and body.fn == "where" and bool(_variables(extents, reduce, body.args[0]))
+
+
+def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> list[tuple[int, Linear, int]]:
     """(reduction axis r, terms s of output axes, extent n) where the guard says that 0 <= r + s < n."""
+    rank = len(extents)
     bounds: list[Linear] = []
-    for e in operands(guard, "and"):
-        if isinstance(e, Apply) and e.fn in ("le", "lt") and e.args[0].dtype.is_int:
+    todo = [guard]
+    while todo:
+        e = todo.pop()
+        if not isinstance(e, Apply):
+            continue
+        if e.fn == "and":
+            todo += e.args
+        elif e.fn in ("le", "lt") and e.args[0].dtype.is_int:
             bounds.append(linear(e.args[1]) - linear(e.args[0]) + Linear(-1 if e.fn == "lt" else 0))
     out = []
     for low in bounds:
@@ -60,10 +73,10 @@ def _variables(box: Box, guard: Expr) -> list[tuple[int, Linear, int]]:
             total = low + high
             if total.terms or not 0 <= total.const:
                 continue
-            for r in range(box.rank, box.rank + len(box.reduce)):
+            for r in range(rank, rank + len(reduce)):
                 others = low - Linear(0, {Axis(r): 1})
-                known = all(isinstance(a, Axis) and a.position < box.rank for a in others.terms)
-                if known and others.terms and total.const + 1 <= _LARGER * box.reduce[r - box.rank]:
+                known = all(isinstance(a, Axis) and a.position < rank for a in others.terms)
+                if known and others.terms and total.const + 1 <= _LARGER * reduce[r - rank]:
                     out.append((r, others, total.const + 1))
     return out
 
