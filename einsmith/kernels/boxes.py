@@ -99,6 +99,12 @@ class Box:
 
 def uses(exprs: Iterable[Expr]) -> tuple[list[Linear], set[int]]:
     """The flat offset of every read, and the axes that are used otherwise than as a term of such an offset."""
+    flats, others = _uses(tuple(exprs))
+    return list(flats), set(others)
+
+
+@lru_cache(maxsize=4096)
+def _uses(exprs: tuple[Expr, ...]) -> tuple[list[Linear], set[int]]:
     flats: list[Linear] = []
     others: set[int] = set()
     seen: set[Expr] = set()
@@ -142,19 +148,34 @@ def _index_dtype(elements: int) -> dt.DType:
 def renumber(kernel: Kernel, stage: Stage, exprs: Sequence[Expr], axes: dict[int, Expr]) -> list[Expr]:
     """Expressions of a stage with axes replaced, slots numbered for the whole kernel, and reads made flat."""
     slots = result_slots(kernel)
+    to: list[tuple[int, tuple[int, ...] | None, dt.DType]] = []
+    for kind, *where in stage.args:
+        if kind == "stage":
+            to.append((slots[where[0]][where[1]], None, dt.i32))
+        else:
+            shape = kernel.buffers[where[0]].shape
+            to.append((where[0], (1, *shape[1:]) if shape else (), _index_dtype(prod(shape))))
+    return list(_renumbered(tuple(exprs), tuple(to), tuple(axes.items())))
+
+
+@lru_cache(maxsize=4096)
+def _renumbered(
+    exprs: tuple[Expr, ...], slots: tuple[tuple[int, tuple[int, ...] | None, dt.DType], ...],
+    axes: tuple[tuple[int, Expr], ...],
+) -> tuple[Expr, ...]:
+    """As `renumber`; slots: of each slot its number, the shape of what has one but for the first extent, and the type of
+    offsets into it. Kernels that differ in how many rows they have share it."""
+    place = dict(axes)
 
     def rule(e):
         if isinstance(e, Axis):
-            return axes.get(e.position, e)
+            return place.get(e.position, e)
         if isinstance(e, Read):
-            kind, *where = stage.args[e.slot]
-            if kind == "stage":
-                return Read(slots[where[0]][where[1]], (), e.dtype)
-            shape = kernel.buffers[where[0]].shape
-            return Read(where[0], (flat_index(e.index, shape).expr(_index_dtype(prod(shape))),), e.dtype)
+            slot, shape, dtype = slots[e.slot]
+            return Read(slot, () if shape is None else (flat_index(e.index, shape).expr(dtype),), e.dtype)
         return None
 
-    return rebuild(exprs, rule)
+    return tuple(rebuild(exprs, rule))
 
 
 def _body(stage: Stage) -> Expr:
@@ -191,7 +212,7 @@ def _box_of(
     plain = all(place[d] is Axis(d) for d in range(rank))
     bodies = renumber(kernel, kernel.stages[0], root, ones)
     stages = [renumber(kernel, s, [_body(s)], place)[0] for s in kernel.stages[1:]]
-    if ones:
+    if not uses(root)[1].isdisjoint(ones):  # what stands in places of reads is in normal form
         bodies = [simplify(e, domain) for e in bodies]
     if not plain:
         stages = [simplify(e, domain) for e in stages]
@@ -230,14 +251,7 @@ def _merge(domain, rank, combiner, bodies, stages, results, stores, buffers) -> 
         to.update((a, Const(0, dt.i32)) for a in members[:-1])
         to[members[-1]] = Axis(g)
 
-    def rule(e):
-        if isinstance(e, Axis):
-            return to.get(e.position, e)
-        if isinstance(e, Read) and e.index:
-            return Read(e.slot, (linear(e.index[0]).expr(e.index[0].dtype),), e.dtype)
-        return None
-
-    new = rebuild([*bodies, *stages], rule)
+    new = _moved((*bodies, *stages), tuple(to.items()))
     moved = []
     for slot, buffer, index in stores:
         terms = {to[a.position]: c for a, c in index.terms.items() if isinstance(to[a.position], Axis)}
@@ -253,6 +267,21 @@ def _merge(domain, rank, combiner, bodies, stages, results, stores, buffers) -> 
         tuple(moved),
         buffers,
     )
+
+
+@lru_cache(maxsize=4096)
+def _moved(exprs: tuple[Expr, ...], axes: tuple[tuple[int, Expr], ...]) -> tuple[Expr, ...]:
+    """Expressions with axes replaced, flat offsets in normal form."""
+    to = dict(axes)
+
+    def rule(e):
+        if isinstance(e, Axis):
+            return to.get(e.position, e)
+        if isinstance(e, Read) and e.index:
+            return Read(e.slot, (linear(e.index[0]).expr(e.index[0].dtype),), e.dtype)
+        return None
+
+    return tuple(rebuild(exprs, rule))
 
 
 # ------------------------------------------------------------------------------------------------------- analysis
