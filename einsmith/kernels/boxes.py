@@ -163,8 +163,8 @@ def _renumbered(
     exprs: tuple[Expr, ...], slots: tuple[tuple[int, tuple[int, ...] | None, dt.DType], ...],
     axes: tuple[tuple[int, Expr], ...],
 ) -> tuple[Expr, ...]:
-    """As `renumber`; slots: of each slot its number, the shape of what has one but for the first extent, and the type of
-    offsets into it. Kernels that differ in how many rows they have share it."""
+    """As `renumber`; slots: of each slot its number, the shape of what has one but for the first extent, and the
+    type of offsets into it. Kernels that differ in how many rows they have share it."""
     place = dict(axes)
 
     def rule(e):

@@ -58,14 +58,8 @@ def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> li
     """(reduction axis r, terms s of output axes, extent n) where the guard says that 0 <= r + s < n."""
     rank = len(extents)
     bounds: list[Linear] = []
-    todo = [guard]
-    while todo:
-        e = todo.pop()
-        if not isinstance(e, Apply):
-            continue
-        if e.fn == "and":
-            todo += e.args
-        elif e.fn in ("le", "lt") and e.args[0].dtype.is_int:
+    for e in operands(guard, "and"):
+        if isinstance(e, Apply) and e.fn in ("le", "lt") and e.args[0].dtype.is_int:
             bounds.append(linear(e.args[1]) - linear(e.args[0]) + Linear(-1 if e.fn == "lt" else 0))
     out = []
     for low in bounds:
