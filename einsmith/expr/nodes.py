@@ -171,7 +171,7 @@ class Read(Node):
     args: tuple[Expr, ...]
 
 
-Read.args = Read.index  # one field by two names: nodes are walked by `args`
+Read.args = Read.__dict__["index"]  # one field by two names: nodes are walked by `args`
 
 
 class Apply(Node):
