@@ -34,6 +34,7 @@ from einsmith.passes.inline import inline, simplify_graph
 from einsmith.passes.loops import lower_loops
 from einsmith.passes.narrow import narrow
 from einsmith.passes.pieces import pieces, read_parts
+from einsmith.passes.sweeps import sweeps
 from einsmith.passes.together import together
 from einsmith.passes.views import producer, storage
 from einsmith.runtime import buffers
@@ -50,6 +51,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("coordinates", coordinates),
     ("accumulate", accumulate),
     ("simplify", simplify_graph),
+    ("sweeps", sweeps),
     ("narrow", narrow),
     ("pieces", pieces),
     ("loops", lambda graph: lower_loops(graph, run_passes)),

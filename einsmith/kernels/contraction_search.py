@@ -210,13 +210,13 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
     parts = ceil(4 * target.cores / batch)
     if blocks and parts > 1 and x.b_turned and k >= 4 * parts * blocks:
         # What is turned round is packed once, by the task that has that part of K. Sums are loaded for every block of
-        # it, to which tiles leave a register; rows of M begin anew in each, so that blocks are longer.
+        # it, to which tiles leave a register; rows of M begin anew in each, so that longer blocks may pay.
         free = target.tile_registers - 3
         spare = [(_even(m, free // nv - 1), nv) for nv in dict.fromkeys(nv for _, nv in sizes) if free // nv > 1]
         for mr, nv in _promising(spare, m, n, k, at.lanes):
             inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
             after = finished(at, s, mr, parts)
-            out.append(_Tile(number, mr, nv, 2 * blocks, parts, inline, 1.0, after))
+            out += [_Tile(number, mr, nv, size, parts, inline, 1.0, after) for size in (2 * blocks, blocks)]
     return out
 
 

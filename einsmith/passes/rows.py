@@ -122,12 +122,12 @@ def _merged(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, boo
     slots = _fit(t, reduces, p)[1]
     if p == 1:
         return t, slots
-    extents, first = _extents(t, reduces)[:p], t.rank if reduces else 0
-    rows = prod(extents)
+    lead, first = _extents(t, reduces)[:p], t.rank if reduces else 0
+    rows = prod(lead)
 
     def rule(e):
         if isinstance(e, Axis) and first <= e.position < first + p:
-            return _digit(Axis(first), extents, e.position - first)
+            return _digit(Axis(first), lead, e.position - first)
         if isinstance(e, Axis) and e.position >= first + p:
             return Axis(e.position - p + 1)
         if isinstance(e, Read) and slots[e.slot]:
