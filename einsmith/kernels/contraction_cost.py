@@ -23,6 +23,10 @@ LINES = 2.4
 STREAMED = 0.5
 """The part of the time of packed tiles' way from beyond the second level that is waited for although they are asked
 for."""
+PIECE_LOADS = 1.5
+"""Cycles that a masked load, one of those that a vector across rows takes, keeps a port of loads from others."""
+PIECE_MASKS = 0.15
+"""Cycles that it takes from the arithmetic."""
 PANELS = 0.6
 """The part of the second level that a panel of N may fill."""
 
@@ -117,14 +121,18 @@ def predict(t: Table, target: Any) -> Predicted:
     both = np.where(across, LINES, 0.0)
     far_lines = np.where(b_inline & (x.b_step >= traffic.FAR_ROWS), 0.03, 0.0)
     conflicts = np.where(a_inline, traffic.row_conflicts(t.mr, x.a_fit), 0.0)
-    loads = np.where(b_inline, x.b_place, 1.0) / 2
-    masks = np.where(b_inline & (x.b_place > 1), x.b_place * 0.6, 0.0)  # moved and combined on the arithmetic's ports
+    pieces = b_inline & (x.b_pieces > 0)
+    loads = np.where(b_inline, x.b_place, 1.0) * np.where(pieces, PIECE_LOADS, 0.5)
+    # Moved and combined on the arithmetic's ports; masks of pieces are made once, and applied by the loads.
+    masks = np.where(b_inline & (x.b_place > 1), x.b_place * np.where(pieces, PIECE_MASKS, 0.6), 0.0)
     asks = x.b_far * (minor & ~b_buffer & (t.kc == 0) & (2 * kc * nr * item < target.l2 * traffic.HELD))
     ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, lanes, t.tm)
     # Rows of a panel that stay in the second level; the next panel takes the first level's room too.
     from_l2 = b_inline & (x.b_far > 0) & (mt > 1) & ((1 + (ahead > 0)) * kc * nr * item > target.l1 * 1.5)
     from_l2 = np.where(from_l2, traffic.FROM_L2, 0.0)
 
+    # Vectors of N that every tile of M takes from the second level: nearly as long as the arithmetic, they delay it.
+    walked = t.major & (mt > t.tm) & (inner_bytes(t, x, t.tm, t.tn) > target.l1)
     # Rows of M in lines of their own, which are new ones at almost every point of K.
     apart = np.where(a_inline & (x.a_spread > 1), traffic.ARRIVES * x.a_spread * item / traffic.LINE, 0.0)
 
@@ -134,6 +142,7 @@ def predict(t: Table, target: Any) -> Predicted:
         most = np.maximum(product / 2 + nv * masks, mr / 2 + conflicts * mr + nv * loads + ahead / 2)
         most = np.maximum(most, (nv + 1) * from_l2) + mr * apart
         most = np.maximum(most, (nv + 1 + (mr - 1) * item / traffic.LINE) * both)
+        most = most * (1 + np.where(walked, np.minimum(1.0, nv * LINES / most), 0.0) ** 8 / 8)
         return np.maximum(most, np.where(product >= 1, 4.0, 0.0)) + far_lines * nv
 
     mr_last, nv_last = x.m - (mt - 1) * t.mr, nvs - (nt - 1) * t.nv
@@ -193,12 +202,14 @@ def predict(t: Table, target: Any) -> Predicted:
     packed = a_own * a_each + b_own * b_each
     held = t.nbytes + packed
     memory = seconds(held + packed, held)
-    # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written.
-    arithmetic += np.maximum(launched * cycle / tasks, seconds(6 * packed, np.minimum(held, target.l3)))
+    # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written; more
+    # slowly where they come from memory.
+    lines = np.where(held <= target.l3, 2.5, 6.0) * packed
+    arithmetic += np.maximum(launched * cycle / tasks, seconds(lines, np.minimum(held, target.l3)))
     if leaves.any():
         # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile. Packed
         # tiles of M are asked for.
-        short = (how != INLINE) | (np.where(minor, x.a_step, x.b_step) >= traffic.PAGE)
+        short = (how != INLINE) | (np.where(minor, x.a_step, x.b_step) >= traffic.PAGE) | (t.major & pieces)
         hidden = np.where(minor & a_buffer, STREAMED, 1.0)
         ranges = 2 * np.maximum(np.minimum(inner, span * tasks), target.l2 * tasks)
         arithmetic += np.where(short, seconds(streamed * hidden, ranges), 0.0)

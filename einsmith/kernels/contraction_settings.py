@@ -44,14 +44,15 @@ class Numbers(NamedTuple):
     """A setting in numbers, flags 0 or 1; or many settings, each field an array. m, n, k, batch: points, those of N
     with its rows filled up to whole vectors; columns: points of N as they are; row: points of a filled row, 0 for
     none. a, b are the M and N sides: turned, load: how a side is packed (along K or not) and loads of a packed
-    vector; place: loads of a vector of N read in place; side, step: bytes from one point of the side's innermost
-    axis, and of K, to the next (0 where there are windows); held: lines of a column along K that the second level
-    keeps; spread: bytes of lines for a byte that is read in place; fit: rows of M read in place that the first level
-    keeps a line of, 0 where that does not matter; strips: whether the side comes in strips; once: packed once for
-    many runs; far: rows of N are far apart; even: both sides are plain reads at one stride along K. finish: cycles a
-    vector of what follows the sum, along N; results: bytes of the results and of what is read with them, where they
-    have many rows far apart, else 0; elements: of all windows; heads: blocks that windows cut K into, 0 for none;
-    a_batch, b_batch: points of the batch that a side depends on; a_window, b_window: bytes of a window, 0 for none;
+    vector; place: loads of a vector of N read in place, pieces: whether these are masked ones, one for each row that it
+    may touch; side, step: bytes from one point of the side's innermost axis, and of K, to the next (0 where there are
+    windows); held: lines of a column along K that the second level keeps; spread: bytes of lines for a byte that is
+    read in place; fit: rows of M read in place that the first level keeps a line of, 0 where that does not matter;
+    strips: whether the side comes in strips; once: packed once for many runs; far: rows of N are far apart; even: both
+    sides are plain reads at one stride along K. finish: cycles a vector of what follows the sum, along N; results:
+    bytes of the results and of what is read with them, where they have many rows far apart, else 0; elements: of all
+    windows; heads: blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side
+    depends on; a_window, b_window: bytes of a window, 0 for none;
     m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter."""
 
     m: Any
@@ -72,6 +73,7 @@ class Numbers(NamedTuple):
     b_turned: Any
     b_load: Any
     b_place: Any
+    b_pieces: Any
     b_side: Any
     b_step: Any
     b_held: Any
@@ -169,7 +171,8 @@ class Analysis:
             a_held=traffic.held(target.l2, a_steps.k), a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
             a_strips=not windows and traffic.in_strips(a_steps, m * k, item, target.l2), a_once="a" in once,
             a_spread=1.0 if copied(int(swap)) else self.steps(m_side, windows, p).spread(item),
-            b_turned=b_turn == "along", b_load=b_load, b_place=place, b_side=b_steps.side, b_step=b_steps.k,
+            b_turned=b_turn == "along", b_load=b_load, b_side=b_steps.side, b_step=b_steps.k,
+            b_place=place, b_pieces=not s.conds and place == s.runs(self.lanes) > 1,
             b_held=traffic.held(target.l2, b_steps.k),
             b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,
             b_far=not rows and traffic.far_rows(b_steps, n * k, item, target.l2), even=a_steps.even and b_steps.even,

@@ -18,7 +18,7 @@ from einsmith.kernels.contraction_traffic import Steps
 from einsmith.target.facts import Target
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
-from tests.kernels.samples import conv, product
+from tests.kernels.samples import conv, conv_dw, product
 
 SERVER = Target(vector_bytes=64, vector_registers=32, l1=48 << 10, l2=1 << 20, l3=32 << 20, cores=2,
                 fma_per_second=1.2e11, bytes_per_second=(5e11, 2e11, 8e10), l3_bandwidth=1.5e11)
@@ -160,3 +160,32 @@ def test_columns_of_rows_apart_that_the_first_level_does_not_hold_are_dear():
         return PATTERN.cost(kernel, Configs((c,)), SERVER).arithmetic
 
     assert seconds(c) > 1.05 * seconds(replace(c, mr=6, nv=4))
+
+
+def test_vectors_across_rows_of_pixels_are_read_in_place_by_wide_tiles():
+    """14 x 14 pixels are no whole vectors: two masked loads for each, which broadcasts of many rows would wait for."""
+    c = chosen(conv(16, 160, 14, 14, 40, 1, 1, 0))
+    assert c.b == "inline" and c.nv > 1
+    for kernel, pieces in ((conv(16, 16, 14, 14, 40, 1, 1, 0), True), (conv(16, 16, 16, 16, 40, 1, 1, 0), False),
+                           (conv(16, 16, 14, 14, 40, 3, 3, 1), False)):  # fmt: skip
+        (p,) = problems(kernel.root)
+        t = table_of(kernel, p, Config(c.swap, 20, 1, "inline", "inline", "m", 0, 1, 2, 1), SERVER)
+        assert bool(t.numbers().b_pieces[0]) is pieces
+
+
+def test_packing_once_is_cheap_where_everything_stays_in_the_caches():
+    """A weight gradient on 49 pixels an image: panels would be turned round again by every task."""
+    c = chosen(conv_dw(16, 80, 7, 7, 320, 1, 1, 0))
+    assert (c.a, c.b) == ("inline", "buffer")
+
+
+def test_vectors_that_every_tile_takes_from_the_second_level_delay_it():
+    kernel = conv(16, 384, 14, 14, 96, 1, 1, 0)
+    wide, long = (Config(False, mr, nv, "inline", "buffer", "m", 0, 1, 8, 1) for mr, nv in ((6, 4), (14, 2)))
+
+    def slower(c: Config) -> float:
+        large = replace(SERVER, l1=SERVER.l2)
+        costs = [PATTERN.cost(kernel, Configs((c,)), t).arithmetic for t in (SERVER, large)]
+        return costs[0] / costs[1]
+
+    assert slower(wide) > 1.005 > slower(long)
