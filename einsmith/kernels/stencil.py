@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels.kernel import Cost, Launch, Lowered
-from einsmith.kernels.stencil_lower import StencilLowering, factors, pair_axis, parts_of, row_segments
+from einsmith.kernels.stencil_lower import StencilLowering, factors, pair_axis, parts_of, row_segments, rows_of, streams
 from einsmith.kernels.stencil_terms import Stencil, stencils
 from einsmith.loops.nest import Builder
 from einsmith.target.facts import Target
@@ -25,6 +25,9 @@ MAX_SEGMENTS = 5
 MAX_ROWS = 16
 READ_ROWS = 20
 """Rows of memory that a tile reads anew: as many streams as are kept apart."""
+STREAMS, CROWDED = 22, 0.02
+"""Rows beyond the last cache that a tile may touch, and what each one more adds to the time that memory takes. Those
+that are written count twice: a line is read before a part of it is written."""
 LATENCY = 4
 """Cycles of a multiply-add whose sum is waited for."""
 TASKS = 8
@@ -76,10 +79,10 @@ class StencilPattern:
         uneven = ceil(points / tasks) * tasks / points
         size = sum(prod(b.shape) * b.dtype.itemsize for b in kernel.buffers)
         arithmetic = points * _cycles(s, config, lanes, _registers(target), target.vector_bytes)
-        return Cost(
-            arithmetic * cycle / tasks * uneven, target.seconds_for_bytes(size, size, tasks), 0.0,
-            target.launch_seconds,
-        )
+        memory = target.seconds_for_bytes(size, size, tasks)
+        if size > target.l3:
+            memory *= _crowded(s, config, lanes)
+        return Cost(arithmetic * cycle / tasks * uneven, memory, 0.0, target.launch_seconds)
 
     def lower(self, kernel: Kernel, config: StencilConfig, target: Target) -> Lowered:
         s = _which(kernel, config)
@@ -110,6 +113,14 @@ def _points(s: Stencil, pairs: bool) -> int:
     return prod(s.extents[a] for a in s.outer) // (2 if pairs and not s.along_k else 1)
 
 
+def _crowded(s: Stencil, c: StencilConfig, lanes: int) -> float:
+    """How many times as long as one stretch of memory as large the rows of a tile take; short rows are one stretch."""
+    if s.lanes <= lanes:
+        return 1.0
+    rows = sum(rows_of(a, c.tile) for a in streams(s)) + (0 if s.along_k else 2 * c.tile * s.steps[0])
+    return 1 + CROWDED * max(0, rows - STREAMS)
+
+
 def _weights(s: Stencil) -> tuple[int, int, int]:
     """Numbers for all lanes: in all, and the most that the taps at one place along a row have; how many such places."""
     if s.along_k:
@@ -123,8 +134,8 @@ def _weights(s: Stencil) -> tuple[int, int, int]:
 
 
 def _spare(s: Stencil) -> int:
-    """Registers for vectors that are read."""
-    return 4 if any(f.read.lane == 2 for _, f in factors(s)) else 2
+    """Registers for vectors that are read, or shuffled before they are stored."""
+    return 4 if s.steps[1] == 2 or any(f.read.lane == 2 for _, f in factors(s)) else 2
 
 
 def _hoisted(s: Stencil, tile: int, registers: int) -> bool:
@@ -160,7 +171,7 @@ def _tiles(s: Stencil, passes: int, target: Target) -> list[int]:
     most = MAX_LOADED if _all_loaded(target) else MAX_PRODUCTS
     limit = max(1, min(limit, int(most / max(1.0, terms))))
     fewest = ceil(s.rows / limit)
-    found = dict.fromkeys(ceil(s.rows / n) for n in (fewest, fewest + 1, fewest + 2, 2 * fewest))
+    found = dict.fromkeys(ceil(s.rows / n) for n in (fewest, fewest + 1, fewest + 2, 2 * fewest, 3 * fewest))
     return [x for x in found if len(row_segments(s, x)) <= MAX_SEGMENTS] or [s.rows]
 
 

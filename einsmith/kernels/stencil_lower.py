@@ -29,8 +29,8 @@ PARTS = 16
 """Sums that are made at a time: a multiply-add waits for the one before it for some cycles."""
 WAITING = 8
 """Registers for what is read and how it is shuffled."""
-AHEAD = 4096
-"""Bytes by which what is read is asked for beforehand: what arrives while a miss lasts."""
+AHEAD = 6144
+"""Bytes that are read and written between asking for a row and reading it: what arrives while a miss lasts."""
 
 
 class Place(NamedTuple):
@@ -149,6 +149,16 @@ def reaches(s: Stencil) -> dict[tuple, Span]:
     return out
 
 
+def streams(s: Stencil) -> list[Access]:
+    """One read of each kind that there is."""
+    return list({_kind(f.read): f.read for _, f in factors(s)}.values())
+
+
+def rows_of(a: Access, tile: int) -> int:
+    """Rows of memory by which a read moves from one tile to the next."""
+    return max(1, tile * abs(a.row) // a.pitch)
+
+
 def _kind(a: Access) -> tuple:
     return a.slot, a.outer, a.row, a.lane, a.pitch
 
@@ -169,9 +179,8 @@ class StencilLowering:
         self.reaches = reaches(s)
         self.rows = row_segments(s, tile)
         self.pairs = pairs_of(s)
-        reads = {(f.read.slot, f.read.outer, f.read.row, f.read.lane, f.read.pitch): f.read for _, f in factors(s)}
         size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
-        self.ahead = list(reads.values()) if size > target.l2 * target.cores else []
+        self.ahead = streams(s) if size > target.l2 * target.cores else []
         shape = kernel.root.shape
         self.shape = shape
         whole = Piece((0,) * len(shape), (1,) * len(shape), shape, Const(0.0, s.dtype))
@@ -372,23 +381,26 @@ class StencilLowering:
         return self.weights[a]
 
     def _ask_ahead(self) -> None:
-        """Rows that come later are brought nearer: those of the next tile, or of some tiles on where they are small."""
-        b, s = self.b, self.s
-        item = s.dtype.itemsize
-        for a in self.ahead:
-            rows = max(1, self.tile * abs(a.row) // a.pitch)
-            whole, far = rows * a.pitch * item, 0
-            if s.rows > self.tile or (s.along_k and s.loops):
-                far = whole
-            else:
-                far = -(-AHEAD // whole) * whole
-            if s.lanes > self.n:
-                places = [x * a.pitch + y for x in range(rows) for y in range(0, self.n * a.lane, LINE // item)]
-            else:
-                places = list(range(0, rows * a.pitch, LINE // item))
-            at, memory = self._at(a), b.buffers[self.slots[a.slot]]
-            for x in (x + self._apart(a) * point for point in range(self.planes) for x in places):
-                b.prefetch(memory, b.add(at, b.const(x + far // item)), self.elem)
+        """Rows that come later are brought nearer, so many tiles before them that a miss has time. A filter's gradient
+        goes to another image after its last row: it asks for what the rows before that need."""
+        b, s, item = self.b, self.s, self.s.dtype.itemsize
+        counts = [rows_of(a, self.tile) for a in self.ahead]
+        moved = sum(x * a.pitch for x, a in zip(counts, self.ahead, strict=True))
+        if not s.along_k:
+            moved += s.steps[0] * self.tile * self.shape[s.lane]
+        tiles = -(-AHEAD // max(1, moved * item * self.planes))
+        if s.loops:
+            tiles = max(1, min(tiles, -(-s.rows // self.tile) - 1))
+        columns, line = -(-s.lanes // self.n), LINE // item
+        for rows, a in zip(counts, self.ahead, strict=True):
+            # Line after line: each vector of a row asks for its share of the tile.
+            share, memory = -(-rows * a.pitch // (line * columns)), b.buffers[self.slots[a.slot]]
+            at = b.add(self.bases[a.slot, a.outer], b.mul(self.h.value, b.const(a.row)))
+            at = b.add(at, b.mul(self.w.value, b.const(share * line // self.n)))
+            for point in range(self.planes):
+                first = tiles * rows * a.pitch + self._apart(a) * point
+                for i in range(share):
+                    b.prefetch(memory, b.add(at, b.const(first + i * line)), self.elem)
 
     # -- along the output
 

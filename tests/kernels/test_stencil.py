@@ -21,6 +21,7 @@ from einsmith.kernels.stencil_terms import stencils
 from einsmith.modes import trace_shapes
 from einsmith.passes.fuse import fuse
 from einsmith.target.facts import Target
+from tests import nest_interp
 from tests.kernels import samples as s
 from tests.kernels.runner import NARROW, WIDE, check, compare, fresh, host, reference
 
@@ -122,6 +123,48 @@ def test_large_results_go_past_the_caches(rng):
     lowered = STENCIL.lower(far, STENCIL.configs(far, host())[0], replace(host(), vector_bytes=64))
     assert "stream" in _operations(lowered.launches[0].function.body)
     check(STENCIL, far, rng, native=True)
+
+
+@pytest.mark.parametrize(("stride", "width", "channels"), [(1, 27, 2), (2, 40, 2), (2, 9, 24)])
+def test_every_line_is_asked_for_before_it_is_read(stride, width, channels, monkeypatch):
+    """But for the first ones; a filter's gradient asks within an image."""
+    events: list[tuple[str, int, int]] = []
+    load, compute = nest_interp._Run.load, nest_interp._Run.compute
+
+    def seen_load(self, ptr, offsets, type, mask, other):
+        on = np.broadcast_to(True if mask is None else mask, np.shape(offsets))
+        events.extend(("load", ptr.memory.ctypes.data, int(x) // 16) for x, m in zip(offsets, on, strict=True) if m)
+        return load(self, ptr, offsets, type, mask, other)
+
+    def seen_compute(self, x, a, type):
+        if x.name == "prefetch":
+            events.append(("ask", a[0].memory.ctypes.data, int(a[1]) // 16))
+        return compute(self, x, a, type)
+
+    monkeypatch.setattr(nest_interp._Run, "load", seen_load)
+    monkeypatch.setattr(nest_interp._Run, "compute", seen_compute)
+    for target in (replace(NARROW, l2=256, cores=1), replace(WIDE, l2=256, cores=1)):
+        for make in (s.depthwise, s.depthwise_dw):
+            kernel = make(1, channels, 64, width, 3, 1, stride)
+            config = STENCIL.configs(kernel, target)[0]
+            arrays, events[:] = fresh(kernel, 0), []
+            nest_interp.run(STENCIL.lower(kernel, config, target), kernel, arrays)
+            for x in arrays[:2]:
+                asked: set[int] = set()
+                mine = [(kind, n) for kind, at, n in events if at == x.ctypes.data]
+                first = min((n for kind, n in mine if kind == "ask"), default=0)
+                assert 0 < first * 64 < 0.7 * x.nbytes or x.shape[-1] == 3
+                for kind, n in mine:
+                    asked |= {n} if kind == "ask" else set()
+                    assert n <= first or n in asked or x.shape[-1] == 3, (str(config), n)
+
+
+def test_tiles_beyond_the_caches_touch_fewer_rows():
+    """Where memory binds; a tile's rows are taller where arithmetic does."""
+    kernel = s.depthwise(4, 8, 56, 56, 3, 1, 2)
+    near, far = (replace(WIDE, vector_registers=32, l2=1 << 14, l3=x) for x in (1 << 26, 1 << 16))
+    tall, low = (STENCIL.configs(kernel, t)[0].tile for t in (near, far))
+    assert tall > low > 1
 
 
 def _operations(block) -> set[str]:
