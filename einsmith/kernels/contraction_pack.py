@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import gcd, prod
 from typing import Any
 
@@ -335,12 +334,12 @@ class Panels:
     def partial_base(self) -> int:
         return sum(self.buffer_elements())
 
-    def pack_b(self, to: Value, jn: Value, nv: int, lo, hi) -> None:
-        """The panel's points, [k][vectors]."""
+    def pack_b(self, to: Value, jn: Value, nv: int, lo, hi, start: Value | None = None) -> None:
+        """The panel's points, [k][vectors]; `start` as for `pack_a`."""
         b, n, p = self.b, self.lanes, self.p
         width = nv * n
         n0 = b.mul(jn, b.const(self.nr))
-        low = b.const(lo) if isinstance(lo, int) else lo
+        low = start if start is not None else b.const(lo) if isinstance(lo, int) else lo
         if self.b_along is not None:
             self._pack_b_along(to, n0, nv, lo, hi, low)
             return
@@ -438,11 +437,12 @@ class Panels:
         with b.loop(lo, hi, step=n) as loop:
             chunk(loop.var, None if self.k_outer and self.kc % n == 0 else hi)
 
-    def pack_a(self, to: Value, jm: Value, mr: int, lo, hi) -> None:
-        """The tile's rows: [row][k] where K is contiguous in the source, else [k][row]."""
+    def pack_a(self, to: Value, jm: Value, mr: int, lo, hi, start: Value | None = None) -> None:
+        """The tile's rows: [row][k] where K is contiguous in the source, else [k][row]. With `start`, lo .. hi is a
+        part of what the panel has from point `start` of K on, and the rest of it is left alone."""
         b, n, p, s = self.b, self.lanes, self.p, self.a_pack
         m0 = b.mul(jm, b.const(self.mr))
-        low = b.const(lo) if isinstance(lo, int) else lo
+        low = start if start is not None else b.const(lo) if isinstance(lo, int) else lo
         if self.a_rows:
             groups = s.groups(self.m_side.axes)
 
@@ -474,51 +474,10 @@ class Panels:
             part = self._last(s, groups, last)
             at = b.mul(b.sub(flat, low), b.const(mr))
             for v, state in enumerate(context):  # lanes past mr are overwritten by the next k
-                b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)))
+                own = None
+                if start is not None and mr - v * n < n:
+                    own = b.op("lt", b.iota(n, "i32"), b.const(mr - v * n, "i32", n))
+                b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)), own)
             return ()
 
         sweep(b, [g.extent for g in groups], lo, hi, (), outer, inner)
-
-    def pack_tasks(self, sides: str) -> int:
-        """Tasks that pack the operands "a", "b" or "ab" into the workspace."""
-        return sum(self._pack_counts(sides))
-
-    def _pack_counts(self, sides: str) -> tuple[int, int]:
-        a, b = "a" in sides and self.c.a == "buffer", "b" in sides and self.c.b == "buffer"
-        first = self._points(self.m_side) * self.k_blocks * self.mt if a else 0
-        return first, self._points(self.n_side) * self.k_blocks * self.nt if b else 0
-
-    @staticmethod
-    def _pack_tile(pack: Callable, to: Value, lo, hi, tile: Value, size: int) -> None:
-        pack(to, tile, size, lo, hi)
-
-    def run_pack(self, task: Value, sides: str) -> None:
-        """One task packs one tile's panel of one block of K into the workspace."""
-        b, p = self.b, self.p
-        counts = self._pack_counts(sides)
-        for side, tiles, base, count in (("a", self.mt, 0, counts[0]), ("b", self.nt, counts[0], counts[1])):
-            if not count:
-                continue
-            t = b.sub(task, b.const(base))
-            inside = b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(count)))
-            with b.if_(inside):
-                batch, block, tile = digits_of(
-                    b, t, [Group((), count // tiles // self.k_blocks), Group((), self.k_blocks), Group((), tiles)]
-                )
-                if self.k_blocks == 1:
-                    lo: Value | int = 0
-                    hi: Value | int = self.K
-                else:
-                    lo = b.mul(block, b.const(self.kc))
-                    hi = b.op("min", b.add(lo, b.const(self.kc)), b.const(self.K))
-                self.n_range, self.m_range = (tile, b.add(tile, b.const(1))), (tile, b.add(tile, b.const(1)))
-                if side == "a":
-                    self.a_pack_batch = self.a_pack.part_of(p.batch, batch)
-                    to = self._slot(self.a_buffer(), self.a_slab, t)
-                    self._m_level(partial(self._pack_tile, self.pack_a, to, lo, hi))
-                else:
-                    self.b_batch = self.b_in.part_of(p.batch, batch)
-                    if self.b_along is not None:
-                        self.b_along_batch = self.b_along.part_of(p.batch, batch)
-                    to = self._slot(self.b_buffer(), self.b_slab, t)
-                    self._n_level(partial(self._pack_tile, self.pack_b, to, lo, hi))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import gcd
 
+from einsmith.kernels.contraction_buffer import Buffers
 from einsmith.kernels.contraction_lanes import State
-from einsmith.kernels.contraction_pack import Panels
 from einsmith.kernels.contraction_plan import row_offsets
 from einsmith.kernels.contraction_sample import Group, Pointer
 from einsmith.kernels.contraction_traffic import LINE
@@ -29,7 +29,7 @@ UNROLLED = 100
 
 
 
-class Lowering(Panels):
+class Lowering(Buffers):
     """Emission of one kernel function."""
 
     # -- the task
