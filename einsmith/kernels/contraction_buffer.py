@@ -12,12 +12,13 @@ from einsmith.kernels.contraction_traffic import LINE, steps
 from einsmith.kernels.contraction_walk import ceil_div, digits_of
 from einsmith.loops.nest import Value
 
-TOGETHER = 8
-"""Points of K that a task packs of many tiles: their lines stay in the first level even where they share a set."""
+TOGETHER = 32
+"""Points of K that a task packs of one tile after the other: so few that lines which two tiles share stay close even
+where they are whole pages apart, and so many that what is written is no short stretch."""
 STRETCH = 1 << 14
 """Bytes of a row that a task packs about."""
 PART = 1 << 15
-"""Bytes that a task packs at least about."""
+"""Bytes that a task packs about, where there are enough of them for all cores."""
 
 
 class _Packing(NamedTuple):
@@ -54,17 +55,18 @@ class Buffers(Panels):
                 continue
             item, groups, depth = self.p.dtype.itemsize, tiles, 0
             found = steps(sampler(None, self.p, side, self.slots, (), 0), self.p, side, item)
-            if across and found.even and found.side == item and found.k >= LINE:
+            if across and found.even and found.side == item and found.k >= LINE and width * item % LINE:
                 groups = min(tiles, ceil_div(tiles * width * item, STRETCH))
-                row = ceil_div(tiles, groups) * width * item
-                depth = max(1, PART // (row * TOGETHER)) * TOGETHER
+                few = ceil_div(tiles, groups) * width * item * TOGETHER  # bytes
+                least = ceil_div(4 * self.target.cores, groups * self.k_blocks * self._points(side))
+                depth = max(1, min(PART // few, self.kc // TOGETHER // least)) * TOGETHER
             parts = ceil_div(self.kc, depth) if depth else 1
             out.append(_Packing(name, tiles, self._points(side), self.k_blocks, parts, groups, depth))
         return out
 
     def run_pack(self, task: Value, sides: str) -> None:
-        """One task packs one tile's panel of one block of K into the workspace; of rows that lie apart along K, some
-        points of K of many tiles, a few points at a time: what tiles have parts of is at hand for all of them."""
+        """One task packs one tile's panel of one block of K into the workspace; where tiles share lines, some points of
+        K of many tiles."""
         b, p = self.b, self.p
         first = 0
         for x in self._packings(sides):

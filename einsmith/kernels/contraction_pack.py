@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import gcd, prod
 from typing import Any
 
@@ -470,14 +471,19 @@ class Panels:
             part = s.part(list(zip(groups[:-1], values, strict=True)))
             return [x.bind(part) for x in states]
 
-        def inner(context, last, flat, _):
+        def inner(whole: bool, context, last, flat, _):
             part = self._last(s, groups, last)
             at = b.mul(b.sub(flat, low), b.const(mr))
             for v, state in enumerate(context):  # lanes past mr are overwritten by the next k
-                own = None
-                if start is not None and mr - v * n < n:
-                    own = b.op("lt", b.iota(n, "i32"), b.const(mr - v * n, "i32", n))
+                left = mr - v * n
+                own = None if whole or left >= n else b.op("lt", b.iota(n, "i32"), b.const(left, "i32", n))
                 b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)), own)
             return ()
 
-        sweep(b, [g.extent for g in groups], lo, hi, (), outer, inner)
+        extents = [g.extent for g in groups]
+        if start is None:
+            sweep(b, extents, lo, hi, (), outer, partial(inner, True))
+            return
+        last = b.sub(hi, b.const(1))
+        sweep(b, extents, lo, last, (), outer, partial(inner, True))
+        sweep(b, extents, last, hi, (), outer, partial(inner, False))

@@ -181,7 +181,7 @@ def test_tasks_pack_a_few_points_of_k_of_many_tiles():
     """Rows of an operand that are longer and shorter than what a task packs of one; blocks of K; tiles that are left
     over; a task must leave alone what the others pack."""
     both = Config(mr=6, nv=2, a="buffer", b="buffer")
-    for kernel in (product(9001, 21, 27, "TN"), product(21, 9001, 27, "TN"), product(7, 35, 1037, "TN")):
+    for kernel in (product(9001, 21, 27, "TN"), product(21, 9001, 27, "TN"), product(70, 35, 1037, "TN")):
         swapped = replace(both, mr=4, order="m", swap=True)
         for c in (both, replace(both, mr=14, nv=1, kc=16), swapped, replace(both, kc=13)):
             check(kernel, [Configs((c,))])
