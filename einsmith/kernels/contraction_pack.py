@@ -484,6 +484,7 @@ class Panels:
         if start is None:
             sweep(b, extents, lo, hi, (), outer, partial(inner, True))
             return
-        last = b.sub(hi, b.const(1))
+        over = ceil_div(vectors * n, mr) - 1  # points that whole vectors reach beyond their own
+        last = b.op("max", lo, b.sub(hi, b.const(over)))
         sweep(b, extents, lo, last, (), outer, partial(inner, True))
         sweep(b, extents, last, hi, (), outer, partial(inner, False))
