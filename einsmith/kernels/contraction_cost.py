@@ -277,9 +277,9 @@ def reread(t: Table, x: Numbers, kc: Values, mt: Values, nt: Values, target: Any
     panel = kc * t.nv * t.lanes * item
     again = np.where(apart | (panel > l2 * PANELS), 1.0, 0.0)
     # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is but a
-    # little too small, as what is walked in a circle pushes itself out.
+    # little too small, as what is walked in a circle pushes itself out. A buffer's panel comes in one stream.
     both = panel + x.elements * item
-    part = np.maximum(traffic.CIRCLE, 1 - l2 * traffic.HELD / both)
+    part = np.maximum(traffic.CIRCLE, 1 - l2 * traffic.HELD / both) * np.where(t.b == BUFFER, STREAMED, 1.0)
     beyond = np.where((t.b != INLINE) & (both > l2 * traffic.HELD), part, 0.0)
     again = np.where(inside, again, beyond)
     return out + np.where(mt > 1, again * x.batch * (mt - 1) * x.n * x.k * item, 0.0)
