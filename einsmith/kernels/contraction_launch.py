@@ -59,18 +59,33 @@ def lower(kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], t
         if not part:
             continue
         b = Builder(f"contraction_{label}_{name}", count)
+        tasks = rounds = gcd(*(n for n, _ in part))
         if len(part) == 1:
-            part[0][1](b, part[0][0], b.task)
+            part[0][1](b, rounds, b.task)
+        elif rounds >= 4 * target.cores and rounds % target.cores == 0:
+            _together(b, part, rounds)
         else:
-            _in_turn(b, part)
-        out.launches.append(Launch(b.finish(), sum(n for n, _ in part), label == "pack_once"))
+            _in_turn(b, part, rounds)
+            tasks = sum(n for n, _ in part)
+        out.launches.append(Launch(b.finish(), tasks, label == "pack_once"))
     return out
 
 
-def _in_turn(b: Builder, part: Sequence[tuple[int, Callable[[Builder, int, Value], None]]]) -> None:
-    """The tasks of several pieces: some of each in turn, so that what one has brought into the caches serves the
-    others, which read and write beside it."""
-    rounds = gcd(*(tasks for tasks, _ in part))
+_Runs = Sequence[tuple[int, Callable[[Builder, int, Value], None]]]
+"""Of each piece the number of tasks, and what emits one of them."""
+
+
+def _together(b: Builder, part: _Runs, rounds: int) -> None:
+    """Each of `rounds` tasks runs its share of the tasks of every piece, one piece after the other, so that what one
+    has brought into the caches serves the others, which read and write beside it."""
+    for tasks, run in part:
+        each = tasks // rounds
+        with b.loop(0, each) as loop:
+            run(b, tasks, b.add(b.mul(b.task, b.const(each)), loop.var))
+
+
+def _in_turn(b: Builder, part: _Runs, rounds: int) -> None:
+    """As `_together`, with a task for each of theirs: where there would be too few for all cores."""
     each = b.const(sum(tasks for tasks, _ in part) // rounds)
     turn, place = b.op("floordiv", b.task, each), b.op("mod", b.task, each)
     start = 0

@@ -12,6 +12,7 @@ import numpy as np
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Read
 from einsmith.kernels import contraction_finish as finish
+from einsmith.kernels.contraction_ask import GatheredRows, Results
 from einsmith.kernels.contraction_exact import Exact, needed
 from einsmith.kernels.contraction_finish import Epilogue
 from einsmith.kernels.contraction_lanes import State
@@ -149,9 +150,16 @@ class Panels:
             self.c_scratch = b.alloc(self.elem, inner_tiles * self.tile_size)
         elif self.through_scratch:
             self.c_scratch = b.alloc(self.elem, self.tile_size)
+        self.results: Results | None = None
+        if not (self.blocked or self.row or config.split > 1):
+            m_axes, n_axes = self.m_side.axes, self.n_side.axes
+            self.results = Results(b, kernel, problem, self.pointers, m_axes, n_axes, target.l2)
         self.zero = b.const(0.0, self.elem, self.lanes)
         self.ahead = sampler(b, p, self.n_side, slots, (), 0)
         self.lines_ahead = self._lines_ahead(target)
+        self.gathered: GatheredRows | None = None
+        if config.b != "inline" and not config.windows and self.b_along is None:
+            self.gathered = GatheredRows.of(self.ahead, p, self.n_side, self.b_in, target)
         self.along_ahead = self.b_along is not None and self._streams(self.n_side, self.N, target)
         if self.along_ahead:
             assert self.b_along is not None
@@ -358,10 +366,14 @@ class Panels:
         def walk(groups: list[Group], states: Sequence[State], lo, hi, place: Callable[[Value], Value]) -> None:
             def outer(values):
                 part = s.part(list(zip(groups[:-1], values, strict=True)))
+                if self.gathered is not None and values:
+                    self.gathered.ask(n0, self.nr, values[0])
                 return [x.bind(part) for x in states]
 
             def inner(context, last, flat, _):
                 part = self._last(s, groups, last)
+                if self.gathered is not None and len(groups) == 1:
+                    self.gathered.ask(n0, self.nr, last)
                 at = b.mul(place(flat), b.const(width))
                 for v, state in enumerate(context):
                     b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)))

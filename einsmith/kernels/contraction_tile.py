@@ -291,6 +291,9 @@ class Lowering(Buffers):
             steps = row_offsets(a, self.m_side.axes, min(self.mr, self.M)) or [0]
             a_tile = State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, m0))
 
+        if self.results is not None:
+            batch = self.results.sampler.part_of(self.p.batch, self.batch)
+            self.results.ask(batch, m0, mr, b.mul(jn, b.const(self.nr)), nv * n)
         following = self._next_rows(jm) if self.rows_ahead and len(steps) > 1 else None
 
         def outer(values):

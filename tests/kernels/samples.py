@@ -183,7 +183,7 @@ def strided_conv_dx(b, c, h, w, o) -> Kernel:
     for fy in (0, 1):
         for fx in (0, 1):  # r = 1 at even rows; r = 0 and 2 at odd ones, of the row after and of this one
             y, x = lin((1, 2), *([(-1, 5)] if fy else []), const=fy), lin((1, 3), *([(-1, 6)] if fx else []), const=fx)
-            r, s = lin((2, 5)) if fy else 1, lin((2, 6)) if fx else 1
+            r, s = (lin((2, a)) if odd else Const(1, dt.i32) for a, odd in ((5, fy), (6, fx)))
             body = times(load(0, 0, 4, y, x), load(1, 4, 1, r, s))
             guards = [lt(i, n) for i, n, odd in ((y, p, fy), (x, q, fx)) if odd]
             body = zero_unless(both(*guards), body) if guards else body

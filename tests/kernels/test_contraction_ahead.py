@@ -14,7 +14,7 @@ from einsmith.kernels.contraction import PATTERN, Config, Configs
 from einsmith.loops.nest import If, Loop, Op
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
-from tests.kernels.samples import conv, conv_dw, depthwise, lin, load, product, sum_of, times
+from tests.kernels.samples import conv, conv_dw, depthwise, lin, load, product, strided_conv_dx, sum_of, times
 
 SMALL = replace(host(), l1=4 << 10, l2=14 << 10)
 """Small caches, so that small operands are far away."""
@@ -30,7 +30,8 @@ def operations(body: list) -> Iterator[Op]:
 
 
 def count(kernel: Kernel, config: Config, name: str, target=SMALL) -> int:
-    lowered = PATTERN.lower(kernel, Configs((config,)), target)
+    pieces = len(kernel.root.parts)
+    lowered = PATTERN.lower(kernel, Configs((config,) * pieces), target)
     return sum(1 for x in lowered.launches for op in operations(x.function.body) if op.name == name)
 
 
@@ -127,3 +128,38 @@ def test_tiles_and_packing_ask_for_rows_along_k():
 def test_long_k_is_cut_into_parts_where_one_side_is_turned():
     c = PATTERN.configs(conv_dw(16, 64, 56, 56, 64, 1, 1, 0), host())[0].pieces[0]
     assert (c.b, c.order, c.kc) == ("panel", "n", 512) and c.split > 1
+
+
+def test_tiles_ask_for_the_lines_of_strided_results():
+    """Of those that the second level does not hold; tiles of whole and of partial rows, across images, turned or not.
+    """
+    large, small = strided_conv_dx(17, 5, 8, 14, 3), strided_conv_dx(3, 5, 8, 14, 3)
+    panels = Config(mr=5, nv=1, a="panel", b="panel")
+    configs = [replace(panels, swap=swap, mr=mr, order=order) for swap, mr, order in
+               ((True, 5, "n"), (True, 3, "m"), (False, 8, "n"), (False, 14, "m"))]
+    for c in configs:
+        assert count(large, c, "prefetch") > 0 == count(small, c, "prefetch")
+    check(large, [Configs((c,) * 4) for c in configs], target=SMALL)
+    blocks = replace(panels, swap=True, kc=2)
+    assert count(large, blocks, "prefetch") == 0
+    check(large, [Configs((blocks,) * 4), Configs((replace(panels, swap=True, split=2),) * 4)], target=SMALL)
+
+
+def test_packing_asks_for_rows_that_gathers_read():
+    """Filters by channel, whose rows lie pages apart."""
+    panels = Config(mr=6, nv=2, a="panel", b="panel")
+    for b in ("panel", "buffer"):
+        c = replace(panels, b=b)
+        for channels, asks in ((120, True), (67, False)):
+            kernel = strided_conv_dx(1, channels, 4, 6, 5)
+            assert (count(kernel, c, "prefetch") > 0) is asks
+            check(kernel, [Configs((c,) * 4), Configs((replace(c, tn=3),) * 4)], target=SMALL)
+
+
+def test_tasks_of_pieces_are_run_one_after_the_other():
+    """Where all cores get some: tasks in any numbers, of which each gets its share; elsewhere a task each."""
+    kernel, c = strided_conv_dx(9, 4, 8, 14, 3), Config(swap=True, mr=2, nv=1, a="panel", b="panel")
+    for shares, tasks in (((8, 8, 16, 24), 8), ((8, 4, 4, 4), 20), ((1, 1, 1, 1), 4), ((9, 9, 9, 9), 36)):
+        configs = Configs(tuple(replace(c, tn=n) for n in shares))
+        assert PATTERN.lower(kernel, configs, host()).launches[-1].tasks == tasks
+        check(kernel, [configs])

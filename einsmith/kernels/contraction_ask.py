@@ -1,0 +1,114 @@
+"""Asking for lines before tiles and packing need them: those that results are stored to, and those that gathers read.
+
+Results whose neighbours along an axis are a few elements apart (a strided convolution's gradient leaves what lies
+between them to other pieces) are stored to parts of lines. A store to a line that no near cache holds waits for it, and
+only so many stores can wait at once: a tile whose results lie beyond the second level would stand still at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels import contraction_finish as finish
+from einsmith.kernels.contraction_lanes import State
+from einsmith.kernels.contraction_plan import Side
+from einsmith.kernels.contraction_problem import Problem
+from einsmith.kernels.contraction_sample import Group, Part, Pointer, Sampler
+from einsmith.kernels.contraction_traffic import LINE, PAGE
+from einsmith.loops.nest import Builder, Value, elem_of
+
+MOST = 128
+"""Lines of a tile's results beyond which none is asked for: they would not wait in the first level side by side."""
+ROWS = 2
+"""Rows that are asked for ahead of gathers."""
+
+
+class Results:
+    """The lines that tiles with sides `m` and `n` store to in parts, of results of more than `level` bytes."""
+
+    def __init__(
+        self, b: Builder, kernel: Kernel, p: Problem, pointers: dict[int, Pointer], m: Sequence[int], n: Sequence[int],
+        level: int,
+    ):
+        self.b, self.m, self.n = b, tuple(m), tuple(n)
+        stored = finish.epilogue(kernel, p)
+        found: list[tuple[int, int, dict[int, int]]] = []
+        for (_, out, _), (const, coef) in zip(stored, finish.addresses(kernel, stored), strict=True):
+            item, count = kernel.buffers[out].dtype.itemsize, prod(kernel.buffers[out].shape)
+            # Of results that lie between each other the first one's lines are everyone's.
+            same = any(x == out and c == coef and abs(const - k) * item < LINE for x, k, c in found)
+            if count * item > level and not same:
+                found.append((out, const, coef))
+        self.buffers = [out for out, _, _ in found]
+        self.sampler = Sampler(b, (), (), p.extents, pointers, (), 0, [(const, coef) for _, const, coef in found])
+
+    def _step(self, form: int, axes: Sequence[int]) -> int:
+        """Elements from one of the flattened points to the next; 0 for none."""
+        groups = self.sampler.groups(axes)
+        return abs(self.sampler.forms[form].coef.get(groups[-1].inner, 0)) if groups else 0
+
+    def _lines(self, form: int, line: int, rows: int, columns: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The rows and the columns of a tile that together touch all lines of `line` elements."""
+        steps = self._step(form, self.m), self._step(form, self.n)
+        if not any(1 < x < line for x in steps):
+            return (), ()
+        out = []
+        for step, count in zip(steps, (rows, columns), strict=True):
+            each = max(1, line // step) if step else count
+            out.append(sorted({*range(0, count, each), count - 1}) if each > 1 else range(count))
+        return (out[0], out[1]) if len(out[0]) * len(out[1]) <= MOST else ((), ())
+
+    def ask(self, batch: Part, m0: Value, rows: int, n0: Value, columns: int) -> None:
+        """Starts the loads of a tile's lines; what lies past the last column is nobody's."""
+        b, s = self.b, self.sampler
+        last = b.const(prod(g.extent for g in s.groups(self.n)) - 1)
+        for form, out in zip(s.extra, self.buffers, strict=True):
+            pointer = s.pointers[out]
+            some, others = self._lines(form, LINE // pointer.dtype.itemsize, rows, columns)
+            base = State(s, 0, None).bind(batch)
+            for j in others:
+                column = base.bind(s.part_of(self.n, b.op("min", b.add(n0, b.const(j)), last)))
+                for i in some:
+                    assert pointer.value is not None
+                    at = column.bind(s.part_of(self.m, b.add(m0, b.const(i)))).offset(form)
+                    b.prefetch(pointer.value, at, elem_of(pointer.dtype))
+
+
+@dataclass(frozen=True)
+class GatheredRows:
+    """A side of N packed from lanes that lie apart in lines side by side (one place of a filter for all channels), in
+    rows pages apart along the group `k` of K, beyond the second level: hardware does not see that rows follow.
+
+    scalar: the operand's sampler without lanes; n: the side's axes, as one.
+    """
+
+    scalar: Sampler
+    n: Group
+    k: Group
+
+    @classmethod
+    def of(cls, scalar: Sampler, p: Problem, side: Side, lanes: Sampler, target: Any) -> GatheredRows | None:
+        """Of a side that is packed by the sampler `lanes`; None for any other."""
+        n, k = scalar.groups(side.axes), scalar.groups(p.k)
+        if not side.operand.plain or side.operand.axes & {*p.batch} or len(n) != 1 or not k:
+            return None
+        ((read, form),) = scalar.reads.items()
+        coef, item = scalar.forms[form].coef, p.dtype.itemsize
+        near = abs(coef.get(n[0].inner, 0)) * item < LINE and lanes.kind(form, lanes.lanes) == "gather"
+        apart = abs(coef.get(k[0].inner, 0)) * item >= PAGE
+        far = prod(scalar.pointers[read.slot].shape) * item > target.l2
+        return cls(scalar, n[0], k[0]) if near and apart and far else None
+
+    def ask(self, n0: Value, columns: int, k: Value) -> None:
+        """Starts the loads of the lines of `columns` from n0 on in a later row than k."""
+        s, b = self.scalar, self.scalar.b
+        ((read, form),) = s.reads.items()
+        at = s.part([(self.n, n0), (self.k, b.add(k, b.const(ROWS)))]).sums[form]
+        pointer, step = s.pointers[read.slot], s.forms[form].coef[self.n.inner]
+        assert pointer.value is not None
+        for x in range(0, columns * step, LINE // pointer.dtype.itemsize):
+            b.prefetch(pointer.value, b.add(at, b.const(s.forms[form].const + x)), elem_of(pointer.dtype))
