@@ -20,7 +20,9 @@ HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)
 LINES = 2.4
 """Cycles a line that tiles take from the second level, beside what else they do."""
-STREAMED = 0.5
+ASKED = 2.5
+"""Cycles more that a vector takes to be packed which was asked for from beyond the second level."""
+STREAMED = 0.1
 """The part of the time of packed tiles' way from beyond the second level that is waited for although they are asked
 for."""
 PIECE_LOADS = 1.5
@@ -166,7 +168,8 @@ def predict(t: Table, target: Any) -> Predicted:
     times = np.where(b_buffer, b_each, np.where(t.major, mt, t.tm))
     far = (x.b_side >= traffic.FAR_ROWS) & (x.n * x.k * item > target.l2)  # blocks of K begin in each of the rows anew
     # Copies that do not stay in the first level, and of what did not stay in the second.
-    beyond = np.where((x.b_strips > 0) & (ahead == 0), 5.0, 1.0 + 6.0 / t.nv) * (x.n * x.k * item > target.l2)
+    strips, asked = x.b_strips > 0, ahead > 0
+    beyond = np.where(asked, ASKED, np.where(strips, 5.0, 1.0 + 6.0 / t.nv)) * (x.n * x.k * item > target.l2)
     copied = 1.0 + 2.0 * (kc * nr * item > target.l1) + beyond
     turned = np.where(x.b_turned > 0, np.where(far, 7.0, 3.0), copied)
     points = np.where(b_buffer, x.b_batch, x.batch)
