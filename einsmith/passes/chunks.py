@@ -12,7 +12,7 @@ there on: products with those zeros are left out. Tensors that read each other a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,12 +83,15 @@ class _Chunks:
     def __init__(self, graph: Graph, order: list[Any], loops: list[Loop], passes: Passes):
         self.source, self.order, self.loops, self.passes = graph, order, loops, passes
         self.time: dict[Compute, _Time] = {}
+        self.filled: dict[Tensor, int] = {}  # zero at all steps but some, and the steps of a chunk
         early = set(postorder(t for t, _ in graph.checks)) | {storage(t) for _, t in graph.updates}
         early |= set(postorder(n.args[s.stop] for n in loops for s in n.segments if s.stop is not None))
         for steps in sorted(set(map(length, loops)), reverse=True):
             apart = {n for n in order if n in early or n in self.time}
             time = _Time(steps, _along_time(order, [n for n in loops if length(n) == steps], steps, apart))
             self._decide(time)
+            if time.chunk and time.steps % time.chunk == 0:
+                self.filled |= {t: time.chunk for n in loops if length(n) == steps for t in _at_steps(n) if _fills(t)}
             self.time |= {n: time for n in time.along if time.chunk and (n in time.ends or is_view(n.template))}
         self.levels = self._levels()
 
@@ -169,6 +172,8 @@ class _Chunks:
             if not self._in_chunks(n):
                 args = tuple(memo[a] for a in n.args)  # None: what only its own loop reads, through views
                 memo[n] = with_args(n, args) if args and None not in args else None if args else n
+                if n in self.filled:
+                    memo[n] = _filled(memo[n], self.filled[n])
             elif n not in memo:
                 group = groups[self._key(n)]
                 memo |= self._loop(group, [m for m in group if m in stored], memo)
@@ -247,6 +252,40 @@ class _Chunks:
         return Segment(count, body, tuple(places.values()), tuple((j, first) for j in members), rows=rows)
 
 
+def _at_steps(loop: Loop) -> Iterator[Tensor]:
+    """The arguments that a loop reads at every step."""
+    for s in loop.segments:
+        yield from (loop.args[p.number] for p in s.places if p.kind == "argument" and p.first is not None)
+
+
+def _fills(t: Tensor) -> bool:
+    """Whether a tensor is zero at all steps but some, each of which is a piece: the cotangent of a last state is."""
+    if not isinstance(t, Compute) or t.template.is_scatter or len(t.template.dtypes) != 1:
+        return False
+    others = [p for p in t.template.parts if isinstance(p, Piece) and not _is_zero(p)]
+    return len(others) < len(t.template.parts) and all(p.extents[0] == 1 for p in others)
+
+
+def _is_zero(p: Piece) -> bool:
+    return isinstance(p.body, Const) and p.body.value == 0
+
+
+def _filled(t: Compute, steps: int) -> Item:
+    """A tensor that `_fills`, zero at first in chunks of so many steps."""
+    zeros = Compute(template((steps, *t.shape[1:]), (), Const(0, t.dtype)), ())
+    segments = [Segment(t.shape[0] // steps, Graph((), (zeros,), (), ()), (), ((0, 0),), rows=steps)]
+    for p in t.template.parts:
+        if isinstance(p, Piece) and not _is_zero(p):
+            inputs = tuple(leaf(a.shape, a.dtype) for a in t.args)
+            part = Piece((0, *p.offset[1:]), p.step, p.extents, p.body)
+            made = prune_args(Template((1, *t.shape[1:]), t.template.params, (part,)), inputs)
+            made = prune_args(simplify_template(made.template), made.args)
+            places = tuple(Place("argument", inputs.index(x)) for x in made.args)  # type: ignore[arg-type]
+            body = Graph(made.args, own_memory([made]), (), ())  # type: ignore[arg-type]
+            segments.append(Segment(1, body, places, ((0, p.offset[0]),), rows=1))
+    return Item(Loop(False, ((t.dtype, t.shape),), (), tuple(segments), t.args), 0)
+
+
 def _along_time(order: Sequence[Any], loops: Sequence[Loop], steps: int, apart: set) -> dict[Compute, Along]:
     """What goes along the time of these loops: it reads a member of theirs at every step, or makes what they read at
     every step, or reads or makes what such a node makes or reads."""
@@ -255,8 +294,7 @@ def _along_time(order: Sequence[Any], loops: Sequence[Loop], steps: int, apart: 
         if isinstance(n, Compute) and n not in apart and (at := along(n.template, steps)) is not None
     }  # fmt: skip
     timed: set[Any] = {n for n in order if isinstance(n, Item) and n.node in loops}
-    timed |= {n.args[p.number] for n in loops for s in n.segments for p in s.places
-              if p.kind == "argument" and p.first is not None and n.args[p.number] in could}  # fmt: skip
+    timed |= {t for n in loops for t in _at_steps(n) if t in could}
     count = -1
     while count != (count := len(timed)):
         for n, at in could.items():

@@ -480,8 +480,6 @@ def _loop_call(loop: Loop, target: Target) -> LoopCall:
 
 def _sliced(call: Call) -> Call:
     """The call of a kernel that is given no more of its tensors than it touches (`passes.slices`)."""
-    if not isinstance(call.kernel, Kernel):
-        return call
     kernel, offsets = sliced(call.kernel)
     return replace(call, kernel=kernel, offsets=offsets)
 

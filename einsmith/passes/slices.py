@@ -8,56 +8,89 @@ So the last state of a sequence is read by the same kernel at every length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from einsmith import dtypes as dt
-from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.expr.kernel import Buffer, Kernel, Member, Rows, Stage
 from einsmith.expr.linear import linear
 from einsmith.expr.nodes import Const, Piece, Read, Template, nbytes, postorder
 from einsmith.expr.rewrite import map_bodies, rebuild
 
+_Range = tuple[int, int] | None
+"""The positions of dimension 0 that are touched, as (first, stop); None: all of them, or nobody knows."""
 
-def sliced(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
+
+def sliced(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]:
     """(the kernel of slices, how many bytes into its tensor each buffer begins)."""
-    ranges = [_range(kernel, n) for n in range(len(kernel.buffers))]
+    count = len(kernel.buffers)
+    if isinstance(kernel, Kernel):
+        ranges = [_range(b.shape, [_touched(kernel, n)]) for n, b in enumerate(kernel.buffers)]
+    else:
+        ranges = [
+            _range(b.shape, [_touched(m.kernel, k) for m in kernel.members for k, p in enumerate(m.places) if p == n])
+            for n, b in enumerate(kernel.buffers)
+        ]
     if not any(ranges):
-        return kernel, (0,) * len(ranges)
-    shapes = [(r[1] - r[0], *b.shape[1:]) if r else b.shape for b, r in zip(kernel.buffers, ranges, strict=True)]
-    stages = tuple(_stage(s, ranges, shapes) for s in kernel.stages)
-    buffers = tuple(Buffer(b.dtype, shape, b.far) for b, shape in zip(kernel.buffers, shapes, strict=True))
+        return kernel, (0,) * count
     offsets = tuple(nbytes(b) // b.shape[0] * r[0] if r else 0 for b, r in zip(kernel.buffers, ranges, strict=True))
-    return Kernel(stages, buffers, kernel.fixed), offsets
+    if isinstance(kernel, Kernel):
+        return _of_slices(kernel, ranges), offsets
+    of = dict(enumerate(ranges))
+    members = tuple(
+        Member(_of_slices(m.kernel, [of.get(p) for p in m.places]), m.places, m.by_row, m.reduces, m.axis)
+        for m in kernel.members
+    )
+    return Rows(kernel.rows, members, _buffers(kernel.buffers, ranges), kernel.local), offsets
 
 
-def _range(kernel: Kernel, n: int) -> tuple[int, int] | None:
-    """The positions of dimension 0 of a buffer that the kernel touches; None where they are all, or not known."""
-    lows: list[int] = []
-    ends: list[int] = []
+def _touched(kernel: Kernel, n: int) -> list[tuple[int, int]] | None:
+    """The ranges of positions that the reads and writes of a buffer take; None where one is not known."""
+    found: list[tuple[int, int]] = []
     for stage in kernel.stages:
         t = stage.template
         if n in stage.outputs:
             if t.is_scatter or not t.shape:
                 return None
-            lows += [p.offset[0] for p in t.parts if isinstance(p, Piece)]
-            ends += [p.offset[0] + p.step[0] * (p.extents[0] - 1) + 1 for p in t.parts if isinstance(p, Piece)]
+            for p in t.parts:
+                assert isinstance(p, Piece)
+                found.append((p.offset[0], p.offset[0] + p.step[0] * (p.extents[0] - 1) + 1))
         slots = {s for s, a in enumerate(stage.args) if a == ("buffer", n)}
         for e in postorder(b for p in t.parts for b in p.bodies) if slots else ():
             if isinstance(e, Read) and e.slot in slots:
                 at = linear(e.index[0]) if e.index else None
                 if at is None or at.terms:
                     return None
-                lows.append(at.const)
-                ends.append(at.const + 1)
-    if not lows or max(ends) - min(lows) >= kernel.buffers[n].shape[0]:
+                found.append((at.const, at.const + 1))
+    return found
+
+
+def _range(shape: tuple[int, ...], touched: Sequence[list[tuple[int, int]] | None]) -> _Range:
+    """The slice of a buffer that holds all of these."""
+    if any(x is None for x in touched):
         return None
-    return min(lows), max(ends)
+    all_of = [r for x in touched if x for r in x]
+    first, stop = min((a for a, _ in all_of), default=0), max((b for _, b in all_of), default=0)
+    return (first, stop) if all_of and shape and stop - first < shape[0] else None
 
 
-def _stage(stage: Stage, ranges: list[tuple[int, int] | None], shapes: list[tuple[int, ...]]) -> Stage:
+def _buffers(buffers: Sequence[Buffer], ranges: Sequence[_Range]) -> tuple[Buffer, ...]:
+    return tuple(
+        Buffer(b.dtype, (r[1] - r[0], *b.shape[1:]), b.far) if r else b for b, r in zip(buffers, ranges, strict=True)
+    )
+
+
+def _of_slices(kernel: Kernel, ranges: Sequence[_Range]) -> Kernel:
+    buffers = _buffers(kernel.buffers, ranges)
+    return Kernel(tuple(_stage(s, ranges, buffers) for s in kernel.stages), buffers, kernel.fixed)
+
+
+def _stage(stage: Stage, ranges: Sequence[_Range], buffers: Sequence[Buffer]) -> Stage:
     t = stage.template
     first = {s: r[0] for s, a in enumerate(stage.args) if a[0] == "buffer" and (r := ranges[a[1]]) is not None}
-    params = tuple(
-        (d, shapes[a[1]] if a[0] == "buffer" else shape)
+    params = (
+        (d, buffers[a[1]].shape if a[0] == "buffer" else shape)
         for (d, shape), a in zip(t.params, stage.args, strict=True)
-    )  # fmt: skip
+    )
 
     def rule(e):
         if isinstance(e, Read) and e.slot in first:
@@ -66,12 +99,13 @@ def _stage(stage: Stage, ranges: list[tuple[int, int] | None], shapes: list[tupl
         return None
 
     t = map_bodies(t, lambda b: rebuild([b], rule)[0], params)
-    written = [r for n in stage.outputs if n is not None and (r := ranges[n]) is not None]
-    if written:
-        (low, end) = written[0]
-        parts = []
-        for p in t.parts:
-            assert isinstance(p, Piece)
-            parts.append(Piece((p.offset[0] - low, *p.offset[1:]), p.step, p.extents, p.body))
-        t = Template((end - low, *t.shape[1:]), t.params, tuple(parts))
+    for n in stage.outputs:
+        r = None if n is None else ranges[n]
+        if r is not None:
+            parts = []
+            for p in t.parts:
+                assert isinstance(p, Piece)
+                parts.append(Piece((p.offset[0] - r[0], *p.offset[1:]), p.step, p.extents, p.body))
+            t = Template((r[1] - r[0], *t.shape[1:]), t.params, tuple(parts))
+            break
     return Stage(t, stage.args, stage.outputs)

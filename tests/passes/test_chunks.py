@@ -90,6 +90,19 @@ def test_no_loop_knows_the_number_of_steps(f, rng):
     assert found[0] == found[1] == found[2]
 
 
+def test_what_reads_one_step_is_given_that_step(rng):
+    """Kernels outside of the loops are the same at every number of steps too: the one that reads the last state, and
+    those that make its cotangent, which is zero at the other steps."""
+    found = []
+    for steps in (24, 80):
+        inputs = [rng.standard_normal(s) for s in ((steps, 64, 5), (5, 5), (5, 5))]
+        graph, program = made(last, inputs)
+        for got, want in zip(program(inputs)[1], evaluate(graph, inputs)[0], strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10 * np.abs(want).max())
+        found.append([c.kernel for c in program.calls])
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("steps, batch", [(16, 3), (12, 64), (7, 64)])
 def test_few_rows_and_what_chunks_do_not_divide_stay_whole(steps, batch, rng):
     inputs = [rng.standard_normal(s) for s in ((steps, batch, 5), (5, 5), (5, 5))]
