@@ -51,8 +51,8 @@ Source = Callable[[Compute, Read | None, int | None], Tensor]
 _STEPS = 8
 """Of a chunk, where these are rows enough."""
 _ROWS = 512
-"""Of the products of a chunk, so that they run at full speed. A total, which every chunk reads and writes, must be
-smaller than what a chunk of its terms reads."""
+"""Of the products of a chunk, so that they run at full speed. A total, which every chunk reads and writes, must be at
+most twice as large as what a chunk of its terms reads."""
 _FEW_ROWS = 256
 """The same where chunks leave work out."""
 
@@ -104,7 +104,7 @@ class _Chunks:
             return
         most = max(real, key=lambda n: points(n.template))
         rows = max(per_step(most.template, time.along[most]), 1)
-        least = max((size(n.shape) / time.read(n) for n in real if time.along[n].total), default=0.0)
+        least = max((size(n.shape) / (2 * time.read(n)) for n in real if time.along[n].total), default=0.0)
         every = time.steps % _STEPS == 0 and _STEPS * rows >= _ROWS and _STEPS >= least
         steps = _STEPS
         while not every and (steps * rows < _FEW_ROWS or steps < least):
@@ -280,8 +280,8 @@ def _filled(t: Compute, steps: int) -> Item:
             part = Piece((0, *p.offset[1:]), p.step, p.extents, p.body)
             made = prune_args(Template((1, *t.shape[1:]), t.template.params, (part,)), inputs)
             made = prune_args(simplify_template(made.template), made.args)
-            places = tuple(Place("argument", inputs.index(x)) for x in made.args)  # type: ignore[arg-type]
-            body = Graph(made.args, own_memory([made]), (), ())  # type: ignore[arg-type]
+            places = tuple(Place("argument", inputs.index(x)) for x in made.args)
+            body = Graph(made.args, own_memory([made]), (), ())
             segments.append(Segment(1, body, places, ((0, p.offset[0]),), rows=1))
     return Item(Loop(False, ((t.dtype, t.shape),), (), tuple(segments), t.args), 0)
 
