@@ -25,6 +25,8 @@ ASKED = 2.5
 STREAMED = 0.1
 """The part of the time of packed tiles' way from beyond the second level that is waited for although they are asked
 for."""
+FOLLOWED = 0.4
+"""The same of long rows read in place, which hardware follows, by tiles whose loads take as long as the arithmetic."""
 PIECE_LOADS = 1.5
 """Cycles that a masked load, one of those that a vector across rows takes, keeps a port of loads from others."""
 PIECE_MASKS = 0.15
@@ -213,9 +215,10 @@ def predict(t: Table, target: Any) -> Predicted:
         # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile. Packed
         # tiles of M are asked for.
         short = (how != INLINE) | (np.where(minor, x.a_step, x.b_step) >= traffic.PAGE) | (t.major & pieces)
-        hidden = np.where(minor & a_buffer, STREAMED, 1.0)
+        busy = t.mr / 2 + t.nv * loads >= t.mr * t.nv / 2
+        hidden = np.where(short, np.where(minor & a_buffer, STREAMED, 1.0), np.where(busy, FOLLOWED, 0.0))
         ranges = 2 * np.maximum(np.minimum(inner, span * tasks), target.l2 * tasks)
-        arithmetic += np.where(short, seconds(streamed * hidden, ranges), 0.0)
+        arithmetic += seconds(streamed * hidden, ranges)
         memory += np.where(short, 0.0, seconds(streamed, np.maximum(held, 2 * target.l2 * tasks)))
     anew = seconds(outer * (again - 1), np.maximum(2 * outer, 2 * target.l2 * tasks))
     waited = np.where(minor, t.b, t.a) != PANEL  # by the first tile of every task

@@ -189,3 +189,9 @@ def test_vectors_that_every_tile_takes_from_the_second_level_delay_it():
         return costs[0] / costs[1]
 
     assert slower(wide) > 1.005 > slower(long)
+
+
+@pytest.mark.parametrize("width", [64, 96])
+def test_tiles_of_one_vector_do_not_sweep_a_side_that_the_second_level_does_not_hold(width):
+    """Their loads take as long as their arithmetic: lines that arrive on the way delay them."""
+    assert chosen(conv_dw(16, width, 14, 14, 384, 1, 1, 0)).nv > 1
