@@ -2,11 +2,15 @@
 
 before: s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]
 after:  e[i,k] = exp(x[i,k] - m[i]);  s[i] = sum[k](e[i,k]);  y[i,k] = e[i,k]/s[i], e being local to the row
+
+So is what stands under a condition that one of them chooses by: exp(where(k <= i, x[i,k], -inf) - m[i]) here is
+exp(x[i,k] - m[i]) there where k <= i.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -57,19 +61,53 @@ def _domain(t: Template) -> tuple[int, ...] | None:
 def _uses(rows: Rows) -> dict[_Key, list[_Use]]:
     """Every subexpression that might be evaluated once, with its places."""
     out: dict[_Key, list[_Use]] = defaultdict(list)
+    guarded: list[tuple[_Key, _Use, Expr]] = []
     for m, member in enumerate(rows.members):
         for s, stage in enumerate(member.kernel.stages[:1] if member.reduces else member.kernel.stages):
             domain = _domain(stage.template)
             if domain is None:
                 continue
             row = Axis(stage.template.rank if member.reduces else member.axis)
-            for body in stage.template.parts[0].bodies:
-                for e in postorder([body]):
-                    if isinstance(e, Apply) and e.fn in _SPECIAL and e.dtype.is_float:
-                        found = _key(member, stage, domain, row, e)
-                        if found is not None:
-                            out[found[0]].append(_Use(m, s, e, found[1]))
+            bodies = stage.template.parts[0].bodies
+            for e in _special(bodies):
+                found = _key(member, stage, domain, row, e)
+                if found is not None:
+                    use = _Use(m, s, e, found[1])
+                    out[found[0]].append(use)
+                    guarded += [(found[0], use, _renamed(member, stage, found[1], c)) for c in _guards(bodies, e)]
+    chosen = {(value, k.extents, c): k for k in out for c, value in _chosen(k.expr)}
+    for key, use, c in guarded:
+        whole = chosen.get((key.expr, key.extents, c))
+        if whole is not None and use in out[key] and use not in out[whole]:
+            out[whole].append(use)
+            out[key].remove(use)
     return out
+
+
+def _special(exprs: Sequence[Expr]) -> list[Apply]:
+    return [e for e in postorder(exprs) if isinstance(e, Apply) and e.fn in _SPECIAL and e.dtype.is_float]
+
+
+def _guards(bodies: Sequence[Expr], e: Expr) -> list[Expr]:
+    """The conditions without which nothing in the bodies reads `e`."""
+    wheres = [x for x in postorder(bodies) if isinstance(x, Apply) and x.fn == "where" and x is not e]
+    conditions = dict.fromkeys(x.args[0] for x in wheres if e in postorder([x.args[1]]))
+    return [c for c in conditions if e not in postorder(rebuild(bodies, partial(_without, c)))]
+
+
+def _without(condition: Expr, x: Expr) -> Expr | None:
+    """What a choice is where the condition does not hold."""
+    return x.args[2] if isinstance(x, Apply) and x.fn == "where" and x.args[0] is condition else None
+
+
+def _chosen(e: Expr) -> list[tuple[Expr, Expr]]:
+    """The conditions of choices in an expression, with what it is where they hold."""
+    conditions = dict.fromkeys(x.args[0] for x in postorder([e]) if isinstance(x, Apply) and x.fn == "where")
+    return [(c, rebuild([e], partial(_taken, c))[0]) for c in conditions]
+
+
+def _taken(condition: Expr, x: Expr) -> Expr | None:
+    return x.args[1] if isinstance(x, Apply) and x.fn == "where" and x.args[0] is condition else None
 
 
 def _key(
@@ -93,15 +131,24 @@ def _key(
     if len(axes) == 1 or free:
         return None
 
+    extents = tuple(domain[a.position] for a in axes)
+    return _Key(_renamed(member, stage, tuple(axes), e), extents, tuple(sorted(by_row.items()))), tuple(axes)
+
+
+def _renamed(member: Member, stage: Stage, axes: tuple[Axis, ...], e: Expr) -> Expr:
+    """The expression with `axes` numbered in their order and slots that are buffers of the Rows; those that are none,
+    and other axes, keep away from these."""
+    first = len(axes)
+
     def rule(x):
         if isinstance(x, Axis):
-            return Axis(axes[x])
+            return Axis(axes.index(x) if x in axes else first + x.position)
         if isinstance(x, Read):
-            return Read(member.places[stage.args[x.slot][1]], x.index, x.dtype)
+            kind, *where = stage.args[x.slot]
+            return Read(member.places[where[0]] if kind == "buffer" else -1 - x.slot, x.index, x.dtype)
         return None
 
-    extents = tuple(domain[a.position] for a in axes)
-    return _Key(rebuild([e], rule)[0], extents, tuple(sorted(by_row.items()))), tuple(axes)
+    return rebuild([e], rule)[0]
 
 
 def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:

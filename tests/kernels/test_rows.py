@@ -319,9 +319,37 @@ def test_special_functions_are_evaluated_once(rng):
         (call,) = run.plan.calls
         changed = shared(call.kernel)
         assert len(changed.members) == 4 and len(changed.local) == len(call.kernel.local) + 1
-        exps = [e for s in changed.stages for b in s.template.parts[0].bodies for e in postorder([b])
-                if isinstance(e, Apply) and e.fn == "exp"]
-        assert len(exps) == 1
+        assert _exps(changed) == 1
+
+
+def _exps(kernel: Rows) -> int:
+    bodies = [b for s in kernel.stages for b in s.template.parts[0].bodies]
+    return sum(isinstance(e, Apply) and e.fn == "exp" for b in bodies for e in postorder([b]))
+
+
+def test_what_a_condition_chooses_is_evaluated_once(rng):
+    """Behind a mask the gradient of a softmax reads the scores alone, where the forward chooses by the mask."""
+    s, g, m = (rng.standard_normal((3, 19, 19)).astype(np.float32) for _ in range(3))
+    m += 3 * np.eye(19, dtype=np.float32)
+
+    def masked(s, g, m):
+        def loss(s):
+            return (F.softmax(fb.compute(s.shape, lambda *i: fb.where(m[i] > 0.0, s[i], -np.inf)), 2) * g).sum()
+
+        return es.grad(loss)(s)
+
+    def elsewhere(s, g, m):
+        """Under another condition it is another value."""
+        x, e = masked(s, g, m), fb.compute(s.shape, lambda *i: fb.where(m[i] > 0.5, fb.exp(s[i]), 0.0))
+        top = fb.compute(s.shape[:2], lambda i, j: fb.sum(fb.exp(fb.where(m[i, j, k] > 0.0, s[i, j, k], -9.0)), over=k))
+        return x, fb.compute(s.shape, lambda *i: e[i] / top[i[:2]])
+
+    (k,) = fb.axes(19)
+    for f, args, most in ((causal_gradient, [s, g], 1), (masked, [s, g, m], 1), (elsewhere, [s, g, m], 3)):
+        run, graph, inputs = compiled(f, args, 2)
+        (call,) = run.plan.calls
+        assert _exps(shared(call.kernel)) == most
+        agree(run(inputs)[1], graph, inputs, "masked")
 
 
 def test_every_piece_has_the_rows_number(rng):
