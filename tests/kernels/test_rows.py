@@ -110,8 +110,8 @@ def numbered_channels(x):
 
 
 def scores(rng, b, k):
-    """A score for each pair of several times `b` positions, in three heads."""
-    shape = (3, b, 5 + k % 64, 5 + k % 64)
+    """A score for each pair of positions, in several heads."""
+    shape = (1 + b // 16, 5 + k % 64, 5 + k % 64)
     return [rng.standard_normal(shape).astype(np.float32) for _ in "sg"]
 
 
