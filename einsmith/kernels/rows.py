@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -64,6 +64,11 @@ def _block_bytes(rows: Rows, member: Member, block: int) -> float:
 def _divisor(n: int, most: int) -> int:
     """The largest divisor of n that is at most `most`, if that is more than half of it; else `most`."""
     return next((d for d in range(most, most // 2, -1) if n % d == 0), most)
+
+
+@cache
+def _one_core(target: Target) -> Target:
+    return replace(target, cores=1)
 
 
 @lru_cache(maxsize=1024)
@@ -268,31 +273,48 @@ class RowBlocks:
                 out += [RowsConfig(block, tasks, s) for s in (False, True) if not s or shared(kernel) is not kernel]
         return list(dict.fromkeys(out))
 
+    def best(self, kernel: Rows, target: Target, limit: float = float("inf")) -> RowsConfig | None:
+        """The configuration of the lowest cost; None where it is not below `limit`. Members are looked at one by one,
+        until they cost more than another configuration does."""
+        best = None
+        for config in self.configs(kernel, target):
+            cost = self._cost(kernel, config, target, limit)
+            if cost.rank < limit:
+                best, limit = config, cost.rank
+        return best
+
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
         """The members' costs on a block, for all blocks, and the bytes from beyond. While a member computes on a small
         block, the rows that follow are on their way; beyond the first level it computes on what others have fetched,
         and then memory waits."""
-        one = replace(target, cores=1)
+        return self._cost(kernel, config, target, float("inf"))
+
+    def _cost(self, kernel: Rows, config: RowsConfig, target: Target, limit: float) -> Cost:
+        """As `cost`; where the first members alone rank at `limit` or above, what they cost."""
+        one = _one_core(target)
         kernel = shared(kernel) if config.share else kernel
         blocks = kernel.rows / config.block
-        arithmetic = special = 0.0
-        for member in kernel.members:
+        tasks = task_count(kernel, config)[0]
+        cores = min(target.cores, tasks)
+        uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
+        moved = footprint = float(sum(map(_bytes, kernel.buffers)))
+        from_beyond = target.seconds_for_bytes(moved, footprint, tasks)
+        launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
+        alone = min(1.0, footprint * config.block / kernel.rows / target.l1)
+        work, out = 0.0, Cost(0.0, from_beyond, 0.0, launch)
+        for n, member in enumerate(kernel.members, 1):
             found = self.choose(block_kernel(member, config.block, config.block, len(kernel.buffers)), one).cost
             memory = found.memory
             if any(axis > 1 for axis in member.by_row):  # the kernel's buffers are larger than what it touches
                 taken = _block_bytes(kernel, member, config.block)
                 memory = one.seconds_for_bytes(taken, taken, 1)
-            arithmetic += blocks * (max(found.arithmetic, memory) + BLOCK_SECONDS)
-            special += blocks * found.special
-        tasks = task_count(kernel, config)[0]
-        cores = min(target.cores, tasks)
-        uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
-        moved = footprint = float(sum(map(_bytes, kernel.buffers)))
-        memory = target.seconds_for_bytes(moved, footprint, tasks)
-        launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
-        alone = min(1.0, footprint * config.block / kernel.rows / target.l1)
-        arithmetic, special = arithmetic * uneven / cores, special * uneven / cores
-        return Cost((1 - alone) * (arithmetic + special), memory, alone * (arithmetic + special), launch)
+            work += blocks * (max(found.arithmetic, memory) + BLOCK_SECONDS + found.special)
+            rest = work + blocks * BLOCK_SECONDS * (len(kernel.members) - n)
+            each = rest * uneven / cores
+            out = Cost((1 - alone) * each, from_beyond, alone * each, launch)
+            if out.rank >= limit:
+                break
+        return out
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = shared(kernel) if config.share else kernel
@@ -309,7 +331,7 @@ class _Lowering:
 
     def __init__(self, choose: Callable[[Kernel, Target], Any], kernel: Rows, config: RowsConfig, target: Target):
         self.choose, self.kernel, self.config, self.target = choose, kernel, config, target
-        self.one = replace(target, cores=1)
+        self.one = _one_core(target)
         self.tasks, self.chunk = task_count(kernel, config)
         self.workspace = 0
         self.partial: dict[int, list[int]] = {}  # where a reducing member's partial results lie, [tasks, ...] each
