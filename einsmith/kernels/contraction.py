@@ -60,11 +60,13 @@ class Contraction:
         found = problems(kernel.root)
         assert found is not None
         first = _largest(found)
-        rank, config = _best(kernel, first, target)
+        ((rank, config),) = _best(kernel, (first,), target)
         if len(found) == 1:
             return Configs((config,)) if rank < limit else None
-        alike = _alike(config)
-        return Configs(tuple(config if p is first else _best(kernel, p, target, alike)[1] for p in found))
+        others = tuple(p for p in found if p is not first)
+        every = {first: config}
+        every |= {p: c for p, (_, c) in zip(others, _best(kernel, others, target, _alike(config)), strict=True)}
+        return Configs(tuple(every[p] for p in found))
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
         """Configurations worth a measurement, the cheapest by prediction first."""
@@ -130,23 +132,34 @@ def _ranked(
     return every[:CONFIGS]
 
 
+_Best = tuple[float, Config]
+
+
 @lru_cache(maxsize=4096)
-def _best(kernel: Kernel, p: Problem, target: Any, families: _Families | None = None) -> tuple[float, Config]:
-    """The lowest rank, and the configuration that has it; of those with `families` of windows, where such are given."""
-    found = search.candidates(kernel, p, target, families)
-    best: tuple[float, Config] | None = None
-    if found.table is not None:
-        every = cost.predict(found.table, target)
-        ranks = every.rank(target)
-        i = int(ranks.argmin())
-        best = float(ranks[i]), found.table.config(i)
-        analysis(kernel, p, target).known[best[1]] = _predicted(every, i)
-    for c in found.others:
-        rank = _rank(kernel, p, c, target)
-        if best is None or rank < best[0]:
-            best = rank, c
-    assert best is not None
-    return best
+def _best(kernel: Kernel, pieces: tuple[Problem, ...], target: Any, families: _Families | None = None) -> list[_Best]:
+    """The lowest rank of each piece, and the configuration that has it; of those with `families` of windows, where such
+    are given."""
+    found = [search.candidates(kernel, p, target, families) for p in pieces]
+    tables = [f.table for f in found if f.table is not None]
+    every = cost.predict(cost.joined(tables), target) if tables else None
+    ranks = every.rank(target) if every is not None else None
+    out, at = [], 0
+    for p, f in zip(pieces, found, strict=True):
+        best: _Best | None = None
+        if f.table is not None:
+            assert every is not None and ranks is not None
+            n = len(f.table.mr)
+            i = int(ranks[at : at + n].argmin())
+            best = float(ranks[at + i]), f.table.config(i)
+            analysis(kernel, p, target).known[best[1]] = _predicted(every, at + i)
+            at += n
+        for c in f.others:
+            rank = _rank(kernel, p, c, target)
+            if best is None or rank < best[0]:
+                best = rank, c
+        assert best is not None
+        out.append(best)
+    return out
 
 
 def _rank(kernel: Kernel, p: Problem, c: Config, target: Any) -> float:

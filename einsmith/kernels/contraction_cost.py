@@ -6,7 +6,7 @@ Arithmetic counts cycles in which two vectors are multiplied: steps of the tiles
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,21 @@ class Table:
         """Those of each configuration's setting, as arrays."""
         every = np.array([s.numbers for s in self.settings], np.float64)
         return Numbers(*every[self.setting].T)
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """The configurations of several tables, of one kernel and type, one after the other."""
+    if len(tables) == 1:
+        return tables[0]
+    first, before = tables[0], np.cumsum([0, *(len(t.settings) for t in tables)])
+    columns = {
+        name: np.concatenate([getattr(t, name) for t in tables])
+        for name in ("mr", "nv", "a", "b", "major", "kc", "split", "tm", "tn", "kept", "finish")
+    }
+    return replace(
+        first, settings=[s for t in tables for s in t.settings],
+        setting=np.concatenate([t.setting + n for t, n in zip(tables, before, strict=False)]), **columns,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

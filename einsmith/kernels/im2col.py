@@ -12,17 +12,19 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith import dtypes as dt
+from einsmith.expr import obvious
 from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, nbytes, reads, template
 from einsmith.expr.rewrite import substitute
-from einsmith.kernels.boxes import operations
+from einsmith.kernels.boxes import GUARDED, operations
 from einsmith.kernels.contraction import PATTERN as CONTRACTION
 from einsmith.kernels.contraction import Configs
 from einsmith.kernels.contraction_exact import needed
-from einsmith.kernels.contraction_problem import Operand, Problem, affine, problems
+from einsmith.kernels.contraction_problem import Operand, Problem, affine, axes_of, problems
 from einsmith.kernels.kernel import Cost, Lowered
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
 from einsmith.kernels.staged import Place, Staged
+from einsmith.kernels.vectorize import flat_index
 from einsmith.target.facts import Target
 
 _WRITE = Pointwise()
@@ -114,10 +116,15 @@ def _floors(kernel: Kernel, i: int, target: Target) -> tuple[float, float]:
     (p,) = problems(kernel.root)  # type: ignore[misc]
     o, item = p.operands[i], p.dtype.itemsize
     matrix, others = p.count(o.axes) * item, sum(nbytes(b) for b in kernel.buffers)
-    # A vector is stored, and each of its reads is at least one for all lanes. Guards may go where axes have one point.
-    each = 1 + 0.3 * len(reads(o.expr))
-    if all(p.extents[a] > 1 for a in o.axes):
+    # A vector is stored, and what changes with every axis is loaded, under a mask where only guards keep it in bounds;
+    # other reads are at least one for all lanes. Guards may go where axes have one point.
+    wide = {a for a in o.axes if p.extents[a] > 1}
+    found = reads(o.expr)
+    each = 1.375 + sum(1.0 if wide <= axes_of(r) else 0.3 for r in found)
+    if len(wide) == len(o.axes):
         each += operations((_guarded(o.expr, o.guards),), target)[0]
+    if len(found) == 1 and wide <= axes_of(found[0]) and _leaves(kernel, found[0], p.extents):
+        each += GUARDED
     write = p.count(o.axes) * each / target.fma_per_second / target.cores
     moved = target.seconds_for_bytes(matrix, others + matrix, target.cores)
     again = target.seconds_for_bytes(others + matrix, others + matrix, target.cores)
@@ -125,6 +132,14 @@ def _floors(kernel: Kernel, i: int, target: Target) -> tuple[float, float]:
     peak = target.fma_per_second * 4 / item
     products = 0.0 if p.operands[1 - i].guards else prod(p.extents) / peak / target.cores
     return max(write, moved), max(products, again)
+
+
+def _leaves(kernel: Kernel, r: Read, extents: Sequence[int]) -> bool:
+    """Whether a read would leave its buffer at some points of the box."""
+    shape = kernel.buffers[kernel.stages[0].args[r.slot][1]].shape
+    flat = flat_index(r.index, shape)
+    low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
+    return low is not None and high is not None and (low < 0 or -high >= prod(shape))
 
 
 def _operands(kernel: Kernel) -> list[int]:
