@@ -10,7 +10,7 @@ import inspect
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +70,7 @@ class ByKind:
         return out
 
 
+@lru_cache(maxsize=1024)
 def _kinds(kernel: Kernel) -> list[Kernel]:
     """The kernel's pieces with a reduction, and those without, as kernels."""
     root = kernel.root

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ class Table:
             s.windows, s.rows,
         )  # fmt: skip
 
+    @cached_property
     def numbers(self) -> Numbers:
         """Those of each configuration's setting, as arrays."""
         every = np.array([s.numbers for s in self.settings], np.float64)
@@ -77,7 +79,7 @@ def joined(tables: Sequence[Table]) -> Table:
     if len(tables) == 1:
         return tables[0]
     first, before = tables[0], np.cumsum([0, *(len(t.settings) for t in tables)])
-    columns = {
+    columns: dict[str, Any] = {
         name: np.concatenate([getattr(t, name) for t in tables])
         for name in ("mr", "nv", "a", "b", "major", "kc", "split", "tm", "tn", "kept", "finish")
     }
@@ -122,7 +124,7 @@ class _Seconds:
 
 def predict(t: Table, target: Any) -> Predicted:
     """What every configuration of the table costs."""
-    x, item, lanes = t.numbers(), t.item, t.lanes
+    x, item, lanes = t.numbers, t.item, t.lanes
     a_inline, b_inline, a_buffer, b_buffer = t.a == INLINE, t.b == INLINE, t.a == BUFFER, t.b == BUFFER
     minor, heads = ~t.major, x.heads > 0
     mt, nvs = np.ceil(x.m / t.mr), np.ceil(x.n / lanes)

@@ -8,6 +8,7 @@ computed again, term by term under the guards: what is common costs an addition 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 from einsmith.expr.bounds import prove
 from einsmith.kernels.contraction_lanes import State
@@ -17,6 +18,7 @@ from einsmith.kernels.contraction_walk import sweep
 from einsmith.loops.nest import Builder, Value, elem_of
 
 
+@lru_cache(maxsize=1024)
 def needed(p: Problem) -> bool:
     """Whether some guard on K zeroes one operand only."""
     left, right = p.operands

@@ -25,7 +25,8 @@ TURN = 8.0
 """Cycles to turn a vector's share of a square of vectors by way of scratch."""
 
 
-def operations(exprs: Sequence[Expr]) -> int:
+@lru_cache(maxsize=4096)
+def operations(exprs: tuple[Expr, ...]) -> int:
     return sum(1 for e in postorder(exprs) if isinstance(e, (Apply, Read)))
 
 
@@ -104,15 +105,21 @@ def addresses(kernel: Kernel, results: Sequence[tuple[Expr, int, Piece]]) -> lis
     return out
 
 
+@lru_cache(maxsize=1024)
+def _analysed(kernel: Kernel, p: Problem) -> Sampler:
+    results = epilogue(kernel, p)
+    pointers = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
+    exprs = [x for x, _, _ in results]
+    return Sampler(None, exprs, (), p.extents, pointers, extra=addresses(kernel, results), given_slots=(-1,))
+
+
 @lru_cache(maxsize=4096)
 def cycles(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int, tile: int = 0) -> float:
     """Cycles to load, compute and store what follows the sum, for one vector along the axes; `tile` as for a Sampler.
     """
     results = epilogue(kernel, p)
     extra = addresses(kernel, results)
-    pointers = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
-    exprs = [x for x, _, _ in results]
-    s = Sampler(None, exprs, (), p.extents, pointers, axes, lanes, extra, (-1,), tile=tile)
+    s = _analysed(kernel, p).along(axes, lanes, tile)
     out = s.load_cost(lanes) + 0.5 * operations(s.exprs)
     pairs = interleaved([n for _, n, _ in results], extra, axes[-1] if axes else None)
     for i, (f, (_, n, _)) in enumerate(zip(s.extra, results, strict=True)):
@@ -169,7 +176,7 @@ class Epilogue:
         self.outputs = [n for _, n, _ in results]
         self.far = [kernel.buffers[n].far for n in self.outputs]
         exprs = [x for x, _, _ in results]
-        self.size = operations(exprs)
+        self.size = operations(tuple(exprs))
         extra = addresses(kernel, results)
         self.interleaved = interleaved(self.outputs, extra, axes[-1] if axes else None)
         self.sampler = Sampler(b, exprs, (), p.extents, pointers, axes, lanes, extra, (-1,), row, tile=tile)

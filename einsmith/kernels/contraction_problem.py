@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -79,10 +79,12 @@ def slots_of(o: Operand) -> set[int]:
     return {r.slot for x in (o.expr, *o.guards) for r in reads(x)}
 
 
+@lru_cache(maxsize=1 << 14)
 def axes_of(x: Expr) -> frozenset[int]:
     return frozenset(e.position for e in postorder([x]) if isinstance(e, Axis))
 
 
+@lru_cache(maxsize=1 << 14)
 def affine(r: Read) -> tuple[tuple[int, dict[int, int]], ...] | None:
     """(constant, coefficient by axis) of each index of a read; None where an index is not affine in the axes."""
     out = []

@@ -9,13 +9,15 @@ elements land in their lanes; every other element of a stretch by two loads and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
 from einsmith.dtypes import DType
 from einsmith.expr.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Expr, Read, postorder
+from einsmith.expr.nodes import Apply, Axis, Expr, Read, reads
 from einsmith.kernels.contraction_problem import affine
 from einsmith.loops.nest import Builder, Value
 
@@ -73,6 +75,11 @@ def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
     return [flat, *reversed(out)]
 
 
+@lru_cache(maxsize=1 << 14)
+def _reads(x: Expr) -> tuple[Read, ...]:
+    return tuple(reads(x))
+
+
 class Sampler:
     """Emits `exprs` (where `guards` hold) at `lanes` consecutive points of the flattened `lane_axes`.
 
@@ -100,7 +107,7 @@ class Sampler:
     ):
         self.b: Any = builder
         self.exprs, self.guards = tuple(exprs), tuple(guards)
-        self.extents, self.pointers, self.lanes = tuple(extents), pointers, lanes
+        self.extents, self.pointers = tuple(extents), pointers
         self.given_slots = set(given_slots)
         self.forms: list[_Form] = []
         self.reads: dict[Read, int] = {}
@@ -115,8 +122,13 @@ class Sampler:
         for const, coef in extra:
             self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
             self.extra.append(len(self.forms) - 1)
+        self.loose = loose
+        self._lie(lane_axes, lanes, row, tile)
+
+    def _lie(self, lane_axes: Sequence[int], lanes: int, row: int, tile: int) -> None:
+        """Sets where the lanes lie."""
+        self.lanes, self.row, self.tile = lanes, row, tile
         self.lane_axes = tuple(a for a in lane_axes if self.extents[a] > 1)
-        self.row, self.loose, self.tile = row, loose, tile
         if row:
             last = lane_axes[-1]
             self.lane_groups = [*self.groups(self.lane_axes[:-1]), Group((last,), self.extents[last])]
@@ -125,6 +137,12 @@ class Sampler:
         self.lane_extents = [g.extent for g in self.lane_groups]
         if row:
             self.lane_extents[-1] = row
+
+    def along(self, lane_axes: Sequence[int], lanes: int, tile: int = 0) -> Sampler:
+        """The same expressions at other lanes."""
+        out = copy(self)
+        out._lie(lane_axes, lanes, 0, tile)
+        return out
 
     # -- analysis
 
@@ -230,10 +248,14 @@ class Sampler:
             kind = self.kind(form, align)
             rows = float(self.runs(align)) if kind == "runs" else 1.0
             cost += GATHER_COST if kind == "gather" else rows * self.row_cost(form) if kind != "uniform" else 1.0
-        loose = {e for x in (*self.exprs, *self.generic) for e in postorder([x]) if isinstance(e, Read)}
-        cost += GATHER_COST * sum(1 for e in loose if e not in self.reads and e.slot not in self.given_slots)
+        cost += GATHER_COST * self._gathered()
         masks = sum(1.5 for _, _, axes in self.conds if axes)
         return cost + masks * max(1.0, cost * 0.5)
+
+    def _gathered(self) -> int:
+        """Reads whose place is no form."""
+        found = {e for x in (*self.exprs, *self.generic) for e in _reads(x)}
+        return sum(1 for e in found if e not in self.reads and e.slot not in self.given_slots)
 
     def on_vectors(self, form: int) -> bool:
         """Whether a form of step 1 is a multiple of the lanes wherever lane 0 is at such a place of its row."""

@@ -249,7 +249,7 @@ def _table(
     x = Table(settings, number, mr, nv, a, b, major, kc, split, mr, mr, part, after, at.item, at.lanes, at.nbytes)
     tm, tn = _shares(x, at.target)
     tm[len(tile) :] = tn[len(tile) :] = 1
-    cuts = x.numbers()
+    cuts = x.numbers
     cut = (cuts.m_parts > 0) | (cuts.n_parts > 0)
     tm, tn = np.where(cut, np.maximum(cuts.m_parts, 1), tm), np.where(cut, np.maximum(cuts.n_parts, 1), tn)
     x = replace(x, tm=tm, tn=tn)
@@ -313,7 +313,7 @@ def _sensible(tiles: Values, facts: Values, lanes: int) -> Values:
 
 def _shares(t: Table, target: Any) -> tuple[Values, Values]:
     """Tasks along M and along N: enough for every core, cut on the side that is not packed twice."""
-    x, cores = t.numbers(), target.cores
+    x, cores = t.numbers, target.cores
     mt, nt = np.ceil(x.m / t.mr), np.ceil(x.n / (t.nv * t.lanes))
     others = x.batch * t.split
     want = np.ones_like(others)
@@ -334,7 +334,7 @@ def _shares(t: Table, target: Any) -> tuple[Values, Values]:
 def in_cache(t: Table, which: Values, target: Any) -> tuple[Values, Values]:
     """Tasks along M and N of the configurations `which` with more of them along the side of the inner loop, so that a
     task's range of it stays in the second level while the outer side is walked; the same where it does already."""
-    x = t.numbers()
+    x = t.numbers
     k, batch, m, columns = (v[which] for v in (x.k, x.batch, x.m, x.columns))
     mr, nv, split, major, tm, tn = (v[which] for v in (t.mr, t.nv, t.split, t.major, t.tm, t.tn))
     parts = np.ceil(inner_bytes(t, x, 1.0, 1.0)[which] / (target.l2 * traffic.HELD))

@@ -121,10 +121,15 @@ class Analysis:
     def sampler(self, o: Operand, windows: plan.Windows, axes: Sequence[int], lanes: int) -> Sampler:
         """Of an operand; `windows`: those of the problem that the operand belongs to."""
         key = (o, tuple(axes), lanes)
-        if key not in self._samplers:
-            slots = slots_of(self.kernel, self.p, windows)
-            self._samplers[key] = Sampler(None, [o.expr], o.guards, self.p.extents, slots, axes, lanes)
-        return self._samplers[key]
+        found = self._samplers.get(key)
+        if found is None:
+            if not axes and not lanes:
+                slots = slots_of(self.kernel, self.p, windows)
+                found = Sampler(None, [o.expr], o.guards, self.p.extents, slots)
+            else:
+                found = self.sampler(o, windows, (), 0).along(axes, lanes)
+            self._samplers[key] = found
+        return found
 
     def orientation(self, side: plan.Side, windows: plan.Windows, k: Sequence[int], align: int) -> tuple[str, float]:
         key = (side.operand, side.axes, align)
