@@ -213,9 +213,9 @@ def _box_of(
     bodies = renumber(kernel, kernel.stages[0], root, ones)
     stages = [renumber(kernel, s, [_body(s)], place)[0] for s in kernel.stages[1:]]
     if not uses(root)[1].isdisjoint(ones):  # what stands in places of reads is in normal form
-        bodies = [simplify(e, domain) for e in bodies]
+        bodies = [_simplified(e, domain) for e in bodies]
     if not plain:
-        stages = [simplify(e, domain) for e in stages]
+        stages = [_simplified(e, domain) for e in stages]
     slots = result_slots(kernel)
     stores = []
     for s, stage in enumerate(kernel.stages):
@@ -226,6 +226,11 @@ def _box_of(
     results = tuple(slot for members in slots for slot in members)
     sizes = tuple(size(b.shape) for b in kernel.buffers)
     return _merge(domain, rank, combiner, bodies, stages, results, stores, sizes)
+
+
+@lru_cache(maxsize=2048)
+def _simplified(e: Expr, domain: tuple[int, ...]) -> Expr:
+    return simplify(e, domain)
 
 
 def _merge(domain, rank, combiner, bodies, stages, results, stores, buffers) -> Box:
@@ -299,8 +304,9 @@ def access_cost(flats: Sequence[Linear], axis: int, lanes: int, guarded: Collect
     """About how many instructions one vector of accesses takes when `axis` runs along the lanes; guarded: keys of the
     offsets that memory has only where a guard holds."""
     out = 0.0
+    along = Axis(axis)
     for f in flats:
-        stride = abs(f.coefficient(Axis(axis)))
+        stride = abs(f.terms.get(along, 0))
         inside = [a for a in f.terms if not isinstance(a, Axis) and _mentions(a, axis)]
         if inside:
             simple = all(

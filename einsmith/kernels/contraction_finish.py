@@ -94,7 +94,10 @@ def _results(
     return out
 
 
-def addresses(kernel: Kernel, results: Sequence[tuple[Expr, int, Piece]]) -> list[tuple[int, dict[int, int]]]:
+_Address = tuple[int, dict[int, int]]
+
+
+def addresses(kernel: Kernel, results: Sequence[tuple[Expr, int, Piece]]) -> list[_Address]:
     """(constant, coefficient by axis) of the place of each result in its buffer."""
     out = []
     for _, n, piece in results:
@@ -106,20 +109,21 @@ def addresses(kernel: Kernel, results: Sequence[tuple[Expr, int, Piece]]) -> lis
 
 
 @lru_cache(maxsize=1024)
-def _analysed(kernel: Kernel, p: Problem) -> Sampler:
+def _analysed(kernel: Kernel, p: Problem) -> tuple[Sequence[tuple[Expr, int, Piece]], Sequence[_Address], Sampler]:
+    """The results, where they are stored, and the analysis of both."""
     results = epilogue(kernel, p)
+    extra = addresses(kernel, results)
     pointers = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
     exprs = [x for x, _, _ in results]
-    return Sampler(None, exprs, (), p.extents, pointers, extra=addresses(kernel, results), given_slots=(-1,))
+    return results, extra, Sampler(None, exprs, (), p.extents, pointers, extra=extra, given_slots=(-1,))
 
 
 @lru_cache(maxsize=4096)
 def cycles(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int, tile: int = 0) -> float:
     """Cycles to load, compute and store what follows the sum, for one vector along the axes; `tile` as for a Sampler.
     """
-    results = epilogue(kernel, p)
-    extra = addresses(kernel, results)
-    s = _analysed(kernel, p).along(axes, lanes, tile)
+    results, extra, s = _analysed(kernel, p)
+    s = s.along(axes, lanes, tile)
     out = s.load_cost(lanes) + 0.5 * operations(s.exprs)
     pairs = interleaved([n for _, n, _ in results], extra, axes[-1] if axes else None)
     for i, (f, (_, n, _)) in enumerate(zip(s.extra, results, strict=True)):
@@ -155,9 +159,9 @@ def least(
     wide = p.dtype.itemsize * lanes >= 16 and p.dtype.itemsize in (4, 8) and mr >= lanes // 2
     if not (wide and m_axes and n_axes) or straight <= TURN:
         return straight, False
-    results, stores = epilogue(kernel, p), -(-mr // lanes) * lanes / mr
+    (results, extra, _), stores = _analysed(kernel, p), -(-mr // lanes) * lanes / mr
     turned = TURN + cycles(kernel, p, m_axes, lanes, l2, mr) * stores
-    for (_, n, _), (_, coef) in zip(results, addresses(kernel, results), strict=True):
+    for (_, n, _), (_, coef) in zip(results, extra, strict=True):
         item, apart = kernel.buffers[n].dtype.itemsize, abs(coef.get(n_axes[-1], 0)) * kernel.buffers[n].dtype.itemsize
         if apart >= PAGE and apart % PAGE == 0 and prod(kernel.buffers[n].shape) * item > l2:
             turned += CROWDED * stores

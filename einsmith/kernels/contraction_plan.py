@@ -116,6 +116,7 @@ class Side:
     axes: tuple[int, ...]
 
 
+@lru_cache(maxsize=4096)
 def sides(p: Problem, swap: bool) -> tuple[Side, Side]:
     """The M side and the N side."""
     left, right = Side(p.operands[0], p.left), Side(p.operands[1], p.right)
@@ -153,7 +154,8 @@ def _rows(s: Sampler, axes: tuple[int, ...]) -> np.ndarray | None:
     return at
 
 
-def row_offsets(s: Sampler, axes: Sequence[int], mr: int) -> list[int] | None:
+@lru_cache(maxsize=4096)
+def row_offsets(s: Sampler, axes: tuple[int, ...], mr: int) -> list[int] | None:
     """Where the rows of a tile of `mr` lie from its first one, if that is the same in every tile; else None.
 
     `s` has one plain read; tiles begin at multiples of mr of the flattened axes."""
@@ -162,7 +164,7 @@ def row_offsets(s: Sampler, axes: Sequence[int], mr: int) -> list[int] | None:
     if len(groups) <= 1:
         stride = form.coef.get(groups[0].inner, 0) if groups else 0
         return [i * stride for i in range(mr)]
-    at = _rows(s, tuple(axes))
+    at = _rows(s, axes)
     if at is None:
         return None
     whole = len(at) // mr * mr
@@ -173,7 +175,8 @@ def row_offsets(s: Sampler, axes: Sequence[int], mr: int) -> list[int] | None:
     return None if (tiles - tiles[:, :1] != first).any() else first.tolist()
 
 
-def regular_rows(s: Sampler, axes: Sequence[int], limit: int) -> int:
+@lru_cache(maxsize=4096)
+def regular_rows(s: Sampler, axes: tuple[int, ...], limit: int) -> int:
     """The most rows, at most `limit`, of a tile that can be read in place; 0 where there are none beyond one group.
 
     `s`: the sampler of a plain operand, as for `row_offsets`."""

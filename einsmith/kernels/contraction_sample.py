@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from einsmith.dtypes import DType
 from einsmith.expr.linear import linear
@@ -39,8 +39,7 @@ class Pointer:
         return tuple(prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Axes (outer first) that act as one of `extent` points: every form has one stride over them."""
 
     axes: tuple[int, ...]

@@ -183,9 +183,14 @@ def _tile_cost(box: Box, axis: int, row: int, lanes: int, unroll: int, rows: int
     return (shared + 1) / bx.filled(box.extents[row], rows)
 
 
+@lru_cache(maxsize=1024)
+def _nodes(box: Box) -> int:
+    return sum(1 for _ in postorder(box.bodies))
+
+
 def window(box: Box, axis: int | None, cut: int | None, copies: int = 1) -> int:
     """How many of the innermost reduction axes (other than the lanes') are unrolled; `copies`: of each point."""
-    count = copies * max(1, sum(1 for _ in postorder(box.bodies)))
+    count = copies * max(1, _nodes(box))
     limit = min(MAX_WINDOW, max(1, MAX_UNROLLED // count))
     loops = [a for a in range(box.rank, box.rank + len(box.reduce)) if a != axis]
     k, points = 0, 1
@@ -398,6 +403,8 @@ SHORT = 8
 def best(kernel: Kernel, target: Target, limit: float) -> ReductionConfig | None:
     """The configuration of the lowest cost; None where its rank is not below `limit`."""
     found, every = boxes_of(kernel), configs(kernel, target)
+    if len(found) == 1 and target.cores == 1:  # where more tasks than one are no faster
+        every = [c for c in every if c.tasks == 1]
     if len(found) > 1:
         main = (max(found, key=lambda x: x.points * x.reduced),)
         every = sorted(every, key=lambda c: cost(kernel, c, target, main).rank)[:SHORT]
