@@ -1,8 +1,8 @@
 """What compiling may cost: python -m benchmarks.budgets
 
 Seconds of Python (tracing, gradients, passes, fusion) for a training graph of 3,000 tensors; seconds until the
-gradients of a layer norm are compiled, cold; and for a training step of ResNet-18, cold, its distinct kernels and the
-seconds until it is compiled.
+gradients of a layer norm are compiled, cold; and for a training step of ResNet-18, cold, its distinct kernels, the
+longest CPU time that choosing one of them takes, and the seconds until it is compiled.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 TENSORS = 3000
-PYTHON_SECONDS, NORM_SECONDS, KERNELS = 1.0, 0.5, 100
-"""For a graph of 3,000 tensors, a layer norm's gradients, and ResNet-18's training step."""
+PYTHON_SECONDS, NORM_SECONDS, KERNELS, CHOOSE_MS = 1.0, 0.5, 100, 5.0
+"""For a graph of 3,000 tensors, a layer norm's gradients, and ResNet-18's training step: kernels, and a choice of one.
+"""
 
 
 class Budget(NamedTuple):
@@ -120,6 +121,7 @@ def resnet18(width: int = 64, classes: int = 1000):
 def step_budgets(batch: int = 16, size: int = 224, width: int = 64) -> list[Budget]:
     """Of one training step of ResNet-18, nothing of it compiled before."""
     import einsmith as es
+    from einsmith.kernels import autoconfig
 
     model = resnet18(width)
     step = es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.01, momentum=0.9))
@@ -129,9 +131,13 @@ def step_budgets(batch: int = 16, size: int = 224, width: int = 64) -> list[Budg
     run = step._program(step._arrays(inputs))
     seconds = time.perf_counter() - start
     kernels = [call.kernel for _, call, _ in run.plan.kernel_calls()]
+    took = [1e3 * autoconfig.choose(k, run.target).took for k in dict.fromkeys(kernels)]
+    over = sum(ms > CHOOSE_MS for ms in took)
     return [
         Budget("ResNet-18 training step, distinct kernels", len(set(kernels)), KERNELS),
         Budget("ResNet-18 training step, kernels in all", len(kernels)),
+        Budget("ResNet-18 training step, longest choice of a kernel", max(took), CHOOSE_MS, "ms"),
+        Budget(f"ResNet-18 training step, choices over {CHOOSE_MS:g} ms", over),
         Budget("ResNet-18 training step, seconds until compiled", seconds, None, "s"),
     ]
 

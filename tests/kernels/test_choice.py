@@ -6,10 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from einsmith.kernels import autoconfig
+import einsmith as es
+import einsmith.functional as F
+from einsmith import dtypes as dt
+from einsmith.compile import run_passes
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels import autoconfig, contraction_cost, contraction_settings, im2col, reduction_plan
 from einsmith.kernels.contraction import PATTERN
+from einsmith.modes import trace_shapes
+from einsmith.passes.fuse import fuse
 from einsmith.target.facts import Target
-from tests.kernels.samples import conv, conv_dw, conv_dx, product
+from tests.kernels.samples import conv, conv_dw, conv_dx, depthwise, depthwise_dw, depthwise_dx, product
 
 SERVER = Target(vector_bytes=64, vector_registers=32, l1=48 << 10, l2=1 << 20, l3=32 << 20, cores=2,
                 fma_per_second=1.2e11, bytes_per_second=(5e11, 2e11, 8e10), l3_bandwidth=1.5e11)
@@ -40,3 +47,78 @@ def test_bounds_are_below_every_cost(name: str) -> None:
         if hasattr(pattern, "bound") and pattern.match(kernel):
             costs = [pattern.cost(kernel, c, SERVER).rank for c in pattern.configs(kernel, SERVER)]
             assert 0 < pattern.bound(kernel, SERVER) <= min(costs)
+
+
+class Looks:
+    """Counts what choosing looks at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.predicted: list[int] = []
+        self.settings = self.matrices = 0
+        self.reductions = set[Kernel]()
+
+        def predict(table, target, old=contraction_cost.predict):
+            self.predicted.append(len(table.mr))
+            return old(table, target)
+
+        def setting(at, *args, old=contraction_settings.Analysis.setting):
+            self.settings += 1
+            return old(at, *args)
+
+        def boxes_of(kernel, old=reduction_plan.boxes_of):
+            self.reductions.add(kernel)
+            return old(kernel)
+
+        def parts(*args, old=im2col._parts):
+            self.matrices += 1
+            return old(*args)
+
+        monkeypatch.setattr(contraction_cost, "predict", predict)
+        monkeypatch.setattr(contraction_settings.Analysis, "setting", setting)
+        monkeypatch.setattr(reduction_plan, "boxes_of", boxes_of)
+        monkeypatch.setattr(im2col, "_parts", parts)
+
+    @property
+    def found(self) -> tuple[int, int, int, int, int]:
+        """Calls of the prediction, configurations predicted, settings, kernels seen as reductions, matrices written."""
+        return len(self.predicted), sum(self.predicted), self.settings, len(self.reductions), self.matrices
+
+
+def conv_gradient(b: int, c: int, size: int, o: int, taps: int, groups: int, of: int) -> Kernel:
+    """Of a convolution at stride 2: by its input (0) or its weights (1)."""
+    shapes = [(b, c, size, size), (o, c // groups, taps, taps), (b, o, size // 2, size // 2)]
+
+    def f(x, w, g):
+        both = [x, w]
+
+        def forward(a):
+            return F.conv2d(*both[:of], a, *both[of + 1 :], None, 2, taps // 2, 1, groups)
+
+        return es.vjp(forward, both[of])[1](g)
+
+    (call,) = fuse(run_passes(trace_shapes(f, [(s, dt.f32) for s in shapes]).graph), None).calls
+    return call.kernel
+
+
+@pytest.mark.parametrize(
+    ("kernel", "most"),
+    [
+        (product(512, 520, 500), (1, 160, 2, 0, 0)),
+        (conv(4, 64, 28, 28, 128, 3, 3, 1), (1, 400, 12, 0, 0)),
+        (conv_gradient(2, 64, 28, 96, 3, 1, 0), (2, 800, 26, 0, 0)),
+        (conv_gradient(2, 64, 28, 96, 3, 1, 1), (1, 250, 10, 0, 2)),
+        (conv_gradient(8, 96, 28, 96, 3, 96, 0), (2, 200, 8, 1, 0)),
+        (depthwise(4, 96, 28, 28, 3, 1, 2), (1, 70, 2, 0, 0)),
+        (depthwise_dx(4, 96, 28, 28, 5, 2), (2, 280, 10, 0, 0)),
+        (depthwise_dw(4, 96, 28, 28, 5, 2), (1, 60, 2, 0, 0)),
+    ],
+    ids=["product", "3x3", "strided dX", "strided dW", "depthwise strided dX", "depthwise", "depthwise dX",
+         "depthwise dW"],
+)  # fmt: skip
+def test_a_choice_looks_at_little(kernel, most, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds spare reductions and written matrices; the pieces of a contraction are predicted at once, in a few hundred
+    configurations; and what was found is not predicted again."""
+    looks = Looks(monkeypatch)
+    target = replace(SERVER, l2=SERVER.l2 + 64)  # nobody has asked for this one
+    autoconfig.choose(kernel, target)
+    assert all(x <= n for x, n in zip(looks.found, most, strict=True)), looks.found
