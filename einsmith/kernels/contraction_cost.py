@@ -32,6 +32,9 @@ PIECE_LOADS = 1.5
 """Cycles that a masked load, one of those that a vector across rows takes, keeps a port of loads from others."""
 PIECE_MASKS = 0.15
 """Cycles that it takes from the arithmetic."""
+PARTED = 0.3
+"""The part of the way of lines beyond the caches, stored to in parts, that is waited for unless they are asked for and
+belong to a few rows at a time."""
 PANELS = 0.6
 """The part of the second level that a panel of N may fill."""
 
@@ -248,6 +251,8 @@ def predict(t: Table, target: Any) -> Predicted:
     by_strips = minor & (nt > 1) & (x.results > target.l3 // 2)
     if by_strips.any():
         arithmetic += np.where(by_strips, traffic.STRIPS * seconds(x.results, held), 0.0)
+    if x.parted.any():  # not asked for by tiles of blocks of K; strips of all rows, where N is the inner loop
+        arithmetic += np.where((kc < part) | heads | t.major, PARTED * seconds(x.parted, held), 0.0)
     slow = (x.b_strips > 0) & (ahead == 0) & (~b_buffer | b_each) & ~(t.major & (0 < t.kc) & (t.kc <= traffic.SWEEP))
     if slow.any():
         memory += np.where(slow, seconds(b_bytes, held) * traffic.strips(nr, x.n, item), 0.0)

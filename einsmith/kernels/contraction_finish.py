@@ -15,7 +15,7 @@ from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_plan import Config, sides
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
-from einsmith.kernels.contraction_traffic import PAGE, scattered
+from einsmith.kernels.contraction_traffic import LINE, PAGE, scattered
 from einsmith.loops.nest import Builder, Value
 
 CROWDED = 60.0
@@ -166,6 +166,17 @@ def least(
         if apart >= PAGE and apart % PAGE == 0 and prod(kernel.buffers[n].shape) * item > l2:
             turned += CROWDED * stores
     return min(straight, turned), turned < straight
+
+
+def parted(kernel: Kernel, p: Problem, axis: int) -> set[int]:
+    """The buffers too large for the caches that results are stored to in parts of lines, along an axis."""
+    results = epilogue(kernel, p)
+    out = set()
+    for (_, n, _), (_, coef) in zip(results, addresses(kernel, results), strict=True):
+        x = kernel.buffers[n]
+        if x.far and x.dtype.itemsize < abs(coef.get(axis, 0)) * x.dtype.itemsize < LINE:
+            out.add(n)
+    return out
 
 
 class Epilogue:

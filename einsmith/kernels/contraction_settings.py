@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.expr.kernel import Kernel
@@ -83,6 +84,7 @@ class Numbers(NamedTuple):
     even: Any
     finish: Any
     results: Any
+    parted: Any
     windows: Any
     elements: Any
     heads: Any
@@ -168,6 +170,9 @@ class Analysis:
             cut = dict(windows).get(which)
             return p.extents[side.axes[0]] // cut.points if isinstance(cut, plan.Cut) and cut.place is not None else 0
 
+        buffers = self.kernel.buffers
+        inner = [x.axes[-1] for x in (m_side, n_side) if x.axes]
+        parts = {n for axis in inner for n in finish.parted(self.kernel, self.p, axis)}
         once = launch.fixed_sides(self.kernel, self.p, swap)
         near = a_steps.k == item and a_steps.side >= traffic.LINE
         return Setting(windows, swap, rows, changed, Numbers(
@@ -182,7 +187,8 @@ class Analysis:
             b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,
             b_far=not rows and traffic.far_rows(b_steps, n * k, item, target.l2), even=a_steps.even and b_steps.even,
             finish=finish.cycles(self.kernel, self.p, n_side.axes, self.lanes, target.l2),
-            results=traffic.far_results(self.kernel, p, m_side, n_side), windows=bool(windows),
+            results=traffic.far_results(self.kernel, p, m_side, n_side),
+            parted=sum(prod(buffers[n].shape) * buffers[n].dtype.itemsize for n in parts), windows=bool(windows),
             elements=sum(w.elements for _, w in changed.windows),
             heads=changed.heads,
             a_batch=batch if copied(int(swap)) or plan.depends_on_batch(p, m_side) else 1,

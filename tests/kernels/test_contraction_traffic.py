@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from einsmith import dtypes as dt
+from einsmith.expr.kernel import Buffer, Kernel
 from einsmith.kernels import contraction_cost as cost
 from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction import PATTERN, Config, Configs
@@ -18,7 +20,7 @@ from einsmith.kernels.contraction_traffic import Steps
 from einsmith.target.facts import Target
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
-from tests.kernels.samples import conv, conv_dw, product
+from tests.kernels.samples import conv, conv_dw, pointwise_dx, product
 
 SERVER = Target(vector_bytes=64, vector_registers=32, l1=48 << 10, l2=1 << 20, l3=32 << 20, cores=2,
                 fma_per_second=1.2e11, bytes_per_second=(5e11, 2e11, 8e10), l3_bandwidth=1.5e11)
@@ -195,3 +197,17 @@ def test_vectors_that_every_tile_takes_from_the_second_level_delay_it():
 def test_tiles_of_one_vector_do_not_sweep_a_side_that_the_second_level_does_not_hold(width):
     """Their loads take as long as their arithmetic: lines that arrive on the way delay them."""
     assert chosen(conv_dw(16, width, 14, 14, 384, 1, 1, 0)).nv > 1
+
+
+def test_lines_beyond_the_caches_that_are_stored_to_in_parts():
+    """Every other point of every other row: they are dear where nothing asks for them a few rows at a time. Whole lines
+    are not."""
+    rows = Config(swap=True, mr=14, nv=2, a="inline", b="inline", tn=8)
+    pixels = Config(mr=14, nv=2, a="inline", b="inline", order="m", tm=8)
+    blocks = replace(rows, kc=128)
+    for kernel, dear in ((pointwise_dx(16, 128, 56, 56, 256, 2), True), (conv(16, 256, 28, 28, 128, 1, 1, 0), False)):
+        far = Kernel(kernel.stages, (*kernel.buffers[:-1], Buffer(dt.f32, kernel.buffers[-1].shape, True)))
+        for c, waits in ((rows, False), (blocks, dear), (pixels, dear)):
+            c = c if dear else replace(c, swap=not c.swap)
+            least, most = (PATTERN.cost(k, Configs((c,)), SERVER).arithmetic for k in (kernel, far))
+            assert (most > 1.05 * least) is waits and most >= least
