@@ -87,16 +87,17 @@ def under(made: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
     if not isinstance(made, Compute) or cotangent not in made.args or made.template.is_scatter:
         return made
     slot, parts = made.args.index(cotangent), []
+    spoken_of = sorted({e.position for e in postorder([condition.holds]) if isinstance(e, Axis)})
     outer: set[Expr] = set()
     for p in made.template.parts:
         assert isinstance(p, Piece)
         if isinstance(p.body, Const) and p.body.value == 0:
             parts.append(p)
             continue
-        at = {r.index for b in p.bodies for r in reads(b) if r.slot == slot}
-        if len(at) != 1 or len(p.bodies) != 1:
+        read = dict.fromkeys(r.index for b in p.bodies for r in reads(b) if r.slot == slot)
+        if len({tuple(index[d] for d in spoken_of) for index in read}) != 1 or len(p.bodies) != 1:
             return made
-        (index,) = at
+        index = next(iter(read))
         moved = {s: len(made.args) + s for s in range(len(condition.tensors))}
         holds = substitute(condition.holds, dict(enumerate(index)), moved)
         if not all(isinstance(i, (Axis, Const)) for r in reads(holds) for i in r.index):
@@ -104,7 +105,7 @@ def under(made: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
         used = {e.position for e in postorder([holds]) if isinstance(e, Axis)}
         if isinstance(p.body, Reduce) and max(used) >= len(p.extents):
             along = {e.position for i in index for e in postorder([i]) if isinstance(e, Axis)}
-            if p.body.combiner != "sum" or not along >= {d for d, n in enumerate(p.extents) if n > 1}:
+            if p.body.combiner != "sum" or len(read) > 1 or not along >= {d for d, n in enumerate(p.extents) if n > 1}:
                 return made
             inner = apply("where", holds, p.bodies[0], Const(0, p.bodies[0].dtype))
             parts.append(Piece(p.offset, p.step, p.extents, Reduce("sum", p.body.extents, (inner,))))

@@ -153,6 +153,32 @@ def test_beyond_all_lengths_nothing_is_read_or_made(reverse, longest, rng):
     assert all([(s.steps, s.rows) for s in c.loop.segments] == [(4, 8), (1, 5)] for c in found)
 
 
+GATES = """
+    a[t,b,n] = sum[i](x[t,b,i] * W[i,n]) + sum[j](where(t > 0, h[t-1,b,j], 0) * U[j,n])
+    g[t,b,k] = sigmoid(a[t,b,H+k]) * where(t > 0, c[t-1,b,k], 0) + sigmoid(a[t,b,0*H+k]) * tanh(a[t,b,2*H+k])
+    c[t,b,k] = where(t < lengths[b], g[t,b,k], where(t > 0, c[t-1,b,k], 0))
+    h[t,b,k] = where(t < lengths[b], sigmoid(a[t,b,3*H+k]) * tanh(g[t,b,k]), where(t > 0, h[t-1,b,k], 0))
+    return h
+"""
+
+
+def test_gates_from_one_product_end_too(rng):
+    """An LSTM whose new state has a name: gates at several places of one stacked tensor are read under the condition
+    on the lengths alone."""
+    op = es.op(GATES, H=4, extents={"k": "H"})
+    given = rng.standard_normal((30, 33, 3)), rng.standard_normal((3, 16)), rng.standard_normal((4, 16))
+    lengths = rng.integers(0, 7, 33)
+    traced = trace_call(es.grad(lambda x, w, u, n: (op(x=x, W=w, U=u, lengths=n)[-1] ** 2).sum(), (1, 2)),
+                        [*given, lengths], {})  # fmt: skip
+    want = evaluate(traced.graph, [*given, lengths])[0]
+    given[0][8:] = np.nan
+    program = Executable(traced.graph, traced.bind, 2)
+    program.arena.fill(0xFF)
+    for got, w in zip(program([*given, lengths])[1], want, strict=True):
+        np.testing.assert_allclose(got, w, rtol=1e-11, atol=1e-11)
+    assert len(in_chunks(program)) == 2
+
+
 def test_what_is_read_beyond_is_made_for_all_steps(rng):
     """The product is read under no condition on the lengths as well."""
     formula = es.op("""
