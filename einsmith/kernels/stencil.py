@@ -2,7 +2,7 @@
 
 Depthwise convolutions in all three directions and at every stride, and filters alike: what a register tile of a matrix
 product would share is not there, because every channel has its own numbers. Rows are read once and kept in registers
-for all taps (stencil_lower); phases of a strided backward pass are one kernel, whose rows leave in whole vectors.
+for all taps (stencil_read); phases of a strided backward pass are one kernel, whose rows leave in whole vectors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels.kernel import Cost, Launch, Lowered
-from einsmith.kernels.stencil_lower import StencilLowering, factors, pair_axis, parts_of, row_segments, rows_of, streams
+from einsmith.kernels.stencil_lower import StencilLowering, parts_of, row_segments
+from einsmith.kernels.stencil_read import factors, pair_axis, rows_of, streams, waits
 from einsmith.kernels.stencil_terms import Stencil, stencils
 from einsmith.loops.nest import Builder
 from einsmith.target.facts import Target
@@ -90,7 +91,8 @@ class StencilPattern:
         groups = _groups(s, config.passes)
         hoisted = _hoisted(s, config.tile, _registers(target))
         pair = pair_axis(s, target.lanes(s.dtype.itemsize)) if config.pairs else None
-        StencilLowering(kernel, s, config.tile, config.tasks, groups, hoisted, pair, target, b).run(b.task)
+        together = pair is None and waits(s, config.tile, _registers(target))
+        StencilLowering(kernel, s, config.tile, config.tasks, groups, hoisted, pair, together, target, b).run(b.task)
         return Lowered([Launch(b.finish(), config.tasks)])
 
 
@@ -182,6 +184,7 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, width: int
     fmas = c.tile * sum(len(p.terms) for p in s.phases)
     loads, shuffles = 0.0, 0.0
     seen: set[tuple] = set()
+    shared = not c.pairs and waits(s, c.tile, registers)
     for t, f in factors(s):
         a = f.read
         for row in range(c.tile):
@@ -197,7 +200,9 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, width: int
             source = (a.slot, a.outer, at - (a.shift if c.pairs else a.shift % 2))
             if source not in seen:
                 seen.add(source)
-                loads += 2 * crossing
+                row_of = (a.slot, a.outer, at - a.shift, "row")
+                loads += crossing if shared and row_of in seen else 2 * crossing
+                seen.add(row_of)
     tiles = ceil(s.lanes / lanes) * s.rows / c.tile
     if s.along_k:
         body = max(fmas / 2, loads) + 0.4 * shuffles + 3 * c.passes

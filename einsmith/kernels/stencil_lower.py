@@ -1,9 +1,7 @@
-"""Emission of stencils: tiles of rows, their borders taken off, every load shared by all terms that want it.
+"""Emission of stencils: tiles of rows, their borders taken off, over what is read (stencil_read).
 
 A tile is some rows by one vector. Rows and columns where every guard holds run in loops without any; the others are
-emitted once each at known places, where a guard is decided for a row and a constant or a comparison for lanes. Every
-other element of a row comes from two loads and a shuffle, which neighbouring taps share; two phases of a row leave as
-two whole vectors, shuffled together.
+emitted once each at known places. Two phases of a row leave as two whole vectors, shuffled together.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Const, Piece
@@ -20,25 +18,16 @@ from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_pack import REGISTER_EPILOGUE
 from einsmith.kernels.contraction_problem import Operand, Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, digits
-from einsmith.kernels.stencil_terms import Access, Factor, Phase, Span, Stencil, Term
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.kernels.stencil_read import Place, Reader, factors
+from einsmith.kernels.stencil_terms import Span, Stencil, Term
+from einsmith.loops.nest import Builder, Value
+from einsmith.target.facts import Target
 
 Carried = list[Value]
-LINE = 64
 PARTS = 16
 """Sums that are made at a time: a multiply-add waits for the one before it for some cycles."""
 WAITING = 8
 """Registers for what is read and how it is shuffled."""
-AHEAD = 6144
-"""Bytes that are read and written between asking for a row and reading it: what arrives while a miss lasts."""
-
-
-class Place(NamedTuple):
-    """A point of an axis: between `first` and `last`, which are one where it is known."""
-
-    value: Value
-    first: int
-    last: int
 
 
 class Segment(NamedTuple):
@@ -55,12 +44,6 @@ class Segment(NamedTuple):
     @property
     def loop(self) -> bool:
         return self.last > self.first
-
-
-def factors(s: Stencil) -> list[tuple[Term, Factor]]:
-    """Every vector of every term."""
-    terms = [t for p in s.phases for t in p.terms]
-    return [(t, f) for t in terms for f in (t.vector, t.weight) if f is not None and (f is t.vector or s.along_k)]
 
 
 def _segments(count: int, step: int, whole: Callable[[int], bool]) -> list[Segment]:
@@ -93,94 +76,22 @@ def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Seg
     return _segments(s.lanes, lanes, lambda w: w + lanes <= least and whole.covers(Span(w, w + lanes - 1)))
 
 
-def pairs_of(s: Stencil) -> dict[tuple, Span | None]:
-    """Where every other element of a row is read: the elements that neighbouring taps need together, counted from the
-    even one of both at lane 0; None where an element between is not to be read."""
-    found: dict[tuple, list[Span]] = {}
-    last = s.lanes - 1
-    for t, f in factors(s):
-        if f.read.lane == 2:
-            span = _elements(f.read, f.lanes.meet(t.lanes).meet(Span(0, last)))
-            found.setdefault(_pair(f.read), []).append(span)
-    out: dict[tuple, Span | None] = {}
-    for key, spans in found.items():
-        both = Span(min(x.lo for x in spans), max(x.hi for x in spans))
-        out[key] = both if all(x.lo < both.lo + 2 and both.hi < x.hi + 2 for x in spans) else None
-    return out
-
-
-def _pair(a: Access) -> tuple:
-    return a.slot, a.outer, a.row, a.shift // 2
-
-
-def _elements(a: Access, lanes: Span) -> Span:
-    return Span(2 * lanes.lo + a.shift % 2, 2 * lanes.hi + a.shift % 2)
-
-
 def parts_of(sums: int, weights: int, places: int, registers: int) -> int:
     """In how many parts, of taps at different places along a row, few sums are made. weights: of taps at one place."""
     room = min(PARTS, registers - weights - WAITING)
     return max(1, min(room // max(1, sums), places))
 
 
-def pair_axis(s: Stencil, lanes: int) -> int | None:
-    """The axis of which two points share a vector, half of it each, where rows are that short: one along which the
-    numbers for all lanes stay the same, and whose every row is one vector of memory. None where there is none."""
-    if 2 * s.lanes > lanes or any(x.hi - x.lo >= lanes for x in reaches(s).values()):
-        return None
-    weighed = {a for p in s.phases for t in p.terms if t.weight and not s.along_k for a, _ in t.weight.read.outer}
-    moved = [{a for a, _ in f.read.outer} for _, f in factors(s)]
-    for a in s.loops if s.along_k else s.outer:
-        if s.extents[a] % 2 == 0 and a not in weighed and all(a in x for x in moved):
-            return a
-    return None
-
-
-def reaches(s: Stencil) -> dict[tuple, Span]:
-    """The elements of a row that all taps together read, by what they read."""
-    out: dict[tuple, Span] = {}
-    for t, f in factors(s):
-        lanes = f.lanes.meet(t.lanes)
-        if lanes.lo <= lanes.hi:
-            a, key = f.read, _kind(f.read)
-            span = Span(a.lane * lanes.lo + a.shift, a.lane * lanes.hi + a.shift)
-            old = out.get(key, span)
-            out[key] = Span(min(old.lo, span.lo), max(old.hi, span.hi))
-    return out
-
-
-def streams(s: Stencil) -> list[Access]:
-    """One read of each kind that there is."""
-    return list({_kind(f.read): f.read for _, f in factors(s)}.values())
-
-
-def rows_of(a: Access, tile: int) -> int:
-    """Rows of memory by which a read moves from one tile to the next."""
-    return max(1, tile * abs(a.row) // a.pitch)
-
-
-def _kind(a: Access) -> tuple:
-    return a.slot, a.outer, a.row, a.lane, a.pitch
-
-
 class StencilLowering:
     """Emission of one kernel function. tile: rows; groups: the sums of a filter's gradient that are made in one turn;
-    hoisted: numbers for all lanes are loaded once for all tiles; pair: the axis of which two points share a vector."""
+    hoisted: numbers for all lanes are loaded once for all tiles; pair, together: as a Reader's."""
 
     def __init__(self, kernel: Kernel, s: Stencil, tile: int, tasks: int, groups: Sequence[Sequence[int]],
-                 hoisted: bool, pair: int | None, target: Any, b: Builder):
+                 hoisted: bool, pair: int | None, together: bool, target: Target, b: Builder):
         self.b, self.s, self.tile, self.tasks, self.groups, self.hoisted = b, s, tile, tasks, groups, hoisted
-        self.n = target.lanes(s.dtype.itemsize)
-        self.elem = elem_of(s.dtype)
-        self.zero = b.const(0.0, self.elem, self.n)
-        self.slots = [ref[1] for ref in kernel.stages[0].args]
-        self.registers, self.masks = target.vector_registers, target.vector_bytes >= 32
-        self.pair, self.planes = pair, 1 if pair is None else 2
-        self.reaches = reaches(s)
-        self.rows = row_segments(s, tile)
-        self.pairs = pairs_of(s)
-        size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
-        self.ahead = streams(s) if size > target.l2 * target.cores else []
+        self.reader = r = Reader(kernel, s, tile, pair, together, target, b)
+        self.n, self.elem, self.zero, self.pair, self.planes = r.n, r.elem, r.zero, pair, r.planes
+        self.registers, self.rows = target.vector_registers, row_segments(s, tile)
         shape = kernel.root.shape
         self.shape = shape
         whole = Piece((0,) * len(shape), (1,) * len(shape), shape, Const(0.0, s.dtype))
@@ -195,9 +106,6 @@ class StencilLowering:
             count = s.sums if s.along_k else s.steps[0] * tile * s.steps[1]
             self.room = b.alloc(self.elem, count * self.n)
         self.values: dict[int, Value] = {}
-        self.bases: dict[tuple, Value] = {}
-        self.weights: dict[Access, Value] = {}
-        self.made: dict[tuple, Value | None] = {}
 
     def run(self, task: Value) -> None:
         b, s = self.b, self.s
@@ -212,18 +120,13 @@ class StencilLowering:
                 for group in self.groups:
                     self._sums(group)
             else:
-                self._bind()
-                self.weights = {}
+                self.reader.bind(self.values)
                 if self.hoisted:
                     for t in (t for p in s.phases for t in p.terms if t.weight is not None):
-                        self._weight(t)
+                        self.reader.weight(t)
                 self._over(self.rows, [], lambda h, _: self._over(self.columns, [], lambda w, _: self._tile(h, w)))
 
     # -- places
-
-    def _apart(self, a: Access) -> int:
-        """From one point of those that share vectors to the next."""
-        return 0 if self.pair is None else dict(a.outer)[self.pair]
 
     def _points(self, axis: int) -> int:
         """How many points of an axis one vector has."""
@@ -240,174 +143,12 @@ class StencilLowering:
             out = list(loop.results)
         return out
 
-    def _bind(self) -> None:
-        """The addresses of every read at the values of its outer axes."""
-        b = self.b
-        self.bases = {}
-        terms = [t for p in self.s.phases for t in p.terms]
-        for a in (f.read for t in terms for f in (t.vector, t.weight) if f is not None):
-            if (a.slot, a.outer) not in self.bases:
-                at: Value = b.const(0)
-                for axis, c in a.outer:
-                    at = b.add(at, b.mul(self.values[axis], b.const(c)))
-                self.bases[a.slot, a.outer] = at
-
-    def _begin(self, h: Place, w: Place) -> None:
-        self.h, self.w = h, w
-        self.made = {}
-
-    def _at(self, a: Access) -> Value:
-        """The address of a read but for what is known, at the tile's corner."""
-        key = ("at", a.slot, a.outer, a.row, a.lane)
-        if key not in self.made:
-            b = self.b
-            at = self.bases[a.slot, a.outer]
-            for place, c in ((self.h, a.row), (self.w, a.lane)):
-                if c:
-                    at = b.add(at, b.mul(place.value, b.const(c)))
-            self.made[key] = at
-        out = self.made[key]
-        assert out is not None
-        return out
-
-    def _mask(self, span: Span, scale: int = 1, more: int = 0) -> Value | None:
-        """The lanes i of which scale * (the vector's first lane) + more + i is in the span; None for all."""
-        key = ("mask", span, scale, more)
-        if key in self.made:
-            return self.made[key]
-        b, n, w = self.b, self.n, self.w
-        first, last = scale * w.first + more, scale * w.last + more
-        iota, out = b.iota(n, "i32"), None
-
-        def start(edge: int) -> Value:
-            x = b.sub(b.const(edge - more), b.mul(w.value, b.const(scale)))
-            return b.splat(b.cast(x, "i32"), n)
-
-        if span.lo > first:
-            out = b.op("not", b.op("lt", iota, start(span.lo)))
-        if span.hi < last + n - 1:
-            below = b.op("lt", iota, start(span.hi + 1))
-            out = below if out is None else b.op("and", out, below)
-        self.made[key] = out
-        return out
-
-    # -- loads
-
-    def _vector(self, f: Factor, t: Term, phase: Phase, row: int) -> Value:
-        """A factor's vector for row `row` of the tile, zero where the factor or the term is."""
-        a, h = f.read, self.h
-        lanes = f.lanes.meet(t.lanes).meet(Span(0, phase.lanes - 1))
-        if h.first == h.last and not f.rows.lo <= h.first + row <= f.rows.hi:
-            return self.zero
-        if lanes.hi < self.w.first or lanes.lo > self.w.last + self.n - 1:
-            return self.zero
-        key = (a.slot, a.outer, a.row * row + a.const, a.row, a.lane, lanes)
-        if key not in self.made and self.pair is not None:
-            self.made[key] = self._two(a, lanes, row)
-        elif key not in self.made:
-            self.made[key] = self._pick(a, lanes, row) if a.lane == 2 else self._inside(a, 0, row, lanes)
-        out = self.made[key]
-        assert out is not None
-        return out
-
-    def _load(self, a: Access, more: int, row: int, mask: Value | None) -> Value:
-        b = self.b
-        at = b.add(self._at(a), b.const(a.const + a.row * row + more))
-        return b.load(b.buffers[self.slots[a.slot]], at, self.elem, self.n, mask)
-
-    def _inside(self, a: Access, more: int, row: int, span: Span, moved: int = 0) -> Value:
-        """A vector of elements, zero outside of the span; `more` elements beyond the tap's first one, of which `moved`
-        count in the span."""
-        n, first = self.n, a.lane * self.w.first + moved
-        if self.masks or self.w.first != self.w.last or span.hi - span.lo + 1 < n:
-            return self._load(a, more, row, self._mask(span, a.lane, moved))
-        # Without masks in registers: what lies inside of the span, moved to its lanes.
-        off = min(max(first, span.lo), span.hi - n + 1) - first
-        found = self._load(a, more + off, row, None)
-        if not off:
-            return found
-        return self.b.shuffle(found, self.zero, [i - off if 0 <= i - off < n else n for i in range(n)])
-
-    def _pick(self, a: Access, lanes: Span, row: int) -> Value:
-        """Every other element: of two vectors, which the tap beside has in common."""
-        n, odd = self.n, a.shift % 2
-        span = self.pairs[_pair(a)] or _elements(a, lanes)
-        parts: list[Value] = []
-        for more in (0, n):
-            key = ("part", a.slot, a.outer, a.row * row + a.const - odd, a.row, more, span)
-            if key not in self.made:
-                inside = span.hi >= 2 * self.w.first + more and span.lo <= 2 * self.w.last + more + n - 1
-                self.made[key] = self._inside(a, more - odd, row, span, more) if inside else self.zero
-            part = self.made[key]
-            assert part is not None
-            parts.append(part)
-        return self.b.shuffle(parts[0], parts[1], [2 * i + odd for i in range(n)])
-
-    def _two(self, a: Access, lanes: Span, row: int) -> Value:
-        """The rows of two points side by side: from a vector of each, which all taps have in common."""
-        b, n, parts = self.b, self.n, list[Value]()
-        reach = self.reaches[_kind(a)]
-        for point in range(self.planes):
-            key = ("row", *_kind(a), a.row * row + a.const - a.shift, point)
-            if key not in self.made:
-                on = tuple(i <= reach.hi - reach.lo for i in range(n))
-                more = reach.lo - a.shift + self._apart(a) * point
-                self.made[key] = self._load(a, more, row, None if all(on) else b.literal(on, "i1"))
-            part = self.made[key]
-            assert part is not None
-            parts.append(part)
-        picks = [a.lane * (i % (n // 2)) + a.shift - reach.lo for i in range(n)]
-        on = tuple(lanes.lo <= i % (n // 2) <= lanes.hi for i in range(n))
-        spare = n - 1 if reach.hi - reach.lo < n - 1 else -1  # a lane that was not loaded is zero
-        found = b.shuffle(parts[0], parts[1], [x + n * (i >= n // 2) if on[i] else spare for i, x in enumerate(picks)])
-        return found if all(on) or spare >= 0 else b.select(b.literal(on, "i1"), found, self.zero)
-
-    def _off(self, t: Term, phase: Phase) -> Value | None:
-        """The lanes where a term is not zero whatever its weight is; None for all that are stored."""
-        if t.lanes.covers(Span(0, phase.lanes - 1)):
-            return None
-        if self.pair is None:
-            return self._mask(t.lanes)
-        half = self.n // 2
-        return self.b.literal(tuple(t.lanes.lo <= i % half <= t.lanes.hi for i in range(self.n)), "i1")
-
-    def _weight(self, t: Term) -> Value:
-        assert t.weight is not None
-        a = t.weight.read
-        if a not in self.weights:
-            b = self.b
-            at = b.add(self.bases[a.slot, a.outer], b.const(a.const))
-            self.weights[a] = b.splat(b.load(b.buffers[self.slots[a.slot]], at, self.elem), self.n)
-        return self.weights[a]
-
-    def _ask_ahead(self) -> None:
-        """Rows that come later are brought nearer, so many tiles before them that a miss has time. A filter's gradient
-        goes to another image after its last row: it asks for what the rows before that need."""
-        b, s, item = self.b, self.s, self.s.dtype.itemsize
-        counts = [rows_of(a, self.tile) for a in self.ahead]
-        moved = sum(x * a.pitch for x, a in zip(counts, self.ahead, strict=True))
-        if not s.along_k:
-            moved += s.steps[0] * self.tile * self.shape[s.lane]
-        tiles = -(-AHEAD // max(1, moved * item * self.planes))
-        if s.loops:
-            tiles = max(1, min(tiles, -(-s.rows // self.tile) - 1))
-        columns, line = -(-s.lanes // self.n), LINE // item
-        for rows, a in zip(counts, self.ahead, strict=True):
-            # Line after line: each vector of a row asks for its share of the tile.
-            share, memory = -(-rows * a.pitch // (line * columns)), b.buffers[self.slots[a.slot]]
-            at = b.add(self.bases[a.slot, a.outer], b.mul(self.h.value, b.const(a.row)))
-            at = b.add(at, b.mul(self.w.value, b.const(share * line // self.n)))
-            for point in range(self.planes):
-                first = tiles * rows * a.pitch + self._apart(a) * point
-                for i in range(share):
-                    b.prefetch(memory, b.add(at, b.const(first + i * line)), self.elem)
-
     # -- along the output
 
     def _tile(self, h: Place, w: Place) -> Carried:
         b, s = self.b, self.s
-        self._begin(h, w)
-        self._ask_ahead()
+        self.reader.begin(h, w)
+        self.h, self.w = h, w
         known = h.first == h.last
         parts: dict[tuple[int, int], list[Value]] = {}
         work: list[tuple[tuple, int, int, Term]] = []
@@ -431,13 +172,11 @@ class StencilLowering:
         for (shift, _), i, row, t in work:
             if shift != group:
                 group, turn = shift, turn + 1
-                self.made = {k: v for k, v in self.made.items() if k[0] in ("at", "mask")}
-                if not self.hoisted:
-                    self.weights = {}
-            x, before = self._vector(t.vector, t, s.phases[i], row), parts[i, row][turn % apart]
-            new = b.add(before, x) if t.weight is None else b.fma(x, self._weight(t), before)
+                self.reader.forget(weights=not self.hoisted)
+            x, before = self.reader.vector(t.vector, t, s.phases[i], row), parts[i, row][turn % apart]
+            new = b.add(before, x) if t.weight is None else b.fma(x, self.reader.weight(t), before)
             # Where the term is zero its weight may still be infinite.
-            off = None if t.weight is None else self._off(t, s.phases[i])
+            off = None if t.weight is None else self.reader.off(t, s.phases[i])
             parts[i, row][turn % apart] = new if off is None else b.select(off, new, before)
         sums = {k: reduce(b.add, x) for k, x in parts.items()}
         for point in range(self.planes):
@@ -460,15 +199,15 @@ class StencilLowering:
             values[self.pair] = b.add(values[self.pair], b.const(point))
         if s.row is not None:
             values[s.row] = b.mul(self.h.value, b.const(m))
-        rows, at = [], point * n // 2
+        rows, start = [], point * n // 2
         for row in range(self.tile):
             for i in range(m):
                 if (i * k, row) in sums:
                     found = [sums[i * k + j, row] for j in range(k)]
                     if k == 2:
-                        found = self._together(found[0], found[1], at)[: len(states)]
-                    elif at:
-                        found = [b.shuffle(found[0], found[0], [min(at + j, n - 1) for j in range(n)])]
+                        found = self._together(found[0], found[1], start)[: len(states)]
+                    elif start:
+                        found = [b.shuffle(found[0], found[0], [min(start + j, n - 1) for j in range(n)])]
                     rows.append(found)
         self._finish(states, values, rows)
 
@@ -530,7 +269,7 @@ class StencilLowering:
                     self.values[s.loops[i]] = loop.var
                     loop.next = level(i + 1, list(loop.carried))
                 return list(loop.results)
-            self._bind()
+            self.reader.bind(self.values)
             return self._over(
                 self.rows, carried,
                 lambda h, x: self._over(self.columns, x, lambda w, y: self._products(h, w, group, y)),
@@ -548,8 +287,8 @@ class StencilLowering:
 
     def _products(self, h: Place, w: Place, group: Sequence[int], carried: Carried) -> Carried:
         b, s = self.b, self.s
-        self._begin(h, w)
-        self._ask_ahead()
+        self.reader.begin(h, w)
+        self.h, self.w = h, w
         known, (phase,) = h.first == h.last, s.phases
         place = {number: i for i, number in enumerate(group)}
         work = []
@@ -571,5 +310,5 @@ class StencilLowering:
         out = list(carried)
         for row, t, first, second in sorted(work, key=order):
             i = place[t.sum]
-            out[i] = b.fma(self._vector(first, t, phase, row), self._vector(second, t, phase, row), out[i])
+            out[i] = b.fma(self.reader.vector(first, t, phase, row), self.reader.vector(second, t, phase, row), out[i])
         return out

@@ -17,6 +17,7 @@ from einsmith.expr.kernel import Buffer, Kernel
 from einsmith.expr.nodes import Piece, Template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.stencil import StencilPattern
+from einsmith.kernels.stencil_read import waits
 from einsmith.kernels.stencil_terms import stencils
 from einsmith.modes import trace_shapes
 from einsmith.passes.fuse import fuse
@@ -103,6 +104,24 @@ def test_doubles(rng):
     root = s.sum_of((2, h, w), ((dt.f64, (2, h, w)), (dt.f64, (2, 3, 3))), (3, 3), body)
     kernel = Kernel(root.stages, tuple(Buffer(dt.f64, b.shape) for b in root.buffers))
     check(STENCIL, kernel, rng, native=True, tolerance=1e-12)
+
+
+@pytest.mark.parametrize(("taps", "pad", "width"), [(3, 1, 71), (5, 2, 70), (4, 0, 67), (5, 4, 66)])
+def test_taps_share_rows_of_which_they_read_every_other_element(taps, pad, width, rng):
+    """Also where borders are infinite, which no other tap must see."""
+    target = replace(WIDE, vector_registers=32)
+    kernel = s.depthwise(1, 1, 7, width, taps, pad, 2)
+    (found,) = stencils(kernel)
+    assert waits(found, 2, 32) and not waits(found, 12, 32)
+    configs = [c for c in STENCIL.configs(kernel, target) if waits(found, c.tile, 32)]
+    base = fresh(kernel, 0)
+    base[0][..., [0, -1]] = np.inf
+    with np.errstate(invalid="ignore"):
+        want = reference(kernel, base)
+    for config in configs[:2]:
+        compare(STENCIL.lower(kernel, config, target), kernel, base, want, str(config), None)
+    assert configs
+    check(STENCIL, kernel, rng, native=True)
 
 
 def test_infinities_at_guards():

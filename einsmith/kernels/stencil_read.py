@@ -1,0 +1,347 @@
+"""What a tile of a stencil reads: every load is shared by all terms that want it.
+
+Every other element of a row comes from two loads and a shuffle; the taps beside share the loads, or move what it found
+by a lane. Short rows of two points lie side by side in one vector. Guards are decided for a row, and are a constant or
+a comparison for lanes.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels.stencil_terms import Access, Factor, Phase, Span, Stencil, Term
+from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.target.facts import Target
+
+LINE = 64
+SHUFFLED = 4
+"""Registers for what is read and shuffled where every other element is wanted."""
+AHEAD = 6144
+"""Bytes that are read and written between asking for a row and reading it: what arrives while a miss lasts."""
+
+
+class Place(NamedTuple):
+    """A point of an axis: between `first` and `last`, which are one where it is known."""
+
+    value: Value
+    first: int
+    last: int
+
+
+def factors(s: Stencil) -> list[tuple[Term, Factor]]:
+    """Every vector of every term."""
+    terms = [t for p in s.phases for t in p.terms]
+    return [(t, f) for t in terms for f in (t.vector, t.weight) if f is not None and (f is t.vector or s.along_k)]
+
+
+class Spread(NamedTuple):
+    """Taps that read every other element of the same rows: the elements that they need, counted from the one that a tap
+    without shift reads at lane 0; None where one of them is not to be read by all. low, high: the least and the largest
+    shift."""
+
+    span: Span | None
+    low: int
+    high: int
+
+    @property
+    def base(self) -> int:
+        """The even shift from which whole vectors are read."""
+        return min(max(self.low, 0), self.high) // 2 * 2
+
+
+def spreads(s: Stencil, together: bool) -> dict[tuple, Spread]:
+    """Every group of taps that are read together, by `_spread_key`."""
+    found: dict[tuple, list[tuple[Access, Span]]] = {}
+    every = Span(0, s.lanes - 1)
+    for t, f in factors(s):
+        if f.read.lane == 2:
+            found.setdefault(_spread_key(f.read, together), []).append((f.read, f.lanes.meet(t.lanes).meet(every)))
+    out: dict[tuple, Spread] = {}
+    for key, reads in found.items():
+        spans = [(_elements(a, x), x) for a, x in reads]
+        both = Span(min(x.lo for x, _ in spans), max(x.hi for x, _ in spans))
+        # Lanes before the first and after the last hold anything.
+        first, last = (0, every.hi) if together else (-1, -1)
+        fit = all((x.lo < both.lo + 2 or y.lo == first) and (both.hi < x.hi + 2 or y.hi == last) for x, y in spans)
+        shifts = [a.shift for a, _ in reads]
+        out[key] = Spread(both if fit else None, min(shifts), max(shifts))
+    return out
+
+
+def _spread_key(a: Access, together: bool) -> tuple:
+    return a.slot, a.outer, a.row, 0 if together else a.shift // 2
+
+
+def waits(s: Stencil, tile: int, registers: int) -> bool:
+    """Whether all taps along a row may share what is read of it, where every other element is: vectors of all rows wait
+    in registers for the taps beside. Lanes beside a row must not be summed."""
+    reads = {f.read for _, f in factors(s)}
+    if s.along_k or not any(a.lane == 2 for a in reads):
+        return False
+    rows = {(a.slot, a.outer, a.row * i + a.const - a.shift) for a in reads for i in range(tile)}
+    weights: dict[int, set] = {}
+    for t, f in factors(s):
+        weights.setdefault(f.read.shift, set()).add(t.weight)
+    return tile * len(s.phases) + len(rows) + max(map(len, weights.values())) + SHUFFLED <= registers
+
+
+def _elements(a: Access, lanes: Span) -> Span:
+    return Span(2 * lanes.lo + a.shift, 2 * lanes.hi + a.shift)
+
+
+def pair_axis(s: Stencil, lanes: int) -> int | None:
+    """The axis of which two points share a vector, half of it each, where rows are that short: one along which the
+    numbers for all lanes stay the same, and whose every row is one vector of memory. None where there is none."""
+    if 2 * s.lanes > lanes or any(x.hi - x.lo >= lanes for x in reaches(s).values()):
+        return None
+    weighed = {a for p in s.phases for t in p.terms if t.weight and not s.along_k for a, _ in t.weight.read.outer}
+    moved = [{a for a, _ in f.read.outer} for _, f in factors(s)]
+    for a in s.loops if s.along_k else s.outer:
+        if s.extents[a] % 2 == 0 and a not in weighed and all(a in x for x in moved):
+            return a
+    return None
+
+
+def reaches(s: Stencil) -> dict[tuple, Span]:
+    """The elements of a row that all taps together read, by what they read."""
+    out: dict[tuple, Span] = {}
+    for t, f in factors(s):
+        lanes = f.lanes.meet(t.lanes)
+        if lanes.lo <= lanes.hi:
+            a, key = f.read, _kind(f.read)
+            span = Span(a.lane * lanes.lo + a.shift, a.lane * lanes.hi + a.shift)
+            old = out.get(key, span)
+            out[key] = Span(min(old.lo, span.lo), max(old.hi, span.hi))
+    return out
+
+
+def streams(s: Stencil) -> list[Access]:
+    """One read of each kind that there is."""
+    return list({_kind(f.read): f.read for _, f in factors(s)}.values())
+
+
+def rows_of(a: Access, tile: int) -> int:
+    """Rows of memory by which a read moves from one tile to the next."""
+    return max(1, tile * abs(a.row) // a.pitch)
+
+
+def _kind(a: Access) -> tuple:
+    return a.slot, a.outer, a.row, a.lane, a.pitch
+
+
+class Reader:
+    """Loads of one kernel function. tile: rows; pair: the axis of which two points share a vector; together: all taps
+    along a row share what is read of it (`waits`)."""
+
+    def __init__(self, kernel: Kernel, s: Stencil, tile: int, pair: int | None, together: bool, target: Target,
+                 b: Builder):
+        self.b, self.s, self.tile, self.pair, self.together = b, s, tile, pair, together
+        self.n = target.lanes(s.dtype.itemsize)
+        self.elem = elem_of(s.dtype)
+        self.zero = b.const(0.0, self.elem, self.n)
+        self.slots = [ref[1] for ref in kernel.stages[0].args]
+        self.masks = target.vector_bytes >= 32
+        self.planes = 1 if pair is None else 2
+        self.reaches, self.spreads = reaches(s), spreads(s, together)
+        size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
+        self.ahead = streams(s) if size > target.l2 * target.cores else []
+        self.width = kernel.root.shape[-1]
+        self.bases: dict[tuple, Value] = {}
+        self.weights: dict[Access, Value] = {}
+        self.made: dict[tuple, Value | None] = {}
+
+    def _apart(self, a: Access) -> int:
+        """From one point of those that share vectors to the next."""
+        return 0 if self.pair is None else dict(a.outer)[self.pair]
+
+    def bind(self, values: dict[int, Value]) -> None:
+        """The addresses of every read at the values of its outer axes. Weights are those of other places now."""
+        b = self.b
+        self.bases, self.weights = {}, {}
+        terms = [t for p in self.s.phases for t in p.terms]
+        for a in (f.read for t in terms for f in (t.vector, t.weight) if f is not None):
+            if (a.slot, a.outer) not in self.bases:
+                at: Value = b.const(0)
+                for axis, c in a.outer:
+                    at = b.add(at, b.mul(values[axis], b.const(c)))
+                self.bases[a.slot, a.outer] = at
+
+    def begin(self, h: Place, w: Place) -> None:
+        """A tile, whose later rows are asked for."""
+        self.h, self.w = h, w
+        self.made = {}
+        self._ask_ahead()
+
+    def forget(self, weights: bool) -> None:
+        """Vectors are read anew, for the sake of registers; numbers for all lanes too, if `weights`."""
+        self.made = {k: v for k, v in self.made.items() if k[0] in ("at", "mask")}
+        if weights:
+            self.weights = {}
+
+    def _at(self, a: Access) -> Value:
+        """The address of a read but for what is known, at the tile's corner."""
+        key = ("at", a.slot, a.outer, a.row, a.lane)
+        if key not in self.made:
+            b = self.b
+            at = self.bases[a.slot, a.outer]
+            for place, c in ((self.h, a.row), (self.w, a.lane)):
+                if c:
+                    at = b.add(at, b.mul(place.value, b.const(c)))
+            self.made[key] = at
+        out = self.made[key]
+        assert out is not None
+        return out
+
+    def _mask(self, span: Span, scale: int = 1, more: int = 0) -> Value | None:
+        """The lanes i of which scale * (the vector's first lane) + more + i is in the span; None for all."""
+        key = ("mask", span, scale, more)
+        if key in self.made:
+            return self.made[key]
+        b, n, w = self.b, self.n, self.w
+        first, last = scale * w.first + more, scale * w.last + more
+        iota, out = b.iota(n, "i32"), None
+
+        def start(edge: int) -> Value:
+            x = b.sub(b.const(edge - more), b.mul(w.value, b.const(scale)))
+            return b.splat(b.cast(x, "i32"), n)
+
+        if span.lo > first:
+            out = b.op("not", b.op("lt", iota, start(span.lo)))
+        if span.hi < last + n - 1:
+            below = b.op("lt", iota, start(span.hi + 1))
+            out = below if out is None else b.op("and", out, below)
+        self.made[key] = out
+        return out
+
+    # -- loads
+
+    def vector(self, f: Factor, t: Term, phase: Phase, row: int) -> Value:
+        """A factor's vector for row `row` of the tile, zero where the factor or the term is."""
+        a, h = f.read, self.h
+        lanes = f.lanes.meet(t.lanes).meet(Span(0, phase.lanes - 1))
+        if h.first == h.last and not f.rows.lo <= h.first + row <= f.rows.hi:
+            return self.zero
+        if lanes.hi < self.w.first or lanes.lo > self.w.last + self.n - 1:
+            return self.zero
+        key = (a.slot, a.outer, a.row * row + a.const, a.row, a.lane, lanes)
+        if key not in self.made and self.pair is not None:
+            self.made[key] = self._two(a, lanes, row)
+        elif key not in self.made:
+            self.made[key] = self._pick(a, lanes, row) if a.lane == 2 else self._inside(a, 0, row, lanes)
+        out = self.made[key]
+        assert out is not None
+        return out
+
+    def _load(self, a: Access, more: int, row: int, mask: Value | None) -> Value:
+        b = self.b
+        at = b.add(self._at(a), b.const(a.const + a.row * row + more))
+        return b.load(b.buffers[self.slots[a.slot]], at, self.elem, self.n, mask)
+
+    def _inside(self, a: Access, more: int, row: int, span: Span, moved: int = 0) -> Value:
+        """A vector of elements, zero outside of the span; `more` elements beyond the tap's first one, of which `moved`
+        count in the span."""
+        n, first = self.n, a.lane * self.w.first + moved
+        if self.masks or self.w.first != self.w.last or span.hi - span.lo + 1 < n:
+            return self._load(a, more, row, self._mask(span, a.lane, moved))
+        # Without masks in registers: what lies inside of the span, moved to its lanes.
+        off = min(max(first, span.lo), span.hi - n + 1) - first
+        found = self._load(a, more + off, row, None)
+        if not off:
+            return found
+        return self.b.shuffle(found, self.zero, [i - off if 0 <= i - off < n else n for i in range(n)])
+
+    def _pick(self, a: Access, lanes: Span, row: int) -> Value:
+        """Every other element: of two vectors, or what a tap beside has, moved by a lane, and one element more."""
+        n, found = self.n, self.spreads[_spread_key(a, self.together)]
+        span, low, high = found if found.span is not None else Spread(_elements(a, lanes), a.shift, a.shift)
+        assert span is not None
+        base = Spread(span, low, high).base
+
+        def whole(first: int) -> Value:
+            """The elements first, first + 1, ... from lane 0 on."""
+            key = ("part", a.slot, a.outer, a.row * row + a.const - a.shift, a.row, first, span)
+            if key not in self.made:
+                inside = span.hi >= 2 * self.w.first + first and span.lo <= 2 * self.w.last + first + n - 1
+                self.made[key] = self._inside(a, first - a.shift, row, span, first) if inside else self.zero
+            out = self.made[key]
+            assert out is not None
+            return out
+
+        def every_other(first: int) -> Value:
+            key = ("other", a.slot, a.outer, a.row * row + a.const - a.shift, a.row, first, span)
+            if key not in self.made:
+                if first < base:
+                    picks = [n + first - low, *range(n - 1)]
+                    out = self.b.shuffle(every_other(first + 2), whole(low), picks)
+                elif first >= base + 2:
+                    picks = [*range(1, n), 2 * n - 1 + first - high]
+                    out = self.b.shuffle(every_other(first - 2), whole(high + n - 1), picks)
+                else:
+                    out = self.b.shuffle(whole(base), whole(base + n), [2 * i + first - base for i in range(n)])
+                self.made[key] = out
+            found = self.made[key]
+            assert found is not None
+            return found
+
+        return every_other(a.shift)
+
+    def _two(self, a: Access, lanes: Span, row: int) -> Value:
+        """The rows of two points side by side: from a vector of each, which all taps have in common."""
+        b, n, parts = self.b, self.n, list[Value]()
+        reach = self.reaches[_kind(a)]
+        for point in range(self.planes):
+            key = ("row", *_kind(a), a.row * row + a.const - a.shift, point)
+            if key not in self.made:
+                on = tuple(i <= reach.hi - reach.lo for i in range(n))
+                more = reach.lo - a.shift + self._apart(a) * point
+                self.made[key] = self._load(a, more, row, None if all(on) else b.literal(on, "i1"))
+            part = self.made[key]
+            assert part is not None
+            parts.append(part)
+        picks = [a.lane * (i % (n // 2)) + a.shift - reach.lo for i in range(n)]
+        on = tuple(lanes.lo <= i % (n // 2) <= lanes.hi for i in range(n))
+        spare = n - 1 if reach.hi - reach.lo < n - 1 else -1  # a lane that was not loaded is zero
+        found = b.shuffle(parts[0], parts[1], [x + n * (i >= n // 2) if on[i] else spare for i, x in enumerate(picks)])
+        return found if all(on) or spare >= 0 else b.select(b.literal(on, "i1"), found, self.zero)
+
+    def off(self, t: Term, phase: Phase) -> Value | None:
+        """The lanes where a term is not zero whatever its weight is; None for all that are stored."""
+        if t.lanes.covers(Span(0, phase.lanes - 1)):
+            return None
+        if self.pair is None:
+            return self._mask(t.lanes)
+        half = self.n // 2
+        return self.b.literal(tuple(t.lanes.lo <= i % half <= t.lanes.hi for i in range(self.n)), "i1")
+
+    def weight(self, t: Term) -> Value:
+        assert t.weight is not None
+        a = t.weight.read
+        if a not in self.weights:
+            b = self.b
+            at = b.add(self.bases[a.slot, a.outer], b.const(a.const))
+            self.weights[a] = b.splat(b.load(b.buffers[self.slots[a.slot]], at, self.elem), self.n)
+        return self.weights[a]
+
+    def _ask_ahead(self) -> None:
+        """Rows that come later are brought nearer, so many tiles before them that a miss has time. A filter's gradient
+        goes to another image after its last row: it asks for what the rows before that need."""
+        b, s, item = self.b, self.s, self.s.dtype.itemsize
+        counts = [rows_of(a, self.tile) for a in self.ahead]
+        moved = sum(x * a.pitch for x, a in zip(counts, self.ahead, strict=True))
+        if not s.along_k:
+            moved += s.steps[0] * self.tile * self.width
+        tiles = -(-AHEAD // max(1, moved * item * self.planes))
+        if s.loops:
+            tiles = max(1, min(tiles, -(-s.rows // self.tile) - 1))
+        columns, line = -(-s.lanes // self.n), LINE // item
+        for rows, a in zip(counts, self.ahead, strict=True):
+            # Line after line: each vector of a row asks for its share of the tile.
+            share, memory = -(-rows * a.pitch // (line * columns)), b.buffers[self.slots[a.slot]]
+            at = b.add(self.bases[a.slot, a.outer], b.mul(self.h.value, b.const(a.row)))
+            at = b.add(at, b.mul(self.w.value, b.const(share * line // self.n)))
+            for point in range(self.planes):
+                first = tiles * rows * a.pitch + self._apart(a) * point
+                for i in range(share):
+                    b.prefetch(memory, b.add(at, b.const(first + i * line)), self.elem)
