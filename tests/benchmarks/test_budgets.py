@@ -24,6 +24,22 @@ def test_verdicts() -> None:
     assert budgets.show([Budget("a", 3), Budget("b", 2, 1)]).row_count == 2
 
 
+def test_the_networks_kernels_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a whole training step, planned and not compiled."""
+
+    class Planned(Exception):
+        pass
+
+    def found(kernels, target):
+        raise Planned(kernels)
+
+    monkeypatch.setattr("einsmith.compile.compile_kernels", found)
+    with pytest.raises(Planned) as planned:
+        budgets.step_budgets()
+    (kernels,) = planned.value.args
+    assert len(kernels) > 100 and len(set(kernels)) <= budgets.KERNELS
+
+
 @pytest.mark.slow
 def test_a_small_one_trains(rng: np.random.Generator) -> None:
     found = budgets.step_budgets(2, 32, 4)
