@@ -106,6 +106,19 @@ def _centred(x, g):
     return x - x.sum(1, keepdims=True), (x * g).sum(0)
 
 
+def _causal(x):
+    """A softmax of each row up to its own number."""
+    return F.softmax(es.compute(x.shape, lambda i, j: es.where(j <= i, x[i, j], -np.inf)), 1)
+
+
+def _numbered_channels(x):
+    """Channels between images and pixels, less their means, times their numbers."""
+    n, _, k = x.shape
+    i, r = es.axes(n, k)
+    mean = es.compute(x.shape[1:2], lambda c: es.mean(x[i, c, r], over=(i, r)))
+    return es.compute(x.shape, lambda n, c, k: (x[n, c, k] - mean[c]) * c)
+
+
 def _softmax_gradient(x, g):
     return es.grad(lambda x: (F.softmax(x, 1) * g).sum())(x)
 
@@ -174,6 +187,8 @@ SAMPLES: dict[str, Sample] = {
     "scatter window": Sample(s.scatter_window, {"m": EDGE, "n": EDGE, "along": (0, 1)}, {0: 5}),
     "softmax": Sample(_rows_of(lambda x: F.softmax(x, 1), lambda m, n: ((m, n),)), {"m": EDGE, "n": EDGE}),
     "softmax gradient": Sample(_rows_of(_softmax_gradient, _matrix), {"m": EDGE, "n": EDGE}),
+    "causal softmax": Sample(_rows_of(_causal, lambda m, n: ((m, n),)), {"m": EDGE, "n": EDGE}),
+    "numbered channels": Sample(_rows_of(_numbered_channels, lambda m, n: ((2, m, 48 + n),)), {"m": EDGE, "n": EDGE}),
     "centred": Sample(_rows_of(_centred, _matrix), {"m": EDGE, "n": EDGE}),
 }  # fmt: skip
 
