@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+import mmap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,8 @@ from tests import nest_interp
 
 NARROW = Target(vector_bytes=16, cores=2)
 WIDE = Target(vector_bytes=64, cores=2)
+_protect = ctypes.CDLL(None, use_errno=True).mprotect
+_protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
@@ -91,20 +94,21 @@ def read_buffers(kernel: Kernel | Rows) -> set[int]:
 
 
 def run_native(lowered: Lowered, arrays: Sequence[np.ndarray], target: Target, backward: bool = False,
-               over: Mapping[int, int] | None = None) -> None:
-    """All tasks of all launches on arrays that are changed in place. Workspace and scratch begin as NaN, and so does
-    what lies beside each, which must not be written. `over`: buffers that are the memory of another one."""
+               over: Mapping[int, int] | None = None, far: Collection[int] = ()) -> None:
+    """All tasks of all launches on arrays that are changed in place. Workspace and scratch begin as NaN. What lies
+    behind each must not be read or written; before each, if `backward`. `over`: buffers that are the memory of another
+    one; `far`: those that begin on a cache line."""
     addresses = compile_functions([x.function for x in lowered.launches], target)
-    held = [_Guarded(a.nbytes) for a in arrays]
+    held = [_Guarded(a.nbytes, backward, n in far) for n, a in enumerate(arrays)]
     for n, of in (over or {}).items():
         held[n] = held[of]
     for n, (h, a) in enumerate(zip(held, arrays, strict=True)):
         if not over or n not in over:
             h.bytes[:] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
-    work = _Guarded(lowered.workspace)
+    work = _Guarded(lowered.workspace, backward)
     pointers = np.array([h.bytes.ctypes.data for h in (*held, work)], np.uint64)
     for x in lowered.launches:
-        scratch = _Guarded(x.function.scratch_bytes)
+        scratch = _Guarded(x.function.scratch_bytes, backward)
         call = _SIGNATURE(addresses[x.function.name])
         for task in reversed(range(x.tasks)) if backward else range(x.tasks):
             scratch.bytes[:] = 255
@@ -129,12 +133,21 @@ def forgotten() -> Iterator[None]:
 
 
 class _Guarded:
-    """Bytes that begin on a cache line, between two lines that are nobody's."""
+    """Bytes beside a page that cannot be touched: the one after them, or the one before. What else is in their own
+    pages must not be written. They begin where a cache line does, if `on_line`."""
 
-    def __init__(self, size: int):
-        raw = np.full(size + 256, 255, np.uint8)
-        at = -raw.ctypes.data % 64 + 64
-        self.raw, self.bytes = raw, raw[at : at + size]
+    def __init__(self, size: int, before: bool = False, on_line: bool = True):
+        page = mmap.PAGESIZE
+        inner = max(1, -(-size // page)) * page
+        self.memory = mmap.mmap(-1, inner + 2 * page)
+        raw = np.frombuffer(self.memory, np.uint8)
+        for at in (0, inner + page):
+            if _protect(raw.ctypes.data + at, page, 0):  # nothing is allowed
+                raise OSError(ctypes.get_errno(), "mprotect")
+        raw = raw[page : inner + page]
+        raw[:] = 255
+        at = 0 if before else inner - (-(-size // 64) * 64 if on_line else size)
+        self.bytes = raw[at : at + size]
         self.sides = raw[:at], raw[at + size :]
 
     def check(self, what: str) -> None:
@@ -177,7 +190,7 @@ def compare(lowered: Lowered, kernel: Kernel | Rows, base: Sequence[np.ndarray],
         assert not over
         nest_interp.run(lowered, kernel, arrays, reverse=backward)
     else:
-        run_native(lowered, arrays, target, backward, over)
+        run_native(lowered, arrays, target, backward, over, {n for n, b in enumerate(kernel.buffers) if b.far})
     agree(arrays, base, {**want, **{of: want[n] for n, of in (over or {}).items()}}, what, tolerance)
 
 

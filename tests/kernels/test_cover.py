@@ -4,6 +4,9 @@ sizes and fields of configurations; and, marked slow, all of them."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -103,3 +106,11 @@ def test_pairs_are_all_chosen():
     chosen = pairwise(items)
     assert {(x, y) for n in chosen for x in items[n] for y in items[n]} == {(x, y) for n in items for x in n for y in n}
     assert len(chosen) < len(items) / 2
+
+
+@pytest.mark.parametrize("before, place", [(False, 24), (True, -1)])
+def test_guards(before, place):
+    """What lies beside the runner's buffers cannot be read."""
+    code = (f"from tests.kernels.runner import _Guarded; import ctypes; x = _Guarded(24, {before}, False)\n"
+            f"ctypes.string_at(x.bytes.ctypes.data + 23, 1); ctypes.string_at(x.bytes.ctypes.data + {place}, 1)")
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGSEGV
