@@ -48,6 +48,9 @@ TRANSFORMS: dict[int, tuple[tuple[tuple[float, ...], ...], ...]] = {
 }  # fmt: skip
 """m -> (B', G, A')."""
 
+SLICES = 8
+"""Most slices of the filters: each has launches of its own."""
+
 _COPY = Pointwise()
 
 
@@ -99,7 +102,9 @@ class _Conv:
 class _Parts:
     """The kernels that a convolution is made of, and the tensors between them (T tiles of all images; channels C and
     filters F filled up to whole vectors): `padded` [images, rows, columns, C], `taps` [3, 3, C, F], transformed
-    `u` [points, C, F], `v` [points, T, C], `y` [points, T, F], and `tiled` [images, rows, columns, F]."""
+    `u` [points, C + 1, f], `v` [points, T + 1, C], `y` [points, T, f], and `tiled` [images, rows, columns, F]. One row
+    more, so that the places of a tile's points do not share cache sets. The filters are taken in `slices` of f, one
+    after the other, whose `u` stay in the caches until they are multiplied."""
 
     image: Kernel
     weights: Kernel
@@ -112,6 +117,7 @@ class _Parts:
     y: Buffer
     tiled: Buffer
     tiles: tuple[int, int]  # of an image
+    slices: int
 
 
 class Winograd:
@@ -133,7 +139,7 @@ class Winograd:
             copies = _copies(p, target)
             rest = _transforms(p, target) + sum(cost.seconds for _, cost in copies)
             # A rank is more than the seconds by a twentieth at most.
-            multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - rest))
+            multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - rest) / p.slices)
             if multiply is None:
                 continue
             config = _config(m, copies, multiply)
@@ -157,7 +163,7 @@ class Winograd:
         parts = [
             _COPY.cost(p.image, config.image, target),
             _COPY.cost(p.weights, config.weights, target),
-            CONTRACTION.cost(p.multiply, config.multiply, target),
+            *[CONTRACTION.cost(p.multiply, config.multiply, target)] * p.slices,
             _COPY.cost(p.result, config.result, target),
         ]
         return Cost(
@@ -172,11 +178,13 @@ class Winograd:
         padded, taps, u, v, y, tiled = (out.room(nbytes(b)) for b in (p.padded, p.taps, p.u, p.v, p.y, p.tiled))
         emit = _Emit(config.m, p, target)
         out.add(_COPY.lower(p.weights, config.weights, target), [*own, taps])
-        out.add(emit.weights(), [taps, u])
         out.add(_COPY.lower(p.image, config.image, target), [*own, padded])
         out.add(emit.images(), [padded, v])
-        out.add(CONTRACTION.lower(p.multiply, config.multiply, target), [v, u, y])
-        out.add(emit.results(), [y, tiled])
+        multiply = CONTRACTION.lower(p.multiply, config.multiply, target)
+        for n in range(p.slices):
+            out.add(emit.weights(n), [taps, u])
+            out.add(multiply, [v, u, y])
+            out.add(emit.results(n), [y, tiled])
         out.add(_COPY.lower(p.result, config.result, target), [*own, tiled])
         return out.lowered
 
@@ -204,11 +212,12 @@ def _transforms(p: _Parts, target: Target) -> float:
     lanes = target.lanes(p.u.dtype.itemsize)
     vector = lanes / target.fma_per_second * (p.u.dtype.itemsize / 4)  # seconds of one vector instruction
     seconds = 0.0
-    for before, after in ((p.taps, p.u), (p.padded, p.v), (p.y, p.tiled)):
-        vectors = max(size(before.shape), size(after.shape)) / lanes
-        moved = nbytes(before) + nbytes(after)
+    for one, other, times in ((p.taps, p.u, p.slices), (p.padded, p.v, 1), (p.tiled, p.y, p.slices)):
+        vectors = max(size(one.shape), times * size(other.shape)) / lanes
+        moved = nbytes(one) + times * nbytes(other)
         arithmetic = vectors * (6 * vector + target.load_seconds + target.store_seconds) / target.cores
-        seconds += max(arithmetic, target.seconds_for_bytes(moved, moved, target.cores)) + target.launch_seconds
+        bytes_seconds = target.seconds_for_bytes(moved, moved // times, target.cores)
+        seconds += max(arithmetic, bytes_seconds) + times * target.launch_seconds
     return seconds
 
 
@@ -300,9 +309,10 @@ def _parts(kernel: Kernel, m: int, target: Target) -> _Parts:
     total, points = images * prod(tiles), (m + 2) ** 2
     padded = Buffer(c.dtype, (images, tiles[0] * m + 2, tiles[1] * m + 2, channels))
     taps = Buffer(c.dtype, (3, 3, channels, filters))
-    u = Buffer(c.dtype, (points, channels, filters))
-    v = Buffer(c.dtype, (points, total, channels))
-    y = Buffer(c.dtype, (points, total, filters))
+    slices = _slices(filters // lanes, points * channels * filters * c.dtype.itemsize, nbytes(taps), target)
+    u = Buffer(c.dtype, (points, channels + 1, filters // slices))
+    v = Buffer(c.dtype, (points, total + 1, channels))
+    y = Buffer(c.dtype, (points, total, filters // slices))
     tiled = Buffer(c.dtype, (images, tiles[0] * m, tiles[1] * m, filters))
 
     def copied(read: Read, places: Mapping[int, Expr], guards: Sequence[Expr], to: Buffer) -> Kernel:
@@ -334,7 +344,16 @@ def _parts(kernel: Kernel, m: int, target: Target) -> _Parts:
     t = Template(kernel.root.shape, ((c.dtype, tiled.shape),), (piece,))
     stage = Stage(t, (("buffer", last),), root.outputs)
     result = Kernel((stage, *kernel.stages[1:]), (*own, tiled))
-    return _Parts(image, weights, multiply, result, padded, taps, u, v, y, tiled, tiles)
+    return _Parts(image, weights, multiply, result, padded, taps, u, v, y, tiled, tiles, slices)
+
+
+def _slices(vectors: int, u: int, taps: int, target: Target) -> int:
+    """Slices of the filters, of whole vectors: one, where the last level holds all transformed weights (`u` bytes)
+    beside those they are made of, else as many as let one of them leave most of it to the images, at most SLICES."""
+    if u + taps <= target.l3:
+        return 1
+    found = [n for n in range(1, SLICES + 1) if vectors % n == 0]
+    return next((n for n in found if u <= n * target.l3 // 3), found[-1])
 
 
 def _digits(flat: Expr, axes: Sequence[int], p: Problem) -> dict[int, Expr]:
@@ -372,46 +391,53 @@ class _Emit:
         self.lanes = target.lanes(parts.u.dtype.itemsize)
         self.bt, self.g, self.at = TRANSFORMS[m]
 
-    def weights(self) -> Lowered:
-        """U[a,b,c,f] = sum over the taps of G[a,r] G[b,s] W[r,s,c,f]; a task is a channel."""
+    def weights(self, number: int) -> Lowered:
+        """U[a,b,c,f] = sum over the taps of G[a,r] G[b,s] W[r,s,c,f], of a slice of the filters; a task is a channel.
+        """
         b = Builder("weights", 3)
-        _, channels, filters = self.parts.u.shape
-        # What no cache holds until it is multiplied goes past them, without being read first.
-        far = nbytes(self.parts.u) + nbytes(self.parts.taps) > self.target.l3
-        with b.loop(0, filters, self.lanes) as f:
-            at = b.add(b.mul(b.task, b.const(filters)), f.var)
+        _, rows, part = self.parts.u.shape
+        _, _, channels, filters = self.parts.taps.shape
+        with b.loop(0, part, self.lanes) as f:
+            at = b.add(b.mul(b.task, b.const(filters)), b.add(f.var, b.const(number * part)))
             taps = self._square(b, at, 3, 3 * channels * filters, channels * filters)
-            self._points(b, self._both(b, self.g, taps), at, channels * filters, far)
+            to = b.add(b.mul(b.task, b.const(part)), f.var)
+            self._points(b, self._both(b, self.g, taps), to, rows * part)
         return Lowered([Launch(b.finish(), channels)])
 
     def images(self) -> Lowered:
         """V[a,b,t,c] = sum over tile t of B'[a,i] B'[b,j] X[i,j,c]; a task is a row of tiles."""
-        _, total, channels = self.parts.v.shape
+        _, rows, channels = self.parts.v.shape
         _, height, width, _ = self.parts.padded.shape
         return self._tiles("images", channels, height, width, lambda b, at, tile: self._points(
             b, self._both(b, self.bt, self._square(b, at, self.m + 2, width * channels, channels)), tile,
-            total * channels,
+            rows * channels,
         ))  # fmt: skip
 
-    def results(self) -> Lowered:
-        """out[p,q,f] of tile t = sum over the points of A'[p,a] A'[q,b] Y[a,b,t,f]."""
-        _, total, filters = self.parts.y.shape
-        _, height, width, _ = self.parts.tiled.shape
+    def results(self, number: int) -> Lowered:
+        """out[p,q,f] of tile t = sum over the points of A'[p,a] A'[q,b] Y[a,b,t,f], of a slice of the filters."""
+        _, total, part = self.parts.y.shape
+        _, height, width, filters = self.parts.tiled.shape
         side = self.m + 2
 
         def body(b: Builder, at: Value, tile: Value) -> None:
-            values = self._square(b, tile, side, side * total * filters, total * filters)
+            values = self._square(b, tile, side, side * total * part, total * part)
             for i, made in enumerate(self._both(b, self.at, values)):
                 for j, x in enumerate(made):
                     b.store(x, b.buffers[1], b.add(at, b.const((i * width + j) * filters)))
 
-        return self._tiles("results", filters, height, width, body)
+        return self._tiles("results", filters, height, width, body, number)
 
     def _tiles(
-        self, name: str, depth: int, height: int, width: int, body: Callable[[Builder, Value, Value], None]
+        self, name: str, depth: int, height: int, width: int, body: Callable[[Builder, Value, Value], None],
+        number: int | None = None,
     ) -> Lowered:
         """`body(builder, where the tile's first pixel is in [images, height, width, depth], where the tile is in
-        [tiles, depth])` for every tile and vector."""
+        [tiles, depth])` for every tile and vector; with `number`, for those of a slice of the depth, in which the tile
+        is in [tiles, slice]."""
+        part, start = depth, 0
+        if number is not None:
+            part = depth // self.parts.slices
+            start = number * part
         b = Builder(name, 3)
         rows, columns = self.parts.tiles
         image, row = b.op("floordiv", b.task, b.const(rows)), b.op("mod", b.task, b.const(rows))
@@ -419,10 +445,10 @@ class _Emit:
         with b.loop(0, columns) as column:
             pixel = b.add(b.mul(line, b.const(width)), b.mul(column.var, b.const(self.m)))
             tile = b.add(b.mul(b.task, b.const(columns)), column.var)
-            with b.loop(0, depth, self.lanes) as k:
-                at, to = (b.add(b.mul(x, b.const(depth)), k.var) for x in (pixel, tile))
-                body(b, at, to)
-        return Lowered([Launch(b.finish(), self.parts.v.shape[1] // columns)])
+            with b.loop(0, part, self.lanes) as k:
+                at = b.add(b.mul(pixel, b.const(depth)), b.add(k.var, b.const(start)))
+                body(b, at, b.add(b.mul(tile, b.const(part)), k.var))
+        return Lowered([Launch(b.finish(), self.parts.y.shape[1] // columns)])
 
     def _square(self, b: Builder, at: Value, n: int, row: int, column: int) -> list[list[Value]]:
         """n x n vectors, `row` and `column` elements apart."""
@@ -431,10 +457,10 @@ class _Emit:
             for i in range(n)
         ]
 
-    def _points(self, b: Builder, made: list[list[Value]], at: Value, stride: int, far: bool = False) -> None:
-        """Stores the vectors, one a point, `stride` elements apart; where that is `far`, past the caches."""
+    def _points(self, b: Builder, made: list[list[Value]], at: Value, stride: int) -> None:
+        """Stores the vectors, one a point, `stride` elements apart."""
         for i, x in enumerate(x for line in made for x in line):
-            (b.stream if far else b.store)(x, b.buffers[1], b.add(at, b.const(i * stride)))
+            b.store(x, b.buffers[1], b.add(at, b.const(i * stride)))
 
     def _both(self, b: Builder, matrix: Sequence[Sequence[float]], x: list[list[Value]]) -> list[list[Value]]:
         """matrix * x * transpose of matrix."""

@@ -60,6 +60,16 @@ def test_convolutions_agree_with_the_evaluator(name, rng):
     assert {c.m for c in WINOGRAD.configs(CONVOLUTIONS[name], allowed())} == set(TRANSFORMS)
 
 
+def test_filters_are_taken_in_slices_that_the_last_level_holds(rng):
+    small = replace(allowed(), l3=1 << 10)
+    for kernel, slices in ((conv(1, 3, 6, 5, 5, 3, 3, 1), 1), (conv_dx(1, 40, 5, 5, 3, 3, 3, 1), 3)):
+        configs = WINOGRAD.configs(kernel, small)[::2]
+        for config in configs:
+            few, once = (len(WINOGRAD.lower(kernel, config, t).launches) for t in (small, allowed()))
+            assert few - once >= 3 * (slices - 1)
+        check(WINOGRAD, kernel, rng, [small], tolerance=2e-4, configs=configs, native=True)
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_stages_after_the_sum(keep, rng):
     kernel = biased(CONVOLUTIONS["forward"], 1, keep)
