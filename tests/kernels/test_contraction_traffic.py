@@ -59,7 +59,7 @@ def test_strips_and_blocks_read_again():
     for kc, again in ((0, 7 * 1024 * 4096 * 4), (256, 0)):
         t = table_of(kernel, p, Config(mr=8, nv=4, kc=kc), SERVER)
         sizes = (np.array([x]) for x in (kc or 4096.0, 8.0, 16.0))
-        assert cost.reread(t, t.numbers(), *sizes, SERVER) == again
+        assert cost.reread(t, t.numbers, *sizes, SERVER) == again
     assert [traffic.blocks_of_k(k) for k in (1, 256, 257, 1000)] == [1, 256, 129, 250]
 
 
@@ -83,7 +83,7 @@ def cached(kernel, c: Config, target: Target) -> Config:
 def inner(kernel, c: Config) -> float:
     (p,) = problems(kernel.root)
     t = table_of(kernel, p, c, SERVER)
-    return float(cost.inner_bytes(t, t.numbers(), t.tm, t.tn)[0])
+    return float(cost.inner_bytes(t, t.numbers, t.tm, t.tn)[0])
 
 
 def chosen(kernel, target=SERVER) -> Config:
@@ -172,7 +172,7 @@ def test_vectors_across_rows_of_pixels_are_read_in_place_by_wide_tiles():
                            (conv(16, 16, 14, 14, 40, 3, 3, 1), False)):  # fmt: skip
         (p,) = problems(kernel.root)
         t = table_of(kernel, p, Config(c.swap, 20, 1, "inline", "inline", "m", 0, 1, 2, 1), SERVER)
-        assert bool(t.numbers().b_pieces[0]) is pieces
+        assert bool(t.numbers.b_pieces[0]) is pieces
 
 
 def test_packing_once_is_cheap_where_everything_stays_in_the_caches():
