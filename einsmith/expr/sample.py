@@ -58,7 +58,7 @@ def _points(extents: tuple[int, ...]) -> np.ndarray:
     if count <= POINTS:
         return np.indices(extents).reshape(len(extents), count)
     rng = np.random.default_rng(0)
-    near = [np.unique(np.clip([0, 1, n - 2, n - 1], 0, n - 1)) for n in extents]
+    near = [sorted({max(0, min(x, n - 1)) for x in (0, 1, n - 2, n - 1)}) for n in extents]
     anywhere = [rng.integers(0, n, POINTS // 2) for n in extents]
     edges = [rng.choice(x, POINTS // 2) for x in near]
     return np.array([np.concatenate(both) for both in zip(anywhere, edges, strict=True)])

@@ -210,7 +210,7 @@ def _choose(kernel: Kernel | Rows, target: Target) -> Choice:
         if not pattern.match(kernel):
             continue
         least = float("inf") if best is None else best[2].rank
-        bound = getattr(pattern, "bound", None)
+        bound = None if best is None else getattr(pattern, "bound", None)
         if bound is not None and bound(kernel, target) >= least:
             continue
         find = getattr(pattern, "best", None)

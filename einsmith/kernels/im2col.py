@@ -21,6 +21,7 @@ from einsmith.kernels.contraction import PATTERN as CONTRACTION
 from einsmith.kernels.contraction import Configs
 from einsmith.kernels.contraction_exact import needed
 from einsmith.kernels.contraction_problem import Operand, Problem, affine, axes_of, problems
+from einsmith.kernels.digits import by_digits
 from einsmith.kernels.kernel import Cost, Lowered
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
 from einsmith.kernels.staged import Place, Staged
@@ -45,12 +46,13 @@ class Im2colConfig(NamedTuple):
 
 
 class Im2col:
-    """A contraction of one piece with an operand that is more than a plain tensor."""
+    """A contraction of one piece with an operand that is more than a plain tensor. Where axes stand under quotients and
+    remainders, the operand is written out of the kernel in which these are axes."""
 
     name = "im2col"
 
     def match(self, kernel: Kernel) -> bool:
-        return bool(_operands(kernel))
+        return bool(_operands(kernel)) and by_digits(kernel) is kernel
 
     def bound(self, kernel: Kernel, target: Target) -> float:
         """The matrix written once, then the products at the peak."""

@@ -188,6 +188,11 @@ def _nodes(box: Box) -> int:
     return sum(1 for _ in postorder(box.bodies))
 
 
+@lru_cache(maxsize=1024)
+def _axes(box: Box) -> int:
+    return sum(isinstance(e, Axis) for e in postorder(box.bodies))
+
+
 def window(box: Box, axis: int | None, cut: int | None, copies: int = 1) -> int:
     """How many of the innermost reduction axes (other than the lanes') are unrolled; `copies`: of each point."""
     count = copies * max(1, _nodes(box))
@@ -280,7 +285,7 @@ def _turns(kernel: Kernel, box: Box, config: ReductionConfig, target: Target) ->
     if not turned_reads(kernel, box, axis, config):
         return False
     width = len(box.bodies) * (2 if box.combiner is not None and box.combiner.startswith("arg") else 1)
-    count = sum(1 for e in postorder(box.bodies) if not isinstance(e, Axis))
+    count = _nodes(box) - _axes(box)
     row = tile_axis(box, axis, config)
     fits = config.lanes + config.rows * width + 2 <= target.vector_registers
     size = config.lanes * config.rows * count
