@@ -163,7 +163,7 @@ def predict(t: Table, target: Any) -> Predicted:
     # One step of K of a tile, in cycles: multiply-adds, loads, or the latency of a short chain.
     def step(mr: Values, nv: Values) -> Values:
         product = mr * nv
-        most = np.maximum(product / 2 + nv * masks, mr / 2 + conflicts * mr + nv * loads + ahead / 2)
+        most = np.maximum(product / 2 + nv * masks, mr / 2 + nv * loads + ahead / 2) + conflicts * mr
         most = np.maximum(most, (nv + 1) * from_l2) + mr * apart
         most = np.maximum(most, (nv + 1 + (mr - 1) * item / traffic.LINE) * both)
         most = most * (1 + np.where(walked, np.minimum(1.0, nv * LINES / most), 0.0) ** 8 / 8)

@@ -211,3 +211,15 @@ def test_lines_beyond_the_caches_that_are_stored_to_in_parts():
             c = c if dear else replace(c, swap=not c.swap)
             least, most = (PATTERN.cost(k, Configs((c,)), SERVER).arithmetic for k in (kernel, far))
             assert (most > 1.05 * least) is waits and most >= least
+
+
+def test_rows_that_share_cache_sets_delay_arithmetic():
+    """Rows of M 4096 bytes apart: a line of each stays in the first level only in tiles of few rows."""
+    c = Config(False, 14, 2, "inline", "panel", "n", 0, 1, 1, 8)
+
+    def seconds(k: int, c: Config) -> float:
+        return PATTERN.cost(product(512, 3136, k, "NN"), Configs((c,)), SERVER).arithmetic / k
+
+    assert seconds(1024, c) > 1.1 * seconds(1040, c)
+    assert seconds(1024, replace(c, mr=8, nv=3)) < 1.03 * seconds(1040, replace(c, mr=8, nv=3))
+    assert chosen(product(512, 3136, 1024, "NN")).mr <= 10
