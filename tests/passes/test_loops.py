@@ -288,7 +288,7 @@ def test_the_training_step_of_a_small_batch_has_as_many_kernels_at_every_length(
     loops are the same, byte for byte."""
     found = []
     for steps in (8, 128, 1024):
-        run = trained(cell, steps, 4, last_state)
+        run = trained(cell, steps, 16, last_state)
         loops = [c for c in run.plan.calls if isinstance(c, LoopCall)]
         inside = [c.kernel for call in loops for p in call.plans for _, c, _ in p.kernel_calls()]
         assert inside
