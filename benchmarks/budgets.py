@@ -2,7 +2,8 @@
 
 Seconds of Python (tracing, gradients, passes, fusion) for a training graph of 3,000 tensors; seconds until the
 gradients of a layer norm are compiled, cold; and for a training step of ResNet-18, cold, its distinct kernels, the
-longest CPU time that choosing one of them takes, and the seconds until it is compiled.
+longest CPU time that choosing one of them takes (a collection of the process's garbage may fall into it), and the
+seconds until it is compiled.
 """
 
 from __future__ import annotations

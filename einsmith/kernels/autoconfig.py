@@ -131,7 +131,8 @@ Of equal costs the earlier pattern's stands."""
 
 @dataclass(frozen=True)
 class Choice:
-    """The cheapest pattern and configuration of a kernel; `took`: seconds of this thread that finding it took."""
+    """The cheapest pattern and configuration of a kernel; `took`: seconds of this thread that finding it took, with the
+    collections of the process's garbage that fell into it."""
 
     pattern: Any
     config: Any
