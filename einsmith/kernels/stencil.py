@@ -136,8 +136,11 @@ def _weights(s: Stencil) -> tuple[int, int, int]:
 
 
 def _spare(s: Stencil) -> int:
-    """Registers for vectors that are read, or shuffled before they are stored."""
-    return 4 if s.steps[1] == 2 or any(f.read.lane == 2 for _, f in factors(s)) else 2
+    """Registers for vectors that are read, or shuffled before they are stored; a vector of every other element comes
+    from two, by way of a third where shuffles are short."""
+    if any(f.read.lane == 2 for _, f in factors(s)):
+        return 6
+    return 4 if s.steps[1] == 2 else 2
 
 
 def _hoisted(s: Stencil, tile: int, registers: int) -> bool:
