@@ -51,16 +51,29 @@ class Results:
         groups = self.sampler.groups(axes)
         return abs(self.sampler.forms[form].coef.get(groups[-1].inner, 0)) if groups else 0
 
+    def _touching(self, form: int, axes: Sequence[int], line: int, count: int) -> Sequence[int]:
+        """Of `count` flattened points some that together touch the lines of all, wherever the first one lies. They may
+        follow each other for a few elements only and go on elsewhere."""
+        groups, coef, step = self.sampler.groups(axes), self.sampler.forms[form].coef, self._step(form, axes)
+        out: list[int] = []
+        first = at = 0
+        for n in range(count):
+            at, rest = 0, n
+            for g in reversed(groups):
+                at += abs(coef.get(g.inner, 0)) * (rest % g.extent)
+                rest //= g.extent
+            if n == 0 or not 0 <= at - first <= line - step:
+                out.append(n)
+                first = at
+        # The last ones may lie over the border of a line.
+        return [*out, count - 1] if at - first >= line // 2 else out
+
     def _lines(self, form: int, line: int, rows: int, columns: int) -> tuple[Sequence[int], Sequence[int]]:
         """The rows and the columns of a tile that together touch all lines of `line` elements."""
-        steps = self._step(form, self.m), self._step(form, self.n)
-        if not any(1 < x < line for x in steps):
+        if not any(1 < self._step(form, axes) < line for axes in (self.m, self.n)):
             return (), ()
-        out = []
-        for step, count in zip(steps, (rows, columns), strict=True):
-            each = max(1, line // step) if step else count
-            out.append(sorted({*range(0, count, each), count - 1}) if each > 1 else range(count))
-        return (out[0], out[1]) if len(out[0]) * len(out[1]) <= MOST else ((), ())
+        some, others = (self._touching(form, a, line, n) for a, n in ((self.m, rows), (self.n, columns)))
+        return (some, others) if len(some) * len(others) <= MOST else ((), ())
 
     def ask(self, batch: Part, m0: Value, rows: int, n0: Value, columns: int) -> None:
         """Starts the loads of a tile's lines; what lies past the last column is nobody's."""

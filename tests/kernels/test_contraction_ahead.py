@@ -14,7 +14,18 @@ from einsmith.kernels.contraction import PATTERN, Config, Configs
 from einsmith.loops.nest import If, Loop, Op
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
-from tests.kernels.samples import conv, conv_dw, depthwise, lin, load, product, strided_conv_dx, sum_of, times
+from tests.kernels.samples import (
+    capsule_da,
+    conv,
+    conv_dw,
+    depthwise,
+    lin,
+    load,
+    product,
+    strided_conv_dx,
+    sum_of,
+    times,
+)
 
 SMALL = replace(host(), l1=4 << 10, l2=14 << 10)
 """Small caches, so that small operands are far away."""
@@ -143,6 +154,14 @@ def test_tiles_ask_for_the_lines_of_strided_results():
     blocks = replace(panels, swap=True, kc=2)
     assert count(large, blocks, "prefetch") == 0
     check(large, [Configs((blocks,) * 4), Configs((replace(panels, swap=True, split=2),) * 4)], target=SMALL)
+
+
+def test_lines_of_short_runs_are_all_asked_for():
+    """Results of which a few follow each other, as many as a vector has being parts of several lines."""
+    kernel, c = capsule_da(5, 8, 9, 3, 2), Config(mr=4, nv=2, a="panel", b="panel")
+    columns = min(8 * 4, 2 * SMALL.lanes(4))  # runs of 4
+    assert count(kernel, c, "prefetch") >= len(kernel.root.parts) * columns // 4
+    check(kernel, [Configs((x,) * len(kernel.root.parts)) for x in (c, replace(c, swap=True))], target=SMALL)
 
 
 def test_packing_asks_for_rows_that_gathers_read():
