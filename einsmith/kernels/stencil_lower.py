@@ -174,9 +174,16 @@ class StencilLowering:
                 group, turn = shift, turn + 1
                 self.reader.forget(weights=not self.hoisted)
             x, before = self.reader.vector(t.vector, t, s.phases[i], row), parts[i, row][turn % apart]
-            new = b.add(before, x) if t.weight is None else b.fma(x, self.reader.weight(t), before)
             # Where the term is zero its weight may still be infinite.
             off = None if t.weight is None else self.reader.off(t, s.phases[i])
+            if t.weight is None:
+                new = b.add(before, x)
+            elif before is self.zero and off is not None:
+                # A first term is a product: of a masked x * w + 0, all operands of which are used again, LLVM loads x
+                # without its mask, beside the buffer.
+                new = b.mul(x, self.reader.weight(t))
+            else:
+                new = b.fma(x, self.reader.weight(t), before)
             parts[i, row][turn % apart] = new if off is None else b.select(off, new, before)
         sums = {k: reduce(b.add, x) for k, x in parts.items()}
         for point in range(self.planes):

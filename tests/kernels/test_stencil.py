@@ -221,3 +221,13 @@ def test_tiles_stay_in_registers(name):
         main = max(text.split("\n.LBB"), key=lambda block: block.count("vfmadd") + block.count("fmla"))
         stack = [x for x in main.splitlines() if re.search(r"rsp\)|\[sp", x) and re.search(rf"\b{word}\d", x)]
         assert len(stack) <= 12, (name, kernel.shape, len(stack))
+
+
+def test_masked_reads_stay_inside():
+    """Where weights wait in registers, a row's borders read nothing before or behind the image."""
+    kernel = s.strided_dx(3, 42, 5, 4)
+    base = fresh(kernel, 0)
+    want = reference(kernel, base)
+    for config in STENCIL.configs(kernel, host()):
+        for backward in (False, True):
+            compare(STENCIL.lower(kernel, config, host()), kernel, base, want, str(config), host(), 0, backward)
