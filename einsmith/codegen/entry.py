@@ -51,8 +51,9 @@ SPIN_NANOSECONDS = 50_000
 """How long a thread without work watches before it sleeps."""
 ALONE_NANOSECONDS = 5_000
 """After this much of it, it lets others run: the thread it waits for may need this very core."""
-SETTLED_LAUNCHES = 64
-"""Launches from one move of a worker to another processor to the next."""
+SETTLED_NANOSECONDS = 1_000_000
+"""From one move of a worker to another processor to the next, at least. (Not a number of launches: a worker that the
+caller keeps from its processor takes part in few of them.)"""
 NAMES = ("einsmith_run", "einsmith_worker", "einsmith_stop")
 
 _BODY = """
@@ -265,17 +266,13 @@ entry:
   br label %idle
 idle:
   %last = phi i32 [ %g0, %entry ], [ %g, %work ]
-  %since = phi i32 [ {settled}, %entry ], [ %since2, %work ]
+  %moved = phi i64 [ 0, %entry ], [ %moved1, %work ]
   %g = call i32 @await_launch(ptr %pool, i32 %last)
   %end = load atomic i32, ptr %stop acquire, align 4
   %ended = icmp ne i32 %end, 0
   br i1 %ended, label %out, label %work
 work:
-  %may = icmp uge i32 %since, {settled}
-  %moved = call i1 @settle(ptr %pool, i64 %me, i1 %may)
-  %since1 = add i32 %since, 1
-  %most = select i1 %may, i32 {settled}, i32 %since1
-  %since2 = select i1 %moved, i32 0, i32 %most
+  %moved1 = call i64 @settle(ptr %pool, i64 %me, i64 %moved)
   call void @drain(ptr %pool, i64 %me)
   br label %idle
 out:
@@ -481,7 +478,7 @@ def emit_entry(triple: str) -> str:
         "step_bytes": 8 * STEP_WORDS,
         "move_bytes": 8 * MOVE_WORDS,
         "number": futex,
-        "settled": SETTLED_LAUNCHES,
+        "settled": SETTLED_NANOSECONDS,
         **WORDS,
     }
     system = (POLL if futex is None else FUTEX) + (PLACES if "linux" in triple else NO_PLACES)

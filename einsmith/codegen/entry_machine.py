@@ -99,8 +99,8 @@ define internal void @wake(ptr %word) #0 {
 """
 
 # Threads that wait for each other on one processor hand it back and forth, and none of them looks idle or starved: the
-# system may leave them there for seconds. So a thread that meets another one moves itself, once, and may then be moved
-# again as the system likes.
+# system may leave them there for seconds. So a thread that meets another one moves itself, not again for a while, and
+# may be moved by the system as it likes.
 PLACES = """
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
@@ -120,8 +120,8 @@ out:
   ret i32 %cpu
 }
 
-; Whether it has moved, which it does only if it may.
-define internal i1 @settle(ptr %pool, i64 %me, i1 %may) #0 {
+; When it has moved last, `last` being when it did before.
+define internal i64 @settle(ptr %pool, i64 %me, i64 %last) #0 {
 entry:
   %all = alloca [16 x i64], align 8
   %free = alloca [16 x i64], align 8
@@ -141,6 +141,9 @@ compare:
 next:
   br label %look
 ask:
+  %time = call i64 @now()
+  %settled = sub i64 %time, %last
+  %may = icmp sge i64 %settled, {settled}
   br i1 %may, label %mask, label %stay
 mask:
   %got = call i32 @sched_getaffinity(i32 0, i64 128, ptr %all)
@@ -181,9 +184,9 @@ move:
   %moved = call i32 @sched_setaffinity(i32 0, i64 128, ptr %free)
   %restored = call i32 @sched_setaffinity(i32 0, i64 128, ptr %all)
   %now = call i32 @note_place(ptr %pool, i64 %me)
-  ret i1 1
+  ret i64 %time
 stay:
-  ret i1 0
+  ret i64 %last
 }
 """
 
@@ -191,7 +194,7 @@ NO_PLACES = """
 define internal i32 @note_place(ptr %pool, i64 %me) #0 {
   ret i32 -1
 }
-define internal i1 @settle(ptr %pool, i64 %me, i1 %may) #0 {
-  ret i1 0
+define internal i64 @settle(ptr %pool, i64 %me, i64 %last) #0 {
+  ret i64 %last
 }
 """

@@ -106,7 +106,7 @@ def test_workers_park_and_wake_again():
 def test_a_worker_leaves_the_processor_of_the_caller():
     allowed = os.sched_getaffinity(0)
     data = np.zeros(64, np.int64)
-    program = Program([RunLaunch(increment(), 4, [data.ctypes.data])] * (2 * entry.SETTLED_LAUNCHES), 2)
+    program = Program([RunLaunch(increment(), 4, [data.ctypes.data])] * 128, 2)
     program.run()
     with pool.Owner() as held:
         assert held is not None
