@@ -228,7 +228,9 @@ class Pointwise:
         first = 0
         found = bx.boxes(kernel)
         total = sum(x.points for x in found)
+        alone = len(found) == 1 or config.tasks == 1  # what is one task asks no worker for its pieces
         for box in found:
             own = config._replace(tasks=share(config.tasks, box.points, total))
-            first += lower_box(b, kernel, box, own, first, len(found) == 1)
+            tasks = lower_box(b, kernel, box, own, first, alone)
+            first = max(first, tasks) if alone else first + tasks
         return Lowered([Launch(b.finish(), first)] if first else [])

@@ -166,14 +166,15 @@ class Reduction:
                 return self._split(kernel, found[0], config, parts)
         b = bx.start(bx.function_name(self.name, kernel, config), kernel)
         first, total = 0, sum(x.points * x.reduced for x in found)
-        alone = len(found) == 1
+        alone = len(found) == 1 or config.tasks == 1  # what is one task asks no worker for its pieces
         for box in found:
             tasks = pointwise.share(config.tasks, box.points * box.reduced, total)
             if box.combiner is None:
                 plain = PointwiseConfig(config.lanes, config.unroll, tasks)
-                first += pointwise.lower_box(b, kernel, box, plain, first, alone)
+                made = pointwise.lower_box(b, kernel, box, plain, first, alone)
             else:
-                first += lower_box(b, kernel, box, config._replace(tasks=tasks, splits=1), first, alone)
+                made = lower_box(b, kernel, box, config._replace(tasks=tasks, splits=1), first, alone)
+            first = max(first, made) if alone else first + made
         return Lowered([Launch(b.finish(), first)] if first else [])
 
     def _split(self, kernel: Kernel, box: Box, config: ReductionConfig, parts: int) -> Lowered:

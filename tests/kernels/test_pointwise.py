@@ -214,6 +214,15 @@ def test_tasks_divide_the_work():
     assert vector_axis(box, 16) == 1
 
 
+def test_pieces_of_one_task_wake_nobody():
+    """A launch of one task runs on the caller alone, whatever it is made of."""
+    i = Axis(0)
+    parts = (Piece((0,), (2,), (9,), read(0, i)), Piece((1,), (2,), (9,), apply("neg", read(0, i))))
+    kernel = kernel_of(Template((18,), ((dt.f32, (9,)),), parts))
+    assert [x.tasks for x in PATTERN.lower(kernel, PointwiseConfig(16, 1, 1), WIDE).launches] == [1]
+    assert [x.tasks for x in PATTERN.lower(kernel, PointwiseConfig(16, 1, 8), WIDE).launches] == [2]
+
+
 def test_empty_output():
     kernel = plain((0, 4), [(dt.f32, (0, 4))], Read(0, tuple(axes(2)), dt.f32))
     assert PATTERN.lower(kernel, PATTERN.configs(kernel, WIDE)[0], WIDE).launches == []
