@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import tempfile
 import zlib
 
@@ -16,6 +17,10 @@ _CACHE = tempfile.TemporaryDirectory(prefix="einsmith-tests-", ignore_cleanup_er
 os.environ.setdefault("EINSMITH_CACHE_DIR", _CACHE.name)
 # Nor does each run of the tests measure the machine; what is chosen for static figures is right as well.
 os.environ.setdefault("EINSMITH_CALIBRATE", "0")
+
+# A run in a shell's background inherits that Ctrl-C is ignored; tests of Ctrl-C are about programs in which it is not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Compilation time varies, and shared machines stall: no deadlines. The examples are the same at every run.
 settings.register_profile(
