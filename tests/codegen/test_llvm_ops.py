@@ -234,6 +234,7 @@ def test_any_iota_and_horizontal():
         b.store(b.any(b.op("le", x, b.const(float(a.min()), "f32"))), b.buffers[2], b.const(1))
         b.store(b.iota(lanes, "i32"), b.buffers[3], b.const(0))
         run(b, a, sums, flags, counted)
-        np.testing.assert_allclose(sums, [a.sum(), a.prod(), a.min(), a.max()], rtol=1e-5)
+        assert abs(sums[0] - a.sum(dtype=np.float64)) <= 1e-6 * np.abs(a).sum()  # terms may cancel
+        np.testing.assert_allclose(sums[1:], [a.prod(), a.min(), a.max()], rtol=1e-5)
         assert flags.tolist() == [False, True]
         assert counted.tolist() == list(range(lanes))
