@@ -31,6 +31,7 @@ from einsmith.expr.nodes import (
     reads,
     template,
 )
+from einsmith.expr.rewrite import operands
 from einsmith.expr.simplify import canonical
 from einsmith.passes.along import Along
 from einsmith.passes.lengths import same
@@ -245,12 +246,9 @@ class Zeros:
 
     def _never(self, n: Compute, axis: int, condition: Expr) -> End | None:
         """The end from which on a condition on the position does not hold."""
-        stack, found = [condition], []
-        while stack:
-            e = stack.pop()
-            if isinstance(e, Apply) and e.fn == "and":
-                stack += e.args
-            elif isinstance(e, Apply) and e.fn in ("lt", "le") and e.args[0].dtype.is_int:
+        found = []
+        for e in operands(condition, "and"):
+            if isinstance(e, Apply) and e.fn in ("lt", "le") and e.args[0].dtype.is_int:
                 form = linear(e.args[0]) - linear(e.args[1])  # t - atom + const
                 left = form.without(Axis(axis))
                 if form.coefficient(Axis(axis)) == 1 and len(left.terms) == 1:
