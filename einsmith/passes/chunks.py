@@ -41,7 +41,7 @@ from einsmith.expr.rewrite import exchanged, prune_args, with_args
 from einsmith.expr.simplify import canonical, simplify_template
 from einsmith.passes.along import Along, along, per_step, points
 from einsmith.passes.ends import End, ends, length
-from einsmith.passes.loops import own_memory
+from einsmith.passes.loops import argument, own_memory
 from einsmith.passes.views import is_view, storage
 
 Passes = Callable[[Graph], Graph]
@@ -190,7 +190,7 @@ class _Chunks:
             if rows:
                 segment = self._segment(group, stored, first, count, rows, args, memo)
                 if end is not None:
-                    segment = _stopping(segment, _number(args, _turns(end, first, rows, memo)))
+                    segment = _stopping(segment, argument(args, _turns(end, first, rows, memo)))
                 segments.append(segment)
         results, initial, made = [], [], {}
         for j, n in enumerate(stored):
@@ -222,7 +222,7 @@ class _Chunks:
             return given(memo[n.args[e.slot]], far)
 
         def given(t: Tensor, far: int | None) -> Tensor:
-            k = _number(args, t)
+            k = argument(args, t)
             place = Place("argument", k) if far is None else Place("argument", k, far + first, rows, rows)
             if place not in inputs:
                 inputs[place] = leaf(t.shape if far is None else (rows, *t.shape[1:]), t.dtype)
@@ -361,13 +361,6 @@ def _turns(end: End, first: int, rows: int, memo: Mapping[Any, Any]) -> Compute:
         stop = apply("max", stop, Const(end.least, dt.i64))
     turns = apply("floordiv", apply("add", stop, Const(rows - 1 - first, dt.i64)), Const(rows, dt.i64))
     return canonical(template((), [(dt.i64, ())], turns), (limit,))
-
-
-def _number(args: list[Tensor], t: Tensor) -> int:
-    """The number of an argument of a loop, added where it is new."""
-    if t not in args:
-        args.append(t)
-    return args.index(t)
 
 
 def _stopping(s: Segment, stop: int) -> Segment:

@@ -290,10 +290,7 @@ class _Lowering:
         return self._argument(Compute(template((x.shape[k] for k in order), [(x.dtype, x.shape)], body), (x,)))
 
     def _argument(self, t: Tensor) -> int:
-        """The number of an argument of the loop, added where it is new."""
-        if t not in self.args:
-            self.args.append(t)
-        return self.args.index(t)
+        return argument(self.args, t)
 
     def _time(self, step: _Step) -> Leaf:
         """The step's number, counted from the segment's first: a slice of a table."""
@@ -364,6 +361,13 @@ class _Lowering:
 
         new = settle(body, steady, outside)
         return Graph(tuple(step.inputs.values()), new.outputs, new.updates, ())
+
+
+def argument(args: list[Tensor], t: Tensor) -> int:
+    """The number of an argument of a loop, added where it is new."""
+    if t not in args:
+        args.append(t)
+    return args.index(t)
 
 
 def own_memory(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
