@@ -8,6 +8,7 @@ from math import gcd
 from einsmith.autodiff.quasi import Quasi, axes_of
 from einsmith.expr.linear import Linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, reads
+from einsmith.expr.rewrite import operands
 
 MAX_PHASES = 16
 """Parts that z-space is split into by residues; beyond that the condition stays a guard."""
@@ -256,13 +257,9 @@ class System(Quasi):
                 self.nonnegative += [x, Linear(self.extents[p] - 1) - x]
         env = {p - self.n: self.resolve(Linear(0, {Axis(p): 1})) for p in self.domain}
         memo: dict = {}
-        pending = [self.expr(g, env, memo) for g in guards]
-        while pending:
-            g = pending.pop(0)
-            if isinstance(g, Apply) and g.fn == "and":
-                pending[:0] = g.args
-            else:
-                self._condition(g)
+        for g in [self.expr(g, env, memo) for g in guards]:
+            for condition in operands(g, "and"):
+                self._condition(condition)
         self._filter()
 
     def _condition(self, g: Expr) -> None:
