@@ -3,10 +3,10 @@
 before: A = sum[k](X[i,k]*W[k,j]);  B = A[i,j] + b[j];  C = where(B[i,j] <= 0, 0, B[i,j])
 after:  one kernel of three stages, A and B in registers
 
-A pointwise tensor joins the kernel of a tensor that it reads at the identity index, if the group stays convex: nothing
-outside lies between two members. What the checks need is grouped apart, and a read at an index that comes from a tensor
-follows the checks of that index. Updates write into their parameter's memory, after every other read of it and after
-the checks; where no order allows that they are computed aside and copied.
+What becomes one kernel is decided by `passes.groups` and, for kernels that share their rows, by `passes.rows`. What the
+checks need is grouped apart, and a read at an index that comes from a tensor follows the checks of that index. Updates
+write into their parameter's memory, after every other read of it and after the checks; where no order allows that they
+are computed aside and copied.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from einsmith.errors import VerifyError
 from einsmith.expr.kernel import Buffer, Kernel, Rows, Stage
-from einsmith.expr.linear import Linear, linear
 from einsmith.expr.loop import Loop, Segment
 from einsmith.expr.nodes import (
     Apply,
@@ -28,25 +27,18 @@ from einsmith.expr.nodes import (
     Item,
     Leaf,
     Node,
-    Piece,
     Read,
-    Reduce,
-    Template,
     Tensor,
     postorder,
-    reads,
     size,
     template,
 )
-from einsmith.passes.guards import has_read
-from einsmith.passes.inline import pointwise_body
+from einsmith.passes.groups import grouped, maker, needs_check, only_identity
 from einsmith.passes.rows import Part, clusters, join
 from einsmith.passes.slices import sliced
 from einsmith.passes.views import is_view, producer, storage
 from einsmith.target.facts import Target
 
-_BUFFERS = 24  # pointers of one kernel
-_STAGES = 12
 REPAID = 4
 """Steps of a loop from which on something is worth making once before it."""
 
@@ -78,8 +70,8 @@ class LoopCall:
 
 @dataclass
 class Plan:
-    """Kernels in order. `home` maps an update's tensor to the leaf whose memory it is written to. `checks` and `loss`
-    tell after which call a check can be evaluated: (call number, tensor, message)."""
+    """Kernels in order. `home` maps an update's tensor to the leaf whose memory it is written to. `checks` tell
+    after which call a check can be evaluated: (call number, tensor, message)."""
 
     graph: Graph
     calls: list[Call | LoopCall]
@@ -99,20 +91,8 @@ class Plan:
                 yield from ((i, c, turns * segment.steps) for _, c, turns in plan.kernel_calls())
 
 
-@dataclass
-class _Group:
-    nodes: list[Compute | Loop] = field(default_factory=list)
-    before: int = 0  # bitset of the groups that this one needs, directly or not
-
-
-def _maker(t: Tensor) -> Compute | Loop | None:
-    """The node that computes a tensor's storage; None for the graph's inputs."""
-    p, _ = producer(t)
-    return None if isinstance(p, Leaf) else p
-
-
 def _made(t: Tensor) -> Compute | Loop:
-    node = _maker(t)
+    node = maker(t)
     if node is None:
         raise VerifyError("an input of the graph stands where a computed tensor must")
     return node
@@ -142,172 +122,6 @@ def fuse(
         apart |= stuck
 
 
-def _reads_of(body_roots, slot: int) -> list[Read]:
-    return [e for e in postorder(body_roots) if isinstance(e, Read) and e.slot == slot]
-
-
-def _only_identity(node: Compute | Loop, pick) -> bool:
-    """Whether every read of the arguments that `pick` accepts is, in a body without reductions, at the element that is
-    being made."""
-    slots = [s for s, a in enumerate(node.args) if pick(a)]
-    if not slots:
-        return True
-    if isinstance(node, Loop):
-        return False
-    pieces = node.template.parts
-    if node.template.is_scatter and len(pieces) == 2:
-        start, added = pieces
-        if start.domain != node.shape or any(e.slot in slots for body in added.bodies for e in reads(body)):
-            return False
-        pieces = (start,)
-    elif node.template.is_scatter or any(isinstance(p.body, Reduce) for p in pieces):
-        return False
-    return all(node.args[s].shape == node.shape for s in slots) and all(
-        _at_own(e, p) for p in pieces if isinstance(p, Piece) for s in slots for e in _reads_of(p.bodies, s)
-    )
-
-
-def _at_own(e: Read, p: Piece) -> bool:
-    """Whether a piece reads the element that it makes."""
-    for d, (i, o, s, n) in enumerate(zip(e.index, p.offset, p.step, p.extents, strict=True)):
-        x = linear(i).without(Axis(d)) if n == 1 else linear(i)
-        if x != Linear(o, {Axis(d): s} if n > 1 else {}):
-            return False
-    return True
-
-
-def _needs_check(node: Compute | Loop) -> bool:
-    """Whether the node, or one of the steps of a loop, reads or adds at an index that comes from a tensor."""
-    if isinstance(node, Loop):
-        inner = (n for s in node.segments for n in postorder(s.body.roots) if isinstance(n, (Compute, Loop)))
-        return any(map(_needs_check, inner))
-
-    def found(t: Template) -> bool:
-        if t.is_scatter:
-            return True
-        return any(has_read(i) for p in t.parts for b in p.bodies for e in reads(b) for i in e.index)
-
-    return node.template.memo("needs_check", found)
-
-
-def _group(
-    nodes: list[Compute | Loop], alone: set[Compute | Loop], early: set[Compute | Loop], gate: Compute | Loop | None
-) -> tuple[list[_Group], dict[Compute | Loop, int]]:
-    """Groups of nodes, some of them empty, and each node's group. `early`: what the checks are computed from, and
-    themselves; `gate`: what decides whether anything is stored."""
-    apart = alone | early | ({gate} if gate is not None else set())
-    groups: list[_Group] = []
-    of: dict[Compute | Loop, int] = {}
-    users: dict[Compute | Loop, set[Compute | Loop]] = defaultdict(set)
-    for node in nodes:
-        for a in node.args:
-            p, _ = producer(a)
-            if not isinstance(p, Leaf):
-                users[p].add(node)
-    for node in nodes:
-        needs: set[int] = set()
-        for a in node.args:
-            p, _ = producer(a)
-            if not isinstance(p, Leaf):
-                needs.add(of[p])
-        best = None
-        if isinstance(node, Compute) and pointwise_body(node.template) is not None and node not in alone:
-            # What else reads a group must wait for all of it: the one that is read least is joined first.
-            readers = {g: {u for n in groups[g].nodes for u in users[n]} - {node, *groups[g].nodes} for g in needs}
-            for g in sorted(needs, key=lambda g: (len(readers[g]), -g)):
-                group = groups[g]
-                root = group.nodes[0]
-                if isinstance(root, Loop) or root.shape != node.shape or len(group.nodes) >= _STAGES:
-                    continue
-                if root.template.is_scatter or any(n in alone for n in group.nodes):
-                    continue
-                if root in early and (node not in early or _needs_check(node)):
-                    continue
-                members: set[Compute | Loop | Leaf] = set(group.nodes)
-                if not _only_identity(node, lambda a, m=members: producer(a)[0] in m):
-                    continue
-                if any(is_view(a.template) for a in node.args if isinstance(a, Compute) and producer(a)[0] in members):
-                    continue
-                if any(groups[h].before >> g & 1 for h in needs if h != g):
-                    continue
-                outside = {storage(a) for n in (*group.nodes, node) for a in n.args if producer(a)[0] not in members}
-                if len(outside) + len(members) + 1 > _BUFFERS:
-                    continue
-                best = g
-                break
-        if best is None:
-            best = len(groups)
-            groups.append(_Group())
-        group = groups[best]
-        group.nodes.append(node)
-        of[node] = best
-        known = group.before
-        for h in needs:
-            if h != best:
-                group.before |= groups[h].before | 1 << h
-        for other in groups if len(group.nodes) > 1 and group.before != known else ():
-            if other.before >> best & 1:
-                other.before |= group.before
-        if len(group.nodes) > 1 and isinstance(node, Compute):
-            for h in sorted(needs - {best}):
-                _take_in(groups, of, best, h, node, apart)
-    return groups, of
-
-
-def _take_in(
-    groups: list[_Group], of: dict[Compute | Loop, int], g: int, h: int, node: Compute, apart: set[Compute | Loop]
-) -> None:
-    """Makes group h, of which `node`, the last of group g, reads results where it stands, a part of group g, if all of
-    h is pointwise over the same box and neither needs the other. What both read is then read once.
-
-    before: {v},  {m},  p = f(v, m) in v's group
-    after:  {v, m, p}
-    """
-    ours, theirs = groups[g], groups[h]
-    members = set(theirs.nodes)
-    if any(not isinstance(n, Compute) or n in apart or n.shape != node.shape for n in theirs.nodes):
-        return
-    if any(n in apart for n in ours.nodes) or len(ours.nodes) + len(theirs.nodes) > _STAGES:
-        return
-    if any(pointwise_body(n.template) is None for n in (*ours.nodes, *members) if isinstance(n, Compute)):
-        return
-    # Read where it stands, so that a parameter may be updated in the kernel that reads it.
-    if not all(_only_identity(n, lambda a: a.shape == node.shape) for n in members):
-        return
-    if not _only_identity(node, lambda a: producer(a)[0] in members):
-        return
-    if any(is_view(a.template) for a in node.args if isinstance(a, Compute) and producer(a)[0] in members):
-        return
-    # The node that has just joined made g need h; nothing else in between may.
-    first = ours.nodes[:-1]
-    before = 0
-    for n in first:
-        for a in n.args:
-            p, _ = producer(a)
-            if not isinstance(p, Leaf) and of[p] != g:
-                before |= groups[of[p]].before | 1 << of[p]
-    for a in node.args:
-        p, _ = producer(a)
-        if not isinstance(p, Leaf) and of[p] not in (g, h):
-            before |= groups[of[p]].before | 1 << of[p]
-    if (before | theirs.before) >> h & 1 or theirs.before >> g & 1 or before >> g & 1:
-        return
-    outside = {
-        storage(a) for n in (*ours.nodes, *theirs.nodes) for a in n.args
-        if producer(a)[0] not in members and of.get(producer(a)[0]) != g  # type: ignore[arg-type]
-    }  # fmt: skip
-    if len(outside) + len(ours.nodes) + len(theirs.nodes) > _BUFFERS:
-        return
-    ours.nodes[-1:] = [*theirs.nodes, node]
-    theirs.nodes = []
-    ours.before = before | theirs.before
-    for n in members:
-        of[n] = g
-    for other in groups:
-        if (other.before >> h | other.before >> g) & 1:
-            other.before = (other.before & ~(1 << h)) | 1 << g | ours.before
-
-
 def _plan(
     graph: Graph, apart: set[Leaf], finite: Tensor | None, target: Target, on_lines: bool
 ) -> tuple[Plan | None, set[Leaf]]:
@@ -330,7 +144,7 @@ def _plan(
     graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks)
     nodes = [n for n in postorder(graph.roots) if _is_work(n)]
     early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, Loop))}
-    groups, of = _group(nodes, alone, early, _maker(finite) if finite is not None else None)
+    groups, of = grouped(nodes, alone, early, maker(finite) if finite is not None else None)
 
     after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
     readers: dict[Leaf, set[int]] = defaultdict(set)
@@ -344,18 +158,18 @@ def _plan(
                     after[g].add(of[_made(a)])
     checking = [of[_made(t)] for t, _ in graph.checks]
     for g, group in enumerate(groups):
-        for h in checking if any(map(_needs_check, group.nodes)) else ():
+        for h in checking if any(map(needs_check, group.nodes)) else ():
             if h == g or groups[h].before >> g & 1:
                 break  # the checks of this read come before those that need it
             after[g].add(h)
     gated = [t for t, _ in graph.checks] + ([finite] if finite is not None else [])
-    gates = {of[m] for m in map(_maker, gated) if m is not None}
+    gates = {of[m] for m in map(maker, gated) if m is not None}
     stuck: set[Leaf] = set()
     writers: dict[int, list[Leaf]] = defaultdict(list)
     for home_of, t in updates:
         g = of[_made(t)]
         writers[g].append(home_of)
-        if g in gates or any(not _only_identity(n, lambda a, p=home_of: storage(a) is p) for n in groups[g].nodes):
+        if g in gates or not _replaceable(home_of, groups[g].nodes):
             stuck.add(home_of)
         after[g] |= (readers[home_of] | gates) - {g}
     if stuck - apart:
@@ -371,7 +185,7 @@ def _plan(
     needed = set(kept)
     for g, group in enumerate(groups):
         for n in group.nodes:
-            needed |= {storage(a) for a in n.args if (m := _maker(a)) is not None and of[m] != g}
+            needed |= {storage(a) for a in n.args if (m := maker(a)) is not None and of[m] != g}
     large = target.l3 // 2 if on_lines else None
     far = {t for t in needed - set(home) if large is not None and size(t.shape) * t.dtype.itemsize >= large}
     singles = [_call_of(groups[g].nodes, needed, home, far, target) for g in order]
@@ -385,6 +199,11 @@ def _plan(
     checks = [(rank[place[of[_made(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first), set()
+
+
+def _replaceable(p: Leaf, nodes: list[Compute | Loop]) -> bool:
+    """Whether nodes read of a leaf, if at all, only the element that they are making."""
+    return all(only_identity(n, lambda a: storage(a) is p) for n in nodes)
 
 
 def _is_work(n: Node) -> bool:
