@@ -15,7 +15,8 @@ from einsmith import dtypes as dt
 from einsmith.autodiff.equations import MAX_PHASES
 from einsmith.autodiff.rules import negate
 from einsmith.autodiff.tighten import Part
-from einsmith.expr.nodes import Apply, Const, Expr, Node, apply, postorder, reads
+from einsmith.expr.interned import Node
+from einsmith.expr.nodes import Apply, Const, Expr, apply, postorder, reads
 from einsmith.expr.rewrite import rebuild
 
 MAX_CASES = 16

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from einsmith import dtypes as dt
 from einsmith import knobs
 from einsmith.autodiff.quasi import axes_of
-from einsmith.expr.nodes import Apply, Const, Expr, Node, Piece, Read, apply, postorder
+from einsmith.expr.interned import Node
+from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, apply, postorder
 from einsmith.expr.rewrite import substitute
 
 SCATTER_COST = 4

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from einsmith.dtypes import DType
-from einsmith.expr.nodes import Node, Template
+from einsmith.expr.interned import Node
+from einsmith.expr.nodes import Template
 
 
 class Buffer(Node):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from einsmith.dtypes import DType
-from einsmith.expr.nodes import Graph, Node, Template, Tensor
+from einsmith.expr.interned import Node
+from einsmith.expr.nodes import Graph, Template, Tensor
 
 
 class Place(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 
 from einsmith.dtypes import DType
 from einsmith.expr.functions import FUNCTIONS
+from einsmith.expr.interned import Node
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -17,7 +18,6 @@ from einsmith.expr.nodes import (
     Graph,
     Item,
     Leaf,
-    Node,
     Piece,
     Read,
     Recurrence,

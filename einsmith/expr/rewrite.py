@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from einsmith.errors import VerifyError
+from einsmith.expr.interned import Node
 from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import (
     Apply,
@@ -14,7 +15,6 @@ from einsmith.expr.nodes import (
     Expr,
     Graph,
     Item,
-    Node,
     Piece,
     Read,
     Recurrence,

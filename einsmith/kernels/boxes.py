@@ -18,9 +18,10 @@ from typing import Any
 
 from einsmith import dtypes as dt
 from einsmith.expr import obvious
+from einsmith.expr.interned import Node
 from einsmith.expr.kernel import Kernel, Stage
 from einsmith.expr.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Node, Piece, Read, Reduce, apply, postorder, size
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, postorder, size
 from einsmith.expr.random import OPERATIONS
 from einsmith.expr.rewrite import rebuild
 from einsmith.expr.simplify import simplify

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from einsmith.errors import VerifyError
+from einsmith.expr.interned import Node
 from einsmith.expr.kernel import Buffer, Kernel, Rows, Stage
 from einsmith.expr.loop import Loop, Segment
 from einsmith.expr.nodes import (
@@ -26,7 +27,6 @@ from einsmith.expr.nodes import (
     Graph,
     Item,
     Leaf,
-    Node,
     Read,
     Tensor,
     postorder,

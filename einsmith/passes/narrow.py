@@ -13,6 +13,7 @@ from collections import defaultdict
 from functools import partial
 
 from einsmith import dtypes as dt
+from einsmith.expr.interned import Node
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -21,7 +22,6 @@ from einsmith.expr.nodes import (
     Expr,
     Graph,
     Item,
-    Node,
     Piece,
     Read,
     Reduce,

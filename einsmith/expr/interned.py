@@ -1,0 +1,122 @@
+"""Interned nodes: equal ones are one object, compared by identity.
+
+`digest` names a node's structure the same way in every process; it orders operands and keys caches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from einsmith.dtypes import DType
+
+_LOCK = threading.RLock()
+_TABLE: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
+
+
+def _encode(value: Any) -> bytes:
+    """A field's bytes for the digest: equal in every process for equal structure."""
+    if isinstance(value, Node):
+        return value.digest
+    if isinstance(value, tuple):
+        return b"(" + b",".join(_encode(v) for v in value) + b")"
+    if isinstance(value, DType):
+        return value.name.encode()
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    return repr(value).encode()
+
+
+def _key(value: Any) -> Any:
+    """A field as part of the interning key. Floats by their bits (0.0 is not -0.0, NaN is itself); True is not 1."""
+    if isinstance(value, tuple):
+        return tuple(_key(v) for v in value)
+    if isinstance(value, (float, bool)):
+        return (type(value), _encode(value))
+    return value
+
+
+class Node:
+    """Base of all interned nodes. Subclasses list their fields; `_derive` computes what follows from them."""
+
+    __slots__ = ("_outline", "_digest", "__weakref__")
+    fields: ClassVar[tuple[str, ...]] = ()
+    exact: ClassVar[bool] = False
+    """No field has floats or bools in it, so that equal fields are the same structure."""
+    _digest: bytes | None
+    _outline: bytes  # see `rank`
+
+    def __new__(cls, *values: Any):
+        key = (cls, *values) if cls.exact else (cls, *map(_key, values))
+        node = _TABLE.get(key)
+        return node if node is not None else cls._make(key, values)
+
+    @classmethod
+    def _make(cls, key: tuple, values: tuple):
+        with _LOCK:  # two threads that meet the same new node must get one object
+            node = _TABLE.get(key)
+            if node is not None:
+                return node
+            if len(values) != len(cls.fields):
+                raise TypeError(f"{cls.__name__} takes {', '.join(cls.fields)}")
+            node = object.__new__(cls)
+            for name, value in zip(cls.fields, values, strict=True):
+                object.__setattr__(node, name, value)
+            object.__setattr__(node, "_digest", None)
+            node._derive()
+            _TABLE[key] = node
+            return node
+
+    def _derive(self) -> None:
+        pass
+
+    @property
+    def digest(self) -> bytes:
+        """Made when it is first asked for: most nodes are never asked."""
+        return self._digest or _digest(self)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen")
+
+    def __reduce__(self):
+        return type(self), tuple(getattr(self, f) for f in self.fields)
+
+    def __repr__(self) -> str:
+        from einsmith.expr.printer import show
+
+        return show(self)
+
+
+def _digest(node: Node) -> bytes:
+    """The digest of a node, and of all below it, without recursion."""
+    stack = [node]
+    while stack:
+        x = stack[-1]
+        below = _undigested([getattr(x, f) for f in x.fields])
+        stack += below
+        if not below:
+            stack.pop()
+            code = hashlib.blake2b(type(x).__name__.encode(), digest_size=16)
+            for f in x.fields:
+                code.update(b"|" + _encode(getattr(x, f)))
+            x._set("_digest", code.digest())
+    return node.digest
+
+
+def _undigested(values: Iterable[Any]) -> list[Node]:
+    """The nodes in fields that have no digest yet."""
+    out: list[Node] = []
+    for v in values:
+        if isinstance(v, Node):
+            if v._digest is None:
+                out.append(v)
+        elif isinstance(v, tuple):
+            out += _undigested(v)
+    return out
