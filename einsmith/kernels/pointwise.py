@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import permutations
 from typing import NamedTuple
@@ -161,9 +162,19 @@ def _point(em: Emitter, box: Box) -> None:
     bx.finish_point(em, box)
 
 
-def share(tasks: int, points: int, total: int) -> int:
-    """A piece's part of the tasks."""
-    return max(1, round(tasks * points / max(1, total)))
+def deal(found: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool], int]) -> int:
+    """Shares tasks out to the boxes of a kernel by their work; returns how many tasks there are in the end.
+
+    `emit(box, tasks, first, alone)` emits a box for about so many tasks from `first` on and returns how many it takes;
+    `alone`: no task has to be told from those of other boxes. All boxes of a kernel of one task are that task's, so
+    that no worker is asked for them.
+    """
+    first, total = 0, sum(x.points * x.reduced for x in found)
+    alone = len(found) == 1 or tasks == 1
+    for box in found:
+        made = emit(box, max(1, round(tasks * box.points * box.reduced / max(1, total))), first, alone)
+        first = max(first, made) if alone else first + made
+    return first
 
 
 class Pointwise:
@@ -225,12 +236,9 @@ class Pointwise:
 
     def lower(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Lowered:
         b = bx.start(bx.function_name(self.name, kernel, config), kernel)
-        first = 0
-        found = bx.boxes(kernel)
-        total = sum(x.points for x in found)
-        alone = len(found) == 1 or config.tasks == 1  # what is one task asks no worker for its pieces
-        for box in found:
-            own = config._replace(tasks=share(config.tasks, box.points, total))
-            tasks = lower_box(b, kernel, box, own, first, alone)
-            first = max(first, tasks) if alone else first + tasks
-        return Lowered([Launch(b.finish(), first)] if first else [])
+
+        def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
+            return lower_box(b, kernel, box, config._replace(tasks=tasks), first, alone)
+
+        count = deal(bx.boxes(kernel), config.tasks, emit)
+        return Lowered([Launch(b.finish(), count)] if count else [])

@@ -22,7 +22,15 @@ from einsmith.kernels import reduction_plan as plan
 from einsmith.kernels.boxes import Box, Ramps
 from einsmith.kernels.kernel import Cost, Launch, Lowered
 from einsmith.kernels.pointwise import PointwiseConfig
-from einsmith.kernels.reduction_plan import SPLITTABLE, ReductionConfig, part_count, split_axis, turned_reads
+from einsmith.kernels.reduction_axes import (
+    ReductionConfig,
+    boxes_of,
+    lanes_axis,
+    part_count,
+    split_axis,
+    turned_reads,
+)
+from einsmith.kernels.reduction_plan import SPLITTABLE
 from einsmith.kernels.reduction_sweep import Sweep
 from einsmith.kernels.vectorize import Emitter, Lanes, Memory
 from einsmith.loops.nest import Builder, Value, elem_of
@@ -35,7 +43,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, fir
               places: Sequence[tuple[int, Memory]] = ()) -> int:
     """Emits one box for the tasks from `first` on; returns how many. `alone`: it is the only one; `places`: memory of
     slots beside the kernel's buffers."""
-    axis = plan.lanes_axis(box, config)
+    axis = lanes_axis(box, config)
     em = bx.emitter(b, kernel, box, config.lanes if axis is not None else 0)
     for slot, memory in places:
         em.place(slot, memory)
@@ -159,23 +167,21 @@ class Reduction:
         return plan.cost(kernel, config, target)
 
     def lower(self, kernel: Kernel, config: ReductionConfig, target: Target) -> Lowered:
-        found = plan.boxes_of(kernel)
+        found = boxes_of(kernel)
         if len(found) == 1 and found[0].combiner in SPLITTABLE and config.splits > 1:
             parts = part_count(found[0], config)
             if parts > 1:
                 return self._split(kernel, found[0], config, parts)
         b = bx.start(bx.function_name(self.name, kernel, config), kernel)
-        first, total = 0, sum(x.points * x.reduced for x in found)
-        alone = len(found) == 1 or config.tasks == 1  # what is one task asks no worker for its pieces
-        for box in found:
-            tasks = pointwise.share(config.tasks, box.points * box.reduced, total)
+
+        def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             if box.combiner is None:
                 plain = PointwiseConfig(config.lanes, config.unroll, tasks)
-                made = pointwise.lower_box(b, kernel, box, plain, first, alone)
-            else:
-                made = lower_box(b, kernel, box, config._replace(tasks=tasks, splits=1), first, alone)
-            first = max(first, made) if alone else first + made
-        return Lowered([Launch(b.finish(), first)] if first else [])
+                return pointwise.lower_box(b, kernel, box, plain, first, alone)
+            return lower_box(b, kernel, box, config._replace(tasks=tasks, splits=1), first, alone)
+
+        count = pointwise.deal(found, config.tasks, emit)
+        return Lowered([Launch(b.finish(), count)] if count else [])
 
     def _split(self, kernel: Kernel, box: Box, config: ReductionConfig, parts: int) -> Lowered:
         one, two, size, sections = _partial(kernel, box, parts)

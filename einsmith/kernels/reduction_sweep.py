@@ -10,7 +10,7 @@ from einsmith.expr.nodes import Axis, Expr, Read
 from einsmith.kernels import boxes as bx
 from einsmith.kernels.boxes import Box, Ramps
 from einsmith.kernels.combine import Combine, State
-from einsmith.kernels.reduction_plan import ReductionConfig, tile_axis, window
+from einsmith.kernels.reduction_axes import ReductionConfig, tile_axis, window
 from einsmith.kernels.vectorize import Emitter, Lanes
 from einsmith.loops.nest import Value
 
