@@ -24,6 +24,18 @@ def _betas(betas: tuple[float, float]) -> tuple[float, float]:
     return betas[0], betas[1]
 
 
+_DECAY = "g[i] = g[i] + weight_decay*p[i]"
+
+
+def _first(maximize: bool, weight_decay: float, hyper: dict[str, Hyper], decay: str = _DECAY) -> list[str]:
+    """The lines that a rule begins with: the direction of g, and weight decay, which becomes a hyperparameter."""
+    lines = ["g[i] = -g[i]"] if maximize else []
+    if weight_decay:
+        hyper["weight_decay"] = weight_decay
+        lines.append(decay)
+    return lines
+
+
 class _Standard(Rule):
     """A rule that is made again from its own arguments. `_options`: those that shape the text."""
 
@@ -60,10 +72,7 @@ class SGD(_Standard):
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ArgumentError("nesterov=True needs a momentum and no dampening")
         hyper: dict[str, Hyper] = {"lr": lr}
-        lines = ["g[i] = -g[i]"] if maximize else []
-        if weight_decay:
-            hyper["weight_decay"] = weight_decay
-            lines.append("g[i] = g[i] + weight_decay*p[i]")
+        lines = _first(maximize, weight_decay, hyper)
         if momentum:
             hyper["momentum"] = momentum
             if dampening:
@@ -78,8 +87,24 @@ class SGD(_Standard):
         super().__init__(lines, {"nesterov": nesterov, "maximize": maximize}, hyper)
 
 
-class _BetasMixin:
-    hyper: dict[str, Hyper]
+class _Moments(_Standard):
+    """Running means of g and g*g, corrected for their start at zero; `decay`: what weight decay does, as a line."""
+
+    def __init__(self, decay: str, lr: Hyper, betas: tuple[float, float], eps: float, weight_decay: float,
+                 amsgrad: bool, maximize: bool):
+        _check(lr=lr, eps=eps, weight_decay=weight_decay)
+        b1, b2 = _betas(betas)
+        hyper: dict[str, Hyper] = {"lr": lr, "beta1": b1, "beta2": b2, "eps": eps}
+        lines = _first(maximize, weight_decay, hyper, decay)
+        lines.append("exp_avg[i] = exp_avg[i] + (1 - beta1)*(g[i] - exp_avg[i])")
+        lines.append("exp_avg_sq[i] = beta2*exp_avg_sq[i] + (1 - beta2)*g[i]*g[i]")
+        second = "exp_avg_sq"
+        if amsgrad:
+            lines.append("max_exp_avg_sq[i] = max(max_exp_avg_sq[i], exp_avg_sq[i])")
+            second = "max_exp_avg_sq"
+        lines.append(f"d[i] = sqrt({second}[i])/sqrt(1 - beta2**step) + eps")
+        lines.append("p[i] = p[i] - (lr/(1 - beta1**step))*exp_avg[i]/d[i]")
+        super().__init__(lines, {"amsgrad": amsgrad, "maximize": maximize}, hyper)
 
     @property
     def betas(self) -> tuple[Hyper, Hyper]:
@@ -91,20 +116,11 @@ class _BetasMixin:
         self.hyper["beta1"], self.hyper["beta2"] = map(float, _betas(value))
 
 
-def _adam(lines: list[str], amsgrad: bool) -> None:
-    """Running means of g and g*g, corrected for their start at zero. Source: arXiv 1412.6980; amsgrad 1904.09237."""
-    lines.append("exp_avg[i] = exp_avg[i] + (1 - beta1)*(g[i] - exp_avg[i])")
-    lines.append("exp_avg_sq[i] = beta2*exp_avg_sq[i] + (1 - beta2)*g[i]*g[i]")
-    second = "exp_avg_sq"
-    if amsgrad:
-        lines.append("max_exp_avg_sq[i] = max(max_exp_avg_sq[i], exp_avg_sq[i])")
-        second = "max_exp_avg_sq"
-    lines.append(f"d[i] = sqrt({second}[i])/sqrt(1 - beta2**step) + eps")
-    lines.append("p[i] = p[i] - (lr/(1 - beta1**step))*exp_avg[i]/d[i]")
+class Adam(_Moments):
+    """Adam; weight decay is added to g. State: exp_avg, exp_avg_sq, and with `amsgrad` max_exp_avg_sq.
 
-
-class Adam(_BetasMixin, _Standard):
-    """Adam; weight decay is added to g. State: exp_avg, exp_avg_sq, and with `amsgrad` max_exp_avg_sq."""
+    Source: arXiv 1412.6980; amsgrad 1904.09237.
+    """
 
     def __init__(
         self,
@@ -116,18 +132,10 @@ class Adam(_BetasMixin, _Standard):
         amsgrad: bool = False,
         maximize: bool = False,
     ):
-        _check(lr=lr, eps=eps, weight_decay=weight_decay)
-        b1, b2 = _betas(betas)
-        hyper: dict[str, Hyper] = {"lr": lr, "beta1": b1, "beta2": b2, "eps": eps}
-        lines = ["g[i] = -g[i]"] if maximize else []
-        if weight_decay:
-            hyper["weight_decay"] = weight_decay
-            lines.append("g[i] = g[i] + weight_decay*p[i]")
-        _adam(lines, amsgrad)
-        super().__init__(lines, {"amsgrad": amsgrad, "maximize": maximize}, hyper)
+        super().__init__(_DECAY, lr, betas, eps, weight_decay, amsgrad, maximize)
 
 
-class AdamW(_BetasMixin, _Standard):
+class AdamW(_Moments):
     """Adam with weight decay applied to p itself, p*(1 - lr*weight_decay). Source: arXiv 1711.05101."""
 
     def __init__(
@@ -140,15 +148,7 @@ class AdamW(_BetasMixin, _Standard):
         amsgrad: bool = False,
         maximize: bool = False,
     ):
-        _check(lr=lr, eps=eps, weight_decay=weight_decay)
-        b1, b2 = _betas(betas)
-        hyper: dict[str, Hyper] = {"lr": lr, "beta1": b1, "beta2": b2, "eps": eps}
-        lines = ["g[i] = -g[i]"] if maximize else []
-        if weight_decay:
-            hyper["weight_decay"] = weight_decay
-            lines.append("p[i] = p[i]*(1 - lr*weight_decay)")
-        _adam(lines, amsgrad)
-        super().__init__(lines, {"amsgrad": amsgrad, "maximize": maximize}, hyper)
+        super().__init__("p[i] = p[i]*(1 - lr*weight_decay)", lr, betas, eps, weight_decay, amsgrad, maximize)
 
 
 class RMSprop(_Standard):
@@ -168,10 +168,7 @@ class RMSprop(_Standard):
     ):
         _check(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
         hyper: dict[str, Hyper] = {"lr": lr, "alpha": alpha, "eps": eps}
-        lines = ["g[i] = -g[i]"] if maximize else []
-        if weight_decay:
-            hyper["weight_decay"] = weight_decay
-            lines.append("g[i] = g[i] + weight_decay*p[i]")
+        lines = _first(maximize, weight_decay, hyper)
         lines.append("square_avg[i] = alpha*square_avg[i] + (1 - alpha)*g[i]*g[i]")
         spread = "square_avg[i]"
         if centered:
@@ -206,10 +203,7 @@ class Adagrad(_Standard):
         _check(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
         _check(initial_accumulator_value=initial_accumulator_value)
         hyper: dict[str, Hyper] = {"lr": lr, "eps": eps}
-        lines = ["g[i] = -g[i]"] if maximize else []
-        if weight_decay:
-            hyper["weight_decay"] = weight_decay
-            lines.append("g[i] = g[i] + weight_decay*p[i]")
+        lines = _first(maximize, weight_decay, hyper)
         rate = "lr"
         if lr_decay:
             hyper["lr_decay"] = lr_decay
