@@ -216,8 +216,9 @@ class Executable:
         self._scratch = max((k.scratch for k in self.kernels), default=0)
         self.program = Program(made.steps, self.threads, self._scratch)
         slots = self.program.slots
-        self._in_slots = [[(slots[s], offset) for s, offset in at] for at in in_slots]
-        self._out_slots = [[(slots[s], offset) for s, offset in at] for at in out_slots]
+        self._slots = [
+            (slots[s], n, offset) for n, at in enumerate((*in_slots, *out_slots)) for s, offset in at
+        ]  # a pointer, which of the inputs and fresh tensors it lies in, and how far in
         self._words = memoryview(self.program.table)  # type: ignore[arg-type]
         self._find_outputs()
 
@@ -233,8 +234,11 @@ class Executable:
             else:
                 self._copies.append((k, self.plan.home.get(s, s), size(t.shape) * t.dtype.itemsize))
         written = {k: i for i, k in enumerate(self._written)}
-        self._order = [(written[k], t.shape) for k, t in enumerate(self.graph.outputs) if k in written]
-        self._made = [(t.shape, t.dtype.numpy) for t in self._fresh]
+        self._order = [written[k] for k in range(len(self.graph.outputs)) if k in written]
+        self._made: list[tuple[tuple[int, ...], np.dtype, int]] = []
+        for t, k in zip(self._fresh, self._written, strict=True):
+            shape = self.graph.outputs[k].shape if k >= 0 else t.shape
+            self._made.append((shape, np.dtype(t.dtype.numpy), size(shape) * t.dtype.itemsize))
 
     def _call_of(self, t: Tensor | None) -> int | None:
         if t is None:
@@ -251,9 +255,13 @@ class Executable:
         if self._stored and any(map(self._is_stored, places, inputs)):
             inputs = [x.copy() if self._is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
             places = list(map(buffers.address, inputs))
-        arrays = [buffers.recycled(shape, dtype) for shape, dtype in self._made]
+        arrays: list[np.ndarray] = []
+        for shape, dtype, nbytes in self._made:
+            array, at = buffers.recycled(shape, dtype, nbytes)
+            arrays.append(array)
+            places.append(at)
         try:
-            status = self._run(places, list(map(buffers.address, arrays)))
+            status = self._run(places)
         except IndexOutOfRange as e:
             known = self._bind | dict(zip(self._inputs, inputs, strict=True))
             raise IndexOutOfRange(violation(self._roots, known) or str(e)) from None
@@ -267,7 +275,7 @@ class Executable:
     def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
         """A run on memory of the caller's, given by addresses: the inputs' and the graph's outputs', all C-contiguous,
         the outputs aligned to 64 bytes and apart from everything else. Returns the status; raises as a call does."""
-        status = self._run(inputs, [outputs[k] for k in self._written])
+        status = self._run([*inputs, *(outputs[k] for k in self._written)])
         for k, source, nbytes in self._copies:
             if source in self._bind:
                 address = buffers.address(self._bind[source])
@@ -278,15 +286,12 @@ class Executable:
             ctypes.memmove(outputs[k], address, nbytes)
         return status
 
-    def _run(self, inputs: Sequence[int], fresh: Sequence[int]) -> int:
+    def _run(self, places: Sequence[int]) -> int:
+        """A run on memory given by the addresses of the inputs and of the fresh tensors."""
         words = self._words
         with self._lock:
-            for at, address in zip(self._in_slots, inputs, strict=True):
-                for i, offset in at:
-                    words[i] = address + offset
-            for at, address in zip(self._out_slots, fresh, strict=True):
-                for i, offset in at:
-                    words[i] = address + offset
+            for i, n, offset in self._slots:
+                words[i] = places[n] + offset
             status = self.program.run()
         if status > FINITE:
             raise IndexOutOfRange(self._messages[status])
@@ -294,7 +299,7 @@ class Executable:
 
     def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray]) -> list[np.ndarray]:
         if not self._copies:
-            return [arrays[i].reshape(shape) for i, shape in self._order]
+            return [arrays[i] for i in self._order]
         made = dict(zip(self._fresh, arrays, strict=True))
         given = dict(zip(self._inputs, inputs, strict=True))
         out: list[np.ndarray] = []

@@ -104,13 +104,15 @@ def _forget() -> None:
             del _blocks[n]
 
 
-def recycled(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """`empty`, in memory that an earlier result no longer needs, where there is some of about that size: a block is
-    free again when neither an array nor a view of one lies in it."""
-    dtype = np.dtype(dtype)
-    size = prod(shape) * dtype.itemsize + ALIGNMENT
+def recycled(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.ndarray, int]:
+    """`empty` for `nbytes` bytes of elements, in memory that an earlier result no longer needs, where there is some of
+    about that size: a block is free again when neither an array nor a view of one lies in it. Also tells where the
+    array's first element lies."""
+    size = nbytes + ALIGNMENT
     block = np.empty(size, np.uint8) if size <= RECYCLED_FROM else _block(size)
-    return np.ndarray(shape, dtype, block, -address(block) % ALIGNMENT)
+    at = address(block)
+    offset = -at % ALIGNMENT
+    return np.ndarray(shape, dtype, block, offset), at + offset
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.ndarray:

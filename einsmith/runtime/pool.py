@@ -78,6 +78,8 @@ class Pool:
 
     def grow(self, threads: int) -> None:
         """Makes sure that `threads` - 1 workers wait (the caller's thread is the first)."""
+        if len(self.workers) >= threads - 1:
+            return
         generation = self.state[:4].view(np.int32)
         while len(self.workers) < threads - 1:
             number = len(self.workers) + 1

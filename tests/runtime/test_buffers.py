@@ -1,29 +1,37 @@
 """Memory for results: aligned, and lent again only when nothing sees it any more."""
 
+import math
+
 import numpy as np
 
 from einsmith.runtime import buffers
 
 
+def recycled(shape):
+    array, at = buffers.recycled(shape, np.dtype(np.float32), 4 * math.prod(shape))
+    assert at == array.ctypes.data
+    return array
+
+
 def test_memory_is_lent_again_when_no_view_is_left():
     shape = (buffers.RECYCLED_FROM // 4 + 5,)
-    a = buffers.recycled(shape, np.float32)
+    a = recycled(shape)
     assert buffers.is_aligned(a) and a.shape == shape and a.flags.writeable and a.flags.c_contiguous
     where, view = a.ctypes.data, a[3:7]
     view[:] = 1
     del a
-    other = buffers.recycled(shape, np.float32)
+    other = recycled(shape)
     assert other.ctypes.data != where
     other[:] = 2
     assert (view == 1).all()
     del view
-    again = buffers.recycled(shape, np.float32)
+    again = recycled(shape)
     assert again.ctypes.data == where
-    assert buffers.recycled(shape, np.float32).ctypes.data != other.ctypes.data
+    assert recycled(shape).ctypes.data != other.ctypes.data
 
 
 def test_little_is_kept():
-    held = [buffers.recycled((buffers.KEPT // 4,), np.uint8) for _ in range(6)]
+    held = [recycled((buffers.KEPT // 16,)) for _ in range(6)]
     del held
     assert sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks) <= buffers.KEPT
 
@@ -32,6 +40,6 @@ def test_addresses_are_those_that_numpy_tells():
     whole = np.zeros((6, 7), np.float32)
     arrays = [whole, whole[2:, 3:], whole.T, whole[::-1], np.zeros((0, 3)), np.full((), 2.0)]
     arrays.append(whole.view(np.memmap))
-    arrays.append(buffers.recycled((buffers.RECYCLED_FROM,), np.uint8))
+    arrays.append(recycled((buffers.RECYCLED_FROM // 4,)))
     for x in arrays:
         assert buffers.address(x) == x.__array_interface__["data"][0] == x.ctypes.data

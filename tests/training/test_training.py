@@ -281,9 +281,9 @@ def test_timing_kernels_writes_into_living_memory(monkeypatch):
     make = driver.buffers.recycled
 
     def recycled(*args):
-        array = make(*args)
+        array, at = make(*args)
         alive.append(weakref.ref(array.base if array.base is not None else array))
-        return array
+        return array, at
 
     timed = Program.run_timed
     monkeypatch.setattr(driver.buffers, "recycled", recycled)
