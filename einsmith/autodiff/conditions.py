@@ -25,6 +25,7 @@ from einsmith.expr.nodes import (
     Template,
     Tensor,
     apply,
+    is_zero,
     postorder,
     reads,
 )
@@ -50,7 +51,7 @@ def common_condition(tensors: Iterable[Tensor | None]) -> Condition | None:
         if not isinstance(t, Compute) or t.template.is_scatter or len(t.template.dtypes) > 1:
             return None
         for p in parts:
-            if isinstance(p.body, Const) and p.body.value == 0:
+            if is_zero(p.body):
                 continue
             assert isinstance(p, Piece)
             here = _condition(p, t)
@@ -65,9 +66,9 @@ def _condition(p: Piece, t: Compute) -> Condition | None:
     if not isinstance(body, Apply) or body.fn != "where":
         return None
     holds, value, other = body.args
-    if isinstance(value, Const) and value.value == 0:
+    if is_zero(value):
         holds, other = simplify(apply("not", holds), p.domain), value
-    if not isinstance(other, Const) or other.value != 0 or not reads(holds):
+    if not is_zero(other) or not reads(holds):
         return None
     used = {e.position for e in postorder([holds]) if isinstance(e, Axis)}
     if 0 not in used or not _whole(p, t.shape, used):
@@ -91,7 +92,7 @@ def under(made: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
     outer: set[Expr] = set()
     for p in made.template.parts:
         assert isinstance(p, Piece)
-        if isinstance(p.body, Const) and p.body.value == 0:
+        if is_zero(p.body):
             parts.append(p)
             continue
         read = dict.fromkeys(r.index for b in p.bodies for r in reads(b) if r.slot == slot)

@@ -31,6 +31,7 @@ from einsmith.expr.nodes import (
     Template,
     Tensor,
     apply,
+    is_zero,
     leaf,
     postorder,
     template,
@@ -101,10 +102,10 @@ def _total(found: Sequence[Tensor], first: int, n: int, like: Leaf) -> Tensor:
     args: list[Tensor] = []
     for t in found:
         here = _span(t, first, n)
-        if here is not None and _is_zero(here):
+        if here is not None and _all_zero(here):
             continue
         others = [_span(t, a, b - a) for a, b in ((0, first), (first + n, t.shape[0])) if b > a]
-        alone = here is not None and all(o is not None and _is_zero(o) for o in others)
+        alone = here is not None and all(o is not None and _all_zero(o) for o in others)
         at = tuple(Axis(d) if e > 1 else Const(0, Axis.dtype) for d, e in enumerate(shape))
         terms.append(Read(len(args), at if alone else (moved(at[0], first), *at[1:]), like.dtype))
         args.append(here if alone and here is not None else t)
@@ -133,8 +134,8 @@ def _clipped_parts(t: Template, first: int, n: int) -> list[Piece]:
     return [shifted(q, -first) for p in t.parts if isinstance(p, Piece) for q in clipped(p, first, first + n)]
 
 
-def _is_zero(t: Compute) -> bool:
-    return all(isinstance(p.body, Const) and p.body.value == 0 for p in t.template.parts)
+def _all_zero(t: Compute) -> bool:
+    return all(is_zero(p.body) for p in t.template.parts)
 
 
 def _slice(t: Tensor, first: int, n: int) -> Tensor:

@@ -122,6 +122,11 @@ def cast(x: Expr, dtype: DType) -> Expr:
     return Apply("cast", (x,), dtype)
 
 
+def is_zero(x: Expr | Reduce) -> bool:
+    """Whether an expression is the literal 0, of either sign."""
+    return isinstance(x, Const) and x.value == 0
+
+
 class Reduce(Node):
     """`combiner` over the box of axes `rank .. rank+len(extents)-1`, of each of `bodies` in one sweep.
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from einsmith.dtypes import DType
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce
+from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, is_zero
 from einsmith.kernels.contraction_problem import affine, conjuncts
 
 MAX_TERMS = 80
@@ -127,20 +127,16 @@ class _Product(NamedTuple):
     factors: tuple[tuple[Read, tuple[Expr, ...]], ...]
 
 
-def _zero(x: Expr) -> bool:
-    return isinstance(x, Const) and x.value == 0
-
-
 def _product(body: Expr) -> _Product | None:
     """A product of at most two plain reads under guards; None for anything else."""
     guards: list[Expr] = []
-    while isinstance(body, Apply) and body.fn == "where" and _zero(body.args[2]):
+    while isinstance(body, Apply) and body.fn == "where" and is_zero(body.args[2]):
         guards += conjuncts(body.args[0])
         body = body.args[1]
     found = []
     for x in body.args if isinstance(body, Apply) and body.fn == "mul" else (body,):
         own: list[Expr] = []
-        while isinstance(x, Apply) and x.fn == "where" and _zero(x.args[2]):
+        while isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2]):
             own += conjuncts(x.args[0])
             x = x.args[1]
         if not isinstance(x, Read) or affine(x) is None:
@@ -228,7 +224,7 @@ def _terms(
 ) -> tuple[Term, ...] | None:
     (body,) = piece.bodies
     extents = piece.domain
-    if _zero(body):
+    if is_zero(body):
         return ()
     found = _product(body)
     if found is None or len(found.factors) > 2 or (along_k and len(found.factors) != 2):

@@ -32,6 +32,7 @@ from einsmith.expr.nodes import (
     Template,
     Tensor,
     apply,
+    is_zero,
     leaf,
     postorder,
     size,
@@ -262,12 +263,8 @@ def _fills(t: Tensor) -> bool:
     """Whether a tensor is zero at all steps but some, each of which is a piece: the cotangent of a last state is."""
     if not isinstance(t, Compute) or t.template.is_scatter or len(t.template.dtypes) != 1:
         return False
-    others = [p for p in t.template.parts if isinstance(p, Piece) and not _is_zero(p)]
+    others = [p for p in t.template.parts if isinstance(p, Piece) and not is_zero(p.body)]
     return len(others) < len(t.template.parts) and all(p.extents[0] == 1 for p in others)
-
-
-def _is_zero(p: Piece) -> bool:
-    return isinstance(p.body, Const) and p.body.value == 0
 
 
 def _filled(t: Compute, steps: int) -> Item:
@@ -275,7 +272,7 @@ def _filled(t: Compute, steps: int) -> Item:
     zeros = Compute(template((steps, *t.shape[1:]), (), Const(0, t.dtype)), ())
     segments = [Segment(t.shape[0] // steps, Graph((), (zeros,), (), ()), (), ((0, 0),), rows=steps)]
     for p in t.template.parts:
-        if isinstance(p, Piece) and not _is_zero(p):
+        if isinstance(p, Piece) and not is_zero(p.body):
             inputs = tuple(leaf(a.shape, a.dtype) for a in t.args)
             part = Piece((0, *p.offset[1:]), p.step, p.extents, p.body)
             made = prune_args(Template((1, *t.shape[1:]), t.template.params, (part,)), inputs)

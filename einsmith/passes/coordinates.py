@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Compute, Const, Expr, Graph, Piece, Reduce, Template, apply, reads
+from einsmith.expr.nodes import Apply, Axis, Compute, Const, Expr, Graph, Piece, Reduce, Template, apply, is_zero, reads
 from einsmith.expr.rewrite import replace, substitute
 from einsmith.expr.simplify import simplify
 from einsmith.passes.guards import axes_of
@@ -53,8 +53,7 @@ def _piece(t: Template, piece: Piece) -> Piece:
 def _guarded_factors(e: Expr) -> tuple[Expr | None, list[Expr]]:
     """(the condition around a whole body, or None; its factors)."""
     guard: Expr | None = None
-    zero = e.args[2] if isinstance(e, Apply) and e.fn == "where" else None
-    if isinstance(e, Apply) and isinstance(zero, Const) and zero.value == 0:
+    if isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):
         guard, e = e.args[0], e.args[1]
     factors, stack = [], [e]
     while stack:

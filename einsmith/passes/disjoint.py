@@ -14,7 +14,6 @@ from collections import Counter
 from einsmith.expr.nodes import (
     Apply,
     Compute,
-    Const,
     Expr,
     Graph,
     Piece,
@@ -23,6 +22,7 @@ from einsmith.expr.nodes import (
     Template,
     Tensor,
     apply,
+    is_zero,
     postorder,
 )
 from einsmith.expr.rewrite import exchanged, map_bodies, operands, prune_args, rebuild, substitute, with_args
@@ -106,7 +106,7 @@ def _parts(t: Template) -> tuple[list[Piece], list[Piece]] | None:
     pieces = [p for p in t.parts if isinstance(p, Piece)]
     if t.is_scatter or len(t.dtypes) > 1 or any(s != 1 for p in pieces for s in p.step):
         return None
-    zero = [p for p in pieces if isinstance(p.body, Const) and p.body.value == 0]
+    zero = [p for p in pieces if is_zero(p.body)]
     full = [p for p in pieces if p not in zero]
     return (full, zero) if zero and full else None
 

@@ -27,6 +27,7 @@ from einsmith.expr.nodes import (
     Read,
     Reduce,
     Tensor,
+    is_zero,
     postorder,
     reads,
     template,
@@ -205,7 +206,7 @@ class Zeros:
     def _member(self, loop: Loop, j: int) -> End | None:
         """Of a member that a segment makes zero from the limit on, and those after it do."""
         parts = [
-            (at, at + s.steps, s, _is_zero(x))
+            (at, at + s.steps, s, _of_zeros(x))
             for s in loop.segments for x, (k, at) in zip(s.body.outputs, s.targets, strict=True) if k == j
         ]  # fmt: skip
         late = [(at, stop, s) for at, stop, s, zero in parts if s.first is not None and zero]
@@ -274,13 +275,13 @@ def _last(t: Any) -> int:
     return max(p.offset[0] + p.step[0] * (p.extents[0] - 1) for p in t.parts)
 
 
-def _is_zero(t: Tensor) -> bool:
+def _of_zeros(t: Tensor) -> bool:
     """Whether a tensor of a step is zero, or a copy of one that is."""
     if not isinstance(t, Compute) or t.template.is_scatter or any(isinstance(p.body, Reduce) for p in t.template.parts):
         return False
     for b in (b for p in t.template.parts for b in p.bodies):
         while isinstance(b, Apply) and b.fn == "cast":
             (b,) = b.args
-        if not (_is_zero(t.args[b.slot]) if isinstance(b, Read) else isinstance(b, Const) and b.value == 0):
+        if not (_of_zeros(t.args[b.slot]) if isinstance(b, Read) else is_zero(b)):
             return False
     return True

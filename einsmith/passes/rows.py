@@ -14,7 +14,7 @@ better alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -48,32 +48,48 @@ def _extents(t: Template, reduces: bool) -> tuple[int, ...]:
     return body.extents if reduces and isinstance(body, Reduce) else () if reduces else t.shape
 
 
-def _fit(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
-    """(how many of the first `count` such axes may be rows as far as a first look tells, by-row slots). The slots are
-    complete where the number is `count`."""
-    extents, first = _extents(t, reduces), t.rank if reduces else 0
-    slots: dict[int, bool] = {}
+def _uses(t: Template, own: Callable[[Read], Collection[int]]) -> Iterator[tuple[Axis | Read, bool]]:
+    """Every axis and read of the bodies, each with whether it stands in an index of a read; what stands in the
+    dimensions `own(read)` of a read is left out."""
     seen: set[tuple[Expr, bool]] = set()
-    todo = [(b, False) for p in t.parts for b in p.bodies]  # and whether it stands in an index
+    todo = [(b, False) for p in t.parts for b in p.bodies]
     while todo:
         e, inside = todo.pop()
         if (e, inside) in seen:
             continue
         seen.add((e, inside))
+        if isinstance(e, (Axis, Read)):
+            yield e, inside
+        if isinstance(e, Read):
+            left_out = own(e)
+            todo += [(i, True) for d, i in enumerate(e.index) if d not in left_out]
+        else:
+            todo += [(a, inside) for a in e.args]
+
+
+def _fit(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
+    """(how many of the first `count` such axes may be rows as far as a first look tells, by-row slots). The slots are
+    complete where the number is `count`."""
+    extents, first = _extents(t, reduces), t.rank if reduces else 0
+    slots: dict[int, bool] = {}
+
+    def own(e: Read) -> range:
+        """The leading dimensions that these axes are the indices of, in order."""
+        shape, k = t.params[e.slot][1], 0
+        while k < min(count, len(e.index)) and e.index[k] is Axis(first + k) and shape[k] == extents[k]:
+            k += 1
+        return range(k)
+
+    for e, inside in _uses(t, own):
         if isinstance(e, Axis):
             if inside and first <= e.position < first + count:
                 return e.position - first, slots
-        elif isinstance(e, Read):
-            shape, k = t.params[e.slot][1], 0
-            while k < min(count, len(e.index)) and e.index[k] is Axis(first + k) and shape[k] == extents[k]:
-                k += 1
-            if 0 < k < count:
-                return k, slots
-            if slots.setdefault(e.slot, k == count) != (k == count):
-                return 0, slots
-            todo += [(i, True) for i in e.index[k:]]
-        else:
-            todo += [(a, inside) for a in e.args]
+            continue
+        k = len(own(e))
+        if 0 < k < count:
+            return k, slots
+        if slots.setdefault(e.slot, k == count) != (k == count):
+            return 0, slots
     return count, slots
 
 
@@ -198,32 +214,26 @@ def _along(t: Template, axis: int) -> dict[int, int] | None:
     """By slot, 1 + the dimension that `axis` of the output is the index of, 0 for none; None where the axis is used in
     an index otherwise, or a slot in several ways."""
     slots: dict[int, int] = {}
-    seen: set[tuple[Expr, bool]] = set()
-    todo: list[tuple[Expr, bool]] = []  # and whether it stands in an index
     for part in t.parts:
         if not isinstance(part, Piece):
             return None
         if (part.offset[axis], part.step[axis], part.extents[axis]) != (0, 1, t.shape[axis]):
             return None
-        todo += [(b, False) for b in part.bodies]
-    while todo:
-        e, inside = todo.pop()
-        if (e, inside) in seen:
-            continue
-        seen.add((e, inside))
+
+    def own(e: Read) -> list[int]:
+        return [d for d, i in enumerate(e.index) if isinstance(i, Axis) and i.position == axis]
+
+    for e, inside in _uses(t, own):
         if isinstance(e, Axis):
             if inside and e.position == axis:
                 return None
-        elif isinstance(e, Read):
-            found = [d for d, i in enumerate(e.index) if isinstance(i, Axis) and i.position == axis]
-            code = found[0] + 1 if found else 0
-            if len(found) > 1 or (found and t.params[e.slot][1][found[0]] != t.shape[axis]):
-                return None
-            if slots.setdefault(e.slot, code) != code:
-                return None
-            todo += [(i, True) for d, i in enumerate(e.index) if d + 1 != code]
-        else:
-            todo += [(a, inside) for a in e.args]
+            continue
+        found = own(e)
+        if len(found) > 1 or (found and t.params[e.slot][1][found[0]] != t.shape[axis]):
+            return None
+        code = found[0] + 1 if found else 0
+        if slots.setdefault(e.slot, code) != code:
+            return None
     return slots
 
 

@@ -11,6 +11,7 @@ from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
 from einsmith.modes import trace_call
 from einsmith.passes.fuse import LoopCall
+from tests.passes import ragged
 
 RNN = es.op("""
     q[t,b,k] = sum[i](x[t,b,i] * W[i,k])
@@ -109,25 +110,13 @@ def test_few_rows_and_what_chunks_do_not_divide_stay_whole(steps, batch, rng):
     assert not in_chunks(made(every, inputs)[1])
 
 
-RAGGED = """
-    q[t,b,n] = sum[i](x[t,b,i] * W[i,n]) + c[n]
-    p[t,b,k] = where({inside}, h[{before},b,k], h0[b,k])
-    u[t,b,n] = sum[j](p[t,b,j] * U[j,n])
-    z[t,b,k] = sigmoid(q[t,b,0*K+k] + u[t,b,0*K+k])
-    m[t,b,k] = tanh(q[t,b,K+k] + z[t,b,k] * u[t,b,K+k])
-    h[t,b,k] = where(t < lengths[b], (1-z[t,b,k])*m[t,b,k] + z[t,b,k]*p[t,b,k], p[t,b,k])
-    return h
-"""
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("longest", [0, 8, 19, 37])
 def test_beyond_all_lengths_nothing_is_read_or_made(reverse, longest, rng):
     """A ragged batch whose padding is NaN from the first chunk on that lies beyond all lengths; 37 steps are four
     chunks of 8, and one of 5."""
     steps, batch, width = 37, 33, 3
-    names = {"inside": "t < size(t)-1", "before": "t+1"} if reverse else {"inside": "t > 0", "before": "t-1"}
-    formula = es.op(RAGGED.format(**names), K=width, extents={"k": "K"})
+    formula = ragged.gru(width, reverse, bias=True)
     shapes = {"x": (steps, batch, 2), "W": (2, 2 * width), "U": (width, 2 * width), "h0": (batch, width),
               "c": (2 * width,)}  # fmt: skip
     given = {n: rng.standard_normal(s) for n, s in shapes.items()}

@@ -27,6 +27,7 @@ from einsmith.modes import trace_call
 from einsmith.passes.fuse import LoopCall, Plan
 from einsmith.tree import flatten
 from tests.lang.recurrences import CASES
+from tests.passes import ragged
 
 
 def axis(n: int) -> Axis:
@@ -382,25 +383,13 @@ def test_steps_beyond_all_lengths_do_no_product(reverse, longest, rng):
     assert not any(isinstance(c.kernel.root.parts[0].body, Reduce) for p in late for c in p.calls)
 
 
-RAGGED = """
-    q[t,b,n] = sum[i](x[t,b,i] * W[i,n])
-    p[t,b,k] = where({inside}, h[{before},b,k], h0[b,k])
-    u[t,b,n] = sum[j](p[t,b,j] * U[j,n])
-    z[t,b,k] = sigmoid(q[t,b,0*K+k] + u[t,b,0*K+k])
-    m[t,b,k] = tanh(q[t,b,K+k] + z[t,b,k] * u[t,b,K+k])
-    h[t,b,k] = where(t < lengths[b], (1-z[t,b,k])*m[t,b,k] + z[t,b,k]*p[t,b,k], p[t,b,k])
-    return h
-"""
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("longest", [0, 1, 6, 9])
 def test_a_training_step_does_no_product_beyond_all_lengths(reverse, longest, rng):
     """Forward and backward of a ragged batch, in memory that starts as NaN: what a step makes for the backward alone is
     not made from the last length on, and not read."""
     steps, batch, width = 9, 3, 17
-    names = {"inside": "t < size(t)-1", "before": "t+1"} if reverse else {"inside": "t > 0", "before": "t-1"}
-    formula = es.op(RAGGED.format(**names), K=width, extents={"k": "K"})
+    formula = ragged.gru(width, reverse)
     shapes = {"x": (steps, batch, 5), "W": (5, 2 * width), "U": (width, 2 * width), "h0": (batch, width)}
     given = {n: rng.standard_normal(s) for n, s in shapes.items()}
 
