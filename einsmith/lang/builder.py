@@ -25,62 +25,24 @@ from einsmith.errors import FormulaError, ShapeError, TraceError
 from einsmith.expr.nodes import Compute as _Compute
 from einsmith.expr.nodes import Const as _Const
 from einsmith.expr.nodes import Tensor, leaf, template
+from einsmith.expr.nodes import size as points
 from einsmith.expr.rewrite import rebuild
 from einsmith.lang import formula as fm
 from einsmith.lang import trace, views
 from einsmith.lang.formula import AxisVar, Form, Weak
 from einsmith.lang.lower import lower
+from einsmith.lang.operators import SWAPPED, UFUNCS, Operators
 from einsmith.lang.protocol import RunTimeOnly, needs_value
 from einsmith.lang.trace import current_trace
 
 Number = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
-def _binary(fn: str, swap: bool = False) -> Callable[[Any, Any], Any]:
-    def method(self: Any, other: Any) -> Any:
-        nested = isinstance(other, (list, tuple)) and isinstance(self, Value)
-        if not isinstance(other, (Value, Ex, *Number)) and not nested and not _arraylike(other):
-            return NotImplemented
-        return _apply(fn, other, self) if swap else _apply(fn, self, other)
-
-    return method
-
-
 def _arraylike(x: Any) -> bool:
     return hasattr(x, "__einsmith_value__") or hasattr(x, "__array__") or hasattr(x, "__dlpack__")
 
 
-class _Operators:
-    """Python's operators, by the scalar function that each stands for."""
-
-    __slots__ = ()
-    __add__, __radd__ = _binary("add"), _binary("add", True)
-    __sub__, __rsub__ = _binary("sub"), _binary("sub", True)
-    __mul__, __rmul__ = _binary("mul"), _binary("mul", True)
-    __truediv__, __rtruediv__ = _binary("div"), _binary("div", True)
-    __floordiv__, __rfloordiv__ = _binary("floordiv"), _binary("floordiv", True)
-    __mod__, __rmod__ = _binary("mod"), _binary("mod", True)
-    __pow__, __rpow__ = _binary("pow"), _binary("pow", True)
-    __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("lt", True), _binary("le", True)
-    __and__, __rand__ = _binary("and"), _binary("and", True)
-    __or__, __ror__ = _binary("or"), _binary("or", True)
-    __eq__, __ne__ = _binary("eq"), _binary("ne")
-    __hash__ = object.__hash__
-
-    def __neg__(self) -> Any:
-        return _apply("neg", self)
-
-    def __pos__(self) -> Any:
-        return self
-
-    def __abs__(self) -> Any:
-        return _apply("abs", self)
-
-    def __invert__(self) -> Any:
-        return _apply("not", self)
-
-
-class Ex(_Operators):
+class Ex(Operators):
     """A scalar of a formula under construction: an axis, an element of a Value, or a function of such."""
 
     __slots__ = ("form",)
@@ -88,6 +50,12 @@ class Ex(_Operators):
 
     def __init__(self, form: Form):
         self.form = form
+
+    def _takes(self, other: Any) -> bool:
+        return isinstance(other, (Value, Ex, *Number)) or _arraylike(other)
+
+    def _apply(self, fn: str, *operands: Any) -> Any:
+        return _apply(fn, *operands)
 
     def __bool__(self) -> bool:
         raise TraceError(
@@ -100,7 +68,15 @@ class Ex(_Operators):
         return f"Ex({fm.type_name(self.form.ty)} over [{axes}])"
 
 
-class Value(_Operators, RunTimeOnly):
+def _reduction(combiner: str) -> Callable[..., Value]:
+    def method(self: Value, axis: Any = None, keepdims: bool = False) -> Value:
+        return _reduce(combiner, self, axis, keepdims)
+
+    method.__name__ = combiner
+    return method
+
+
+class Value(Operators, RunTimeOnly):
     """A traced tensor. `weak` marks a run-time number, which takes the float type of what it meets.
 
     shape: tuple of ints; dtype: a DType; tensor: the IR's tensor. Its elements exist only when the program runs.
@@ -110,6 +86,12 @@ class Value(_Operators, RunTimeOnly):
 
     def __init__(self, tensor: Tensor | None, weak: bool = False, literal: Any = None, name: str | None = None):
         self._tensor, self.weak, self.literal, self.name = tensor, weak, literal, name
+
+    def _takes(self, other: Any) -> bool:
+        return isinstance(other, (Value, Ex, list, tuple, *Number)) or _arraylike(other)
+
+    def _apply(self, fn: str, *operands: Any) -> Any:
+        return _apply(fn, *operands)
 
     @property
     def tensor(self) -> Tensor:
@@ -132,18 +114,15 @@ class Value(_Operators, RunTimeOnly):
 
     @property
     def size(self) -> int:
-        n = 1
-        for e in self.shape:
-            n *= e
-        return n
+        return points(self.shape)
 
     def __repr__(self) -> str:
         return f"Value(shape={self.shape}, dtype={self.dtype.name}{', weak' if self.weak else ''})"
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        fn = _UFUNCS.get(ufunc.__name__)
+        fn = UFUNCS.get(ufunc.__name__)
         if method == "__call__" and fn is not None and not kwargs and len(inputs) == 2:
-            return _apply(fn, inputs[1], inputs[0]) if ufunc.__name__ in _SWAPPED else _apply(fn, *inputs)
+            return _apply(fn, inputs[1], inputs[0]) if ufunc.__name__ in SWAPPED else _apply(fn, *inputs)
         if ufunc is np.matmul and method == "__call__" and not kwargs:
             return matmul(*inputs)
         name = ufunc.__name__
@@ -198,41 +177,15 @@ class Value(_Operators, RunTimeOnly):
     def astype(self, dtype: Any) -> Value:
         return cast(self, dtype)
 
-    def sum(self, axis: Any = None, keepdims: bool = False) -> Value:
-        return _reduce("sum", self, axis, keepdims)
-
-    def mean(self, axis: Any = None, keepdims: bool = False) -> Value:
-        return _reduce("mean", self, axis, keepdims)
-
-    def prod(self, axis: Any = None, keepdims: bool = False) -> Value:
-        return _reduce("prod", self, axis, keepdims)
-
-    def max(self, axis: Any = None, keepdims: bool = False) -> Value:
-        return _reduce("max", self, axis, keepdims)
-
-    def min(self, axis: Any = None, keepdims: bool = False) -> Value:
-        return _reduce("min", self, axis, keepdims)
-
-    def argmax(self, axis: Any = None, keepdims: bool = False) -> Value:
-        return _reduce("argmax", self, axis, keepdims)
-
-    def argmin(self, axis: Any = None, keepdims: bool = False) -> Value:
-        return _reduce("argmin", self, axis, keepdims)
+    sum, mean, prod = _reduction("sum"), _reduction("mean"), _reduction("prod")
+    max, min = _reduction("max"), _reduction("min")
+    argmax, argmin = _reduction("argmax"), _reduction("argmin")
 
     def __matmul__(self, other: Any) -> Value:
         return matmul(self, other) if isinstance(other, Value) or _arraylike(other) else NotImplemented
 
     def __rmatmul__(self, other: Any) -> Value:
         return matmul(other, self) if _arraylike(other) else NotImplemented
-
-
-_UFUNCS = {
-    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div",
-    "floor_divide": "floordiv", "remainder": "mod", "power": "pow", "less": "lt", "less_equal": "le",
-    "greater": "lt", "greater_equal": "le", "equal": "eq", "not_equal": "ne", "bitwise_and": "and",
-    "bitwise_or": "or", "maximum": "max", "minimum": "min",
-}  # fmt: skip
-_SWAPPED = ("greater", "greater_equal")
 
 
 def _is_int(x: Any) -> bool:
@@ -377,31 +330,16 @@ def shared(
     return tuple(Value(t, w) for t, w in zip(tensors, weak, strict=True))
 
 
-def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    rank = builtins.max((len(s) for s in shapes), default=0)
-    out = [1] * rank
-    for s in shapes:
-        for d, n in enumerate(s, rank - len(s)):
-            if n != 1 and out[d] not in (1, n):
-                raise ShapeError(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
-            out[d] = n if n != 1 else out[d]
-    return tuple(out)
-
-
 def _elementwise(key: tuple, operands: Sequence[Value], make: Callable[..., Form]) -> Value:
     def build(values: list[Value]) -> Value:
         if builtins.all(v.literal is not None for v in values):
             form = make(*(fm.Literal(v.literal) for v in values))
             if isinstance(form, fm.Literal):
                 return as_value(form.value)
-        shape = _broadcast([v.shape for v in values])
+        shape = views.broadcast([v.shape for v in values])
         out = [AxisVar(f"i{d}", n) for d, n in enumerate(shape)]
-        loads = []
-        for v in values:
-            tail = out[len(shape) - v.ndim :]
-            index = [fm.Literal(0) if n == 1 else fm.Index(a) for n, a in zip(v.shape, tail, strict=True)]
-            loads.append(element(v, index))
-        form = make(*loads)
+        at = [fm.Index(a) for a in out]
+        form = make(*(element(v, views.broadcast_index(v.shape, at)) for v in values))
         weak = isinstance(form.ty, Weak) and builtins.all(v.weak for v in values)
         return Value(lower(out, form, (dt.i64 if form.ty is Weak.INT else dt.f64) if weak else None), weak)
 
@@ -506,14 +444,11 @@ def _view(key: tuple, v: Value, shape: Sequence[int], index: Callable[[list[Form
 def broadcast_to(x: Any, shape: Sequence[int]) -> Value:
     """`x` repeated to `shape`, as NumPy. Raises ShapeError where it does not fit."""
     v, shape = as_value(x), tuple(shape)
-    if _broadcast([v.shape, shape]) != shape:
+    if views.broadcast([v.shape, shape]) != shape:
         raise ShapeError(f"shape {v.shape} does not broadcast to {shape}")
-    lead = len(shape) - v.ndim
-
-    def index(axes: list[Form]) -> list[Form]:
-        return [fm.Literal(0) if n == 1 else a for n, a in zip(v.shape, axes[lead:], strict=True)]
-
-    return v if shape == v.shape else _view(("broadcast", shape), v, shape, index)
+    if shape == v.shape:
+        return v
+    return _view(("broadcast", shape), v, shape, lambda axes: views.broadcast_index(v.shape, axes))
 
 
 def _reduce(combiner: str, v: Value, axis: Any, keepdims: bool) -> Value:
@@ -548,15 +483,13 @@ def matmul(x: Any, y: Any) -> Value:
 
     def build(values: list[Value]) -> Value:
         p, q = values
-        batch = [AxisVar(f"b{d}", n) for d, n in enumerate(_broadcast([p.shape[:-2], q.shape[:-2]]))]
+        batch = [AxisVar(f"b{d}", n) for d, n in enumerate(views.broadcast([p.shape[:-2], q.shape[:-2]]))]
         m = [AxisVar("m", p.shape[-2])] if p.ndim > 1 else []
         n = [AxisVar("n", q.shape[-1])] if q.ndim > 1 else []
         k = AxisVar("k", p.shape[-1])
 
         def batched(v: Value) -> list[Form]:
-            lead = v.shape[:-2]
-            tail = batch[len(batch) - len(lead) :]
-            return [fm.Literal(0) if e == 1 else fm.Index(c) for e, c in zip(lead, tail, strict=True)]
+            return views.broadcast_index(v.shape[:-2], [fm.Index(a) for a in batch])
 
         left = element(p, [*batched(p), *map(fm.Index, m), fm.Index(k)])
         right = element(q, [*batched(q), fm.Index(k), *map(fm.Index, n)])

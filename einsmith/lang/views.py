@@ -1,4 +1,4 @@
-"""Index arithmetic of slices, reshapes and transposes: which element of a tensor an element of a view is."""
+"""Index arithmetic of slices, reshapes, transposes, broadcasts: which element of a tensor an element of a view is."""
 
 from __future__ import annotations
 
@@ -139,3 +139,20 @@ def dimensions(rank: int, axis: Any) -> tuple[int, ...]:
     if len(out) != len(named):
         raise ShapeError(f"axis {axis} names a dimension twice")
     return tuple(out)
+
+
+def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that all of these are repeated to, as NumPy. Raises ShapeError where there is none."""
+    rank = max((len(s) for s in shapes), default=0)
+    out = [1] * rank
+    for s in shapes:
+        for d, n in enumerate(s, rank - len(s)):
+            if n != 1 and out[d] not in (1, n):
+                raise ShapeError(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
+            out[d] = n if n != 1 else out[d]
+    return tuple(out)
+
+
+def broadcast_index(shape: Sequence[int], axes: Sequence[Form]) -> list[Form]:
+    """The source index of each element of a broadcast; what is repeated has the last of `axes`."""
+    return [Literal(0) if n == 1 else a for n, a in zip(shape, axes[len(axes) - len(shape) :], strict=True)]
