@@ -8,6 +8,7 @@ seconds until it is compiled.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -185,6 +186,7 @@ def show(found: list[Budget]) -> Table:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description="Measures what compiling costs.").parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["EINSMITH_CACHE_DIR"] = folder
         found = budgets()

@@ -7,6 +7,7 @@ Calibration comes before.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -56,6 +57,7 @@ def measure() -> list[tuple[str, float, float, int]]:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description="Measures what compiling the gallery's formulas costs.").parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["EINSMITH_CACHE_DIR"] = folder
         rows = measure()
