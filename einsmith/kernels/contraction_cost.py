@@ -56,6 +56,7 @@ class Table:
     split: Values
     tm: Values
     tn: Values
+    depth: Values
     kept: Values
     finish: Values
     item: int
@@ -67,7 +68,7 @@ class Table:
         return Config(
             s.swap, int(self.mr[i]), int(self.nv[i]), HOW[int(self.a[i])], HOW[int(self.b[i])],
             "m" if self.major[i] else "n", int(self.kc[i]), int(self.split[i]), int(self.tm[i]), int(self.tn[i]),
-            s.windows, s.rows,
+            s.windows, s.rows, depth=int(self.depth[i]),
         )  # fmt: skip
 
     @cached_property
@@ -84,7 +85,7 @@ def joined(tables: Sequence[Table]) -> Table:
     first, before = tables[0], np.cumsum([0, *(len(t.settings) for t in tables)])
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(t, name) for t in tables])
-        for name in ("mr", "nv", "a", "b", "major", "kc", "split", "tm", "tn", "kept", "finish")
+        for name in ("mr", "nv", "a", "b", "major", "kc", "split", "tm", "tn", "depth", "kept", "finish")
     }
     return replace(
         first, settings=[s for t in tables for s in t.settings],
@@ -130,8 +131,9 @@ def predict(t: Table, target: Any) -> Predicted:
     x, item, lanes = t.numbers, t.item, t.lanes
     a_inline, b_inline, a_buffer, b_buffer = t.a == INLINE, t.b == INLINE, t.a == BUFFER, t.b == BUFFER
     minor, heads = ~t.major, x.heads > 0
-    mt, nvs = np.ceil(x.m / t.mr), np.ceil(x.n / lanes)
-    nr = t.nv * lanes
+    mt, nvs = np.ceil(x.m / t.mr), np.ceil(x.n * t.depth / lanes)
+    nr = t.nv * lanes / t.depth
+    multiplied, rows = x.k / t.depth, np.ceil(x.n / lanes)  # steps of K; vectors of a row of results
     nt = np.ceil(x.n / nr)
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2  # seconds of one cycle in which two vectors are multiplied
     count = x.batch * t.split * t.tm * t.tn
@@ -171,7 +173,7 @@ def predict(t: Table, target: Any) -> Predicted:
 
     mr_last, nv_last = x.m - (mt - 1) * t.mr, nvs - (nt - 1) * t.nv
     steps = (mt - 1) * ((nt - 1) * step(t.mr, t.nv) + step(t.mr, nv_last))
-    steps = (steps + (nt - 1) * step(mr_last, t.nv) + step(mr_last, nv_last)) * x.batch * x.k
+    steps = (steps + (nt - 1) * step(mr_last, t.nv) + step(mr_last, nv_last)) * x.batch * multiplied
     steps *= np.where((t.split == 1) & (t.kc == 0) & ~heads, t.kept, 1.0)
     # Sums loaded for a block and no register to spare for what loads and masks take: the allocator rotates them by way
     # of the stack at every step.
@@ -179,7 +181,7 @@ def predict(t: Table, target: Any) -> Predicted:
     simple = (x.even > 0) & ~((t.a == PANEL) & (x.a_turned > 0))  # so few addresses that it does not
     steps *= np.where(tight & (t.kc > 0) & (kc < part) & ~simple, 1.3, 1.0)
     tile_overhead = np.ceil(part / kc) * mt * nt * x.batch * t.split * (20 + t.mr * t.nv * 1.5 + t.mr * 3)
-    pack = x.batch * x.m * nvs * t.finish
+    pack = x.batch * x.m * rows * t.finish
     # Packing, in cycles: what a vector takes, and how often each is packed.
     a_each, b_each = a_buffer & (x.a_once == 0), b_buffer & (x.b_once == 0)
     # Panels packed once are read in one stream.
@@ -195,7 +197,7 @@ def predict(t: Table, target: Any) -> Predicted:
     copied = 1.0 + 2.0 * (kc * nr * item > target.l1) + beyond
     turned = np.where(x.b_turned > 0, np.where(far, 7.0, 3.0), copied)
     points = np.where(b_buffer, x.b_batch, x.batch)
-    b_pack = np.where(b_inline, 0.0, times * points * x.k * nvs * (x.b_load * 0.75 + turned))
+    b_pack = np.where(b_inline, 0.0, times * points * multiplied * nvs * (x.b_load * 0.75 + turned))
     times = np.where(a_buffer, a_each, np.where(minor, nt, t.tn))
     vectors = np.where(x.a_turned > 0, t.mr / lanes, np.ceil(t.mr / lanes))
     stored = np.where((x.a_turned > 0) | (t.mr % lanes == 0), 1.0, 8.0)  # over the borders of lines
@@ -205,8 +207,8 @@ def predict(t: Table, target: Any) -> Predicted:
     pack += a_pack + b_pack - launched
     if heads.any() or x.elements.any():
         times = x.batch * t.tm * t.tn * np.where(heads, x.heads, t.split)
-        pack += times * x.elements / lanes * 6 + 2 * x.m * nvs * x.heads * x.batch
-    pack += np.where(t.split > 1, 2 * t.split * x.m * nvs * x.batch, 0.0)
+        pack += times * x.elements / lanes * 6 + 2 * x.m * rows * x.heads * x.batch
+    pack += np.where(t.split > 1, 2 * t.split * x.m * rows * x.batch, 0.0)
     arithmetic = (steps + tile_overhead + pack) * cycle / tasks * uneven(t, x, mt, nt, tasks)
     seconds = _Seconds(target, tasks)
     a_own, b_own = x.a_batch * x.m * x.k * item, x.b_batch * x.n * x.k * item
@@ -302,7 +304,7 @@ def reread(t: Table, x: Numbers, kc: Values, mt: Values, nt: Values, target: Any
     lines = np.where(x.a_side == item, np.ceil(t.mr * item / traffic.LINE), t.mr)
     out = np.where(by_columns, x.batch * mt * nt * x.k * lines * traffic.LINE, 0.0)
     apart = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2)
-    panel = kc * t.nv * t.lanes * item
+    panel = kc * t.nv * t.lanes / t.depth * item
     again = np.where(apart | (panel > l2 * PANELS), 1.0, 0.0)
     # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is but a
     # little too small, as what is walked in a circle pushes itself out. A buffer's panel comes in one stream.

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.errors import CompileError
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Read
 from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels.contraction_ask import GatheredRows, Results
+from einsmith.kernels.contraction_depth import fits
 from einsmith.kernels.contraction_exact import Exact, needed
 from einsmith.kernels.contraction_finish import Epilogue
 from einsmith.kernels.contraction_lanes import State
@@ -92,7 +94,8 @@ class Panels:
             self.N = self.N // problem.extents[self.n_side.axes[-1]] * self.row
         self.K, self.B = problem.count(problem.k), problem.count(problem.batch)
         self.mr = config.mr
-        self.nr = config.nv * self.lanes
+        self.nr = config.nv * self.lanes // config.depth
+        self.width = config.nv * self.lanes
         self.mt, self.nt = ceil_div(self.M, self.mr), ceil_div(self.N, self.nr)
         self.k_max = self.K if config.split == 1 else ceil_div(self.K, config.split)
         self.kc = min(config.kc or self.k_max, self.k_max)
@@ -126,6 +129,11 @@ class Panels:
         if config.b != "inline" and not config.rows:
             if turn(self.n_side) == "along" and self.lanes * problem.dtype.itemsize >= 16:
                 self.b_along = sampler(b, p, self.n_side, slots, p.k, self.lanes)
+        if config.depth > 1:
+            beside = fits(p, self.m_side, self.a_in, config.depth, (self.k_max, self.kc)) and config.a == "inline"
+            turned = config.b == "panel" and self.b_along is not None and self.nt == 1
+            if not beside or not turned or config.windows:
+                raise CompileError(f"vectors along N do not hold {config.depth} points of K each in {config}")
         self.k_pad = ceil_div(self.kc, self.lanes) * self.lanes
         if self.a_rows and self.k_pad // self.lanes % 2 == 0:
             self.k_pad += self.lanes  # an odd number of vectors: rows do not meet in one cache set
@@ -134,7 +142,7 @@ class Panels:
         self.b_slab = self.nr * self.k_pad if config.b != "inline" else 0
         self.a_scratch = b.alloc(self.elem, self.a_slab) if config.a == "panel" else None
         self.b_scratch = b.alloc(self.elem, self.b_slab) if config.b == "panel" else None
-        self.turned = finish.of(kernel, problem, config, self.lanes, target.l2)[1]
+        self.turned = finish.of(kernel, problem, config, self.lanes, target.l2)[1] and config.depth == 1
         axes, tile = (self.m_side.axes, self.mr) if self.turned else (self.n_side.axes, 0)
         self.epi = Epilogue(b, kernel, problem, self.pointers, axes, self.lanes, self.row, tile)
         self.turn_row = ceil_div(self.mr, self.lanes) * self.lanes
@@ -142,7 +150,7 @@ class Panels:
         inner_tiles = ceil_div(self.mt, config.tm) if config.order == "n" else ceil_div(self.nt, config.tn)
         if self.k_outer:
             inner_tiles = ceil_div(self.mt, config.tm) * ceil_div(self.nt, config.tn)
-        self.tile_size = self.mr * self.nr
+        self.tile_size = self.mr * self.width
         long = config.split == 1 and not self.turned and self.epi.size > REGISTER_EPILOGUE
         self.through_scratch = self.blocked or long
         self.c_scratch = None
@@ -170,7 +178,7 @@ class Panels:
         # Guards stand in the problem as it was before windows; K must be walked whole, axis by axis.
         self.m_trims: list[Trim] = []
         self.n_trims: list[Trim] = []
-        if config.split == 1 and not self.blocked and not self.k_outer and not config.dot:
+        if config.split == 1 and not self.blocked and not self.k_outer and not config.dot and config.depth == 1:
             self.m_trims = trims(original, int(config.swap))
             self.m_trims = [t for t in self.m_trims if t.axes <= {*p.batch, *self.m_side.axes}]
             if config.rows:
@@ -250,10 +258,11 @@ class Panels:
 
     def _n_level(self, body: Callable[[Value, int], None]) -> None:
         def panel(jn: Value, nv: int, tail: bool) -> None:
-            self.limit = self.N if tail and self.N % self.lanes else None
+            last = tail or self.c.depth > 1  # all points of N
+            self.limit = self.N if last and self.N % self.lanes else None
             body(jn, nv)
 
-        self._level(self.n_range, self.nt, self.N, self.lanes, self.c.nv, panel)
+        self._level(self.n_range, self.nt, self.N, self.lanes // self.c.depth, self.c.nv, panel)
 
     def _m_level(self, body: Callable[[Value, int], None]) -> None:
         self._level(self.m_range, self.mt, self.M, 1, self.mr, lambda jm, mr, _: body(jm, mr))
@@ -267,7 +276,7 @@ class Panels:
         if self.c.split == 1 and not self.turned:
             self.e_states = [
                 State(self.epi.sampler, x, limit, self.lanes, column=self._column(v)).bind(self.e_batch)
-                for v, x in enumerate(starts)
+                for v, x in enumerate(starts[: ceil_div(nv, self.c.depth)])
             ]
         if self.c.b == "inline":
             self.b_states = [
@@ -400,17 +409,18 @@ class Panels:
 
     def _pack_b_along(self, to: Value, n0: Value, nv: int, lo, hi, low: Value) -> None:
         """Vectors along K of as many rows as there are lanes, turned in registers."""
-        b, n, s = self.b, self.lanes, self.b_along
+        b, n, s, depth = self.b, self.lanes, self.b_along, self.c.depth
         assert s is not None
         width = nv * n
+        points = n // depth
         groups = s.groups(self.n_side.axes)
         last = b.const(self.N - 1)
         with b.loop(0, nv) as vectors:
-            at = b.add(n0, b.mul(vectors.var, b.const(n)))
+            at = b.add(n0, b.mul(vectors.var, b.const(points)))
             rows = []
-            for j in range(n):
+            for j in range(points):
                 x = b.add(at, b.const(j))
-                if self.N % n:
+                if self.N % points:
                     x = b.op("min", x, last)
                 part = s.part(list(zip(groups, digits_of(b, x, groups), strict=True)))
                 part.axes |= frozenset(self.n_side.axes)
@@ -420,8 +430,8 @@ class Panels:
                 state = State(s, k, limit, self.k_unit).bind(self.b_along_batch)
                 if self.along_ahead:
                     self._ask_along(state, rows)
-                values = transpose(b, [state.bind(row).product() for row in rows])
-                out = b.add(b.mul(b.sub(k, low), b.const(width)), b.mul(vectors.var, b.const(n)))
+                values = transpose(b, [state.bind(row).product() for row in rows], depth)
+                out = b.add(b.mul(b.sub(k, low), b.const(width // depth)), b.mul(vectors.var, b.const(n)))
                 for j, x in enumerate(values):
                     b.store(x, to, b.add(out, b.const(j * width)))
 

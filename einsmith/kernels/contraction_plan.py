@@ -72,7 +72,8 @@ class Config:
     "buffer" (packed by an earlier launch into the workspace). order "n": N panels in the outer loop, "m": M tiles.
     kc: points of K in a block. split: partial sums over K, added by a later launch. tm, tn: tasks along M and N.
     windows: what tasks copy into windows first (see Windows). rows: vectors of N do not cross rows
-    of its innermost axis, whose extent is rounded up. dot: vectors along K (contraction_dot); nv counts columns then.
+    of its innermost axis, whose extent is rounded up. depth: the lanes of a vector of N are so many points of K of each
+    of its points, added at the end (contraction_depth). dot: vectors along K (contraction_dot); nv counts columns then.
     direct: the direct form, of which only tm (tasks) and windows are told here.
     """
 
@@ -90,6 +91,7 @@ class Config:
     rows: bool = False
     dot: bool = False
     direct: Direct | None = None
+    depth: int = 1
 
     def __str__(self) -> str:
         if self.direct is not None:
@@ -103,6 +105,8 @@ class Config:
             text += f" windows={','.join('LR'[i] + f':{fixes}' for i, fixes in self.windows)}"
         if self.rows:
             text += " rows"
+        if self.depth > 1:
+            text += f" depth={self.depth}"
         if self.dot:
             text += " dot"
         return text + (f" split={self.split}" if self.split > 1 else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -17,6 +17,7 @@ from einsmith.kernels import contraction_dot as dot
 from einsmith.kernels import contraction_plan as plan
 from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction_cost import BUFFER, HOW, INLINE, PANEL, Table, inner_bytes
+from einsmith.kernels.contraction_depth import depth_of, fits
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_settings import (
@@ -95,8 +96,8 @@ def _promising(sizes: list[tuple[int, int]], m: int, n: int, k: int, lanes: int)
 
 @dataclass
 class _Tile:
-    """A register tile within a setting: points of K in a block (0: none) and parts of K; inline: whether M can be read
-    in place."""
+    """A register tile within a setting: points of K in a block (0: none), parts of K and points of K in a vector's
+    lanes; inline: whether M can be read in place."""
 
     setting: int
     mr: int
@@ -106,6 +107,7 @@ class _Tile:
     inline: bool
     kept: float
     finish: float
+    depth: int = 1
 
 
 @dataclass
@@ -217,7 +219,26 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
             inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
             after = finished(at, s, mr, parts)
             out += [_Tile(number, mr, nv, size, parts, inline, 1.0, after) for size in (2 * blocks, blocks)]
+        out += _deep(at, s, number, free, parts, (2 * blocks, blocks))
     return out
+
+
+def _deep(at: Analysis, s: Setting, number: int, registers: int, split: int, blocks: Sequence[int]) -> list[_Tile]:
+    """The tile whose vectors hold all points of N, and of each some points of K, where that leaves fewer lanes empty;
+    these stand side by side in the rows of M, and in none of its parts and blocks does K end between them."""
+    p, x = s.changed.problem, s.numbers
+    m_side, _ = plan.sides(p, s.swap)
+    n, depth = int(x.n), depth_of(int(x.n), at.lanes, at.item)
+    nv = ceil(n * depth / at.lanes)
+    if depth == 1 or registers < 2 * nv or not m_side.operand.plain:
+        return []
+    rows, mr = at.sampler(m_side.operand, s.windows, (), 0), _even(int(x.m), registers // nv - 1)
+    if plan.row_offsets(rows, m_side.axes, mr) is None:
+        return []
+    if not fits(p, m_side, rows, depth, (ceil(int(x.k) / split), *blocks)):
+        return []
+    after = finished(at, s, mr, split)
+    return [_Tile(number, mr, nv, size, split, True, 1.0, after, depth) for size in blocks]
 
 
 _WAYS = np.array([(a, b, major, blocked) for a, b, major, blocked in product(range(3), range(3), (0, 1), (0, 1))]).T
@@ -230,23 +251,24 @@ def _table(
     if not settings:
         return None
     columns = np.array(
-        [(t.setting, t.mr, t.nv, t.blocks, t.split, t.inline, t.kept, t.finish) for t in tiles], np.float64
+        [(t.setting, t.mr, t.nv, t.blocks, t.split, t.inline, t.kept, t.finish, t.depth) for t in tiles], np.float64
     )
     number = columns[:, 0].astype(np.int64)
     facts = np.array([_facts(at, s) for s in settings], np.float64)[number]
     tile, way = np.nonzero(_sensible(columns, facts, at.lanes))
-    _, mr, nv, blocks, split, _, part, after = columns[tile].T
+    _, mr, nv, blocks, split, _, part, after, depth = columns[tile].T
     a, b, major, blocked = _WAYS[:, way]
     number = number[tile]
-    every = [number, mr, nv, a, b, major.astype(bool), blocks * blocked, split, part, after]
+    every = [number, mr, nv, a, b, major.astype(bool), blocks * blocked, split, part, after, depth]
     if sweeps:
         cs = [c for _, c in sweeps]
         more = [[n for n, _ in sweeps], [c.mr for c in cs], [c.nv for c in cs], [HOW.index(c.a) for c in cs],
                 [HOW.index(c.b) for c in cs], [True for _ in cs], [c.kc for c in cs], [c.split for c in cs],
-                [1.0 for _ in cs], [settings[n].numbers.finish for n, _ in sweeps]]  # fmt: skip
+                [1.0 for _ in cs], [settings[n].numbers.finish for n, _ in sweeps], [1.0 for _ in cs]]  # fmt: skip
         every = [np.concatenate([x, np.array(y, x.dtype)]) for x, y in zip(every, more, strict=True)]
-    number, mr, nv, a, b, major, kc, split, part, after = every
-    x = Table(settings, number, mr, nv, a, b, major, kc, split, mr, mr, part, after, at.item, at.lanes, at.nbytes)
+    number, mr, nv, a, b, major, kc, split, part, after, depth = every
+    x = Table(settings, number, mr, nv, a, b, major, kc, split, mr, mr, depth, part, after, at.item, at.lanes,
+              at.nbytes)  # fmt: skip
     tm, tn = _shares(x, at.target)
     tm[len(tile) :] = tn[len(tile) :] = 1
     cuts = x.numbers
@@ -261,8 +283,9 @@ def _table(
         cached = in_cache(x, again, at.target)
         tm, tn = (np.concatenate([old, new])[order] for old, new in zip((tm, tn), cached, strict=True))
         every = [np.concatenate([v, v[again]])[order] for v in every]
-    number, mr, nv, a, b, major, kc, split, part, after = every
-    return Table(settings, number, mr, nv, a, b, major, kc, split, tm, tn, part, after, at.item, at.lanes, at.nbytes)
+    number, mr, nv, a, b, major, kc, split, part, after, depth = every
+    return Table(settings, number, mr, nv, a, b, major, kc, split, tm, tn, depth, part, after, at.item, at.lanes,
+                 at.nbytes)  # fmt: skip
 
 
 def table_of(kernel: Kernel, p: Problem, c: Config, target: Any) -> Table:
@@ -272,9 +295,9 @@ def table_of(kernel: Kernel, p: Problem, c: Config, target: Any) -> Table:
     s = at.setting(c.windows, changed, c.swap, c.rows)
     part = kept(p, s, c.mr, max(1, c.nv * at.lanes // int(s.numbers.row)) if c.rows else 0)
     values = (c.mr, c.nv, HOW.index(c.a), HOW.index(c.b))
-    every = (*values, c.kc, c.split, c.tm, c.tn, part, finished(at, s, c.mr, c.split))
-    mr, nv, a, b, kc, split, tm, tn, left, after = (np.array([float(v)]) for v in every)
-    return Table([s], np.array([0]), mr, nv, a, b, np.array([c.order == "m"]), kc, split, tm, tn, left, after,
+    every = (*values, c.kc, c.split, c.tm, c.tn, c.depth, part, finished(at, s, c.mr, c.split))
+    mr, nv, a, b, kc, split, tm, tn, depth, left, after = (np.array([float(v)]) for v in every)
+    return Table([s], np.array([0]), mr, nv, a, b, np.array([c.order == "m"]), kc, split, tm, tn, depth, left, after,
                  at.item, at.lanes, at.nbytes)  # fmt: skip
 
 
@@ -291,10 +314,10 @@ def _facts(at: Analysis, s: Setting) -> tuple[float, ...]:
 
 def _sensible(tiles: Values, facts: Values, lanes: int) -> Values:
     """Which of _WAYS is worth a prediction, for every tile."""
-    _, mr, nv, blocks, split, inline, *_ = (x[:, None] for x in tiles.T)
+    _, mr, nv, blocks, split, inline, _, _, depth = (x[:, None] for x in tiles.T)
     m, n, a_once, windows, on_a, on_b, rows, heads, blocked = (x[:, None] for x in facts.T)
     a, b, major, some = _WAYS
-    one_row, one_column = np.ceil(m / mr) == 1, np.ceil(n / (nv * lanes)) == 1
+    one_row, one_column = np.ceil(m / mr) == 1, np.ceil(n * depth / (nv * lanes)) == 1
     buffers = (a == BUFFER) | (b == BUFFER)
     bad = (a == INLINE) & (inline == 0)
     # A buffer of what can be read in place pays where it spares conflicts, or is made once.
@@ -308,6 +331,7 @@ def _sensible(tiles: Values, facts: Values, lanes: int) -> Values:
     bad |= (major == 1) & (one_row | one_column & (a != PANEL))
     bad |= (some == 1) & ((blocks == 0) | (major == 1))
     bad |= (blocks > 0) & (split > 1) & ((some == 0) | (b != PANEL))
+    bad |= (depth > 1) & (a != INLINE)
     return ~bad
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from math import gcd
 
 from einsmith.kernels.contraction_buffer import Buffers
+from einsmith.kernels.contraction_depth import added, repeated
 from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_plan import row_offsets
 from einsmith.kernels.contraction_sample import Group, Pointer
@@ -244,8 +245,8 @@ class Lowering(Buffers):
         ((read, form),) = a.reads.items()
         pointer = a.pointers[read.slot].value
         assert pointer is not None
-        turns = min(1 << (self.mr - 1).bit_length(), LINE // self.p.dtype.itemsize)
-        row = b.op("mod", k, b.const(turns))
+        turns = min(1 << (self.mr - 1).bit_length(), LINE // self.p.dtype.itemsize // self.c.depth)
+        row = b.op("mod", b.op("floordiv", k, b.const(self.c.depth)) if self.c.depth > 1 else k, b.const(turns))
         at = b.add(b.add(state.offset(form), further), b.mul(row, b.const(step)))
         for first in range(0, self.mr, turns):
             b.prefetch(pointer, b.add(at, b.const(first * step)), self.elem)
@@ -282,7 +283,7 @@ class Lowering(Buffers):
             assert self.c_scratch is not None
             here = b.mul(number, b.const(self.tile_size))
             init = [
-                b.load(self.c_scratch, b.add(here, b.const(i * self.nr + v * n)), self.elem, n)
+                b.load(self.c_scratch, b.add(here, b.const(i * self.width + v * n)), self.elem, n)
                 for i in range(mr) for v in range(nv)
             ]
         a, bs = self.a_in, self.b_in
@@ -305,6 +306,8 @@ class Lowering(Buffers):
         ahead = self._next_panel(jm, jn) if self.lines_ahead else None
 
         def inner(context, digit, flat, carried):
+            if c.depth > 1:
+                digit, flat = (b.mul(x, b.const(c.depth)) for x in (digit, flat))
             k = b.sub(flat, low)
             if ahead is not None:
                 self._ask(*ahead, flat)
@@ -314,7 +317,7 @@ class Lowering(Buffers):
                 part = self._last(bs, groups, digit)
                 right = [x.bind(part).product() for x in context[1]]
             else:
-                at = b.mul(k, b.const(nv * n))
+                at = b.mul(k, b.const(nv * n // c.depth))
                 right = [b.load(panel, b.add(at, b.const(v * n)), self.elem, n) for v in range(nv)]
             if c.a == "inline":
                 read = next(iter(a.reads))
@@ -334,7 +337,7 @@ class Lowering(Buffers):
             out = []
             assert pointer is not None
             for i in range(mr):
-                x = b.splat(b.load(pointer, offsets[i], self.elem), n)
+                x = repeated(b, pointer, offsets[i], self.elem, c.depth, n)
                 out += [b.fma(x, right[v], carried[i * nv + v]) for v in range(nv)]
             return out
 
@@ -348,6 +351,9 @@ class Lowering(Buffers):
             box = [bounds.get(g.inner, (0, g.extent)) for g in groups]
             sums = nest(b, extents, box, init, outer, inner, unrolled)
         else:
+            if c.depth > 1:
+                extents[-1] //= c.depth
+                lo, hi = (self._steps(x) for x in (lo, hi))
             sums = sweep(b, extents, lo, hi, init, outer, inner, unrolled)
         if self.exact is not None:
             sums = self.exact.sums(sums, init, self.p.k, lo, hi, partial(self._exactly, m0, jn, nv))
@@ -361,14 +367,18 @@ class Lowering(Buffers):
                     self._rows(m0, mr, jn, nv, number)
         elif c.split > 1:
             for i in range(mr):
-                self._store_partial(b.add(m0, b.const(i)), jn, rows[i])
+                self._store_partial(b.add(m0, b.const(i)), jn, added(b, rows[i], c.depth))
         elif self.turned:
             self._turn(rows, m0, jn, nv)
         else:
             s = self.epi.sampler
             for i in range(mr):
                 part = s.part_of(self.m_side.axes, b.add(m0, b.const(i)))
-                self.epi.row(self.e_states, part, rows[i])
+                self.epi.row(self.e_states, part, added(b, rows[i], c.depth))
+
+    def _steps(self, k: Value | int) -> Value | int:
+        """The step of a tile that begins with a point of K."""
+        return k // self.c.depth if isinstance(k, int) else self.b.op("floordiv", k, self.b.const(self.c.depth))
 
     def _meet(self, group: Group, steps: Sequence[int]) -> bool:
         """Whether rows of a tile read the same element at different points of an axis of K: unrolled, the compiler
@@ -408,7 +418,7 @@ class Lowering(Buffers):
         here = b.mul(number, b.const(self.tile_size)) if self.blocked else b.const(0)
         for i, row in enumerate(rows):
             for v, x in enumerate(row):
-                b.store(x, self.c_scratch, b.add(here, b.const(i * self.nr + v * self.lanes)))
+                b.store(x, self.c_scratch, b.add(here, b.const(i * self.width + v * self.lanes)))
 
     def _rows(self, m0: Value, mr: int, jn: Value, nv: int, number: Value) -> None:
         """The epilogue, row by row from scratch."""
@@ -421,9 +431,9 @@ class Lowering(Buffers):
             self._turn([[b.load(self.c_scratch, x, self.elem, n) for x in row] for row in where], m0, jn, nv)
             return
         with b.loop(0, mr) as loop:
-            at = b.add(here, b.mul(loop.var, b.const(self.nr)))
+            at = b.add(here, b.mul(loop.var, b.const(self.width)))
             places = [b.add(at, b.const(v * self.lanes)) for v in range(nv)]
-            sums = [b.load(self.c_scratch, x, self.elem, self.lanes) for x in places]
+            sums = added(b, [b.load(self.c_scratch, x, self.elem, self.lanes) for x in places], self.c.depth)
             if self.c.split > 1:
                 self._store_partial(b.add(m0, loop.var), jn, sums)
             else:

@@ -57,10 +57,12 @@ def sweep(
     return rows.results
 
 
-def transpose(b: Builder, rows: list[Value]) -> list[Value]:
-    """n vectors of n lanes, transposed: elements within 128 bits are interleaved first, then blocks of 128 bits."""
-    n = len(rows)
+def transpose(b: Builder, rows: list[Value], size: int = 1) -> list[Value]:
+    """n / size vectors of n lanes, transposed in elements of `size` lanes, of 128 bits at most: those within 128 bits
+    are interleaved first, then blocks of 128 bits."""
+    n = len(rows) * size
     width = {"f32": 4, "f64": 2}[rows[0].type.elem]
+    each = width // size
 
     def interleave(x: Value, y: Value, size: int, high: bool) -> Value:
         lanes: list[int] = []
@@ -81,15 +83,16 @@ def transpose(b: Builder, rows: list[Value]) -> list[Value]:
             sides.append(blocks([b.shuffle(x, y, lanes) for x, y in pairs]))
         return [x for pair in zip(*sides, strict=True) for x in pair]
 
-    groups = []  # groups[g][c]: in block L, element c of block L of rows width*g ...
-    for g in range(0, n, width):
-        four = rows[g : g + width]
-        pairs = [interleave(four[i], four[i + 1], 1, h) for i in range(0, width, 2) for h in (False, True)]
-        if width == 4:
+    groups = []  # groups[g][c]: in block L, element c of block L of rows each*g ...
+    for g in range(0, n // size, each):
+        pairs = rows[g : g + each]
+        if each > 1:
+            pairs = [interleave(pairs[i], pairs[i + 1], size, h) for i in range(0, each, 2) for h in (False, True)]
+        if each == 4:
             pairs = [interleave(pairs[i], pairs[i + 2], 2, h) for i in (0, 1) for h in (False, True)]
         groups.append(pairs)
-    columns = [blocks([g[c] for g in groups]) for c in range(width)]
-    return [columns[k % width][k // width] for k in range(n)]
+    columns = [blocks([g[c] for g in groups]) for c in range(each)]
+    return [columns[k % each][k // each] for k in range(n // size)]
 
 
 def ceil_div(a: int, b: int) -> int:
