@@ -11,11 +11,13 @@ is marked `noalias`. A bool is i1 in registers and one byte in memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
+from einsmith.codegen import lockstep
 from einsmith.codegen.llvm_jit import has_fma, resolve
 from einsmith.codegen.llvm_memory import MemoryEmitter, Number
-from einsmith.codegen.llvm_ops import Text, constant, lanes_constant, mangle, spell
+from einsmith.codegen.llvm_ops import FUNCTIONS, Text, constant, lanes_constant, mangle, spell
 from einsmith.errors import CompileError
 from einsmith.loops.nest import Function, If, Loop, Op, Type, Value
 
@@ -31,7 +33,9 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
     """
     target = resolve(target)
     declarations: dict[str, str] = {}
-    bodies = [_Emitter(f, declarations, has_fma(target)).run() for f in functions]
+    # A chain has three or four values alive, and the coefficients want registers, too: of 32, or of half as many.
+    chains = 2 if target.triple.startswith("x86_64") and target.vector_bytes < 64 else 4
+    bodies = [_Emitter(f, declarations, has_fma(target), chains).run() for f in functions]
     width = f' "prefer-vector-width"="{target.vector_bytes * 8}"' if target.vector_bytes >= 32 else ""
     parts = [f'target triple = "{target.triple}"', "", *bodies, *declarations.values(), ""]
     parts.append(f"attributes #0 = {{ nounwind{width} }}")
@@ -41,10 +45,11 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
 
 
 class _Emitter(MemoryEmitter):
-    """Emits one function."""
+    """Emits one function. `chains`: how many special functions may be computed side by side."""
 
-    def __init__(self, function: Function, declarations: dict[str, str], fma: bool):
+    def __init__(self, function: Function, declarations: dict[str, str], fma: bool, chains: int):
         super().__init__(Text(declarations, fma))
+        self.chains = chains
         self.function = function
         self.iotas: set[int] = set()
         self.sums: dict[str, tuple[str, int]] = {}  # operand -> (operand, constant) that it is the sum of
@@ -64,13 +69,29 @@ class _Emitter(MemoryEmitter):
     # -- regions
 
     def region(self, block: Sequence[Any]) -> None:
-        for x in block:
-            if isinstance(x, Loop):
-                self.loop(x)
-            elif isinstance(x, If):
-                self.branch(x)
-            else:
-                self.instruction(x)
+        for plain, found in groupby(block, lambda x: isinstance(x, Op)):
+            if plain:
+                for group in lockstep.groups(list(found), FUNCTIONS, self.chains):
+                    self.together(group)
+                continue
+            for x in found:
+                if isinstance(x, Loop):
+                    self.loop(x)
+                else:
+                    self.branch(x)
+
+    def together(self, group: Sequence[Op]) -> None:
+        """Instructions that do not need each other's results."""
+        if len(group) == 1:
+            self.instruction(group[0])
+            return
+        before, parts = self.text.lines, []
+        for op in group:
+            self.text.lines = []
+            self.instruction(op)
+            parts.append(self.text.lines)
+        self.text.lines = before
+        before += lockstep.in_turn(parts)
 
     def branch(self, x: If) -> None:
         known = self.number(x.cond)

@@ -9,7 +9,7 @@ Before: y[b,c,h,w] = max(x[b,c,h,w], 0) over [256,6,28,28]. After: y[i0] = max(x
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -444,14 +444,21 @@ def finish_point(em: Emitter, box: Box) -> None:
 
     Every stage is evaluated before the first store: a buffer that is updated in place is read before it is written.
     """
-    values = {}
+    store_point(em, box, stage_values(em, box))
+
+
+def stage_values(em: Emitter, box: Box) -> dict[int, Value]:
+    """By slot, the root's results and those of the epilogue, the former being placed and the output axes bound."""
     for slot, expr in zip(box.results[box.members :], box.stages, strict=True):
-        values[slot] = em.emit(expr)
-        em.place(slot, values[slot])
+        em.place(slot, em.emit(expr))
+    values = {slot: em._slots[slot] for slot, _, _ in box.stores}
+    return {slot: value for slot, value in values.items() if isinstance(value, Value)}
+
+
+def store_point(em: Emitter, box: Box, values: Mapping[int, Value]) -> None:
+    """Stores what `stage_values` gave, the output axes being bound where they were."""
     for slot, buffer, index in box.stores:
-        value = values[slot] if slot in values else em._slots[slot]
-        assert isinstance(value, Value)
-        em.store(value, em.memory(buffer), index)
+        em.store(values[slot], em.memory(buffer), index)
 
 
 def row_tasks(extents: Sequence[int], tasks: int) -> int:

@@ -140,10 +140,15 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
     sizes = [box.extents[a] for a in others]
 
     def emit(ramps: Ramps) -> None:
+        made = []
         for lanes, active in ramps:
             em.bind(axis, lanes)
             em.mask = active
-            _point(em, box)
+            made.append(_values(em, box))
+        for (lanes, active), values in zip(ramps, made, strict=True):
+            em.bind(axis, lanes)
+            em.mask = active
+            bx.store_point(em, box, values)
 
     with bx.task_range(b, first, parts * tiles, alone) as task:
         tile: Value | None = None
@@ -156,10 +161,15 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
 
 
 def _point(em: Emitter, box: Box) -> None:
+    bx.store_point(em, box, _values(em, box))
+
+
+def _values(em: Emitter, box: Box) -> dict[int, Value]:
+    """What the root and the later stages make at a point, by slot."""
     values = [em.emit(e) for e in box.bodies]
     for slot, value in zip(box.results, values, strict=False):
         em.place(slot, value)
-    bx.finish_point(em, box)
+    return bx.stage_values(em, box)
 
 
 def deal(found: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool], int]) -> int:

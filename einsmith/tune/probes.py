@@ -260,17 +260,17 @@ def special_function(target: Target, fn: str, lanes: int) -> Probe:
 
     def body(b: Builder, at: Value, _: list[Value]) -> list[Value]:
         x, other, y, *_ = b.buffers
-        for u in range(2):
-            p = b.add(at, b.const(u * lanes))
-            v = b.load(x, p, "f32", lanes)
-            if fn in BINARY:
-                v = b.op(fn, v, b.load(other, p, "f32", lanes))
-            elif fn != PLAIN:
-                v = b.op(fn, v)
+        places = [b.add(at, b.const(u * lanes)) for u in range(UNROLL)]
+        values = [b.load(x, p, "f32", lanes) for p in places]
+        if fn in BINARY:
+            values = [b.op(fn, v, b.load(other, p, "f32", lanes)) for v, p in zip(values, places, strict=True)]
+        elif fn != PLAIN:
+            values = [b.op(fn, v) for v in values]
+        for v, p in zip(values, places, strict=True):
             b.store(v, y, p)
         return []
 
-    f = _sweep(f"probe_{fn}", 3, 2 * lanes, body)
+    f = _sweep(f"probe_{fn}", 3, UNROLL * lanes, body)
     repeats = max(1, round(RUN_SECONDS / (SPECIAL_ELEMENTS * max(target.special(fn), 2.5e-11))))
     arrays = [_random(SPECIAL_ELEMENTS), _random(SPECIAL_ELEMENTS)[::-1].copy(), _random(SPECIAL_ELEMENTS)]
     return probe(fn, f, target, [*arrays, _control(SPECIAL_ELEMENTS, repeats)], float(SPECIAL_ELEMENTS * repeats))

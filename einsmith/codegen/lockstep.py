@@ -1,0 +1,75 @@
+"""Special functions of several vectors side by side: which instructions of a block are emitted together.
+
+before: y0 = erf(x0); y1 = erf(x1)      each a chain of some twenty multiply-adds, every one waiting for the last
+after:  y0, y1 = erf(x0), erf(x1)       step by step in turn: one chain computes while the other waits
+
+A processor looks ahead by a hundred instructions or so, which is three such chains one after the other, but all chains
+that stand side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+
+from einsmith.loops.nest import Op
+
+_STORES = ("store", "stream", "scatter", "barrier", "prefetch")
+_LOADS = ("load", "gather")
+
+
+def groups(run: Sequence[Op], special: Collection[str], width: int) -> Iterator[list[Op]]:
+    """The instructions of a block without branches in an order in which each follows its arguments; those that are
+    emitted together, at most `width` of the functions `special` on vectors, as one list.
+
+    What a function needs moves up with it; but loads never pass a store, and stores keep their places.
+    """
+    chains = [n for n, op in enumerate(run) if op.name in special and op.result is not None and op.result.type.lanes]
+    if len(chains) < 2 or width < 2:
+        yield from ([op] for op in run)
+        return
+    makers = {op.result.id: n for n, op in enumerate(run) if op.result is not None}
+    needs = [[makers[a.id] for a in op.args if a is not None and a.id in makers] for op in run]
+    stores = [0]  # before each instruction
+    for op in run:
+        stores.append(stores[-1] + (op.name in _STORES))
+    placed: set[int] = set()
+    waiting = dict.fromkeys(chains)
+
+    def missing(n: int, stored: int) -> list[int] | None:
+        """What n needs that is not placed yet, in order; None where some of it has to wait."""
+        found: set[int] = set()
+        todo = [n]
+        while todo:
+            for m in needs[todo.pop()]:
+                if m in placed or m in found:
+                    continue
+                if m in waiting or run[m].name in _LOADS and stores[m] > stored:
+                    return None
+                found.add(m)
+                todo.append(m)
+        return sorted(found)
+
+    for n in range(len(run)):
+        if n in placed:
+            continue
+        group = [n]
+        if n in waiting:
+            for m in list(islice((m for m in waiting if m > n), 2 * width)):
+                first = missing(m, stores[n]) if len(group) < width else None
+                if first is not None:
+                    placed.update(first)
+                    yield from ([run[x]] for x in first)
+                    group.append(m)
+            for m in group:
+                del waiting[m]
+        placed.update(group)
+        yield [run[m] for m in group]
+
+
+def in_turn(parts: Sequence[list[str]]) -> list[str]:
+    """The lines of several chains, one of each in turn; one chain after the other where some branch (a line that ends
+    in a colon begins a block)."""
+    if any(line.endswith(":") for part in parts for line in part):
+        return [line for part in parts for line in part]
+    return [part[n] for n in range(max(map(len, parts))) for part in parts if n < len(part)]
