@@ -20,9 +20,11 @@ from einsmith.kernels import contraction_cost as cost
 from einsmith.kernels import contraction_dot as dot
 from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels import contraction_launch as launch
+from einsmith.kernels import contraction_pairs as pairs
 from einsmith.kernels import contraction_plan as plan
 from einsmith.kernels import contraction_search as search
 from einsmith.kernels import contraction_traffic as traffic
+from einsmith.kernels.contraction_joint import Joint
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem, problems
 from einsmith.kernels.contraction_problem import slots_of as operand_slots
@@ -36,12 +38,14 @@ CONFIGS = 12
 
 @dataclass(frozen=True)
 class Configs:
-    """One configuration a piece."""
+    """One configuration a piece, and which of them are made two and two."""
 
     pieces: tuple[Config, ...]
+    joint: Joint = ()
 
     def __str__(self) -> str:
-        return "; ".join(str(c) for c in dict.fromkeys(self.pieces))
+        every = "; ".join(str(c) for c in dict.fromkeys(self.pieces))
+        return every + "".join(f", {first} with {second}" for first, second in self.joint)
 
 
 class Contraction:
@@ -66,7 +70,7 @@ class Contraction:
         others = tuple(p for p in found if p is not first)
         every = {first: config}
         every |= {p: c for p, (_, c) in zip(others, _best(kernel, others, target, _alike(config)), strict=True)}
-        return Configs(tuple(every[p] for p in found))
+        return _joined(kernel, found, [every[p] for p in found], target)
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
         """Configurations worth a measurement, the cheapest by prediction first."""
@@ -79,16 +83,27 @@ class Contraction:
         alike = _alike(main[0][1])
         ranked = [main if p is first else _ranked(kernel, p, target, alike) for p in found]
         depth = max(len(r) for r in ranked)
-        return [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
+        every = [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
+        first_of = _joined(kernel, found, every[0].pieces, target)
+        return [first_of, *every] if first_of.joint else every
 
     def cost(self, kernel: Kernel, config: Configs, target: Any) -> Cost:
         """Predicted seconds on all cores of the target."""
         found = problems(kernel.root)
         assert found is not None
-        every = [_cost(kernel, p, c, target) for p, c in zip(found, config.pieces, strict=True)]
+        every, parted = [], 0.0
+        for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
+            if all(n not in two for two in config.joint):
+                every.append(_cost(kernel, p, c, target))
+        for i, j in pairs.pairs(found):
+            if (i, j) in config.joint:
+                cs = config.pieces[i], config.pieces[j]
+                every += [_predicted(x, 0) for x in pairs.costs(kernel, found[i], found[j], cs, target)]
+            else:
+                parted += pairs.apart(kernel, found[j], target)
         costs, launches = [c for c, _ in every], max(n for _, n in every)
         return Cost(
-            sum(c.arithmetic for c in costs), sum(c.memory for c in costs), sum(c.special for c in costs),
+            parted + sum(c.arithmetic for c in costs), sum(c.memory for c in costs), sum(c.special for c in costs),
             launches * target.launch_seconds,
         )
 
@@ -96,7 +111,7 @@ class Contraction:
         """The launches: packing where the configuration has buffers, the tiles, the addition of partial sums."""
         found = problems(kernel.root)
         assert found is not None
-        return launch.lower(kernel, found, config.pieces, target)
+        return launch.lower(kernel, found, config.pieces, target, config.joint)
 
 
 PATTERN = Contraction()
@@ -105,6 +120,14 @@ _Families = frozenset[plan.Windows]
 
 def _largest(found: Sequence[Problem]) -> Problem:
     return max(found, key=lambda p: prod(p.extents))
+
+
+def _joined(kernel: Kernel, found: tuple[Problem, ...], configs: Sequence[Config], target: Any) -> Configs:
+    def rank(n: int) -> float:
+        return _rank(kernel, found[n], configs[n], target)
+
+    pieces, two = pairs.joined(kernel, found, configs, rank, target)
+    return Configs(tuple(pieces), two)
 
 
 def _alike(c: Config) -> _Families:

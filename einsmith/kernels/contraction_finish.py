@@ -23,6 +23,10 @@ CROWDED = 60.0
 all these lines fall into the same few cache sets."""
 TURN = 8.0
 """Cycles to turn a vector's share of a square of vectors by way of scratch."""
+WAITS = 2.0
+"""Cycles of a vector of a mate's sums, which wait in scratch."""
+SUMS = (-1, -2)
+"""The slots of the sum and of its mate's."""
 
 
 @lru_cache(maxsize=4096)
@@ -33,8 +37,13 @@ def operations(exprs: tuple[Expr, ...]) -> int:
 @lru_cache(maxsize=1024)
 def epilogue(kernel: Kernel, p: Problem) -> Sequence[tuple[Expr, int, Piece]]:
     """(expression, buffer, piece that it belongs to) of every result that is stored, over the piece's axes, which are
-    those of the pieces beside it; slots are buffers, -1 the sum."""
-    total: Expr = Read(-1, (), p.dtype)
+    those of the pieces beside it and of its mate; slots are buffers, -1 the sum, -2 the mate's."""
+    out = _finished(kernel, p, Read(-1, (), p.dtype))
+    return out if p.mate is None else [*out, *_finished(kernel, p.mate, Read(-2, (), p.dtype))]
+
+
+def _finished(kernel: Kernel, p: Problem, total: Expr) -> list[tuple[Expr, int, Piece]]:
+    """What is stored of a problem whose sum is `total`."""
     root = kernel.stages[0]
     buffers = {slot: ref[1] for slot, ref in enumerate(root.args)}
 
@@ -115,7 +124,7 @@ def _analysed(kernel: Kernel, p: Problem) -> tuple[Sequence[tuple[Expr, int, Pie
     extra = addresses(kernel, results)
     pointers = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
     exprs = [x for x, _, _ in results]
-    return results, extra, Sampler(None, exprs, (), p.extents, pointers, extra=extra, given_slots=(-1,))
+    return results, extra, Sampler(None, exprs, (), p.extents, pointers, extra=extra, given_slots=SUMS)
 
 
 @lru_cache(maxsize=4096)
@@ -124,7 +133,7 @@ def cycles(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: in
     """
     results, extra, s = _analysed(kernel, p)
     s = s.along(axes, lanes, tile)
-    out = s.load_cost(lanes) + 0.5 * operations(s.exprs)
+    out = s.load_cost(lanes) + 0.5 * operations(s.exprs) + WAITS * (p.mate is not None)
     pairs = interleaved([n for _, n, _ in results], extra, axes[-1] if axes else None)
     for i, (f, (_, n, _)) in enumerate(zip(s.extra, results, strict=True)):
         kind = s.kind(f, lanes)
@@ -160,7 +169,7 @@ def least(
     if not (wide and m_axes and n_axes) or straight <= TURN:
         return straight, False
     (results, extra, _), stores = _analysed(kernel, p), -(-mr // lanes) * lanes / mr
-    turned = TURN + cycles(kernel, p, m_axes, lanes, l2, mr) * stores
+    turned = TURN * (1 + (p.mate is not None)) + cycles(kernel, p, m_axes, lanes, l2, mr) * stores
     for (_, n, _), (_, coef) in zip(results, extra, strict=True):
         item, apart = kernel.buffers[n].dtype.itemsize, abs(coef.get(n_axes[-1], 0)) * kernel.buffers[n].dtype.itemsize
         if apart >= PAGE and apart % PAGE == 0 and prod(kernel.buffers[n].shape) * item > l2:
@@ -170,6 +179,8 @@ def least(
 
 def parted(kernel: Kernel, p: Problem, axis: int) -> set[int]:
     """The buffers too large for the caches that results are stored to in parts of lines, along an axis."""
+    if p.mate is not None:
+        return set()
     results = epilogue(kernel, p)
     out = set()
     for (_, n, _), (_, coef) in zip(results, addresses(kernel, results), strict=True):
@@ -194,14 +205,14 @@ class Epilogue:
         self.size = operations(tuple(exprs))
         extra = addresses(kernel, results)
         self.interleaved = interleaved(self.outputs, extra, axes[-1] if axes else None)
-        self.sampler = Sampler(b, exprs, (), p.extents, pointers, axes, lanes, extra, (-1,), row, tile=tile)
+        self.sampler = Sampler(b, exprs, (), p.extents, pointers, axes, lanes, extra, SUMS, row, tile=tile)
 
-    def row(self, states: Sequence[State], row: Part, sums: Sequence[Value]) -> None:
-        """One row of the tile: `states` are its vectors with all but the row bound."""
+    def row(self, states: Sequence[State], row: Part, sums: Sequence[Value], more: Sequence[Value] = ()) -> None:
+        """One row of the tile: `states` are its vectors with all but the row bound; `more`: the sums of a mate."""
         done = []
-        for state, x in zip(states, sums, strict=True):
+        for i, (state, x) in enumerate(zip(states, sums, strict=True)):
             at = state.bind(row)
-            done.append((at, at.values(given={-1: x})))
+            done.append((at, at.values(given={-1: x, -2: more[i]} if more else {-1: x})))
         for at, values in done:
             for i, value in enumerate(values):
                 pointer = self.b.buffers[self.outputs[i]]

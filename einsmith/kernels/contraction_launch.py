@@ -10,8 +10,9 @@ from typing import Any
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels.contraction_direct import DirectLowering
 from einsmith.kernels.contraction_dot import DotLowering
+from einsmith.kernels.contraction_joint import Joined, Joint
 from einsmith.kernels.contraction_plan import WINDOW_BYTES, Config, sides, windowed
-from einsmith.kernels.contraction_problem import Problem, slots_of
+from einsmith.kernels.contraction_problem import Problem, mated, slots_of
 from einsmith.kernels.contraction_tile import Lowering
 from einsmith.kernels.kernel import Launch, Lowered
 from einsmith.loops.nest import Builder, Value
@@ -33,12 +34,15 @@ def without_empty_parts(p: Problem, c: Config) -> Config:
     return replace(c, split=-(-units // -(-units // c.split)))
 
 
-def lower(kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], target: Any) -> Lowered:
-    """The launches of a contraction, every piece with its own configuration."""
+def lower(
+    kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], target: Any, joint: Joint = ()
+) -> Lowered:
+    """The launches of a contraction, every piece with its own configuration, those of `joint` two and two."""
     configs = [without_empty_parts(p, c) for p, c in zip(found, configs, strict=True)]
     count = len(kernel.buffers) + 1
     name = kernel.root.digest.hex()[:8]
     bases: list[int] = []
+    mates = {second: first for first, second in joint}
     out = Lowered()
     steps: list[list[tuple[int, Callable[[Builder, int, Value], None]]]] = [[], [], [], []]
     for i, (p, c) in enumerate(zip(found, configs, strict=True)):
@@ -51,7 +55,11 @@ def lower(kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], t
             if tasks := probe.pack_tasks(chosen):
                 steps[step].append((tasks, _runner(kernel, p, c, target, bases[i], "pack", chosen)))
         tasks = probe.B * c.split if c.dot else probe.tasks
-        steps[2].append((tasks, _runner(kernel, p, c, target, bases[i], "multiply")))
+        if i in mates:
+            both = [(found[n], configs[n], n) for n in (mates[i], i)]
+            steps[2].append((tasks, _joint_runner(kernel, both, bases, target)))
+        elif i not in mates.values():
+            steps[2].append((tasks, _runner(kernel, p, c, target, bases[i], "multiply")))
         if c.split > 1:
             rows = min(probe.B * probe.M, target.cores * 2)
             steps[3].append((rows, _runner(kernel, p, c, target, bases[i], "add")))
@@ -106,19 +114,31 @@ def fixed_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
 
 def _runner(kernel: Kernel, p: Problem, c: Config, target: Any, base: int, what: str, chosen: str = ""):
     def run(b: Builder, tasks: int, task: Value) -> None:
-        low = _lowering(kernel, c, target, b, p)
-        if base:
-            moved = b.address(b.buffers[-1], b.const(base // p.dtype.itemsize), low.elem)
-            b.buffers, saved = (*b.buffers[:-1], moved), b.buffers
-        try:
-            if what == "pack":
-                low.run_pack(task, chosen)
-            elif what == "multiply":
-                low.run(task)
-            else:
-                low.run_reduce(task, tasks)
-        finally:
-            if base:
-                b.buffers = saved
+        low = _settled(_lowering(kernel, c, target, b, p), base)
+        if what == "pack":
+            low.run_pack(task, chosen)
+        elif what == "multiply":
+            low.run(task)
+        else:
+            low.run_reduce(task, tasks)
 
     return run
+
+
+def _joint_runner(kernel: Kernel, both: Sequence[tuple[Problem, Config, int]], bases: Sequence[int], target: Any):
+    """What emits a task of a mate and of the piece that makes it; both: problem, configuration, number."""
+    (mate, other, i), (p, c, j) = both
+
+    def run(b: Builder, tasks: int, task: Value) -> None:
+        low = _settled(Lowering(kernel, other, target, b, mate), bases[i])
+        _settled(Joined(kernel, c, target, b, mated(p, mate), low), bases[j]).run(task)
+
+    return run
+
+
+def _settled(low: Any, base: int) -> Any:
+    """A lowering whose part of the workspace begins at `base` bytes."""
+    if base:
+        b = low.b
+        low.home = b.address(b.buffers[-1], b.const(base // low.p.dtype.itemsize), low.elem)
+    return low

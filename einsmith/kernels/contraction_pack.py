@@ -60,6 +60,8 @@ class Panels:
     b_states: list[State]
     m_range: tuple[Value | int, Value | int]
     n_range: tuple[Value | int, Value | int]
+    home: Value | None = None
+    """Where the piece's part of the workspace begins, if not at its start."""
 
     def __init__(self, kernel: Kernel, config: Config, target: Any, builder: Builder, problem: Problem):
         self.kernel, self.c, self.target, self.b, self.p = kernel, config, target, builder, problem
@@ -341,7 +343,7 @@ class Panels:
 
     @property
     def workspace(self) -> Value:
-        return self.b.buffers[-1]
+        return self.b.buffers[-1] if self.home is None else self.home
 
     def a_buffer(self) -> Value:
         return self.workspace

@@ -41,7 +41,8 @@ class Cut(NamedTuple):
 
 Windows = tuple[tuple[int, str | Cut], ...]
 """Operands (0 left, 1 right) that tasks copy into windows, each with what has one value at a time besides the batch:
-"all" (nothing), "side" (the operand's first output axis, which joins the batch), "k" (the first axis of K), a Cut."""
+"all" (nothing), "side" (the operand's first output axis, which joins the batch), "k" (the first axis of K), a Cut; or
+"batch", which lets that axis join the batch and copies nothing."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,12 @@ def windowed(p: Problem, which: Windows, limit: int) -> Windowed | None:
     for i, fixes in which:
         side = p.left if i == 0 else p.right
         cut = None
+        if fixes == "batch":
+            if not side:
+                return None
+            left, right = (tuple(a for a in x if a != side[0]) for x in (p.left, p.right))
+            p = replace(p, batch=(*p.batch, side[0]), left=left, right=right)
+            continue
         if isinstance(fixes, Cut):
             axes, place = (p.k, 1) if fixes.place is None else (side, fixes.place)
             head = axes[:place]

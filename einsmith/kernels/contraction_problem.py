@@ -46,6 +46,9 @@ class Problem:
 
     beside: pieces of the template that are constant and a shift of this one (where nothing arrives in the backward pass
     of a strided convolution); they are stored along with it.
+
+    mate: a piece of the same extents whose results lie between those of this one; its sums are at hand where this one's
+    are finished, and both are stored in whole stretches.
     """
 
     piece: Piece
@@ -59,6 +62,7 @@ class Problem:
     term: Expr
     exact: tuple[Expr, ...]
     beside: tuple[Piece, ...] = ()
+    mate: Problem | None = None
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
@@ -72,6 +76,12 @@ class Problem:
     def sizes(self) -> tuple[int, int, int, int]:
         """Numbers of points: batch, left, right, k."""
         return self.count(self.batch), self.count(self.left), self.count(self.right), self.count(self.k)
+
+
+@lru_cache(maxsize=1024)
+def mated(p: Problem, mate: Problem) -> Problem:
+    """The problem with a mate."""
+    return replace(p, mate=mate)
 
 
 def slots_of(o: Operand) -> set[int]:

@@ -38,7 +38,7 @@ def changed_by(kernel: Kernel, p: Problem, windows: plan.Windows) -> plan.Window
 def slots_of(kernel: Kernel, p: Problem, windows: plan.Windows) -> dict[int, Pointer]:
     changed = changed_by(kernel, p, windows)
     assert changed is not None
-    return {**pointers(kernel), **plan.window_pointers(changed, [None] * len(windows))}
+    return {**pointers(kernel), **plan.window_pointers(changed, [None] * len(changed.windows))}
 
 
 class Numbers(NamedTuple):

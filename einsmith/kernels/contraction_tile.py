@@ -36,6 +36,16 @@ class Lowering(Buffers):
     # -- the task
 
     def run(self, task: Value) -> None:
+        self._begin(task)
+        if self.k_outer:
+            self._k_outer()
+        elif self.c.order == "n":
+            self._n_level(self._outer_n)
+        else:
+            self._m_level(self._outer_m)
+
+    def _begin(self, task: Value) -> None:
+        """What a task is, and its windows."""
         b, c = self.b, self.c
 
         def divide(x: Value, n: int) -> tuple[Value, Value]:
@@ -70,14 +80,8 @@ class Lowering(Buffers):
         if not self.k_outer:
             for i, w, at in self.cuts:
                 self._move(i, w, at, tm if i == int(c.swap) else tn)
-        if self.k_outer:
-            self._k_outer()
-            return
-        self._fill()
-        if c.order == "n":
-            self._n_level(self._outer_n)
-        else:
-            self._m_level(self._outer_m)
+        if not self.k_outer:
+            self._fill()
 
     def _move(self, i: int, w: Window, at: Value, number: Value) -> None:
         """Lets a window that is cut hold block `number`."""
@@ -274,6 +278,37 @@ class Lowering(Buffers):
         return out[::-1]
 
     def _tile(self, jm: Value, mr: int, jn: Value, nv: int, lo, hi, last, slab, panel, number: Value) -> None:
+        b, c = self.b, self.c
+        m0 = b.mul(jm, b.const(self.mr))
+        self._ask_results(m0, mr, jn, nv)
+        rows = self._sums(jm, mr, jn, nv, lo, hi, slab, panel, number)
+        if self.through_scratch:
+            self._store_tile(rows, number, nv)
+            if last is None:
+                self._rows(m0, mr, jn, nv, number)
+            else:
+                with b.if_(last):
+                    self._rows(m0, mr, jn, nv, number)
+        elif c.split > 1:
+            for i in range(mr):
+                self._store_partial(b.add(m0, b.const(i)), jn, added(b, rows[i], c.depth))
+        elif self.turned:
+            self._turn(rows, m0, jn, nv)
+        else:
+            s = self.epi.sampler
+            for i in range(mr):
+                part = s.part_of(self.m_side.axes, b.add(m0, b.const(i)))
+                self.epi.row(self.e_states, part, added(b, rows[i], c.depth))
+
+    def _ask_results(self, m0: Value, mr: int, jn: Value, nv: int) -> None:
+        """Starts the loads of the lines that a tile's results are stored to in parts."""
+        b = self.b
+        if self.results is not None:
+            batch = self.results.sampler.part_of(self.p.batch, self.batch)
+            self.results.ask(batch, m0, mr, b.mul(jn, b.const(self.nr)), nv * self.lanes)
+
+    def _sums(self, jm: Value, mr: int, jn: Value, nv: int, lo, hi, slab, panel, number: Value) -> list[list[Value]]:
+        """The sums of a tile, row by row."""
         b, c, n = self.b, self.c, self.lanes
         groups = self._k_groups()
         low = b.const(lo) if isinstance(lo, int) else lo
@@ -292,9 +327,6 @@ class Lowering(Buffers):
             steps = row_offsets(a, self.m_side.axes, min(self.mr, self.M)) or [0]
             a_tile = State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, m0))
 
-        if self.results is not None:
-            batch = self.results.sampler.part_of(self.p.batch, self.batch)
-            self.results.ask(batch, m0, mr, b.mul(jn, b.const(self.nr)), nv * n)
         following = self._next_rows(jm) if self.rows_ahead and len(steps) > 1 else None
 
         def outer(values):
@@ -357,24 +389,7 @@ class Lowering(Buffers):
             sums = sweep(b, extents, lo, hi, init, outer, inner, unrolled)
         if self.exact is not None:
             sums = self.exact.sums(sums, init, self.p.k, lo, hi, partial(self._exactly, m0, jn, nv))
-        rows = [sums[i * nv : (i + 1) * nv] for i in range(mr)]
-        if self.through_scratch:
-            self._store_tile(rows, number, nv)
-            if last is None:
-                self._rows(m0, mr, jn, nv, number)
-            else:
-                with b.if_(last):
-                    self._rows(m0, mr, jn, nv, number)
-        elif c.split > 1:
-            for i in range(mr):
-                self._store_partial(b.add(m0, b.const(i)), jn, added(b, rows[i], c.depth))
-        elif self.turned:
-            self._turn(rows, m0, jn, nv)
-        else:
-            s = self.epi.sampler
-            for i in range(mr):
-                part = s.part_of(self.m_side.axes, b.add(m0, b.const(i)))
-                self.epi.row(self.e_states, part, added(b, rows[i], c.depth))
+        return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
 
     def _steps(self, k: Value | int) -> Value | int:
         """The step of a tile that begins with a point of K."""
@@ -440,18 +455,26 @@ class Lowering(Buffers):
                 part = s.part_of(self.m_side.axes, b.add(m0, loop.var))
                 self.epi.row(self.e_states, part, sums)
 
-    def _turn(self, rows: Sequence[Sequence[Value]], m0: Value, jn: Value, nv: int) -> None:
-        """The epilogue of a tile with vectors along M: squares of vectors are turned into scratch, from where it is
-        finished column by column."""
-        b, n, s, mr, row = self.b, self.lanes, self.epi.sampler, len(rows), self.turn_row
-        assert self.turn_scratch is not None
-        blocks = range(0, mr, n)
+    def _turned(self, rows: Sequence[Sequence[Value]], to: Value, nv: int) -> None:
+        """Squares of vectors of a tile are turned into scratch."""
+        b, n = self.b, self.lanes
         for v in range(nv):
-            for block in blocks:
+            for block in range(0, len(rows), n):
                 square = [x[v] for x in rows[block : block + n]]
                 square += [self.zero] * (n - len(square))
                 for lane, x in enumerate(transpose(b, square)):
-                    b.store(x, self.turn_scratch, b.const((v * n + lane) * row + block))
+                    b.store(x, to, b.const((v * n + lane) * self.turn_row + block))
+
+    def _turn(self, rows: Sequence[Sequence[Value]], m0: Value, jn: Value, nv: int) -> None:
+        """The epilogue of a tile with vectors along M: it is turned, and then finished column by column."""
+        assert self.turn_scratch is not None
+        self._turned(rows, self.turn_scratch, nv)
+        self._columns([self.turn_scratch], len(rows), m0, jn, nv)
+
+    def _columns(self, places: Sequence[Value], mr: int, m0: Value, jn: Value, nv: int) -> None:
+        """The epilogue of a tile that is turned; places: of its sums, and of a mate's."""
+        b, n, s, row = self.b, self.lanes, self.epi.sampler, self.turn_row
+        blocks = range(0, mr, n)
         align = gcd(self.mr, n)
         states = []
         for block in blocks:
@@ -462,8 +485,8 @@ class Lowering(Buffers):
         columns = nv * n if self.limit is None else self.N - (self.nt - 1) * self.nr
         with b.loop(0, columns) as loop:
             at = b.mul(loop.var, b.const(row))
-            sums = [b.load(self.turn_scratch, b.add(at, b.const(block)), self.elem, n) for block in blocks]
-            self.epi.row(states, s.part_of(self.n_side.axes, b.add(n0, loop.var)), sums)
+            sums = [[b.load(x, b.add(at, b.const(block)), self.elem, n) for block in blocks] for x in places]
+            self.epi.row(states, s.part_of(self.n_side.axes, b.add(n0, loop.var)), *sums)
 
     def _store_partial(self, m: Value, jn: Value, sums: Sequence[Value]) -> None:
         b = self.b

@@ -1,0 +1,116 @@
+"""Which pieces of a contraction are made two and two (contraction_joint), and in which configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels import contraction_cost as cost
+from einsmith.kernels import contraction_finish as finish
+from einsmith.kernels import contraction_plan as plan
+from einsmith.kernels import contraction_search as search
+from einsmith.kernels.contraction_joint import Joint
+from einsmith.kernels.contraction_pack import REGISTER_EPILOGUE
+from einsmith.kernels.contraction_plan import Config
+from einsmith.kernels.contraction_problem import Problem, mated
+from einsmith.kernels.contraction_settings import changed_by, slots_of
+from einsmith.kernels.touched import touched
+
+
+@lru_cache(maxsize=1024)
+def pairs(found: tuple[Problem, ...]) -> Joint:
+    """Pieces whose results lie between each other along the innermost axis; the one of more products comes second."""
+    out = []
+    for i, p in enumerate(found):
+        for j, q in enumerate(found):
+            first, second = p.piece, q.piece
+            if first.step[-1:] != (2,) or (first.extents, first.step) != (second.extents, second.step):
+                continue
+            if p.beside or q.beside or second.offset != (*first.offset[:-1], first.offset[-1] + 1):
+                continue
+            out.append((i, j) if prod(p.extents) <= prod(q.extents) else (j, i))
+    return tuple(out)
+
+
+@lru_cache(maxsize=1024)
+def mate_of(kernel: Kernel, mate: Problem, p: Problem, c: Config) -> Config | None:
+    """The configuration of `mate` with the tiles and tasks that a problem has in its own; None where there is none."""
+    tiled = c.direct is None and not (c.dot or c.rows or c.kc) and c.split == 1
+    if not tiled or "panel" in (c.a, c.b) or len(c.windows) > 1 or any(x != "side" for _, x in c.windows):
+        return None
+    changed = changed_by(kernel, p, c.windows)
+    assert changed is not None
+    m_side, n_side = plan.sides(changed.problem, c.swap)
+    families: list[plan.Windows] = [()]
+    if c.windows:
+        families = [((i, x),) for x in ("side", "batch") for i in (0, 1)]
+    for windows in families:
+        other = changed_by(kernel, mate, windows)
+        if other is None or other.problem.batch != changed.problem.batch:
+            continue
+        for swap in (False, True):
+            m, n = plan.sides(other.problem, swap)
+            if (m.axes, n.axes) != (m_side.axes, n_side.axes):
+                continue
+            if c.a == "inline":
+                if not m.operand.plain:
+                    continue
+                s = plan.sampler(None, other.problem, m, slots_of(kernel, mate, windows), (), 0)
+                if plan.row_offsets(s, m.axes, c.mr) is None:
+                    continue
+            elif int(swap) in dict(windows) and windows[0][1] == "side":
+                continue
+            if c.b == "buffer" and dict(windows).get(1 - int(swap)) == "side":
+                continue
+            return replace(c, swap=swap, windows=windows)
+    return None
+
+
+def costs(kernel: Kernel, mate: Problem, p: Problem, cs: tuple[Config, Config], target: Any) -> list[cost.Predicted]:
+    """What both pieces cost, made together: the mate's sums, and the rest."""
+    table = search.table_of(kernel, mate, cs[0], target)
+    (s,) = table.settings
+    s = s._replace(numbers=s.numbers._replace(parted=0, results=0))
+    alone = replace(table, settings=[s], finish=0 * table.finish)
+    return [cost.predict(x, target) for x in (alone, search.table_of(kernel, mated(p, mate), cs[1], target))]
+
+
+def apart(kernel: Kernel, p: Problem, target: Any) -> float:
+    """Seconds that the lines of one piece's results take to come and go once more, for the other piece of a pair that
+    is made by itself."""
+    item = sum(kernel.buffers[n].dtype.itemsize for _, n, _ in finish.epilogue(kernel, p))
+    moved = 2 * 2 * prod(p.piece.extents) * item  # both pieces' results, read and written
+    return cost.PARTED * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
+
+
+def _fits(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> bool:
+    """Whether both sums are finished from registers: they are turned, or what follows them is short."""
+    both, lanes = mated(p, mate), target.lanes(p.dtype.itemsize)
+    changed = changed_by(kernel, both, c.windows)
+    assert changed is not None
+    if finish.of(kernel, changed.problem, c, lanes, target.l2)[1]:
+        return True
+    return finish.operations(tuple(x for x, _, _ in finish.epilogue(kernel, both))) <= REGISTER_EPILOGUE
+
+
+def joined(
+    kernel: Kernel, found: tuple[Problem, ...], configs: Sequence[Config], ranks: Callable[[int], float], target: Any
+) -> tuple[list[Config], Joint]:
+    """The configurations, in which pieces are made two and two where that costs less; ranks: of the number of a piece,
+    what it costs in the configuration that it has."""
+    out, joint = list(configs), []
+    for first, second in pairs(found):
+        mate, p, c = found[first], found[second], configs[second]
+        other = mate_of(kernel, mate, p, c)
+        if other is None or not _fits(kernel, mate, p, c, target):
+            continue
+        every = costs(kernel, mate, p, (other, c), target)
+        least = ranks(first) + ranks(second) + apart(kernel, p, target)
+        if sum(float(x.rank(target)[0]) for x in every) < least:
+            out[first] = other
+            joint.append((first, second))
+    return out, tuple(joint)

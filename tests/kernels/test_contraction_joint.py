@@ -1,0 +1,114 @@
+"""Pieces whose results lie between each other, made two and two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from einsmith import dtypes as dt
+from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.expr.nodes import apply
+from einsmith.kernels.contraction import PATTERN, Configs
+from einsmith.kernels.contraction_joint import Joined
+from einsmith.kernels.contraction_pairs import mate_of, pairs
+from einsmith.kernels.contraction_plan import Config
+from einsmith.kernels.contraction_problem import mated, problems
+from einsmith.kernels.contraction_tile import Lowering
+from einsmith.loops.nest import Builder
+from tests.kernels.runner import check_exact as check
+from tests.kernels.runner import host
+from tests.kernels.samples import load, pointwise_dx, strided_conv_dx, template, times
+from tests.kernels.test_contraction_exact import sprinkled
+
+
+def joint(kernel: Kernel, c: Config) -> Configs | None:
+    """Every pair of the kernel's pieces together, images (axis 0) as M where the configuration is not swapped; None
+    where some pair cannot be."""
+    found = problems(kernel.root)
+    assert found is not None
+    pieces: list[Config] = [c] * len(found)
+    for first, second in pairs(found):
+        p = found[second]
+        images = 0 if 0 in p.operands[0].axes else 1
+        windows = tuple((images, x) for _, x in c.windows)
+        pieces[second] = replace(c, swap=c.swap != bool(images), windows=windows)
+        other = mate_of(kernel, found[first], p, pieces[second])
+        if other is None:
+            return None
+        pieces[first] = other
+    return Configs(tuple(pieces), pairs(found))
+
+
+SIDE = ((0, "side"),)
+PIXELS = Config(False, 14, 2, "inline", "buffer", windows=SIDE)
+
+
+def longer(kernel: Kernel, count: int) -> Kernel:
+    """A stage after the kernel's own that reads a number a channel and a tensor like the result, `count` times."""
+    f, shape, n = dt.f32, kernel.shape, len(kernel.buffers)
+    more = times(apply("add", load(0, 0, 1, 2, 3), load(1, 1)), load(2, 0, 1, 2, 3))
+    for _ in range(count - 1):
+        more = apply("sub", times(more, load(2, 0, 1, 2, 3)), load(1, 1))
+    stage = Stage(
+        template(shape, ((f, shape), (f, shape[1:2]), (f, shape)), more),
+        (("stage", 0, 0), ("buffer", n), ("buffer", n + 1)), kernel.stages[0].outputs,
+    )  # fmt: skip
+    first = Stage(kernel.root, kernel.stages[0].args, (None,))
+    return Kernel((first, stage), (*kernel.buffers, Buffer(f, shape[1:2]), Buffer(f, shape)))
+
+
+def test_tiles_of_two_pieces():
+    """Pixels as M, from windows of an image, turned; as N, which are not; last tiles of fewer rows and lanes; both
+    orders of the loops and tasks along both sides; packed operands."""
+    for shape, configs in (
+        ((2, 3, 10, 28, 5), (PIXELS, replace(PIXELS, order="m", tm=3), replace(PIXELS, mr=7, nv=1, tn=1))),
+        ((2, 37, 8, 56, 2), (PIXELS, replace(PIXELS, tn=2), replace(PIXELS, mr=28, nv=1, order="m", tm=2, tn=2))),
+        ((2, 20, 6, 10, 4), (replace(PIXELS, mr=5), replace(PIXELS, mr=10, nv=1), replace(PIXELS, mr=5, b="inline"))),
+        ((2, 7, 10, 6, 3), (Config(True, 4, 2, "buffer", "inline"), Config(True, 3, 1, "inline", "buffer", "m", tm=2))),
+        ((3, 5, 8, 14, 4), (Config(False, 6, 2, "buffer", "buffer", tm=2, tn=1),
+                            Config(True, 2, 3, "buffer", "inline", windows=SIDE))),
+    ):  # fmt: skip
+        kernel = strided_conv_dx(*shape)
+        found = [x for c in configs if (x := joint(kernel, c)) is not None]
+        assert len(found) == len(configs) and all(len(x.joint) == 2 for x in found)
+        check(kernel, found)
+
+
+def test_what_follows_both_sums():
+    """Read beside them, from registers where it is short and wherever tiles are turned."""
+    for count in (1, 5):
+        kernel = longer(strided_conv_dx(2, 18, 28, 28, 3), count)
+        config = joint(kernel, PIXELS)
+        assert config is not None
+        check(kernel, [config])
+    kernel = longer(strided_conv_dx(2, 6, 12, 8, 3), 1)
+    config = joint(kernel, Config(True, 3, 1, "buffer", "inline"))
+    assert config is not None
+    check(kernel, [config])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_infinities_beside_padding():
+    kernel = strided_conv_dx(2, 17, 12, 14, 3)
+    config = joint(kernel, replace(PIXELS, mr=7))
+    assert config is not None
+    for arrays in sprinkled(kernel, 1):
+        check(kernel, [config], arrays=arrays)
+
+
+def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
+    kernel = strided_conv_dx(16, 128, 56, 56, 128)
+    target = replace(host(), l1=48 << 10, l2=1 << 20, l3=32 << 20)
+    best = PATTERN.best(kernel, target)
+    assert best is not None and best.joint == ((0, 1), (2, 3))
+    assert best in PATTERN.configs(kernel, target)
+    separate = next(c for c in PATTERN.configs(kernel, target) if not c.joint)
+    assert PATTERN.cost(kernel, best, target).rank < PATTERN.cost(kernel, separate, target).rank
+    found = problems(kernel.root)
+    assert found is not None
+    low = Lowering(kernel, best.pieces[0], target, Builder("probe", 4), found[0])
+    both = Joined(kernel, best.pieces[1], target, low.b, mated(found[1], found[0]), low)
+    assert both.turned and both.epi.interleaved
+    assert not pairs(problems(pointwise_dx(2, 3, 8, 8, 4, 2).root) or ())
+    assert mate_of(kernel, found[0], found[1], replace(best.pieces[1], kc=64)) is None
