@@ -3,9 +3,8 @@
 An Emitter holds where each axis stands (a literal, a scalar, or lanes) and where each slot lies (memory, or a value
 that is there already). `emit(x)` gives a scalar where x does not vary along the lanes and a vector where it does.
 
-Every instruction is placed in the outermost open region where its arguments exist, and equal instructions are made once
-per region; so what does not depend on an inner loop leaves it. Nothing that depends on an axis moves above the region
-in which the axis was bound.
+Instructions are hoisted and shared (`kernels.hoist`). Nothing that depends on an axis moves above the region in which
+the axis was bound.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from einsmith.errors import CompileError
 from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, postorder
-from einsmith.loops.nest import PTR, Builder, Value, elem_of
+from einsmith.kernels.hoist import Hoisting
+from einsmith.loops.nest import Builder, Value, elem_of
 
 MAX_WIDE_LOADS = 4
 """A pattern that spans more vectors than this is gathered."""
@@ -81,25 +81,21 @@ def flat_index(index: Sequence[Expr], shape: Sequence[int]) -> Linear:
 _Visit = Generator[tuple[Expr, Value | None], Value, Value]
 
 
-class Emitter:
+class Emitter(Hoisting):
     """Emits expressions through a Builder.
 
-    b: the builder. extents: the box of the axes, for proofs that a read is in bounds. lanes: the vector length (0 for
-    scalar code). override: called as override(read, mask) before a Read is emitted; what it returns, unless None, is
-    the read's value (packed operands). mask: the lanes that count: None (all), an int n (the first n, known now), or an
-    i1 vector; the others touch no memory.
+    extents: the box of the axes, for proofs that a read is in bounds. override: called as override(read, mask) before a
+    Read is emitted; what it returns, unless None, is the read's value (packed operands).
     """
 
     def __init__(self, b: Builder, extents: Sequence[int], lanes: int = 0,
                  override: Callable[[Read, Value | None], Value | None] | None = None):
-        self.b, self.extents, self.lanes, self.override = b, tuple(extents), lanes, override
-        self.mask: int | Value | None = None
+        super().__init__(b, lanes)
+        self.extents, self.override = tuple(extents), override
         self._facts = Facts(self.extents)
         self._axes: dict[int, Position] = {}
         self._slots: dict[int, Memory | Value] = {}
         self._given: dict[Read, Value] = {}
-        self._levels: dict[int, int] = {v.id: 0 for v in (*b.buffers, b.scratch_base, b.task)}
-        self._made: dict[tuple, tuple[Value, int, list]] = {}
         self._memo: dict[tuple, Value] = {}
         self._scope: tuple = ()
         self._flats: dict[Read, Linear] = {}
@@ -113,7 +109,7 @@ class Emitter:
         self._axes[axis] = position
         base = position.base if isinstance(position, Lanes) else position
         if isinstance(base, Value):
-            self._levels[base.id] = self.b.depth
+            self.stay(base)
         self._memo.clear()
 
     def position(self, axis: int) -> Position:
@@ -129,92 +125,10 @@ class Emitter:
         """A Read of `slot` loads from memory, or is the value (whatever its index)."""
         self._slots[slot] = source
         if isinstance(source, Value):
-            self._levels[source.id] = self.b.depth
+            self.stay(source)
         else:
             self._unsafe.clear()
         self._memo.clear()
-
-    # -- instructions, hoisted and shared
-
-    def _level(self, v: Value) -> int:
-        return min(self._levels.setdefault(v.id, self.b.depth), self.b.depth)
-
-    def made(self, key: tuple, args: Sequence[Value | None], make: Callable[[], Value]) -> Value:
-        """The value of `make()`, placed in the outermost region where `args` exist; made once there per `key`."""
-        blocks = self.b._blocks
-        old = self._made.get(key)
-        if old is not None and old[1] < len(blocks) and blocks[old[1]] is old[2]:
-            return old[0]
-        depth = max((self._level(a) for a in args if a is not None), default=0)
-        with self.b.at(depth):
-            out = make()
-        self._levels.setdefault(out.id, depth)
-        self._made[key] = (out, depth, blocks[depth])
-        return out
-
-    def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> Value:
-        out = self.b.const(value, elem, lanes)
-        self._levels[out.id] = 0
-        return out
-
-    def splat(self, x: Value) -> Value:
-        """x in every lane (itself where it is a vector, or where there are no lanes)."""
-        if x.type.lanes or not self.lanes:
-            return x
-        return self.made(("splat", x.id), [x], lambda: self.b.splat(x, self.lanes))
-
-    def op(self, fn: str, *args: Value) -> Value:
-        """Builder.op; scalars meeting vectors are splatted."""
-        if any(a.type.lanes for a in args):
-            args = tuple(self.splat(a) for a in args)
-        return self.made((fn, *(a.id for a in args)), args, lambda: self.b.op(fn, *args))
-
-    def cast(self, x: Value, elem: str) -> Value:
-        if x.type.elem == elem:
-            return x
-        return self.made(("cast", x.id, elem), [x], lambda: self.b.cast(x, elem))
-
-    def shuffle(self, a: Value, c: Value, lanes: Sequence[int]) -> Value:
-        return self.made(("shuffle", a.id, c.id, tuple(lanes)), [a, c], lambda: self.b.shuffle(a, c, lanes))
-
-    def literal(self, values: Sequence[int], elem: str) -> Value:
-        """A vector of integer literals."""
-        n = len(values)
-        step = values[1] - values[0] if n > 1 else 0
-        if not any(values) or len(set(values)) == 1:
-            return self.const(values[0], elem, n)
-        iota = self.b.iota(n, elem)
-        self._levels[iota.id] = 0
-        if all(v == values[0] + step * i for i, v in enumerate(values)):
-            out = iota if step == 1 else self.op("mul", iota, self.const(step, elem, n))
-            return out if values[0] == 0 else self.op("add", out, self.const(values[0], elem, n))
-        low = min(values)
-        if max(values) - low < n:
-            out = self.shuffle(iota, iota, [v - low for v in values])
-            return out if low == 0 else self.op("add", out, self.const(low, elem, n))
-
-        def build() -> Value:
-            out = self.b.const(0, elem, n)
-            for i, v in enumerate(values):
-                if v:
-                    out = self.b.insert(out, self.b.const(v, elem), i)
-            return out
-
-        return self.made(("literal", tuple(values), elem), [], build)
-
-    def first(self, n: int) -> Value:
-        """The i1 vector whose first n lanes hold."""
-        return self.op("lt", self.literal(range(self.lanes), "i32"), self.const(n, "i32", self.lanes))
-
-    def lane_mask(self, guard: Value | None = None) -> Value | None:
-        """The i1 vector of the lanes that count and for which `guard` holds; None: all of them."""
-        active = self.mask
-        if isinstance(active, int):
-            active = None if active >= self.lanes else self.first(active)
-        if guard is None:
-            return active
-        guard = self.splat(guard)
-        return guard if active is None else self.op("and", active, guard)
 
     # -- integers
 
@@ -283,7 +197,7 @@ class Emitter:
         for k, v, _ in x.terms:
             merged.setdefault(v.id, [0, v])[0] += k
         out: Value | None = None
-        for k, v in sorted(merged.values(), key=lambda t: (self._level(t[1]), t[1].id)):
+        for k, v in sorted(merged.values(), key=lambda t: (self.level(t[1]), t[1].id)):
             if k:
                 term = v if k == 1 else self.op("mul", v, self.const(k))
                 out = term if out is None else self.op("add", out, term)
@@ -461,22 +375,8 @@ class Emitter:
             found = self._wide(x, source, elem, part)
             if found is not None:
                 return found
-        ptr = self._advance(source.ptr, self.total(part), elem)
-        return self._load_lanes(ptr, self.literal(part.pattern, "i32"), elem, self.lane_mask(guard))
-
-    def load(self, ptr: Value, offset: Value, elem: str, lanes: int = 0, mask: Value | None = None) -> Value:
-        """Builder.load, hoisted and shared: memory that is read is not written by the same sweep at other positions."""
-        key = ("load", ptr.id, offset.id, elem, lanes, None if mask is None else mask.id)
-        return self.made(key, [ptr, offset, mask], lambda: self.b.load(ptr, offset, elem, lanes, mask))
-
-    def _advance(self, ptr: Value, offset: Value, elem: str) -> Value:
-        out = self.made(("address", ptr.id, offset.id, elem), [ptr, offset], lambda: self.b.address(ptr, offset, elem))
-        assert out.type == PTR
-        return out
-
-    def _load_lanes(self, ptr: Value, offsets: Value, elem: str, mask: Value | None) -> Value:
-        key = ("gather", ptr.id, offsets.id, elem, None if mask is None else mask.id)
-        return self.made(key, [ptr, offsets, mask], lambda: self.b.gather(ptr, offsets, elem, mask))
+        ptr = self.address(source.ptr, self.total(part), elem)
+        return self.gather(ptr, self.literal(part.pattern, "i32"), elem, self.lane_mask(guard))
 
     def _wide(self, x: Read, source: Memory, elem: str, part: Split) -> Value | None:
         """Loads of whole vectors over the span of a literal pattern, then shuffles; None where the span is too long.
@@ -531,8 +431,8 @@ class Emitter:
                 shared = shared + Linear(0, {atom: c})
         part = self.split(shared, guard)
         assert part is not None and lanes is not None
-        ptr = self._advance(source.ptr, self.total(part), elem)
-        return self._load_lanes(ptr, lanes, elem, self.lane_mask(guard))
+        ptr = self.address(source.ptr, self.total(part), elem)
+        return self.gather(ptr, lanes, elem, self.lane_mask(guard))
 
     def store(self, value: Value, target: Memory, index: Linear) -> None:
         """value stored at offset `index` of `target`; lanes that do not count are left alone."""
@@ -553,7 +453,7 @@ class Emitter:
             else:
                 self.b.store(value, target.ptr, at, mask)
             return
-        ptr = self._advance(target.ptr, self.total(part), value.type.elem)
+        ptr = self.address(target.ptr, self.total(part), value.type.elem)
         self.b.scatter(value, ptr, self.literal(part.pattern, "i32"), self.lane_mask())
 
     def _aligned(self, part: Split, extra: int) -> bool:

@@ -1,0 +1,124 @@
+"""Instructions that leave the loops which they do not depend on.
+
+Every instruction is placed in the outermost open region where its arguments exist, and equal instructions are made once
+per region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from einsmith.loops.nest import PTR, Builder, Value
+
+
+class Hoisting:
+    """Instructions of a Builder, hoisted and shared.
+
+    b: the builder. lanes: the vector length (0 for scalar code). mask: the lanes that count: None (all), an int n (the
+    first n, known now), or an i1 vector; the others touch no memory.
+    """
+
+    def __init__(self, b: Builder, lanes: int = 0):
+        self.b, self.lanes = b, lanes
+        self.mask: int | Value | None = None
+        self._levels: dict[int, int] = {v.id: 0 for v in (*b.buffers, b.scratch_base, b.task)}
+        self._made: dict[tuple, tuple[Value, int, list]] = {}
+
+    def stay(self, v: Value) -> None:
+        """What depends on v stays inside the region that is open now."""
+        self._levels[v.id] = self.b.depth
+
+    def level(self, v: Value) -> int:
+        """How deep in the open regions v stands."""
+        return min(self._levels.setdefault(v.id, self.b.depth), self.b.depth)
+
+    def made(self, key: tuple, args: Sequence[Value | None], make: Callable[[], Value]) -> Value:
+        """The value of `make()`, placed in the outermost region where `args` exist; made once there per `key`."""
+        blocks = self.b._blocks
+        old = self._made.get(key)
+        if old is not None and old[1] < len(blocks) and blocks[old[1]] is old[2]:
+            return old[0]
+        depth = max((self.level(a) for a in args if a is not None), default=0)
+        with self.b.at(depth):
+            out = make()
+        self._levels.setdefault(out.id, depth)
+        self._made[key] = (out, depth, blocks[depth])
+        return out
+
+    def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> Value:
+        out = self.b.const(value, elem, lanes)
+        self._levels[out.id] = 0
+        return out
+
+    def splat(self, x: Value) -> Value:
+        """x in every lane (itself where it is a vector, or where there are no lanes)."""
+        if x.type.lanes or not self.lanes:
+            return x
+        return self.made(("splat", x.id), [x], lambda: self.b.splat(x, self.lanes))
+
+    def op(self, fn: str, *args: Value) -> Value:
+        """Builder.op; scalars meeting vectors are splatted."""
+        if any(a.type.lanes for a in args):
+            args = tuple(self.splat(a) for a in args)
+        return self.made((fn, *(a.id for a in args)), args, lambda: self.b.op(fn, *args))
+
+    def cast(self, x: Value, elem: str) -> Value:
+        if x.type.elem == elem:
+            return x
+        return self.made(("cast", x.id, elem), [x], lambda: self.b.cast(x, elem))
+
+    def shuffle(self, a: Value, c: Value, lanes: Sequence[int]) -> Value:
+        return self.made(("shuffle", a.id, c.id, tuple(lanes)), [a, c], lambda: self.b.shuffle(a, c, lanes))
+
+    def literal(self, values: Sequence[int], elem: str) -> Value:
+        """A vector of integer literals."""
+        n = len(values)
+        step = values[1] - values[0] if n > 1 else 0
+        if not any(values) or len(set(values)) == 1:
+            return self.const(values[0], elem, n)
+        iota = self.b.iota(n, elem)
+        self._levels[iota.id] = 0
+        if all(v == values[0] + step * i for i, v in enumerate(values)):
+            out = iota if step == 1 else self.op("mul", iota, self.const(step, elem, n))
+            return out if values[0] == 0 else self.op("add", out, self.const(values[0], elem, n))
+        low = min(values)
+        if max(values) - low < n:
+            out = self.shuffle(iota, iota, [v - low for v in values])
+            return out if low == 0 else self.op("add", out, self.const(low, elem, n))
+
+        def build() -> Value:
+            out = self.b.const(0, elem, n)
+            for i, v in enumerate(values):
+                if v:
+                    out = self.b.insert(out, self.b.const(v, elem), i)
+            return out
+
+        return self.made(("literal", tuple(values), elem), [], build)
+
+    def first(self, n: int) -> Value:
+        """The i1 vector whose first n lanes hold."""
+        return self.op("lt", self.literal(range(self.lanes), "i32"), self.const(n, "i32", self.lanes))
+
+    def lane_mask(self, guard: Value | None = None) -> Value | None:
+        """The i1 vector of the lanes that count and for which `guard` holds; None: all of them."""
+        active = self.mask
+        if isinstance(active, int):
+            active = None if active >= self.lanes else self.first(active)
+        if guard is None:
+            return active
+        guard = self.splat(guard)
+        return guard if active is None else self.op("and", active, guard)
+
+    def load(self, ptr: Value, offset: Value, elem: str, lanes: int = 0, mask: Value | None = None) -> Value:
+        """Builder.load, hoisted and shared: memory that is read is not written by the same sweep at other positions."""
+        key = ("load", ptr.id, offset.id, elem, lanes, None if mask is None else mask.id)
+        return self.made(key, [ptr, offset, mask], lambda: self.b.load(ptr, offset, elem, lanes, mask))
+
+    def address(self, ptr: Value, offset: Value, elem: str) -> Value:
+        out = self.made(("address", ptr.id, offset.id, elem), [ptr, offset], lambda: self.b.address(ptr, offset, elem))
+        assert out.type == PTR
+        return out
+
+    def gather(self, ptr: Value, offsets: Value, elem: str, mask: Value | None) -> Value:
+        key = ("gather", ptr.id, offsets.id, elem, None if mask is None else mask.id)
+        return self.made(key, [ptr, offsets, mask], lambda: self.b.gather(ptr, offsets, elem, mask))
