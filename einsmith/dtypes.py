@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -21,20 +22,20 @@ class DType:
     def numpy(self) -> np.dtype:
         return np.dtype("bool" if self.kind == "b" else {"f": "float", "i": "int"}[self.kind] + str(self.bits))
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes an element takes in memory (a bool takes one)."""
         return max(1, self.bits // 8)
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.kind == "f"
 
-    @property
+    @cached_property
     def is_int(self) -> bool:
         return self.kind == "i"
 
-    @property
+    @cached_property
     def is_bool(self) -> bool:
         return self.kind == "b"
 

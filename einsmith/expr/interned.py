@@ -16,6 +16,7 @@ from einsmith.dtypes import DType
 
 _LOCK = threading.RLock()
 _TABLE: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
+_REFS = _TABLE.data  # asked directly: most of what is made is there already
 
 
 def _encode(value: Any) -> bytes:
@@ -52,7 +53,8 @@ class Node:
 
     def __new__(cls, *values: Any):
         key = (cls, *values) if cls.exact else (cls, *map(_key, values))
-        node = _TABLE.get(key)
+        ref = _REFS.get(key)
+        node = None if ref is None else ref()
         return node if node is not None else cls._make(key, values)
 
     @classmethod

@@ -30,6 +30,7 @@ class Stage(Node):
 
     __slots__ = ("template", "args", "outputs")
     fields = ("template", "args", "outputs")
+    exact = True
     template: Template
     args: tuple[tuple, ...]
     outputs: tuple[int | None, ...]
@@ -49,6 +50,7 @@ class Kernel(Node):
 
     __slots__ = ("stages", "buffers", "fixed")
     fields = ("stages", "buffers", "fixed")
+    exact = True
     stages: tuple[Stage, ...]
     buffers: tuple[Buffer, ...]
     fixed: tuple[int, ...] | None
@@ -101,6 +103,7 @@ class Rows(Node):
 
     __slots__ = ("rows", "members", "buffers", "local")
     fields = ("rows", "members", "buffers", "local")
+    exact = True
     rows: int
     members: tuple[Member, ...]
     buffers: tuple[Buffer, ...]

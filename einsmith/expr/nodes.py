@@ -388,22 +388,22 @@ def postorder(roots: Iterable[Node], known: Container[Node] = ()) -> Iterator[An
     """
     seen: set[Node] = set()
     for root in roots:
-        if root in seen:
-            continue
-        stack: list[tuple[Any, int]] = [(root, 0)]
+        stack: list[Any] = [root]  # None stands above a node whose arguments have been done
         while stack:
-            node, i = stack.pop()
-            if i == 0 and (node in seen or node in known):
-                continue
-            args = node.args
-            while i < len(args) and (args[i] in seen or args[i] in known):
-                i += 1
-            if i < len(args):
-                stack.append((node, i + 1))
-                stack.append((args[i], 0))
-            elif node not in seen:
-                seen.add(node)
-                yield node
+            node = stack.pop()
+            if node is None:
+                node = stack.pop()
+                if node not in seen:
+                    seen.add(node)
+                    yield node
+            elif node not in seen and node not in known:
+                args = node.args
+                if args:
+                    stack += (node, None)
+                    stack += args[::-1]
+                else:
+                    seen.add(node)
+                    yield node
 
 
 def reads(x: Expr) -> list[Read]:

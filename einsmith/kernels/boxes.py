@@ -51,7 +51,7 @@ class Box:
     stores: tuple[tuple[int, int, Linear], ...]
     sizes: tuple[int, ...]
 
-    @property
+    @cached_property
     def rank(self) -> int:
         return len(self.extents)
 
@@ -332,6 +332,12 @@ def mentioned(flat: Linear) -> set[int]:
     return out | {e.position for e in postorder(others) if isinstance(e, Axis)} if others else out
 
 
+def may_turn(flats: Sequence[Linear], along: int, across: int) -> bool:
+    """Whether one of these offsets may be that of a read that `turned` finds."""
+    lanes, rows = Axis(along), Axis(across)
+    return any(f.coefficient(rows) == 1 and abs(f.coefficient(lanes)) >= 2 for f in flats)
+
+
 @lru_cache(maxsize=4096)
 def turned(kernel: Kernel, box: Box, exprs: tuple[Expr, ...], along: int, across: int) -> Sequence[Read]:
     """The reads in `exprs` that are contiguous along axis `across`, neither along `along` nor the same there, and in
@@ -400,6 +406,7 @@ def touched_bytes(kernel: Kernel) -> tuple[float, float]:
     return moved, total
 
 
+@lru_cache(maxsize=1024)
 def lanes_of(kernel: Kernel, target: Target) -> int:
     """Lanes of a vector: by f32 where the kernel has 4-byte elements, else by its narrowest type above one byte."""
     sizes = {b.dtype.itemsize for b in kernel.buffers if b.dtype.itemsize > 1}

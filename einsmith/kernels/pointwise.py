@@ -55,7 +55,7 @@ def tile_axes(kernel: Kernel, box: Box, lanes: int) -> tuple[float, int, int] | 
     flats = box.every_flat
     best = None
     for along, across in permutations(range(box.rank), 2):
-        if not any(f.coefficient(Axis(across)) == 1 for f in flats):
+        if not bx.may_turn(flats, along, across):
             continue
         reads = bx.turned(kernel, box, box.exprs, along, across)
         if not 1 <= len(reads) <= 3:
@@ -199,7 +199,7 @@ class Pointwise:
         lanes = bx.lanes_of(kernel, target)
         count = max((bx.operations(x.exprs, target)[0] for x in bx.boxes(kernel)), default=0)
         unrolls = (1, 2, 4) if count <= 12 else (1, 2) if count <= 40 else (1,)
-        tasks = dict.fromkeys((1, target.cores, 4 * target.cores))
+        tasks = (1, target.cores, 4 * target.cores) if target.cores > 1 else (1,)
         widths = [lanes]
         if lanes > 4 and all(x.extents and max(x.extents) <= lanes // 2 for x in bx.boxes(kernel)):
             widths.append(lanes // 2)

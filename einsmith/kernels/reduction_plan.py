@@ -83,13 +83,14 @@ def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, 
     """(rows, vectors) of the register tiles that may pay: some access is shared by the rows, and the accumulators
     leave room in the registers."""
     out = []
+    wide = [x for x in found if x.combiner and x.reduced >= 4 and x.rank > 1 and max(x.extents) >= lanes]
     for rows, unroll in _TILES:
         config = ReductionConfig("column", lanes, unroll, 1, 1, rows)
         fits = shared = False
-        for x in found:
+        for x in wide:
             axis = lanes_axis(x, config)
-            tile = tile_axis(x, axis, config) if x.combiner else None
-            if tile is None or axis is None or x.reduced < 4 or x.extents[axis] < lanes or x.extents[tile] < rows:
+            tile = tile_axis(x, axis, config)
+            if tile is None or axis is None or x.extents[axis] < lanes or x.extents[tile] < rows:
                 continue
             width = 2 if x.combiner is not None and x.combiner.startswith("arg") else len(x.bodies)
             fits = rows * unroll * width + unroll + 2 <= target.vector_registers
@@ -105,6 +106,8 @@ def _turns(kernel: Kernel, box: Box, config: ReductionConfig, target: Target) ->
     """Whether square tiles may pay: one fits the registers beside the accumulators, and the body, which is repeated for
     each of its columns, is short."""
     axis = lanes_axis(box, config)
+    if axis is None or not bx.may_turn(box.flats, axis, box.rank + len(box.reduce) - 1):
+        return False
     if not turned_reads(kernel, box, axis, config):
         return False
     width = len(box.bodies) * (2 if box.combiner is not None and box.combiner.startswith("arg") else 1)
@@ -124,7 +127,8 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
         modes.append("row")
     if any(x.rank for x in found) or not modes:
         modes.append("column")
-    tasks = dict.fromkeys((1, target.cores, 4 * target.cores))
+    alone = target.cores == 1  # one task is as fast as several, and one part of the reduction
+    tasks = (1,) if alone else (1, target.cores, 4 * target.cores)
     out = [ReductionConfig(m, lanes, u, t, 1) for m in modes for u in (1, 2, 4) for t in tasks]
     wide: list[int] = []
     if "column" in modes:
@@ -141,12 +145,12 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
                 out += [config._replace(tasks=t) for t in tasks]
     if lanes > 4 and all(max((*x.extents, *x.reduce), default=1) <= lanes // 2 for x in found):
         out += [ReductionConfig(m, lanes // 2, 1, t, 1) for m in modes for t in tasks]
-    if len(found) == 1 and found[0].combiner in SPLITTABLE and found[0].reduced >= 64:
+    if len(found) == 1 and found[0].combiner in SPLITTABLE and found[0].reduced >= 64 and not alone:
         for m in modes:
-            for s in dict.fromkeys((target.cores, 4 * target.cores)):
+            for s in (target.cores, 4 * target.cores):
                 for u in (4, *(wide if m == "column" else ())):
                     config = ReductionConfig(m, lanes, u, 1, s)
-                    if s > 1 and part_count(found[0], config) > 1:
+                    if part_count(found[0], config) > 1:
                         out.append(config)
     return out
 
@@ -231,8 +235,6 @@ SHORT = 8
 def best(kernel: Kernel, target: Target, limit: float) -> ReductionConfig | None:
     """The configuration of the lowest cost; None where its rank is not below `limit`."""
     found, every = boxes_of(kernel), configs(kernel, target)
-    if len(found) == 1 and target.cores == 1:  # where more tasks than one are no faster
-        every = [c for c in every if c.tasks == 1]
     if len(found) > 1:
         main = (max(found, key=lambda x: x.points * x.reduced),)
         every = sorted(every, key=lambda c: cost(kernel, c, target, main).rank)[:SHORT]
