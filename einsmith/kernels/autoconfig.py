@@ -46,10 +46,11 @@ class ByKind:
     ) -> tuple[tuple[str, Any], ...] | None:
         chosen = []
         for k in _kinds(kernel):
-            chosen.append(choose(k, target))
-            if chosen[-1].cost.rank >= limit:  # as is that of them all
+            found = choose_below(k, target, limit)
+            if found is None:  # nor is that of them all
                 return None
-        return tuple((c.pattern.name, c.config) for c in chosen)
+            chosen.append((found.pattern.name, found.config))
+        return tuple(chosen)
 
     def configs(self, kernel: Kernel, target: Target) -> list[tuple[tuple[str, Any], ...]]:
         found = self.best(kernel, target)
@@ -104,8 +105,8 @@ class ByDigits:
         return by_digits(kernel) is not kernel
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> DigitsConfig | None:
-        found = choose(by_digits(kernel), target)
-        return DigitsConfig(found.pattern.name, found.config) if found.cost.rank < limit else None
+        found = choose_below(by_digits(kernel), target, limit)
+        return None if found is None else DigitsConfig(found.pattern.name, found.config)
 
     def configs(self, kernel: Kernel, target: Target) -> list[DigitsConfig]:
         return [DigitsConfig(name, c) for name, c, _ in choose(by_digits(kernel), target).alternatives]
@@ -191,10 +192,22 @@ def source(pattern: type) -> bytes | None:
 
 def choose(kernel: Kernel | Rows, target: Target) -> Choice:
     """The pattern and configuration of the lowest predicted cost. Raises CompileError where no pattern matches."""
+    found = choose_below(kernel, target, float("inf"))
+    if found is None:
+        names = ", ".join(p.name for p in PATTERNS)
+        raise CompileError(f"no pattern ({names}) takes the kernel {describe(kernel)}")
+    return found
+
+
+def choose_below(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | None:
+    """As `choose`, if the lowest cost's rank is below `limit`; else, or where no pattern matches, None."""
     key = (kernel, target, len(PATTERNS))
-    if key not in _CHOSEN:
-        _CHOSEN[key] = _choose(kernel, target)
-    return _CHOSEN[key]
+    found = _CHOSEN.get(key)
+    if found is None:
+        found = _choose(kernel, target, limit)
+        if found is not None:
+            _CHOSEN[key] = found
+    return found if found is not None and found.cost.rank < limit else None
 
 
 def _patterns(kernel: Kernel | Rows, target: Target) -> Sequence[Any]:
@@ -204,26 +217,22 @@ def _patterns(kernel: Kernel | Rows, target: Target) -> Sequence[Any]:
     return [p for p in PATTERNS if not hasattr(p, "allowed") or p.allowed(target)]
 
 
-def _choose(kernel: Kernel | Rows, target: Target) -> Choice:
+def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | None:
     start = time.thread_time()
     best: tuple[Any, Any, Cost] | None = None
     for pattern in _patterns(kernel, target):
         if not pattern.match(kernel):
             continue
-        least = float("inf") if best is None else best[2].rank
-        bound = None if best is None else getattr(pattern, "bound", None)
-        if bound is not None and bound(kernel, target) >= least:
+        bound = getattr(pattern, "bound", None) if limit < float("inf") else None
+        if bound is not None and bound(kernel, target) >= limit:
             continue
         find = getattr(pattern, "best", None)
-        first = None if find is None else find(kernel, target, least)
+        first = None if find is None else find(kernel, target, limit)
         for config in pattern.configs(kernel, target) if find is None else () if first is None else (first,):
             cost = pattern.cost(kernel, config, target)
-            if best is None or cost.rank < best[2].rank:
-                best = pattern, config, cost
-    if best is None:
-        names = ", ".join(p.name for p in PATTERNS)
-        raise CompileError(f"no pattern ({names}) takes the kernel {describe(kernel)}")
-    return Choice(*best, kernel, target, time.thread_time() - start)
+            if cost.rank < limit:
+                best, limit = (pattern, config, cost), cost.rank
+    return None if best is None else Choice(*best, kernel, target, time.thread_time() - start)
 
 
 def lower(kernel: Kernel | Rows, target: Target) -> Lowered:

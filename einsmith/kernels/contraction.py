@@ -59,18 +59,27 @@ class Contraction:
         return all(ref[0] == "buffer" for ref in root.args) and problems(kernel.root) is not None
 
     def best(self, kernel: Kernel, target: Any, limit: float = float("inf")) -> Configs | None:
-        """The first of `configs`, found without the cost of those that cannot be it; None where a kernel of one piece
-        has none whose rank is below `limit`."""
+        """The first of `configs`, found without the cost of those that cannot be it; None where the rank of its largest
+        piece is not below `limit`, as then that of them all is not."""
         found = problems(kernel.root)
         assert found is not None
         first = _largest(found)
         ((rank, config),) = _best(kernel, (first,), target)
+        if rank >= limit:
+            return None
         if len(found) == 1:
-            return Configs((config,)) if rank < limit else None
+            return Configs((config,))
         others = tuple(p for p in found if p is not first)
         every = {first: config}
         every |= {p: c for p, (_, c) in zip(others, _best(kernel, others, target, _alike(config)), strict=True)}
         return _joined(kernel, found, [every[p] for p in found], target)
+
+    def bound(self, kernel: Kernel, target: Any) -> float:
+        """What no configuration's rank is below: every piece goes through all buffers."""
+        found = problems(kernel.root)
+        assert found is not None
+        size = sum(touched(kernel))
+        return len(found) * target.seconds_for_bytes(size, size, target.cores) + target.launch_seconds
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
         """Configurations worth a measurement, the cheapest by prediction first."""
