@@ -155,7 +155,8 @@ def renumber(kernel: Kernel, stage: Stage, exprs: Sequence[Expr], axes: dict[int
             to.append((slots[where[0]][where[1]], None, dt.i32))
         else:
             shape = kernel.buffers[where[0]].shape
-            to.append((where[0], (1, *shape[1:]) if shape else (), _index_dtype(prod(shape))))
+            first = next((d for d, n in enumerate(shape) if n != 1), 0) + 1  # before it all indices are 0
+            to.append((where[0], (*(1,) * first, *shape[first:]) if shape else (), _index_dtype(prod(shape))))
     return list(_renumbered(tuple(exprs), tuple(to), tuple(axes.items())))
 
 
@@ -164,8 +165,8 @@ def _renumbered(
     exprs: tuple[Expr, ...], slots: tuple[tuple[int, tuple[int, ...] | None, dt.DType], ...],
     axes: tuple[tuple[int, Expr], ...],
 ) -> tuple[Expr, ...]:
-    """As `renumber`; slots: of each slot its number, the shape of what has one but for the first extent, and the
-    type of offsets into it. Kernels that differ in how many rows they have share it."""
+    """As `renumber`; slots: of each slot its number, the shape of what has one, the first extent that is not 1 taken
+    as 1, and the type of offsets into it. Kernels that differ in how many rows they have share it."""
     place = dict(axes)
 
     def rule(e):

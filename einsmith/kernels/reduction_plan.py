@@ -48,11 +48,13 @@ _LINES = 512
 """Lines that a first-level cache keeps, about."""
 
 
-def _jumps(box: Box, axis: int | None, config: ReductionConfig) -> float:
+@lru_cache(maxsize=4096)
+def _jumps(box: Box, config: ReductionConfig) -> float:
     """By how much slower memory is where each turn of the reduction reads a few vectors of another row: the fewer bytes
     of a row, the worse, and worst where rows lie a page apart, which all fall into the same few sets of the cache. So
     it is with lanes along such rows: each takes one element of a line, gone before the next result needs another."""
-    if box.combiner is None or axis is None or not box.reduce or (axis >= box.rank and box.reduced < _LINES):
+    axis = lanes_axis(box, config) if box.combiner and box.reduce else None
+    if axis is None or (axis >= box.rank and box.reduced < _LINES):
         return 1.0
     inner = Axis(box.rank + len(box.reduce) - 1)
     wide = 1 if axis >= box.rank else config.lanes * min(config.unroll, -(-box.extents[axis] // config.lanes))
@@ -70,10 +72,11 @@ def _window_jumps(box: Box, axis: int, config: ReductionConfig) -> float:
     """What `_jumps` adds where the rows of an unrolled window are read in turn, a few vectors of each at a time."""
     total = box.rank + len(box.reduce)
     lost = 0.0
-    for f in box.flats if axis < box.rank else ():
+    unrolled = range(total - window(box, axis, None), total) if axis < box.rank else ()
+    for f in box.flats if unrolled else ():
         step = abs(f.coefficient(Axis(axis)))
         reach = 4 * step * config.lanes * min(config.unroll, -(-box.extents[axis] // config.lanes))
-        for a in range(total - window(box, axis, None), total) if 1 <= step <= 4 else ():
+        for a in unrolled if 1 <= step <= 4 else ():
             if 4 * abs(f.coefficient(Axis(a))) >= 2 * reach:
                 lost = max(lost, 100 / reach)
     return lost
@@ -106,8 +109,6 @@ def _turns(kernel: Kernel, box: Box, config: ReductionConfig, target: Target) ->
     """Whether square tiles may pay: one fits the registers beside the accumulators, and the body, which is repeated for
     each of its columns, is short."""
     axis = lanes_axis(box, config)
-    if axis is None or not bx.may_turn(box.flats, axis, box.rank + len(box.reduce) - 1):
-        return False
     if not turned_reads(kernel, box, axis, config):
         return False
     width = len(box.bodies) * (2 if box.combiner is not None and box.combiner.startswith("arg") else 1)
@@ -139,9 +140,11 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
         out += [ReductionConfig("column", lanes, u, t, 1) for u in wide for t in tasks]
         tiles = _tiles(found, lanes, target)
         out += [ReductionConfig("column", lanes, u, t, 1, r) for r, u in tiles for t in tasks]
+        turning = [x for x in found if x.reduce and x.rank and bx.may_turn(
+            x.flats, column_axis(x, lanes), x.rank + len(x.reduce) - 1)]  # fmt: skip
         for r in (1, 4, 8, 12):
             config = ReductionConfig("column", lanes, 1, 1, 1, r, True)
-            if any(_turns(kernel, x, config, target) for x in found):
+            if any(_turns(kernel, x, config, target) for x in turning):
                 out += [config._replace(tasks=t) for t in tasks]
     if lanes > 4 and all(max((*x.extents, *x.reduce), default=1) <= lanes // 2 for x in found):
         out += [ReductionConfig(m, lanes // 2, 1, t, 1) for m in modes for t in tasks]
@@ -157,13 +160,11 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
 
 class _Work(NamedTuple):
     """A box on one core, whatever the tasks: seconds of arithmetic and of special functions, into how many tasks the
-    outputs can be cut at most (None: the box is one), by how much slower memory is, and bytes that come from beyond the
-    second level again."""
+    outputs can be cut at most (None: the box is one), and bytes that come from beyond the second level again."""
 
     arithmetic: float
     special: float
     parts: int | None
-    jumps: float
     again: float = 0.0
 
 
@@ -172,19 +173,25 @@ def _is_product(e: Expr) -> bool:
     return isinstance(e, Apply) and e.fn == "mul" and e.dtype.is_float
 
 
+@lru_cache(maxsize=4096)
+def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
+    """Vector instructions and special-function seconds: of the bodies at a point, of the stages at a result."""
+    count, seconds = bx.operations(box.bodies, target)
+    count -= sum(_is_product(e) for e in box.bodies) if box.combiner == "sum" else 0
+    return count, seconds, *bx.operations(box.stages, target)
+
+
 @lru_cache(maxsize=8192)
 def _work(box: Box, kernel: Kernel, config: ReductionConfig, target: Target) -> _Work:
     """config: with `tasks` and `splits` 1."""
     rate = target.fma_per_second / bx.lanes_of(kernel, target)
     axis = lanes_axis(box, config) if box.combiner else pointwise.vector_axis(box, config.lanes)
-    count, seconds = bx.operations(box.bodies, target)
-    count -= sum(_is_product(e) for e in box.bodies) if box.combiner == "sum" else 0
-    after, after_seconds = bx.operations(box.stages, target)
+    count, seconds, after, after_seconds = _operations(box, target)
     rest = box.epilogue_flats
     total = box.points * box.reduced
     if axis is None:
         arithmetic = (total * (count + len(box.flats) + 4.0) + box.points * (after + len(rest))) / rate
-        return _Work(arithmetic, total * seconds + box.points * after_seconds, None, _jumps(box, axis, config))
+        return _Work(arithmetic, total * seconds + box.points * after_seconds, None)
     extent = (box.extents + box.reduce)[axis]
     vectors = total / extent * -(-extent // config.lanes)
     chains = min(config.unroll, -(-extent // config.lanes))
@@ -213,14 +220,14 @@ def _work(box: Box, kernel: Kernel, config: ReductionConfig, target: Target) -> 
         special += results * config.lanes * after_seconds
         parts = box.points // extent * -(-extent // (config.lanes * config.unroll))
     again = _again(box, axis, target) if axis < box.rank and tile is None else 0.0
-    return _Work(arithmetic, special, parts, _jumps(box, axis, config), again)
+    return _Work(arithmetic, special, parts, again)
 
 
 def _again(box: Box, axis: int, target: Target) -> float:
     """Bytes that are read once more for every point of the outer axes, where what the lanes' axis and the reduction
     walk through does not stay in the second level; a register tile has its rows inside of that."""
     extents, out = box.extents + box.reduce, 0.0
-    for inside in mentioned(box):
+    for inside in mentioned(box) if 4 * box.points * box.reduced > target.l2 else ():
         turn = 4 * prod(extents[a] for a in inside if a == axis or a >= box.rank)
         if turn > target.l2:
             whole = 4 * prod(extents[a] for a in inside)
@@ -265,7 +272,7 @@ def cost(kernel: Kernel, config: ReductionConfig, target: Target, found: tuple[B
     moved, footprint = bx.touched_bytes(kernel)
     memory = target.seconds_for_bytes(moved, footprint, tasks)
     if footprint > target.l1 and found:
-        memory *= max(w.jumps for w in work)
+        memory *= max(_jumps(box, alike) for box in found)
     again = sum(w.again for w in work)
     memory += target.seconds_for_bytes(again, footprint + target.l2 * target.cores, tasks) if again else 0.0
     return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)

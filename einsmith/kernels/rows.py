@@ -134,6 +134,7 @@ def _uses(stage: Stage, row: int) -> bool:
     return False
 
 
+@lru_cache(maxsize=1024)
 def uses_number(member: Member) -> bool:
     """Whether the member needs to know at which row a block begins."""
     stages = member.kernel.stages[:1] if member.reduces else member.kernel.stages

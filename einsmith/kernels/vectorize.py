@@ -71,11 +71,15 @@ class Split:
 
 def flat_index(index: Sequence[Expr], shape: Sequence[int]) -> Linear:
     """The row-major offset of an index, in elements."""
-    out, stride = Linear(), 1
+    const, stride = 0, 1
+    terms: dict[Expr, int] = {}
     for e, n in zip(reversed(tuple(index)), reversed(tuple(shape)), strict=True):
-        out = out + linear(e) * stride
+        form = linear(e)
+        const += form.const * stride
+        for atom, c in form.terms.items():
+            terms[atom] = terms.get(atom, 0) + c * stride
         stride *= n
-    return out
+    return Linear(const, {a: c for a, c in terms.items() if c})
 
 
 _Visit = Generator[tuple[Expr, Value | None], Value, Value]
