@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import linear
-from einsmith.expr.nodes import Axis, Piece, Reduce
+from einsmith.expr.nodes import Piece, Reduce
 from einsmith.kernels import boxes as bx
 from einsmith.kernels.boxes import Box, Ramps
 from einsmith.kernels.kernel import Cost, Launch, Lowered
