@@ -16,7 +16,7 @@ from einsmith.dtypes import DType
 
 _LOCK = threading.RLock()
 _TABLE: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
-_REFS = _TABLE.data  # asked directly: most of what is made is there already
+_REFS: dict[tuple, weakref.ref[Node]] = _TABLE.data  # type: ignore[attr-defined]  # most of what is made is in it
 
 
 def _encode(value: Any) -> bytes:

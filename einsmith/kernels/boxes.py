@@ -333,8 +333,10 @@ def mentioned(flat: Linear) -> set[int]:
     return out | {e.position for e in postorder(others) if isinstance(e, Axis)} if others else out
 
 
-def may_turn(flats: Sequence[Linear], along: int, across: int) -> bool:
+def may_turn(flats: Sequence[Linear], along: int | None, across: int) -> bool:
     """Whether one of these offsets may be that of a read that `turned` finds."""
+    if along is None:
+        return False
     lanes, rows = Axis(along), Axis(across)
     return any(f.coefficient(rows) == 1 and abs(f.coefficient(lanes)) >= 2 for f in flats)
 

@@ -177,7 +177,8 @@ def least(
     return min(straight, turned), turned < straight
 
 
-def parted(kernel: Kernel, p: Problem, axis: int) -> set[int]:
+@lru_cache(maxsize=1024)
+def parted(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
     """The buffers too large for the caches that results are stored to in parts of lines, along an axis."""
     if p.mate is not None:
         return set()
@@ -187,7 +188,7 @@ def parted(kernel: Kernel, p: Problem, axis: int) -> set[int]:
         x = kernel.buffers[n]
         if x.far and x.dtype.itemsize < abs(coef.get(axis, 0)) * x.dtype.itemsize < LINE:
             out.add(n)
-    return out
+    return frozenset(out)
 
 
 class Epilogue:

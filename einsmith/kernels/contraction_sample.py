@@ -9,9 +9,8 @@ elements land in their lanes; every other element of a stretch by two loads and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -122,6 +121,7 @@ class Sampler:
             self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
             self.extra.append(len(self.forms) - 1)
         self.loose = loose
+        self._grouped: dict[tuple[int, ...], list[Group]] = {}
         self._lie(lane_axes, lanes, row, tile)
 
     def _lie(self, lane_axes: Sequence[int], lanes: int, row: int, tile: int) -> None:
@@ -139,7 +139,8 @@ class Sampler:
 
     def along(self, lane_axes: Sequence[int], lanes: int, tile: int = 0) -> Sampler:
         """The same expressions at other lanes."""
-        out = copy(self)
+        out = object.__new__(Sampler)
+        out.__dict__.update(self.__dict__)
         out._lie(lane_axes, lanes, 0, tile)
         return out
 
@@ -198,6 +199,12 @@ class Sampler:
 
     def groups(self, axes: Sequence[int]) -> list[Group]:
         """The axes (outer first) merged as far as every form allows; those of one point are dropped."""
+        key = tuple(axes)
+        if key not in self._grouped:
+            self._grouped[key] = self._groups(key)
+        return self._grouped[key]
+
+    def _groups(self, axes: Sequence[int]) -> list[Group]:
         out: list[Group] = []
         for a in reversed([a for a in axes if self.extents[a] > 1]):
             if out and a not in self.opaque and out[-1].inner not in self.opaque:
@@ -247,10 +254,11 @@ class Sampler:
             kind = self.kind(form, align)
             rows = float(self.runs(align)) if kind == "runs" else 1.0
             cost += GATHER_COST if kind == "gather" else rows * self.row_cost(form) if kind != "uniform" else 1.0
-        cost += GATHER_COST * self._gathered()
+        cost += GATHER_COST * self._gathered
         masks = sum(1.5 for _, _, axes in self.conds if axes)
         return cost + masks * max(1.0, cost * 0.5)
 
+    @cached_property
     def _gathered(self) -> int:
         """Reads whose place is no form."""
         found = {e for x in (*self.exprs, *self.generic) for e in _reads(x)}
