@@ -181,7 +181,7 @@ def least(
 def parted(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
     """The buffers too large for the caches that results are stored to in parts of lines, along an axis."""
     if p.mate is not None:
-        return set()
+        return frozenset()
     results = epilogue(kernel, p)
     out = set()
     for (_, n, _), (_, coef) in zip(results, addresses(kernel, results), strict=True):
