@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import permutations
 from typing import NamedTuple
@@ -10,8 +9,10 @@ from typing import NamedTuple
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import linear
 from einsmith.expr.nodes import Piece, Reduce
+from einsmith.kernels import box_loops as bl
 from einsmith.kernels import boxes as bx
-from einsmith.kernels.boxes import Box, Ramps
+from einsmith.kernels.box_loops import Ramps
+from einsmith.kernels.boxes import Box
 from einsmith.kernels.kernel import Cost, Launch, Lowered
 from einsmith.kernels.vectorize import Emitter, Lanes
 from einsmith.loops.nest import Builder, Value
@@ -74,11 +75,11 @@ def _turned_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, f
     assert found is not None
     _, along, across = found
     reads = bx.turned(kernel, box, box.exprs, along, across)
-    em = bx.emitter(b, kernel, box, n)
+    em = bl.emitter(b, kernel, box, n)
     width, height = box.extents[along], box.extents[across]
     others = [a for a in range(box.rank) if a not in (along, across)] + [across]
     sizes = [box.extents[a] for a in others[:-1]] + [-(-height // n)]
-    parts = bx.row_tasks(sizes, config.tasks)
+    parts = bl.row_tasks(sizes, config.tasks)
 
     def stand(axis: int, base: Value | int, spread: bool, at: int = 0) -> None:
         em.bind(axis, Lanes(base, tuple(range(n)) if spread else (at,) * n, n))
@@ -93,7 +94,7 @@ def _turned_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, f
                 stand(across, base, True)
                 stand(along, lanes.base, False, r)
                 loaded.append(em.read(read) if r < active else em.const(0, loaded[0].type.elem, n))
-            columns[read] = bx.transposed(em, loaded)
+            columns[read] = bl.transposed(em, loaded)
         em.mask = active
         for c in range(rows):
             stand(across, base, False, c)
@@ -101,15 +102,15 @@ def _turned_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, f
             em.give({read: turned[c] for read, turned in columns.items()})
             _point(em, box)
 
-    with bx.task_range(b, first, parts, alone) as task, bx.rows(em, others, sizes, task, parts):
+    with bl.task_range(b, first, parts, alone) as task, bl.rows(em, others, sizes, task, parts):
         number = em.position(across)
         assert isinstance(number, Value)
 
         def emit(ramps: Ramps) -> None:
             ((lanes, active),) = ramps
-            bx.blocks(b, number, height, n, lambda base, rows: tile(lanes, n if active is None else active, base, rows))
+            bl.blocks(b, number, height, n, lambda base, rows: tile(lanes, n if active is None else active, base, rows))
 
-        bx.vector_tiles(em, width, 1, emit)
+        bl.vector_tiles(em, width, 1, emit)
     return parts
 
 
@@ -120,9 +121,9 @@ def _tasks(box: Box, axis: int | None, config: PointwiseConfig) -> tuple[int, in
     others = [n for a, n in enumerate(box.extents) if a != axis]
     count = box.points // box.extents[axis]
     if count >= config.tasks:
-        return bx.row_tasks(others, config.tasks), 1
+        return bl.row_tasks(others, config.tasks), 1
     group = config.lanes * config.unroll
-    return count, bx.tile_count(box.extents[axis], -(-config.tasks // count), group)
+    return count, bl.tile_count(box.extents[axis], -(-config.tasks // count), group)
 
 
 def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool = False) -> int:
@@ -130,9 +131,9 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
     if config.turn and tile_axes(kernel, box, config.lanes):
         return _turned_box(b, kernel, box, config, first, alone)
     axis = vector_axis(box, config.lanes) if config.lanes else None
-    em = bx.emitter(b, kernel, box, config.lanes if axis is not None else 0)
+    em = bl.emitter(b, kernel, box, config.lanes if axis is not None else 0)
     if axis is None:
-        with bx.task_range(b, first, 1, alone) as task, bx.rows(em, range(box.rank), box.extents, task, 1):
+        with bl.task_range(b, first, 1, alone) as task, bl.rows(em, range(box.rank), box.extents, task, 1):
             _point(em, box)
         return 1
     parts, tiles = _tasks(box, axis, config)
@@ -148,20 +149,20 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
         for (lanes, active), values in zip(ramps, made, strict=True):
             em.bind(axis, lanes)
             em.mask = active
-            bx.store_point(em, box, values)
+            bl.store_point(em, box, values)
 
-    with bx.task_range(b, first, parts * tiles, alone) as task:
+    with bl.task_range(b, first, parts * tiles, alone) as task:
         tile: Value | None = None
         if tiles > 1:
             tile = b.op("mod", task, b.const(tiles))
             task = b.op("floordiv", task, b.const(tiles))
-        with bx.rows(em, others, sizes, task, parts):
-            bx.vector_tiles(em, box.extents[axis], config.unroll, emit, tile, tiles)
+        with bl.rows(em, others, sizes, task, parts):
+            bl.vector_tiles(em, box.extents[axis], config.unroll, emit, tile, tiles)
     return parts * tiles
 
 
 def _point(em: Emitter, box: Box) -> None:
-    bx.store_point(em, box, _values(em, box))
+    bl.store_point(em, box, _values(em, box))
 
 
 def _values(em: Emitter, box: Box) -> dict[int, Value]:
@@ -169,22 +170,7 @@ def _values(em: Emitter, box: Box) -> dict[int, Value]:
     values = [em.emit(e) for e in box.bodies]
     for slot, value in zip(box.results, values, strict=False):
         em.place(slot, value)
-    return bx.stage_values(em, box)
-
-
-def deal(found: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool], int]) -> int:
-    """Shares tasks out to the boxes of a kernel by their work; returns how many tasks there are in the end.
-
-    `emit(box, tasks, first, alone)` emits a box for about so many tasks from `first` on and returns how many it takes;
-    `alone`: no task has to be told from those of other boxes. All boxes of a kernel of one task are that task's, so
-    that no worker is asked for them.
-    """
-    first, total = 0, sum(x.points * x.reduced for x in found)
-    alone = len(found) == 1 or tasks == 1
-    for box in found:
-        made = emit(box, max(1, round(tasks * box.points * box.reduced / max(1, total))), first, alone)
-        first = max(first, made) if alone else first + made
-    return first
+    return bl.stage_values(em, box)
 
 
 class Pointwise:
@@ -245,10 +231,10 @@ class Pointwise:
         return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
 
     def lower(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Lowered:
-        b = bx.start(bx.function_name(self.name, kernel, config), kernel)
+        b = bl.start(bx.function_name(self.name, kernel, config), kernel)
 
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             return lower_box(b, kernel, box, config._replace(tasks=tasks), first, alone)
 
-        count = deal(bx.boxes(kernel), config.tasks, emit)
+        count = bl.deal(bx.boxes(kernel), config.tasks, emit)
         return Lowered([Launch(b.finish(), count)] if count else [])

@@ -16,10 +16,12 @@ from einsmith import dtypes as dt
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import Linear
 from einsmith.expr.nodes import Axis, Piece, Read, Reduce
+from einsmith.kernels import box_loops as bl
 from einsmith.kernels import boxes as bx
 from einsmith.kernels import pointwise
 from einsmith.kernels import reduction_plan as plan
-from einsmith.kernels.boxes import Box, Ramps
+from einsmith.kernels.box_loops import Ramps
+from einsmith.kernels.boxes import Box
 from einsmith.kernels.kernel import Cost, Launch, Lowered
 from einsmith.kernels.pointwise import PointwiseConfig
 from einsmith.kernels.reduction_axes import (
@@ -44,7 +46,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, fir
     """Emits one box for the tasks from `first` on; returns how many. `alone`: it is the only one; `places`: memory of
     slots beside the kernel's buffers."""
     axis = lanes_axis(box, config)
-    em = bx.emitter(b, kernel, box, config.lanes if axis is not None else 0)
+    em = bl.emitter(b, kernel, box, config.lanes if axis is not None else 0)
     for slot, memory in places:
         em.place(slot, memory)
     parts = part_count(box, config)
@@ -58,15 +60,15 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, fir
     turns = 1 if row is None else -(-box.extents[row] // config.rows)
     runs, tiles = 1, 1
     if config.tasks > 1 and count >= config.tasks:
-        runs = bx.row_tasks(sizes, config.tasks)
+        runs = bl.row_tasks(sizes, config.tasks)
     elif config.tasks > 1:
         runs = count
         if row is not None:
-            tiles = bx.tile_count(turns, -(-config.tasks // count), 1)
+            tiles = bl.tile_count(turns, -(-config.tasks // count), 1)
         elif column and axis is not None:
-            tiles = bx.tile_count(box.extents[axis], -(-config.tasks // count), config.lanes * config.unroll)
+            tiles = bl.tile_count(box.extents[axis], -(-config.tasks // count), config.lanes * config.unroll)
     total = runs * tiles * parts
-    with bx.task_range(b, first, total, alone) as task:
+    with bl.task_range(b, first, total, alone) as task:
         tile: Value | None = None
         if parts > 1:
             sweep.part, sweep.parts = b.op("mod", task, b.const(parts)), parts
@@ -78,12 +80,12 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, fir
         if tiles > 1:
             tile = b.op("mod", task, b.const(tiles))
             task = b.op("floordiv", task, b.const(tiles))
-        with bx.rows(em, others, sizes, task, runs):
+        with bl.rows(em, others, sizes, task, runs):
             if row is not None and axis is not None:
                 _tiled(em, box, config, sweep, (axis, row), turns, tile, tiles)
             elif column:
                 assert axis is not None
-                bx.vector_tiles(em, box.extents[axis], config.unroll, sweep.column, tile, tiles)
+                bl.vector_tiles(em, box.extents[axis], config.unroll, sweep.column, tile, tiles)
             elif axis is not None:
                 sweep.row()
             else:
@@ -98,15 +100,15 @@ def _tiled(em: Emitter, box: Box, config: ReductionConfig, sweep: Sweep, axes: t
     lo: Value | int = 0
     hi: Value | int = turns
     if tile is not None:
-        part = b.const(bx.tile_size(turns, tiles, 1))
+        part = b.const(bl.tile_size(turns, tiles, 1))
         lo = b.mul(tile, part)
         hi = b.op("min", b.add(lo, part), b.const(turns))
 
     def emit(ramps: Ramps) -> None:
         with b.loop(lo, hi) as loop:
-            bx.blocks(b, loop.var, box.extents[row], config.rows, lambda base, rows: sweep.column(ramps, base, rows))
+            bl.blocks(b, loop.var, box.extents[row], config.rows, lambda base, rows: sweep.column(ramps, base, rows))
 
-    bx.vector_tiles(em, box.extents[axis], config.unroll, emit)
+    bl.vector_tiles(em, box.extents[axis], config.unroll, emit)
 
 
 def _partial(kernel: Kernel, box: Box, parts: int) -> tuple[Box, Box, int, list[tuple[int, int, dt.DType]]]:
@@ -172,7 +174,7 @@ class Reduction:
             parts = part_count(found[0], config)
             if parts > 1:
                 return self._split(kernel, found[0], config, parts)
-        b = bx.start(bx.function_name(self.name, kernel, config), kernel)
+        b = bl.start(bx.function_name(self.name, kernel, config), kernel)
 
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             if box.combiner is None:
@@ -180,15 +182,15 @@ class Reduction:
                 return pointwise.lower_box(b, kernel, box, plain, first, alone)
             return lower_box(b, kernel, box, config._replace(tasks=tasks, splits=1), first, alone)
 
-        count = pointwise.deal(found, config.tasks, emit)
+        count = bl.deal(found, config.tasks, emit)
         return Lowered([Launch(b.finish(), count)] if count else [])
 
     def _split(self, kernel: Kernel, box: Box, config: ReductionConfig, parts: int) -> Lowered:
         one, two, size, sections = _partial(kernel, box, parts)
-        b = bx.start(bx.function_name(self.name, kernel, config), kernel)
+        b = bl.start(bx.function_name(self.name, kernel, config), kernel)
         places = _workspace(b, sections, parts * box.points)
         tasks = lower_box(b, kernel, one, config, 0, True, places)
-        c = bx.start(bx.function_name(self.name, kernel, config, 1), kernel)
+        c = bl.start(bx.function_name(self.name, kernel, config, 1), kernel)
         places = _workspace(c, sections, parts * box.points)
         lower_box(c, kernel, two, _second(two, config.lanes), 0, True, places)
         return Lowered([Launch(b.finish(), tasks), Launch(c.finish(), 1)], size)

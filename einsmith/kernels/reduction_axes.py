@@ -9,6 +9,7 @@ from typing import NamedTuple
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Read, postorder
+from einsmith.kernels import box_loops as bl
 from einsmith.kernels import boxes as bx
 from einsmith.kernels.boxes import Box
 from einsmith.kernels.skew import skewed
@@ -195,4 +196,4 @@ def part_count(box: Box, config: ReductionConfig) -> int:
     assert cut is not None
     extent = box.reduce[cut - box.rank]
     unit = config.lanes * min(config.unroll, -(-extent // config.lanes)) if cut == axis else 1
-    return bx.tile_count(extent, config.splits, unit)
+    return bl.tile_count(extent, config.splits, unit)

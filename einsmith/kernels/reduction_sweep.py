@@ -7,8 +7,9 @@ from itertools import product
 
 from einsmith.expr.linear import Linear
 from einsmith.expr.nodes import Axis, Expr, Read
-from einsmith.kernels import boxes as bx
-from einsmith.kernels.boxes import Box, Ramps
+from einsmith.kernels import box_loops as bl
+from einsmith.kernels.box_loops import Ramps
+from einsmith.kernels.boxes import Box
 from einsmith.kernels.combine import Combine, State
 from einsmith.kernels.reduction_axes import ReductionConfig, tile_axis, window
 from einsmith.kernels.vectorize import Emitter, Lanes
@@ -46,7 +47,7 @@ class Sweep:
         n = self.extent(axis) // unit * unit
         if axis != self.cut or self.part is None:
             return 0, n
-        size = bx.tile_size(self.extent(axis), self.parts, unit)
+        size = bl.tile_size(self.extent(axis), self.parts, unit)
         lo = self.b.mul(self.part, self.b.const(size))
         return lo, self.b.op("min", self.b.add(lo, self.b.const(size)), self.b.const(n))
 
@@ -121,7 +122,7 @@ class Sweep:
                 em.bind(axis, Lanes(at.base, (at.pattern[r],) * n, at.multiple))
                 em.bind(last, Lanes(base, tuple(range(n)), n))
                 rows.append(em.read(read) if active is None or r < active else em.const(0, rows[0].type.elem, n))
-            return bx.transposed(em, rows)
+            return bl.transposed(em, rows)
 
         def piece(states: list[State], base: Value | int, count: int) -> list[State]:
             em.give({})
@@ -201,4 +202,4 @@ class Sweep:
         """The epilogue of an output (or of a vector of them)."""
         for slot, value in zip(self.box.results, state, strict=False):
             self.em.place(slot, value)
-        bx.finish_point(self.em, self.box)
+        bl.finish_point(self.em, self.box)

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel, Stage
 from einsmith.expr.nodes import Axis, Const, Piece, Read, Scatter, Template
+from einsmith.kernels import box_loops as bl
 from einsmith.kernels import boxes as bx
-from einsmith.kernels.boxes import Ramps
+from einsmith.kernels.box_loops import Ramps
 from einsmith.kernels.kernel import Cost, Launch, Lowered
 from einsmith.kernels.pointwise import SMALL_SECONDS, TASK_SECONDS, Pointwise, PointwiseConfig
 from einsmith.kernels.scatter_buckets import Buckets
@@ -153,7 +154,7 @@ class ScatterAdd:
             out.launches += sort.lower([f"{name}{n}" for n in range(3)])
             out.workspace = sort.workspace
             return out
-        b = bx.start(name, kernel)
+        b = bl.start(name, kernel)
         tasks = _axis(b, kernel, s, config)
         out.launches.append(Launch(b.finish(), tasks))
         return out
@@ -167,7 +168,7 @@ def _axis(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
     tiles, tile = 1, None
     if config.axis is not None:
         unit = config.lanes if config.axis == config.along else 1
-        tiles = bx.tile_count(s.extents[config.axis], config.tasks, unit)
+        tiles = bl.tile_count(s.extents[config.axis], config.tasks, unit)
         tile = b.task if tiles > 1 else None
 
     def emit(ramps: Ramps) -> None:
@@ -185,14 +186,14 @@ def _axis(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
             lo: Value | int = 0
             hi: Value | int = n
             if a == config.axis and tile is not None:
-                size = b.const(bx.tile_size(n, tiles, 1))
+                size = b.const(bl.tile_size(n, tiles, 1))
                 lo = b.mul(tile, size)
                 hi = b.op("min", b.add(lo, size), b.const(n))
             em.bind(a, stack.enter_context(b.loop(lo, hi)).var)
         if config.along is None:
             add_at(em, target, flat, em.emit(body))
         elif config.axis == config.along:
-            bx.vector_tiles(em, s.extents[config.along], 1, emit, tile, tiles)
+            bl.vector_tiles(em, s.extents[config.along], 1, emit, tile, tiles)
         else:
-            bx.vector_tiles(em, s.extents[config.along], 1, emit)
+            bl.vector_tiles(em, s.extents[config.along], 1, emit)
     return tiles

@@ -18,8 +18,8 @@ from einsmith import dtypes as dt
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import Linear
 from einsmith.expr.nodes import Axis, Scatter
-from einsmith.kernels import boxes as bx
-from einsmith.kernels.boxes import Ramps
+from einsmith.kernels import box_loops as bl
+from einsmith.kernels.box_loops import Ramps
 from einsmith.kernels.kernel import Launch
 from einsmith.kernels.scatter_points import add_at, emitter, parts_of, row_axes
 from einsmith.kernels.vectorize import Emitter, Memory, flat_index
@@ -46,7 +46,7 @@ class Buckets:
         keys = prod(kernel.shape[:first])
         self.size = 1 << max(0, -(-keys // buckets) - 1).bit_length()
         self.buckets = -(-keys // self.size)
-        self.tasks = bx.row_tasks(self.extents, tasks) if self.extents else 1
+        self.tasks = bl.row_tasks(self.extents, tasks) if self.extents else 1
         self.key_type = dt.i32 if keys < 2**31 else dt.i64
         self.entry_type = (dt.i32 if self.points < 2**31 else dt.i64) if self.row else s.body.dtype
         self.keys_at = _aligned(8 * self.tasks * self.buckets)
@@ -69,7 +69,7 @@ class Buckets:
         made = [(self._count, self.tasks), (self._place, self.tasks), (self._add, self.buckets)]
         out = []
         for name, (emit, tasks) in zip(names, made, strict=True):
-            b = bx.start(name, self.kernel)
+            b = bl.start(name, self.kernel)
             emit(b)
             out.append(Launch(b.finish(), tasks))
         return out
@@ -97,7 +97,7 @@ class Buckets:
         counts = b.address(b.buffers[-1], b.mul(b.task, b.const(self.buckets)), "i64")
         with b.loop(0, self.buckets) as loop:
             b.store(b.const(0), counts, loop.var)
-        with bx.rows(em, self.axes, self.extents, b.task, self.tasks):
+        with bl.rows(em, self.axes, self.extents, b.task, self.tasks):
             _, bucket = self._key(em)
             b.store(b.add(b.load(counts, bucket, "i64"), b.const(1)), counts, bucket)
 
@@ -113,7 +113,7 @@ class Buckets:
                 task.next = [b.add(task.carried[0], n), b.add(task.carried[1], mine)]
             b.store(task.results[1], places, bucket.var)
             bucket.next = [task.results[0]]
-        with bx.rows(em, self.axes, self.extents, b.task, self.tasks):
+        with bl.rows(em, self.axes, self.extents, b.task, self.tasks):
             key, bucket_of = self._key(em)
             at = b.load(places, bucket_of, "i64")
             b.store(b.add(at, b.const(1)), places, bucket_of)
@@ -170,7 +170,7 @@ class Buckets:
             if self.along is None:
                 add_at(em, target, flat, em.emit(self.body))
             else:
-                bx.vector_tiles(em, self.s.extents[self.along], 1, emit)
+                bl.vector_tiles(em, self.s.extents[self.along], 1, emit)
 
 
 def _aligned(nbytes: int) -> int:
