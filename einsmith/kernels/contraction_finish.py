@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, apply, postorder
 from einsmith.expr.rewrite import rebuild
 from einsmith.expr.simplify import simplify
 from einsmith.kernels.contraction_lanes import State
+from einsmith.kernels.contraction_lines import Unit, unit_of, waiting
 from einsmith.kernels.contraction_plan import Config, sides
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
@@ -27,6 +28,13 @@ WAITS = 2.0
 """Cycles of a vector of a mate's sums, which wait in scratch."""
 SUMS = (-1, -2)
 """The slots of the sum and of its mate's."""
+WHOLE = 1.5
+"""Cycles of a whole vector, in a line of its own, that is made of what waits in scratch and stored."""
+
+
+Form = Literal["straight", "turned", "lines"]
+"""How a tile is finished: vectors along N, row by row; turned first, so that they run along M; or in whole units of
+results (contraction_lines)."""
 
 
 @lru_cache(maxsize=4096)
@@ -150,31 +158,50 @@ def cycles(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: in
     return out
 
 
-def of(kernel: Kernel, p: Problem, c: Config, lanes: int, l2: int) -> tuple[float, bool]:
-    """Cycles of `cycles` for a vector along N of a tile, and whether the tile is turned first, so that vectors run
-    along M: where that takes fewer."""
+@lru_cache(maxsize=1024)
+def unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> Unit | None:
+    """The points along `axes`, those of N, whose results are stored together; None where each vector is by itself."""
+    results, places, _ = _analysed(kernel, p)
+    if not p.beside or p.mate is not None or any(kernel.buffers[n].dtype != p.dtype for _, n, _ in results):
+        return None
+    return unit_of([n for _, n, _ in results], places, p.piece.extents, axes, lanes)
+
+
+def of(kernel: Kernel, p: Problem, c: Config, lanes: int, l2: int) -> tuple[float, Form]:
+    """Cycles of `cycles` for a vector along N of a tile, and the form that takes the fewest."""
     m_side, n_side = sides(p, c.swap)
     if c.split > 1 or c.rows or c.dot:
-        return cycles(kernel, p, n_side.axes, lanes, l2), False
-    return least(kernel, p, m_side.axes, n_side.axes, c.mr, lanes, l2)
+        return cycles(kernel, p, n_side.axes, lanes, l2), "straight"
+    return least(kernel, p, m_side.axes, n_side.axes, c.mr, c.nv, lanes, l2)
 
 
 @lru_cache(maxsize=4096)
 def least(
-    kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], mr: int, lanes: int, l2: int
-) -> tuple[float, bool]:
-    """As `of`, for tiles of mr rows that are neither parts of K nor rows of N."""
+    kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], mr: int, nv: int, lanes: int, l2: int
+) -> tuple[float, Form]:
+    """As `of`, for tiles of mr rows and nv vectors that are neither parts of K nor rows of N."""
+    form: Form = "straight"
     straight = cycles(kernel, p, n_axes, lanes, l2)
+    whole = unit(kernel, p, n_axes, lanes)
+    if whole is not None:
+        results, _, s = _analysed(kernel, p)
+        s = s.along(n_axes, lanes)
+        live = sum(not isinstance(x, Const) for x, _, _ in results)
+        stores = len(results) * WHOLE * (1.0 if all(x.aligned for x in whole.stretches) else 2.0)
+        moved = live * (2.0 + 3.0 * waiting(whole, nv * lanes, lanes) / (nv * lanes))
+        in_lines = s.load_cost(lanes) + 0.5 * operations(s.exprs) + moved + stores
+        if in_lines < straight:
+            straight, form = in_lines, "lines"
     wide = p.dtype.itemsize * lanes >= 16 and p.dtype.itemsize in (4, 8) and mr >= lanes // 2
     if not (wide and m_axes and n_axes) or straight <= TURN:
-        return straight, False
+        return straight, form
     (results, extra, _), stores = _analysed(kernel, p), -(-mr // lanes) * lanes / mr
     turned = TURN * (1 + (p.mate is not None)) + cycles(kernel, p, m_axes, lanes, l2, mr) * stores
     for (_, n, _), (_, coef) in zip(results, extra, strict=True):
         item, apart = kernel.buffers[n].dtype.itemsize, abs(coef.get(n_axes[-1], 0)) * kernel.buffers[n].dtype.itemsize
         if apart >= PAGE and apart % PAGE == 0 and prod(kernel.buffers[n].shape) * item > l2:
             turned += CROWDED * stores
-    return min(straight, turned), turned < straight
+    return (turned, "turned") if turned < straight else (straight, form)
 
 
 @lru_cache(maxsize=1024)
@@ -203,18 +230,26 @@ class Epilogue:
         self.outputs = [n for _, n, _ in results]
         self.far = [kernel.buffers[n].far for n in self.outputs]
         exprs = [x for x, _, _ in results]
+        self.constants = {i: float(x.value) for i, x in enumerate(exprs) if isinstance(x, Const)}
         self.size = operations(tuple(exprs))
-        extra = addresses(kernel, results)
+        self.places = extra = addresses(kernel, results)
         self.interleaved = interleaved(self.outputs, extra, axes[-1] if axes else None)
         self.sampler = Sampler(b, exprs, (), p.extents, pointers, axes, lanes, extra, SUMS, row, tile=tile)
 
-    def row(self, states: Sequence[State], row: Part, sums: Sequence[Value], more: Sequence[Value] = ()) -> None:
-        """One row of the tile: `states` are its vectors with all but the row bound; `more`: the sums of a mate."""
+    def values(
+        self, states: Sequence[State], row: Part, sums: Sequence[Value], more: Sequence[Value] = ()
+    ) -> list[tuple[State, list[Value]]]:
+        """What is stored of one row of the tile, and where; `states` are its vectors with all but the row bound;
+        `more`: the sums of a mate."""
         done = []
         for i, (state, x) in enumerate(zip(states, sums, strict=True)):
             at = state.bind(row)
             done.append((at, at.values(given={-1: x, -2: more[i]} if more else {-1: x})))
-        for at, values in done:
+        return done
+
+    def row(self, states: Sequence[State], row: Part, sums: Sequence[Value], more: Sequence[Value] = ()) -> None:
+        """Finishes and stores one row of the tile, as for `values`."""
+        for at, values in self.values(states, row, sums, more):
             for i, value in enumerate(values):
                 pointer = self.b.buffers[self.outputs[i]]
                 if i in self.interleaved:

@@ -18,6 +18,7 @@ from einsmith.kernels.contraction_depth import fits
 from einsmith.kernels.contraction_exact import Exact, needed
 from einsmith.kernels.contraction_finish import Epilogue
 from einsmith.kernels.contraction_lanes import State
+from einsmith.kernels.contraction_lines import Lines
 from einsmith.kernels.contraction_plan import (
     WINDOW_BYTES,
     Config,
@@ -144,7 +145,8 @@ class Panels:
         self.b_slab = self.nr * self.k_pad if config.b != "inline" else 0
         self.a_scratch = b.alloc(self.elem, self.a_slab) if config.a == "panel" else None
         self.b_scratch = b.alloc(self.elem, self.b_slab) if config.b == "panel" else None
-        self.turned = finish.of(kernel, problem, config, self.lanes, target.l2)[1] and config.depth == 1
+        form = finish.of(kernel, problem, config, self.lanes, target.l2)[1] if config.depth == 1 else "straight"
+        self.turned = form == "turned"
         axes, tile = (self.m_side.axes, self.mr) if self.turned else (self.n_side.axes, 0)
         self.epi = Epilogue(b, kernel, problem, self.pointers, axes, self.lanes, self.row, tile)
         self.turn_row = ceil_div(self.mr, self.lanes) * self.lanes
@@ -160,8 +162,11 @@ class Panels:
             self.c_scratch = b.alloc(self.elem, inner_tiles * self.tile_size)
         elif self.through_scratch:
             self.c_scratch = b.alloc(self.elem, self.tile_size)
+        self.lines: Lines | None = None
+        if form == "lines":
+            self.lines = self._lines(ceil_div(self.mt, config.tm) if config.order == "n" else 1)
         self.results: Results | None = None
-        if not (self.blocked or self.row or config.split > 1):
+        if not (self.lines or self.blocked or self.row or config.split > 1):
             m_axes, n_axes = self.m_side.axes, self.n_side.axes
             self.results = Results(b, kernel, problem, self.pointers, m_axes, n_axes, target.l2)
         self.zero = b.const(0.0, self.elem, self.lanes)
@@ -187,6 +192,15 @@ class Panels:
                 rows = {*p.batch, *self.n_side.axes[:-1]}
                 self.n_trims = [t for t in trims(original, 1 - int(config.swap)) if t.axes <= rows]
         self.trimmed = {t.axis for t in (*self.m_trims, *self.n_trims)}
+
+    def _lines(self, tiles: int) -> Lines:
+        """Whole lines of results; `tiles`: how many of M wait for their next panel."""
+        unit = finish.unit(self.kernel, self.p, self.n_side.axes, self.lanes)
+        assert unit is not None
+        return Lines(
+            self.b, unit, self.epi.places, self.pointers, self.p.extents, self.n_side.axes, self.epi.constants,
+            self.epi.far, self.elem, self.lanes, self.mr, self.nr, tiles * self.mr,
+        )
 
     def _lines_ahead(self, target: Any) -> int:
         """Lines of the next panel of N that each tile asks for at every point of K."""

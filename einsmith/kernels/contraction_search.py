@@ -207,7 +207,7 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
         part = 1.0
         if split == 1 and not s.changed.k_outer:
             part = kept(at.p, s, mr, max(1, nv * at.lanes // int(x.row)) if s.rows else 0)
-        after = finished(at, s, mr, split)
+        after = finished(at, s, mr, nv, split)
         out.append(_Tile(number, mr, nv, blocks if split == 1 else 0, split, inline, part, after))
     parts = ceil(4 * target.cores / batch)
     if blocks and parts > 1 and x.b_turned and k >= 4 * parts * blocks:
@@ -217,7 +217,7 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
         spare = [(_even(m, free // nv - 1), nv) for nv in dict.fromkeys(nv for _, nv in sizes) if free // nv > 1]
         for mr, nv in _promising(spare, m, n, k, at.lanes):
             inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
-            after = finished(at, s, mr, parts)
+            after = finished(at, s, mr, nv, parts)
             out += [_Tile(number, mr, nv, size, parts, inline, 1.0, after) for size in (2 * blocks, blocks)]
         out += _deep(at, s, number, free, parts, (2 * blocks, blocks))
     return out
@@ -237,7 +237,7 @@ def _deep(at: Analysis, s: Setting, number: int, registers: int, split: int, blo
         return []
     if not fits(p, m_side, rows, depth, (ceil(int(x.k) / split), *blocks)):
         return []
-    after = finished(at, s, mr, split)
+    after = finished(at, s, mr, nv, split)
     return [_Tile(number, mr, nv, size, split, True, 1.0, after, depth) for size in blocks]
 
 
@@ -295,7 +295,7 @@ def table_of(kernel: Kernel, p: Problem, c: Config, target: Any) -> Table:
     s = at.setting(c.windows, changed, c.swap, c.rows)
     part = kept(p, s, c.mr, max(1, c.nv * at.lanes // int(s.numbers.row)) if c.rows else 0)
     values = (c.mr, c.nv, HOW.index(c.a), HOW.index(c.b))
-    every = (*values, c.kc, c.split, c.tm, c.tn, c.depth, part, finished(at, s, c.mr, c.split))
+    every = (*values, c.kc, c.split, c.tm, c.tn, c.depth, part, finished(at, s, c.mr, c.nv, c.split))
     mr, nv, a, b, kc, split, tm, tn, depth, left, after = (np.array([float(v)]) for v in every)
     return Table([s], np.array([0]), mr, nv, a, b, np.array([c.order == "m"]), kc, split, tm, tn, depth, left, after,
                  at.item, at.lanes, at.nbytes)  # fmt: skip

@@ -173,6 +173,8 @@ class Analysis:
         buffers = self.kernel.buffers
         inner = [x.axes[-1] for x in (m_side, n_side) if x.axes]
         parts = {n for axis in inner for n in finish.parted(self.kernel, self.p, axis)}
+        if finish.unit(self.kernel, self.p, n_side.axes, self.lanes) is not None:
+            parts = set()
         once = launch.fixed_sides(self.kernel, self.p, swap)
         near = a_steps.k == item and a_steps.side >= traffic.LINE
         return Setting(windows, swap, rows, changed, Numbers(
@@ -198,12 +200,12 @@ class Analysis:
         ))  # fmt: skip
 
 
-def finished(at: Analysis, s: Setting, mr: int, split: int) -> float:
-    """Cycles a vector of what follows the sum of tiles of mr rows."""
+def finished(at: Analysis, s: Setting, mr: int, nv: int, split: int) -> float:
+    """Cycles a vector of what follows the sum of tiles of mr rows and nv vectors."""
     m_side, n_side = plan.sides(s.changed.problem, s.swap)
     if split > 1 or s.rows:
         return finish.cycles(at.kernel, at.p, n_side.axes, at.lanes, at.target.l2)
-    return finish.least(at.kernel, at.p, m_side.axes, n_side.axes, mr, at.lanes, at.target.l2)[0]
+    return finish.least(at.kernel, at.p, m_side.axes, n_side.axes, mr, nv, at.lanes, at.target.l2)[0]
 
 
 @lru_cache(maxsize=1024)

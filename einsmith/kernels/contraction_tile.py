@@ -294,6 +294,10 @@ class Lowering(Buffers):
                 self._store_partial(b.add(m0, b.const(i)), jn, added(b, rows[i], c.depth))
         elif self.turned:
             self._turn(rows, m0, jn, nv)
+        elif self.lines is not None:
+            for i in range(mr):
+                self._put(m0, b.const(i), rows[i])
+            self._flush(m0, mr, jn, nv)
         else:
             s = self.epi.sampler
             for i in range(mr):
@@ -451,9 +455,33 @@ class Lowering(Buffers):
             sums = added(b, [b.load(self.c_scratch, x, self.elem, self.lanes) for x in places], self.c.depth)
             if self.c.split > 1:
                 self._store_partial(b.add(m0, loop.var), jn, sums)
+            elif self.lines is not None:
+                self._put(m0, loop.var, sums)
             else:
                 part = s.part_of(self.m_side.axes, b.add(m0, loop.var))
                 self.epi.row(self.e_states, part, sums)
+        if self.lines is not None:
+            self._flush(m0, mr, jn, nv)
+
+    def _put(self, m0: Value, row: Value, sums: Sequence[Value]) -> None:
+        """What follows the sums of a row of the tile, to be stored in whole lines."""
+        assert self.lines is not None
+        part = self.epi.sampler.part_of(self.m_side.axes, self.b.add(m0, row))
+        for v, (_, values) in enumerate(self.epi.values(self.e_states, part, sums)):
+            self.lines.put(row, v, values)
+
+    def _flush(self, m0: Value, mr: int, jn: Value, nv: int) -> None:
+        b, lines = self.b, self.lines
+        assert lines is not None
+        s, n, nr = lines.sampler, self.lanes, b.const(self.nr)
+        low, stop, first = (b.const(x) if isinstance(x, int) else x for x in (*self.n_range, self.m_range[0]))
+        begin = b.mul(jn, nr)
+        end = b.const(self.N) if self.limit is not None else b.add(begin, b.const(nv * n))
+        kept = b.sub(m0, b.mul(first, b.const(self.mr))) if self.c.order == "n" else b.const(0)
+        lines.flush(
+            s.part_of(self.p.batch, self.batch), lambda i: s.part_of(self.m_side.axes, b.add(m0, i)), mr, kept,
+            begin, end, b.mul(low, nr), b.op("eq", b.add(jn, b.const(1)), stop),
+        )  # fmt: skip
 
     def _turned(self, rows: Sequence[Sequence[Value]], to: Value, nv: int) -> None:
         """Squares of vectors of a tile are turned into scratch."""

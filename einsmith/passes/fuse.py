@@ -24,10 +24,13 @@ from einsmith.expr.nodes import (
     Apply,
     Axis,
     Compute,
+    Const,
     Graph,
     Item,
     Leaf,
+    Piece,
     Read,
+    Reduce,
     Tensor,
     postorder,
     size,
@@ -186,8 +189,7 @@ def _plan(
     for g, group in enumerate(groups):
         for n in group.nodes:
             needed |= {storage(a) for a in n.args if (m := maker(a)) is not None and of[m] != g}
-    large = target.l3 // 2 if on_lines else None
-    far = {t for t in needed - set(home) if large is not None and size(t.shape) * t.dtype.itemsize >= large}
+    far = {t for t in needed - set(home) if _is_far(t, target)} if on_lines else set()
     singles = [_call_of(groups[g].nodes, needed, home, far, target) for g in order]
     place = {g: i for i, g in enumerate(order)}
     # What a check needs, and what writes, stays a kernel of its own: their places in the order are decided here.
@@ -268,6 +270,16 @@ def _in_circles(n: int, after: dict[int, set[int]]) -> set[int]:
                 if not edges[u] and u in left:
                     todo.append(u)
     return left
+
+
+def _is_far(t: Tensor, target: Target) -> bool:
+    """Whether a result is not found in a cache afterwards, or is stored past the caches more quickly than it would be
+    found there: half of the last level; a quarter where it is sums with constants between them, which take longer to
+    store than to compute."""
+    made = maker(t)
+    bodies = [p.body for p in made.template.parts if isinstance(p, Piece)] if isinstance(made, Compute) else []
+    sparse = any(isinstance(x, Const) for x in bodies) and any(isinstance(x, Reduce) for x in bodies)
+    return size(t.shape) * t.dtype.itemsize * (2 if sparse else 1) >= target.l3 // 2
 
 
 def _call_of(

@@ -1,0 +1,93 @@
+"""Sums and the constants between them, stored in whole lines: every way to walk over tiles and tasks, native."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from einsmith import dtypes as dt
+from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.expr.nodes import apply, template
+from einsmith.kernels import contraction_finish as finish
+from einsmith.kernels.contraction import Config, Configs
+from einsmith.kernels.contraction_lines import unit_of
+from einsmith.kernels.contraction_problem import problems
+from einsmith.kernels.contraction_tile import Lowering
+from einsmith.loops.nest import Builder
+from tests.kernels.runner import check_exact as check
+from tests.kernels.runner import host
+from tests.kernels.samples import load, pointwise_dx
+
+
+def far(kernel: Kernel) -> Kernel:
+    return Kernel(kernel.stages, (*kernel.buffers[:-1], Buffer(dt.f32, kernel.shape, True)))
+
+
+def added(kernel: Kernel) -> Kernel:
+    """Followed by an addition of what another branch sends back: nothing is constant."""
+    f, shape, n = dt.f32, kernel.shape, len(kernel.buffers)
+    total = template(shape, ((f, shape), (f, shape)), apply("add", load(0, 0, 1, 2, 3), load(1, 0, 1, 2, 3)))
+    first = Stage(kernel.root, kernel.stages[0].args, (None,))
+    stage = Stage(total, (("stage", 0, 0), ("buffer", n)), kernel.stages[0].outputs)
+    return Kernel((first, stage), (*kernel.buffers, Buffer(f, shape)))
+
+
+def configs(kernel: Kernel, base: Config) -> Configs:
+    """With pixels as N."""
+    (p,) = problems(kernel.root)
+    return Configs((replace(base, swap=0 in p.operands[0].axes),))
+
+
+BASES = [
+    Config(False, 3, 2, "inline", "inline", tn=3),  # tasks end within units
+    Config(False, 2, 1, "panel", "panel", "m", tm=2),  # a unit may be several panels; rows wait one tile at a time
+    Config(False, 4, 3, "inline", "panel", kc=2, tm=2, tn=2),  # sums come from scratch
+    Config(False, 5, 4, "inline", "inline"),
+]
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Results are stored in lines, whatever it costs."""
+    finish.least.cache_clear()
+    monkeypatch.setattr(finish, "cycles", lambda *_: 1e6)
+    yield
+    finish.least.cache_clear()
+
+
+@pytest.mark.parametrize("case", [
+    (2, 9, 8, 56, 5, 2),  # rows of 28: seven lines of two rows
+    (3, 5, 28, 28, 4, 2),  # rows of 14
+    (3, 7, 14, 14, 6, 2),  # planes that are no whole lines
+    (2, 4, 9, 15, 3, 3),
+    (2, 3, 8, 32, 3, 2),  # panels of whole units
+    (1, 5, 4, 8, 3, 2),
+])  # fmt: skip
+def test_units_of_results(case, always):
+    for number, base in enumerate(BASES):
+        kernel = pointwise_dx(*case)
+        kernel = far(kernel) if number % 2 else kernel
+        for k in (kernel, added(kernel)) if number in (0, 2) else (kernel,):
+            c = configs(k, base)
+            (p,) = problems(k.root)
+            in_lines = Lowering(k, c.pieces[0], host(), Builder("probe", 9), p).lines is not None
+            assert in_lines or host().vector_bytes < 64
+            check(k, [c])
+
+
+def test_what_a_unit_is():
+    """Of rows of 28 sums two apart it is a row and the one of zeros after it; of 7 by 7 the plane, as no whole lines
+    are to be had; where a phase is missing there is a gap."""
+    for size, points, vectors, aligned in ((28, 28, 7, True), (14, 28, 7, True), (7, 49, 13, False)):
+        width = 2 * size
+        coef = {0: 64 * width * width, 1: width * width, 2: 2 * width, 3: 2}
+        places = [(y * width + x, coef) for y in (0, 1) for x in (0, 1)]
+        extents = (16, 64, size, size)
+        unit = unit_of([0] * 4, places, extents, (0, 2, 3), 16)
+        assert unit is not None and unit.points == points
+        (s,) = unit.stretches
+        assert (len(s.vectors), s.aligned, s.first) == (vectors, aligned, 0)
+        assert s.vectors[0][:3] == ((0, 0), (1, 0), (0, 1))
+        assert unit_of([0] * 3, places[:3], extents, (0, 2, 3), 16) is None
+    assert unit_of([0], places[:1], extents, (0, 2, 3), 16) is None
