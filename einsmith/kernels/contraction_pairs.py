@@ -92,7 +92,7 @@ def _fits(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> 
     both, lanes = mated(p, mate), target.lanes(p.dtype.itemsize)
     changed = changed_by(kernel, both, c.windows)
     assert changed is not None
-    if finish.of(kernel, changed.problem, c, lanes, target.l2)[1]:
+    if finish.of(kernel, changed.problem, c, lanes, target.l2)[1] == "turned":
         return True
     return finish.operations(tuple(x for x, _, _ in finish.epilogue(kernel, both))) <= REGISTER_EPILOGUE
 
