@@ -32,6 +32,7 @@ from einsmith.kernels.reduction_axes import (
     split_axis,
     turned_reads,
 )
+from einsmith.kernels.reduction_pairs import pairs_of
 from einsmith.kernels.reduction_plan import SPLITTABLE
 from einsmith.kernels.reduction_sweep import Sweep
 from einsmith.kernels.vectorize import Emitter, Lanes, Memory
@@ -46,12 +47,13 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, fir
     """Emits one box for the tasks from `first` on; returns how many. `alone`: it is the only one; `places`: memory of
     slots beside the kernel's buffers."""
     axis = lanes_axis(box, config)
-    em = bl.emitter(b, kernel, box, config.lanes if axis is not None else 0)
+    parts = part_count(box, config)
+    pairs = pairs_of(box, axis, config) if parts == 1 else None
+    em = bl.emitter(b, kernel, pairs or box, config.lanes if axis is not None else 0)
     for slot, memory in places:
         em.place(slot, memory)
-    parts = part_count(box, config)
     cut = split_axis(box, axis) if parts > 1 else None
-    sweep = Sweep(em, box, config, axis, cut, turned_reads(kernel, box, axis, config) if parts == 1 else ())
+    sweep = Sweep(em, box, config, axis, cut, turned_reads(kernel, box, axis, config) if parts == 1 else (), pairs)
     column = axis is not None and axis < box.rank
     row = sweep.tile
     others = [a for a in range(box.rank) if not (column and a == axis) and a != row]

@@ -31,6 +31,7 @@ from einsmith.kernels.reduction_axes import (
     turned_reads,
     window,
 )
+from einsmith.kernels.reduction_pairs import pairs_of
 from einsmith.kernels.skew import has_others
 from einsmith.target.facts import Target
 
@@ -197,7 +198,12 @@ def _work(box: Box, kernel: Kernel, config: ReductionConfig, target: Target) -> 
     chains = min(config.unroll, -(-extent // config.lanes))
     turns = box.reduced
     tile = tile_axis(box, axis, config)
-    access = body_access(kernel, box, axis, tile, config)
+    pairs = pairs_of(box, axis, config)
+    if pairs is not None:
+        vectors = total / (2 * extent) * -(-2 * extent // config.lanes)
+        access = bx.access_cost(pairs.flats, box.rank + len(box.reduce) - 1, config.lanes, pairs.guarded)
+    else:
+        access = body_access(kernel, box, axis, tile, config)
     if tile is not None:
         chains *= min(config.rows, box.extents[tile])
     if axis >= box.rank:
@@ -216,7 +222,8 @@ def _work(box: Box, kernel: Kernel, config: ReductionConfig, target: Target) -> 
         parts = box.points
     else:
         results = box.points / extent * -(-extent // config.lanes)
-        arithmetic += results * (after + bx.access_cost(rest, axis, config.lanes) + 4) / rate
+        merges = 0.0 if pairs is None else (2.0 + _STEP.get(kind, 1.0)) * len(box.bodies)
+        arithmetic += results * (after + bx.access_cost(rest, axis, config.lanes) + 4 + merges) / rate
         special += results * config.lanes * after_seconds
         parts = box.points // extent * -(-extent // (config.lanes * config.unroll))
     again = _again(box, axis, target) if axis < box.rank and tile is None else 0.0

@@ -12,6 +12,7 @@ from einsmith.kernels.box_loops import Ramps
 from einsmith.kernels.boxes import Box
 from einsmith.kernels.combine import Combine, State
 from einsmith.kernels.reduction_axes import ReductionConfig, tile_axis, window
+from einsmith.kernels.reduction_pairs import merged, vectors_of
 from einsmith.kernels.vectorize import Emitter, Lanes
 from einsmith.loops.nest import Value
 
@@ -23,14 +24,15 @@ def _grouped(flat: Sequence[Value], like: list[State]) -> list[State]:
 
 
 class Sweep:
-    """Emits one box of a kernel."""
+    """Emits one box of a kernel; `pairs`: the same with vectors that hold pairs of lanes (see `pairs_of`)."""
 
     def __init__(self, em: Emitter, box: Box, config: ReductionConfig, axis: int | None, cut: int | None,
-                 turned: Sequence[Read] = ()):
+                 turned: Sequence[Read] = (), pairs: Box | None = None):
         assert box.combiner is not None
         self.em, self.b, self.box, self.config, self.axis, self.cut = em, em.b, box, config, axis, cut
         self.tile, self.turned = tile_axis(box, axis, config), turned
         self.combine = Combine(em, box.combiner, [x.dtype for x in box.bodies])
+        self.pairs = pairs
         self.part: Value | None = None
         self.parts = 1
         number, stride = Linear(), 1
@@ -54,8 +56,9 @@ class Sweep:
     def nest(self, states: list[State], inner: Callable[[list[State]], list[State]]) -> list[State]:
         """`inner(states) -> states` at every point of the reduction axes other than the lanes' own."""
         last = self.box.rank + len(self.box.reduce) - 1
-        loops = [a for a in range(self.box.rank, last + (0 if self.turned else 1)) if a != self.axis]
-        split = len(loops) if self.turned else len(loops) - window(self.box, self.axis, self.cut, self._copies())
+        own = last if self.turned or self.pairs else self.axis
+        loops = [a for a in range(self.box.rank, last + 1) if a not in (own, self.axis)]
+        split = len(loops) if self.turned else len(loops) - window(self.box, own, self.cut, self._copies())
         return self._loops(loops[:split], loops[split:], states, inner)
 
     def _copies(self) -> int:
@@ -81,6 +84,9 @@ class Sweep:
         """Every lane its own output: the vectors of `ramps` side by side, at `rows` points of the tile axis from
         `base` on."""
         em, box = self.em, self.box
+        if self.pairs is not None:
+            self._pairs(ramps, self.pairs)
+            return
         lanes = em.lanes if self.axis is not None else 0
         places = list(product(range(rows), ramps))
         start = [self.combine.initial(lanes, [0] * max(1, lanes)) for _ in places]
@@ -105,6 +111,27 @@ class Sweep:
         for (row, (at, active)), state in zip(places, self.nest(start, tiles if self.turned else inner), strict=True):
             stand(row, at, active)
             self.finish(state)
+
+    def _pairs(self, ramps: Ramps, box: Box) -> None:
+        """`column` by the vectors that hold the outputs' pairs."""
+        em, last = self.em, box.rank + len(box.reduce) - 1
+        assert self.axis is not None
+        every = vectors_of(em, ramps)
+
+        def inner(states: list[State]) -> list[State]:
+            out = []
+            for (at, active), state in zip((x for of in every for x in of), states, strict=True):
+                em.bind(last, at)
+                em.mask = active
+                out.append(self.combine.step(state, box.bodies))
+            return out
+
+        states = self.nest([self.combine.initial(em.lanes) for of in every for _ in of], inner)
+        for (at, active), of in zip(ramps, every, strict=True):
+            own, states = states[: len(of)], states[len(of) :]
+            em.bind(self.axis, at)
+            em.mask = active
+            self.finish(merged(self.combine, own))
 
     def _turn(self, ramps: Ramps, states: list[State], places: Sequence[tuple[int, tuple[Lanes, int | None]]],
               stand: Callable[[int, Lanes, int | None], None]) -> list[State]:

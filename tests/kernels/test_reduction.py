@@ -75,6 +75,43 @@ def test_pooling(rng, h, w, combiner):
     assert "gather" not in show(PATTERN.lower(kernel, config, WIDE).launches[0].function)
 
 
+@pytest.mark.parametrize("w", [1, 3, 8, 9, 16, 17, 35])
+@pytest.mark.parametrize("combiner", ["max", "sum"])
+def test_windows_of_pairs(rng, w, combiner):
+    """Every width of a row of results: each number is loaded once, whatever else the bodies read and follow."""
+    y, x, r, s = axes(4)
+    data = rng.standard_normal((6, 2 * w)).astype(np.float32)
+    data[0, 0] = data[3, -1] = np.nan
+    whole = read(0, add(mul(2, y), r), add(mul(2, x), s))
+    body = apply("mul", apply("add", whole, read(1, y)), read(2, r))
+    kernel = plain((3, w), [(dt.f32, (6, 2 * w)), (dt.f32, (3,)), (dt.f32, (2,))], over(combiner, (2, 2), body))
+    check(PATTERN, kernel, rng, inputs=[data])
+    one = plain((w,), [(dt.f32, (2 * w,))], over(combiner, (2,), read(0, add(mul(2, Axis(0)), Axis(1)))))
+    check(PATTERN, one, rng, inputs=[data[1]])
+    if w > 1:
+        lowered = PATTERN.lower(one, ReductionConfig("column", 4, 1, 1, 1), NARROW).launches[0].function
+        assert show(lowered).count("= load(") <= 2 + 2 and "gather" not in show(lowered)
+
+
+def test_windows_that_are_no_pairs(rng):
+    """Places that count otherwise than by the number read there, windows that overlap, and other steps."""
+    x, s = axes(2)
+    w = 19
+    number = cast(add(x, s), dt.f32)
+    at = read(0, add(mul(2, x), s))
+    for body, size in [
+        (apply("mul", at, number), 2 * w),
+        (read(0, add(x, s)), w + 1),
+        (read(0, add(mul(3, x), s)), 3 * w),
+        (read(0, add(mul(4, x), mul(2, s))), 4 * w),
+        (read(0, sub(2 * w - 1, add(mul(2, x), s))), 2 * w),
+        (apply("add", at, read(0, x)), 2 * w),
+    ]:
+        check(PATTERN, plain((w,), [(dt.f32, (size,))], over("max", (2,), body)), rng)
+    check(PATTERN, plain((w,), [(dt.f32, (2 * w,))], over("sum", (2,), at, apply("mul", at, at))), rng)
+    check(PATTERN, plain((w,), [(dt.f32, (2 * w,))], over("argmax", (2,), at)), rng)
+
+
 @pytest.mark.parametrize("shape", [(7, 3, 5), (33, 2, 11), (70, 1, 17), (2, 6, 80)])
 def test_whole_and_few_outputs(rng, shape):
     """sum over b and p of x[b,c,p] for each c, and over everything: split into parts too."""
