@@ -7,6 +7,7 @@ a comparison for lanes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -117,6 +118,16 @@ def reaches(s: Stencil) -> dict[tuple, Span]:
     return out
 
 
+def turned(s: Stencil) -> set[tuple]:
+    """What is read of every other element by so many taps that a vector of the even elements and one of the odd ones,
+    turned for each tap, are fewer loads than the rows of two points for each tap: more than wait in registers."""
+    shifts: dict[tuple, set[int]] = {}
+    for _, f in factors(s):
+        if f.read.lane == 2:
+            shifts.setdefault(_kind(f.read), set()).add(f.read.shift)
+    return {k for k, x in shifts.items() if len(x) > 4}
+
+
 def streams(s: Stencil) -> list[Access]:
     """One read of each kind that there is."""
     return list({_kind(f.read): f.read for _, f in factors(s)}.values())
@@ -145,6 +156,7 @@ class Reader:
         self.masks = target.vector_bytes >= 32
         self.planes = 1 if pair is None else 2
         self.reaches, self.spreads = reaches(s), spreads(s, together)
+        self.turned = set() if s.along_k else turned(s)
         size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
         self.ahead = streams(s) if size > target.l2 * target.cores else []
         self.width = kernel.root.shape[-1]
@@ -288,7 +300,42 @@ class Reader:
         return every_other(a.shift)
 
     def _two(self, a: Access, lanes: Span, row: int) -> Value:
-        """The rows of two points side by side: from a vector of each, which all taps have in common."""
+        """The rows of two points side by side. What taps at an even distance read of every other element may be one
+        vector, turned by some lanes: lanes between the rows, into which nothing is loaded, come in as the zeros beside
+        them."""
+        b, n, half, reach = self.b, self.n, self.n // 2, self.reaches[_kind(a)]
+        wanted = self._halves(a, a.shift, lanes)
+        start = a.shift % a.lane
+        turn = (a.shift - start) // a.lane
+        source = [(i + turn) % n for i in range(n)]
+        whole = Span(-((start - reach.lo) // a.lane), (reach.hi - start) // a.lane)
+        first = self._halves(a, start, whole)
+        # Lanes that are stored and would have another element than they want: where that is none, they are cleared.
+        wrong = [
+            i for i, x in enumerate(source)
+            if i % half < self.s.lanes and (wanted[i] != first[x] or (first[x] is not None and i // half != x // half))
+        ]
+        alone = _kind(a) not in self.turned or reach.hi - reach.lo >= n - 1
+        if alone or any(wanted[i] is not None for i in wrong):
+            return self._beside(a, wanted, row)
+        key = ("pair", *_kind(a), a.row * row + a.const - a.shift, start)
+        if key not in self.made:
+            self.made[key] = self._beside(a, first, row)
+        found = self.made[key]
+        assert found is not None
+        if turn:
+            found = b.shuffle(found, found, source)
+        on = tuple(i not in wrong for i in range(n))
+        return found if all(on) else b.select(b.literal(on, "i1"), found, self.zero)
+
+    def _halves(self, a: Access, shift: int, lanes: Span) -> list[int | None]:
+        """The element of a point's row in every lane, where each has half of them; None for zero."""
+        half = self.n // 2
+        every = [i % half for i in range(self.n)]
+        return [a.lane * i + shift if lanes.lo <= i <= lanes.hi else None for i in every]
+
+    def _beside(self, a: Access, elements: Sequence[int | None], row: int) -> Value:
+        """These elements of the rows of two points: from a vector of each, which all taps have in common."""
         b, n, parts = self.b, self.n, list[Value]()
         reach = self.reaches[_kind(a)]
         for point in range(self.planes):
@@ -300,11 +347,11 @@ class Reader:
             part = self.made[key]
             assert part is not None
             parts.append(part)
-        picks = [a.lane * (i % (n // 2)) + a.shift - reach.lo for i in range(n)]
-        on = tuple(lanes.lo <= i % (n // 2) <= lanes.hi for i in range(n))
-        spare = n - 1 if reach.hi - reach.lo < n - 1 else -1  # a lane that was not loaded is zero
-        found = b.shuffle(parts[0], parts[1], [x + n * (i >= n // 2) if on[i] else spare for i, x in enumerate(picks)])
-        return found if all(on) or spare >= 0 else b.select(b.literal(on, "i1"), found, self.zero)
+        on = tuple(x is not None for x in elements)
+        spare = n - 1 if reach.hi - reach.lo < n - 1 else 0  # a lane that was not loaded is zero
+        picks = [spare if x is None else x - reach.lo + n * (i >= n // 2) for i, x in enumerate(elements)]
+        found = b.shuffle(parts[0], parts[1], picks)
+        return found if all(on) or spare else b.select(b.literal(on, "i1"), found, self.zero)
 
     def off(self, t: Term, phase: Phase) -> Value | None:
         """The lanes where a term is not zero whatever its weight is; None for all that are stored."""

@@ -17,7 +17,7 @@ from einsmith.expr.kernel import Buffer, Kernel
 from einsmith.expr.nodes import Piece, Template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.stencil import StencilPattern
-from einsmith.kernels.stencil_read import waits
+from einsmith.kernels.stencil_read import turned, waits
 from einsmith.kernels.stencil_terms import stencils
 from einsmith.modes import trace_shapes
 from einsmith.passes.fuse import fuse
@@ -116,6 +116,26 @@ def test_taps_share_rows_of_which_they_read_every_other_element(taps, pad, width
     configs = [c for c in STENCIL.configs(kernel, target) if waits(found, c.tile, 32)]
     base = fresh(kernel, 0)
     base[0][..., [0, -1]] = np.inf
+    with np.errstate(invalid="ignore"):
+        want = reference(kernel, base)
+    for config in configs[:2]:
+        compare(STENCIL.lower(kernel, config, target), kernel, base, want, str(config), None)
+    assert configs
+    check(STENCIL, kernel, rng, native=True)
+
+
+@pytest.mark.parametrize(
+    ("width", "taps", "pad"), [(14, 5, 2), (15, 5, 2), (9, 5, 2), (13, 5, 0), (14, 7, 3), (12, 7, 2)]
+)
+def test_rows_of_two_points_are_turned_for_many_taps(width, taps, pad, rng):
+    """Also where the ends of one point's row are infinite, which the other one must not see."""
+    target = replace(WIDE, vector_registers=32)
+    kernel = s.depthwise(4, 2, 9, width, taps, pad, 2)
+    found = next(x for x in stencils(kernel) if not x.along_k)
+    assert turned(found) and not turned(stencils(s.depthwise(4, 2, 9, width, 3, 1, 2))[0])
+    configs = [c for c in STENCIL.configs(kernel, target) if c.pairs]
+    base = fresh(kernel, 0)
+    base[0][::2, :, :, [0, -1]] = np.inf
     with np.errstate(invalid="ignore"):
         want = reference(kernel, base)
     for config in configs[:2]:
