@@ -175,7 +175,45 @@ def _renumbered(
             return Read(slot, () if shape is None else (flat_index(e.index, shape).expr(dtype),), e.dtype)
         return None
 
-    return tuple(rebuild(exprs, rule))
+    known: dict[Expr, Expr] = {}
+    for r in _outer_reads(exprs):  # whose indices need no rebuilding
+        slot, shape, dtype = slots[r.slot]
+        if shape is None:
+            known[r] = Read(slot, (), r.dtype)
+            continue
+        flat = _at(flat_index(r.index, shape), place)
+        if flat is not None:
+            known[r] = Read(slot, (flat.expr(dtype),), r.dtype)
+    return tuple(rebuild(exprs, rule, known))
+
+
+@lru_cache(maxsize=4096)
+def _outer_reads(exprs: tuple[Expr, ...]) -> tuple[Read, ...]:
+    """The reads that stand in no other read's index."""
+    found: dict[Read, None] = {}
+    seen: set[Expr] = set()
+    todo = list(exprs)
+    while todo:
+        e = todo.pop()
+        if isinstance(e, Read):
+            found[e] = None
+        elif e not in seen:
+            seen.add(e)
+            todo += e.args
+    return tuple(found)
+
+
+def _at(flat: Linear, axes: Mapping[int, Expr]) -> Linear | None:
+    """An offset with axes replaced; None where it depends on more than axes."""
+    const, terms = flat.const, {}
+    for atom, c in flat.terms.items():
+        if not isinstance(atom, Axis):
+            return None
+        new = linear(axes.get(atom.position, atom))
+        const += c * new.const
+        for a, k in new.terms.items():
+            terms[a] = terms.get(a, 0) + c * k
+    return Linear(const, {a: c for a, c in terms.items() if c})
 
 
 def _body(stage: Stage) -> Expr:
@@ -286,7 +324,12 @@ def _moved(exprs: tuple[Expr, ...], axes: tuple[tuple[int, Expr], ...]) -> tuple
             return Read(e.slot, (linear(e.index[0]).expr(e.index[0].dtype),), e.dtype)
         return None
 
-    return tuple(rebuild(exprs, rule))
+    known: dict[Expr, Expr] = {}
+    for r in _outer_reads(exprs):
+        flat = _at(linear(r.index[0]), to) if r.index else None
+        if flat is not None:
+            known[r] = Read(r.slot, (flat.expr(r.index[0].dtype),), r.dtype)
+    return tuple(rebuild(exprs, rule, known))
 
 
 # ------------------------------------------------------------------------------------------------------- analysis

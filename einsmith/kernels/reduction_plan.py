@@ -109,15 +109,19 @@ def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, 
 def _turns(kernel: Kernel, box: Box, config: ReductionConfig, target: Target) -> bool:
     """Whether square tiles may pay: one fits the registers beside the accumulators, and the body, which is repeated for
     each of its columns, is short."""
-    axis = lanes_axis(box, config)
-    if not turned_reads(kernel, box, axis, config):
-        return False
     width = len(box.bodies) * (2 if box.combiner is not None and box.combiner.startswith("arg") else 1)
-    count = body_nodes(box) - sum(isinstance(e, Axis) for e in postorder(box.bodies))
-    row = tile_axis(box, axis, config)
     fits = config.lanes + config.rows * width + 2 <= target.vector_registers
-    size = config.lanes * config.rows * count
-    return fits and size <= 3 * MAX_UNROLLED and (config.rows == 1 or (row is not None and box.extents[row] > 1))
+    if not fits or config.lanes * config.rows * _instructions(box) > 3 * MAX_UNROLLED:
+        return False
+    axis = lanes_axis(box, config)
+    row = tile_axis(box, axis, config)
+    tall = config.rows == 1 or (row is not None and box.extents[row] > 1)
+    return tall and bool(turned_reads(kernel, box, axis, config))
+
+
+@lru_cache(maxsize=1024)
+def _instructions(box: Box) -> int:
+    return body_nodes(box) - sum(isinstance(e, Axis) for e in postorder(box.bodies))
 
 
 def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
@@ -261,7 +265,7 @@ def cost(kernel: Kernel, config: ReductionConfig, target: Target, found: tuple[B
     """Points times instructions over the vector rate (a lone accumulator waits for itself), or bytes; of these boxes
     alone, where such are given."""
     found = found or boxes_of(kernel)
-    alike = config._replace(tasks=1, splits=1)
+    alike = config if config.tasks == config.splits == 1 else config._replace(tasks=1, splits=1)
     work = [_work(box, kernel, alike, target) for box in found]
     arithmetic, special = sum(w.arithmetic for w in work), sum(w.special for w in work)
     available = sum(1 if w.parts is None else min(config.tasks, w.parts) for w in work)
