@@ -9,7 +9,7 @@ Before: y[b,c,h,w] = max(x[b,c,h,w], 0) over [256,6,28,28]. After: y[i0] = max(x
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
@@ -205,7 +205,8 @@ def _outer_reads(exprs: tuple[Expr, ...]) -> tuple[Read, ...]:
 
 def _at(flat: Linear, axes: Mapping[int, Expr]) -> Linear | None:
     """An offset with axes replaced; None where it depends on more than axes."""
-    const, terms = flat.const, {}
+    const = flat.const
+    terms: dict[Expr, int] = {}
     for atom, c in flat.terms.items():
         if not isinstance(atom, Axis):
             return None

@@ -23,6 +23,7 @@ from einsmith.kernels.combine import identity
 from einsmith.kernels.kernel import Cost, Launch, Lowered
 from einsmith.kernels.pointwise import SMALL_SECONDS, TASK_SECONDS
 from einsmith.kernels.rows_share import shared
+from einsmith.kernels.touched import touched
 from einsmith.loops.nest import Builder, Function, Value, elem_of
 from einsmith.loops.splice import splice
 from einsmith.target.facts import Target
@@ -253,6 +254,52 @@ def _merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
     return Kernel(tuple(stages), buffers), [member.places[n] for n in used]
 
 
+class _Blocks:
+    """One Rows in one configuration, to be predicted: `least` are seconds that no pattern of each member is below, for
+    all blocks: every byte of a block is read or written."""
+
+    def __init__(self, rows: Rows, config: RowsConfig, target: Target):
+        self.rows = rows = shared(rows) if config.share else rows
+        self.config, self.target, self.one = config, target, _one_core(target)
+        self.blocks = rows.rows / config.block
+        self.least = [
+            self.blocks * (self.one.seconds_for_bytes(n, n, 1) + BLOCK_SECONDS)
+            for whole, by_row in map(_touched, rows.members)
+            for n in [whole + by_row / self.blocks]
+        ]
+
+    def seconds(self, n: int, choose: Callable[[Kernel, Target], Any]) -> float:
+        """Of member n, for all blocks."""
+        rows, block, member = self.rows, self.config.block, self.rows.members[n]
+        found = choose(block_kernel(member, block, block, len(rows.buffers)), self.one).cost
+        memory = found.memory
+        if any(axis > 1 for axis in member.by_row):  # the kernel's buffers are larger than what it touches
+            taken = _block_bytes(rows, member, block)
+            memory = self.one.seconds_for_bytes(taken, taken, 1)
+        return self.blocks * (max(found.arithmetic, memory) + BLOCK_SECONDS + found.special)
+
+    def cost(self, work: float) -> Cost:
+        """Where the members take `work` seconds on one core."""
+        rows, target = self.rows, self.target
+        tasks = task_count(rows, self.config)[0]
+        cores = min(target.cores, tasks)
+        uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
+        size = float(sum(map(_bytes, rows.buffers)))
+        launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
+        alone = min(1.0, size * self.config.block / rows.rows / target.l1)
+        each = work * uneven / cores
+        return Cost((1 - alone) * each, target.seconds_for_bytes(size, size, tasks), alone * each, launch)
+
+
+@lru_cache(maxsize=1024)
+def _touched(member: Member) -> tuple[float, float]:
+    """Bytes that the member's kernel of a block touches: of buffers without rows, and, for all rows, of the others."""
+    used = _inputs(member) if member.reduces else range(len(member.places))
+    taken = touched(member.kernel)
+    whole = sum(taken[n] for n in used if not member.by_row[n])
+    return whole, sum(taken[n] for n in used if member.by_row[n])
+
+
 class RowBlocks:
     """The pattern of a Rows. `choose(kernel, target)` gives the pattern and configuration of a member."""
 
@@ -275,47 +322,34 @@ class RowBlocks:
         return list(dict.fromkeys(out))
 
     def best(self, kernel: Rows, target: Target, limit: float = float("inf")) -> RowsConfig | None:
-        """The configuration of the lowest cost; None where it is not below `limit`. Members are looked at one by one,
-        until they cost more than another configuration does."""
-        best = None
-        for config in self.configs(kernel, target):
-            cost = self._cost(kernel, config, target, limit)
-            if cost.rank < limit:
-                best, limit = config, cost.rank
-        return best
+        """The configuration of the lowest cost; None where it is not below `limit`. Those that may cost least come
+        first. Members are looked at one by one, until with the least of the others they cost more than another
+        configuration does; those that take longest beside their least come first."""
+        blocks = [_Blocks(kernel, c, target) for c in self.configs(kernel, target)]
+        best, first = (limit, -1), None
+        orders: dict[bool, list[int]] = {}
+        for least, i in sorted((x.cost(sum(x.least)).rank, i) for i, x in enumerate(blocks)):
+            if (least, i) >= best:
+                continue
+            x = blocks[i]
+            seconds, now = list(x.least), (least, i)
+            for n in orders.get(x.config.share, range(len(seconds))):
+                seconds[n] = x.seconds(n, self.choose)
+                now = x.cost(sum(seconds)).rank, i
+                if now >= best:
+                    break
+            else:
+                best, first = now, x.config
+                more = [s - t for s, t in zip(seconds, x.least, strict=True)]
+                orders.setdefault(x.config.share, sorted(range(len(more)), key=lambda n: -more[n]))
+        return first
 
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
         """The members' costs on a block, for all blocks, and the bytes from beyond. While a member computes on a small
         block, the rows that follow are on their way; beyond the first level it computes on what others have fetched,
         and then memory waits."""
-        return self._cost(kernel, config, target, float("inf"))
-
-    def _cost(self, kernel: Rows, config: RowsConfig, target: Target, limit: float) -> Cost:
-        """As `cost`; where the first members alone rank at `limit` or above, what they cost."""
-        one = _one_core(target)
-        kernel = shared(kernel) if config.share else kernel
-        blocks = kernel.rows / config.block
-        tasks = task_count(kernel, config)[0]
-        cores = min(target.cores, tasks)
-        uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
-        moved = footprint = float(sum(map(_bytes, kernel.buffers)))
-        from_beyond = target.seconds_for_bytes(moved, footprint, tasks)
-        launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
-        alone = min(1.0, footprint * config.block / kernel.rows / target.l1)
-        work, out = 0.0, Cost(0.0, from_beyond, 0.0, launch)
-        for n, member in enumerate(kernel.members, 1):
-            found = self.choose(block_kernel(member, config.block, config.block, len(kernel.buffers)), one).cost
-            memory = found.memory
-            if any(axis > 1 for axis in member.by_row):  # the kernel's buffers are larger than what it touches
-                taken = _block_bytes(kernel, member, config.block)
-                memory = one.seconds_for_bytes(taken, taken, 1)
-            work += blocks * (max(found.arithmetic, memory) + BLOCK_SECONDS + found.special)
-            rest = work + blocks * BLOCK_SECONDS * (len(kernel.members) - n)
-            each = rest * uneven / cores
-            out = Cost((1 - alone) * each, from_beyond, alone * each, launch)
-            if out.rank >= limit:
-                break
-        return out
+        x = _Blocks(kernel, config, target)
+        return x.cost(sum(x.seconds(n, self.choose) for n in range(len(x.rows.members))))
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = shared(kernel) if config.share else kernel

@@ -15,6 +15,7 @@ from einsmith.expr.kernel import Rows
 from einsmith.expr.nodes import Apply, Graph, postorder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import ROWS
+from einsmith.kernels.rows import _Blocks
 from einsmith.kernels.rows_share import shared
 from einsmith.lang import builder as fb
 from einsmith.loops.nest import Op
@@ -207,6 +208,35 @@ def test_every_configuration(name, rng):
                     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=str(config))
                 count += 1
     assert count
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_choice_is_the_least_of_all(name, rng, monkeypatch):
+    """Members' least seconds are below what they take, and spare looks at a part of them at some of the blocks."""
+    f, arguments = CASES[name]
+    seen: set = set()
+    looked = every = 0
+    monkeypatch.setattr(ROWS, "choose", lambda kernel, one: seen.add(kernel) or autoconfig.choose(kernel, one))
+    for rows, width in ((48, 300), (400, 1000)):
+        traced = trace_call(f, arguments(rng, rows, width), {}, frozenset())
+        graph = Graph(traced.graph.inputs, traced.graph.outputs, (), index_checks(traced.graph.roots))
+        target = Target(cores=2, vector_bytes=64, l1=48 << 10, l2=1 << 20)
+        for call in fuse(run_passes(graph), target=target).calls:
+            if not isinstance(kernel := call.kernel, Rows):
+                continue
+            seen.clear()
+            best = ROWS.best(kernel, target)
+            looked += len(seen)
+            configs = ROWS.configs(kernel, target)
+            ranks = [ROWS.cost(kernel, c, target).rank for c in configs]
+            assert best == configs[ranks.index(min(ranks))]
+            every += len(seen)
+            assert ROWS.best(kernel, target, min(ranks)) is None
+            for config in configs:
+                blocks = _Blocks(kernel, config, target)
+                for n, least in enumerate(blocks.least):
+                    assert 0 < least <= blocks.seconds(n, ROWS.choose)
+    assert 0 < looked <= 0.9 * every
 
 
 def test_rows_of_several_axes(rng):
