@@ -180,7 +180,9 @@ def predict(t: Table, target: Any) -> Predicted:
     tight = t.mr * t.nv + t.nv + 2 + 2 * (masks > 0) >= target.tile_registers
     simple = (x.even > 0) & ~((t.a == PANEL) & (x.a_turned > 0))  # so few addresses that it does not
     steps *= np.where(tight & (t.kc > 0) & (kc < part) & ~simple, 1.3, 1.0)
-    tile_overhead = np.ceil(part / kc) * mt * nt * x.batch * t.split * (20 + t.mr * t.nv * 1.5 + t.mr * 3)
+    # Between blocks of K all sums of a panel wait in scratch.
+    each = 20 + t.mr * t.nv * np.where((kc < part) & ~heads, 2.1, 1.5) + t.mr * 3
+    tile_overhead = np.ceil(part / kc) * mt * nt * x.batch * t.split * each
     pack = x.batch * x.m * rows * t.finish
     # Packing, in cycles: what a vector takes, and how often each is packed.
     a_each, b_each = a_buffer & (x.a_once == 0), b_buffer & (x.b_once == 0)
@@ -279,15 +281,19 @@ def predict(t: Table, target: Any) -> Predicted:
 
 
 def uneven(t: Table, x: Numbers, mt: Values, nt: Values, tasks: Values) -> Values:
-    """How much more than its even share the busiest thread has: tasks are whole tiles."""
+    """How much more than its even share the busiest thread has: tasks are whole tiles, in as many ranges that follow
+    each other as there are threads."""
     others = x.batch * t.split
     count = others * t.tm * t.tn
     out = np.ceil(count / tasks) * tasks / count
-    for parts, other, tiles, exact in (
-        (t.tn, t.tm, nt, np.ceil(x.n / t.lanes) / t.nv), (t.tm, t.tn, mt, x.m / t.mr)
-    ):  # fmt: skip
-        whole = np.ceil(others * tiles / tasks) * tasks / np.where(others > 1, others * tiles, exact)
-        out = np.where((parts > 1) & (other == 1), np.maximum(out, whole), out)
+    threads = np.maximum(tasks, 2)
+    by_n, by_m = (t.tn > 1) & ((t.tm == 1) | (t.tn % tasks == 0)), (t.tm > 1) & (t.tn == 1)  # N's parts are outermost
+    for cut, tiles, exact in ((by_n, nt, np.ceil(x.n * t.depth / t.lanes) / t.nv), (by_m, mt, x.m / t.mr)):
+        # What the last tile lacks the last thread lacks.
+        before = np.floor((threads - 1) * tiles / threads)
+        most = np.maximum(np.ceil(before / (threads - 1)), exact - before)
+        whole = np.where(others > 1, np.ceil(others * tiles / tasks) / (others * tiles), most / exact) * tasks
+        out = np.where(cut & (tasks > 1), np.maximum(out, whole), out)
     return out
 
 

@@ -63,6 +63,22 @@ def test_strips_and_blocks_read_again():
     assert [traffic.blocks_of_k(k) for k in (1, 256, 257, 1000)] == [1, 256, 129, 250]
 
 
+def test_the_busiest_thread_has_whole_tiles_but_for_the_last():
+    def share(m: int, n: int, c: Config) -> float:
+        kernel = product(m, n, 64)
+        (p,) = problems(kernel.root)
+        t = table_of(kernel, p, c, SERVER)
+        panels, tiles = np.array([-(-n // (c.nv * 16))]), np.array([-(-m // c.mr)])
+        return float(cost.uneven(t, t.numbers, tiles, panels, np.array([2.0]))[0])
+
+    by_panels = Config(mr=9, nv=3, tn=8)
+    assert share(90, 16 * 49, by_panels) == pytest.approx((9 - 2 / 3) * 2 * 3 / 49)  # the last has one vector of three
+    assert share(90, 16 * 48, by_panels) == 1
+    assert share(90, 16 * 51, by_panels) == pytest.approx(9 * 2 / 17)
+    assert share(80, 16 * 10, Config(mr=9, nv=3, tm=2, tn=4)) == pytest.approx(2 * 2 * 3 / 10)  # 3, 3 and 3, 1 vectors
+    assert share(80, 16 * 10, Config(mr=7, nv=2, order="m", tm=8)) == pytest.approx(6 * 2 / (80 / 7))
+
+
 def test_one_configuration_costs_what_it_does_among_all():
     for kernel in (product(64, 300, 257), conv(4, 16, 14, 14, 32, 3, 3, 1), product(3, 4096, 512)):
         (p,) = problems(kernel.root)
