@@ -55,6 +55,14 @@ def test_regret_and_rank_correlation() -> None:
     assert list(autoconfig.ranks([3.0, 1.0, 3.0, 2.0])) == [3.5, 1, 3.5, 2]
 
 
+def test_what_nothing_was_compared_with_has_no_regret() -> None:
+    alone, worse = cell(("a", 1, 1.0)), cell(("a", 1, 2.0), ("b", 2, 1.0))
+    names, values, *_ = autoconfig.summary([alone, worse, alone]).columns
+    found = dict(zip(names.cells, values.cells, strict=True))
+    assert found["regret, median"] == "100.0 %" and found["the choice alone measured, not counted"] == "2 of 3"
+    assert autoconfig.summary([alone]).row_count and autoconfig.table({"x": alone, "y": worse}).row_count == 2
+
+
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     calls = []
 
@@ -70,6 +78,6 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, capsys: pyt
     assert len(json.loads(path.read_text())["cells"]) == 2 and image.stat().st_size > 1000
     out = capsys.readouterr().out
     assert "5 %" in out and "holds" in out
-    for wrong in (["--only", "9x9"], ["--count", "0"]):
+    for wrong in (["--only", "9x9"], ["--only", "shufflenet"], ["--count", "0"]):
         with pytest.raises(SystemExit):
             autoconfig.main(wrong)
