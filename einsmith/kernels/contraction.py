@@ -107,7 +107,8 @@ class Contraction:
         for i, j in pairs.pairs(found):
             if (i, j) in config.joint:
                 cs = config.pieces[i], config.pieces[j]
-                every += [_predicted(x, 0) for x in pairs.costs(kernel, found[i], found[j], cs, target)]
+                both = pairs.costs(kernel, found[i], found[j], cs, target)
+                every += [_predicted(both, n) for n in (0, 1)]
             else:
                 parted += pairs.apart(kernel, found[j], target)
         costs, launches = [c for c, _ in every], max(n for _, n in every)

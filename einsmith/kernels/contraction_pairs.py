@@ -70,13 +70,17 @@ def mate_of(kernel: Kernel, mate: Problem, p: Problem, c: Config) -> Config | No
     return None
 
 
-def costs(kernel: Kernel, mate: Problem, p: Problem, cs: tuple[Config, Config], target: Any) -> list[cost.Predicted]:
-    """What both pieces cost, made together: the mate's sums, and the rest."""
+def _tables(kernel: Kernel, mate: Problem, p: Problem, cs: tuple[Config, Config], target: Any) -> list[cost.Table]:
     table = search.table_of(kernel, mate, cs[0], target)
-    (s,) = table.settings
-    s = s._replace(numbers=s.numbers._replace(parted=0, results=0))
-    alone = replace(table, settings=[s], finish=0 * table.finish)
-    return [cost.predict(x, target) for x in (alone, search.table_of(kernel, mated(p, mate), cs[1], target))]
+    (x,) = table.settings
+    x = x._replace(numbers=x.numbers._replace(parted=0, results=0))
+    alone = replace(table, settings=[x], finish=0 * table.finish)
+    return [alone, search.table_of(kernel, mated(p, mate), cs[1], target)]
+
+
+def costs(kernel: Kernel, mate: Problem, p: Problem, cs: tuple[Config, Config], target: Any) -> cost.Predicted:
+    """What both pieces cost, made together: the mate's sums, and the rest."""
+    return cost.predict(cost.joined(_tables(kernel, mate, p, cs, target)), target)
 
 
 def apart(kernel: Kernel, p: Problem, target: Any) -> float:
@@ -103,14 +107,17 @@ def joined(
     """The configurations, in which pieces are made two and two where that costs less; ranks: of the number of a piece,
     what it costs in the configuration that it has."""
     out, joint = list(configs), []
+    some: list[tuple[tuple[int, int], Config]] = []
+    tables: list[cost.Table] = []
     for first, second in pairs(found):
         mate, p, c = found[first], found[second], configs[second]
         other = mate_of(kernel, mate, p, c)
-        if other is None or not _fits(kernel, mate, p, c, target):
-            continue
-        every = costs(kernel, mate, p, (other, c), target)
-        least = ranks(first) + ranks(second) + apart(kernel, p, target)
-        if sum(float(x.rank(target)[0]) for x in every) < least:
+        if other is not None and _fits(kernel, mate, p, c, target):
+            some.append(((first, second), other))
+            tables += _tables(kernel, mate, p, (other, c), target)
+    every = cost.predict(cost.joined(tables), target).rank(target) if tables else ()
+    for n, ((first, second), other) in enumerate(some):
+        if sum(every[2 * n : 2 * n + 2]) < ranks(first) + ranks(second) + apart(kernel, found[second], target):
             out[first] = other
             joint.append((first, second))
     return out, tuple(joint)
