@@ -69,7 +69,8 @@ class _Emitter(MemoryEmitter):
     # -- regions
 
     def region(self, block: Sequence[Any]) -> None:
-        for plain, found in groupby(block, lambda x: isinstance(x, Op)):
+        some = sum(x.name in FUNCTIONS for x in block if isinstance(x, Op)) > 1
+        for plain, found in groupby(block, lambda x: some and isinstance(x, Op)):
             if plain:
                 for group in lockstep.groups(list(found), FUNCTIONS, self.chains):
                     self.together(group)
@@ -77,8 +78,10 @@ class _Emitter(MemoryEmitter):
             for x in found:
                 if isinstance(x, Loop):
                     self.loop(x)
-                else:
+                elif isinstance(x, If):
                     self.branch(x)
+                else:
+                    self.instruction(x)
 
     def together(self, group: Sequence[Op]) -> None:
         """Instructions that do not need each other's results."""
