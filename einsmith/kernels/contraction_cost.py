@@ -21,6 +21,8 @@ HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)
 LINES = 2.4
 """Cycles a line that tiles take from the second level, beside what else they do."""
+STRETCHES = 2.25
+"""Cycles that a line of a panel takes at least from the second level."""
 ASKED = 2.5
 """Cycles more that a vector takes to be packed which was asked for from beyond the second level."""
 STREAMED = 0.1
@@ -159,6 +161,9 @@ def predict(t: Table, target: Any) -> Predicted:
 
     # Vectors of N that every tile of M takes from the second level: nearly as long as the arithmetic, they delay it.
     walked = t.major & (mt > t.tm) & (inner_bytes(t, x, t.tm, t.tn) > target.l1)
+    # A panel of N from there, faster than it comes where all tiles of M have few rows.
+    narrow = minor & (t.mr / 2 < STRETCHES) & (t.depth == 1) & (mt > t.tm) & (kc * nr * item > target.l1 * 0.75)
+    panel_lines = np.where(narrow, STRETCHES, 0.0)
     # Rows of M in lines of their own, which are new ones at almost every point of K.
     apart = np.where(a_inline & (x.a_spread > 1), traffic.ARRIVES * x.a_spread * item / traffic.LINE, 0.0)
 
@@ -166,6 +171,7 @@ def predict(t: Table, target: Any) -> Predicted:
     def step(mr: Values, nv: Values) -> Values:
         product = mr * nv
         most = np.maximum(product / 2 + nv * masks, mr / 2 + nv * loads + ahead / 2) + conflicts * mr
+        most = np.maximum(most, nv * panel_lines)
         most = np.maximum(most, (nv + 1) * from_l2) + mr * apart
         most = np.maximum(most, (nv + 1 + (mr - 1) * item / traffic.LINE) * both)
         most = most * (1 + np.where(walked, np.minimum(1.0, nv * LINES / most), 0.0) ** 8 / 8)

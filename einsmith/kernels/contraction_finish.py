@@ -22,6 +22,10 @@ from einsmith.loops.nest import Builder, Value
 CROWDED = 60.0
 """Cycles of a store of part of a line into a row that lies whole pages from the one before, beyond the second level:
 all these lines fall into the same few cache sets."""
+STACKED = 3.0
+"""Cycles of a vector's share of runs that are put together from several rows, and of their stores."""
+BLOCK = 16
+"""Least bytes of a run that is put together with others: shuffles move blocks of so many."""
 TURN = 8.0
 """Cycles to turn a vector's share of a square of vectors by way of scratch."""
 WAITS = 2.0
@@ -32,9 +36,9 @@ WHOLE = 1.5
 """Cycles of a whole vector, in a line of its own, that is made of what waits in scratch and stored."""
 
 
-Form = Literal["straight", "turned", "lines"]
-"""How a tile is finished: vectors along N, row by row; turned first, so that they run along M; or in whole units of
-results (contraction_lines)."""
+Form = Literal["straight", "stacked", "turned", "lines"]
+"""How a tile is finished: vectors along N, row by row; some rows, whose runs make whole vectors, at a time; turned
+first, so that vectors run along M; or in whole units of results (contraction_lines)."""
 
 
 @lru_cache(maxsize=4096)
@@ -136,8 +140,11 @@ def _analysed(kernel: Kernel, p: Problem) -> tuple[Sequence[tuple[Expr, int, Pie
 
 
 @lru_cache(maxsize=4096)
-def cycles(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int, tile: int = 0) -> float:
-    """Cycles to load, compute and store what follows the sum, for one vector along the axes; `tile` as for a Sampler.
+def cycles(
+    kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int, tile: int = 0, stacks: bool = False
+) -> float:
+    """Cycles to load, compute and store what follows the sum, for one vector along the axes; `tile` as for a Sampler,
+    `stacks`: rows that are `stacked` are stored together.
     """
     results, extra, s = _analysed(kernel, p)
     s = s.along(axes, lanes, tile)
@@ -145,7 +152,9 @@ def cycles(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: in
     pairs = interleaved([n for _, n, _ in results], extra, axes[-1] if axes else None)
     for i, (f, (_, n, _)) in enumerate(zip(s.extra, results, strict=True)):
         kind = s.kind(f, lanes)
-        if kind == "gather":
+        if stacks:
+            out += STACKED
+        elif kind == "gather":
             stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * kernel.buffers[n].dtype.itemsize
             size = prod(kernel.buffers[n].shape) * kernel.buffers[n].dtype.itemsize
             out += lanes * scattered(abs(stride), size, l2)
@@ -167,6 +176,24 @@ def unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> Unit 
     return unit_of([n for _, n, _ in results], places, p.piece.extents, axes, lanes)
 
 
+@lru_cache(maxsize=4096)
+def stacked(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], lanes: int) -> int:
+    """Rows of M whose results, runs of a vector along N each, follow each other in memory and make whole vectors; 1
+    where they do not."""
+    _, _, s = _analysed(kernel, p)
+    s = s.along(n_axes, lanes)
+    groups, run = s.groups(m_axes), s.lane_extents[-1] if s.lane_groups else 0
+    if p.mate is not None or not groups or not run or lanes % run or prod(s.lane_extents) % lanes:
+        return 1
+    if groups[-1].extent % (lanes // run) or run * p.dtype.itemsize < BLOCK:
+        return 1
+    fit = all(
+        s.kind(f, lanes) == "runs" and s.step(f) == 1 and s.forms[f].coef.get(groups[-1].inner, 0) == run
+        for f in s.extra
+    )
+    return lanes // run if fit else 1
+
+
 def of(kernel: Kernel, p: Problem, c: Config, lanes: int, l2: int) -> tuple[float, Form]:
     """Cycles of `cycles` for a vector along N of a tile, and the form that takes the fewest."""
     m_side, n_side = sides(p, c.swap)
@@ -181,7 +208,10 @@ def least(
 ) -> tuple[float, Form]:
     """As `of`, for tiles of mr rows and nv vectors that are neither parts of K nor rows of N."""
     form: Form = "straight"
-    straight = cycles(kernel, p, n_axes, lanes, l2)
+    rows = stacked(kernel, p, m_axes, n_axes, lanes)
+    if rows > 1 and mr % rows == 0:
+        form = "stacked"
+    straight = cycles(kernel, p, n_axes, lanes, l2, 0, form == "stacked")
     whole = unit(kernel, p, n_axes, lanes)
     if whole is not None:
         results, _, s = _analysed(kernel, p)
@@ -257,6 +287,14 @@ class Epilogue:
                     at.store_interleaved(i, other, pointer, value, values[other])
                 elif i not in self.interleaved.values():
                     at.store(i, pointer, value, self.far[i])
+
+    def together(self, states: Sequence[State], rows: Sequence[Part], sums: Sequence[Sequence[Value]]) -> None:
+        """`row` for rows that are `stacked`."""
+        for v, state in enumerate(states):
+            at = [state.bind(row) for row in rows]
+            values = [x.values(given={-1: row[v]}) for x, row in zip(at, sums, strict=True)]
+            for i, n in enumerate(self.outputs):
+                at[0].store_stacked(i, self.b.buffers[n], [x[i] for x in values])
 
 
 def interleaved(

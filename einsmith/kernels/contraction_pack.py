@@ -149,6 +149,9 @@ class Panels:
         self.turned = form == "turned"
         axes, tile = (self.m_side.axes, self.mr) if self.turned else (self.n_side.axes, 0)
         self.epi = Epilogue(b, kernel, problem, self.pointers, axes, self.lanes, self.row, tile)
+        self.stacked = 1
+        if form == "stacked":
+            self.stacked = finish.stacked(kernel, problem, self.m_side.axes, self.n_side.axes, self.lanes)
         self.turn_row = ceil_div(self.mr, self.lanes) * self.lanes
         self.turn_scratch = b.alloc(self.elem, self.nr * self.turn_row) if self.turned else None
         inner_tiles = ceil_div(self.mt, config.tm) if config.order == "n" else ceil_div(self.nt, config.tn)
@@ -181,6 +184,7 @@ class Panels:
             self.along_ahead = all(self.b_along.kind(f, self.k_unit) == "unit" for f in self.b_along.reads.values())
         self.rows_ahead = config.a == "inline" and config.order == "n" and self.mt > 1
         self.rows_ahead = self.rows_ahead and self.mr * config.nv >= 16 and self._streams(self.m_side, self.M, target)
+        self.gathered_rows = not self.rows_ahead and self._gathers_rows(target)
         self.exact = self._exact(original, {slot: self.pointers[ref[1]] for slot, ref in enumerate(root.args)})
         # Guards stand in the problem as it was before windows; K must be walked whole, axis by axis.
         self.m_trims: list[Trim] = []
@@ -220,6 +224,16 @@ class Panels:
         s, item = sampler(None, self.p, side, self.slots, (), 0), self.p.dtype.itemsize
         found = steps(s, self.p, side, item)
         return found.k == item and found.side >= APART and points * self.K * item > target.l2
+
+    def _gathers_rows(self, target: Any) -> bool:
+        """Whether rows of M are read in place, beyond the second levels, along several axes of K: what follows is near
+        nothing that hardware has seen."""
+        c, s = self.c, self.a_in
+        if c.a != "inline" or c.windows or not self.m_side.operand.plain or self.mr * c.nv < 16:
+            return False
+        (read,) = s.reads
+        far = prod(s.pointers[read.slot].shape) * self.p.dtype.itemsize > target.l2 * target.cores
+        return far and self.mt > c.tm and len(s.groups(self.p.k)) > 1
 
     def _exact(self, original: Problem, pointers: dict[int, Pointer]) -> Exact | None:
         """What makes sums again that a zero operand leaves NaN; it reads the operands where they lie."""

@@ -14,6 +14,7 @@ import numpy as np
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels import contraction_box as box
 from einsmith.kernels import contraction_dot as dot
+from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels import contraction_plan as plan
 from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction_cost import BUFFER, HOW, INLINE, PANEL, Table, inner_bytes
@@ -177,7 +178,7 @@ def _sweeps(at: Analysis, s: Setting) -> list[Config]:
 def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
     """The register tiles of a setting that may be worth it."""
     p, target, x = s.changed.problem, at.target, s.numbers
-    m_side, _ = plan.sides(p, s.swap)
+    m_side, n_side = plan.sides(p, s.swap)
     m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
     blocks, tail = 0, plan.masked_tail(p)
     if k >= 2 * traffic.BLOCK and not s.windows:
@@ -192,8 +193,12 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
         if x.a_fit:  # rows that share cache sets
             more = [(_even(m, int(x.a_fit)), nv) for mr, nv in sizes if mr > x.a_fit]
             sizes += [t for t in dict.fromkeys(more) if t not in sizes]
+    chosen = _promising(sizes, m, n, k, at.lanes)
+    rows = finish.stacked(at.kernel, at.p, m_side.axes, n_side.axes, at.lanes)
+    whole = [(mr - mr % rows, nv) for mr, nv in chosen if mr > rows]
+    chosen += [t for t in dict.fromkeys(whole) if t not in chosen]
     out = []
-    for mr, nv in _promising(sizes, m, n, k, at.lanes):
+    for mr, nv in chosen:
         if x.m_parts and m // x.m_parts % mr or x.n_parts and n // x.n_parts % (nv * at.lanes):
             continue
         inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None

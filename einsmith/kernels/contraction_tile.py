@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import gcd
 
+from einsmith.kernels.contraction_ask import TileLines
 from einsmith.kernels.contraction_buffer import Buffers
 from einsmith.kernels.contraction_depth import added, repeated
 from einsmith.kernels.contraction_lanes import State
@@ -255,6 +256,19 @@ class Lowering(Buffers):
         for first in range(0, self.mr, turns):
             b.prefetch(pointer, b.add(at, b.const(first * step)), self.elem)
 
+    def _next_gathered(self, jm: Value, jn: Value) -> State:
+        """The first row of M of the next tile, or of this one, whose lines are near, where that is another panel's to
+        ask for or there is none."""
+        b, a = self.b, self.a_in
+        end = self.m_range[1]
+        follows = b.op("lt", b.add(jm, b.const(1)), b.const(end) if isinstance(end, int) else end)
+        if self.c.order == "m":
+            end = self.n_range[1]
+            last = b.op("le", b.const(end) if isinstance(end, int) else end, b.add(jn, b.const(1)))
+            follows = b.op("and", follows, last)
+        tile = b.add(jm, b.select(follows, b.const(1), b.const(0)))
+        return State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, b.mul(tile, b.const(self.mr))))
+
     def _relative(self, tile: Value, span) -> Value:
         lo = span[0]
         return tile if isinstance(lo, int) else self.b.sub(tile, lo)
@@ -299,10 +313,18 @@ class Lowering(Buffers):
                 self._put(m0, b.const(i), rows[i])
             self._flush(m0, mr, jn, nv)
         else:
-            s = self.epi.sampler
-            for i in range(mr):
-                part = s.part_of(self.m_side.axes, b.add(m0, b.const(i)))
-                self.epi.row(self.e_states, part, added(b, rows[i], c.depth))
+            for i in range(0, mr, self.stacked):
+                sums = [added(b, row, c.depth) for row in rows[i : i + self.stacked]]
+                self._finish_rows(b.add(m0, b.const(i)), sums)
+
+    def _finish_rows(self, m: Value, sums: Sequence[Sequence[Value]]) -> None:
+        """The epilogue of row m, or of it and those that are stored with it."""
+        b, s = self.b, self.epi.sampler
+        parts = [s.part_of(self.m_side.axes, b.add(m, b.const(i)) if i else m) for i in range(len(sums))]
+        if self.stacked > 1:
+            self.epi.together(self.e_states, parts, sums)
+        else:
+            self.epi.row(self.e_states, parts[0], sums[0])
 
     def _ask_results(self, m0: Value, mr: int, jn: Value, nv: int) -> None:
         """Starts the loads of the lines that a tile's results are stored to in parts."""
@@ -332,11 +354,15 @@ class Lowering(Buffers):
             a_tile = State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, m0))
 
         following = self._next_rows(jm) if self.rows_ahead and len(steps) > 1 else None
+        lines = TileLines.of(a, steps[:mr], groups[-1]) if self.gathered_rows and groups else None
+        gathered = self._next_gathered(jm, jn) if lines else None
 
         def outer(values):
             pairs = list(zip(groups[:-1], values, strict=True))
             rows = a_tile.bind(a.part(pairs)) if a_tile is not None else None
             more = following[0].bind(a.part(pairs)) if following is not None else None
+            if gathered is not None:
+                more = gathered.bind(a.part(pairs))
             return rows, [x.bind(bs.part(pairs)) for x in self.b_states] if c.b == "inline" else [], more
 
         ahead = self._next_panel(jm, jn) if self.lines_ahead else None
@@ -349,6 +375,8 @@ class Lowering(Buffers):
                 self._ask(*ahead, flat)
             if following is not None:
                 self._ask_rows(context[2].bind(self._last(a, groups, digit)), following[1], steps[1] - steps[0], flat)
+            if lines is not None:
+                lines.ask(context[2].bind(self._last(a, groups, digit)), digit)
             if c.b == "inline":
                 part = self._last(bs, groups, digit)
                 right = [x.bind(part).product() for x in context[1]]
@@ -441,7 +469,7 @@ class Lowering(Buffers):
 
     def _rows(self, m0: Value, mr: int, jn: Value, nv: int, number: Value) -> None:
         """The epilogue, row by row from scratch."""
-        b, s = self.b, self.epi.sampler
+        b, step = self.b, self.stacked
         assert self.c_scratch is not None
         here = b.mul(number, b.const(self.tile_size)) if self.blocked else b.const(0)
         if self.turned:
@@ -449,17 +477,19 @@ class Lowering(Buffers):
             where = [[b.add(here, b.const(i * self.nr + v * n)) for v in range(nv)] for i in range(mr)]
             self._turn([[b.load(self.c_scratch, x, self.elem, n) for x in row] for row in where], m0, jn, nv)
             return
-        with b.loop(0, mr) as loop:
-            at = b.add(here, b.mul(loop.var, b.const(self.width)))
-            places = [b.add(at, b.const(v * self.lanes)) for v in range(nv)]
-            sums = added(b, [b.load(self.c_scratch, x, self.elem, self.lanes) for x in places], self.c.depth)
+        with b.loop(0, mr, step=step) as loop:
+            sums = []
+            for i in range(step):
+                at = b.add(here, b.mul(b.add(loop.var, b.const(i)) if i else loop.var, b.const(self.width)))
+                places = [b.add(at, b.const(v * self.lanes)) for v in range(nv)]
+                row = [b.load(self.c_scratch, x, self.elem, self.lanes) for x in places]
+                sums.append(added(b, row, self.c.depth))
             if self.c.split > 1:
-                self._store_partial(b.add(m0, loop.var), jn, sums)
+                self._store_partial(b.add(m0, loop.var), jn, sums[0])
             elif self.lines is not None:
-                self._put(m0, loop.var, sums)
+                self._put(m0, loop.var, sums[0])
             else:
-                part = s.part_of(self.m_side.axes, b.add(m0, loop.var))
-                self.epi.row(self.e_states, part, sums)
+                self._finish_rows(b.add(m0, loop.var), sums)
         if self.lines is not None:
             self._flush(m0, mr, jn, nv)
 

@@ -8,6 +8,7 @@ from math import prod
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, postorder
 from einsmith.kernels.contraction_sample import Sampler
+from einsmith.kernels.contraction_walk import blocks
 from einsmith.loops.nest import Builder, Value, elem_of
 
 _INT32 = 2**31 - 1
@@ -216,6 +217,16 @@ class Values:
         else:
             offsets = b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n))
             b.scatter(value, pointer, offsets, mask)
+
+    def store_stacked(self, extra: int, pointer: Value, rows: Sequence[Value]) -> None:
+        """The lanes of as many rows as a vector has runs, of which this is the first, to the address form `extra` of
+        the sampler: each run's rows follow each other in memory."""
+        s, b = self.s, self.s.b
+        form, n = s.extra[extra], s.lanes
+        at, width = self.offset(form), n // len(rows)
+        whole = blocks(b, [b.splat(x, n) for x in rows], n, width)
+        for j, (value, more) in enumerate(zip(whole, self.run_offsets[form], strict=True)):
+            b.store(value, pointer, b.add(at, b.add(more, b.const(j * width))))
 
     def store_interleaved(self, first: int, second: int, pointer: Value, even: Value, odd: Value) -> None:
         """`even` to the address form `first` of the sampler, whose lanes are two elements apart, and `odd` to the form

@@ -57,6 +57,19 @@ def sweep(
     return rows.results
 
 
+def blocks(b: Builder, vectors: list[Value], n: int, width: int) -> list[Value]:
+    """As many vectors of n lanes as they have blocks of `width`: result L is block L of every vector."""
+    if len(vectors) == 1:
+        return vectors
+    sides = []
+    for odd in (0, 1):
+        lanes = [at + i for at in range(odd * width, n, 2 * width) for i in range(width)]
+        lanes += [n + x for x in lanes]
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        sides.append(blocks(b, [b.shuffle(x, y, lanes) for x, y in pairs], n, width))
+    return [x for pair in zip(*sides, strict=True) for x in pair]
+
+
 def transpose(b: Builder, rows: list[Value], size: int = 1) -> list[Value]:
     """n / size vectors of n lanes, transposed in elements of `size` lanes, of 128 bits at most: those within 128 bits
     are interleaved first, then blocks of 128 bits."""
@@ -71,18 +84,6 @@ def transpose(b: Builder, rows: list[Value], size: int = 1) -> list[Value]:
                 lanes += [*range(at, at + size), *range(n + at, n + at + size)]
         return b.shuffle(x, y, lanes)
 
-    def blocks(vectors: list[Value]) -> list[Value]:
-        """Result L is block L of every vector."""
-        if len(vectors) == 1:
-            return vectors
-        sides = []
-        for odd in (0, 1):
-            lanes = [at + i for at in range(odd * width, n, 2 * width) for i in range(width)]
-            lanes += [n + x for x in lanes]
-            pairs = zip(vectors[::2], vectors[1::2], strict=True)
-            sides.append(blocks([b.shuffle(x, y, lanes) for x, y in pairs]))
-        return [x for pair in zip(*sides, strict=True) for x in pair]
-
     groups = []  # groups[g][c]: in block L, element c of block L of rows each*g ...
     for g in range(0, n // size, each):
         pairs = rows[g : g + each]
@@ -91,7 +92,7 @@ def transpose(b: Builder, rows: list[Value], size: int = 1) -> list[Value]:
         if each == 4:
             pairs = [interleave(pairs[i], pairs[i + 2], 2, h) for i in (0, 1) for h in (False, True)]
         groups.append(pairs)
-    columns = [blocks([g[c] for g in groups]) for c in range(each)]
+    columns = [blocks(b, [g[c] for g in groups], n, width) for c in range(each)]
     return [columns[k % each][k // each] for k in range(n // size)]
 
 

@@ -1,4 +1,4 @@
-"""What is asked for before it is used, and what is stored past the caches."""
+"""What is asked for before it is used, and what is stored past the caches or together."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith.expr.kernel import Buffer, Kernel, Stage
+from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction import PATTERN, Config, Configs
+from einsmith.kernels.contraction_problem import problems
 from einsmith.loops.nest import If, Loop, Op
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import (
+    biased,
+    capsule,
     capsule_da,
     conv,
     conv_dw,
@@ -25,6 +29,7 @@ from tests.kernels.samples import (
     strided_conv_dx,
     sum_of,
     times,
+    updated,
 )
 
 SMALL = replace(host(), l1=4 << 10, l2=14 << 10)
@@ -110,6 +115,30 @@ def test_large_results_are_stored_past_the_caches():
     check(Kernel((relu,), whole.buffers), [Configs((replace(c, a="panel", b="panel", kc=2),))])
 
 
+def test_runs_of_rows_that_follow_each_other_are_stored_together():
+    """Results in squares of 4 by 4: four rows of vectors along the channels make lines; with stages that read more, by
+    way of scratch, and in tiles whose rows are no whole squares, which are stored run by run."""
+    lanes = max(8, host().lanes())
+    kernel = capsule(2, 3, 8, lanes // 2, 1)  # 288 rows, 2 * lanes columns
+    c = Config(mr=8, nv=2, a="inline", b="buffer")
+    configs = [replace(c, order=order, mr=mr, nv=nv, kc=kc, tm=tm, tn=tn) for order, mr, nv, kc, tm, tn in
+               (("n", 8, 2, 0, 1, 1), ("m", 12, 1, 0, 2, 2), ("n", 24, 1, 0, 3, 1), ("n", 8, 1, 12, 1, 2))]
+    for k in (kernel, biased(kernel, 3), biased(kernel, 5, keep=True), updated(kernel)):
+        check(k, [Configs((x,)) for x in (*configs, replace(c, mr=6), replace(c, split=3, b="panel"))])
+    da = capsule_da(2, lanes // 2, 8, 3, 2)
+    check(da, [Configs((x,) * 4) for x in (replace(c, a="panel"), replace(c, a="panel", mr=12, kc=4))])
+    if host().lanes() > 4:
+        assert count(kernel, c, "shuffle") > count(kernel, replace(c, mr=6), "shuffle")
+        (p,) = problems(kernel.root) or ()
+        cycles = [finish.of(kernel, p, replace(c, mr=mr), lanes, host().l2)[0] for mr in (8, 12, 6)]
+        assert cycles[0] == cycles[1] < cycles[2]
+        assert finish.stacked(kernel, p, p.left, p.right, lanes) == lanes // 4
+        assert finish.stacked(kernel, p, p.right, p.left, lanes) == 1
+        ragged = capsule(2, 3, 8, lanes // 2 + 1, 1)  # a last vector of fewer lanes
+        (p,) = problems(ragged.root) or ()
+        assert finish.stacked(ragged, p, p.left, p.right, lanes) == 1
+
+
 def test_vectors_along_k_in_blocks():
     dot = Config(a="inline", b="inline", dot=True, split=2, mr=4, nv=3)
     lanes = host().lanes()
@@ -162,6 +191,18 @@ def test_lines_of_short_runs_are_all_asked_for():
     columns = min(8 * 4, 2 * SMALL.lanes(4))  # runs of 4
     assert count(kernel, c, "prefetch") >= len(kernel.root.parts) * columns // 4
     check(kernel, [Configs((x,) * len(kernel.root.parts)) for x in (c, replace(c, swap=True))], target=SMALL)
+
+
+def test_tiles_ask_for_the_next_tile_of_rows_that_are_gathered():
+    """Windows of images that are read in place: by order, blocks and parts of K, with a last tile of fewer rows."""
+    kernel = capsule(3, 5, 9, 4, 2)
+    c = Config(mr=8, nv=2, a="inline", b="buffer")
+    configs = [replace(c, order=order, tm=tm, tn=tn, mr=mr, nv=nv, kc=kc) for order, tm, tn, mr, nv, kc in
+               (("m", 2, 1, 8, 2, 0), ("n", 1, 1, 16, 1, 0), ("n", 2, 1, 8, 2, 36), ("m", 1, 2, 16, 1, 0))]
+    split = replace(c, b="panel", split=3)
+    for x in (*configs, split):
+        assert count(kernel, x, "prefetch") > count(kernel, x, "prefetch", replace(SMALL, l2=1 << 20))
+    check(kernel, [Configs((x,)) for x in (*configs, split)], target=SMALL)
 
 
 def test_packing_asks_for_rows_that_gathers_read():
