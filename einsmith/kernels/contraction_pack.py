@@ -213,7 +213,8 @@ class Panels:
             return 0
         if 2 * self.kc * self.nr * item >= target.l2 * HELD:
             return 0
-        far = far_rows(steps(self.ahead, self.p, self.n_side, item), self.N * self.K, item, target.l2)
+        self.far_lines = far_rows(steps(self.ahead, self.p, self.n_side, item), self.N * self.K, item, target.l2)
+        far = self.far_lines
         asks, m, n, mr, nv, tm = np.array([far, self.M, self.N, self.mr, c.nv, c.tm])
         return int(lines_ahead(asks, m, n, mr, nv, self.lanes, tm))
 

@@ -187,7 +187,7 @@ class Analysis:
             b_place=place, b_pieces=not s.conds and place == s.runs(self.lanes) > 1,
             b_held=traffic.held(target.l2, b_steps.k),
             b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,
-            b_far=not rows and traffic.far_rows(b_steps, n * k, item, target.l2), even=a_steps.even and b_steps.even,
+            b_far=0 if rows else traffic.far_rows(b_steps, n * k, item, target.l2), even=a_steps.even and b_steps.even,
             finish=finish.cycles(self.kernel, self.p, n_side.axes, self.lanes, target.l2),
             results=traffic.far_results(self.kernel, p, m_side, n_side),
             parted=sum(prod(buffers[n].shape) * buffers[n].dtype.itemsize for n in parts), windows=bool(windows),

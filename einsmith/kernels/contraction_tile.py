@@ -207,14 +207,15 @@ class Lowering(Buffers):
         ((_, form),) = s.reads.items()
         end = self.m_range[1]  # the last tiles ask, so that nothing waits in the second level for long
         turn = b.sub(b.const(end - 1) if isinstance(end, int) else b.sub(end, b.const(1)), jm)
-        first = b.mul(turn, b.const(self.lines_ahead * self.lanes))
+        points = self.lanes // self.far_lines  # of a line
+        first = b.mul(turn, b.const(self.lines_ahead * points))
         (k,) = s.groups(self.p.k)
         apart = b.const(s.forms[form].coef.get(k.inner, 0))
-        needed = b.op("lt", turn, b.const(-(-(self.c.nv + 1) // self.lines_ahead)))
+        needed = b.op("lt", turn, b.const(-(-(self.far_lines * self.c.nv + 1) // self.lines_ahead)))
         n0 = b.mul(b.add(jn, b.const(1)), b.const(self.nr))
         out = []
         for i in range(self.lines_ahead):
-            at = b.op("min", b.add(first, b.const(i * self.lanes)), b.const(self.nr - 1))
+            at = b.op("min", b.add(first, b.const(i * points)), b.const(self.nr - 1))
             parts = (self.ahead_batch, s.part_of(self.n_side.axes, b.add(n0, at)))
             total = b.const(s.forms[form].const)
             for x in parts:

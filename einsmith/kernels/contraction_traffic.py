@@ -115,18 +115,19 @@ def strips(width: Values, points: Values, item: int) -> Values:
     return STRIP / np.maximum(LINE, np.minimum(width, points) * item)
 
 
-def far_rows(s: Steps, elements: int, item: int, l2: int) -> bool:
-    """Whether rows along N lie beyond the second level and so far apart that they are streams which no hardware
-    follows."""
-    return s.even and s.side == item and s.k >= APART and elements * item > l2
+def far_rows(s: Steps, elements: int, item: int, l2: int) -> int:
+    """Lines of a vector of rows along N that lie beyond the second level and so far apart that they are streams which
+    no hardware follows, of which every element or every other one is read; 0 for others."""
+    far = s.even and s.side in (item, 2 * item) and s.k >= APART and elements * item > l2
+    return s.side // item if far else 0
 
 
 def lines_ahead(far: Values, m: Values, n: Values, mr: Values, nv: Values, lanes: int, tm: Values) -> Values:
-    """Lines of the next panel of N, whose rows are far, that each tile of M asks for at every point of K; 0: the panel
-    is not asked for."""
+    """Lines of the next panel of N that each tile of M asks for at every point of K; 0: the panel is not asked for.
+    far: as `far_rows`."""
     tiles = -(-m // mr) // tm
     asked = (far > 0) & (tiles >= 2) & (n > nv * lanes)
-    return np.where(asked, -(-(nv + 1) // np.maximum(tiles, 1)), 0)
+    return np.where(asked, -(-(far * nv + 1) // np.maximum(tiles, 1)), 0)
 
 
 def far_results(kernel: Kernel, p: Problem, m_side: Side, n_side: Side) -> int:

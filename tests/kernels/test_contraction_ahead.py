@@ -54,7 +54,9 @@ def count(kernel: Kernel, config: Config, name: str, target=SMALL) -> int:
 def test_tiles_ask_for_the_next_panel_of_n():
     panels = Config(mr=5, nv=2, a="inline", b="inline", order="n")
     images = conv(3, 9, 17, 17, 23, 1, 1, 0)  # rows of 289 points: panels cross images
-    for kernel, swap in ((product(23, 300, 40, "NN"), False), (product(300, 23, 40, "TT"), True), (images, True)):
+    strided = conv(3, 9, 33, 33, 23, 1, 1, 0, 2)  # every other point of every other row
+    for kernel, swap in ((product(23, 300, 40, "NN"), False), (product(300, 23, 40, "TT"), True), (images, True),
+                         (strided, True)):
         configs = [replace(panels, swap=swap, b=b, tm=tm, tn=tn, split=split) for b in ("inline", "panel")
                    for tm, tn, split in ((1, 1, 1), (2, 3, 1), (1, 2, 3))]
         for c in configs:
@@ -77,10 +79,12 @@ def test_only_rows_far_apart_are_asked_for():
     assert not traffic.far_rows(far, 1 << 18, 4, 1 << 20)
     assert not traffic.far_rows(replace(far, k=256), 1 << 20, 4, 1 << 20)
     assert not traffic.far_rows(replace(far, even=False), 1 << 20, 4, 1 << 20)
-    cases = [(1, 64, 1024, 1), (1, 12, 1024, 1), (1, 24, 1024, 2), (1, 6, 1024, 1), (1, 64, 64, 1), (0, 64, 1024, 1)]
+    assert [traffic.far_rows(replace(far, side=s), 1 << 20, 4, 1 << 20) for s in (4, 8, 12)] == [1, 2, 0]
+    cases = [(1, 64, 1024, 1), (1, 12, 1024, 1), (1, 24, 1024, 2), (1, 6, 1024, 1), (1, 64, 64, 1), (0, 64, 1024, 1),
+             (2, 64, 1024, 1), (2, 12, 1024, 1)]
     asks, m, n, tm = np.array(cases).T
-    asked = traffic.lines_ahead(asks, m, n, np.full(6, 6), np.full(6, 4), 16, tm)
-    assert asked.tolist() == [1, 3, 3, 0, 0, 0]
+    asked = traffic.lines_ahead(asks, m, n, np.full(8, 6), np.full(8, 4), 16, tm)
+    assert asked.tolist() == [1, 3, 3, 0, 0, 0, 1, 5]
 
 
 def test_a_panel_beyond_the_first_level_is_dear():
