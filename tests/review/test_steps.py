@@ -200,8 +200,8 @@ def test_interrupt_during_a_step_leaves_counters_that_agree_with_the_weights(mon
 
     run = Executable._run
 
-    def interrupted(self, inputs, fresh):
-        status = run(self, inputs, fresh)
+    def interrupted(self, places):
+        status = run(self, places)
         signal.raise_signal(signal.SIGINT)
         return status
 
