@@ -158,6 +158,10 @@ def predict(t: Table, target: Any) -> Predicted:
     # Rows of a panel that stay in the second level; the next panel takes the first level's room too.
     from_l2 = b_inline & (x.b_far > 0) & (mt > 1) & ((1 + (ahead > 0)) * kc * nr * item > target.l1 * 1.5)
     from_l2 = np.where(from_l2, traffic.FROM_L2, 0.0)
+    # So do rows near each other, of memory that begins anywhere: their vectors lie over the borders of lines.
+    again = np.where(t.major, inner_bytes(t, x, t.tm, t.tn), kc * nr * item) > target.l1 * 1.5
+    across_lines = b_inline & (x.b_side == item) & (x.b_step > 0) & ~pieces & (mt > t.tm) & again
+    from_l2 = np.maximum(from_l2, np.where(across_lines, traffic.OVER_BORDERS, 0.0))
 
     # Vectors of N that every tile of M takes from the second level: nearly as long as the arithmetic, they delay it.
     walked = t.major & (mt > t.tm) & (inner_bytes(t, x, t.tm, t.tn) > target.l1)

@@ -45,6 +45,8 @@ ROWS_FROM_L2 = 2.6
 """Cycles a line of rows that lie along K."""
 FROM_L2 = 3.4
 """Cycles a line that tiles read from the second level, a short row at a time."""
+OVER_BORDERS = 3.0
+"""The same where hardware follows, of rows whose vectors lie over the borders of lines."""
 SWEEP = 16
 """Points of K up to which the blocks of an operand with few rows are read as so many streams."""
 

@@ -79,6 +79,20 @@ def test_the_busiest_thread_has_whole_tiles_but_for_the_last():
     assert share(80, 16 * 10, Config(mr=7, nv=2, order="m", tm=8)) == pytest.approx(6 * 2 / (80 / 7))
 
 
+def test_low_tiles_wait_for_rows_over_the_borders_of_lines():
+    """Rows of N near each other, read in place from the second level again and again."""
+
+    def cycles(mr: int, nv: int, b: str, order: str = "m", n: int = 160) -> float:
+        c = Config(mr=mr, nv=nv, a="panel", b=b, order=order, tm=8 if order == "m" else 1)
+        kernel = product(784, n, 960, "TN")
+        return PATTERN.cost(kernel, Configs((c,)), SERVER).arithmetic / (784 * n)
+
+    for order in ("m", "n"):
+        assert cycles(7, 2, "inline", order) > 1.15 * cycles(14, 2, "inline", order)
+    assert cycles(7, 2, "inline") > 1.15 * cycles(7, 2, "buffer")
+    assert cycles(7, 1, "inline", "n", 16) < 1.15 * cycles(7, 1, "buffer", "n", 16)  # 60 kB
+
+
 def test_one_configuration_costs_what_it_does_among_all():
     for kernel in (product(64, 300, 257), conv(4, 16, 14, 14, 32, 3, 3, 1), product(3, 4096, 512)):
         (p,) = problems(kernel.root)
