@@ -249,11 +249,17 @@ class Sampler:
 
     def load_cost(self, align: int) -> float:
         """Loads, in units of one vector load, that one vector takes."""
-        cost = 0.0
-        for form in self.reads.values():
-            kind = self.kind(form, align)
-            rows = float(self.runs(align)) if kind == "runs" else 1.0
-            cost += GATHER_COST if kind == "gather" else rows * self.row_cost(form) if kind != "uniform" else 1.0
+        cost, aligned = 0.0, self.aligned_rows(align)
+        rows = 1 if aligned else self.runs(align)
+        moved = [g.inner for g in self.lane_groups[-1 if aligned else 0 :]]
+        for form in self.reads.values():  # as `kind` tells them apart
+            coef = self.forms[form].coef
+            if not any(coef.get(a) for a in moved):
+                cost += 1.0
+            elif rows <= MAX_RUNS and self.step(form) in (1, 2):
+                cost += rows * self.row_cost(form)
+            else:
+                cost += GATHER_COST
         cost += GATHER_COST * self._gathered
         masks = sum(1.5 for _, _, axes in self.conds if axes)
         return cost + masks * max(1.0, cost * 0.5)

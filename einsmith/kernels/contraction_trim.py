@@ -127,9 +127,10 @@ def _ends(
     return total, {k: (low.get(k, zero), high.get(k, zero + p.extents[k])) for k in {*low, *high}}
 
 
-def share(p: Problem, found: Sequence[Trim], axes: Sequence[int], points: int) -> float:
+@lru_cache(maxsize=4096)
+def share(p: Problem, found: tuple[Trim, ...], axes: tuple[int, ...], points: int) -> float:
     """The part of K that is left, on average over tiles of `points` flattened points of `axes`."""
-    total, ends = _ends(p, tuple(found), tuple(axes))
+    total, ends = _ends(p, found, axes)
     starts = np.arange(0, total, points)
     left = np.ones(len(starts))
     for k, (low, high) in ends.items():

@@ -10,7 +10,7 @@ scratch, zeros where the guards fail, and reads the copy without guards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, prod
@@ -44,15 +44,14 @@ UNROLLED = 8
 @dataclass(frozen=True, eq=False)
 class Window:
     """Coordinates, outer first. `fixed[j]` is the axis that coordinate j equals and that has one value at a time, or
-    None. `extents[j]`: number of values (of a fixed one: the axis's extent). `expr` and `guards` have
-    Axis(j) for coordinate j minus its least value; `operand` reads the window at the problem's axes. A window that is
-    cut holds one block of an axis at a time, whose number is the fixed coordinate CUT; what is read of it lies `block`
-    elements further on in a window of all blocks for each block before it."""
+    None. `extents[j]`: number of values (of a fixed one: the axis's extent). copied: makes what is copied, and its
+    guards, with Axis(j) for coordinate j minus its least value; `operand` reads the window at the problem's axes. A
+    window that is cut holds one block of an axis at a time, whose number is the fixed coordinate CUT; what is read of
+    it lies `block` elements further on in a window of all blocks for each block before it."""
 
     fixed: tuple[int | None, ...]
     extents: tuple[int, ...]
-    expr: Expr
-    guards: tuple[Expr, ...]
+    copied: Callable[[], tuple[Expr, tuple[Expr, ...]]]
     operand: Operand
     dtype: DType
     block: int = 0
@@ -187,10 +186,6 @@ def window(
             x = apply("add", x, apply("mul", Axis(len(keys)), Const(steps[j], i32)))
         return x if const == 0 else apply("add" if const > 0 else "sub", x, Const(abs(const), i32))
 
-    zero, guards = Const(0, i32), []
-    for fn, j, const, before in comparisons:
-        guards.append(apply(fn, coordinate(j, const), zero) if before else apply(fn, zero, coordinate(j, const)))
-
     def rule(e):
         if isinstance(e, Read):
             index = []
@@ -200,7 +195,13 @@ def window(
             return Read(e.slot, tuple(index), e.dtype)
         return None
 
-    (expr,) = rebuild_reads(operand.expr, rule)
+    def copied() -> tuple[Expr, tuple[Expr, ...]]:
+        zero, guards = Const(0, i32), []
+        for fn, j, const, before in comparisons:
+            guards.append(apply(fn, coordinate(j, const), zero) if before else apply(fn, zero, coordinate(j, const)))
+        (expr,) = rebuild_reads(operand.expr, rule)
+        return expr, tuple(guards)
+
     place = []
     for key, j in keys.items():
         if fixed[j] is None:
@@ -208,7 +209,7 @@ def window(
             place.append(terms.expr())
     axes = frozenset(a for key, j in keys.items() if fixed[j] is None for a, _ in key)
     copy = Operand(Read(SLOT + which, tuple(place), p.dtype), (), axes)
-    out = Window(tuple(fixed), tuple(extents), expr, tuple(guards), copy, p.dtype)
+    out = Window(tuple(fixed), tuple(extents), copied, copy, p.dtype)
     free = [s for s, f in zip(steps, fixed, strict=False) if f is None]
     return replace(out, block=sum(s * prod(out.shape[n + 1 :]) for n, s in enumerate(free)))
 
@@ -222,9 +223,10 @@ def fill(b: Builder, w: Window, pointers: Mapping[int, Pointer], to: Value, lane
     """Writes the window for the given values of the fixed axes; `to` has room for `lanes` elements more."""
     free = [j for j, f in enumerate(w.fixed) if f is None]
     # Vectors run over the last coordinates as far as they are one stretch of memory.
-    groups = Sampler(None, [w.expr], w.guards, w.extents, pointers).groups(free)
+    expr, guards = w.copied()
+    groups = Sampler(None, [expr], guards, w.extents, pointers).groups(free)
     last = groups[-1].axes if groups else ()
-    s = Sampler(b, [w.expr], w.guards, w.extents, pointers, last, lanes)
+    s = Sampler(b, [expr], guards, w.extents, pointers, last, lanes)
     rows = [j for j in free if j not in last]
     width = prod(w.extents[j] for j in last)
     part = None

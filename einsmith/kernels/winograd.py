@@ -134,10 +134,13 @@ class Winograd:
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> WinogradConfig | None:
         """The configuration of the lowest cost; None where it is not below `limit`."""
         best = None
-        for m in TRANSFORMS:
+        for m in sorted(TRANSFORMS, reverse=True):  # the fewer multiplications first
             p = _parts(kernel, m, target)
+            transforms = _transforms(p, target)
+            if transforms + _products(p, target) >= limit:
+                continue
             copies = _copies(p, target)
-            rest = _transforms(p, target) + sum(cost.seconds for _, cost in copies)
+            rest = transforms + sum(cost.seconds for _, cost in copies)
             # A rank is more than the seconds by a twentieth at most.
             multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - rest) / p.slices)
             if multiply is None:
@@ -205,6 +208,12 @@ def _copies(p: _Parts, target: Target) -> _Copies:
 def _config(m: int, copies: _Copies, multiply: Configs) -> WinogradConfig:
     image, weights, result = (config for config, _ in copies)
     return WinogradConfig(m, image, weights, multiply, result)
+
+
+def _products(p: _Parts, target: Target) -> float:
+    """Seconds of the products at the peak."""
+    count = p.slices * sum(prod(x.extents) for x in problems(p.multiply.root) or ())
+    return count / (target.fma_per_second * 4 / p.u.dtype.itemsize) / target.cores
 
 
 def _transforms(p: _Parts, target: Target) -> float:

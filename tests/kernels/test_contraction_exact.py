@@ -190,5 +190,5 @@ def test_trimmed_loops_of_operands_with_one_point():
     kernel = sum_of((1, 1), ((F, (1, 7)), (F, (7, 1))), (7,), body)
     (p,) = problems(kernel.root)
     for which in (0, 1):
-        assert share(p, trims(p, which), p.left + p.right, 8) in (1.0, 3 / 7)
+        assert share(p, tuple(trims(p, which)), p.left + p.right, 8) in (1.0, 3 / 7)
     check(kernel, PATTERN.configs(kernel, host()), target=host())
