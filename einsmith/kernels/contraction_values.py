@@ -58,28 +58,29 @@ class Values:
         if mask is not None and not mask.type.lanes:
             mask = b.splat(mask, n)
         if kind == "unit":
-            return self._stretch(p.value, at, elem, s.step(form), mask)
+            return self._stretches(p.value, [(at, mask)], elem, s.step(form))
         if kind == "runs":
-            out: Value | None = None
-            for run, extra in zip(self.run_masks, self.run_offsets[form], strict=True):
-                out = self._stretch(p.value, b.add(at, extra), elem, s.step(form), both(b, run, mask), out)
-            assert out is not None
-            return out
+            rows = zip(self.run_offsets[form], self.run_masks, strict=True)
+            return self._stretches(p.value, [(b.add(at, x), both(b, run, mask)) for x, run in rows], elem, s.step(form))
         if prod(p.shape) > _INT32:
             return b.gather(p.value, b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n)), elem, mask)
         return b.gather(b.address(p.value, at, elem), self.lane_forms[form], elem, mask)
 
-    def _stretch(
-        self, pointer: Value, at: Value, elem: str, step: int, mask: Value | None, other: Value | None = None
+    def _stretches(
+        self, pointer: Value, rows: Sequence[tuple[Value, Value | None]], elem: str, step: int
     ) -> Value:
-        """Elements at, at + step, ... of the lanes that are on; the others are `other` (or 0)."""
+        """Elements at, at + step, ... of the lanes that are on, of each of some rows (`at` and lanes); 0 in lanes that
+        are off in all of them. A load takes what every row has of it, so that one shuffle serves them."""
         b, n = self.s.b, self.s.lanes
-        if step == 1:
-            return b.load(pointer, at, elem, n, mask, other)
-        # The second load ends at the last lane's element, so that nothing past it is touched.
-        parts = [b.load(pointer, b.add(at, b.const(x)), elem, n, self._spread(mask, x)) for x in (0, n - 1)]
-        out = b.shuffle(*parts, [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)])
-        return out if mask is None or other is None else b.select(mask, out, other)
+        parts = []
+        for first in (0, n - 1)[:step]:  # the second load ends at the last lane's element: nothing past it is touched
+            out: Value | None = None
+            for at, mask in rows:
+                where = b.add(at, b.const(first)) if first else at
+                out = b.load(pointer, where, elem, n, mask if step == 1 else self._spread(mask, first), out)
+            assert out is not None
+            parts.append(out)
+        return parts[0] if step == 1 else b.shuffle(*parts, [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)])
 
     def _spread(self, mask: Value | None, first: int) -> Value | None:
         """The mask of elements first, first + 1, ... of a stretch of which lane i is element 2*i."""
