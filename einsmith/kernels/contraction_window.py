@@ -234,19 +234,15 @@ def fill(b: Builder, w: Window, pointers: Mapping[int, Pointer], to: Value, lane
         if f is not None:
             more = s.part_of((j,), values[f])
             part = more if part is None else _join(b, part, more)
-    count = prod(w.extents[j] for j in rows)
-    with b.loop(0, count) as loop:
-        row = s.part_of(rows, loop.var)
-        at = b.mul(loop.var, b.const(width))
-        _ask(b, s, s.part_of(rows, b.add(loop.var, b.const(-(-AHEAD // (width * w.dtype.itemsize))))), part, width)
+    whole = width // lanes * lanes
 
+    def fill_row(row: Part, at: Value) -> None:
         def chunk(x: Value, limit: int | None) -> None:
             state = State(s, x, limit, lanes).bind(row)
             if part is not None:
                 state = state.bind(part)
             b.store(state.product(), to, b.add(at, x))  # lanes past a row are overwritten by the next one
 
-        whole = width // lanes * lanes
         if whole <= UNROLLED * lanes:
             for x in range(0, whole, lanes):  # masks of known columns are constants
                 chunk(b.const(x), None)
@@ -255,6 +251,20 @@ def fill(b: Builder, w: Window, pointers: Mapping[int, Pointer], to: Value, lane
                 chunk(columns.var, None)
         if whole < width:
             chunk(b.const(whole), width)
+
+    # The last of the axes has a loop of its own, so that no row's place is found by a division; what is asked for are
+    # rows that come later along it, or, where it is short, rows of points that come later along the others.
+    outer, inner = rows[:-1], rows[-1:]
+    turns = prod(w.extents[j] for j in inner)
+    further = -(-AHEAD // (width * w.dtype.itemsize))
+    planes_ahead, rows_ahead = (0, further) if turns > 2 * further else (-(-further // turns), 0)
+    with b.loop(0, prod(w.extents[j] for j in outer)) as planes:
+        plane, later = s.part_of(outer, planes.var), s.part_of(outer, b.add(planes.var, b.const(planes_ahead)))
+        base = b.mul(planes.var, b.const(turns * width))
+        with b.loop(0, turns) as loop:
+            own = s.part_of(inner, loop.var)
+            _ask(b, s, _join(b, later, s.part_of(inner, b.add(loop.var, b.const(rows_ahead)))), part, width)
+            fill_row(_join(b, plane, own), b.add(base, b.mul(loop.var, b.const(width))))
 
 
 def _ask(b: Builder, s: Sampler, row: Part, fixed: Part | None, width: int) -> None:
