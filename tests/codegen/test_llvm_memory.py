@@ -133,13 +133,14 @@ def test_address_alloc_prefetch_stream_and_barrier():
     np.testing.assert_array_equal(out, np.tile(a[7:23], 2))
 
 
-@pytest.mark.parametrize("lo,hi,step,unroll", [(0, 10, 1, 1), (3, 17, 2, 1), (0, 1, 1, 1), (5, 5, 1, 1), (7, 2, 3, 1),
-                                               (0, 12, 1, 4), (1, 9, 2, 4), (-6, 6, 3, 2), (0, 12, 4, 3)])
-@pytest.mark.parametrize("known", [True, False])
+LOOPS = [(0, 10, 1, 1), (3, 17, 2, 1), (0, 1, 1, 1), (5, 5, 1, 1), (7, 2, 3, 1), (0, 12, 1, 4), (1, 9, 2, 4),
+         (-6, 6, 3, 2), (0, 12, 4, 3)]  # fmt: skip
+"""From, to, step, points at once; those of several have literal bounds."""
+
+
+@pytest.mark.parametrize("lo,hi,step,unroll,known", [(*x, k) for x in LOOPS for k in (True, False) if k or x[3] == 1])
 def test_loops_with_carried_values(lo, hi, step, unroll, known):
     trips = list(range(lo, hi, step))
-    if not known and unroll > 1:
-        pytest.skip("unrolled loops have literal bounds")
     a = np.arange(64, dtype=np.int64) ** 2
     bounds, out = np.array([lo, hi], np.int64), np.zeros(3, np.int64)
     b = Builder("k", 3)
