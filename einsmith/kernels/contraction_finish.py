@@ -50,12 +50,17 @@ def operations(exprs: tuple[Expr, ...]) -> int:
 def epilogue(kernel: Kernel, p: Problem) -> Sequence[tuple[Expr, int, Piece]]:
     """(expression, buffer, piece that it belongs to) of every result that is stored, over the piece's axes, which are
     those of the pieces beside it and of its mate; slots are buffers, -1 the sum, -2 the mate's."""
-    out = _finished(kernel, p, Read(-1, (), p.dtype))
-    return out if p.mate is None else [*out, *_finished(kernel, p.mate, Read(-2, (), p.dtype))]
+    out = _finished(kernel, p.piece, p.beside, p.finish, Read(-1, (), p.dtype))
+    if p.mate is None:
+        return out
+    return [*out, *_finished(kernel, p.mate.piece, p.mate.beside, p.mate.finish, Read(-2, (), p.dtype))]
 
 
-def _finished(kernel: Kernel, p: Problem, total: Expr) -> list[tuple[Expr, int, Piece]]:
-    """What is stored of a problem whose sum is `total`."""
+@lru_cache(maxsize=1024)
+def _finished(
+    kernel: Kernel, main: Piece, beside: tuple[Piece, ...], steps: tuple[tuple[str, Expr | None], ...], total: Expr
+) -> list[tuple[Expr, int, Piece]]:
+    """What is stored of a problem of these pieces whose sum is `total`, with or without a mate."""
     root = kernel.stages[0]
     buffers = {slot: ref[1] for slot, ref in enumerate(root.args)}
 
@@ -70,22 +75,22 @@ def _finished(kernel: Kernel, p: Problem, total: Expr) -> list[tuple[Expr, int, 
 
         return rebuild([x], rule)[0]
 
-    for fn, x in p.finish:
+    for fn, x in steps:
         if fn == "neg":
             total = apply("neg", total)
             continue
         assert x is not None
         x = relabel(x, buffers, {})
         if fn == "where":
-            total = apply("where", x, total, Const(0.0, p.dtype))
+            total = apply("where", x, total, Const(0.0, total.dtype))
         else:
             total = apply(fn, total, x)
-    out = _results(kernel, p.piece, total, relabel)
-    for piece in p.beside:
+    out = _results(kernel, main, total, relabel)
+    for piece in beside:
         assert isinstance(piece.body, Const)
         out += _results(kernel, piece, piece.body, relabel)
     if len(kernel.stages) > 1:  # guards that the root and a later stage both have
-        out = [(simplify(x, p.extents), n, piece) for x, n, piece in out]
+        out = [(simplify(x, main.domain), n, piece) for x, n, piece in out]
     return out
 
 

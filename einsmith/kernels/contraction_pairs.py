@@ -78,6 +78,7 @@ def _tables(kernel: Kernel, mate: Problem, p: Problem, cs: tuple[Config, Config]
     return [alone, search.table_of(kernel, mated(p, mate), cs[1], target)]
 
 
+@lru_cache(maxsize=1024)
 def costs(kernel: Kernel, mate: Problem, p: Problem, cs: tuple[Config, Config], target: Any) -> cost.Predicted:
     """What both pieces cost, made together: the mate's sums, and the rest."""
     return cost.predict(cost.joined(_tables(kernel, mate, p, cs, target)), target)
