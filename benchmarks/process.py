@@ -158,11 +158,13 @@ class Worker:
     def _read(self, allowed: float, used: Callable[[], float]) -> dict:
         assert self._process.stdout is not None
         fd, deadline = self._process.stdout.fileno(), time.monotonic() + allowed
+        patience = allowed
         while b"\n" not in self._buffer:
-            late = time.monotonic() - deadline
-            if not select.select([fd], [], [], -late if late < 0 else 1.0)[0]:
-                if used() >= allowed or late > (PATIENCE - 1) * allowed:
+            if not select.select([fd], [], [], patience)[0]:
+                left = allowed - used()
+                if left <= 0 or time.monotonic() - deadline > (PATIENCE - 1) * allowed:
                     raise WorkerError("timeout", "over the time cap")
+                patience = min(1.0, max(0.01, left))
                 continue
             chunk = os.read(fd, 1 << 20)
             if not chunk:
