@@ -32,14 +32,10 @@ from einsmith.lang import trace, views
 from einsmith.lang.formula import AxisVar, Form, Weak
 from einsmith.lang.lower import lower
 from einsmith.lang.operators import SWAPPED, UFUNCS, Operators
-from einsmith.lang.protocol import RunTimeOnly, needs_value
+from einsmith.lang.protocol import RunTimeOnly, arraylike, needs_value
 from einsmith.lang.trace import current_trace
 
 Number = (bool, int, float, np.bool_, np.integer, np.floating)
-
-
-def _arraylike(x: Any) -> bool:
-    return hasattr(x, "__einsmith_value__") or hasattr(x, "__array__") or hasattr(x, "__dlpack__")
 
 
 class Ex(Operators):
@@ -52,7 +48,7 @@ class Ex(Operators):
         self.form = form
 
     def _takes(self, other: Any) -> bool:
-        return isinstance(other, (Value, Ex, *Number)) or _arraylike(other)
+        return isinstance(other, (Value, Ex, *Number)) or arraylike(other)
 
     def _apply(self, fn: str, *operands: Any) -> Any:
         return _apply(fn, *operands)
@@ -88,7 +84,7 @@ class Value(Operators, RunTimeOnly):
         self._tensor, self.weak, self.literal, self.name = tensor, weak, literal, name
 
     def _takes(self, other: Any) -> bool:
-        return isinstance(other, (Value, Ex, list, tuple, *Number)) or _arraylike(other)
+        return isinstance(other, (Value, Ex, list, tuple, *Number)) or arraylike(other)
 
     def _apply(self, fn: str, *operands: Any) -> Any:
         return _apply(fn, *operands)
@@ -151,16 +147,15 @@ class Value(Operators, RunTimeOnly):
 
     def reshape(self, *shape: Any) -> Value:
         """The elements in row-major order under another shape; one extent may be -1."""
-        new = views.resolve_reshape(self.shape, shape[0] if len(shape) == 1 and not _is_int(shape[0]) else shape)
+        new = views.resolve_reshape(self.shape, views.listed(shape))
         if new == self.shape:
             return self
         return _view(("reshape", new), self, new, lambda axes: views.reshape_index(self.shape, axes))
 
     def transpose(self, *order: Any) -> Value:
         """Dimensions in the given order, reversed where none is given."""
-        if len(order) == 1 and not _is_int(order[0]):
-            order = tuple(order[0]) if order[0] is not None else ()
-        places = views.permutation(self.ndim, order)
+        order = views.listed(order)
+        places = views.permutation(self.ndim, () if order is None else tuple(order))
         if places == tuple(range(self.ndim)):
             return self
         shape = tuple(self.shape[p] for p in places)
@@ -182,14 +177,10 @@ class Value(Operators, RunTimeOnly):
     argmax, argmin = _reduction("argmax"), _reduction("argmin")
 
     def __matmul__(self, other: Any) -> Value:
-        return matmul(self, other) if isinstance(other, Value) or _arraylike(other) else NotImplemented
+        return matmul(self, other) if isinstance(other, Value) or arraylike(other) else NotImplemented
 
     def __rmatmul__(self, other: Any) -> Value:
-        return matmul(other, self) if _arraylike(other) else NotImplemented
-
-
-def _is_int(x: Any) -> bool:
-    return isinstance(x, (int, np.integer))
+        return matmul(other, self) if arraylike(other) else NotImplemented
 
 
 # ------------------------------------------------------------------------------------------------------- conversions
@@ -208,7 +199,7 @@ def as_value(x: Any) -> Value:
     if isinstance(x, Number):
         value = x.item() if isinstance(x, np.generic) else x
         return Value(None, weak=not isinstance(value, bool), literal=value)
-    if isinstance(x, (list, tuple)) or _arraylike(x):
+    if isinstance(x, (list, tuple)) or arraylike(x):
         array = np.array(x, order="C", copy=True)
         dtype = dtype_of(array.dtype)
         trace = current_trace()
@@ -359,7 +350,7 @@ def _on_arrays(f: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
         if current_trace() is None and trace.run_arrays is not None:
-            arrays = builtins.any(_arraylike(x) and not isinstance(x, Number) for x in given)
+            arrays = builtins.any(arraylike(x) and not isinstance(x, Number) for x in given)
             if arrays and not builtins.any(isinstance(x, (Value, Ex)) for x in given):
                 return trace.run_arrays(f, args, kwargs)
         return f(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What Python and NumPy may ask of an object and a traced tensor cannot answer: its value."""
+"""What objects answer as arrays, and what Python and NumPy may ask and a traced tensor cannot answer: its value."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from einsmith.errors import TraceError
 def needs_value(what: str, remedy: str) -> TraceError:
     """The error for a question that only the running program could answer."""
     return TraceError(f"{what} needs the value of a traced tensor, which exists only when the program runs; {remedy}")
+
+
+def arraylike(x: Any) -> bool:
+    """Whether an object hands out its elements, or a tensor that stands for them."""
+    return hasattr(x, "__einsmith_value__") or hasattr(x, "__array__") or hasattr(x, "__dlpack__")
 
 
 class RunTimeOnly:

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from einsmith.errors import IndexOutOfRange, ShapeError, TraceError
 from einsmith.lang.formula import Form, Literal, op
+
+
+def listed(given: Sequence[Any]) -> Any:
+    """What a method was given one by one, or as one sequence (or None)."""
+    return given[0] if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
 
 
 @dataclass(frozen=True)

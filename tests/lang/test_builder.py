@@ -116,7 +116,7 @@ def test_reshape_errors():
             value(2, 3).reshape(new)
 
 
-@pytest.mark.parametrize("order", [(), (1, 0, 2), (2, 0, 1), (-1, 0, 1)])
+@pytest.mark.parametrize("order", [(), (None,), (1, 0, 2), ([2, 0, 1],), (np.array([2, 0, 1]),), (-1, 0, 1)])
 def test_transpose(order, rng):
     x = rng.integers(0, 99, (2, 3, 5))
     np.testing.assert_array_equal(run(lambda v: v.transpose(*order), x), x.transpose(*order))
