@@ -1,7 +1,8 @@
 """The contraction pattern: sums of products of any reduction-free factors, on register tiles.
 
 Matrix products, convolutions in every direction, capsule convolutions and attention are all this pattern. What it takes
-apart is in contraction_problem, how operands are read and packed in contraction_pack, the loops in contraction_tile.
+apart is in contraction_problem, what follows from a configuration in contraction_sizes, how operands are packed in
+contraction_pack, the loops in contraction_tile, what becomes of the sums in contraction_epilogue.
 """
 
 from __future__ import annotations

@@ -20,9 +20,8 @@ from typing import Any
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels.contraction_box import pointers_of, shaped
 from einsmith.kernels.contraction_exact import Exact, needed
-from einsmith.kernels.contraction_finish import Epilogue
+from einsmith.kernels.contraction_finish import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction_lanes import State
-from einsmith.kernels.contraction_pack import REGISTER_EPILOGUE
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, Sampler, digits

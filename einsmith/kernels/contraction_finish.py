@@ -34,7 +34,8 @@ SUMS = (-1, -2)
 """The slots of the sum and of its mate's."""
 WHOLE = 1.5
 """Cycles of a whole vector, in a line of its own, that is made of what waits in scratch and stored."""
-
+REGISTER_EPILOGUE = 8
+"""Operations of an epilogue up to which it is unrolled over the register tile; beyond, rows go through scratch."""
 
 Form = Literal["straight", "stacked", "turned", "lines"]
 """How a tile is finished: vectors along N, row by row; some rows, whose runs make whole vectors, at a time; turned

@@ -208,6 +208,8 @@ class Lines:
                     b.store(value, pointer, to, mask)
 
     def _vector(self, lanes: Vector, row: Value, place: Value) -> Value:
+        """Of a unit that goes on past the panel, lanes that are not stored hold what lies behind the row; behind the
+        last one are those that wait, which are as many at least."""
         b, n = self.b, self.lanes
         fixed = [self.constants.get(x[0], 0.0) if x is not None else 0.0 for x in lanes]
         value = b.literal(fixed, self.elem) if len({repr(x) for x in fixed}) > 1 else b.const(fixed[0], self.elem, n)

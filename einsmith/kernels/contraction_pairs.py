@@ -14,7 +14,6 @@ from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels import contraction_plan as plan
 from einsmith.kernels import contraction_search as search
 from einsmith.kernels.contraction_joint import Joint
-from einsmith.kernels.contraction_pack import REGISTER_EPILOGUE
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem, mated
 from einsmith.kernels.contraction_settings import changed_by, slots_of
@@ -99,7 +98,7 @@ def _fits(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> 
     assert changed is not None
     if finish.of(kernel, changed.problem, c, lanes, target.l2)[1] == "turned":
         return True
-    return finish.operations(tuple(x for x, _, _ in finish.epilogue(kernel, both))) <= REGISTER_EPILOGUE
+    return finish.operations(tuple(x for x, _, _ in finish.epilogue(kernel, both))) <= finish.REGISTER_EPILOGUE
 
 
 def joined(

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import gcd
+from typing import Any
 
+from einsmith.expr.kernel import Kernel
 from einsmith.kernels.contraction_ask import TileLines
-from einsmith.kernels.contraction_buffer import Buffers
-from einsmith.kernels.contraction_depth import added, repeated
+from einsmith.kernels.contraction_depth import repeated
+from einsmith.kernels.contraction_epilogue import Finishing
+from einsmith.kernels.contraction_exact import Exact, needed
 from einsmith.kernels.contraction_lanes import State
-from einsmith.kernels.contraction_plan import row_offsets
+from einsmith.kernels.contraction_plan import Config, row_offsets
+from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Group, Pointer
-from einsmith.kernels.contraction_traffic import LINE
-from einsmith.kernels.contraction_trim import Trimmer
-from einsmith.kernels.contraction_walk import digits_of, nest, sweep, transpose
+from einsmith.kernels.contraction_trim import Trim, Trimmer, trims
+from einsmith.kernels.contraction_walk import ceil_div, digits_of, nest, sweep
 from einsmith.kernels.contraction_window import CUT, SLOT, Window, fill
-from einsmith.loops.nest import Value
+from einsmith.loops.nest import Builder, Value
 
 AHEAD = 4096
 """Bytes by which a packed tile of M is asked for ahead. It is one stretch of memory: hardware follows it, but not far
@@ -30,9 +32,30 @@ UNROLLED = 100
 """Multiply-adds in the body of the loop over K up to which a short innermost axis of K is unrolled."""
 
 
-
-class Lowering(Buffers):
+class Lowering(Finishing):
     """Emission of one kernel function."""
+
+    b_states: list[State]
+
+    def __init__(self, kernel: Kernel, config: Config, target: Any, builder: Builder, problem: Problem):
+        super().__init__(kernel, config, target, builder, problem)
+        self.exact = self._exact(problem, self._operand_pointers())
+        # Guards stand in the problem as it was before windows; K must be walked whole, axis by axis.
+        self.m_trims: list[Trim] = []
+        self.n_trims: list[Trim] = []
+        if config.split == 1 and not self.blocked and not self.k_outer and not config.dot and config.depth == 1:
+            self.m_trims = trims(problem, int(config.swap))
+            self.m_trims = [t for t in self.m_trims if t.axes <= {*self.p.batch, *self.m_side.axes}]
+            if config.rows:
+                rows = {*self.p.batch, *self.n_side.axes[:-1]}
+                self.n_trims = [t for t in trims(problem, 1 - int(config.swap)) if t.axes <= rows]
+        self.trimmed = {t.axis for t in (*self.m_trims, *self.n_trims)}
+
+    def _exact(self, original: Problem, pointers: dict[int, Pointer]) -> Exact | None:
+        """What makes sums again that a zero operand leaves NaN; it reads the operands where they lie."""
+        if not needed(original):
+            return None
+        return Exact(self.b, original, pointers, self.n_side.axes, self.lanes, self.mr * self.nr, self.row)
 
     # -- the task
 
@@ -165,10 +188,6 @@ class Lowering(Buffers):
             with b.loop(0, b.mul(count, b.const(self.tile_size)), step=self.lanes) as loop:
                 b.store(self.zero, self.c_scratch, loop.var)
 
-    def _count(self, span) -> Value | int:
-        lo, hi = span
-        return hi - lo if isinstance(lo, int) else self.b.sub(hi, lo)
-
     def _outer_n(self, jn: Value, nv: int) -> None:
         self._clear(self._count(self.m_range))
 
@@ -199,80 +218,22 @@ class Lowering(Buffers):
 
         self._k_level(block)
 
-    def _next_panel(self, jm: Value, jn: Value) -> tuple[list[Value], Value]:
-        """Where the lines of the next panel of N that this tile asks for begin at the first point of K, and how far
-        apart they are along K: the tiles of a panel share the lines of its rows, and each asks for its own in every row
-        that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
-        b, s = self.b, self.ahead
-        ((_, form),) = s.reads.items()
-        end = self.m_range[1]  # the last tiles ask, so that nothing waits in the second level for long
-        turn = b.sub(b.const(end - 1) if isinstance(end, int) else b.sub(end, b.const(1)), jm)
-        points = self.lanes // self.far_lines  # of a line
-        first = b.mul(turn, b.const(self.lines_ahead * points))
-        (k,) = s.groups(self.p.k)
-        apart = b.const(s.forms[form].coef.get(k.inner, 0))
-        needed = b.op("lt", turn, b.const(-(-(self.far_lines * self.c.nv + 1) // self.lines_ahead)))
-        n0 = b.mul(b.add(jn, b.const(1)), b.const(self.nr))
-        out = []
-        for i in range(self.lines_ahead):
-            at = b.op("min", b.add(first, b.const(i * points)), b.const(self.nr - 1))
-            parts = (self.ahead_batch, s.part_of(self.n_side.axes, b.add(n0, at)))
-            total = b.const(s.forms[form].const)
-            for x in parts:
-                if form in x.sums:
-                    total = b.add(total, x.sums[form])
-            out.append(total)
-        return out, b.select(needed, apart, b.const(0))
-
-    def _ask(self, places: Sequence[Value], apart: Value, k: Value) -> None:
-        """Starts the loads of a row of the next panel."""
-        s = self.ahead
-        ((read, _),) = s.reads.items()
-        pointer = s.pointers[read.slot].value
-        row = self.b.mul(k, apart)
-        assert pointer is not None
-        for x in places:
-            self.b.prefetch(pointer, self.b.add(x, row), self.elem)
-
-    def _next_rows(self, jm: Value) -> tuple[State, Value]:
-        """The first row of M of the next tile; after the last tile, of the first one in the next block of K, whose
-        distance comes with it."""
-        b, a = self.b, self.a_in
-        lo, hi = (b.const(x) if isinstance(x, int) else x for x in self.m_range)
-        follows = b.op("lt", b.add(jm, b.const(1)), hi)
-        tile = b.select(follows, b.add(jm, b.const(1)), lo)
-        rows = State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, b.mul(tile, b.const(self.mr))))
-        return rows, b.select(follows, b.const(0), b.const(self.kc))
-
-    def _ask_rows(self, state: State, further: Value, step: int, k: Value) -> None:
-        """Starts the load of a line of the next tile's rows: at each point of K that of another row, so that all lines
-        of a stretch are asked for as it is walked."""
-        b, a = self.b, self.a_in
-        ((read, form),) = a.reads.items()
-        pointer = a.pointers[read.slot].value
-        assert pointer is not None
-        turns = min(1 << (self.mr - 1).bit_length(), LINE // self.p.dtype.itemsize // self.c.depth)
-        row = b.op("mod", b.op("floordiv", k, b.const(self.c.depth)) if self.c.depth > 1 else k, b.const(turns))
-        at = b.add(b.add(state.offset(form), further), b.mul(row, b.const(step)))
-        for first in range(0, self.mr, turns):
-            b.prefetch(pointer, b.add(at, b.const(first * step)), self.elem)
-
-    def _next_gathered(self, jm: Value, jn: Value) -> State:
-        """The first row of M of the next tile, or of this one, whose lines are near, where that is another panel's to
-        ask for or there is none."""
-        b, a = self.b, self.a_in
-        end = self.m_range[1]
-        follows = b.op("lt", b.add(jm, b.const(1)), b.const(end) if isinstance(end, int) else end)
-        if self.c.order == "m":
-            end = self.n_range[1]
-            last = b.op("le", b.const(end) if isinstance(end, int) else end, b.add(jn, b.const(1)))
-            follows = b.op("and", follows, last)
-        tile = b.add(jm, b.select(follows, b.const(1), b.const(0)))
-        return State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, b.mul(tile, b.const(self.mr))))
-
-    def _relative(self, tile: Value, span) -> Value:
-        lo = span[0]
-        return tile if isinstance(lo, int) else self.b.sub(tile, lo)
+    def _n_states(self, jn: Value, nv: int) -> None:
+        """Lane states of the panel for its reads in place and for the epilogue."""
+        b = self.b
+        limit = self.limit
+        n0 = b.mul(jn, b.const(self.nr))
+        starts = [b.add(n0, b.const(v * self.lanes)) for v in range(nv)]
+        if self.c.split == 1 and not self.turned:
+            self.e_states = [
+                State(self.epi.sampler, x, limit, self.lanes, column=self._column(v)).bind(self.e_batch)
+                for v, x in enumerate(starts[: ceil_div(nv, self.c.depth)])
+            ]
+        if self.c.b == "inline":
+            self.b_states = [
+                State(self.b_in, x, limit, self.lanes, column=self._column(v)).bind(self.b_batch)
+                for v, x in enumerate(starts)
+            ]
 
     # -- the register tile
 
@@ -293,46 +254,10 @@ class Lowering(Buffers):
         return out[::-1]
 
     def _tile(self, jm: Value, mr: int, jn: Value, nv: int, lo, hi, last, slab, panel, number: Value) -> None:
-        b, c = self.b, self.c
-        m0 = b.mul(jm, b.const(self.mr))
+        m0 = self.b.mul(jm, self.b.const(self.mr))
         self._ask_results(m0, mr, jn, nv)
         rows = self._sums(jm, mr, jn, nv, lo, hi, slab, panel, number)
-        if self.through_scratch:
-            self._store_tile(rows, number, nv)
-            if last is None:
-                self._rows(m0, mr, jn, nv, number)
-            else:
-                with b.if_(last):
-                    self._rows(m0, mr, jn, nv, number)
-        elif c.split > 1:
-            for i in range(mr):
-                self._store_partial(b.add(m0, b.const(i)), jn, added(b, rows[i], c.depth))
-        elif self.turned:
-            self._turn(rows, m0, jn, nv)
-        elif self.lines is not None:
-            for i in range(mr):
-                self._put(m0, b.const(i), rows[i])
-            self._flush(m0, mr, jn, nv)
-        else:
-            for i in range(0, mr, self.stacked):
-                sums = [added(b, row, c.depth) for row in rows[i : i + self.stacked]]
-                self._finish_rows(b.add(m0, b.const(i)), sums)
-
-    def _finish_rows(self, m: Value, sums: Sequence[Sequence[Value]]) -> None:
-        """The epilogue of row m, or of it and those that are stored with it."""
-        b, s = self.b, self.epi.sampler
-        parts = [s.part_of(self.m_side.axes, b.add(m, b.const(i)) if i else m) for i in range(len(sums))]
-        if self.stacked > 1:
-            self.epi.together(self.e_states, parts, sums)
-        else:
-            self.epi.row(self.e_states, parts[0], sums[0])
-
-    def _ask_results(self, m0: Value, mr: int, jn: Value, nv: int) -> None:
-        """Starts the loads of the lines that a tile's results are stored to in parts."""
-        b = self.b
-        if self.results is not None:
-            batch = self.results.sampler.part_of(self.p.batch, self.batch)
-            self.results.ask(batch, m0, mr, b.mul(jn, b.const(self.nr)), nv * self.lanes)
+        self._finish_tile(rows, m0, jn, nv, last, number)
 
     def _sums(self, jm: Value, mr: int, jn: Value, nv: int, lo, hi, slab, panel, number: Value) -> list[list[Value]]:
         """The sums of a tile, row by row."""
@@ -459,145 +384,3 @@ class Lowering(Buffers):
                     lo, hi = b.op("max", lo, out[a][0]), b.op("min", hi, out[a][1])
                 out[a] = (lo, hi)
         return out
-
-    def _store_tile(self, rows, number: Value, nv: int) -> None:
-        b = self.b
-        assert self.c_scratch is not None
-        here = b.mul(number, b.const(self.tile_size)) if self.blocked else b.const(0)
-        for i, row in enumerate(rows):
-            for v, x in enumerate(row):
-                b.store(x, self.c_scratch, b.add(here, b.const(i * self.width + v * self.lanes)))
-
-    def _rows(self, m0: Value, mr: int, jn: Value, nv: int, number: Value) -> None:
-        """The epilogue, row by row from scratch."""
-        b, step = self.b, self.stacked
-        assert self.c_scratch is not None
-        here = b.mul(number, b.const(self.tile_size)) if self.blocked else b.const(0)
-        if self.turned:
-            n = self.lanes
-            where = [[b.add(here, b.const(i * self.nr + v * n)) for v in range(nv)] for i in range(mr)]
-            self._turn([[b.load(self.c_scratch, x, self.elem, n) for x in row] for row in where], m0, jn, nv)
-            return
-        with b.loop(0, mr, step=step) as loop:
-            sums = []
-            for i in range(step):
-                at = b.add(here, b.mul(b.add(loop.var, b.const(i)) if i else loop.var, b.const(self.width)))
-                places = [b.add(at, b.const(v * self.lanes)) for v in range(nv)]
-                row = [b.load(self.c_scratch, x, self.elem, self.lanes) for x in places]
-                sums.append(added(b, row, self.c.depth))
-            if self.c.split > 1:
-                self._store_partial(b.add(m0, loop.var), jn, sums[0])
-            elif self.lines is not None:
-                self._put(m0, loop.var, sums[0])
-            else:
-                self._finish_rows(b.add(m0, loop.var), sums)
-        if self.lines is not None:
-            self._flush(m0, mr, jn, nv)
-
-    def _put(self, m0: Value, row: Value, sums: Sequence[Value]) -> None:
-        """What follows the sums of a row of the tile, to be stored in whole lines."""
-        assert self.lines is not None
-        part = self.epi.sampler.part_of(self.m_side.axes, self.b.add(m0, row))
-        for v, (_, values) in enumerate(self.epi.values(self.e_states, part, sums)):
-            self.lines.put(row, v, values)
-
-    def _flush(self, m0: Value, mr: int, jn: Value, nv: int) -> None:
-        b, lines = self.b, self.lines
-        assert lines is not None
-        s, n, nr = lines.sampler, self.lanes, b.const(self.nr)
-        low, stop, first = (b.const(x) if isinstance(x, int) else x for x in (*self.n_range, self.m_range[0]))
-        begin = b.mul(jn, nr)
-        end = b.const(self.N) if self.limit is not None else b.add(begin, b.const(nv * n))
-        kept = b.sub(m0, b.mul(first, b.const(self.mr))) if self.c.order == "n" else b.const(0)
-        lines.flush(
-            s.part_of(self.p.batch, self.batch), lambda i: s.part_of(self.m_side.axes, b.add(m0, i)), mr, kept,
-            begin, end, b.mul(low, nr), b.op("eq", b.add(jn, b.const(1)), stop),
-        )  # fmt: skip
-
-    def _turned(self, rows: Sequence[Sequence[Value]], to: Value, nv: int) -> None:
-        """Squares of vectors of a tile are turned into scratch."""
-        b, n = self.b, self.lanes
-        for v in range(nv):
-            for block in range(0, len(rows), n):
-                square = [x[v] for x in rows[block : block + n]]
-                square += [self.zero] * (n - len(square))
-                for lane, x in enumerate(transpose(b, square)):
-                    b.store(x, to, b.const((v * n + lane) * self.turn_row + block))
-
-    def _turn(self, rows: Sequence[Sequence[Value]], m0: Value, jn: Value, nv: int) -> None:
-        """The epilogue of a tile with vectors along M: it is turned, and then finished column by column."""
-        assert self.turn_scratch is not None
-        self._turned(rows, self.turn_scratch, nv)
-        self._columns([self.turn_scratch], len(rows), m0, jn, nv)
-
-    def _columns(self, places: Sequence[Value], mr: int, m0: Value, jn: Value, nv: int) -> None:
-        """The epilogue of a tile that is turned; places: of its sums, and of a mate's."""
-        b, n, s, row = self.b, self.lanes, self.epi.sampler, self.turn_row
-        blocks = range(0, mr, n)
-        align = gcd(self.mr, n)
-        states = []
-        for block in blocks:
-            count = mr - block if mr - block < n else None
-            state = State(s, b.add(m0, b.const(block)) if block else m0, None, align, count)
-            states.append(state.bind(self.e_batch))
-        n0 = b.mul(jn, b.const(self.nr))
-        columns = nv * n if self.limit is None else self.N - (self.nt - 1) * self.nr
-        with b.loop(0, columns) as loop:
-            at = b.mul(loop.var, b.const(row))
-            sums = [[b.load(x, b.add(at, b.const(block)), self.elem, n) for block in blocks] for x in places]
-            self.epi.row(states, s.part_of(self.n_side.axes, b.add(n0, loop.var)), *sums)
-
-    def _store_partial(self, m: Value, jn: Value, sums: Sequence[Value]) -> None:
-        b = self.b
-        at = b.add(b.mul(self.split, b.const(self.B)), self.batch)
-        at = b.add(b.mul(at, b.const(self.M)), m)
-        at = b.add(b.mul(at, b.const(self.partial_row)), b.mul(jn, b.const(self.nr)))
-        at = b.add(at, b.const(self.partial_base()))
-        for v, x in enumerate(sums):
-            b.store(x, self.workspace, b.add(at, b.const(v * self.lanes)))
-
-    def run_reduce(self, task: Value, tasks: int) -> None:
-        """Adds the partial sums of a range of rows in a fixed tree and finishes them."""
-        b, n = self.b, self.lanes
-        total = self.B * self.M
-        lo = b.op("floordiv", b.mul(task, b.const(total)), b.const(tasks))
-        hi = b.op("floordiv", b.mul(b.add(task, b.const(1)), b.const(total)), b.const(tasks))
-        s = self.epi.sampler
-        with b.loop(lo, hi) as rows:
-            batch, m = digits_of(b, rows.var, [Group((), self.B), Group((), self.M)])
-            part, fixed = s.part_of(self.m_side.axes, m), s.part_of(self.p.batch, batch)
-            base = b.add(b.mul(rows.var, b.const(self.partial_row)), b.const(self.partial_base()))
-            whole = self.N // n
-
-            def vector(at: Value, limit: int | None) -> None:
-                here = b.add(base, at)
-                x = self._tree(here)
-                self.epi.row([State(s, at, limit, n).bind(fixed)], part, [x])
-
-            if whole:
-                with b.loop(0, whole * n, step=n) as loop:
-                    vector(loop.var, None)
-            if self.N % n:
-                vector(b.const(whole * n), self.N)
-
-    def _tree(self, at: Value) -> Value:
-        """The sum of all partials at an offset: eight interleaved running sums, then a tree of those."""
-        b, n, step, count = self.b, self.lanes, self.partials, self.c.split
-
-        def load(i: Value) -> Value:
-            return b.load(self.workspace, b.add(at, b.mul(i, b.const(step))), self.elem, n)
-
-        width = min(8, count)
-        start = [load(b.const(i)) for i in range(width)]
-        full = count // width * width
-        sums: Sequence[Value] = start
-        if full > width:
-            with b.loop(width, full, step=width, init=start) as loop:
-                loop.next = [b.add(x, load(b.add(loop.var, b.const(i)))) for i, x in enumerate(loop.carried)]
-            sums = loop.results
-        out = list(sums)
-        for i in range(full, count):
-            out[i - full] = b.add(out[i - full], load(b.const(i)))
-        while len(out) > 1:
-            out = [b.add(out[i], out[i + 1]) if i + 1 < len(out) else out[i] for i in range(0, len(out), 2)]
-        return out[0]

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Const, Piece
-from einsmith.kernels.contraction_finish import Epilogue
+from einsmith.kernels.contraction_finish import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction_lanes import State
-from einsmith.kernels.contraction_pack import REGISTER_EPILOGUE
 from einsmith.kernels.contraction_problem import Operand, Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, digits
 from einsmith.kernels.stencil_read import Place, Reader, factors

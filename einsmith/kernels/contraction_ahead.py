@@ -1,0 +1,157 @@
+"""Which lines the tiles and the packing of a configuration ask for before they need them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from einsmith.expr.kernel import Kernel
+from einsmith.kernels.contraction_ask import GatheredRows
+from einsmith.kernels.contraction_lanes import State
+from einsmith.kernels.contraction_plan import Config, Side, sampler
+from einsmith.kernels.contraction_problem import Problem
+from einsmith.kernels.contraction_sample import Part
+from einsmith.kernels.contraction_sizes import Sizes
+from einsmith.kernels.contraction_traffic import APART, HELD, LINE, far_rows, lines_ahead, steps
+from einsmith.loops.nest import Builder, Value
+
+LINES_ALONG = 8
+"""Lines that rows packed along K are asked for ahead: a vector of each row takes a while to be turned."""
+
+
+class Ahead(Sizes):
+    """Emission of what is asked for. lines_ahead: lines of the next panel of N that each tile asks for at every point
+    of K; gathered: rows that packing gathers from; along_ahead: whether packing along K asks further along it;
+    rows_ahead, gathered_rows: whether tiles ask for the rows of M of the next one, which lie along K or in several
+    axes of it."""
+
+    ahead_batch: Part
+
+    def __init__(self, kernel: Kernel, config: Config, target: Any, builder: Builder, problem: Problem):
+        super().__init__(kernel, config, target, builder, problem)
+        b, p = self.b, self.p
+        self.ahead = sampler(b, p, self.n_side, self.slots, (), 0)
+        self.lines_ahead = self._lines_ahead(target)
+        self.gathered: GatheredRows | None = None
+        if config.b != "inline" and not config.windows and self.b_along is None:
+            self.gathered = GatheredRows.of(self.ahead, p, self.n_side, self.b_in, target)
+        self.along_ahead = self.b_along is not None and self._streams(self.n_side, self.N, target)
+        if self.along_ahead:
+            assert self.b_along is not None
+            self.along_ahead = all(self.b_along.kind(f, self.k_unit) == "unit" for f in self.b_along.reads.values())
+        self.rows_ahead = config.a == "inline" and config.order == "n" and self.mt > 1
+        self.rows_ahead = self.rows_ahead and self.mr * config.nv >= 16 and self._streams(self.m_side, self.M, target)
+        self.gathered_rows = not self.rows_ahead and self._gathers_rows(target)
+
+    def _lines_ahead(self, target: Any) -> int:
+        """Lines of the next panel of N that each tile asks for at every point of K."""
+        c, item = self.c, self.p.dtype.itemsize
+        if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc or c.dot:
+            return 0
+        if 2 * self.kc * self.nr * item >= target.l2 * HELD:
+            return 0
+        self.far_lines = far_rows(steps(self.ahead, self.p, self.n_side, item), self.N * self.K, item, target.l2)
+        far = self.far_lines
+        asks, m, n, mr, nv, tm = np.array([far, self.M, self.N, self.mr, c.nv, c.tm])
+        return int(lines_ahead(asks, m, n, mr, nv, self.lanes, tm))
+
+    def _streams(self, side: Side, points: int, target: Any) -> bool:
+        """Whether the rows of a side are streams along K, far apart and beyond the second level."""
+        if self.c.windows or not side.operand.plain:
+            return False
+        s, item = sampler(None, self.p, side, self.slots, (), 0), self.p.dtype.itemsize
+        found = steps(s, self.p, side, item)
+        return found.k == item and found.side >= APART and points * self.K * item > target.l2
+
+    def _gathers_rows(self, target: Any) -> bool:
+        """Whether rows of M are read in place, beyond the second levels, along several axes of K: what follows is near
+        nothing that hardware has seen."""
+        c, s = self.c, self.a_in
+        if c.a != "inline" or c.windows or not self.m_side.operand.plain or self.mr * c.nv < 16:
+            return False
+        (read,) = s.reads
+        far = prod(s.pointers[read.slot].shape) * self.p.dtype.itemsize > target.l2 * target.cores
+        return far and self.mt > c.tm and len(s.groups(self.p.k)) > 1
+
+    def _next_panel(self, jm: Value, jn: Value) -> tuple[list[Value], Value]:
+        """Where the lines of the next panel of N that this tile asks for begin at the first point of K, and how far
+        apart they are along K: the tiles of a panel share the lines of its rows, and each asks for its own in every row
+        that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
+        b, s = self.b, self.ahead
+        ((_, form),) = s.reads.items()
+        end = self.m_range[1]  # the last tiles ask, so that nothing waits in the second level for long
+        turn = b.sub(b.const(end - 1) if isinstance(end, int) else b.sub(end, b.const(1)), jm)
+        points = self.lanes // self.far_lines  # of a line
+        first = b.mul(turn, b.const(self.lines_ahead * points))
+        (k,) = s.groups(self.p.k)
+        apart = b.const(s.forms[form].coef.get(k.inner, 0))
+        needed = b.op("lt", turn, b.const(-(-(self.far_lines * self.c.nv + 1) // self.lines_ahead)))
+        n0 = b.mul(b.add(jn, b.const(1)), b.const(self.nr))
+        out = []
+        for i in range(self.lines_ahead):
+            at = b.op("min", b.add(first, b.const(i * points)), b.const(self.nr - 1))
+            parts = (self.ahead_batch, s.part_of(self.n_side.axes, b.add(n0, at)))
+            total = b.const(s.forms[form].const)
+            for x in parts:
+                if form in x.sums:
+                    total = b.add(total, x.sums[form])
+            out.append(total)
+        return out, b.select(needed, apart, b.const(0))
+
+    def _ask(self, places: Sequence[Value], apart: Value, k: Value) -> None:
+        """Starts the loads of a row of the next panel."""
+        s = self.ahead
+        ((read, _),) = s.reads.items()
+        pointer = s.pointers[read.slot].value
+        row = self.b.mul(k, apart)
+        assert pointer is not None
+        for x in places:
+            self.b.prefetch(pointer, self.b.add(x, row), self.elem)
+
+    def _next_rows(self, jm: Value) -> tuple[State, Value]:
+        """The first row of M of the next tile; after the last tile, of the first one in the next block of K, whose
+        distance comes with it."""
+        b, a = self.b, self.a_in
+        lo, hi = (b.const(x) if isinstance(x, int) else x for x in self.m_range)
+        follows = b.op("lt", b.add(jm, b.const(1)), hi)
+        tile = b.select(follows, b.add(jm, b.const(1)), lo)
+        rows = State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, b.mul(tile, b.const(self.mr))))
+        return rows, b.select(follows, b.const(0), b.const(self.kc))
+
+    def _ask_rows(self, state: State, further: Value, step: int, k: Value) -> None:
+        """Starts the load of a line of the next tile's rows: at each point of K that of another row, so that all lines
+        of a stretch are asked for as it is walked."""
+        b, a = self.b, self.a_in
+        ((read, form),) = a.reads.items()
+        pointer = a.pointers[read.slot].value
+        assert pointer is not None
+        turns = min(1 << (self.mr - 1).bit_length(), LINE // self.p.dtype.itemsize // self.c.depth)
+        row = b.op("mod", b.op("floordiv", k, b.const(self.c.depth)) if self.c.depth > 1 else k, b.const(turns))
+        at = b.add(b.add(state.offset(form), further), b.mul(row, b.const(step)))
+        for first in range(0, self.mr, turns):
+            b.prefetch(pointer, b.add(at, b.const(first * step)), self.elem)
+
+    def _next_gathered(self, jm: Value, jn: Value) -> State:
+        """The first row of M of the next tile, or of this one, whose lines are near, where that is another panel's to
+        ask for or there is none."""
+        b, a = self.b, self.a_in
+        end = self.m_range[1]
+        follows = b.op("lt", b.add(jm, b.const(1)), b.const(end) if isinstance(end, int) else end)
+        if self.c.order == "m":
+            end = self.n_range[1]
+            last = b.op("le", b.const(end) if isinstance(end, int) else end, b.add(jn, b.const(1)))
+            follows = b.op("and", follows, last)
+        tile = b.add(jm, b.select(follows, b.const(1), b.const(0)))
+        return State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, b.mul(tile, b.const(self.mr))))
+
+    def _ask_along(self, state: State, rows: Sequence[Part]) -> None:
+        """Starts loads further along K, of as many rows as there are lanes: more streams than hardware follows."""
+        s, b = state.s, self.b
+        ((read, form),) = s.reads.items()
+        pointer, ahead = s.pointers[read.slot].value, b.const(LINES_ALONG * LINE // self.p.dtype.itemsize)
+        assert pointer is not None
+        for row in rows:
+            b.prefetch(pointer, b.add(state.bind(row).offset(form), ahead), self.elem)
