@@ -21,16 +21,19 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith import dtypes as dt
 from einsmith.compile import run_passes
-from einsmith.expr.kernel import Buffer, Kernel, Rows
+from einsmith.expr.kernel import Kernel, Rows
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels import contraction_box as box
 from einsmith.kernels import contraction_dot as dot
+from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels import contraction_search as search
 from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction import Configs
+from einsmith.kernels.contraction_pairs import mate_of, pairs
 from einsmith.kernels.contraction_plan import Config, Cut, Direct, Windows, cuts_of
-from einsmith.kernels.contraction_problem import Problem, problems
+from einsmith.kernels.contraction_problem import Problem, mated, problems
+from einsmith.kernels.contraction_settings import changed_by
 from einsmith.kernels.kernel import Lowered
 from einsmith.modes import trace_call
 from einsmith.passes.fuse import fuse
@@ -80,8 +83,14 @@ def _planes(make: Callable[..., Any], strides: Sequence[int] = (1,)) -> Sample:
 
 def _step(m: int, n: int, fixed: tuple[int, ...], far: bool) -> Kernel:
     """A product in a loop, some operands of which stay what they are, its result too large for caches or not."""
-    x = s.product(m, n, 9)
-    return Kernel(x.stages, (*x.buffers[:2], Buffer(dt.f32, (m, n), far)), fixed)
+    x = s.far(s.product(m, n, 9), far)
+    return Kernel(x.stages, x.buffers, fixed)
+
+
+def _zeros_between(h: int, w: int, stride: int, far: bool, after: bool) -> Kernel:
+    """A result whose every phase has as many points, of which one has sums; with a stage that follows or not."""
+    x = s.pointwise_dx(2, 3, h * stride, w * stride, 4, stride)
+    return s.far(s.updated(x) if after else x, far)
 
 
 def _updated_sums(along: str, n: int, k: int) -> Kernel:
@@ -134,7 +143,7 @@ SAMPLES: dict[str, Sample] = {
                                        "kind": ("NN", "NT", "TN", "TT")}),
     "wide product": Sample(s.product, {"m": (1, 3, 37), "n": (1031,), "k": (9, 17), "kind": ("NN", "NT", "TN", "TT")}),
     "turned product": Sample(lambda n, k, kind: s.product(5, n, k, kind),
-                             {"n": ("w+1",), "k": (8209,), "kind": ("NT", "TT")}),
+                             {"n": ("w+1",), "k": (8209, 2304), "kind": ("NT", "TT")}),
     "batched": Sample(s.batched, {"b": (1, 3), "m": EDGE, "n": EDGE, "k": LONG}),
     "biased product": Sample(lambda m, n, keep: s.biased(s.product(m, n, 9), 1, keep),
                              {"m": EDGE, "n": EDGE, "keep": (False, True)}),
@@ -147,13 +156,17 @@ SAMPLES: dict[str, Sample] = {
     "biased conv": Sample(lambda w, keep: s.biased(s.conv(2, 3, 4, w, 5, 3, 3, 1), 1, keep),
                           {"w": EDGE, "keep": (False, True)}),
     "strided dx": Sample(lambda w, k: s.strided_dx(3, w + k, k, 4), {"w": EDGE, "k": (2, 3, 5)}),
+    "strided conv dx": Sample(lambda w, c, o: s.strided_conv_dx(2, c, 4, 2 * w, o),
+                              {"w": EDGE, "c": (1, 5, "w+1"), "o": (1, 3)}),
     "pointwise dx": Sample(lambda h, w, stride: s.pointwise_dx(2, 3, h, w, 4, stride),
                            {"h": (2, 5), "w": EDGE, "stride": (2, 3)}),
+    "zeros between": Sample(_zeros_between, {"h": (1, 2, 5), "w": EDGE, "stride": (2, 3), "far": (False, True),
+                                             "after": (False, True)}),
     "depthwise": _planes(s.depthwise, (1, 2)), "depthwise dw": _planes(s.depthwise_dw, (1, 2)),
     "depthwise dx": _planes(s.depthwise_dx), "involution": _planes(s.involution),
     "involution dx": _planes(s.involution_dx), "involution dk": _planes(s.involution_dk),
-    "capsule": Sample(lambda k, stride: s.capsule(1, 2, 5, k, stride), {"k": (1, 3, 5), "stride": (1, 2)}),
-    "capsule da": Sample(lambda k, stride: s.capsule_da(1, 2, 5, k, stride), {"k": (1, 3), "stride": (1, 2)}),
+    "capsule": Sample(lambda k, stride: s.capsule(1, 2, 5, k, stride), {"k": (1, 3, 4, 5, 8), "stride": (1, 2)}),
+    "capsule da": Sample(lambda k, stride: s.capsule_da(1, 4, 5, k, stride), {"k": (1, 3), "stride": (1, 2)}),
     "shuffled": Sample(s.shuffled, {"m": (1, 3), "n": EDGE}),
     "bias relu": Sample(s.bias_relu, {"m": LONG, "n": LONG}),
     "functions": Sample(s.functions, {"n": EDGE, "dtype": (dt.f32, dt.f64)}),
@@ -250,7 +263,7 @@ def cases(targets: Sequence[Target], name: str, samples: Sequence[str] = tuple(S
         target = replace(target, winograd=name == "winograd")
         for config in _configs(pattern, kernel, target):
             what = f"{sample} {', '.join(f'{k}={v}' for k, v in values)}"
-            found = (*traits, *((f"config {k}", v) for k, v in settings(config)))
+            found = (*traits, *((f"config {k}", v) for k, v in (*settings(config), *_forms(kernel, config, target))))
             yield Case(pattern, what, kernel, config, target, limits, found)
 
 
@@ -281,9 +294,37 @@ def _configs(pattern: Any, kernel: Kernel | Rows, target: Target) -> Sequence[An
     if pattern.name == "contraction":
         pieces = [_candidates(kernel, p, target) for p in problems(kernel.root) or ()]
         most = max(map(len, pieces))
-        every = (Configs(tuple(c[i % len(c)] for c in pieces)) for i in range(most))
-        return [*dict.fromkeys([*found, *every])]
+        every = [Configs(tuple(c[i % len(c)] for c in pieces)) for i in range(most)]
+        two = (x for c in every if (x := _two_and_two(kernel, c)) is not None)
+        return [*dict.fromkeys([*found, *every, *two])]
     return found
+
+
+def _two_and_two(kernel: Kernel, c: Configs) -> Configs | None:
+    """With every pair of pieces made together that can be; None where there is none."""
+    found = problems(kernel.root) or ()
+    pieces, joint = list(c.pieces), []
+    for first, second in pairs(found):
+        other = mate_of(kernel, found[first], found[second], pieces[second])
+        if other is not None:
+            pieces[first] = other
+            joint.append((first, second))
+    return Configs(tuple(pieces), tuple(joint)) if joint else None
+
+
+def _forms(kernel: Kernel | Rows, config: Any, target: Target) -> Iterator[tuple[str, str]]:
+    """How the tiles of a contraction are finished."""
+    if not isinstance(config, Configs) or isinstance(kernel, Rows):
+        return
+    found = list(problems(kernel.root) or ())
+    for first, second in config.joint:
+        found[second] = mated(found[second], found[first])
+    mates = {first for first, _ in config.joint}
+    for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
+        if n not in mates and c.direct is None and c.depth == 1:
+            changed = changed_by(kernel, p, c.windows)
+            assert changed is not None
+            yield "form", finish.of(kernel, changed.problem, c, target.lanes(p.dtype.itemsize), target.l2)[1]
 
 
 def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
@@ -313,6 +354,7 @@ def settings(config: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a configuration, large numbers by how large they are. Configurations of parts that are patterns
     themselves are left out: the parts' own cases have them."""
     if isinstance(config, Configs):
+        yield "joint", bool(config.joint)
         yield from dict.fromkeys(chain.from_iterable(map(settings, config.pieces)))
         return
     names = [f.name for f in fields(config)] if is_dataclass(config) else getattr(config, "_fields", ())

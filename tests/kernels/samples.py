@@ -319,6 +319,12 @@ def updated(kernel: Kernel) -> Kernel:
     return Kernel((first, Stage(t, (("stage", 0, 0), ("buffer", n)), (n + 1,))), buffers)
 
 
+def far(kernel: Kernel, is_far: bool = True) -> Kernel:
+    """The last buffer, a result, is too large to be found in a cache afterwards, or not."""
+    x = kernel.buffers[-1]
+    return Kernel(kernel.stages, (*kernel.buffers[:-1], Buffer(x.dtype, x.shape, is_far)), kernel.fixed)
+
+
 # --------------------------------------------------------------------------------------------------------- pointwise
 
 

@@ -17,11 +17,7 @@ from einsmith.kernels.contraction_tile import Lowering
 from einsmith.loops.nest import Builder
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
-from tests.kernels.samples import load, pointwise_dx
-
-
-def far(kernel: Kernel) -> Kernel:
-    return Kernel(kernel.stages, (*kernel.buffers[:-1], Buffer(dt.f32, kernel.shape, True)))
+from tests.kernels.samples import far, load, pointwise_dx
 
 
 def added(kernel: Kernel) -> Kernel:

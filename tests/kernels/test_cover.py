@@ -75,6 +75,7 @@ WAYS: dict[str, dict[str, set[Any]]] = {
         "swap": {False, True}, "mr": SOME, "nv": SOME, "a": {"inline", "panel", "buffer"},
         "b": {"inline", "panel", "buffer"}, "order": {"n", "m"}, "kc": {0, "many"}, "split": SOME, "tm": SOME,
         "tn": SOME, "rows": {False, True}, "dot": {False, True}, "direct vectors": FEW, "direct k_outer": {0, 1},
+        "depth": {1, 2, "some"}, "joint": {False, True}, "form": {"straight", "stacked", "turned", "lines"},
         "windows": {(), *(((0, x),) for x in ("all", "side", "k", "cut")), *(((1, x),) for x in ("all", "side", "k"))},
     },
     "by digits": {"pattern": {"contraction", "reduction"}},
