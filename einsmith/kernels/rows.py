@@ -31,6 +31,10 @@ from einsmith.target.facts import Target
 _MERGES = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 BLOCK_SECONDS = 1e-8
 """What a member's code takes to begin on a block."""
+ROW_SHARE = 0.95
+"""The least part of the time that a row takes in a larger block: that has fewer ends, but not all vectors are full."""
+Known = dict[Member, tuple[int, Cost]]
+"""Rows of the largest block that members have been looked at in, and what they cost there."""
 
 
 class RowsConfig(NamedTuple):
@@ -255,26 +259,46 @@ def _merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
 
 
 class _Blocks:
-    """One Rows in one configuration, to be predicted: `least` are seconds that no pattern of each member is below, for
-    all blocks: every byte of a block is read or written."""
+    """One Rows in one configuration, to be predicted."""
 
     def __init__(self, rows: Rows, config: RowsConfig, target: Target):
         self.rows = rows = shared(rows) if config.share else rows
         self.config, self.target, self.one = config, target, _one_core(target)
         self.blocks = rows.rows / config.block
-        self.least = [
-            self.blocks * (self.one.seconds_for_bytes(n, n, 1) + BLOCK_SECONDS)
-            for whole, by_row in map(_touched, rows.members)
-            for n in [whole + by_row / self.blocks]
-        ]
+        sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched, rows.members)]
+        self.memory = [self.one.seconds_for_bytes(n, n, 1) for n in sizes]
 
-    def seconds(self, n: int, choose: Callable[[Kernel, Target], Any]) -> float:
-        """Of member n, for all blocks."""
-        rows, block, member = self.rows, self.config.block, self.rows.members[n]
-        found = choose(block_kernel(member, block, block, len(rows.buffers)), self.one).cost
-        memory = found.memory
+    def least(self, known: Known) -> list[float]:
+        """Seconds that each member takes at least, for all blocks: every byte of a block is read or written, and rows
+        of all members take no less than ROW_SHARE of their time in a larger block, where that is known."""
+        out = []
+        for member, memory in zip(self.rows.members, self.memory, strict=True):
+            each = memory
+            if self.is_bounded(member, known):
+                block, cost = known[member]
+                part = self.config.block / block * ROW_SHARE
+                each = max(memory, part * cost.arithmetic) + part * cost.special
+            out.append(self.blocks * (each + BLOCK_SECONDS))
+        return out
+
+    def bounded(self, known: Known) -> bool:
+        """Whether `least` counts what every member is known to cost."""
+        return all(self.is_bounded(m, known) for m in self.rows.members)
+
+    def is_bounded(self, member: Member, known: Known) -> bool:
+        return member in known and known[member][0] >= self.config.block
+
+    def found(self, n: int, choose: Callable[[Kernel, Target], Any]) -> Cost:
+        """What member n costs on a block."""
+        block = self.config.block
+        cost: Cost = choose(block_kernel(self.rows.members[n], block, block, len(self.rows.buffers)), self.one).cost
+        return cost
+
+    def seconds(self, n: int, found: Cost) -> float:
+        """Of member n, for all blocks, where it costs `found` on one."""
+        memory, member = found.memory, self.rows.members[n]
         if any(axis > 1 for axis in member.by_row):  # the kernel's buffers are larger than what it touches
-            taken = _block_bytes(rows, member, block)
+            taken = _block_bytes(self.rows, member, self.config.block)
             memory = self.one.seconds_for_bytes(taken, taken, 1)
         return self.blocks * (max(found.arithmetic, memory) + BLOCK_SECONDS + found.special)
 
@@ -322,34 +346,39 @@ class RowBlocks:
         return list(dict.fromkeys(out))
 
     def best(self, kernel: Rows, target: Target, limit: float = float("inf")) -> RowsConfig | None:
-        """The configuration of the lowest cost; None where it is not below `limit`. Those that may cost least come
-        first. Members are looked at one by one, until with the least of the others they cost more than another
-        configuration does; those that take longest beside their least come first."""
-        blocks = [_Blocks(kernel, c, target) for c in self.configs(kernel, target)]
+        """The configuration of the lowest cost; None where it is not below `limit`. The largest block is looked at
+        first, as what it takes for a row bounds what the others do; then what may cost least. Members are looked at one
+        by one, the longest first, until with the least of the others they cost more than another configuration does.
+        """
+        todo = [(i, _Blocks(kernel, c, target)) for i, c in enumerate(self.configs(kernel, target))]
         best, first = (limit, -1), None
-        orders: dict[bool, list[int]] = {}
-        for least, i in sorted((x.cost(sum(x.least)).rank, i) for i, x in enumerate(blocks)):
-            if (least, i) >= best:
-                continue
-            x = blocks[i]
-            seconds, now = list(x.least), (least, i)
-            for n in orders.get(x.config.share, range(len(seconds))):
-                seconds[n] = x.seconds(n, self.choose)
-                now = x.cost(sum(seconds)).rank, i
-                if now >= best:
+        known: Known = {}
+        while True:
+            bounds = [((x.cost(sum(least)).rank, i), x, least) for i, x in todo for least in [x.least(known)]]
+            bounds = [bound for bound in bounds if bound[0] < best]
+            if not bounds:
+                return first
+            free = [bound for bound in bounds if not bound[1].bounded(known)]
+            ranked = max(free, key=lambda b: b[1].config.block) if free else min(bounds, key=lambda b: b[0])
+            (rank, i), x, seconds = ranked
+            todo = [(n, y) for (_, n), y, _ in bounds if n != i]
+            for n in sorted(range(len(seconds)), key=lambda n: -seconds[n]):
+                found = x.found(n, self.choose)
+                if not x.is_bounded(member := x.rows.members[n], known):
+                    known[member] = x.config.block, found
+                seconds[n] = x.seconds(n, found)
+                rank = x.cost(sum(seconds)).rank
+                if (rank, i) >= best:
                     break
             else:
-                best, first = now, x.config
-                more = [s - t for s, t in zip(seconds, x.least, strict=True)]
-                orders.setdefault(x.config.share, sorted(range(len(more)), key=lambda n: -more[n]))
-        return first
+                best, first = (rank, i), x.config
 
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
         """The members' costs on a block, for all blocks, and the bytes from beyond. While a member computes on a small
         block, the rows that follow are on their way; beyond the first level it computes on what others have fetched,
         and then memory waits."""
         x = _Blocks(kernel, config, target)
-        return x.cost(sum(x.seconds(n, self.choose) for n in range(len(x.rows.members))))
+        return x.cost(sum(x.seconds(n, x.found(n, self.choose)) for n in range(len(x.rows.members))))
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = shared(kernel) if config.share else kernel

@@ -212,7 +212,8 @@ def test_every_configuration(name, rng):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_choice_is_the_least_of_all(name, rng, monkeypatch):
-    """Members' least seconds are below what they take, and spare looks at a part of them at some of the blocks."""
+    """Members' least seconds, by their bytes and by the time of a row of a larger block, are below what they take, and
+    spare looks at a part of them at some of the blocks."""
     f, arguments = CASES[name]
     seen: set = set()
     looked = every = 0
@@ -232,11 +233,16 @@ def test_the_choice_is_the_least_of_all(name, rng, monkeypatch):
             assert best == configs[ranks.index(min(ranks))]
             every += len(seen)
             assert ROWS.best(kernel, target, min(ranks)) is None
+            largest = _Blocks(kernel, max(configs, key=lambda c: (not c.share, c.block)), target)
+            members = enumerate(largest.rows.members)
+            known = {m: (largest.config.block, largest.found(n, ROWS.choose)) for n, m in members}
             for config in configs:
                 blocks = _Blocks(kernel, config, target)
-                for n, least in enumerate(blocks.least):
-                    assert 0 < least <= blocks.seconds(n, ROWS.choose)
-    assert 0 < looked <= 0.9 * every
+                every_member = range(len(blocks.rows.members))
+                seconds = [blocks.seconds(n, blocks.found(n, ROWS.choose)) for n in every_member]
+                assert all(0 < x <= y for x, y in zip(blocks.least({}), seconds, strict=True))
+                assert sum(blocks.least({})) <= sum(blocks.least(known)) <= sum(seconds)
+    assert 0 < looked <= 0.8 * every
 
 
 def test_rows_of_several_axes(rng):
