@@ -223,9 +223,19 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
         for mr, nv in _promising(spare, m, n, k, at.lanes):
             inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
             after = finished(at, s, mr, nv, parts)
-            out += [_Tile(number, mr, nv, size, parts, inline, 1.0, after) for size in (2 * blocks, blocks)]
+            lengths = [2 * blocks, blocks]
+            if lengths[0] * nv * at.lanes * at.item > target.l1:  # a longer panel leaves no nearer level
+                point = (mr + nv * at.lanes) * at.item
+                lengths.append(_longest(ceil(k / parts), point, tail if tail > 1 else at.lanes))
+            out += [_Tile(number, mr, nv, size, parts, inline, 1.0, after) for size in lengths]
         out += _deep(at, s, number, free, parts, (2 * blocks, blocks))
     return out
+
+
+def _longest(k: int, point: int, unit: int) -> int:
+    """Points of K in each of the fewest even blocks, multiples of `unit`, whose panels stay in the caches at `point`
+    bytes a point."""
+    return ceil(ceil(k / unit) / ceil(k * point / MAX_K_PANEL)) * unit
 
 
 def _deep(at: Analysis, s: Setting, number: int, registers: int, split: int, blocks: Sequence[int]) -> list[_Tile]:

@@ -10,6 +10,7 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.kernels import contraction_finish as finish
+from einsmith.kernels import contraction_search as search
 from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction import PATTERN, Config, Configs
 from einsmith.kernels.contraction_problem import problems
@@ -160,7 +161,7 @@ def test_tiles_and_packing_ask_for_rows_along_k():
     rows = product(23, 40, 700, "NT")
     images = conv_dw(3, 19, 16, 18, 13, 1, 1, 0)  # 288 points an image
     for kernel, swap in ((rows, False), (rows, True), (images, False), (images, True)):
-        ways = ((0, 1, 1, 1), (64, 1, 1, 2), (48, 2, 1, 1), (33, 3, 2, 1), (0, 5, 1, 1), (96, 3, 1, 2))
+        ways = ((0, 1, 1, 1), (64, 1, 1, 2), (48, 2, 1, 1), (33, 3, 2, 1), (0, 5, 1, 1), (96, 3, 1, 2), (304, 3, 2, 1))
         configs = [replace(blocks, swap=swap, kc=kc, split=split, tm=tm, tn=tn) for kc, split, tm, tn in ways]
         assert count(kernel, configs[1], "prefetch") > 1
         check(kernel, [Configs((c,)) for c in configs], target=SMALL)
@@ -170,8 +171,14 @@ def test_tiles_and_packing_ask_for_rows_along_k():
 
 
 def test_long_k_is_cut_into_parts_where_one_side_is_turned():
+    """In blocks as long as the second level holds the panels, where these are beyond the first."""
+    points, lanes = 16 * 56 * 56, host().lanes()
     c = PATTERN.configs(conv_dw(16, 64, 56, 56, 64, 1, 1, 0), host())[0].pieces[0]
-    assert (c.b, c.order, c.kc) == ("panel", "n", 512) and c.split > 1
+    assert (c.b, c.order) == ("panel", "n") and c.split > 1
+    panel = (c.mr + c.nv * lanes) * 4
+    assert c.kc % lanes == 0 and 512 <= c.kc <= points / c.split and c.kc * panel <= search.MAX_K_PANEL
+    if 512 * c.nv * lanes * 4 > host().l1:
+        assert 2 * c.kc * panel > search.MAX_K_PANEL
 
 
 def test_tiles_ask_for_the_lines_of_strided_results():
