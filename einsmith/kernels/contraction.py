@@ -25,6 +25,7 @@ from einsmith.kernels import contraction_pairs as pairs
 from einsmith.kernels import contraction_plan as plan
 from einsmith.kernels import contraction_search as search
 from einsmith.kernels import contraction_traffic as traffic
+from einsmith.kernels import contraction_trim as trim
 from einsmith.kernels.contraction_joint import Joint
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem, problems
@@ -76,11 +77,17 @@ class Contraction:
         return _joined(kernel, found, [every[p] for p in found], target)
 
     def bound(self, kernel: Kernel, target: Any) -> float:
-        """What no configuration's rank is below: every piece goes through all buffers."""
+        """What no configuration's rank is below: every piece goes through all buffers, and multiplies what guards leave
+        of K at the peak."""
         found = problems(kernel.root)
         assert found is not None
         size = sum(touched(kernel))
-        return len(found) * target.seconds_for_bytes(size, size, target.cores) + target.launch_seconds
+        memory = len(found) * target.seconds_for_bytes(size, size, target.cores)
+        each = [prod(p.extents) * p.dtype.itemsize / 4 / target.fma_per_second / target.cores for p in found]
+        if sum(each) <= memory:
+            return memory + target.launch_seconds
+        arithmetic = sum(x * trim.least(p) for x, p in zip(each, found, strict=True))
+        return Cost(arithmetic, memory, 0.0, target.launch_seconds).rank
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
         """Configurations worth a measurement, the cheapest by prediction first."""

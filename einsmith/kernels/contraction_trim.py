@@ -137,3 +137,13 @@ def share(p: Problem, found: tuple[Trim, ...], axes: tuple[int, ...], points: in
         first, end = np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
         left = left * np.clip(end - first, 0, p.extents[k]) / p.extents[k]
     return float(left.mean())
+
+
+@lru_cache(maxsize=1024)
+def least(p: Problem) -> float:
+    """The part of K that is left for tiles of one point of each side; larger ones have more of it left."""
+    out = 1.0
+    for which, axes in enumerate((p.left, p.right)):
+        found = tuple(t for t in trims(p, which) if t.axes <= {*p.batch, *axes})
+        out *= share(p, found, axes, 1) if axes and found else 1.0
+    return out

@@ -24,6 +24,7 @@ KERNELS = {
     "matrices": product(64, 300, 257), "transposed": product(33, 1000, 64, "NT"), "row": product(1, 4096, 512),
     "few": product(3, 5, 7), "convolution": conv(4, 16, 14, 14, 32, 3, 3, 1), "first": conv(16, 1, 28, 28, 6, 5, 5, 2),
     "backward": conv_dx(2, 8, 14, 14, 16, 3, 3, 1), "weights": conv_dw(2, 8, 15, 15, 16, 3, 3, 1),
+    "borders": conv(2, 256, 3, 3, 256, 3, 3, 1),
 }  # fmt: skip
 
 
@@ -144,3 +145,13 @@ def test_a_choice_looks_at_little(kernel, most, monkeypatch: pytest.MonkeyPatch)
     target = replace(SERVER, l2=SERVER.l2 + 64)  # nobody has asked for this one
     autoconfig.choose(kernel, target)
     assert all(x <= n for x, n in zip(looks.found, most, strict=True)), looks.found
+
+
+def test_winograd_rules_the_direct_contraction_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer products at less than the peak are known to be faster than all of them at the peak."""
+    looks = Looks(monkeypatch)
+    target = replace(SERVER, winograd=True, l2=SERVER.l2 + 64)
+    kernel = conv(4, 256, 28, 28, 256, 3, 3, 1)
+    chosen = autoconfig.choose(kernel, target)
+    assert chosen.pattern.name == "winograd" and looks.settings <= 4 and looks.matrices == 0, looks.found
+    assert chosen.cost.rank <= PATTERN.bound(kernel, target)
