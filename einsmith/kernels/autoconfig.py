@@ -27,6 +27,7 @@ from einsmith.kernels.reduction import Reduction
 from einsmith.kernels.rows import RowBlocks
 from einsmith.kernels.scatter import ScatterAdd
 from einsmith.kernels.stencil import StencilPattern
+from einsmith.kernels.touched import touched
 from einsmith.kernels.winograd import Winograd
 from einsmith.target.facts import Target
 
@@ -40,6 +41,11 @@ class ByKind:
 
     def match(self, kernel: Kernel) -> bool:
         return len(_kinds(kernel)) > 1 and not CONTRACTION.match(kernel)
+
+    def bound(self, kernel: Kernel, target: Target) -> float:
+        """What no configurations' rank is below: every kind goes through its buffers."""
+        sizes = [sum(touched(k)) for k in _kinds(kernel)]
+        return sum(target.seconds_for_bytes(n, n, target.cores) for n in sizes)
 
     def best(
         self, kernel: Kernel, target: Target, limit: float = float("inf")

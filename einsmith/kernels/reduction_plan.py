@@ -291,7 +291,8 @@ def cost(kernel: Kernel, config: ReductionConfig, target: Target, found: tuple[B
 
 def bound(kernel: Kernel, target: Target) -> float:
     """What no configuration's rank is below: one instruction a point and operation, one for the combiner, the loads
-    that a register tile shares, in full vectors, and the bytes; on one core, or on all of them, once they are woken."""
+    that a register tile shares, in full vectors, and the bytes; on one core, or on all of them, once they are woken, as
+    they are for several boxes."""
     count = kernel.root.memo(("least of a reduction", target), lambda t: sum(_least(p, target) for p in t.parts))
     moved, footprint = bx.touched_bytes(kernel)
 
@@ -299,9 +300,12 @@ def bound(kernel: Kernel, target: Target) -> float:
         memory = target.seconds_for_bytes(moved, footprint, cores)
         return Cost(count / target.fma_per_second / cores, memory, 0.0, launch).rank
 
-    return min(rank(1, 0.0), rank(target.cores, target.launch_seconds + pointwise.SMALL_SECONDS))
+    together = rank(target.cores, target.launch_seconds + pointwise.SMALL_SECONDS)
+    several = sum(isinstance(p, Piece) and size(p.extents) > 0 for p in kernel.root.parts) > 1
+    return together if several else min(rank(1, 0.0), together)
 
 
+@lru_cache(maxsize=4096)
 def _least(part: Piece, target: Target) -> float:
     """Instructions that no configuration's vectors are below, times their lanes."""
     ones: dict[int, Expr] = {a: Const(0, Axis.dtype) for a, n in enumerate(part.domain) if n == 1}

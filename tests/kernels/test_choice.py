@@ -57,6 +57,16 @@ PIECES = {
 
 
 @pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize("target", [SERVER, replace(SERVER, cores=1)], ids=["two", "one"])
+def test_bounds_of_several_pieces_are_below_every_cost(name: str, target: Target) -> None:
+    kernel = PIECES[name]()
+    for pattern in autoconfig.PATTERNS:
+        if hasattr(pattern, "bound") and pattern.match(kernel):
+            costs = [pattern.cost(kernel, c, target).rank for c in pattern.configs(kernel, target)]
+            assert 0 < pattern.bound(kernel, target) <= min(costs)
+
+
+@pytest.mark.parametrize("name", PIECES)
 def test_the_choice_for_several_pieces(name: str) -> None:
     """What a contraction's first piece costs, and the bytes that each of them goes through, rule it out soon; a kernel
     each for pieces with a reduction and without is ruled out by one of them."""
