@@ -44,7 +44,7 @@ class Panels(Ahead):
         n0 = b.mul(jn, b.const(self.nr))
         low = start if start is not None else b.const(lo) if isinstance(lo, int) else lo
         if self.b_along is not None:
-            self._pack_b_along(to, n0, nv, lo, hi, low)
+            self._pack_b_along(to, n0, nv, lo, hi, low, start is None)
             return
         s = self.b_in
         limit = self.limit
@@ -92,14 +92,15 @@ class Panels(Ahead):
         part.axes |= frozenset(self.p.k)
         return part
 
-    def _pack_b_along(self, to: Value, n0: Value, nv: int, lo, hi, low: Value) -> None:
-        """Vectors along K of as many rows as there are lanes, turned in registers."""
+    def _pack_b_along(self, to: Value, n0: Value, nv: int, lo, hi, low: Value, whole: bool) -> None:
+        """Vectors along K of as many rows as there are lanes, turned in registers; whole: lo .. hi is a block of K."""
         b, n, s, depth = self.b, self.lanes, self.b_along, self.c.depth
         assert s is not None
         width = nv * n
         points = n // depth
         groups = s.groups(self.n_side.axes)
         last = b.const(self.N - 1)
+        by_rows = self.b_rows if whole else None
         with b.loop(0, nv) as vectors:
             at = b.add(n0, b.mul(vectors.var, b.const(points)))
             rows = []
@@ -112,7 +113,7 @@ class Panels(Ahead):
                 rows.append(part)
 
             def chunk(k: Value, limit) -> None:
-                state = State(s, k, limit, self.k_unit).bind(self.b_along_batch)
+                state = State(by_rows or s, k, limit, self.k_unit).bind(self.b_along_batch)
                 if self.along_ahead:
                     self._ask_along(state, rows)
                 values = transpose(b, [state.bind(row).product() for row in rows], depth)
@@ -120,7 +121,17 @@ class Panels(Ahead):
                 for j, x in enumerate(values):
                     b.store(x, to, b.add(out, b.const(j * width)))
 
-            self._chunks(lo, hi, chunk)
+            if by_rows is None:
+                self._chunks(lo, hi, chunk)
+            else:
+                self._row_chunks(by_rows.lane_extents[-1], lo, hi, chunk)
+
+    def _row_chunks(self, row: int, lo, hi, chunk: Callable[[Value, Any], None]) -> None:
+        """chunk(k, None) for the vectors of every row of K points in lo .. hi, of which the last one in each begins
+        within the one before."""
+        b, n = self.b, self.lanes
+        with b.loop(lo, hi, step=row) as rows, b.loop(0, row, step=n) as loop:
+            chunk(b.add(rows.var, b.op("min", loop.var, b.const(row - n))), None)
 
     def _chunks(self, lo, hi, chunk: Callable[[Value, Any], None]) -> None:
         """chunk(k, limit) for every vector of K points in lo .. hi; the last one is limited."""

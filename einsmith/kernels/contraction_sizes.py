@@ -28,6 +28,9 @@ from einsmith.kernels.contraction_walk import ceil_div
 from einsmith.kernels.contraction_window import SLOT, Window
 from einsmith.loops.nest import Builder, Value, elem_of
 
+ROW_FILLED = 0.8
+"""The least part of its vectors along K that a row fills which they keep to."""
+
 
 class Sizes:
     """One configuration of a problem: its sizes, its operands' samplers and scratch, and where things lie in the
@@ -114,6 +117,18 @@ class Sizes:
         align = self.lanes if side is self.n_side else gcd(self.mr, self.lanes)
         return orientation(sample, side.axes, self.p.k, self.lanes, align)[0]
 
+    def _rows_along(self) -> Sampler | None:
+        """The N operand by vectors along K that keep to rows of its innermost axes, the last one of each within the one
+        before, where all blocks of K are whole rows: every other element of rows that nearly fill their vectors. A
+        vector that crosses rows loads from both, under masks, and what lies beside them comes too."""
+        s, n = self.b_along, self.lanes
+        if s is None or len(s.lane_groups) < 2 or self.c.depth > 1:
+            return None
+        row = s.lane_extents[-1]
+        if row < n or row % n == 0 or row < ROW_FILLED * ceil_div(row, n) * n or self.kc % row or self.k_max % row:
+            return None
+        return s.along(self.p.k, n, tile=row) if all(s.step(f) == 2 for f in s.reads.values()) else None
+
     def _sample_operands(self) -> None:
         """The operands as tiles and packing read them."""
         b, config, p, slots = self.b, self.c, self.p, self.slots
@@ -129,6 +144,7 @@ class Sizes:
         if config.b != "inline" and not config.rows:
             if self._orientation(self.n_side) == "along" and self.lanes * p.dtype.itemsize >= 16:
                 self.b_along = sampler(b, p, self.n_side, slots, p.k, self.lanes)
+        self.b_rows = self._rows_along()
         if config.depth > 1:
             beside = fits(p, self.m_side, self.a_in, config.depth, (self.k_max, self.kc)) and config.a == "inline"
             turned = config.b == "panel" and self.b_along is not None and self.nt == 1

@@ -170,6 +170,23 @@ def test_tiles_and_packing_ask_for_rows_along_k():
     assert 0 < count(rows, alone, "prefetch") < count(rows, replace(alone, mr=16), "prefetch")
 
 
+def test_vectors_along_k_keep_to_rows_where_blocks_are_whole_ones():
+    """Every other element of every other row, and rows with a border; the last vector of a row overlaps the one before,
+    where blocks and parts of K are whole rows of more than a vector."""
+    row = 2 * max(8, host().lanes()) - 3
+    blocks = Config(mr=4, nv=1, a="inline", b="panel", order="n")
+    every = times(load(0, 2, 0, 3, 4), load(1, 2, 1, lin((2, 3)), lin((2, 4))))
+    strided = sum_of((13, 19), ((dt.f32, (2, 13, 6, row)), (dt.f32, (2, 19, 12, 2 * row))), (2, 6, row), every)
+    bordered = conv_dw(3, 9, 4, row, 7, 3, 3, 1)
+    ways = ((0, 1), (2 * row, 1), (2 * row + 1, 1), (0, 3), (row, 2), (row + 3, 2), (2 * row, 3))
+    for kernel, swap in ((strided, True), (strided, False), (bordered, True), (bordered, False)):
+        a = "inline" if kernel is strided else "panel"
+        configs = [replace(blocks, swap=swap, a=a, kc=kc, split=split) for kc, split in ways]
+        check(kernel, [Configs((c,)) for c in (*configs, replace(configs[1], b="buffer"))])
+    whole, cut = (replace(blocks, kc=kc) for kc in (2 * row, 2 * row + 1))
+    assert count(strided, whole, "load") < count(strided, cut, "load")
+
+
 def test_long_k_is_cut_into_parts_where_one_side_is_turned():
     """In blocks as long as the second level holds the panels, where these are beyond the first."""
     points, lanes = 16 * 56 * 56, host().lanes()
