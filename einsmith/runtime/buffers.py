@@ -82,7 +82,7 @@ def _block(size: int) -> np.ndarray:
     step = 1 << max(0, size.bit_length() - 4)
     rounded = -(-size // step) * step
     with _guard:
-        same = _blocks.setdefault(rounded, [])
+        same = _blocks[rounded] = _blocks.pop(rounded, [])  # the sizes in use come last
         block = _unused(same)
         if block is None:
             block = np.empty(rounded, np.uint8)
@@ -94,7 +94,8 @@ def _block(size: int) -> np.ndarray:
 
 
 def _forget() -> None:
-    """Lets go of the blocks of the sizes that were met first, until no more than KEPT bytes are held."""
+    """Lets go of the blocks of the sizes that have not been asked for longest, until no more than KEPT bytes are held.
+    """
     held = sum(n * len(blocks) for n, blocks in _blocks.items())
     for n in list(_blocks):
         while held > KEPT and _blocks[n]:

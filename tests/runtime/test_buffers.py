@@ -1,6 +1,7 @@
 """Memory for results: aligned, and lent again only when nothing sees it any more."""
 
 import math
+import weakref
 
 import numpy as np
 
@@ -33,6 +34,23 @@ def test_memory_is_lent_again_when_no_view_is_left():
 def test_little_is_kept():
     held = [recycled((buffers.KEPT // 16,)) for _ in range(6)]
     del held
+    assert sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks) <= buffers.KEPT
+
+
+def test_what_is_in_use_is_kept(monkeypatch):
+    """Memory of a size that was met first is lent again, too, when others since have filled what is kept."""
+    monkeypatch.setattr(buffers, "_blocks", {})
+    size = buffers.RECYCLED_FROM  # numbers; four times as many bytes
+    result = recycled((size,))
+    for n in range(2, 6):
+        recycled((n * size,))
+    held = sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks)
+    monkeypatch.setattr(buffers, "KEPT", held + size)  # no room for one more
+    made = []
+    for _ in range(6):  # each result lives until the next one is there
+        result = recycled((size,))
+        made.append(weakref.ref(result.base))
+    assert made[2]() is made[4]() is not None and made[3]() is made[5]() is not None
     assert sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks) <= buffers.KEPT
 
 
