@@ -115,7 +115,7 @@ class Ahead(Sizes):
         """The first row of M of the next tile; after the last tile, of the first one in the next block of K, whose
         distance comes with it."""
         b, a = self.b, self.a_in
-        lo, hi = (b.const(x) if isinstance(x, int) else x for x in self.m_range)
+        lo, hi = (b.index(x) for x in self.m_range)
         follows = b.op("lt", b.add(jm, b.const(1)), hi)
         tile = b.select(follows, b.add(jm, b.const(1)), lo)
         rows = State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, b.mul(tile, b.const(self.mr))))
@@ -139,10 +139,10 @@ class Ahead(Sizes):
         ask for or there is none."""
         b, a = self.b, self.a_in
         end = self.m_range[1]
-        follows = b.op("lt", b.add(jm, b.const(1)), b.const(end) if isinstance(end, int) else end)
+        follows = b.op("lt", b.add(jm, b.const(1)), b.index(end))
         if self.c.order == "m":
             end = self.n_range[1]
-            last = b.op("le", b.const(end) if isinstance(end, int) else end, b.add(jn, b.const(1)))
+            last = b.op("le", b.index(end), b.add(jn, b.const(1)))
             follows = b.op("and", follows, last)
         tile = b.add(jm, b.select(follows, b.const(1), b.const(0)))
         return State(a, 0, None).bind(self.a_batch, a.part_of(self.m_side.axes, b.mul(tile, b.const(self.mr))))

@@ -95,7 +95,7 @@ class Buffers(Panels):
                 if not x.depth:
                     pack(lo, hi, None)
                     continue
-                start, end = (b.const(v) if isinstance(v, int) else v for v in (lo, hi))
+                start, end = (b.index(v) for v in (lo, hi))
                 here = b.add(start, b.mul(part, b.const(x.depth)))
                 stop = b.op("min", b.add(here, b.const(x.depth)), end)
                 with b.loop(here, stop, step=TOGETHER) as loop:

@@ -158,7 +158,7 @@ class Finishing(Buffers):
         b, lines = self.b, self.lines
         assert lines is not None
         s, n, nr = lines.sampler, self.lanes, b.const(self.nr)
-        low, stop, first = (b.const(x) if isinstance(x, int) else x for x in (*self.n_range, self.m_range[0]))
+        low, stop, first = (b.index(x) for x in (*self.n_range, self.m_range[0]))
         begin = b.mul(jn, nr)
         end = b.const(self.N) if self.limit is not None else b.add(begin, b.const(nv * n))
         kept = b.sub(m0, b.mul(first, b.const(self.mr))) if self.c.order == "n" else b.const(0)

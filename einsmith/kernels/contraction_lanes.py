@@ -45,11 +45,11 @@ class State(Values):
             for i in (*sampler.reads.values(), *sampler.extra):
                 self.kinds[i] = "uniform"
             if n and limit is not None:
-                at = b.const(start) if isinstance(start, int) else start
+                at = b.index(start)
                 self.mask = self._tail(at, limit)
             self._resolve()
             return
-        x = b.const(start) if isinstance(start, int) else start
+        x = b.index(start)
         if limit is not None:
             self.mask = self._tail(x, limit)
         groups, extents = sampler.lane_groups, sampler.lane_extents
@@ -113,7 +113,7 @@ class State(Values):
 
     def _tail(self, x: Value, limit: int | Value) -> Value:
         b, n = self.s.b, self.s.lanes
-        end = b.const(limit) if isinstance(limit, int) else limit
+        end = b.index(limit)
         left = b.cast(b.op("min", b.sub(end, x), b.const(n)), "i32")
         return b.op("lt", b.iota(n, "i32"), b.splat(left, n))
 

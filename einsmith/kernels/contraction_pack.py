@@ -42,7 +42,7 @@ class Panels(Ahead):
         b, n, p = self.b, self.lanes, self.p
         width = nv * n
         n0 = b.mul(jn, b.const(self.nr))
-        low = start if start is not None else b.const(lo) if isinstance(lo, int) else lo
+        low = start if start is not None else b.index(lo)
         if self.b_along is not None:
             self._pack_b_along(to, n0, nv, lo, hi, low, start is None)
             return
@@ -80,7 +80,7 @@ class Panels(Ahead):
             return
         size = b.const(self.tail)
         first, end = (x // self.tail if isinstance(x, int) else b.op("floordiv", x, size) for x in (lo, hi))
-        start = b.const(first) if isinstance(first, int) else first
+        start = b.index(first)
         with b.loop(0, self.tail) as loop:  # masks are made once for all that stands before the tail
             part = s.part(list(zip(tail, digits_of(b, loop.var, tail), strict=True)))
             part.axes |= frozenset(p.k) - {a for g in groups[:cut] for a in g.axes}
@@ -152,7 +152,7 @@ class Panels(Ahead):
         part of what the panel has from point `start` of K on, and the rest of it is left alone."""
         b, n, p, s = self.b, self.lanes, self.p, self.a_pack
         m0 = b.mul(jm, b.const(self.mr))
-        low = start if start is not None else b.const(lo) if isinstance(lo, int) else lo
+        low = start if start is not None else b.index(lo)
         if self.a_rows:
             groups = s.groups(self.m_side.axes)
 

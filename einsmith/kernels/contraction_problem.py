@@ -13,7 +13,20 @@ from einsmith.dtypes import DType
 from einsmith.expr import obvious
 from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, postorder, reads
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    apply,
+    is_zero,
+    postorder,
+    reads,
+)
 from einsmith.expr.rewrite import operands
 from einsmith.passes.guards import guarded_reads
 
@@ -121,10 +134,6 @@ def conjuncts(x: Expr) -> list[Expr]:
     return out
 
 
-def _is_zero(x: Expr) -> bool:
-    return isinstance(x, Const) and x.value == 0
-
-
 class _Body(NamedTuple):
     """A body taken apart: (factor that depends on K, guards around it alone); guards around all of these factors; the
     steps that follow the sum."""
@@ -150,7 +159,7 @@ def _taken_apart(body: Expr, rank: int) -> _Body:
             stack.append((e.args[0], around))
         elif not any(a >= rank for a in axes_of(e)):
             steps.append(("mul", e))
-        elif isinstance(e, Apply) and e.fn == "where" and _is_zero(e.args[2]):
+        elif isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):
             stack.append((e.args[1], (*around, e)))
         else:
             found.append((e, around))

@@ -240,7 +240,7 @@ class Sizes:
         b = self.b
         at = self.batch if self._points(side) > 1 else b.const(0)
         if self.k_blocks > 1:
-            low = b.const(lo) if isinstance(lo, int) else lo
+            low = b.index(lo)
             at = b.add(b.mul(at, b.const(self.k_blocks)), b.op("floordiv", low, b.const(self.kc)))
         return b.add(b.mul(at, b.const(tiles)), tile)
 

@@ -121,13 +121,13 @@ class Lowering(Finishing):
         """Blocks of K outermost: their windows serve every tile; the sums of all tiles wait in scratch."""
         b, c = self.b, self.c
         rows = self._count(self.m_range)
-        count = b.const(rows) if isinstance(rows, int) else rows
+        count = b.index(rows)
         columns = self._count(self.n_range)
-        tiles = b.mul(count, b.const(columns) if isinstance(columns, int) else columns)
+        tiles = b.mul(count, b.index(columns))
         self._clear(tiles)
 
         def block(lo, hi, last):
-            low = b.const(lo) if isinstance(lo, int) else lo
+            low = b.index(lo)
             head = b.op("floordiv", low, b.const(self.kc))
             for i, w, at in self.cuts:
                 parts = b.const(self.k_heads // self.p.extents[self.p.k[0]])
@@ -174,8 +174,8 @@ class Lowering(Finishing):
         if not self.blocked:
             body(self.k_lo, self.k_hi, None)
             return
-        lo = b.const(self.k_lo) if isinstance(self.k_lo, int) else self.k_lo
-        hi = b.const(self.k_hi) if isinstance(self.k_hi, int) else self.k_hi
+        lo = b.index(self.k_lo)
+        hi = b.index(self.k_hi)
         with b.loop(lo, hi, step=self.kc) as loop:
             end = b.add(loop.var, b.const(self.kc))
             body(loop.var, b.op("min", end, hi), b.op("le", hi, end))
@@ -184,7 +184,7 @@ class Lowering(Finishing):
         b = self.b
         if self.blocked:
             assert self.c_scratch is not None
-            count = b.const(tiles) if isinstance(tiles, int) else tiles
+            count = b.index(tiles)
             with b.loop(0, b.mul(count, b.const(self.tile_size)), step=self.lanes) as loop:
                 b.store(self.zero, self.c_scratch, loop.var)
 
@@ -263,7 +263,7 @@ class Lowering(Finishing):
         """The sums of a tile, row by row."""
         b, c, n = self.b, self.c, self.lanes
         groups = self._k_groups()
-        low = b.const(lo) if isinstance(lo, int) else lo
+        low = b.index(lo)
         m0 = b.mul(jm, b.const(self.mr))
         init = [self.zero] * (mr * nv)
         if self.blocked:

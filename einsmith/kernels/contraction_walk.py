@@ -36,8 +36,8 @@ def sweep(
         first: Value | int = lo // last
         end: Value | int = hi // last
     else:
-        vlo = b.const(lo) if isinstance(lo, int) else lo
-        vhi = b.const(hi) if isinstance(hi, int) else hi
+        vlo = b.index(lo)
+        vhi = b.index(hi)
         first = b.op("floordiv", vlo, b.const(last))
         end = b.op("floordiv", b.add(vhi, b.const(last - 1)), b.const(last))
         if not (isinstance(lo, int) and isinstance(hi, int) and lo < hi):
@@ -119,10 +119,10 @@ def nest(
     some = None  # whether every loop but the first has a turn; without one, neither has the first
     for lo, hi in bounds[1:]:
         if not (isinstance(lo, int) and isinstance(hi, int) and lo < hi):
-            inside = b.op("lt", *(b.const(x) if isinstance(x, int) else x for x in (lo, hi)))
+            inside = b.op("lt", *(b.index(x) for x in (lo, hi)))
             some = inside if some is None else b.op("and", some, inside)
     if some is not None:
-        lo, hi = (b.const(x) if isinstance(x, int) else x for x in bounds[0])
+        lo, hi = (b.index(x) for x in bounds[0])
         bounds[0] = (lo, b.select(some, hi, lo))
 
     def level(d: int, values: list[Value], flat: Value, carried: Sequence[Value]) -> Sequence[Value]:

@@ -164,6 +164,10 @@ class Builder:
             self._const_ops.append(Op("const", (), out, (value,)))
         return self._consts[key]
 
+    def index(self, value: Value | int) -> Value:
+        """A place or a count, which may be known."""
+        return self.const(value) if isinstance(value, int) else value
+
     def iota(self, lanes: int, elem: str = "i64") -> Value:
         """The vector 0, 1, ..., lanes-1."""
         key = ("iota", elem, lanes)
