@@ -17,6 +17,7 @@ from einsmith.kernels.contraction_finish import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_problem import Operand, Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, digits
+from einsmith.kernels.stencil_lines import Planes, gathered
 from einsmith.kernels.stencil_read import Place, Reader, factors
 from einsmith.kernels.stencil_terms import Span, Stencil, Term
 from einsmith.loops.nest import Builder, Value
@@ -99,7 +100,10 @@ class StencilLowering:
         pointers = {i: Pointer(b.buffers[i], x.shape, x.dtype) for i, x in enumerate(kernel.buffers)}
         axes, lanes = ((), 0) if s.along_k else ((s.lane,), self.n)
         self.epi = Epilogue(b, kernel, p, pointers, axes, lanes, 0)
-        self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if any(self.epi.far) else 0)
+        parted = gathered(kernel, s, target) if pair is None else frozenset()
+        self.lines = Planes(b, kernel, s, self.epi, parted, self.n) if parted else None
+        past = any(self.epi.far) and shape[-1] % self.n == 0
+        self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if past else 0)
         self.room: Value | None = None
         if self.epi.size > REGISTER_EPILOGUE:
             count = s.sums if s.along_k else s.steps[0] * tile * s.steps[1]
@@ -120,10 +124,12 @@ class StencilLowering:
                     self._sums(group)
             else:
                 self.reader.bind(self.values)
+                if self.lines is not None:
+                    self.lines.bind(self.values)
                 if self.hoisted:
                     for t in (t for p in s.phases for t in p.terms if t.weight is not None):
                         self.reader.weight(t)
-                self._over(self.rows, [], lambda h, _: self._over(self.columns, [], lambda w, _: self._tile(h, w)))
+                self._over(self.rows, [], lambda h, _: self._row_of_tiles(h))
 
     # -- places
 
@@ -143,6 +149,17 @@ class StencilLowering:
         return out
 
     # -- along the output
+
+    def _row_of_tiles(self, h: Place) -> Carried:
+        self._over(self.columns, [], lambda w, _: self._tile(h, w))
+        if self.lines is not None:
+            b, m = self.b, self.s.steps[0]
+            first, more = b.mul(h.value, b.const(m)), self.tile * m
+            if h.first == h.last:
+                assert self.s.row is not None
+                more = min(more, self.shape[self.s.row] - h.first * m)
+            self.lines.flush(first, b.add(first, b.const(more)))
+        return []
 
     def _tile(self, h: Place, w: Place) -> Carried:
         b, s = self.b, self.s
@@ -249,7 +266,7 @@ class StencilLowering:
         b, n, axis = self.b, self.n, self.s.row
         if self.room is None or len(rows) == 1:
             for i, row in enumerate(rows):
-                self.epi.row(states, self._part(values, {axis: i} if axis is not None else {}), row)
+                self._store_row(states, self._part(values, {axis: i} if axis is not None else {}), row)
             return
         width = len(states) * n
         for i, row in enumerate(rows):
@@ -259,7 +276,13 @@ class StencilLowering:
         with b.loop(0, len(rows)) as loop:
             at = b.mul(loop.var, b.const(width))
             here = [b.load(self.room, b.add(at, b.const(j * n)), self.elem, n) for j in range(len(states))]
-            self.epi.row(states, self._part({**values, axis: b.add(values[axis], loop.var)}, {}), here)
+            self._store_row(states, self._part({**values, axis: b.add(values[axis], loop.var)}, {}), here)
+
+    def _store_row(self, states: Sequence[State], row: Part, sums: Sequence[Value]) -> None:
+        if self.lines is None:
+            self.epi.row(states, row, sums)
+        else:
+            self.lines.put(self.epi.values(states, row, sums))
 
     # -- along the reduction
 
