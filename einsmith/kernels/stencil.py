@@ -16,6 +16,7 @@ from einsmith.kernels.kernel import Cost, Launch, Lowered
 from einsmith.kernels.stencil_lower import StencilLowering, parts_of, row_segments
 from einsmith.kernels.stencil_read import factors, pair_axis, rows_of, streams, waits
 from einsmith.kernels.stencil_terms import Stencil, stencils
+from einsmith.kernels.touched import touched
 from einsmith.loops.nest import Builder
 from einsmith.target.facts import Target
 
@@ -78,7 +79,7 @@ class StencilPattern:
         points = _points(s, config.pairs)
         tasks = min(target.cores, config.tasks)
         uneven = ceil(points / tasks) * tasks / points
-        size = sum(prod(b.shape) * b.dtype.itemsize for b in kernel.buffers)
+        size = sum(touched(kernel))
         arithmetic = points * _cycles(s, config, lanes, _registers(target), target.vector_bytes)
         memory = target.seconds_for_bytes(size, size, tasks)
         if size > target.l3:

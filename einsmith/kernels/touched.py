@@ -7,38 +7,42 @@ from functools import lru_cache
 from math import prod
 
 from einsmith.expr.kernel import Kernel
-from einsmith.expr.nodes import Expr, Piece, Read, postorder, reads
-from einsmith.passes.guards import axes_of
+from einsmith.expr.nodes import Axis, Expr, Piece, Read, postorder
 
 
 @lru_cache(maxsize=4096)
 def touched(kernel: Kernel) -> tuple[int, ...]:
-    """Bytes of each buffer that are read or written, as whole slices: an index that is the same at every point takes
-    one place of its dimension, any other one all of them; a result's only piece is written as large as it is."""
+    """Bytes of each buffer that are read or written, as whole slices: of a dimension, an index that is the same at
+    every point takes one place, an axis as many as it has points, any other index all of them; a result's only piece
+    is written as large as it is."""
     shapes = [b.shape for b in kernel.buffers]
-    places: list[list[set[Expr] | None]] = [[set() for _ in s] for s in shapes]  # of each dimension; None: all
+    places: list[list[dict[Expr | None, int]]] = [[{} for _ in s] for s in shapes]  # of each dimension: None: from 0 on
     stored: dict[int, int] = defaultdict(int)
     for stage in kernel.stages:
+        parts = stage.template.parts
         for n in stage.outputs:
             if n is not None:
-                first = stage.template.parts[0]
-                alone = len(stage.template.parts) == 1 and isinstance(first, Piece) and set(first.step) <= {1}
-                stored[n] += prod(first.extents if alone else shapes[n])
-        for e in postorder([b for p in stage.template.parts for b in p.bodies]):
-            if isinstance(e, Read) and stage.args[e.slot][0] == "buffer":
-                _add(places[stage.args[e.slot][1]], e)
+                first = parts[0]
+                alone = len(parts) == 1 and isinstance(first, Piece) and set(first.step) <= {1}
+                stored[n] += prod(first.extents if alone else stage.template.shape)
+        for part in parts:
+            for e in postorder(part.bodies):
+                if isinstance(e, Read) and stage.args[e.slot][0] == "buffer":
+                    n = stage.args[e.slot][1]
+                    for i, size, found in zip(e.index, shapes[n], places[n], strict=True):
+                        _add(found, i, size, part.domain)
     out = []
     for n, b in enumerate(kernel.buffers):
-        taken = (size if found is None else len(found) for size, found in zip(b.shape, places[n], strict=True))
+        taken = (min(size, sum(found.values())) for size, found in zip(b.shape, places[n], strict=True))
         out.append(min(prod(b.shape), max(prod(taken), stored[n])) * b.dtype.itemsize)
     return tuple(out)
 
 
-def _add(places: list[set[Expr] | None], e: Read) -> None:
-    """Notes what a read takes of each dimension."""
-    for d, i in enumerate(e.index):
-        found = places[d]
-        if axes_of(i) or reads(i):
-            places[d] = None
-        elif found is not None:
-            found.add(i)
+def _add(found: dict[Expr | None, int], index: Expr, size: int, domain: tuple[int, ...]) -> None:
+    """Notes what an index takes of a dimension of that size."""
+    if isinstance(index, Axis):
+        found[None] = max(found.get(None, 0), domain[index.position])
+    elif any(isinstance(x, (Axis, Read)) for x in postorder([index])):
+        found[None] = size
+    else:
+        found[index] = 1

@@ -7,12 +7,14 @@ import numpy as np
 import einsmith as es
 from einsmith.compile import run_passes
 from einsmith.kernels.touched import touched
+from einsmith.lang import builder as fb
 from einsmith.modes import trace_call
 from einsmith.passes.fuse import fuse
 
 
-def kernels(text: str, *arrays: np.ndarray):
-    return [c.kernel for c in fuse(run_passes(trace_call(es.op(text), arrays, {}).graph)).calls]
+def kernels(f, *arrays: np.ndarray):
+    f = es.op(f) if isinstance(f, str) else f
+    return [c.kernel for c in fuse(run_passes(trace_call(f, arrays, {}).graph)).calls]
 
 
 def test_a_slice_of_a_long_tensor_counts_as_a_slice():
@@ -23,6 +25,10 @@ def test_a_slice_of_a_long_tensor_counts_as_a_slice():
     (kernel,) = kernels("y[b,k] = h[49,b,k] + exp(h[3,b,k]) + h[49,7-b,k]\nreturn y", h)
     assert max(touched(kernel)) == 2 * 8 * 16 * 4
     (kernel,) = kernels("y[t,b] = sum[k](exp(h[t,b,k]))\nreturn y", h)
+    assert max(touched(kernel)) == h.nbytes
+    (kernel,) = kernels(lambda h: fb.compute((7, 8, 16), lambda t, b, k: fb.exp(h[t, b, k])), h)
+    assert max(touched(kernel)) == h[:7].nbytes
+    (kernel,) = kernels(lambda h: fb.compute((7, 8, 16), lambda t, b, k: fb.exp(h[t, b, k]) * h[49 - t, b, k]), h)
     assert max(touched(kernel)) == h.nbytes
 
 
