@@ -260,6 +260,8 @@ def windowed(p: Problem, which: Windows, limit: int) -> Windowed | None:
             head = {"all": (), "side": side[:1], "k": p.k[:1]}[fixes]
         if head and not cut and p.extents[head[0]] == 1:
             return None
+        if p.operands[i].plain and (fixes != "side" or len(side) < 2):
+            return None  # rows without what a stride skips, for vectors along them, are all that it would gain
         most = (2 * limit if fixes == "k" else limit) // p.dtype.itemsize
         w = window(p, i, frozenset(p.batch) | frozenset(head), cut, most)
         if w is None or (head and not set(head) & set(w.fixed)):

@@ -6,6 +6,10 @@ scratch, zeros where the guards fail, and reads the copy without guards.
 
     where(0 <= p+r-2 < 28 and 0 <= q+s-2 < 28, X[b, c, p+r-2, q+s-2], 0)
     -> window[c, y, x] = where(0 <= y-2 < 28 and 0 <= x-2 < 28, X[b, c, y-2, x-2], 0);  read as window[c, p+r, q+s]
+
+A convolution of single pixels at a stride reads few of them, in rows that end between vectors: its window has these.
+
+    X[b, c, 2*p, 2*q]  ->  window[c, y, x] = X[b, c, 2*y, 2*x];  read as window[c, p, q]
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf, prod
+from math import gcd, inf, prod
 from typing import NamedTuple
 
 from einsmith.dtypes import DType, i32
@@ -70,21 +74,22 @@ def _form(x: Expr) -> Linear | None:
     return out if all(isinstance(a, Axis) for a in out.terms) else None
 
 
-def _key(form: Linear) -> tuple[tuple[int, int], ...]:
-    return tuple(sorted((a.position, c) for a, c in form.terms.items() if isinstance(a, Axis)))
+def _key(form: Linear) -> tuple[tuple[tuple[int, int], ...], int]:
+    """The coordinate of which a form (without its constant) is a multiple, and which one."""
+    scale = gcd(*form.terms.values())
+    return tuple(sorted((a.position, c // scale) for a, c in form.terms.items() if isinstance(a, Axis))), scale
 
 
 _Coordinates = dict[tuple[tuple[int, int], ...], int]
 
 
 @lru_cache(maxsize=1024)
-def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, int, bool]]] | None:
-    """The forms (without constants) through which an operand depends on its axes, numbered, and its guards as
-    (function, number, constant, whether the form is compared with zero, or zero with its negative); None where there
-    are others."""
-    if operand.plain:
-        return None
+def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, int, int, bool]]] | None:
+    """The forms (without constants) of whose multiples an operand depends, numbered, and its guards as (function,
+    number, multiple, constant, whether that is compared with zero, or zero with its negative); None where there are
+    others, or nothing but a read that leaves nothing out."""
     keys: _Coordinates = {}
+    strided = False
     stack: list[Expr] = [operand.expr]
     seen: set[Expr] = set()
     while stack:
@@ -100,7 +105,9 @@ def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, i
                 if form is None:
                     return None
                 if form.terms:
-                    keys.setdefault(_key(form), len(keys))
+                    key, scale = _key(form)
+                    keys.setdefault(key, len(keys))
+                    strided |= scale > 1
         else:
             stack.extend(reversed(e.args))
     guards = []
@@ -110,15 +117,15 @@ def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, i
         form = _form(apply("sub", *g.args))
         if form is None or not form.terms:
             return None
-        key = _key(form)
+        key, scale = _key(form)
         minus = tuple((a, -c) for a, c in key)
         if key in keys:
-            guards.append((g.fn, keys[key], form.const, True))
+            guards.append((g.fn, keys[key], scale, form.const, True))
         elif minus in keys:
-            guards.append((g.fn, keys[minus], -form.const, False))
+            guards.append((g.fn, keys[minus], scale, -form.const, False))
         else:
             return None
-    return (keys, guards) if keys else None
+    return (keys, guards) if keys and (strided or not operand.plain) else None
 
 
 class _Box(NamedTuple):
@@ -179,11 +186,13 @@ def window(
         return None
     (keys, comparisons), (fixed, lows, extents, steps) = found, box
 
-    def coordinate(j: int, const: int) -> Expr:
-        const += lows[j]
+    def coordinate(j: int, scale: int, const: int) -> Expr:
+        const += lows[j] * scale
         x: Expr = Axis(j)
+        if scale > 1:
+            x = apply("mul", x, Const(scale, i32))
         if steps[j]:
-            x = apply("add", x, apply("mul", Axis(len(keys)), Const(steps[j], i32)))
+            x = apply("add", x, apply("mul", Axis(len(keys)), Const(steps[j] * scale, i32)))
         return x if const == 0 else apply("add" if const > 0 else "sub", x, Const(abs(const), i32))
 
     def rule(e):
@@ -191,14 +200,19 @@ def window(
             index = []
             for x in e.index:
                 form = linear(x)
-                index.append(coordinate(keys[_key(form)], form.const) if form.terms else Const(form.const, i32))
+                if form.terms:
+                    key, scale = _key(form)
+                    index.append(coordinate(keys[key], scale, form.const))
+                else:
+                    index.append(Const(form.const, i32))
             return Read(e.slot, tuple(index), e.dtype)
         return None
 
     def copied() -> tuple[Expr, tuple[Expr, ...]]:
         zero, guards = Const(0, i32), []
-        for fn, j, const, before in comparisons:
-            guards.append(apply(fn, coordinate(j, const), zero) if before else apply(fn, zero, coordinate(j, const)))
+        for fn, j, scale, const, before in comparisons:
+            x = coordinate(j, scale, const)
+            guards.append(apply(fn, x, zero) if before else apply(fn, zero, x))
         (expr,) = rebuild_reads(operand.expr, rule)
         return expr, tuple(guards)
 

@@ -270,6 +270,36 @@ def test_a_window_of_a_block_of_k_may_be_larger():
     assert windowed(p, ((0, "side"),), WINDOW_BYTES) is None
 
 
+def _single_pixels(b, c, h, w, o, pad, stride) -> Kernel:
+    """A convolution of single pixels."""
+    p, q = (h + 2 * pad - 1) // stride + 1, (w + 2 * pad - 1) // stride + 1
+    y, x = lin((stride, 2), const=-pad), lin((stride, 3), const=-pad)
+    body = times(load(0, 0, 4, y, x), load(1, 1, 4))
+    if pad:
+        body = zero_unless(apply("and", inside(y, h), inside(x, w)), body)
+    return sum_of((b, o, p, q), ((dt.f32, (b, c, h, w)), (dt.f32, (o, c))), (c,), body)
+
+
+def test_windows_leave_out_what_a_stride_skips():
+    """Every second and third pixel, with and without a border; nothing is gained where each is read, nor by vectors
+    along K, which are turned from where they lie."""
+    for kernel, pixels in (
+        (_single_pixels(2, 5, 13, 28, 9, 0, 2), 7 * 14), (_single_pixels(3, 4, 20, 19, 7, 0, 3), 7 * 7),
+        (_single_pixels(2, 3, 11, 31, 6, 1, 2), 7 * 17), (_single_pixels(2, 3, 8, 9, 5, 1, 3), 4 * 4),
+    ):  # fmt: skip
+        (p,) = problems(kernel.root)
+        image = int(0 in p.right)
+        found = windowed(p, ((image, "side"),), WINDOW_BYTES)
+        assert found is not None and found.windows[0][1].elements == p.count(p.k) * pixels
+        base = Config(not image, 4, 2, "inline", "inline", windows=((image, "side"),))
+        every = [base, replace(base, b="panel"), replace(base, swap=bool(image), nv=1), replace(base, mr=3, a="buffer")]
+        check(kernel, [Configs((c,)) for c in every])
+    (p,) = problems(_single_pixels(2, 5, 8, 8, 9, 0, 1).root)
+    assert all(windowed(p, ((i, "side"),), WINDOW_BYTES) is None for i in (0, 1))
+    (p,) = problems(_single_pixels(2, 5, 8, 8, 9, 0, 2).root)
+    assert all(windowed(p, ((i, x),), WINDOW_BYTES) is None for i in (0, 1) for x in ("all", "k"))
+
+
 def test_vectors_along_k():
     dot = Config(a="inline", b="inline", dot=True, split=3)
     shapes = [(5, 2, 14, 14, 6, 5, 5, 2), (4, 1, 13, 12, 3, 3, 3, 0), (7, 2, 28, 28, 5, 5, 5, 2)]
