@@ -17,7 +17,7 @@ from einsmith.kernels.contraction_finish import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_problem import Operand, Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, digits
-from einsmith.kernels.stencil_lines import Planes, gathered
+from einsmith.kernels.stencil_lines import Planes, asked, gathered
 from einsmith.kernels.stencil_read import Place, Reader, factors
 from einsmith.kernels.stencil_terms import Span, Stencil, Term
 from einsmith.loops.nest import Builder, Value
@@ -89,7 +89,8 @@ class StencilLowering:
     def __init__(self, kernel: Kernel, s: Stencil, tile: int, tasks: int, groups: Sequence[Sequence[int]],
                  hoisted: bool, pair: int | None, together: bool, target: Target, b: Builder):
         self.b, self.s, self.tile, self.tasks, self.groups, self.hoisted = b, s, tile, tasks, groups, hoisted
-        self.reader = r = Reader(kernel, s, tile, pair, together, target, b)
+        results = asked(kernel, s, target)
+        self.reader = r = Reader(kernel, s, tile, pair, together, results, target, b)
         self.n, self.elem, self.zero, self.pair, self.planes = r.n, r.elem, r.zero, pair, r.planes
         self.registers, self.rows = target.vector_registers, row_segments(s, tile)
         shape = kernel.root.shape

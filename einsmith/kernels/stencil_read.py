@@ -7,7 +7,7 @@ a comparison for lanes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -144,10 +144,10 @@ def _kind(a: Access) -> tuple:
 
 class Reader:
     """Loads of one kernel function. tile: rows; pair: the axis of which two points share a vector; together: all taps
-    along a row share what is read of it (`waits`)."""
+    along a row share what is read of it (`waits`); results: the buffers that are asked for ahead of stores too."""
 
-    def __init__(self, kernel: Kernel, s: Stencil, tile: int, pair: int | None, together: bool, target: Target,
-                 b: Builder):
+    def __init__(self, kernel: Kernel, s: Stencil, tile: int, pair: int | None, together: bool,
+                 results: Collection[int], target: Target, b: Builder):
         self.b, self.s, self.tile, self.pair, self.together = b, s, tile, pair, together
         self.n = target.lanes(s.dtype.itemsize)
         self.elem = elem_of(s.dtype)
@@ -158,8 +158,9 @@ class Reader:
         self.reaches, self.spreads = reaches(s), spreads(s, together)
         self.turned = set() if s.along_k else turned(s)
         size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
-        self.ahead = streams(s) if size > target.l2 * target.cores else []
-        self.width = kernel.root.shape[-1]
+        far = size > target.l2 * target.cores
+        self.ahead, self.results = streams(s) if far else [], results if far else ()
+        self.shape = kernel.root.shape
         self.bases: dict[tuple, Value] = {}
         self.weights: dict[Access, Value] = {}
         self.made: dict[tuple, Value | None] = {}
@@ -169,7 +170,8 @@ class Reader:
         return 0 if self.pair is None else dict(a.outer)[self.pair]
 
     def bind(self, values: dict[int, Value]) -> None:
-        """The addresses of every read at the values of its outer axes. Weights are those of other places now."""
+        """The addresses of every read, and of results that are asked for, at the values of its outer axes. Weights are
+        those of other places now."""
         b = self.b
         self.bases, self.weights = {}, {}
         terms = [t for p in self.s.phases for t in p.terms]
@@ -179,6 +181,10 @@ class Reader:
                 for axis, c in a.outer:
                     at = b.add(at, b.mul(values[axis], b.const(c)))
                 self.bases[a.slot, a.outer] = at
+        if self.results:
+            self.stored = b.const(0)
+            for axis, x in values.items():
+                self.stored = b.add(self.stored, b.mul(x, b.const(prod(self.shape[axis + 1 :]))))
 
     def begin(self, h: Place, w: Place) -> None:
         """A tile, whose later rows are asked for."""
@@ -374,21 +380,26 @@ class Reader:
     def _ask_ahead(self) -> None:
         """Rows that come later are brought nearer, so many tiles before them that a miss has time. A filter's gradient
         goes to another image after its last row: it asks for what the rows before that need."""
-        b, s, item = self.b, self.s, self.s.dtype.itemsize
+        b, s, item, width = self.b, self.s, self.s.dtype.itemsize, self.shape[-1]
         counts = [rows_of(a, self.tile) for a in self.ahead]
         moved = sum(x * a.pitch for x, a in zip(counts, self.ahead, strict=True))
-        if not s.along_k:
-            moved += s.steps[0] * self.tile * self.width
+        stored = 0 if s.along_k else s.steps[0] * self.tile
+        moved += stored * width
         tiles = -(-AHEAD // max(1, moved * item * self.planes))
         if s.loops:
             tiles = max(1, min(tiles, -(-s.rows // self.tile) - 1))
-        columns, line = -(-s.lanes // self.n), LINE // item
         for rows, a in zip(counts, self.ahead, strict=True):
-            # Line after line: each vector of a row asks for its share of the tile.
-            share, memory = -(-rows * a.pitch // (line * columns)), b.buffers[self.slots[a.slot]]
             at = b.add(self.bases[a.slot, a.outer], b.mul(self.h.value, b.const(a.row)))
-            at = b.add(at, b.mul(self.w.value, b.const(share * line // self.n)))
             for point in range(self.planes):
-                first = tiles * rows * a.pitch + self._apart(a) * point
-                for i in range(share):
-                    b.prefetch(memory, b.add(at, b.const(first + i * line)), self.elem)
+                self._ask(self.slots[a.slot], at, tiles * rows * a.pitch + self._apart(a) * point, rows * a.pitch)
+        for n in self.results:
+            at = b.add(self.stored, b.mul(self.h.value, b.const(s.steps[0] * width)))
+            self._ask(n, at, tiles * stored * width, stored * width)
+
+    def _ask(self, buffer: int, at: Value, first: int, count: int) -> None:
+        """Line after line of `count` elements from `first` beyond `at` on: each vector of a row asks for its share."""
+        b, line = self.b, LINE // self.s.dtype.itemsize
+        share = -(-count // (line * -(-self.s.lanes // self.n)))
+        at = b.add(at, b.mul(self.w.value, b.const(share * line // self.n)))
+        for i in range(share):
+            b.prefetch(b.buffers[buffer], b.add(at, b.const(first + i * line)), self.elem)

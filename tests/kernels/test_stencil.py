@@ -181,15 +181,23 @@ def test_rows_that_are_no_lines_leave_in_lines(h, w, rng):
 
 
 @pytest.mark.parametrize(("stride", "width", "channels"), [(1, 27, 2), (2, 40, 2), (2, 9, 24)])
-def test_every_line_is_asked_for_before_it_is_read(stride, width, channels, monkeypatch):
-    """But for the first ones; a filter's gradient asks within an image."""
+def test_every_line_is_asked_for_before_it_is_touched(stride, width, channels, monkeypatch):
+    """But for the first ones; a filter's gradient asks within an image. Results are asked for where tiles are narrower
+    than rows."""
     events: list[tuple[str, int, int]] = []
-    load, compute = nest_interp._Run.load, nest_interp._Run.compute
+    load, store, compute = nest_interp._Run.load, nest_interp._Run.store, nest_interp._Run.compute
+
+    def seen(ptr, offsets, mask):
+        on = np.broadcast_to(True if mask is None else mask, np.shape(offsets))
+        events.extend(("touch", ptr.memory.ctypes.data, int(x) // 16) for x, m in zip(offsets, on, strict=True) if m)
 
     def seen_load(self, ptr, offsets, type, mask, other):
-        on = np.broadcast_to(True if mask is None else mask, np.shape(offsets))
-        events.extend(("load", ptr.memory.ctypes.data, int(x) // 16) for x, m in zip(offsets, on, strict=True) if m)
+        seen(ptr, offsets, mask)
         return load(self, ptr, offsets, type, mask, other)
+
+    def seen_store(self, ptr, offsets, value, mask):
+        seen(ptr, offsets, mask)
+        return store(self, ptr, offsets, value, mask)
 
     def seen_compute(self, x, a, type):
         if x.name == "prefetch":
@@ -197,6 +205,7 @@ def test_every_line_is_asked_for_before_it_is_read(stride, width, channels, monk
         return compute(self, x, a, type)
 
     monkeypatch.setattr(nest_interp._Run, "load", seen_load)
+    monkeypatch.setattr(nest_interp._Run, "store", seen_store)
     monkeypatch.setattr(nest_interp._Run, "compute", seen_compute)
     for target in (replace(NARROW, l2=256, cores=1), replace(WIDE, l2=256, cores=1)):
         for make in (s.depthwise, s.depthwise_dw):
@@ -204,7 +213,9 @@ def test_every_line_is_asked_for_before_it_is_read(stride, width, channels, monk
             config = STENCIL.configs(kernel, target)[0]
             arrays, events[:] = fresh(kernel, 0), []
             nest_interp.run(STENCIL.lower(kernel, config, target), kernel, arrays)
-            for x in arrays[:2]:
+            narrow = make is s.depthwise and kernel.shape[-1] > target.lanes()
+            assert any(kind == "ask" and at == arrays[2].ctypes.data for kind, at, _ in events) == narrow
+            for x in arrays[: 3 if narrow else 2]:
                 asked: set[int] = set()
                 mine = [(kind, n) for kind, at, n in events if at == x.ctypes.data]
                 first = min((n for kind, n in mine if kind == "ask"), default=0)
