@@ -226,8 +226,9 @@ def _patterns(kernel: Kernel | Rows, target: Target) -> Sequence[Any]:
 def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | None:
     start = time.thread_time()
     best: tuple[Any, Any, Cost] | None = None
+    out: set[str] = set()
     for pattern in _patterns(kernel, target):
-        if not pattern.match(kernel):
+        if pattern.name in out or not pattern.match(kernel):
             continue
         bound = getattr(pattern, "bound", None) if limit < float("inf") else None
         if bound is not None and bound(kernel, target) >= limit:
@@ -238,6 +239,8 @@ def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | Non
             cost = pattern.cost(kernel, config, target)
             if cost.rank < limit:
                 best, limit = (pattern, config, cost), cost.rank
+        if best is not None and best[0] is pattern and hasattr(pattern, "instead"):
+            out.update(pattern.instead(kernel, best[1]))
     return None if best is None else Choice(*best, kernel, target, time.thread_time() - start)
 
 

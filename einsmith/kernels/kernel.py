@@ -60,9 +60,10 @@ class Pattern(Protocol):
 
     A pattern may also have `allowed(target)`, whether it is asked at all on a target; `bound(kernel, target)`, seconds
     that no configuration's cost is below: where another pattern is known to be cheaper, this one is not asked further;
-    `best(kernel, target, limit)`, the configuration of the lowest cost, found faster than by asking for the cost of
-    all, or None if its rank is not below `limit`; and `probes(target)`, an iterable of `tune.probes.Probe`: measuring
-    programs for what its cost asks the target for by `target.coefficient`.
+    `instead(kernel, config)`, the names of patterns that cost no less than this one in its best configuration, and are
+    not asked; `best(kernel, target, limit)`, the configuration of the lowest cost, found faster than by asking for the
+    cost of all, or None if its rank is not below `limit`; and `probes(target)`, an iterable of `tune.probes.Probe`:
+    measuring programs for what its cost asks the target for by `target.coefficient`.
     """
 
     name: str

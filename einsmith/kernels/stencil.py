@@ -7,6 +7,7 @@ for all taps (stencil_read); phases of a strided backward pass are one kernel, w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
@@ -34,6 +35,7 @@ LATENCY = 4
 """Cycles of a multiply-add whose sum is waited for."""
 TASKS = 8
 """For each core."""
+OTHERS = ("winograd", "contraction", "by digits", "reduction", "by kind", "im2col")
 
 
 class StencilConfig(NamedTuple):
@@ -59,6 +61,10 @@ class StencilPattern:
 
     def match(self, kernel: Kernel) -> bool:
         return bool(stencils(kernel))
+
+    def instead(self, kernel: Kernel, config: StencilConfig) -> Sequence[str]:
+        """Other patterns multiply as often, and read again what a stencil of several rows keeps in registers."""
+        return OTHERS if config.tile > 1 and _reads(kernel, _which(kernel, config)) >= 2 else ()
 
     def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
         out: list[StencilConfig] = []
@@ -99,6 +105,19 @@ class StencilPattern:
 
 def _which(kernel: Kernel, config: StencilConfig) -> Stencil:
     return next(s for s in stencils(kernel) if s.along_k == config.along_k)
+
+
+def _reads(kernel: Kernel, s: Stencil) -> float:
+    """How often vectors take each element of what they read, at least."""
+    reads: dict[int, int] = {}
+    for p in s.phases:
+        for t in p.terms:
+            for f in (t.vector, t.weight) if s.along_k else (t.vector,):
+                if f is not None:
+                    reads[f.read.slot] = reads.get(f.read.slot, 0) + p.rows * p.lanes
+    points = prod(s.extents[a] for a in (*s.outer, *s.loops))
+    sizes, args = touched(kernel), kernel.stages[0].args
+    return min((points * n * s.dtype.itemsize / sizes[args[slot][1]] for slot, n in reads.items()), default=0.0)
 
 
 def _all_loaded(target: Target) -> bool:

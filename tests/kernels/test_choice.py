@@ -141,9 +141,9 @@ def conv_gradient(b: int, c: int, size: int, o: int, taps: int, groups: int, of:
         (conv_gradient(2, 64, 28, 96, 3, 1, 0), (2, 800, 26, 0, 0)),
         (conv_gradient(2, 64, 28, 96, 3, 1, 1), (1, 250, 10, 0, 2)),
         (conv_gradient(8, 96, 28, 96, 3, 96, 0), (0, 0, 0, 0, 0)),
-        (depthwise(4, 96, 28, 28, 3, 1, 2), (1, 70, 2, 0, 0)),
+        (depthwise(4, 96, 28, 28, 3, 1, 2), (0, 0, 0, 0, 0)),
         (depthwise_dx(4, 96, 28, 28, 5, 2), (0, 0, 0, 0, 0)),
-        (depthwise_dw(4, 96, 28, 28, 5, 2), (1, 60, 2, 0, 0)),
+        (depthwise_dw(4, 96, 28, 28, 5, 2), (0, 0, 0, 0, 0)),
     ],
     ids=["product", "3x3", "strided dX", "strided dW", "depthwise strided dX", "depthwise", "depthwise dX",
          "depthwise dW"],
@@ -155,6 +155,27 @@ def test_a_choice_looks_at_little(kernel, most, monkeypatch: pytest.MonkeyPatch)
     target = replace(SERVER, l2=SERVER.l2 + 64)  # nobody has asked for this one
     autoconfig.choose(kernel, target)
     assert all(x <= n for x, n in zip(looks.found, most, strict=True)), looks.found
+
+
+@pytest.mark.parametrize("taps", [3, 5, 7])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("target", [SERVER, replace(SERVER, cores=1), Target()], ids=["server", "one", "small"])
+def test_what_is_not_asked_costs_no_less(taps: int, stride: int, target: Target) -> None:
+    sizes = (4, 48, 28, 28, taps, taps // 2)
+    for kernel in (depthwise(*sizes, stride), depthwise_dw(*sizes, stride), depthwise_dx(*sizes)):
+        chosen = autoconfig.choose(kernel, target)
+        if chosen.pattern.name == "stencil":
+            others = chosen.pattern.instead(kernel, chosen.config)
+            assert others or target.vector_registers == 16
+            assert all(0.97 * chosen.cost.rank <= cost.rank for name, _, cost in chosen.alternatives if name in others)
+
+
+def test_a_product_is_no_stencil_alone() -> None:
+    """Each element of a matrix is read once, so that a stencil keeps nothing which others read again."""
+    stencil = autoconfig.pattern_of("stencil")
+    kernels = [k for k in (product(1, 64, 9), product(9, 64, 1), product(64, 1, 9)) if stencil.match(k)]
+    configs = [(k, c) for k in kernels for c in stencil.configs(k, SERVER)]
+    assert configs and not any(stencil.instead(*x) for x in configs)
 
 
 def test_winograd_rules_the_direct_contraction_out(monkeypatch: pytest.MonkeyPatch) -> None:
