@@ -19,7 +19,8 @@ from einsmith.target.facts import Target
 BLOCK_SECONDS = 1e-8
 """What a member's code takes to begin on a block."""
 GUESS = 8.0
-"""How many times as long as its bytes need a member takes on a block, about, where nothing else is known of it."""
+"""How many times as long as its bytes need from the first level a member takes on a block, about, where nothing else is
+known of it."""
 GAIN = 0.02
 """The least part of the time that another configuration must be expected to save, to be looked at."""
 
@@ -83,16 +84,17 @@ class Blocks:
         self.rows = rows = shared(rows) if config.share else rows
         self.config, self.target, self.one = config, target, one_core(target)
         self.blocks = rows.rows / config.block
-        sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched, rows.members)]
-        self.memory = [self.one.seconds_for_bytes(n, n, 1) for n in sizes]
+        self.sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched, rows.members)]
 
     def guess(self, known: Known) -> list[float]:
         """Seconds that each member takes for all blocks, about: a row as long as in the block, of those where it is
         known, that is the nearest in size."""
         block, out = self.config.block, []
-        for member, memory in zip(self.rows.members, self.memory, strict=True):
-            each = memory if known else GUESS * memory
-            if member in known:
+        for member, size in zip(self.rows.members, self.sizes, strict=True):
+            each = memory = self.one.seconds_for_bytes(size, size, 1)
+            if not known:
+                each = max(memory, GUESS * size / self.one.bytes_per_second[0])
+            elif member in known:
                 rows, cost = min(known[member].items(), key=lambda x: max(x[0] / block, block / x[0]))
                 part = block / rows
                 each = max(memory, part * cost.arithmetic) + part * cost.special
@@ -141,28 +143,39 @@ def _touched(member: Member) -> tuple[float, float]:
 def best(rows: Rows, target: Target, choose: Choose, limit: float) -> RowsConfig | None:
     """The configuration of the lowest cost; None where it is not below `limit`. What may cost least is looked at, as
     long as it is expected to cost less than what has been: members' rows take about as long in one block as in another.
-    Members are looked at one by one, the longest first, until another configuration is known to cost less."""
-    todo = [Blocks(rows, c, target) for c in configs(rows, target)]
+    Sharing is looked at in the best block."""
+    todo = [Blocks(rows, c, target) for c in configs(rows, target) if not c.share]
     known: Known = {}
-    first = None
+    least, first = float("inf"), None
     while todo:
-        guesses = [x.guess(known) for x in todo]
-        ranks = [x.cost(sum(seconds)).rank for x, seconds in zip(todo, guesses, strict=True)]
+        ranks = [x.cost(sum(x.guess(known))).rank for x in todo]
         i = ranks.index(min(ranks))
-        if first is not None and ranks[i] > (1 - GAIN) * limit:
+        if ranks[i] > (1 - GAIN) * least:
             break
-        x, seconds = todo.pop(i), guesses[i]
-        for n in sorted(range(len(seconds)), key=lambda n: -seconds[n]):
-            found = x.found(n, choose)
-            known.setdefault(x.rows.members[n], {})[x.config.block] = found
-            seconds[n] = x.seconds(found)
-            rank = x.cost(sum(seconds)).rank
-            if first is not None and rank >= limit:
-                break
-        else:
-            if rank < limit:
-                first, limit = x.config, rank
-    return first
+        x = todo.pop(i)
+        rank = _look(x, known, choose, least)
+        if rank < least:
+            least, first = rank, x.config
+    if first is not None and shared(rows) is not rows:
+        both = first._replace(share=True)
+        rank = _look(Blocks(rows, both, target), known, choose, least)
+        if rank < least:
+            least, first = rank, both
+    return first if least < limit else None
+
+
+def _look(x: Blocks, known: Known, choose: Choose, limit: float) -> float:
+    """What a configuration costs. Members are looked at one by one, the longest first, until that is known not to be
+    below `limit`."""
+    seconds, rank = x.guess(known), 0.0
+    for n in sorted(range(len(seconds)), key=lambda n: -seconds[n]):
+        found = x.found(n, choose)
+        known.setdefault(x.rows.members[n], {})[x.config.block] = found
+        seconds[n] = x.seconds(found)
+        rank = x.cost(sum(seconds)).rank
+        if rank >= limit:
+            break
+    return rank
 
 
 def cost(rows: Rows, config: RowsConfig, target: Target, choose: Choose) -> Cost:
