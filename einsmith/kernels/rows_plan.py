@@ -143,24 +143,21 @@ def _touched(member: Member) -> tuple[float, float]:
 def best(rows: Rows, target: Target, choose: Choose, limit: float) -> RowsConfig | None:
     """The configuration of the lowest cost; None where it is not below `limit`. What may cost least is looked at, as
     long as it is expected to cost less than what has been: members' rows take about as long in one block as in another.
-    Sharing is looked at in the best block."""
-    todo = [Blocks(rows, c, target) for c in configs(rows, target) if not c.share]
+    Sharing is looked at in the best block first."""
     known: Known = {}
     least, first = float("inf"), None
-    while todo:
-        ranks = [x.cost(sum(x.guess(known))).rank for x in todo]
-        i = ranks.index(min(ranks))
-        if ranks[i] > (1 - GAIN) * least:
-            break
-        x = todo.pop(i)
-        rank = _look(x, known, choose, least)
-        if rank < least:
-            least, first = rank, x.config
-    if first is not None and shared(rows) is not rows:
-        both = first._replace(share=True)
-        rank = _look(Blocks(rows, both, target), known, choose, least)
-        if rank < least:
-            least, first = rank, both
+    for share in (False, True) if shared(rows) is not rows else (False,):
+        todo = [Blocks(rows, c, target) for c in configs(rows, target) if c.share == share]
+        due = None if first is None else first._replace(share=True)
+        while todo:
+            ranks = [x.cost(sum(x.guess(known))).rank for x in todo]
+            i = next((n for n, x in enumerate(todo) if x.config == due), ranks.index(min(ranks)))
+            if todo[i].config != due and ranks[i] > (1 - GAIN) * least:
+                break
+            x = todo.pop(i)
+            rank = _look(x, known, choose, least)
+            if rank < least:
+                least, first = rank, x.config
     return first if least < limit else None
 
 
