@@ -73,7 +73,7 @@ class Contraction:
             return Configs((config,))
         others = tuple(p for p in found if p is not first)
         every = {first: config}
-        every |= {p: c for p, (_, c) in zip(others, _best(kernel, others, target, _alike(config)), strict=True)}
+        every |= {p: c for p, (_, c) in zip(others, _best(kernel, others, target, config), strict=True)}
         return _joined(kernel, found, [every[p] for p in found], target)
 
     def bound(self, kernel: Kernel, target: Any) -> float:
@@ -97,8 +97,8 @@ class Contraction:
         main = _ranked(kernel, first, target)
         if len(found) == 1:
             return [Configs((c,)) for _, c in main]
-        alike = _alike(main[0][1])
-        ranked = [main if p is first else _ranked(kernel, p, target, alike) for p in found]
+        like = main[0][1]
+        ranked = [main if p is first else _ranked(kernel, p, target, like) for p in found]
         depth = max(len(r) for r in ranked)
         every = [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
         first_of = _joined(kernel, found, every[0].pieces, target)
@@ -112,12 +112,12 @@ class Contraction:
         for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
             if all(n not in two for two in config.joint):
                 every.append(_cost(kernel, p, c, target))
+        two = tuple((found[i], found[j], config.pieces[i], config.pieces[j]) for i, j in config.joint)
+        if two:
+            both = pairs.costs(kernel, two, target)
+            every += [_predicted(both, n) for n in range(2 * len(two))]
         for i, j in pairs.pairs(found):
-            if (i, j) in config.joint:
-                cs = config.pieces[i], config.pieces[j]
-                both = pairs.costs(kernel, found[i], found[j], cs, target)
-                every += [_predicted(both, n) for n in (0, 1)]
-            else:
+            if (i, j) not in config.joint:
                 parted += pairs.apart(kernel, found[j], target)
         costs, launches = [c for c, _ in every], max(n for _, n in every)
         return Cost(
@@ -133,7 +133,7 @@ class Contraction:
 
 
 PATTERN = Contraction()
-_Families = frozenset[plan.Windows]
+_Best = tuple[float, Config]
 
 
 def _largest(found: Sequence[Problem]) -> Problem:
@@ -148,53 +148,37 @@ def _joined(kernel: Kernel, found: tuple[Problem, ...], configs: Sequence[Config
     return Configs(tuple(pieces), two)
 
 
-def _alike(c: Config) -> _Families:
-    """The windows that are looked at for the other pieces of a kernel: pieces are alike, and what serves the largest
-    one serves them too, on whichever operand, or none does."""
-    other = tuple(sorted((1 - i, fixes) for i, fixes in c.windows))
-    return frozenset({(), c.windows, other})
-
-
 @lru_cache(maxsize=4096)
-def _ranked(
-    kernel: Kernel, p: Problem, target: Any, families: _Families | None = None
-) -> list[tuple[float, Config]]:
-    found = search.candidates(kernel, p, target, families)
-    ranks = [_rank(kernel, p, c, target) for c in found.others]
-    if found.table is None:
-        every = list(zip(ranks, found.others, strict=True))
-    else:
+def _ranked(kernel: Kernel, p: Problem, target: Any, like: Config | None = None) -> list[_Best]:
+    found = search.candidates(kernel, (p,), target, like)
+    (others,) = found.others
+    every: list[_Best] = []
+    if found.table is not None:
         first = cost.predict(found.table, target).rank(target)
         order = np.argsort(first, kind="stable")[: 3 * CONFIGS]  # some are there twice
         every = [(float(first[i]), found.table.config(i)) for i in order]
-        every += zip(ranks, found.others, strict=True)
+    every += [(_rank(kernel, p, c, target), c) for c in others]
     every = list({c: (r, c) for r, c in reversed(every)}.values())[::-1]
     every.sort(key=lambda x: x[0])
     return every[:CONFIGS]
 
 
-_Best = tuple[float, Config]
-
-
 @lru_cache(maxsize=4096)
-def _best(kernel: Kernel, pieces: tuple[Problem, ...], target: Any, families: _Families | None = None) -> list[_Best]:
-    """The lowest rank of each piece, and the configuration that has it; of those with `families` of windows, where such
-    are given."""
-    found = [search.candidates(kernel, p, target, families) for p in pieces]
-    tables = [f.table for f in found if f.table is not None]
-    every = cost.predict(cost.joined(tables), target) if tables else None
-    ranks = every.rank(target) if every is not None else None
-    out, at = [], 0
-    for p, f in zip(pieces, found, strict=True):
+def _best(kernel: Kernel, pieces: tuple[Problem, ...], target: Any, like: Config | None = None) -> list[_Best]:
+    """The lowest rank of each piece, and the configuration that has it; of those near `like`, if that is given."""
+    found = search.candidates(kernel, pieces, target, like)
+    every = None if found.table is None else cost.predict(found.table, target)
+    ranks = None if every is None else every.rank(target)
+    out = []
+    for n, (p, others) in enumerate(zip(pieces, found.others, strict=True)):
         best: _Best | None = None
-        if f.table is not None:
-            assert every is not None and ranks is not None
-            n = len(f.table.mr)
-            i = int(ranks[at : at + n].argmin())
-            best = float(ranks[at + i]), f.table.config(i)
-            analysis(kernel, p, target).known[best[1]] = _predicted(every, at + i)
-            at += n
-        for c in f.others:
+        rows = found.rows(n)
+        if len(rows):
+            assert found.table is not None and every is not None and ranks is not None
+            i = int(rows[ranks[rows].argmin()])
+            best = float(ranks[i]), found.table.config(i)
+            analysis(kernel, p, target).known[best[1]] = _predicted(every, i)
+        for c in others:
             rank = _rank(kernel, p, c, target)
             if best is None or rank < best[0]:
                 best = rank, c

@@ -69,18 +69,23 @@ def mate_of(kernel: Kernel, mate: Problem, p: Problem, c: Config) -> Config | No
     return None
 
 
-def _tables(kernel: Kernel, mate: Problem, p: Problem, cs: tuple[Config, Config], target: Any) -> list[cost.Table]:
-    table = search.table_of(kernel, mate, cs[0], target)
+_Two = tuple[Problem, Problem, Config, Config]
+"""A mate, the piece whose tiles make its sums too, and their configurations."""
+
+
+def _tables(kernel: Kernel, two: _Two, target: Any) -> list[cost.Table]:
+    mate, p, other, c = two
+    table = search.table_of(kernel, mate, other, target)
     (x,) = table.settings
     x = x._replace(numbers=x.numbers._replace(parted=0, results=0))
     alone = replace(table, settings=[x], finish=0 * table.finish)
-    return [alone, search.table_of(kernel, mated(p, mate), cs[1], target)]
+    return [alone, search.table_of(kernel, mated(p, mate), c, target)]
 
 
 @lru_cache(maxsize=1024)
-def costs(kernel: Kernel, mate: Problem, p: Problem, cs: tuple[Config, Config], target: Any) -> cost.Predicted:
-    """What both pieces cost, made together: the mate's sums, and the rest."""
-    return cost.predict(cost.joined(_tables(kernel, mate, p, cs, target)), target)
+def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicted:
+    """What both pieces of each pair cost, made together: the mate's sums, and the rest."""
+    return cost.predict(cost.joined([t for two in pairs for t in _tables(kernel, two, target)]), target)
 
 
 def apart(kernel: Kernel, p: Problem, target: Any) -> float:
@@ -107,17 +112,15 @@ def joined(
     """The configurations, in which pieces are made two and two where that costs less; ranks: of the number of a piece,
     what it costs in the configuration that it has."""
     out, joint = list(configs), []
-    some: list[tuple[tuple[int, int], Config]] = []
-    tables: list[cost.Table] = []
+    some: dict[tuple[int, int], _Two] = {}
     for first, second in pairs(found):
         mate, p, c = found[first], found[second], configs[second]
         other = mate_of(kernel, mate, p, c)
         if other is not None and _fits(kernel, mate, p, c, target):
-            some.append(((first, second), other))
-            tables += _tables(kernel, mate, p, (other, c), target)
-    every = cost.predict(cost.joined(tables), target).rank(target) if tables else ()
-    for n, ((first, second), other) in enumerate(some):
-        if sum(every[2 * n : 2 * n + 2]) < ranks(first) + ranks(second) + apart(kernel, found[second], target):
+            some[first, second] = mate, p, other, c
+    every = costs(kernel, tuple(some.values()), target).rank(target) if some else ()
+    for n, ((first, second), (_, p, other, _)) in enumerate(some.items()):
+        if sum(every[2 * n : 2 * n + 2]) < ranks(first) + ranks(second) + apart(kernel, p, target):
             out[first] = other
             joint.append((first, second))
     return out, tuple(joint)

@@ -36,6 +36,11 @@ from einsmith.kernels.contraction_traffic import Values
 MAX_K_PANEL = 1 << 19
 """Bytes of a packed panel over K beyond which K is blocked; half of a usual private second-level cache."""
 
+SHORT = 64
+"""Points of K in blocks that windows cut it into which are too few."""
+FEW = 64
+"""Rows of M over which the packing of N is not spread."""
+
 _WINDOWS: tuple[plan.Windows, ...] = (
     (),
     *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")),
@@ -77,10 +82,14 @@ def _tiles(m: int, n: int, lanes: int, registers: int) -> list[tuple[int, int]]:
     return list(out)
 
 
-def _promising(sizes: list[tuple[int, int]], m: int, n: int, k: int, lanes: int) -> list[tuple[int, int]]:
-    """The three to five tiles of the fewest cycles in multiply-adds and loads; for few results, all of them."""
+def _promising(
+    sizes: list[tuple[int, int]], m: int, n: int, k: int, lanes: int, vectors: int = 0
+) -> list[tuple[int, int]]:
+    """The three to five tiles of the fewest cycles in multiply-adds and loads; of those with so many vectors, where
+    there are some; for few results, all of them."""
     if m * n < 1 << 14:  # how few tiles are shared by the cores matters as much
         return sizes
+    sizes = [x for x in sizes if x[1] == vectors] or sizes
     columns = ceil(n / lanes)
 
     def cycles(size: tuple[int, int]) -> float:
@@ -113,52 +122,83 @@ class _Tile:
 
 @dataclass
 class Candidates:
-    """The configurations of a problem: those of the tiled form, and others."""
+    """The configurations of pieces of a kernel: those of the tiled form, a setting's piece by its number, and others of
+    each piece."""
 
     table: Table | None
-    others: list[Config]
+    piece: Values
+    others: list[list[Config]]
+
+    def rows(self, piece: int) -> Values:
+        """Which of the table are a piece's."""
+        return np.zeros(0, np.int64) if self.table is None else np.nonzero(self.piece[self.table.setting] == piece)[0]
 
     def __iter__(self) -> Iterator[Config]:
         if self.table is not None:
             yield from map(self.table.config, range(len(self.table.mr)))
-        yield from self.others
+        for configs in self.others:
+            yield from configs
 
 
-def candidates(kernel: Kernel, p: Problem, target: Any, families: frozenset[plan.Windows] | None = None) -> Candidates:
-    """What may be worth a prediction; `families`: the windows that are looked at, all of them where there is none."""
-    at = analysis(kernel, p, target)
+def candidates(
+    kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Config | None = None
+) -> Candidates:
+    """What may be worth a prediction. `like`: what serves the kernel's largest piece best, if these are other ones;
+    pieces are alike, and its windows, on whichever operand, or none, serve them too, and, where they are results between
+    each other, as many vectors of N."""
     settings: list[Setting] = []
     tiles: list[_Tile] = []
     sweeps: list[tuple[int, Config]] = []
-    others: list[Config] = []
-    direct = box.configs(kernel, p, pointers(kernel), target)
-    # A side of one point shares nothing within a tile: what is in windows is the direct form's.
-    lone = bool(direct) and 1 in p.sizes[1:3]
-    for windows in ((),) if lone else _windows(p):
-        if families is not None and windows not in families:
-            continue
-        changed = changed_by(kernel, p, windows)
-        if changed is None:
-            continue
-        for swap, rows in ((False, False), (True, False), (False, True), (True, True)):
-            if rows and (_is_cut(windows) or not _rows_fit(changed.problem, windows, swap, at.lanes)):
+    piece: list[int] = []
+    others: list[list[Config]] = []
+    tiled = like is not None and like.direct is None and not like.dot
+    for number, p in enumerate(pieces):
+        at = analysis(kernel, p, target)
+        direct = box.configs(kernel, p, pointers(kernel), target)
+        dots: list[Config] = []
+        nv = like.nv if tiled and max(p.piece.step) > 1 else 0
+        # A side of one point shares nothing within a tile: what is in windows is the direct form's.
+        lone = bool(direct) and 1 in p.sizes[1:3]
+        for windows in ((),) if lone else _windows(p) if like is None else _near(like):
+            changed = changed_by(kernel, p, windows)
+            if changed is None:
                 continue
-            s = at.setting(windows, changed, swap, rows)
-            settings.append(s)
-            tiles += _tiles_of(at, s, len(settings) - 1)
-            if not windows:
-                sweeps += [(len(settings) - 1, c) for c in _sweeps(at, s)]
-        slots = slots_of(kernel, p, windows)
-        others += dot.configs(changed, windows, slots, at.lanes, target.vector_registers, target.cores)
-    others += direct
-    return Candidates(_table(at, settings, tiles, sweeps), others)
+            for rows, swap in product((False, True), (False, True)):
+                if not _promises(changed, windows, swap) or rows and not _rows_fit(changed, windows, swap, at.lanes):
+                    continue
+                s = at.setting(windows, changed, swap, rows)
+                tiles += _tiles_of(at, s, len(settings), nv)
+                if not windows:
+                    sweeps += [(len(settings), c) for c in _sweeps(at, s)]
+                settings.append(s)
+                piece.append(number)
+            slots = slots_of(kernel, p, windows)
+            dots += dot.configs(changed, windows, slots, at.lanes, target.vector_registers, target.cores)
+        others.append([*dots, *direct])
+    return Candidates(_table(at, settings, tiles, sweeps), np.array(piece), others)
 
 
-def _rows_fit(p: Problem, windows: plan.Windows, swap: bool, lanes: int) -> bool:
+def _near(c: Config) -> list[plan.Windows]:
+    """None, the configuration's windows, and these on the other operand."""
+    return list(dict.fromkeys(((), c.windows, tuple(sorted((1 - i, fixes) for i, fixes in c.windows)))))
+
+
+def _promises(changed: plan.Windowed, windows: plan.Windows, swap: bool) -> bool:
+    """Whether windows may spare more than they take: on the M side they do; on the N side, which is packed well without
+    them too, for few rows of M, over which packing is not spread; blocks of K begin and end too often if they are short.
+    """
+    p = changed.problem
+    if changed.heads and p.count(p.k) < SHORT * changed.heads:
+        return False
+    return not windows or int(swap) in dict(windows) or p.count(plan.sides(p, swap)[0].axes) <= FEW
+
+
+def _rows_fit(changed: plan.Windowed, windows: plan.Windows, swap: bool, lanes: int) -> bool:
     """Whether vectors of N that keep to rows are worth a look: rows of a window that are no whole vectors, but nearly.
     """
+    p = changed.problem
     _, n_side = plan.sides(p, swap)
-    if len(n_side.axes) < 2 or not n_side.operand.plain or (1 - int(swap)) not in dict(windows):
+    if _is_cut(windows) or len(n_side.axes) < 2 or not n_side.operand.plain or (1 - int(swap)) not in dict(windows):
         return False
     last, row = p.extents[n_side.axes[-1]], plan.row_of(p, n_side, lanes)
     return last != row and last / row >= 0.6
@@ -175,8 +215,8 @@ def _sweeps(at: Analysis, s: Setting) -> list[Config]:
     return [c for nv in nvs for c in traffic.sweeps(m, n, k, batch, steps, nv, at.item, target)]
 
 
-def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
-    """The register tiles of a setting that may be worth it."""
+def _tiles_of(at: Analysis, s: Setting, number: int, vectors: int) -> list[_Tile]:
+    """The register tiles of a setting that may be worth it; of those with so many vectors, where there are some."""
     p, target, x = s.changed.problem, at.target, s.numbers
     m_side, n_side = plan.sides(p, s.swap)
     m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
@@ -193,7 +233,7 @@ def _tiles_of(at: Analysis, s: Setting, number: int) -> list[_Tile]:
         if x.a_fit:  # rows that share cache sets
             more = [(_even(m, int(x.a_fit)), nv) for mr, nv in sizes if mr > x.a_fit]
             sizes += [t for t in dict.fromkeys(more) if t not in sizes]
-    chosen = _promising(sizes, m, n, k, at.lanes)
+    chosen = _promising(sizes, m, n, k, at.lanes, vectors)
     rows = finish.stacked(at.kernel, at.p, m_side.axes, n_side.axes, at.lanes)
     whole = [(mr - mr % rows, nv) for mr, nv in chosen if mr > rows]
     chosen += [t for t in dict.fromkeys(whole) if t not in chosen]

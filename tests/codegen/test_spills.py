@@ -105,7 +105,7 @@ def test_direct_forms(name):
     target = TARGETS[name]
     for kernel in (s.depthwise(2, 8, 28, 28, 5, 2), s.depthwise_dw(8, 4, 28, 28, 3, 1)):
         (p,) = problems(kernel.root)
-        found = [Configs((c,)) for c in candidates(kernel, p, target) if c.direct is not None]
+        found = [Configs((c,)) for c in candidates(kernel, (p,), target) if c.direct is not None]
         best = min(found, key=lambda c: PATTERN.cost(kernel, c, target).seconds)
         assert spills(kernel, best, target, 3) == 0, best
 

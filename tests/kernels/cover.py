@@ -329,18 +329,19 @@ def _forms(kernel: Kernel | Rows, config: Any, target: Target) -> Iterator[tuple
 
 def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
     """All of a piece, those among them that are proposed for large ones only: the direct form, vectors along K, blocks
-    of K, windows that cut an axis."""
-    out = dict.fromkeys(search.candidates(kernel, p, target))
-    changes = ((box, "MIN_PRODUCTS", 1), (dot, "MIN_K", 1), (traffic, "BLOCK", 64), (search, "_windows", _more_windows))
+    of K, windows that cut an axis or K into short blocks, or are read by vectors of N."""
+    out = dict.fromkeys(search.candidates(kernel, (p,), target))
+    changes = ((box, "MIN_PRODUCTS", 1), (dot, "MIN_K", 1), (traffic, "BLOCK", 64), (search, "_windows", _more_windows),
+               (search, "SHORT", 1), (search, "FEW", 1 << 30))  # fmt: skip
     before = [(where, name, getattr(where, name)) for where, name, _ in changes]
     try:
         for where, name, value in changes:
             setattr(where, name, value)
-        more = list(search.candidates(kernel, p, target))
+        more = list(search.candidates(kernel, (p,), target))
     finally:
         for where, name, value in before:
             setattr(where, name, value)
-    out |= dict.fromkeys(c for c in more if c.kc or c.dot or c.direct or any(isinstance(x, Cut) for _, x in c.windows))
+    out |= dict.fromkeys(c for c in more if c.kc or c.dot or c.direct or c.windows)
     return list(out)
 
 

@@ -258,7 +258,7 @@ def test_windows_of_a_block_of_an_output_axis():
     kernel = conv(2, 64, 56, 56, 64, 3, 3, 1)
     (p,) = problems(kernel.root)
     assert Cut(1, 28) in cuts_of(p, 0, WINDOW_BYTES)
-    assert {(c.tm, c.tn) for c in candidates(kernel, p, host()) if c.windows == ((0, Cut(1, 28)),)} == {(2, 1), (1, 2)}
+    assert {(c.tm, c.tn) for c in candidates(kernel, (p,), host()) if c.windows == ((0, Cut(1, 28)),)} == {(2, 1), (1, 2)}
 
 
 def test_a_window_of_a_block_of_k_may_be_larger():
@@ -459,7 +459,7 @@ def test_lanes_along_an_axis_of_both_operands(name, cores):
 
 
 def _direct(kernel: Kernel, target) -> list[Config]:
-    return [c for p in problems(kernel.root) for c in candidates(kernel, p, target) if c.direct is not None]
+    return [c for p in problems(kernel.root) for c in candidates(kernel, (p,), target) if c.direct is not None]
 
 
 def test_boxes_of_the_direct_form():

@@ -133,7 +133,7 @@ def test_every_form_makes_sums_again(name):
     kernel, target = CASES[name], host()
     (p,) = problems(kernel.root)
     found = {}
-    for c in candidates(kernel, p, target):
+    for c in candidates(kernel, (p,), target):
         d = c.direct
         key = (c.windows, c.rows, c.dot, c.split > 1, d and (d.vector, bool(d.k_outer)))
         found.setdefault(key, c)
@@ -180,7 +180,7 @@ def test_vectors_within_a_row_of_which_an_operand_reads_one_place():
     body = zero_unless(apply("eq", Axis(0), Axis(1)), times(load(0, 2), load(1, 2, lin((3, 0), (1, 3)))))
     kernel, target = sum_of((15, 15), ((F, (5,)), (F, (5, 47))), (5, 5), body), host()
     (p,) = problems(kernel.root)
-    found = dict.fromkeys([*PATTERN.configs(kernel, target), *candidates(kernel, p, target)])
+    found = dict.fromkeys([*PATTERN.configs(kernel, target), *candidates(kernel, (p,), target)])
     check(kernel, list(found)[:12], target=target)
 
 

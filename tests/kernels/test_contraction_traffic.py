@@ -96,7 +96,7 @@ def test_low_tiles_wait_for_rows_over_the_borders_of_lines():
 def test_one_configuration_costs_what_it_does_among_all():
     for kernel in (product(64, 300, 257), conv(4, 16, 14, 14, 32, 3, 3, 1), product(3, 4096, 512)):
         (p,) = problems(kernel.root)
-        found = candidates(kernel, p, SERVER)
+        found = candidates(kernel, (p,), SERVER)
         ranks = cost.predict(found.table, SERVER).rank(SERVER)
         for i in range(0, len(ranks), 7):
             config = found.table.config(i)
