@@ -73,13 +73,25 @@ _Two = tuple[Problem, Problem, Config, Config]
 """A mate, the piece whose tiles make its sums too, and their configurations."""
 
 
+def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> tuple[float, finish.Form]:
+    """How tiles of both sums are finished: cycles a vector, and the form."""
+    changed = changed_by(kernel, p, c.windows)
+    assert changed is not None
+    m_side, n_side = plan.sides(changed.problem, c.swap)
+    lanes = target.lanes(p.dtype.itemsize)
+    return finish.least(kernel, mated(p, mate), m_side.axes, n_side.axes, c.mr, c.nv, lanes, target.l2)
+
+
 def _tables(kernel: Kernel, two: _Two, target: Any) -> list[cost.Table]:
     mate, p, other, c = two
-    table = search.table_of(kernel, mate, other, target)
-    (x,) = table.settings
-    x = x._replace(numbers=x.numbers._replace(parted=0, results=0))
-    alone = replace(table, settings=[x], finish=0 * table.finish)
-    return [alone, search.table_of(kernel, mated(p, mate), c, target)]
+
+    def table(p: Problem, c: Config, cycles: float, **changes: float) -> cost.Table:
+        out = search.table_of(kernel, p, c, target)
+        (x,) = out.settings
+        x = x._replace(numbers=x.numbers._replace(parted=0, **changes))
+        return replace(out, settings=[x], finish=0 * out.finish + cycles)
+
+    return [table(mate, other, 0.0, results=0), table(p, c, _finish(kernel, mate, p, c, target)[0])]
 
 
 @lru_cache(maxsize=1024)
@@ -98,12 +110,10 @@ def apart(kernel: Kernel, p: Problem, target: Any) -> float:
 
 def _fits(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> bool:
     """Whether both sums are finished from registers: they are turned, or what follows them is short."""
-    both, lanes = mated(p, mate), target.lanes(p.dtype.itemsize)
-    changed = changed_by(kernel, both, c.windows)
-    assert changed is not None
-    if finish.of(kernel, changed.problem, c, lanes, target.l2)[1] == "turned":
+    if _finish(kernel, mate, p, c, target)[1] == "turned":
         return True
-    return finish.operations(tuple(x for x, _, _ in finish.epilogue(kernel, both))) <= finish.REGISTER_EPILOGUE
+    results = finish.epilogue(kernel, mated(p, mate))
+    return finish.operations(tuple(x for x, _, _ in results)) <= finish.REGISTER_EPILOGUE
 
 
 def joined(

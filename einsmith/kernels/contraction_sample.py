@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -116,21 +116,26 @@ class Sampler:
         for g in self.guards:
             self._guard(g)
         self._scan([*self.exprs, *self.generic])
+        found = {e for x in (*self.exprs, *self.generic) for e in _reads(x)}
+        self._gathered = len([e for e in found if e not in self.reads and e.slot not in self.given_slots])
+        self._masks = len([axes for _, _, axes in self.conds if axes])
         self.extra = []
         for const, coef in extra:
             self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
             self.extra.append(len(self.forms) - 1)
         self.loose = loose
         self._grouped: dict[tuple[int, ...], list[Group]] = {}
+        self._along: dict[tuple[tuple[int, ...], int, int], Sampler] = {}
         self._lie(lane_axes, lanes, row, tile)
 
     def _lie(self, lane_axes: Sequence[int], lanes: int, row: int, tile: int) -> None:
         """Sets where the lanes lie."""
+        extents = self.extents
         self.lanes, self.row, self.tile = lanes, row, tile
-        self.lane_axes = tuple(a for a in lane_axes if self.extents[a] > 1)
+        self.lane_axes = tuple([a for a in lane_axes if extents[a] > 1])
         if row:
             last = lane_axes[-1]
-            self.lane_groups = [*self.groups(self.lane_axes[:-1]), Group((last,), self.extents[last])]
+            self.lane_groups = [*self.groups(self.lane_axes[:-1]), Group((last,), extents[last])]
         else:
             self.lane_groups = self.groups(self.lane_axes)
         self.lane_extents = [g.extent for g in self.lane_groups]
@@ -139,9 +144,12 @@ class Sampler:
 
     def along(self, lane_axes: Sequence[int], lanes: int, tile: int = 0) -> Sampler:
         """The same expressions at other lanes."""
-        out = object.__new__(Sampler)
-        out.__dict__.update(self.__dict__)
-        out._lie(lane_axes, lanes, 0, tile)
+        key = tuple(lane_axes), lanes, tile
+        out = self._along.get(key)
+        if out is None:
+            out = self._along[key] = object.__new__(Sampler)
+            out.__dict__.update(self.__dict__)
+            out._lie(lane_axes, lanes, 0, tile)
         return out
 
     # -- analysis
@@ -223,8 +231,10 @@ class Sampler:
 
     def runs(self, align: int) -> int:
         """Rows of the innermost lane group that a vector may touch."""
-        if self.aligned_rows(align):
-            return 1
+        return 1 if self.aligned_rows(align) else self._crossed(align)
+
+    def _crossed(self, align: int) -> int:
+        """The same of vectors that may cross the end of a row."""
         e = self.lane_extents[-1]
         step = gcd(self.tile, self.lanes) if self.tile > self.lanes else self.tile or align
         start = e - gcd(step, e)
@@ -250,7 +260,7 @@ class Sampler:
     def load_cost(self, align: int) -> float:
         """Loads, in units of one vector load, that one vector takes."""
         cost, aligned = 0.0, self.aligned_rows(align)
-        rows = 1 if aligned else self.runs(align)
+        rows = 1 if aligned else self._crossed(align)
         moved = [g.inner for g in self.lane_groups[-1 if aligned else 0 :]]
         for form in self.reads.values():  # as `kind` tells them apart
             coef = self.forms[form].coef
@@ -261,14 +271,7 @@ class Sampler:
             else:
                 cost += GATHER_COST
         cost += GATHER_COST * self._gathered
-        masks = sum(1.5 for _, _, axes in self.conds if axes)
-        return cost + masks * max(1.0, cost * 0.5)
-
-    @cached_property
-    def _gathered(self) -> int:
-        """Reads whose place is no form."""
-        found = {e for x in (*self.exprs, *self.generic) for e in _reads(x)}
-        return sum(1 for e in found if e not in self.reads and e.slot not in self.given_slots)
+        return cost + 1.5 * self._masks * max(1.0, cost * 0.5)
 
     def on_vectors(self, form: int) -> bool:
         """Whether a form of step 1 is a multiple of the lanes wherever lane 0 is at such a place of its row."""

@@ -143,25 +143,25 @@ class Candidates:
 def candidates(
     kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Config | None = None
 ) -> Candidates:
-    """What may be worth a prediction. `like`: what serves the kernel's largest piece best, if these are other ones;
-    pieces are alike, and its windows, on whichever operand, or none, serve them too, and, where they are results between
-    each other, as many vectors of N."""
+    """What may be worth a prediction. `like`: what serves the kernel's largest piece best, if these are other ones; its
+    windows serve them too, on whichever operand can have them, or none where none can, and as many vectors of N where
+    their results lie between each other."""
     settings: list[Setting] = []
     tiles: list[_Tile] = []
     sweeps: list[tuple[int, Config]] = []
     piece: list[int] = []
     others: list[list[Config]] = []
-    tiled = like is not None and like.direct is None and not like.dot
+    tiled = None if like is None or like.dot or like.direct is not None else like
     for number, p in enumerate(pieces):
         at = analysis(kernel, p, target)
         direct = box.configs(kernel, p, pointers(kernel), target)
         dots: list[Config] = []
-        nv = like.nv if tiled and max(p.piece.step) > 1 else 0
+        nv = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv
         # A side of one point shares nothing within a tile: what is in windows is the direct form's.
         lone = bool(direct) and 1 in p.sizes[1:3]
         for windows in ((),) if lone else _windows(p) if like is None else _near(like):
             changed = changed_by(kernel, p, windows)
-            if changed is None:
+            if changed is None or like is not None and not windows and number in piece:
                 continue
             for rows, swap in product((False, True), (False, True)):
                 if not _promises(changed, windows, swap) or rows and not _rows_fit(changed, windows, swap, at.lanes):
@@ -179,14 +179,13 @@ def candidates(
 
 
 def _near(c: Config) -> list[plan.Windows]:
-    """None, the configuration's windows, and these on the other operand."""
-    return list(dict.fromkeys(((), c.windows, tuple(sorted((1 - i, fixes) for i, fixes in c.windows)))))
+    """The configuration's windows, these on the other operand, and none."""
+    return list(dict.fromkeys((c.windows, tuple(sorted((1 - i, fixes) for i, fixes in c.windows)), ())))
 
 
 def _promises(changed: plan.Windowed, windows: plan.Windows, swap: bool) -> bool:
-    """Whether windows may spare more than they take: on the M side they do; on the N side, which is packed well without
-    them too, for few rows of M, over which packing is not spread; blocks of K begin and end too often if they are short.
-    """
+    """Whether windows may spare more than they take: those on the N side spare some of its packing, which is spread
+    over the rows of M unless these are few; short blocks of K begin and end too often."""
     p = changed.problem
     if changed.heads and p.count(p.k) < SHORT * changed.heads:
         return False

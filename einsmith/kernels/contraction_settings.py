@@ -119,6 +119,7 @@ class Analysis:
         self.known: dict[Config, tuple[Cost, int]] = {}
         self._samplers: dict[tuple, Sampler] = {}
         self._orientations: dict[tuple, tuple[str, float]] = {}
+        self._settings: dict[tuple, Setting] = {}
 
     def sampler(self, o: Operand, windows: plan.Windows, axes: Sequence[int], lanes: int) -> Sampler:
         """Of an operand; `windows`: those of the problem that the operand belongs to."""
@@ -146,6 +147,12 @@ class Analysis:
         return traffic.steps(self.sampler(side.operand, windows, (), 0), p, side, self.item)
 
     def setting(self, windows: plan.Windows, changed: plan.Windowed, swap: bool, rows: bool) -> Setting:
+        key = windows, swap, rows
+        if key not in self._settings:
+            self._settings[key] = self._setting(windows, changed, swap, rows)
+        return self._settings[key]
+
+    def _setting(self, windows: plan.Windows, changed: plan.Windowed, swap: bool, rows: bool) -> Setting:
         p, target, item = changed.problem, self.target, self.item
         m_side, n_side = plan.sides(p, swap)
         m, columns, k, batch = p.count(m_side.axes), p.count(n_side.axes), p.count(p.k), p.count(p.batch)
@@ -222,7 +229,7 @@ def kept(original: Problem, s: Setting, mr: int, nr: int) -> float:
         (int(s.swap), m_side.axes, mr), (1 - int(s.swap), n_side.axes[:-1] if s.rows else (), nr),
     ):
         if axes and points:
-            found = tuple(t for t in trim.trims(original, which) if t.axes <= {*p.batch, *axes})
+            found = trim.within(original, which, (*p.batch, *axes))
             if found:
                 out *= trim.share(original, found, axes, points)
     return out

@@ -48,6 +48,12 @@ def trims(p: Problem, which: int) -> list[Trim]:
     return out
 
 
+@lru_cache(maxsize=4096)
+def within(p: Problem, which: int, axes: tuple[int, ...]) -> tuple[Trim, ...]:
+    """Those of an operand's trims that mention no other output axes."""
+    return tuple(t for t in trims(p, which) if t.axes <= {*axes})
+
+
 class Trimmer:
     """Emits the bounds of K axes for the rows of a tile of one side."""
 
@@ -131,12 +137,10 @@ def _ends(
 def share(p: Problem, found: tuple[Trim, ...], axes: tuple[int, ...], points: int) -> float:
     """The part of K that is left, on average over tiles of `points` flattened points of `axes`."""
     total, ends = _ends(p, found, axes)
-    starts = np.arange(0, total, points)
-    left = np.ones(len(starts))
-    for k, (low, high) in ends.items():
-        first, end = np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
-        left = left * np.clip(end - first, 0, p.extents[k]) / p.extents[k]
-    return float(left.mean())
+    starts, left = np.arange(0, total, points), np.ones(1)
+    for low, high in ends.values():
+        left = left * np.maximum(np.maximum.reduceat(high, starts) - np.minimum.reduceat(low, starts), 0)
+    return float(left.sum()) / (len(left) * p.count(ends))
 
 
 @lru_cache(maxsize=1024)
@@ -144,6 +148,6 @@ def least(p: Problem) -> float:
     """The part of K that is left for tiles of one point of each side; larger ones have more of it left."""
     out = 1.0
     for which, axes in enumerate((p.left, p.right)):
-        found = tuple(t for t in trims(p, which) if t.axes <= {*p.batch, *axes})
+        found = within(p, which, (*p.batch, *axes))
         out *= share(p, found, axes, 1) if axes and found else 1.0
     return out

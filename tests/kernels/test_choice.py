@@ -137,20 +137,22 @@ def conv_gradient(b: int, c: int, size: int, o: int, taps: int, groups: int, of:
     ("kernel", "most"),
     [
         (product(512, 520, 500), (1, 160, 2, 0, 0)),
-        (conv(4, 64, 28, 28, 128, 3, 3, 1), (1, 400, 12, 0, 0)),
-        (conv_gradient(2, 64, 28, 96, 3, 1, 0), (2, 800, 26, 0, 0)),
-        (conv_gradient(2, 64, 28, 96, 3, 1, 1), (1, 250, 10, 0, 2)),
+        (conv(4, 64, 28, 28, 128, 3, 3, 1), (1, 300, 5, 0, 0)),
+        (conv_gradient(2, 64, 28, 96, 3, 1, 0), (2, 450, 16, 0, 0)),
+        (conv_gradient(16, 256, 14, 512, 3, 1, 0), (3, 450, 12, 0, 0)),
+        (conv_gradient(2, 64, 28, 96, 3, 1, 1), (1, 200, 6, 0, 2)),
         (conv_gradient(8, 96, 28, 96, 3, 96, 0), (0, 0, 0, 0, 0)),
         (depthwise(4, 96, 28, 28, 3, 1, 2), (0, 0, 0, 0, 0)),
         (depthwise_dx(4, 96, 28, 28, 5, 2), (0, 0, 0, 0, 0)),
         (depthwise_dw(4, 96, 28, 28, 5, 2), (0, 0, 0, 0, 0)),
     ],
-    ids=["product", "3x3", "strided dX", "strided dW", "depthwise strided dX", "depthwise", "depthwise dX",
-         "depthwise dW"],
+    ids=["product", "3x3", "strided dX", "strided dX in pairs", "strided dW", "depthwise strided dX", "depthwise",
+         "depthwise dX", "depthwise dW"],
 )  # fmt: skip
 def test_a_choice_looks_at_little(kernel, most, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds spare reductions, written matrices and contractions of many pieces; the pieces of a contraction are
-    predicted at once, in a few hundred configurations; and what was found is not predicted again."""
+    predicted at once, in a few hundred configurations, with windows that may pay and, after the first piece, in few
+    settings; pairs of pieces are predicted at once too; and what was found is not predicted again."""
     looks = Looks(monkeypatch)
     target = replace(SERVER, l2=SERVER.l2 + 64)  # nobody has asked for this one
     autoconfig.choose(kernel, target)
