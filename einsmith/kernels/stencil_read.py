@@ -153,7 +153,7 @@ class Reader:
         self.elem = elem_of(s.dtype)
         self.zero = b.const(0.0, self.elem, self.n)
         self.slots = [ref[1] for ref in kernel.stages[0].args]
-        self.masks = target.vector_bytes >= 32
+        self.masks, self.predicates = target.vector_bytes >= 32, target.vector_bytes >= 64
         self.planes = 1 if pair is None else 2
         self.reaches, self.spreads = reaches(s), spreads(s, together)
         self.turned = set() if s.along_k else turned(s)
@@ -363,10 +363,23 @@ class Reader:
         """The lanes where a term is not zero whatever its weight is; None for all that are stored."""
         if t.lanes.covers(Span(0, phase.lanes - 1)):
             return None
+        b, n, known = self.b, self.n, self.w.first == self.w.last
         if self.pair is None:
-            return self._mask(t.lanes)
-        half = self.n // 2
-        return self.b.literal(tuple(t.lanes.lo <= i % half <= t.lanes.hi for i in range(self.n)), "i1")
+            on = self._mask(t.lanes)
+        else:
+            on = b.literal(tuple(t.lanes.lo <= i % (n // 2) <= t.lanes.hi for i in range(n)), "i1")
+        return b.op("and", on, self._all()) if on is not None and known and self.predicates else on
+
+    def _all(self) -> Value:
+        """All lanes, unknown to the compiler: of a multiply-add whose lanes are constants it makes one without a mask,
+        a copy and a blend, which are three instructions instead of one. No task has a number below 0."""
+        b, n = self.b, self.n
+        if ("mask",) not in self.made:
+            more = b.cast(b.op("min", b.task, b.const(0)), "i32")
+            self.made["mask",] = b.op("lt", b.iota(n, "i32"), b.splat(b.add(more, b.const(n, "i32")), n))
+        found = self.made["mask",]
+        assert found is not None
+        return found
 
     def weight(self, t: Term) -> Value:
         assert t.weight is not None

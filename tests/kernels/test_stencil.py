@@ -270,6 +270,17 @@ def test_tiles_stay_in_registers(name):
         assert len(stack) <= 12, (name, kernel.shape, len(stack))
 
 
+@pytest.mark.parametrize(("width", "taps"), [(7, 3), (14, 5)])
+def test_guarded_terms_are_one_instruction(width, taps):
+    """A multiply-add under a mask, without copies and blends, where the columns of a row are known too."""
+    target = Target("znver5", "", "x86_64-unknown-linux-gnu", vector_bytes=64, vector_registers=32, cores=2)
+    kernel = gradient_by_x(2, 8, 14, width, taps, 1)
+    (x,) = STENCIL.lower(kernel, STENCIL.configs(kernel, target)[0], target).launches
+    text = llvm_jit.emit_assembly(emit_module([x.function], target), target)
+    count = {name: len(re.findall(rf"\bv{name}\S*\s.*zmm", text)) for name in ("fmadd", "mova", "blend")}
+    assert count["fmadd"] > 50 and count["mova"] + count["blend"] < count["fmadd"] / 2, count
+
+
 def test_masked_reads_stay_inside():
     """Where weights wait in registers, a row's borders read nothing before or behind the image."""
     kernel = s.strided_dx(3, 42, 5, 4)
