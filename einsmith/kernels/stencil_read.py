@@ -7,7 +7,7 @@ a comparison for lanes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -162,6 +162,7 @@ class Reader:
         self.ahead, self.results = streams(s) if far else [], results if far else ()
         self.shape = kernel.root.shape
         self.bases: dict[tuple, Value] = {}
+        self.values: Mapping[int, Value] = {}
         self.weights: dict[Access, Value] = {}
         self.made: dict[tuple, Value | None] = {}
 
@@ -173,7 +174,7 @@ class Reader:
         """The addresses of every read, and of results that are asked for, at the values of its outer axes. Weights are
         those of other places now."""
         b = self.b
-        self.bases, self.weights = {}, {}
+        self.bases, self.weights, self.values = {}, {}, values
         terms = [t for p in self.s.phases for t in p.terms]
         for a in (f.read for t in terms for f in (t.vector, t.weight) if f is not None):
             if (a.slot, a.outer) not in self.bases:
@@ -391,20 +392,18 @@ class Reader:
         return self.weights[a]
 
     def _ask_ahead(self) -> None:
-        """Rows that come later are brought nearer, so many tiles before them that a miss has time. A filter's gradient
-        goes to another image after its last row: it asks for what the rows before that need."""
+        """Rows that come later are brought nearer, so many tiles before them that a miss has time."""
         b, s, item, width = self.b, self.s, self.s.dtype.itemsize, self.shape[-1]
         counts = [rows_of(a, self.tile) for a in self.ahead]
         moved = sum(x * a.pitch for x, a in zip(counts, self.ahead, strict=True))
         stored = 0 if s.along_k else s.steps[0] * self.tile
         moved += stored * width
         tiles = -(-AHEAD // max(1, moved * item * self.planes))
-        if s.loops:
-            tiles = max(1, min(tiles, -(-s.rows // self.tile) - 1))
         for rows, a in zip(counts, self.ahead, strict=True):
             at = b.add(self.bases[a.slot, a.outer], b.mul(self.h.value, b.const(a.row)))
+            at = b.add(at, self._later(a, tiles, rows * a.pitch))
             for point in range(self.planes):
-                self._ask(self.slots[a.slot], at, tiles * rows * a.pitch + self._apart(a) * point, rows * a.pitch)
+                self._ask(self.slots[a.slot], at, self._apart(a) * point, rows * a.pitch)
         for n in self.results:
             at = b.add(self.stored, b.mul(self.h.value, b.const(s.steps[0] * width)))
             self._ask(n, at, tiles * stored * width, stored * width)
@@ -416,3 +415,28 @@ class Reader:
         at = b.add(at, b.mul(self.w.value, b.const(share * line // self.n)))
         for i in range(share):
             b.prefetch(b.buffers[buffer], b.add(at, b.const(first + i * line)), self.elem)
+
+    def _later(self, a: Access, tiles: int, step: int) -> Value:
+        """From a read to what it reads so many tiles later, `step` elements each: below, or in a later turn of a
+        filter's gradient's innermost loop."""
+        b, h, every = self.b, self.h, -(-self.s.rows // self.tile)
+        if not self.s.loops:
+            return b.const(tiles * step)
+        turns, more = divmod(tiles, every)
+        last = (every - more) * self.tile
+        here, there = (self._turned(a, turns + i, (more - i * every) * step) for i in (0, 1))
+        if h.last < last or h.first >= last:
+            return here if h.last < last else there
+        return b.select(b.op("lt", h.value, b.const(last)), here, there)
+
+    def _turned(self, a: Access, turns: int, more: int) -> Value:
+        """From a read to `more` elements beyond it so many turns later: after the last turn the next sums begin."""
+        b, s, loop, move = self.b, self.s, self.s.loops[-1], dict(a.outer)
+        points = self.planes if loop == self.pair else 1
+        sums, rest = divmod(turns * points, s.extents[loop])
+        per_turn, per_sum = move.get(loop, 0), sum(move.get(x, 0) for x in s.outer[-1:])
+        here = sums * per_sum + rest * per_turn + more
+        if not rest:
+            return b.const(here)
+        there = here + per_sum - s.extents[loop] * per_turn
+        return b.select(b.op("lt", self.values[loop], b.const(s.extents[loop] - rest)), b.const(here), b.const(there))
