@@ -13,9 +13,10 @@ from einsmith.kernels.contraction_ask import GatheredRows
 from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_plan import Config, Side, sampler
 from einsmith.kernels.contraction_problem import Problem
-from einsmith.kernels.contraction_sample import Part
+from einsmith.kernels.contraction_sample import Part, Sampler
 from einsmith.kernels.contraction_sizes import Sizes
 from einsmith.kernels.contraction_traffic import APART, HELD, LINE, far_rows, lines_ahead, steps
+from einsmith.kernels.contraction_walk import ceil_div
 from einsmith.loops.nest import Builder, Value
 
 LINES_ALONG = 8
@@ -25,8 +26,9 @@ LINES_ALONG = 8
 class Ahead(Sizes):
     """Emission of what is asked for. lines_ahead: lines of the next panel of N that each tile asks for at every point
     of K; gathered: rows that packing gathers from; along_ahead: whether packing along K asks further along it;
-    rows_ahead, gathered_rows: whether tiles ask for the rows of M of the next one, which lie along K or in several
-    axes of it."""
+    source_rows: rows along K, of which the next panel of N is packed, that each tile asks for instead, 0 for none;
+    rows_ahead, gathered_rows: whether tiles ask for the rows of M of the next one, which lie along K or in several axes
+    of it."""
 
     ahead_batch: Part
 
@@ -38,7 +40,9 @@ class Ahead(Sizes):
         self.gathered: GatheredRows | None = None
         if config.b != "inline" and not config.windows and self.b_along is None:
             self.gathered = GatheredRows.of(self.ahead, p, self.n_side, self.b_in, target)
-        self.along_ahead = self.b_along is not None and self._streams(self.n_side, self.N, target)
+        far = self.b_along is not None and self._streams(self.n_side, self.N, target)
+        self.source_rows = self._source_rows() if far else 0
+        self.along_ahead = far and not self.source_rows
         if self.along_ahead:
             assert self.b_along is not None
             self.along_ahead = all(self.b_along.kind(f, self.k_unit) == "unit" for f in self.b_along.reads.values())
@@ -57,6 +61,16 @@ class Ahead(Sizes):
         far = self.far_lines
         asks, m, n, mr, nv, tm = np.array([far, self.M, self.N, self.mr, c.nv, c.tm])
         return int(lines_ahead(asks, m, n, mr, nv, self.lanes, tm))
+
+    def _source_rows(self) -> int:
+        """Rows of the next panel's source that each tile of a block of K asks for: memory is then busy while tiles
+        multiply, and packing need not wait for it. Blocks lie within rows, but for a few."""
+        c, s = self.c, self.ahead
+        if not (self.blocked and c.order == "n" and self.mr * c.nv >= 16 and len(s.groups(self.n_side.axes)) == 1):
+            return 0
+        if s.groups(self.p.k)[-1].extent < 2 * self.kc:
+            return 0
+        return ceil_div(min(self.nr, self.N), max(1, self.mt // c.tm))
 
     def _streams(self, side: Side, points: int, target: Any) -> bool:
         """Whether the rows of a side are streams along K, far apart and beyond the second level."""
@@ -124,15 +138,42 @@ class Ahead(Sizes):
     def _ask_rows(self, state: State, further: Value, step: int, k: Value) -> None:
         """Starts the load of a line of the next tile's rows: at each point of K that of another row, so that all lines
         of a stretch are asked for as it is walked."""
-        b, a = self.b, self.a_in
-        ((read, form),) = a.reads.items()
-        pointer = a.pointers[read.slot].value
+        ((_, form),) = self.a_in.reads.items()
+        self._ask_one_of(self.a_in, self.b.add(state.offset(form), further), self.mr, step, k)
+
+    def _ask_one_of(self, s: Sampler, at: Value, rows: int, step: int, k: Value) -> None:
+        """Starts the load of a line of one of so many rows, `step` apart: another one at each step of a tile."""
+        b = self.b
+        (read,) = s.reads
+        pointer = s.pointers[read.slot].value
         assert pointer is not None
-        turns = min(1 << (self.mr - 1).bit_length(), LINE // self.p.dtype.itemsize // self.c.depth)
+        turns = min(1 << (rows - 1).bit_length(), LINE // self.p.dtype.itemsize // self.c.depth)
         row = b.op("mod", b.op("floordiv", k, b.const(self.c.depth)) if self.c.depth > 1 else k, b.const(turns))
-        at = b.add(b.add(state.offset(form), further), b.mul(row, b.const(step)))
-        for first in range(0, self.mr, turns):
+        at = b.add(at, b.mul(row, b.const(step)))
+        for first in range(0, rows, turns):
             b.prefetch(pointer, b.add(at, b.const(first * step)), self.elem)
+
+    def _next_source(self, jm: Value, jn: Value, hi: Value) -> Value:
+        """Where the first of the rows begins that this tile asks for, of the panel in the block of K from hi on, or
+        of the next panel in the first one."""
+        b, s = self.b, self.ahead
+        ((_, form),) = s.reads.items()
+        last = b.op("le", b.index(self.k_hi), hi)
+        n0 = b.mul(b.select(last, b.add(jn, b.const(1)), jn), b.const(self.nr))
+        n0 = b.add(n0, b.mul(self._relative(jm, self.m_range), b.const(self.source_rows)))
+        n0 = b.op("min", n0, b.const(self.N - self.source_rows))
+        k = b.select(last, b.index(self.k_lo), hi)
+        total = b.const(s.forms[form].const)
+        for x in (self.ahead_batch, s.part_of(self.n_side.axes, n0), s.part_of(self.p.k, k)):
+            total = b.add(total, x.sums[form]) if form in x.sums else total
+        return total
+
+    def _ask_source(self, at: Value, k: Value) -> None:
+        """Starts the load of a line of the next panel's source, k points of K on from `at`, as `_ask_rows`."""
+        s = self.ahead
+        ((_, form),) = s.reads.items()
+        (rows,) = s.groups(self.n_side.axes)
+        self._ask_one_of(s, self.b.add(at, k), self.source_rows, s.forms[form].coef.get(rows.inner, 0), k)
 
     def _next_gathered(self, jm: Value, jn: Value) -> State:
         """The first row of M of the next tile, or of this one, whose lines are near, where that is another panel's to

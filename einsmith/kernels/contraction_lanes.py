@@ -14,7 +14,7 @@ class State(Values):
 
     The lanes are start, start+1, ... of the sampler's flattened lane axes. Those not below `limit` (None: all are) are
     off, and of `count` lanes (None: all) the others are. start is a multiple of `align`; `column` is its place in a
-    row, where that is known.
+    row, where that is known; `place`: its digits, if they are.
     """
 
     def __init__(
@@ -25,6 +25,7 @@ class State(Values):
         align: int = 1,
         count: int | None = None,
         column: int | None = None,
+        place: Sequence[Value] | None = None,
     ):
         self.s, b = sampler, sampler.b
         self.sums: dict[int, Value] = {}
@@ -62,7 +63,7 @@ class State(Values):
         need |= {g.inner for g in groups for i in vectors if sampler.forms[i].coef.get(g.inner)}
         inner = groups[-1]
         if sampler.aligned_rows(align):
-            scalar = digits(b, x, extents)
+            scalar = list(place) if place else digits(b, x, extents)
             if sampler.row:
                 if column is not None:
                     scalar[-1] = b.const(column)

@@ -112,8 +112,8 @@ class Panels(Ahead):
                 part.axes |= frozenset(self.n_side.axes)
                 rows.append(part)
 
-            def chunk(k: Value, limit) -> None:
-                state = State(by_rows or s, k, limit, self.k_unit).bind(self.b_along_batch)
+            def chunk(k: Value, limit, place: Sequence[Value] | None = None) -> None:
+                state = State(by_rows or s, k, limit, self.k_unit, place=place).bind(self.b_along_batch)
                 if self.along_ahead:
                     self._ask_along(state, rows)
                 values = transpose(b, [state.bind(row).product() for row in rows], depth)
@@ -122,7 +122,7 @@ class Panels(Ahead):
                     b.store(x, to, b.add(out, b.const(j * width)))
 
             if by_rows is None:
-                self._chunks(lo, hi, chunk)
+                self._chunks(s, lo, hi, chunk)
             else:
                 self._row_chunks(by_rows.lane_extents[-1], lo, hi, chunk)
 
@@ -133,9 +133,23 @@ class Panels(Ahead):
         with b.loop(lo, hi, step=row) as rows, b.loop(0, row, step=n) as loop:
             chunk(b.add(rows.var, b.op("min", loop.var, b.const(row - n))), None)
 
-    def _chunks(self, lo, hi, chunk: Callable[[Value, Any], None]) -> None:
-        """chunk(k, limit) for every vector of K points in lo .. hi; the last one is limited."""
+    def _chunks(self, s: Sampler, lo, hi, chunk: Callable[..., None]) -> None:
+        """chunk(k, limit, place) for every vector of K points in lo .. hi of a sampler along K: the last one is limited
+        unless K, its parts and its blocks are whole vectors; its place, the digits of k, is told where rows of K are
+        whole vectors too."""
         b, n = self.b, self.lanes
+        if not any(x % n for x in (self.K, self.k_max, self.kc)):
+            *heads, row = s.lane_extents
+            if row % n:
+                heads, row = [], self.K
+
+            def vector(context, last, flat, _):
+                chunk(b.mul(flat, b.const(n)), None, [*context, b.mul(last, b.const(n))] if heads else None)
+                return ()
+
+            lo, hi = (x // n if isinstance(x, int) else b.op("floordiv", x, b.const(n)) for x in (lo, hi))
+            sweep(b, [*heads, row // n], lo, hi, (), list, vector)
+            return
         if isinstance(lo, int) and isinstance(hi, int):
             whole = lo + (hi - lo) // n * n
             if whole > lo:
@@ -156,8 +170,8 @@ class Panels(Ahead):
         if self.a_rows:
             groups = s.groups(self.m_side.axes)
 
-            def chunk(k: Value, limit) -> None:
-                state = State(s, k, limit, self.k_unit).bind(self.a_pack_batch)
+            def chunk(k: Value, limit, place: Sequence[Value] | None = None) -> None:
+                state = State(s, k, limit, self.k_unit, place=place).bind(self.a_pack_batch)
                 with b.loop(0, mr) as rows:
                     x = b.add(m0, rows.var)
                     part = s.part(list(zip(groups, digits_of(b, x, groups), strict=True)))
@@ -165,7 +179,7 @@ class Panels(Ahead):
                     at = b.add(b.mul(rows.var, b.const(self.k_pad)), b.sub(k, low))
                     b.store(state.bind(part).product(), to, at)
 
-            self._chunks(lo, hi, chunk)
+            self._chunks(s, lo, hi, chunk)
             return
         vectors = ceil_div(mr, n)
         align = gcd(self.mr, n)

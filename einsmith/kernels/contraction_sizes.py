@@ -34,8 +34,8 @@ ROW_FILLED = 0.8
 
 class Sizes:
     """One configuration of a problem: its sizes, its operands' samplers and scratch, and where things lie in the
-    workspace. What follows of a task's place (`batch` and what ends in `_batch`, `m_range`, `n_range`) is set where it
-    is known."""
+    workspace. What follows of a task's place (`batch` and what ends in `_batch`, `m_range`, `n_range`, `k_lo`, `k_hi`)
+    is set where it is known."""
 
     batch: Value
     limit: int | None
@@ -45,6 +45,8 @@ class Sizes:
     b_along_batch: Part
     m_range: tuple[Value | int, Value | int]
     n_range: tuple[Value | int, Value | int]
+    k_lo: Value | int
+    k_hi: Value | int
     home: Value | None = None
     """Where the piece's part of the workspace begins, if not at its start."""
 

@@ -88,14 +88,13 @@ class Lowering(Finishing):
             self.a_pack_batch = self.a_pack.part_of(p.batch, batch)
         if self.b_along is not None:
             self.b_along_batch = self.b_along.part_of(p.batch, batch)
-        if self.lines_ahead:
+        if self.lines_ahead or self.source_rows:
             self.ahead_batch = self.ahead.part_of(p.batch, batch)
         self.e_batch = self.epi.sampler.part_of(p.batch, batch)
         self.m_range = self._range(tm, c.tm, self.mt)
         self.n_range = self._range(tn, c.tn, self.nt)
         if c.split == 1:
-            self.k_lo: Value | int = 0
-            self.k_hi: Value | int = self.K
+            self.k_lo, self.k_hi = 0, self.K
         else:
             lo = b.mul(split, b.const(self.k_max))
             self.k_lo = lo
@@ -292,6 +291,7 @@ class Lowering(Finishing):
             return rows, [x.bind(bs.part(pairs)) for x in self.b_states] if c.b == "inline" else [], more
 
         ahead = self._next_panel(jm, jn) if self.lines_ahead else None
+        source = self._next_source(jm, jn, b.index(hi)) if self.source_rows else None
 
         def inner(context, digit, flat, carried):
             if c.depth > 1:
@@ -299,6 +299,8 @@ class Lowering(Finishing):
             k = b.sub(flat, low)
             if ahead is not None:
                 self._ask(*ahead, flat)
+            if source is not None:
+                self._ask_source(source, k)
             if following is not None:
                 self._ask_rows(context[2].bind(self._last(a, groups, digit)), following[1], steps[1] - steps[0], flat)
             if lines is not None:

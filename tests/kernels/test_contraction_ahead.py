@@ -170,6 +170,40 @@ def test_tiles_and_packing_ask_for_rows_along_k():
     assert 0 < count(rows, alone, "prefetch") < count(rows, replace(alone, mr=16), "prefetch")
 
 
+def test_tiles_ask_for_what_the_next_panel_is_packed_of():
+    """Along K, of blocks shorter than its rows: packing asks for nothing then. Tasks along both sides, more panels."""
+    lanes = host().lanes()
+    rows, images = product(23, 40, 48 * lanes, "NT"), conv_dw(3, 19, 8, 3 * lanes, 37, 1, 1, 0)
+    blocks = Config(mr=8, nv=2, a="panel", b="panel", order="n", kc=4 * lanes)
+    ways = ({}, {"split": 3}, {"tm": 2, "tn": 2}, {"kc": 3 * lanes + 5, "split": 2}, {"mr": 23, "nv": 1, "split": 2})
+    for kernel, swap in ((rows, False), (images, True)):
+        configs = [replace(blocks, swap=swap, **way) for way in ways]
+        check(kernel, [Configs((c,)) for c in configs], target=SMALL)
+        for c in configs:
+            points = 2 * lanes if c.nv == 2 else lanes
+            assert 0 < count(kernel, c, "prefetch") < points
+        whole = replace(configs[0], kc=32 * lanes)  # blocks end in several rows, or there is but one
+        assert count(kernel, whole, "prefetch") >= lanes
+
+
+def test_whole_vectors_along_k_need_no_masks():
+    """Where K, its parts and its blocks are whole vectors, and rows of it too."""
+    lanes = host().lanes()
+    blocks = Config(mr=4, nv=1, a="panel", b="panel", kc=4 * lanes, split=2)
+
+    def masked(kernel: Kernel, c: Config) -> int:
+        lowered = PATTERN.lower(kernel, Configs((c,)), host())
+        every = (op for x in lowered.launches[:1] for op in operations(x.function.body))
+        return sum(op.name == "load" and op.args[2] is not None for op in every)
+
+    whole, ragged = conv_dw(6, 9, 3, 4 * lanes, 7, 1, 1, 0), conv_dw(lanes, 9, 3, 4 * lanes - 2, 7, 1, 1, 0)
+    for kernel in (whole, ragged):
+        cut = replace(blocks, kc=4 * lanes + 1)
+        configs = [replace(blocks, swap=swap, order=order) for swap in (False, True) for order in "nm"]
+        check(kernel, [Configs((c,)) for c in (*configs, replace(configs[0], split=1, b="buffer"), cut)])
+        assert (masked(kernel, blocks) == 0) is (kernel is whole) and masked(kernel, cut) > 0
+
+
 def test_vectors_along_k_keep_to_rows_where_blocks_are_whole_ones():
     """Every other element of every other row, and rows with a border; the last vector of a row overlaps the one before,
     where blocks and parts of K are whole rows of more than a vector."""
