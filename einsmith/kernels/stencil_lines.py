@@ -41,14 +41,14 @@ def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
 
 
 def asked(kernel: Kernel, s: Stencil, target: Target) -> list[int]:
-    """The buffers whose lines are asked for ahead of stores: a tile narrower than its rows stores to as many streams,
-    each of which goes on with the next tiles, which hardware does not see. Stores past the caches wait for no line."""
-    shape, lanes = kernel.root.shape, target.lanes(s.dtype.itemsize)
-    if s.along_k or s.row is None or s.row != s.lane - 1 or s.lanes <= lanes:
+    """The buffers whose lines are asked for ahead of stores: a store to a line that no near cache holds waits for it,
+    and only so many can wait. Those past the caches wait for none."""
+    shape = kernel.root.shape
+    if s.along_k or s.row is None or s.row != s.lane - 1:
         return []
     past = gathered(kernel, s, target)
     found = {n for stage in kernel.stages for n in stage.outputs if n is not None and kernel.buffers[n].shape == shape}
-    return sorted(n for n in found - past if not kernel.buffers[n].far or shape[-1] % lanes)
+    return sorted(n for n in found - past if not kernel.buffers[n].far or shape[-1] % target.lanes(s.dtype.itemsize))
 
 
 class Planes:

@@ -406,7 +406,9 @@ class Reader:
                 self._ask(self.slots[a.slot], at, self._apart(a) * point, rows * a.pitch)
         for n in self.results:
             at = b.add(self.stored, b.mul(self.h.value, b.const(s.steps[0] * width)))
-            self._ask(n, at, tiles * stored * width, stored * width)
+            for point in range(self.planes):
+                apart = prod(self.shape[self.pair + 1 :]) * point if self.pair is not None else 0
+                self._ask(n, at, tiles * stored * width + apart, stored * width)
 
     def _ask(self, buffer: int, at: Value, first: int, count: int) -> None:
         """Line after line of `count` elements from `first` beyond `at` on: each vector of a row asks for its share."""
