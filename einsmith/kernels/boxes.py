@@ -18,7 +18,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.expr import obvious
 from einsmith.expr.interned import Node
-from einsmith.expr.kernel import Kernel, Stage
+from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, postorder, size
 from einsmith.expr.random import OPERATIONS
@@ -127,16 +127,17 @@ def _uses(exprs: tuple[Expr, ...]) -> tuple[list[Linear], set[int]]:
 @lru_cache(maxsize=512)
 def boxes(kernel: Kernel) -> tuple[Box, ...]:
     """The canonical boxes of a kernel whose root has pieces; empty pieces are left out."""
-    return tuple(_box(kernel, p) for p in kernel.root.parts if isinstance(p, Piece) and size(p.extents))
+    first, *later = kernel.stages
+    pieces = [p for p in kernel.root.parts if isinstance(p, Piece) and size(p.extents)]
+    return tuple(_box(p, first.args, first.outputs, tuple(later), kernel.buffers) for p in pieces)
 
 
-def result_slots(kernel: Kernel) -> list[list[int]]:
-    """The slot of each stage's each member."""
-    slot, out = len(kernel.buffers) + 1, []
-    for stage in kernel.stages:
-        n = len(stage.template.dtypes)
-        out.append(list(range(slot, slot + n)))
-        slot += n
+def _result_slots(stages: Sequence[tuple[int | None, ...]], buffers: int) -> list[list[int]]:
+    """The slot of each stage's each member, by what the stages store."""
+    slot, out = buffers + 1, []
+    for outputs in stages:
+        out.append(list(range(slot, slot + len(outputs))))
+        slot += len(outputs)
     return out
 
 
@@ -144,27 +145,35 @@ def _index_dtype(elements: int) -> dt.DType:
     return dt.i32 if elements < 2**31 else dt.i64
 
 
-def renumber(kernel: Kernel, stage: Stage, exprs: Sequence[Expr], axes: dict[int, Expr]) -> list[Expr]:
-    """Expressions of a stage with axes replaced, slots numbered for the whole kernel, and reads made flat."""
-    slots = result_slots(kernel)
-    to: list[tuple[int, tuple[int, ...] | None, dt.DType]] = []
-    for kind, *where in stage.args:
+_Slot = tuple[int, tuple[int, ...] | None, dt.DType]
+"""A slot's number, the shape of what has one, the first extent that is not 1 taken as 1, and the type of offsets."""
+
+
+def _slots(args: Sequence[tuple], results: Sequence[Sequence[int]], buffers: Sequence[Buffer]) -> tuple[_Slot, ...]:
+    """What a stage's arguments are in the whole kernel."""
+    to: list[_Slot] = []
+    for kind, *where in args:
         if kind == "stage":
-            to.append((slots[where[0]][where[1]], None, dt.i32))
+            to.append((results[where[0]][where[1]], None, dt.i32))
         else:
-            shape = kernel.buffers[where[0]].shape
+            shape = buffers[where[0]].shape
             first = next((d for d, n in enumerate(shape) if n != 1), 0) + 1  # before it all indices are 0
             to.append((where[0], (*(1,) * first, *shape[first:]) if shape else (), _index_dtype(prod(shape))))
-    return list(_renumbered(tuple(exprs), tuple(to), tuple(axes.items())))
+    return tuple(to)
+
+
+def renumber(kernel: Kernel, stage: Stage, exprs: Sequence[Expr], axes: dict[int, Expr]) -> list[Expr]:
+    """Expressions of a stage with axes replaced, slots numbered for the whole kernel, and reads made flat."""
+    results = _result_slots([s.outputs for s in kernel.stages], len(kernel.buffers))
+    slots = _slots(stage.args, results, kernel.buffers)
+    return list(_renumbered(tuple(exprs), slots, tuple(axes.items())))
 
 
 @lru_cache(maxsize=4096)
 def _renumbered(
-    exprs: tuple[Expr, ...], slots: tuple[tuple[int, tuple[int, ...] | None, dt.DType], ...],
-    axes: tuple[tuple[int, Expr], ...],
+    exprs: tuple[Expr, ...], slots: tuple[_Slot, ...], axes: tuple[tuple[int, Expr], ...]
 ) -> tuple[Expr, ...]:
-    """As `renumber`; slots: of each slot its number, the shape of what has one, the first extent that is not 1 taken
-    as 1, and the type of offsets into it. Kernels that differ in how many rows they have share it."""
+    """As `renumber`. Kernels that differ in how many rows they have share it."""
     place = dict(axes)
 
     def rule(e):
@@ -234,37 +243,78 @@ def _placed(axis: int, offset: int, step: int, extent: int) -> Expr:
     return apply("add", out, Const(offset, dt.i32)) if offset else out
 
 
-def _box(kernel: Kernel, piece: Piece) -> Box:
-    if isinstance(piece.body, Reduce) and not prod(piece.body.extents):
-        bodies = [Const(identity(piece.body.combiner, e.dtype), e.dtype) for e in piece.bodies]
-        return _box_of(kernel, piece, piece.extents, None, bodies)
-    combiner = piece.body.combiner if isinstance(piece.body, Reduce) else None
-    return _box_of(kernel, piece, piece.domain, combiner, piece.bodies)
-
-
-def _box_of(
-    kernel: Kernel, piece: Piece, domain: tuple[int, ...], combiner: str | None, root: Sequence[Expr]
+@lru_cache(maxsize=2048)
+def _box(
+    piece: Piece, args: tuple[tuple, ...], outputs: tuple[int | None, ...], later: tuple[Stage, ...],
+    buffers: tuple[Buffer, ...],
 ) -> Box:
-    rank = len(piece.extents)
+    """The box of a piece of a root with these arguments and outputs, before these stages. Kernels that differ in their
+    other pieces share it."""
+    rank, domain, bodies = len(piece.extents), piece.domain, piece.bodies
+    combiner = piece.body.combiner if isinstance(piece.body, Reduce) else None
+    if combiner is not None and not prod(domain[rank:]):
+        bodies = tuple(Const(identity(combiner, e.dtype), e.dtype) for e in bodies)
+        domain, combiner = piece.extents, None
+    results = _result_slots([outputs, *(s.outputs for s in later)], len(buffers))
     ones: dict[int, Expr] = {a: Const(0, dt.i32) for a, n in enumerate(domain) if n == 1}
     place = {d: _placed(d, piece.offset[d], piece.step[d], piece.extents[d]) for d in range(rank)}
-    plain = all(place[d] is Axis(d) for d in range(rank))
-    bodies = renumber(kernel, kernel.stages[0], root, ones)
-    stages = [renumber(kernel, s, [_body(s)], place)[0] for s in kernel.stages[1:]]
-    if not uses(root)[1].isdisjoint(ones):  # what stands in places of reads is in normal form
-        bodies = [_simplified(e, domain) for e in bodies]
-    if not plain:
-        stages = [_simplified(e, domain) for e in stages]
-    slots = result_slots(kernel)
+    root = _Bodies(bodies, _slots(args, results, buffers), ones, domain)
+    stages = [_Bodies((_body(s),), _slots(s.args, results, buffers), place, domain) for s in later]
     stores = []
-    for s, stage in enumerate(kernel.stages):
-        for member, buffer in enumerate(stage.outputs):
+    for slots, stored in zip(results, [outputs, *(s.outputs for s in later)], strict=True):
+        for slot, buffer in zip(slots, stored, strict=True):
             if buffer is not None:
-                index = flat_index([place[d] for d in range(rank)], kernel.buffers[buffer].shape)
-                stores.append((slots[s][member], buffer, index))
-    results = tuple(slot for members in slots for slot in members)
-    sizes = tuple(size(b.shape) for b in kernel.buffers)
-    return _merge(domain, rank, combiner, bodies, stages, results, stores, sizes)
+                stores.append((slot, buffer, flat_index([place[d] for d in range(rank)], buffers[buffer].shape)))
+    groups, to = _groups(domain, rank, [root, *stages], [index for _, _, index in stores])
+    moved = []
+    for slot, buffer, index in stores:
+        at = _at(index, to)
+        assert at is not None
+        moved.append((slot, buffer, at))
+    sizes = [(prod(domain[a] for a in g), g[0] < rank) for g in groups]
+    return Box(
+        tuple(n for n, out in sizes if out), tuple(n for n, out in sizes if not out), combiner, root.moved(to),
+        tuple(e for s in stages for e in s.moved(to)), tuple(slot for members in results for slot in members),
+        tuple(moved), tuple(size(b.shape) for b in buffers),
+    )  # fmt: skip
+
+
+class _Bodies:
+    """Expressions of a stage on their way into a box. axes: what stands for those of the stage's own.
+
+    flats: the offsets of the reads; others: the axes that are used otherwise.
+    """
+
+    def __init__(
+        self, exprs: tuple[Expr, ...], slots: tuple[_Slot, ...], axes: dict[int, Expr], domain: tuple[int, ...]
+    ):
+        self.exprs, self.offsets = exprs, list[tuple[Read, int, Linear | None, dt.DType]]()
+        others = _uses(exprs)[1]
+        values = any(axes.get(a, Axis(a)) is not Axis(a) for a in others)
+        plain = not values
+        for r in _outer_reads(exprs) if plain else ():
+            slot, shape, dtype = slots[r.slot]
+            flat = None if shape is None else _at(flat_index(r.index, shape), axes)
+            plain = plain and (shape is None or flat is not None)
+            self.offsets.append((r, slot, flat, dtype))
+        if plain:
+            self.flats, self.others = [flat for _, _, flat, _ in self.offsets if flat is not None], others
+            return
+        self.exprs = _renumbered(exprs, slots, tuple(axes.items()))
+        if values:  # what stands in places of reads is in normal form
+            self.exprs = tuple(_simplified(e, domain) for e in self.exprs)
+        self.offsets = []
+        self.flats, self.others = _uses(self.exprs)
+
+    def moved(self, axes: dict[int, Expr]) -> tuple[Expr, ...]:
+        """The expressions with axes numbered anew, slots of the whole kernel, and flat offsets in normal form."""
+        if not self.offsets:
+            return _moved(self.exprs, tuple(axes.items()))
+        known: dict[Expr, Expr] = {}
+        for r, slot, flat, dtype in self.offsets:
+            at = None if flat is None else _at(flat, axes)
+            known[r] = Read(slot, () if at is None else (at.expr(dtype),), r.dtype)
+        return tuple(rebuild(self.exprs, lambda e: axes.get(e.position, e) if isinstance(e, Axis) else None, known))
 
 
 @lru_cache(maxsize=2048)
@@ -272,20 +322,24 @@ def _simplified(e: Expr, domain: tuple[int, ...]) -> Expr:
     return simplify(e, domain)
 
 
-def _merge(domain, rank, combiner, bodies, stages, results, stores, buffers) -> Box:
-    """The Box with contiguous neighbouring axes merged, and axes numbered anew."""
-    flats, others = uses([*bodies, *stages])
-    flats += [index for _, _, index in stores]
-    axes = [a for a, n in enumerate(domain) if n != 1]
+def _groups(
+    domain: Sequence[int], rank: int, bodies: Sequence[_Bodies], stores: Sequence[Linear]
+) -> tuple[list[list[int]], dict[int, Expr]]:
+    """Neighbouring axes that every access runs through contiguously, in groups, and what stands for each axis when a
+    group is one."""
+    others = set().union(*(b.others for b in bodies))
+    flats = [f for b in bodies for f in b.flats] + list(stores)
     groups: list[list[int]] = []
-    for a in axes:
+    for a, n in enumerate(domain):
         last = groups[-1][-1] if groups else None
+        if n == 1:
+            continue
         if (
             last is not None
             and (last < rank) == (a < rank)
             and last not in others
             and a not in others
-            and all(f.coefficient(Axis(last)) == f.coefficient(Axis(a)) * domain[a] for f in flats)
+            and all(f.coefficient(Axis(last)) == f.coefficient(Axis(a)) * n for f in flats)
         ):
             groups[-1].append(a)
         else:
@@ -294,23 +348,7 @@ def _merge(domain, rank, combiner, bodies, stages, results, stores, buffers) -> 
     for g, members in enumerate(groups):
         to.update((a, Const(0, dt.i32)) for a in members[:-1])
         to[members[-1]] = Axis(g)
-
-    new = _moved((*bodies, *stages), tuple(to.items()))
-    moved = []
-    for slot, buffer, index in stores:
-        terms = {to[a.position]: c for a, c in index.terms.items() if isinstance(to[a.position], Axis)}
-        moved.append((slot, buffer, Linear(index.const, terms)))
-    sizes = [(prod(domain[a] for a in g), g[0] < rank) for g in groups]
-    return Box(
-        tuple(n for n, out in sizes if out),
-        tuple(n for n, out in sizes if not out),
-        combiner,
-        tuple(new[: len(bodies)]),
-        tuple(new[len(bodies) :]),
-        results,
-        tuple(moved),
-        buffers,
-    )
+    return groups, to
 
 
 @lru_cache(maxsize=4096)
