@@ -422,7 +422,7 @@ def may_turn(flats: Sequence[Linear], along: int | None, across: int) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def turned(kernel: Kernel, box: Box, exprs: tuple[Expr, ...], along: int, across: int) -> Sequence[Read]:
+def turned(box: Box, exprs: tuple[Expr, ...], along: int, across: int) -> Sequence[Read]:
     """The reads in `exprs` that are contiguous along axis `across`, neither along `along` nor the same there, and in
     bounds wherever they stand: square tiles of them can be loaded by rows and turned in registers."""
     stored = {buffer for _, buffer, _ in box.stores}
@@ -435,7 +435,7 @@ def turned(kernel: Kernel, box: Box, exprs: tuple[Expr, ...], along: int, across
         if flat.coefficient(Axis(across)) != 1 or abs(flat.coefficient(Axis(along))) < 2:
             continue
         low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
-        if low is not None and high is not None and low >= 0 and -high < prod(kernel.buffers[e.slot].shape):
+        if low is not None and high is not None and low >= 0 and -high < box.sizes[e.slot]:
             out.append(e)
     return out
 

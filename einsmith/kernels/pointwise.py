@@ -50,7 +50,7 @@ def vector_axis(box: Box, lanes: int) -> int | None:
 
 
 @lru_cache(maxsize=4096)
-def tile_axes(kernel: Kernel, box: Box, lanes: int) -> tuple[float, int, int] | None:
+def tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
     """(instructions of a vector's accesses, axis of the lanes, axis across them) of the cheapest square tiles; None
     where no read is worth turning. A tile's rows are loaded, and swapped in one shuffle per row and bit."""
     flats = box.every_flat
@@ -58,7 +58,7 @@ def tile_axes(kernel: Kernel, box: Box, lanes: int) -> tuple[float, int, int] | 
     for along, across in permutations(range(box.rank), 2):
         if not bx.may_turn(flats, along, across):
             continue
-        reads = bx.turned(kernel, box, box.exprs, along, across)
+        reads = bx.turned(box, box.exprs, along, across)
         if not 1 <= len(reads) <= 3:
             continue
         of_reads = [linear(r.index[0]) for r in reads]
@@ -71,10 +71,10 @@ def tile_axes(kernel: Kernel, box: Box, lanes: int) -> tuple[float, int, int] | 
 
 def _turned_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool) -> int:
     """lower_box by square tiles: axis `along` in the lanes of the results, axis `across` in those of the loads."""
-    n, found = config.lanes, tile_axes(kernel, box, config.lanes)
+    n, found = config.lanes, tile_axes(box, config.lanes)
     assert found is not None
     _, along, across = found
-    reads = bx.turned(kernel, box, box.exprs, along, across)
+    reads = bx.turned(box, box.exprs, along, across)
     em = bl.emitter(b, kernel, box, n)
     width, height = box.extents[along], box.extents[across]
     others = [a for a in range(box.rank) if a not in (along, across)] + [across]
@@ -128,7 +128,7 @@ def _tasks(box: Box, axis: int | None, config: PointwiseConfig) -> tuple[int, in
 
 def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool = False) -> int:
     """Emits one box for the tasks from `first` on; returns how many tasks it takes. `alone`: it is the only one."""
-    if config.turn and tile_axes(kernel, box, config.lanes):
+    if config.turn and tile_axes(box, config.lanes):
         return _turned_box(b, kernel, box, config, first, alone)
     axis = vector_axis(box, config.lanes) if config.lanes else None
     em = bl.emitter(b, kernel, box, config.lanes if axis is not None else 0)
@@ -191,7 +191,7 @@ class Pointwise:
             widths.append(lanes // 2)
         out = [PointwiseConfig(w, u, t) for w in widths for u in unrolls for t in tasks]
         if count <= MAX_TURNED and lanes <= target.vector_registers // 2:
-            if any(tile_axes(kernel, x, lanes) for x in bx.boxes(kernel)):
+            if any(tile_axes(x, lanes) for x in bx.boxes(kernel)):
                 out += [PointwiseConfig(lanes, 1, t, True) for t in tasks]
         return out
 
@@ -204,7 +204,7 @@ class Pointwise:
             axis = vector_axis(box, config.lanes) if config.lanes else None
             count, seconds = bx.operations(box.exprs, target)
             flats = box.every_flat
-            turned = tile_axes(kernel, box, config.lanes) if config.turn else None
+            turned = tile_axes(box, config.lanes) if config.turn else None
             if turned is not None:
                 access, along, _ = turned
                 extent = box.extents[along]

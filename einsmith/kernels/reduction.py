@@ -53,7 +53,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, fir
     for slot, memory in places:
         em.place(slot, memory)
     cut = split_axis(box, axis) if parts > 1 else None
-    sweep = Sweep(em, box, config, axis, cut, turned_reads(kernel, box, axis, config) if parts == 1 else (), pairs)
+    sweep = Sweep(em, box, config, axis, cut, turned_reads(box, axis, config) if parts == 1 else (), pairs)
     column = axis is not None and axis < box.rank
     row = sweep.tile
     others = [a for a in range(box.rank) if not (column and a == axis) and a != row]

@@ -38,7 +38,7 @@ class ReductionConfig(NamedTuple):
 @lru_cache(maxsize=512)
 def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
     """The kernel's boxes, with the reduction variables that suit the accesses."""
-    return tuple(skewed(kernel, box) for box in bx.boxes(kernel))
+    return tuple(skewed(box) for box in bx.boxes(kernel))
 
 
 @lru_cache(maxsize=8192)
@@ -128,18 +128,18 @@ def _shared(
     return out
 
 
-def turned_reads(kernel: Kernel, box: Box, axis: int | None, config: ReductionConfig) -> Sequence[Read]:
+def turned_reads(box: Box, axis: int | None, config: ReductionConfig) -> Sequence[Read]:
     """The reads of the body that are loaded as square tiles; the rows of a register tile share them."""
     if not config.turn or config.splits > 1 or axis is None or axis >= box.rank or not box.reduce:
         return []
-    found = bx.turned(kernel, box, box.bodies, axis, box.rank + len(box.reduce) - 1)
+    found = bx.turned(box, box.bodies, axis, box.rank + len(box.reduce) - 1)
     row = tile_axis(box, axis, config)
     return found if len(found) <= 2 and all(row not in bx.mentioned(linear(r.index[0])) for r in found) else []
 
 
-def body_access(kernel: Kernel, box: Box, axis: int, row: int | None, config: ReductionConfig) -> float:
+def body_access(box: Box, axis: int, row: int | None, config: ReductionConfig) -> float:
     """About how many instructions the body's accesses take for each vector of operations."""
-    reads = [linear(r.index[0]) for r in turned_reads(kernel, box, axis, config)]
+    reads = [linear(r.index[0]) for r in turned_reads(box, axis, config)]
     tiles = float(len(reads)) * (1 + 2 * (config.lanes.bit_length() - 1))
     tiles /= bx.filled(box.reduce[-1], config.lanes) if reads else 1.0
     if row is None:

@@ -106,7 +106,7 @@ def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, 
     return out
 
 
-def _turns(kernel: Kernel, box: Box, config: ReductionConfig, target: Target) -> bool:
+def _turns(box: Box, config: ReductionConfig, target: Target) -> bool:
     """Whether square tiles may pay: one fits the registers beside the accumulators, and the body, which is repeated for
     each of its columns, is short."""
     width = len(box.bodies) * (2 if box.combiner is not None and box.combiner.startswith("arg") else 1)
@@ -116,7 +116,7 @@ def _turns(kernel: Kernel, box: Box, config: ReductionConfig, target: Target) ->
     axis = lanes_axis(box, config)
     row = tile_axis(box, axis, config)
     tall = config.rows == 1 or (row is not None and box.extents[row] > 1)
-    return tall and bool(turned_reads(kernel, box, axis, config))
+    return tall and bool(turned_reads(box, axis, config))
 
 
 @lru_cache(maxsize=1024)
@@ -149,7 +149,7 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
             x.flats, column_axis(x, lanes), x.rank + len(x.reduce) - 1)]  # fmt: skip
         for r in (1, 4, 8, 12):
             config = ReductionConfig("column", lanes, 1, 1, 1, r, True)
-            if any(_turns(kernel, x, config, target) for x in turning):
+            if any(_turns(x, config, target) for x in turning):
                 out += [config._replace(tasks=t) for t in tasks]
     if lanes > 4 and all(max((*x.extents, *x.reduce), default=1) <= lanes // 2 for x in found):
         out += [ReductionConfig(m, lanes // 2, 1, t, 1) for m in modes for t in tasks]
@@ -187,9 +187,9 @@ def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
 
 
 @lru_cache(maxsize=8192)
-def _work(box: Box, kernel: Kernel, config: ReductionConfig, target: Target) -> _Work:
-    """config: with `tasks` and `splits` 1."""
-    rate = target.fma_per_second / bx.lanes_of(kernel, target)
+def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Work:
+    """full: lanes of a vector; config: with `tasks` and `splits` 1."""
+    rate = target.fma_per_second / full
     axis = lanes_axis(box, config) if box.combiner else pointwise.vector_axis(box, config.lanes)
     count, seconds, after, after_seconds = _operations(box, target)
     rest = box.epilogue_flats
@@ -207,7 +207,7 @@ def _work(box: Box, kernel: Kernel, config: ReductionConfig, target: Target) -> 
         vectors = total / (2 * extent) * -(-2 * extent // config.lanes)
         access = bx.access_cost(pairs.flats, box.rank + len(box.reduce) - 1, config.lanes, pairs.guarded)
     else:
-        access = body_access(kernel, box, axis, tile, config)
+        access = body_access(box, axis, tile, config)
     if tile is not None:
         chains *= min(config.rows, box.extents[tile])
     if axis >= box.rank:
@@ -266,7 +266,8 @@ def cost(kernel: Kernel, config: ReductionConfig, target: Target, found: tuple[B
     alone, where such are given."""
     found = found or boxes_of(kernel)
     alike = config if config.tasks == config.splits == 1 else config._replace(tasks=1, splits=1)
-    work = [_work(box, kernel, alike, target) for box in found]
+    full = bx.lanes_of(kernel, target)
+    work = [_work(box, full, alike, target) for box in found]
     arithmetic, special = sum(w.arithmetic for w in work), sum(w.special for w in work)
     available = sum(1 if w.parts is None else min(config.tasks, w.parts) for w in work)
     launch = 0.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from einsmith import dtypes as dt
-from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
 from einsmith.expr.rewrite import operands, rebuild
@@ -25,7 +25,8 @@ _LARGER = 2
 """How many times as many points the new variable may have."""
 
 
-def skewed(kernel: Kernel, box: Box) -> Box:
+@lru_cache(maxsize=2048)
+def skewed(box: Box) -> Box:
     """The box with the reduction variable, of those that its guard bounds, whose accesses cost least."""
     if box.combiner is None or box.combiner.startswith("arg") or len(box.bodies) != 1 or not (box.rank and box.reduce):
         return box
