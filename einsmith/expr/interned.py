@@ -16,6 +16,7 @@ from einsmith.dtypes import DType
 
 _LOCK = threading.RLock()
 _TABLE: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
+_set = object.__setattr__
 _REFS: dict[tuple, weakref.ref[Node]] = _TABLE.data  # type: ignore[attr-defined]  # most of what is made is in it
 
 
@@ -47,7 +48,7 @@ class Node:
     __slots__ = ("_outline", "_digest", "__weakref__")
     fields: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[bool] = False
-    """No field has floats or bools in it, so that equal fields are the same structure."""
+    """No field has floats in it, or bools where integers may be, so that equal fields are the same structure."""
     _digest: bytes | None
     _outline: bytes  # see `rank`
 
@@ -60,15 +61,16 @@ class Node:
     @classmethod
     def _make(cls, key: tuple, values: tuple):
         with _LOCK:  # two threads that meet the same new node must get one object
-            node = _TABLE.get(key)
+            ref = _REFS.get(key)
+            node = None if ref is None else ref()
             if node is not None:
                 return node
             if len(values) != len(cls.fields):
                 raise TypeError(f"{cls.__name__} takes {', '.join(cls.fields)}")
             node = object.__new__(cls)
             for name, value in zip(cls.fields, values, strict=True):
-                object.__setattr__(node, name, value)
-            object.__setattr__(node, "_digest", None)
+                _set(node, name, value)
+            _set(node, "_digest", None)
             node._derive()
             _TABLE[key] = node
             return node

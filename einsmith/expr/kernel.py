@@ -13,12 +13,13 @@ class Buffer(Node):
 
     __slots__ = ("dtype", "shape", "far")
     fields = ("dtype", "shape", "far")
+    exact = True
     dtype: DType
     shape: tuple[int, ...]
     far: bool
 
     def __new__(cls, dtype: DType, shape: tuple[int, ...], far: bool = False):
-        return super().__new__(cls, dtype, shape, far)
+        return super().__new__(cls, dtype, shape, bool(far))
 
 
 class Stage(Node):
@@ -81,6 +82,7 @@ class Member(Node):
 
     __slots__ = ("kernel", "places", "by_row", "reduces", "axis")
     fields = ("kernel", "places", "by_row", "reduces", "axis")
+    exact = True
     kernel: Kernel
     places: tuple[int, ...]
     by_row: tuple[int, ...]
@@ -90,7 +92,7 @@ class Member(Node):
     def __new__(
         cls, kernel: Kernel, places: tuple[int, ...], by_row: tuple[int, ...], reduces: bool, axis: int = 0
     ) -> Member:
-        return super().__new__(cls, kernel, places, by_row, reduces, axis)
+        return super().__new__(cls, kernel, places, by_row, bool(reduces), axis)
 
 
 class Rows(Node):

@@ -130,7 +130,7 @@ def pattern_of(name: str) -> Any:
 
 
 PATTERNS: list[Pattern] = [
-    Pointwise(), StencilPattern(), Winograd(), CONTRACTION, ByDigits(), Reduction(), ByKind(), ScatterAdd(), Im2col(),
+    Pointwise(), StencilPattern(), Winograd(), CONTRACTION, ByDigits(), ByKind(), Reduction(), ScatterAdd(), Im2col(),
 ]  # fmt: skip
 """Asked in order, those first that are mostly chosen where they match: what is known to cost more is not asked further.
 Of equal costs the earlier pattern's stands."""

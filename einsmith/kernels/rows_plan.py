@@ -84,6 +84,7 @@ class Blocks:
         self.rows = rows = shared(rows) if config.share else rows
         self.config, self.target, self.one = config, target, one_core(target)
         self.blocks = rows.rows / config.block
+        self.size = float(sum(map(nbytes, rows.buffers)))
         self.sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched, rows.members)]
 
     def guess(self, known: Known) -> list[float]:
@@ -119,7 +120,7 @@ class Blocks:
         tasks = task_count(rows, self.config)[0]
         cores = min(target.cores, tasks)
         uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
-        size = float(sum(map(nbytes, rows.buffers)))
+        size = self.size
         launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
         alone = min(1.0, size * self.config.block / rows.rows / target.l1)
         each = work * uneven / cores
