@@ -120,6 +120,10 @@ class ByDigits:
     def cost(self, kernel: Kernel, config: DigitsConfig, target: Target) -> Cost:
         return pattern_of(config.pattern).cost(by_digits(kernel), config.config, target)
 
+    def instead(self, kernel: Kernel, config: DigitsConfig) -> Sequence[str]:
+        """Where the digits make a product of matrices, others would read one element at a time."""
+        return ("contraction", "by kind", "reduction", "im2col") if config.pattern == CONTRACTION.name else ()
+
     def lower(self, kernel: Kernel, config: DigitsConfig, target: Target) -> Lowered:
         return pattern_of(config.pattern).lower(by_digits(kernel), config.config, target)
 
@@ -130,7 +134,7 @@ def pattern_of(name: str) -> Any:
 
 
 PATTERNS: list[Pattern] = [
-    Pointwise(), StencilPattern(), Winograd(), CONTRACTION, ByDigits(), ByKind(), Reduction(), ScatterAdd(), Im2col(),
+    Pointwise(), StencilPattern(), Winograd(), ByDigits(), CONTRACTION, ByKind(), Reduction(), ScatterAdd(), Im2col(),
 ]  # fmt: skip
 """Asked in order, those first that are mostly chosen where they match: what is known to cost more is not asked further.
 Of equal costs the earlier pattern's stands."""

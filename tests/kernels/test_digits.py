@@ -9,6 +9,7 @@ import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Apply, Piece, Reduce, Template, postorder, template
+from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import ByDigits, DigitsConfig, choose
 from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.digits import by_digits
@@ -182,3 +183,19 @@ def test_every_core_has_as_many_tasks(cores):
     found = choose(of_sum(*grouped(3, 80, 40, 3136)), target)
     (config,) = found.config.config.pieces
     assert found.config.pattern == "contraction" and 3 * config.tm * config.tn * config.split % cores == 0
+
+
+def test_a_product_of_digits_is_asked_alone(monkeypatch):
+    """Nothing else is looked at for the kernel whose axes are not split, and nothing else would cost less."""
+    seen = []
+    for pattern in (autoconfig.CONTRACTION, autoconfig.pattern_of("reduction")):
+        def best(self, kernel, target, limit=float("inf"), old=type(pattern).best):
+            seen.append(kernel)
+            return old(self, kernel, target, limit)
+
+        monkeypatch.setattr(type(pattern), "best", best)
+    kernel = of_sum(*grouped(3, 24, 40, 196))
+    chosen = choose(kernel, Target(cores=2, l2=(1 << 20) + 64))
+    assert chosen.pattern.name == "by digits" and chosen.config.pattern == "contraction"
+    assert set(seen) == {by_digits(kernel)}
+    assert chosen.cost.rank == min(cost.rank for _, _, cost in chosen.alternatives)
