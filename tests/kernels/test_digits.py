@@ -188,12 +188,16 @@ def test_every_core_has_as_many_tasks(cores):
 def test_a_product_of_digits_is_asked_alone(monkeypatch):
     """Nothing else is looked at for the kernel whose axes are not split, and nothing else would cost less."""
     seen = []
-    for pattern in (autoconfig.CONTRACTION, autoconfig.pattern_of("reduction")):
-        def best(self, kernel, target, limit=float("inf"), old=type(pattern).best):
+
+    def spy(old):
+        def best(self, kernel, target, limit=float("inf")):
             seen.append(kernel)
             return old(self, kernel, target, limit)
 
-        monkeypatch.setattr(type(pattern), "best", best)
+        return best
+
+    for pattern in map(type, (autoconfig.CONTRACTION, autoconfig.pattern_of("reduction"))):
+        monkeypatch.setattr(pattern, "best", spy(pattern.best))
     kernel = of_sum(*grouped(3, 24, 40, 196))
     chosen = choose(kernel, Target(cores=2, l2=(1 << 20) + 64))
     assert chosen.pattern.name == "by digits" and chosen.config.pattern == "contraction"
