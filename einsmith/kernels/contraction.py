@@ -34,6 +34,8 @@ from einsmith.kernels.contraction_settings import analysis, changed_by, slots_of
 from einsmith.kernels.kernel import Cost, Lowered
 from einsmith.kernels.touched import touched
 
+WIDE = 32
+"""Points of both sides and of K from which on a reduction, which reads operands for every product, is not asked."""
 CONFIGS = 12
 """How many configurations of a piece are worth a measurement."""
 
@@ -75,6 +77,12 @@ class Contraction:
         every = {first: config}
         every |= {p: c for p, (_, c) in zip(others, _best(kernel, others, target, config), strict=True)}
         return _joined(kernel, found, [every[p] for p in found], target)
+
+    def instead(self, kernel: Kernel, config: Configs) -> Sequence[str]:
+        """A reduction multiplies as often, and reads again what tiles keep in registers."""
+        found = problems(kernel.root)
+        assert found is not None
+        return ("reduction",) if all(min(p.sizes[1:]) >= WIDE for p in found) else ()
 
     def bound(self, kernel: Kernel, target: Any) -> float:
         """What no configuration's rank is below: every piece goes through all buffers, and multiplies what guards leave

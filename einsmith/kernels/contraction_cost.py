@@ -77,7 +77,11 @@ class Table:
     def numbers(self) -> Numbers:
         """Those of each configuration's setting, as arrays."""
         every = np.array([s.numbers for s in self.settings], np.float64)
-        return Numbers(*every[self.setting].T)
+        return Numbers(*every.T[:, self.setting])
+
+    def some(self, field: str) -> bool:
+        """Whether a number of some setting is more than 0."""
+        return any(getattr(s.numbers, field) > 0 for s in self.settings)
 
 
 def joined(tables: Sequence[Table]) -> Table:
@@ -148,13 +152,13 @@ def predict(t: Table, target: Any) -> Predicted:
     across = a_inline & (x.a_step >= traffic.FAR_ROWS) & (mt > 1) & (kc * nr * item > target.l1)
     both = np.where(across, LINES, 0.0)
     far_lines = np.where(b_inline & (x.b_step >= traffic.FAR_ROWS), 0.03, 0.0)
-    conflicts = np.where(a_inline, traffic.row_conflicts(t.mr, x.a_fit), 0.0)
+    conflicts = a_inline * traffic.row_conflicts(t.mr, x.a_fit) if t.some("a_fit") else 0.0
     pieces = b_inline & (x.b_pieces > 0)
     loads = np.where(b_inline, x.b_place, 1.0) * np.where(pieces, PIECE_LOADS, 0.5)
     # Moved and combined on the arithmetic's ports; masks of pieces are made once, and applied by the loads.
     masks = np.where(b_inline & (x.b_place > 1), x.b_place * np.where(pieces, PIECE_MASKS, 0.6), 0.0)
     asks = x.b_far * (minor & ~b_buffer & (t.kc == 0) & (2 * kc * nr * item < target.l2 * traffic.HELD))
-    ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, lanes, t.tm)
+    ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, lanes, t.tm) if asks.any() else 0 * asks
     # Rows of a panel that stay in the second level; the next panel takes the first level's room too.
     from_l2 = b_inline & (x.b_far > 0) & (mt > 1) & ((1 + (ahead > 0)) * kc * nr * item > target.l1 * 1.5)
     from_l2 = np.where(from_l2, traffic.FROM_L2, 0.0)
@@ -181,9 +185,10 @@ def predict(t: Table, target: Any) -> Predicted:
         most = most * (1 + np.where(walked, np.minimum(1.0, nv * LINES / most), 0.0) ** 8 / 8)
         return np.maximum(most, np.where(product >= 1, 4.0, 0.0)) + far_lines * nv
 
-    mr_last, nv_last = x.m - (mt - 1) * t.mr, nvs - (nt - 1) * t.nv
-    steps = (mt - 1) * ((nt - 1) * step(t.mr, t.nv) + step(t.mr, nv_last))
-    steps = (steps + (nt - 1) * step(mr_last, t.nv) + step(mr_last, nv_last)) * x.batch * multiplied
+    mrs, widths = np.array((t.mr, x.m - (mt - 1) * t.mr))[:, None], np.array((t.nv, nvs - (nt - 1) * t.nv))
+    (inside, right), (below, corner) = step(mrs, widths)  # whole tiles and the last ones
+    steps = (mt - 1) * ((nt - 1) * inside + right) + (nt - 1) * below + corner
+    steps = steps * x.batch * multiplied
     steps *= np.where((t.split == 1) & (t.kc == 0) & ~heads, t.kept, 1.0)
     # Sums loaded for a block and no register to spare for what loads and masks take: the allocator rotates them by way
     # of the stack at every step.
@@ -298,13 +303,12 @@ def uneven(t: Table, x: Numbers, mt: Values, nt: Values, tasks: Values) -> Value
     out = np.ceil(count / tasks) * tasks / count
     threads = np.maximum(tasks, 2)
     by_n, by_m = (t.tn > 1) & ((t.tm == 1) | (t.tn % tasks == 0)), (t.tm > 1) & (t.tn == 1)  # N's parts are outermost
-    for cut, tiles, exact in ((by_n, nt, np.ceil(x.n * t.depth / t.lanes) / t.nv), (by_m, mt, x.m / t.mr)):
-        # What the last tile lacks the last thread lacks.
-        before = np.floor((threads - 1) * tiles / threads)
-        most = np.maximum(np.ceil(before / (threads - 1)), exact - before)
-        whole = np.where(others > 1, np.ceil(others * tiles / tasks) / (others * tiles), most / exact) * tasks
-        out = np.where(cut & (tasks > 1), np.maximum(out, whole), out)
-    return out
+    tiles, exact = np.array((nt, mt)), np.array((np.ceil(x.n * t.depth / t.lanes) / t.nv, x.m / t.mr))
+    # What the last tile lacks the last thread lacks.
+    before = np.floor((threads - 1) * tiles / threads)
+    most = np.maximum(np.ceil(before / (threads - 1)), exact - before)
+    whole = np.where(others > 1, np.ceil(others * tiles / tasks) / (others * tiles), most / exact) * tasks
+    return np.where(np.array((by_n, by_m)) & (tasks > 1), np.maximum(out, whole), out).max(axis=0)
 
 
 def inner_bytes(t: Table, x: Numbers, tm: Values | float, tn: Values | float) -> Values:
@@ -315,17 +319,17 @@ def inner_bytes(t: Table, x: Numbers, tm: Values | float, tn: Values | float) ->
 
 def reread(t: Table, x: Numbers, kc: Values, mt: Values, nt: Values, target: Any) -> Values:
     """Bytes that come from beyond the second level more than once: blocks of K too long for it."""
-    item, l2, inside = t.item, target.l2, x.windows == 0
-    by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_held) & (x.m * x.k * item > l2) & inside
-    lines = np.where(x.a_side == item, np.ceil(t.mr * item / traffic.LINE), t.mr)
-    out = np.where(by_columns, x.batch * mt * nt * x.k * lines * traffic.LINE, 0.0)
-    apart = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2)
+    item, l2, out = t.item, target.l2, np.zeros_like(kc)
+    by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_held) & (x.m * x.k * item > l2)
+    if by_columns.any():
+        lines = np.where(x.a_side == item, np.ceil(t.mr * item / traffic.LINE), t.mr)
+        out = np.where(by_columns & (x.windows == 0), x.batch * mt * nt * x.k * lines * traffic.LINE, 0.0)
     panel = kc * t.nv * t.lanes / t.depth * item
-    again = np.where(apart | (panel > l2 * PANELS), 1.0, 0.0)
-    # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is but a
-    # little too small, as what is walked in a circle pushes itself out. A buffer's panel comes in one stream.
-    both = panel + x.elements * item
-    part = np.maximum(traffic.CIRCLE, 1 - l2 * traffic.HELD / both) * np.where(t.b == BUFFER, STREAMED, 1.0)
-    beyond = np.where((t.b != INLINE) & (both > l2 * traffic.HELD), part, 0.0)
-    again = np.where(inside, again, beyond)
+    again = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * PANELS)
+    if x.windows.any():
+        # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is
+        # but a little too small, as what is walked in a circle pushes itself out. A buffer's panel comes in one stream.
+        both = panel + x.elements * item
+        part = np.maximum(traffic.CIRCLE, 1 - l2 * traffic.HELD / both) * np.where(t.b == BUFFER, STREAMED, 1.0)
+        again = np.where(x.windows > 0, np.where((t.b != INLINE) & (both > l2 * traffic.HELD), part, 0.0), again)
     return out + np.where(mt > 1, again * x.batch * (mt - 1) * x.n * x.k * item, 0.0)

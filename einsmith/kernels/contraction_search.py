@@ -37,9 +37,11 @@ MAX_K_PANEL = 1 << 19
 """Bytes of a packed panel over K beyond which K is blocked; half of a usual private second-level cache."""
 
 SHORT = 64
-"""Points of K in blocks that windows cut it into which are too few."""
+"""Points of K that are too few for a block."""
 FEW = 64
 """Rows of M over which the packing of N is not spread."""
+MANY = 1 << 14
+"""Results from which on their tiles are many for every core."""
 
 _WINDOWS: tuple[plan.Windows, ...] = (
     (),
@@ -50,9 +52,15 @@ _WINDOWS: tuple[plan.Windows, ...] = (
 
 @lru_cache(maxsize=1024)
 def _windows(p: Problem) -> list[plan.Windows]:
-    """The windows worth a look."""
+    """The windows worth a look: short blocks of K begin and end too often."""
     cuts = [((i, cut),) for i in (0, 1) for cut in plan.cuts_of(p, i, plan.WINDOW_BYTES)]
-    return [*_WINDOWS, *cuts]
+
+    def short(fixes: str | plan.Cut) -> bool:
+        if isinstance(fixes, plan.Cut):
+            return fixes.place is None and fixes.points * p.count(p.k[2:]) < SHORT
+        return fixes == "k" and p.count(p.k[1:]) < SHORT
+
+    return [x for x in (*_WINDOWS, *cuts) if not any(short(fixes) for _, fixes in x)]
 
 
 def _is_cut(windows: plan.Windows) -> bool:
@@ -68,8 +76,9 @@ def _rows_limit(nv: int, registers: int) -> int:
     return max(1, min((registers - nv) // nv, 28 if nv == 1 else 14))
 
 
-def _tiles(m: int, n: int, lanes: int, registers: int) -> list[tuple[int, int]]:
-    """Register tiles mr x nv: the accumulators and a row's vectors fit the registers."""
+def _tiles(m: int, n: int, lanes: int, registers: int, some: int = 0) -> list[tuple[int, int]]:
+    """Register tiles mr x nv: the accumulators and a row's vectors fit the registers. Of many results those with `some`
+    vectors, where there are such."""
     vectors = ceil(n / lanes)
     out: dict[tuple[int, int], None] = {}
     for nv in (1, 2, 3, 4, 6, 7, 8):
@@ -79,17 +88,13 @@ def _tiles(m: int, n: int, lanes: int, registers: int) -> list[tuple[int, int]]:
         if nv >= 6 and m > mr:
             continue
         out[(_even(m, mr), nv if vectors >= nv else vectors)] = None
-    return list(out)
+    return m * n >= MANY and [x for x in out if x[1] == some] or list(out)
 
 
-def _promising(
-    sizes: list[tuple[int, int]], m: int, n: int, k: int, lanes: int, vectors: int = 0
-) -> list[tuple[int, int]]:
-    """The three to five tiles of the fewest cycles in multiply-adds and loads; of those with so many vectors, where
-    there are some; for few results, all of them."""
-    if m * n < 1 << 14:  # how few tiles are shared by the cores matters as much
+def _promising(sizes: list[tuple[int, int]], m: int, n: int, k: int, lanes: int) -> list[tuple[int, int]]:
+    """The three to five tiles of the fewest cycles in multiply-adds and loads; for few results, all of them."""
+    if m * n < MANY:  # how few tiles are shared by the cores matters as much
         return sizes
-    sizes = [x for x in sizes if x[1] == vectors] or sizes
     columns = ceil(n / lanes)
 
     def cycles(size: tuple[int, int]) -> float:
@@ -164,7 +169,9 @@ def candidates(
             if changed is None or like is not None and not windows and number in piece:
                 continue
             for rows, swap in product((False, True), (False, True)):
-                if not _promises(changed, windows, swap) or rows and not _rows_fit(changed, windows, swap, at.lanes):
+                if rows and not _rows_fit(changed, windows, swap, at.lanes):
+                    continue
+                if not _promises(at, changed, windows, swap):
                     continue
                 s = at.setting(windows, changed, swap, rows)
                 tiles += _tiles_of(at, s, len(settings), nv)
@@ -183,13 +190,14 @@ def _near(c: Config) -> list[plan.Windows]:
     return list(dict.fromkeys((c.windows, tuple(sorted((1 - i, fixes) for i, fixes in c.windows)), ())))
 
 
-def _promises(changed: plan.Windowed, windows: plan.Windows, swap: bool) -> bool:
+def _promises(at: Analysis, changed: plan.Windowed, windows: plan.Windows, swap: bool) -> bool:
     """Whether windows may spare more than they take: those on the N side spare some of its packing, which is spread
-    over the rows of M unless these are few; short blocks of K begin and end too often."""
+    over the rows of M unless these are few, or all of it where N is one stretch of the window."""
     p = changed.problem
-    if changed.heads and p.count(p.k) < SHORT * changed.heads:
-        return False
-    return not windows or int(swap) in dict(windows) or p.count(plan.sides(p, swap)[0].axes) <= FEW
+    m_side, n_side = plan.sides(p, swap)
+    if not windows or int(swap) in dict(windows) or p.count(m_side.axes) <= FEW:
+        return True
+    return len(at.sampler(n_side.operand, windows, (), 0).groups(n_side.axes)) == 1
 
 
 def _rows_fit(changed: plan.Windowed, windows: plan.Windows, swap: bool, lanes: int) -> bool:
@@ -222,7 +230,7 @@ def _tiles_of(at: Analysis, s: Setting, number: int, vectors: int) -> list[_Tile
     blocks, tail = 0, plan.masked_tail(p)
     if k >= 2 * traffic.BLOCK and not s.windows:
         blocks = traffic.blocks_of_k(k, tail if tail > 1 else at.lanes)
-    sizes = _tiles(m, n, at.lanes, target.tile_registers)
+    sizes = _tiles(m, n, at.lanes, target.tile_registers, vectors)
     in_place = at.sampler(m_side.operand, s.windows, (), 0) if m_side.operand.plain else None
     if in_place is not None:
         for nv in {nv for _, nv in sizes}:
@@ -232,7 +240,7 @@ def _tiles_of(at: Analysis, s: Setting, number: int, vectors: int) -> list[_Tile
         if x.a_fit:  # rows that share cache sets
             more = [(_even(m, int(x.a_fit)), nv) for mr, nv in sizes if mr > x.a_fit]
             sizes += [t for t in dict.fromkeys(more) if t not in sizes]
-    chosen = _promising(sizes, m, n, k, at.lanes, vectors)
+    chosen = _promising(sizes, m, n, k, at.lanes)
     rows = finish.stacked(at.kernel, at.p, m_side.axes, n_side.axes, at.lanes)
     whole = [(mr - mr % rows, nv) for mr, nv in chosen if mr > rows]
     chosen += [t for t in dict.fromkeys(whole) if t not in chosen]

@@ -29,6 +29,8 @@ from einsmith.kernels.vectorize import flat_index
 from einsmith.target.facts import Target
 
 _WRITE = Pointwise()
+REACHED = 0.95
+"""The part of the peak that products reach at most."""
 
 
 class Im2colConfig(NamedTuple):
@@ -59,25 +61,24 @@ class Im2col:
         return min(sum(_floors(kernel, i, target)) for i in _operands(kernel))
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> Im2colConfig | None:
-        """The configuration of the lowest cost; None where it is not below `limit`."""
-        best = None
+        """The best configuration whose matrix takes least to write; None where its cost is not below `limit`."""
+        ways = []
         for i in _operands(kernel):
             least, products = _floors(kernel, i, target)
-            for inner in (False, True):
-                if least + products >= limit:
-                    continue
-                write, multiply = _parts(kernel, i, inner)
-                first, cost = self._write(write, target)
-                if cost.seconds + products >= limit or not CONTRACTION.match(multiply):
-                    continue
-                # A rank is more than the seconds by a twentieth at most.
-                found = CONTRACTION.best(multiply, target, 1.05 * (limit - cost.seconds + cost.launch))
-                if found is not None:
-                    config = Im2colConfig(i, inner, first, found)
-                    rank = self.cost(kernel, config, target).rank
-                    if rank < limit:
-                        best, limit = config, rank
-        return best
+            if least + products < limit:
+                for inner in (False, True):
+                    first, cost = self._write(_written(kernel, i, inner)[0], target)
+                    ways.append((cost.seconds + products, cost, i, inner, first))
+        if not ways:
+            return None
+        bound, cost, i, inner, first = min(ways, key=lambda x: x[0])
+        if bound >= limit or not CONTRACTION.match(_parts(kernel, i, inner)[1]):
+            return None
+        # A rank is more than the seconds by a twentieth at most.
+        most = 1.05 * (limit - cost.seconds + cost.launch)
+        second = CONTRACTION.best(_parts(kernel, i, inner)[1], target, most)
+        found = None if second is None else Im2colConfig(i, inner, first, second)
+        return None if found is None or self.cost(kernel, found, target).rank >= limit else found
 
     @staticmethod
     def _write(write: Kernel, target: Target) -> tuple[PointwiseConfig, Cost]:
@@ -131,7 +132,7 @@ def _floors(kernel: Kernel, i: int, target: Target) -> tuple[float, float]:
     moved = target.seconds_for_bytes(matrix, others + matrix, target.cores)
     again = target.seconds_for_bytes(others + matrix, others + matrix, target.cores)
     # A guard of the other operand may skip products.
-    peak = target.fma_per_second * 4 / item
+    peak = REACHED * target.fma_per_second * 4 / item
     products = 0.0 if p.operands[1 - i].guards else prod(p.extents) / peak / target.cores
     return max(write, moved), max(products, again)
 
@@ -170,10 +171,9 @@ def _is_matrix(o: Operand, extents: Sequence[int]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _parts(kernel: Kernel, i: int, inner: bool) -> tuple[Kernel, Kernel]:
-    """The kernel that writes operand i into one more buffer, and the kernel that multiplies from there."""
+def _written(kernel: Kernel, i: int, inner: bool) -> tuple[Kernel, tuple[int, ...]]:
+    """The kernel that writes operand i into one more buffer, and the axes along which that lies."""
     (p,) = problems(kernel.root)  # type: ignore[misc]
-    root = kernel.stages[0]
     side = [a for a in range(len(p.piece.extents)) if a in p.operands[i].axes and p.extents[a] > 1]
     k = [a for a in p.k if a in p.operands[i].axes]
     axes = [*side, *k] if inner else [*(a for a in side if a in p.batch), *k, *(a for a in side if a not in p.batch)]
@@ -181,16 +181,24 @@ def _parts(kernel: Kernel, i: int, inner: bool) -> tuple[Kernel, Kernel]:
     place |= {a: Axis(n) for n, a in enumerate(axes)}
     shape = tuple(p.extents[a] for a in axes)
     body = substitute(_guarded(p.operands[i].expr, p.operands[i].guards), place)
-    matrix = Buffer(p.dtype, shape)
-    buffers = (*kernel.buffers, matrix)
-    last = len(kernel.buffers)
-    write = Kernel((Stage(template(shape, kernel.root.params, body), root.args, (last,)),), buffers)
+    buffers = (*kernel.buffers, Buffer(p.dtype, shape))
+    stage = Stage(template(shape, kernel.root.params, body), kernel.stages[0].args, (len(kernel.buffers),))
+    return Kernel((stage,), buffers), tuple(axes)
+
+
+@lru_cache(maxsize=1024)
+def _parts(kernel: Kernel, i: int, inner: bool) -> tuple[Kernel, Kernel]:
+    """The kernel that writes operand i into one more buffer, and the kernel that multiplies from there."""
+    (p,) = problems(kernel.root)  # type: ignore[misc]
+    write, axes = _written(kernel, i, inner)
+    root, last = kernel.stages[0], len(kernel.buffers)
     value = Read(len(root.args), tuple(Axis(a) for a in axes), p.dtype)
     multiplied = _multiplied(p, i, value)
     piece = Piece(p.piece.offset, p.piece.step, p.piece.extents, multiplied)
-    t = Template(kernel.root.shape, (*kernel.root.params, (p.dtype, shape)), (piece, *p.beside))
+    matrix = write.buffers[last]
+    t = Template(kernel.root.shape, (*kernel.root.params, (matrix.dtype, matrix.shape)), (piece, *p.beside))
     stage = Stage(t, (*root.args, ("buffer", last)), root.outputs)
-    return write, Kernel((stage, *kernel.stages[1:]), buffers)
+    return write, Kernel((stage, *kernel.stages[1:]), write.buffers)
 
 
 def _guarded(e: Expr, guards: tuple[Expr, ...]) -> Expr:

@@ -332,7 +332,7 @@ def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
     of K, windows that cut an axis or K into short blocks, or are read by vectors of N."""
     out = dict.fromkeys(search.candidates(kernel, (p,), target))
     changes = ((box, "MIN_PRODUCTS", 1), (dot, "MIN_K", 1), (traffic, "BLOCK", 64), (search, "_windows", _more_windows),
-               (search, "SHORT", 1), (search, "FEW", 1 << 30))  # fmt: skip
+               (search, "FEW", 1 << 30))  # fmt: skip
     before = [(where, name, getattr(where, name)) for where, name, _ in changes]
     try:
         for where, name, value in changes:
