@@ -185,11 +185,20 @@ def _plan(
     home = {t: p for p, t in updates}
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
     kept = {storage(t) for t in external} | set(home)
-    needed = set(kept)
-    for g, group in enumerate(groups):
-        for n in group.nodes:
-            needed |= {storage(a) for a in n.args if (m := maker(a)) is not None and of[m] != g}
-    far = {t for t in needed - set(home) if _is_far(t, target)} if on_lines else set()
+    operands = [
+        {a for n in group.nodes for a in n.args if (m := maker(a)) is None or of[m] != g}
+        for g, group in enumerate(groups)
+    ]
+    read = {storage(a) for args in operands for a in args if maker(a) is not None}
+    needed = kept | read
+    far: set[Tensor] = set()
+    if on_lines:
+        results = needed - set(map(storage, graph.inputs))
+        moved = [sum(map(_nbytes, args)) for args in operands]
+        for t in results:
+            moved[of[_made(t)]] += _nbytes(t)
+        left = {t for t in results - read if moved[of[_made(t)]] > target.l3}
+        far = {t for t in results - set(home) if _is_far(t, t in left, target)}
     singles = [_call_of(groups[g].nodes, needed, home, far, target) for g in order]
     place = {g: i for i, g in enumerate(order)}
     # What a check needs, and what writes, stays a kernel of its own: their places in the order are decided here.
@@ -272,14 +281,19 @@ def _in_circles(n: int, after: dict[int, set[int]]) -> set[int]:
     return left
 
 
-def _is_far(t: Tensor, target: Target) -> bool:
+def _nbytes(t: Tensor) -> int:
+    return size(t.shape) * t.dtype.itemsize
+
+
+def _is_far(t: Tensor, left: bool, target: Target) -> bool:
     """Whether a result is not found in a cache afterwards, or is stored past the caches more quickly than it would be
     found there: half of the last level; a quarter where it is sums with constants between them, which take longer to
-    store than to compute."""
+    store than to compute; an eighth where it is `left`, that is, no kernel reads it and its own one moves more than
+    that level holds, which keeps operands instead."""
     made = maker(t)
     bodies = [p.body for p in made.template.parts if isinstance(p, Piece)] if isinstance(made, Compute) else []
     sparse = any(isinstance(x, Const) for x in bodies) and any(isinstance(x, Reduce) for x in bodies)
-    return size(t.shape) * t.dtype.itemsize * (2 if sparse else 1) >= target.l3 // 2
+    return _nbytes(t) >= target.l3 // (8 if left else 4 if sparse else 2)
 
 
 def _call_of(

@@ -25,6 +25,7 @@ from einsmith.passes.fuse import fuse
 from einsmith.passes.inline import inline, simplify_graph
 from einsmith.passes.memory import arena, lifetimes
 from einsmith.passes.views import is_view, storage
+from einsmith.target.facts import Target
 
 F = dt.f32
 
@@ -119,6 +120,23 @@ def test_intermediate_read_outside_is_stored():
     h = pointwise("tanh", matmul(x, w))
     plan = check_plan(graph([total(h), pointwise("exp", h)]))
     assert [len(c.nodes) for c in plan.calls] in ([3, 1], [2, 1, 1])
+
+
+def test_results_that_no_kernel_reads_are_far_where_the_last_level_is_too_small_for_all():
+    """x of 256 bytes, w of 128, y of 128; a result that a kernel reads, or that is small beside that level, is near."""
+    x, w = leaf((8, 8), F), leaf((8, 4), F)
+    y = matmul(x, w)
+
+    def far(outputs, l3):
+        calls = fuse(graph(outputs), None, Target(l3=l3)).calls
+        return {t for c in calls for t, b in zip(c.tensors, c.kernel.buffers, strict=True) if b.far}
+
+    assert far([y], 511) == {y}
+    assert far([y], 512) == set()
+    assert far([y], 256) == {y}
+    assert far([y, total(y)], 511) == set()
+    assert far([y, total(y)], 256) == {y}
+    assert far([matmul(x, leaf((8, 1), F))], 300) == set()  # 32 bytes
 
 
 def test_group_stays_convex():
