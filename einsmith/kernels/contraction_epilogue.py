@@ -4,7 +4,7 @@ first; in whole lines of results; or kept as partial sums, which another launch 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import gcd
 from typing import Any
 
@@ -15,7 +15,7 @@ from einsmith.kernels.contraction_buffer import Buffers
 from einsmith.kernels.contraction_depth import added
 from einsmith.kernels.contraction_finish import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction_lanes import State
-from einsmith.kernels.contraction_lines import Lines
+from einsmith.kernels.contraction_lines import Found, Lines
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Group, Part
@@ -31,6 +31,8 @@ class Finishing(Buffers):
     split: Value
     e_batch: Part
     e_states: list[State]
+    behind = False
+    """Whether what a tile completes is stored while the next one multiplies."""
 
     def __init__(self, kernel: Kernel, config: Config, target: Any, builder: Builder, problem: Problem):
         super().__init__(kernel, config, target, builder, problem)
@@ -91,7 +93,7 @@ class Finishing(Buffers):
         elif self.lines is not None:
             for i in range(mr):
                 self._put(m0, b.const(i), rows[i])
-            self._flush(m0, mr, jn, nv)
+            self._complete(m0, mr, jn)
         else:
             for i in range(0, mr, self.stacked):
                 sums = [added(b, row, c.depth) for row in rows[i : i + self.stacked]]
@@ -145,7 +147,7 @@ class Finishing(Buffers):
             else:
                 self._finish_rows(b.add(m0, loop.var), sums)
         if self.lines is not None:
-            self._flush(m0, mr, jn, nv)
+            self._complete(m0, mr, jn)
 
     def _put(self, m0: Value, row: Value, sums: Sequence[Value]) -> None:
         """What follows the sums of a row of the tile, to be stored in whole lines."""
@@ -154,18 +156,59 @@ class Finishing(Buffers):
         for v, (_, values) in enumerate(self.epi.values(self.e_states, part, sums)):
             self.lines.put(row, v, values)
 
-    def _flush(self, m0: Value, mr: int, jn: Value, nv: int) -> None:
+    def _complete(self, m0: Value, mr: int, jn: Value) -> None:
+        """Stores what a tile completes, unless the next one does."""
+        if not self.behind:
+            found = self._found(jn)
+            with self.b.loop(0, mr) as loop:
+                self._flush(found, m0, loop.var)
+
+    def _found(self, jn: Value) -> Found:
+        """What panel jn completes."""
         b, lines = self.b, self.lines
         assert lines is not None
-        s, n, nr = lines.sampler, self.lanes, b.const(self.nr)
-        low, stop, first = (b.index(x) for x in (*self.n_range, self.m_range[0]))
-        begin = b.mul(jn, nr)
-        end = b.const(self.N) if self.limit is not None else b.add(begin, b.const(nv * n))
-        kept = b.sub(m0, b.mul(first, b.const(self.mr))) if self.c.order == "n" else b.const(0)
-        lines.flush(
-            s.part_of(self.p.batch, self.batch), lambda i: s.part_of(self.m_side.axes, b.add(m0, i)), mr, kept,
-            begin, end, b.mul(low, nr), b.op("eq", b.add(jn, b.const(1)), stop),
-        )  # fmt: skip
+        nr, (low, stop) = b.const(self.nr), (b.index(x) for x in self.n_range)
+        begin, last = b.mul(jn, nr), b.op("eq", b.add(jn, b.const(1)), stop)
+        end = b.op("min", b.const(self.N), b.add(begin, nr))
+        return lines.find(lines.sampler.part_of(self.p.batch, self.batch), begin, end, b.mul(low, nr), last)
+
+    def _flush(self, found: Found, m0: Value, row: Value) -> None:
+        """Stores what is found in row `row` of the tile whose first one is m0."""
+        b, lines = self.b, self.lines
+        assert lines is not None
+        m, kept = b.add(m0, row), row
+        if self.c.order == "n":
+            kept = b.sub(m, b.mul(b.index(self.m_range[0]), b.const(self.mr)))
+        lines.flush(found, lines.sampler.part_of(self.m_side.axes, m), row, kept)
+
+    def _before(self, jm: Value, jn: Value) -> tuple[Value, Callable[[Value], None]]:
+        """Of the tile before one in the task, how many rows it has (none before the first one), and what stores those
+        of its results that it completes in one of them."""
+        b, one = self.b, self.b.const(1)
+        (m_lo, m_hi), (n_lo, n_hi) = ([b.index(x) for x in r] for r in (self.m_range, self.n_range))
+        if self.c.order == "n":
+            turn, begins = b.op("eq", jm, m_lo), b.op("eq", jn, n_lo)
+            m, n = b.sub(b.select(turn, m_hi, jm), one), b.select(turn, b.sub(jn, one), jn)
+        else:
+            turn, begins = b.op("eq", jn, n_lo), b.op("eq", jm, m_lo)
+            m, n = b.select(turn, b.sub(jm, one), jm), b.sub(b.select(turn, n_hi, jn), one)
+        m0, found = b.mul(m, b.const(self.mr)), self._found(n)
+        rows = b.select(b.op("and", turn, begins), b.const(0), self._rows_from(m0))
+        return rows, lambda row: self._flush(found, m0, row)
+
+    def _rows_from(self, m0: Value) -> Value:
+        """The rows of the tile whose first one is m0."""
+        return self.b.op("min", self.b.sub(self.b.const(self.M), m0), self.b.const(self.mr))
+
+    def _flush_last(self) -> None:
+        """Stores what the last tile of a task completes."""
+        b, one = self.b, self.b.const(1)
+        (m_lo, m_hi), (n_lo, n_hi) = ([b.index(x) for x in r] for r in (self.m_range, self.n_range))
+        m0 = b.mul(b.sub(m_hi, one), b.const(self.mr))
+        with b.if_(b.op("and", b.op("lt", m_lo, m_hi), b.op("lt", n_lo, n_hi))):
+            found = self._found(b.sub(n_hi, one))
+            with b.loop(0, self._rows_from(m0)) as loop:
+                self._flush(found, m0, loop.var)
 
     def _turned(self, rows: Sequence[Sequence[Value]], to: Value, nv: int) -> None:
         """Squares of vectors of a tile are turned into scratch."""

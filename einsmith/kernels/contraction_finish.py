@@ -12,7 +12,7 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, apply, po
 from einsmith.expr.rewrite import rebuild
 from einsmith.expr.simplify import simplify
 from einsmith.kernels.contraction_lanes import State
-from einsmith.kernels.contraction_lines import Unit, unit_of, waiting
+from einsmith.kernels.contraction_lines import Unit, unit_of
 from einsmith.kernels.contraction_plan import Config, sides
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
@@ -32,8 +32,12 @@ WAITS = 2.0
 """Cycles of a vector of a mate's sums, which wait in scratch."""
 SUMS = (-1, -2)
 """The slots of the sum and of its mate's."""
-WHOLE = 1.5
-"""Cycles of a whole vector, in a line of its own, that is made of what waits in scratch and stored."""
+COMPLETES = 20.0
+"""Cycles of a row of what a tile completes in whole lines while the next one multiplies."""
+FETCHED = 60.0
+"""Cycles of a vector along M of results that lie apart in lines beyond the caches, which are fetched and written."""
+OVER_LINES = 3.0
+"""Cycles of a vector among these that lies anywhere."""
 REGISTER_EPILOGUE = 8
 """Operations of an epilogue up to which it is unrolled over the register tile; beyond, rows go through scratch."""
 
@@ -223,9 +227,8 @@ def least(
         results, _, s = _analysed(kernel, p)
         s = s.along(n_axes, lanes)
         live = sum(not isinstance(x, Const) for x, _, _ in results)
-        stores = len(results) * WHOLE * (1.0 if all(x.aligned for x in whole.stretches) else 2.0)
-        moved = live * (2.0 + 3.0 * waiting(whole, nv * lanes, lanes) / (nv * lanes))
-        in_lines = s.load_cost(lanes) + 0.5 * operations(s.exprs) + moved + stores
+        stores = 0.0 if all(x.aligned for x in whole.stretches) else len(results) * OVER_LINES
+        in_lines = s.load_cost(lanes) + 0.5 * operations(s.exprs) + live * COMPLETES / nv + stores
         if in_lines < straight:
             straight, form = in_lines, "lines"
     wide = p.dtype.itemsize * lanes >= 16 and p.dtype.itemsize in (4, 8) and mr >= lanes // 2
@@ -237,6 +240,8 @@ def least(
         item, apart = kernel.buffers[n].dtype.itemsize, abs(coef.get(n_axes[-1], 0)) * kernel.buffers[n].dtype.itemsize
         if apart >= PAGE and apart % PAGE == 0 and prod(kernel.buffers[n].shape) * item > l2:
             turned += CROWDED * stores
+    if p.beside:  # with constants between them they are stored at once, and no tile of others brings their lines
+        turned += FETCHED * len(parted(kernel, p, m_axes[-1])) * stores
     return (turned, "turned") if turned < straight else (straight, form)
 
 

@@ -9,12 +9,13 @@ side along N, until a *unit* of points is complete whose results, constants incl
 
 These are seven whole vectors, each made of one load and a shuffle; where they lie at multiples of their length and the
 buffer is far, they are stored past the caches. What a panel leaves of a unit waits, for every row of M, for the panel
-that follows; at the ends of a task's range of N units are stored in part.
+that follows; at the ends of a task's range of N units are stored in part. Rows of a tile are stored one by one, so
+that the next tile's products can go on between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from einsmith.kernels.contraction_lanes import State
@@ -116,6 +117,16 @@ def waiting(unit: Unit, width: int, lanes: int) -> int:
     return 0 if width % unit.points == 0 else -(-(unit.points - 1) // lanes) * lanes
 
 
+class Found(NamedTuple):
+    """Units that a panel completes: how many; the place of the first one behind the panel's first point, and, from
+    there on, the first point to be stored and the end of the last one."""
+
+    units: Value
+    place: Value
+    low: Value
+    end: Value
+
+
 class Lines:
     """Emission, for tiles of `rows` rows and `width` points of N (`axes`); so many rows of M as `kept` wait for
     their next panel at a time. constants: the results that are, and their values; far: the results that go
@@ -135,6 +146,7 @@ class Lines:
         self.scratch = b.alloc(elem, rows * self.row * len(self.live))
         self.waiting = b.alloc(elem, kept * self.pad * len(self.live)) if self.pad else None
         self.sampler = Sampler(b, (), (), extents, pointers, (), 0, [places[s.first] for s in unit.stretches])
+        self.places = b.alloc("i64", (width // unit.points + 2) * len(unit.stretches))
 
     def put(self, row: Value, vector: int, values: Sequence[Value]) -> None:
         """The results at a vector of a row of the tile."""
@@ -146,58 +158,61 @@ class Lines:
         b = self.b
         return b.add(b.mul(b.add(b.mul(row, b.const(len(self.live))), b.const(live)), b.const(self.row)), b.const(at))
 
-    def flush(
-        self, batch: Part, m: Callable[[Value], Part], rows: int, kept: Value, begin: Value, end: Value, low: Value,
-        last: Value,
-    ) -> None:
-        """Stores the units that the tile completes, of `rows` rows; m(row): the place of one. begin, end: points of N
-        of the panel; low: the first one of the task's range, `last`: whether the panel is the last one there; kept: the
-        number of the tile's first row among those that wait."""
-        b, points, pad = self.b, self.unit.points, self.pad
+    def find(self, batch: Part, begin: Value, end: Value, low: Value, last: Value) -> Found:
+        """The units that a panel completes. begin, end: its points of N; low: the first one of the task's range,
+        `last`: whether the panel is the last one there. Their places last until others are found."""
+        b, points = self.b, self.unit.points
         size = b.const(points)
         first, whole = b.op("floordiv", begin, size), b.op("floordiv", end, size)
         stop = b.select(last, b.op("floordiv", b.add(end, b.const(points - 1)), size), whole)
         base = State(self.sampler, 0, None).bind(batch)
-
-        def each(unit: State, start: Value, part: tuple[Value, Value] | None) -> None:
-            place = b.add(b.sub(start, begin), b.const(pad))
-            with b.loop(0, rows) as loop:
-                self._store(unit.bind(m(loop.var)), loop.var, place, part)
-
-        self._move(rows, kept, back=False)
         with b.loop(first, stop) as units:
-            start = b.mul(units.var, size)
-            unit = base.bind(self.sampler.part_of(self.axes, start))
-            starts, ends = b.sub(low, start), b.sub(end, start)
-            some = b.op("or", b.op("lt", b.const(0), starts), b.op("lt", ends, size))
-            with b.if_(b.op("not", some)):
-                each(unit, start, None)
-            with b.if_(some):
-                each(unit, start, (starts, ends))
-        self._move(rows, kept, back=True)
+            unit = base.bind(self.sampler.part_of(self.axes, b.mul(units.var, size)))
+            at = b.mul(b.sub(units.var, first), b.const(len(self.sampler.extra)))
+            for i, form in enumerate(self.sampler.extra):
+                b.store(unit.offset(form), self.places, b.add(at, b.const(i)))
+        start = b.mul(first, size)
+        return Found(b.sub(stop, first), b.sub(start, begin), b.sub(low, start), b.sub(end, start))
 
-    def _move(self, rows: int, kept: Value, back: bool) -> None:
-        """What waits comes before the tile's results, or their end waits."""
+    def flush(self, found: Found, m: Part, row: Value, kept: Value) -> None:
+        """Stores units in row `row` of a tile, whose place is `m`; kept: its number among those that wait."""
+        b, points, forms = self.b, self.unit.points, self.sampler.extra
+        self._move(row, kept, back=False)
+        with b.loop(0, found.units) as units:
+            before = b.mul(units.var, b.const(points))
+            place = b.add(b.add(before, found.place), b.const(self.pad))
+            starts, ends = b.sub(found.low, before), b.sub(found.end, before)
+            some = b.op("or", b.op("lt", b.const(0), starts), b.op("lt", ends, b.const(points)))
+            at = [b.add(b.mul(units.var, b.const(len(forms))), b.const(i)) for i in range(len(forms))]
+            bases = [b.load(self.places, x, "i64") for x in at]
+            bases = [b.add(x, m.sums[f]) if f in m.sums else x for x, f in zip(bases, forms, strict=True)]
+            with b.if_(b.op("not", some)):
+                self._store(bases, row, place, None)
+            with b.if_(some):
+                self._store(bases, row, place, (starts, ends))
+        self._move(row, kept, back=True)
+
+    def _move(self, row: Value, kept: Value, back: bool) -> None:
+        """What waits comes before a row's results, or their end waits."""
         b, pad, n = self.b, self.pad, self.lanes
         if self.waiting is None:
             return
-        with b.loop(0, rows) as loop:
-            waits = b.mul(b.add(kept, loop.var), b.const(pad * len(self.live)))
-            for i in range(len(self.live)):
-                for x in range(0, pad, n):
-                    there = b.add(waits, b.const(i * pad + x))
-                    here = self._place(loop.var, i, x + (self.width if back else 0))
-                    if back:
-                        b.store(b.load(self.scratch, here, self.elem, n), self.waiting, there)
-                    else:
-                        b.store(b.load(self.waiting, there, self.elem, n), self.scratch, here)
+        waits = b.mul(kept, b.const(pad * len(self.live)))
+        for i in range(len(self.live)):
+            for x in range(0, pad, n):
+                there = b.add(waits, b.const(i * pad + x))
+                here = self._place(row, i, x + (self.width if back else 0))
+                if back:
+                    b.store(b.load(self.scratch, here, self.elem, n), self.waiting, there)
+                else:
+                    b.store(b.load(self.waiting, there, self.elem, n), self.scratch, here)
 
-    def _store(self, at: State, row: Value, place: Value, part: tuple[Value, Value] | None) -> None:
-        """A unit that begins at `place` of its row in scratch; part: of its points only those from the first to before
-        the second."""
+    def _store(self, bases: Sequence[Value], row: Value, place: Value, part: tuple[Value, Value] | None) -> None:
+        """A unit that begins at `place` of its row in scratch, and whose stretches at `bases`; part: of its points only
+        those from the first to before the second."""
         b, n = self.b, self.lanes
-        for form, s in zip(self.sampler.extra, self.unit.stretches, strict=True):
-            pointer, base = self.pointers[s.buffer].value, at.offset(form)
+        for base, s in zip(bases, self.unit.stretches, strict=True):
+            pointer = self.pointers[s.buffer].value
             assert pointer is not None
             for v, lanes in enumerate(s.vectors):
                 value, to = self._vector(lanes, row, place), b.add(base, b.const(v * n))

@@ -228,7 +228,8 @@ def _tiles_of(at: Analysis, s: Setting, number: int, vectors: int) -> list[_Tile
     m_side, n_side = plan.sides(p, s.swap)
     m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
     blocks, tail = 0, plan.masked_tail(p)
-    if k >= 2 * traffic.BLOCK and not s.windows:
+    in_lines = finish.unit(at.kernel, at.p, n_side.axes, at.lanes) is not None
+    if k >= 2 * traffic.BLOCK and not s.windows and not in_lines:  # sums would wait for blocks of K, then for lines
         blocks = traffic.blocks_of_k(k, tail if tail > 1 else at.lanes)
     sizes = _tiles(m, n, at.lanes, target.tile_registers, vectors)
     in_place = at.sampler(m_side.operand, s.windows, (), 0) if m_side.operand.plain else None

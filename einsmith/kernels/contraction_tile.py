@@ -50,6 +50,8 @@ class Lowering(Finishing):
                 rows = {*self.p.batch, *self.n_side.axes[:-1]}
                 self.n_trims = [t for t in trims(problem, 1 - int(config.swap)) if t.axes <= rows]
         self.trimmed = {t.axis for t in (*self.m_trims, *self.n_trims)}
+        if self.lines is not None and not self.k_outer and not self.trimmed:
+            self.behind = len(self._k_groups()) == 1
 
     def _exact(self, original: Problem, pointers: dict[int, Pointer]) -> Exact | None:
         """What makes sums again that a zero operand leaves NaN; it reads the operands where they lie."""
@@ -67,6 +69,8 @@ class Lowering(Finishing):
             self._n_level(self._outer_n)
         else:
             self._m_level(self._outer_m)
+        if self.behind:
+            self._flush_last()
 
     def _begin(self, task: Value) -> None:
         """What a task is, and its windows."""
@@ -255,11 +259,13 @@ class Lowering(Finishing):
     def _tile(self, jm: Value, mr: int, jn: Value, nv: int, lo, hi, last, slab, panel, number: Value) -> None:
         m0 = self.b.mul(jm, self.b.const(self.mr))
         self._ask_results(m0, mr, jn, nv)
-        rows = self._sums(jm, mr, jn, nv, lo, hi, slab, panel, number)
+        rows = self._sums(jm, mr, jn, nv, lo, hi, slab, panel, number, last)
         self._finish_tile(rows, m0, jn, nv, last, number)
 
-    def _sums(self, jm: Value, mr: int, jn: Value, nv: int, lo, hi, slab, panel, number: Value) -> list[list[Value]]:
-        """The sums of a tile, row by row."""
+    def _sums(
+        self, jm: Value, mr: int, jn: Value, nv: int, lo, hi, slab, panel, number: Value, last: Value | None = None
+    ) -> list[list[Value]]:
+        """The sums of a tile, row by row; last: as for `_finish_tile`."""
         b, c, n = self.b, self.c, self.lanes
         groups = self._k_groups()
         low = b.index(lo)
@@ -346,10 +352,36 @@ class Lowering(Finishing):
             if c.depth > 1:
                 extents[-1] //= c.depth
                 lo, hi = (self._steps(x) for x in (lo, hi))
-            sums = sweep(b, extents, lo, hi, init, outer, inner, unrolled)
+            if self.behind:
+                sums = self._storing(jm, jn, lo, hi, last, init, partial(inner, outer([])))
+            else:
+                sums = sweep(b, extents, lo, hi, init, outer, inner, unrolled)
         if self.exact is not None:
             sums = self.exact.sums(sums, init, self.p.k, lo, hi, partial(self._exactly, m0, jn, nv))
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
+
+    def _storing(
+        self, jm: Value, jn: Value, lo: Value | int, hi: Value | int, last: Value | None, init: Sequence[Value],
+        inner: Callable[[Value, Value, Sequence[Value]], Sequence[Value]],
+    ) -> Sequence[Value]:
+        """The sums of a tile over a block of K, in as many parts as tiles have rows. After each a row of what the tile
+        before completes is stored: all at once, it would keep the next products waiting. last: as for `_finish_tile`.
+        """
+        b, rows, flush = self.b, *self._before(jm, jn)
+        low, count = b.index(lo), b.sub(b.index(hi), b.index(lo))
+        if last is not None:
+            rows = b.select(last, rows, b.const(0))
+
+        def bound(part: Value) -> Value:
+            return b.add(low, b.op("floordiv", b.mul(part, count), b.const(self.mr)))
+
+        with b.loop(0, self.mr, init=init) as loop:
+            with b.loop(bound(loop.var), bound(b.add(loop.var, b.const(1))), init=loop.carried) as steps:
+                steps.next = inner(steps.var, steps.var, steps.carried)
+            with b.if_(b.op("lt", loop.var, rows)):
+                flush(loop.var)
+            loop.next = steps.results
+        return loop.results
 
     def _steps(self, k: Value | int) -> Value | int:
         """The step of a tile that begins with a point of K."""

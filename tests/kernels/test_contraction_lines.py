@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from einsmith import dtypes as dt
 from einsmith.expr.kernel import Buffer, Kernel, Stage
-from einsmith.expr.nodes import apply, template
+from einsmith.expr.nodes import Piece, Template, apply, template
 from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels.contraction import Config, Configs
 from einsmith.kernels.contraction_lines import unit_of
@@ -17,7 +18,7 @@ from einsmith.kernels.contraction_tile import Lowering
 from einsmith.loops.nest import Builder
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
-from tests.kernels.samples import far, load, pointwise_dx
+from tests.kernels.samples import far, kernel_of, load, num, over, pointwise_dx, times
 
 
 def added(kernel: Kernel) -> Kernel:
@@ -70,6 +71,26 @@ def test_units_of_results(case, always):
             in_lines = Lowering(k, c.pieces[0], host(), Builder("probe", 9), p).lines is not None
             assert in_lines or host().vector_bytes < 64
             check(k, [c])
+
+
+def two_axes_of_k(b: int, c: int, h: int, w: int, o: int, r: int) -> Kernel:
+    """As `pointwise_dx` at a stride of 2, but the weights' channels are two axes of K that do not stand together."""
+    parts = []
+    for fy, fx in product((0, 1), repeat=2):
+        body = over("sum", (o, r), times(load(0, 0, 4, 5, 2, 3), load(1, 5, 4, 1))) if fy == fx == 0 else num(0.0)
+        parts.append(Piece((0, 0, fy, fx), (1, 1, 2, 2), (b, c, h, w), body))
+    return kernel_of(Template((b, c, 2 * h, 2 * w), ((dt.f32, (b, o, r, h, w)), (dt.f32, (r, o, c))), tuple(parts)))
+
+
+def test_what_a_tile_completes_is_stored_while_the_next_one_multiplies(always):
+    """Unless K is several axes."""
+    for kernel, behind in ((pointwise_dx(2, 9, 8, 28, 5, 2), True), (two_axes_of_k(2, 9, 4, 14, 3, 2), False)):
+        for base in BASES:
+            c = configs(kernel, replace(base, a="inline"))
+            (p,) = problems(kernel.root)
+            low = Lowering(kernel, c.pieces[0], host(), Builder("probe", 9), p)
+            assert low.lines is None or low.behind == behind
+            check(kernel, [c])
 
 
 def test_what_a_unit_is():
