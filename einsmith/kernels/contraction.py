@@ -7,7 +7,7 @@ contraction_pack, the loops in contraction_tile, what becomes of the sums in con
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
@@ -73,10 +73,17 @@ class Contraction:
             return None
         if len(found) == 1:
             return Configs((config,))
-        others = tuple(p for p in found if p is not first)
         every = {first: config}
-        every |= {p: c for p, (_, c) in zip(others, _best(kernel, others, target, config), strict=True)}
-        return _joined(kernel, found, [every[p] for p in found], target)
+
+        def add(without: Collection[Problem]) -> None:
+            pieces = tuple(p for p in found if p not in every and p not in without)
+            every.update((p, c) for p, (_, c) in zip(pieces, _best(kernel, pieces, target, config), strict=True))
+
+        add(pairs.mates(kernel, found, first, config, target))
+        mates, joint = pairs.joined(kernel, found, every, target)
+        add(mates)
+        every |= mates
+        return Configs(tuple(every[p] for p in found), joint)
 
     def instead(self, kernel: Kernel, config: Configs) -> Sequence[str]:
         """A reduction multiplies as often, and reads again what tiles keep in registers."""
@@ -109,8 +116,9 @@ class Contraction:
         ranked = [main if p is first else _ranked(kernel, p, target, like) for p in found]
         depth = max(len(r) for r in ranked)
         every = [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
-        first_of = _joined(kernel, found, every[0].pieces, target)
-        return [first_of, *every] if first_of.joint else every
+        mates, joint = pairs.joined(kernel, found, dict(zip(found, every[0].pieces, strict=True)), target)
+        pieces = tuple(mates.get(p, c) for p, c in zip(found, every[0].pieces, strict=True))
+        return [Configs(pieces, joint), *every] if joint else every
 
     def cost(self, kernel: Kernel, config: Configs, target: Any) -> Cost:
         """Predicted seconds on all cores of the target."""
@@ -148,14 +156,6 @@ def _largest(found: Sequence[Problem]) -> Problem:
     return max(found, key=lambda p: prod(p.extents))
 
 
-def _joined(kernel: Kernel, found: tuple[Problem, ...], configs: Sequence[Config], target: Any) -> Configs:
-    def rank(n: int) -> float:
-        return _rank(kernel, found[n], configs[n], target)
-
-    pieces, two = pairs.joined(kernel, found, configs, rank, target)
-    return Configs(tuple(pieces), two)
-
-
 @lru_cache(maxsize=4096)
 def _ranked(kernel: Kernel, p: Problem, target: Any, like: Config | None = None) -> list[_Best]:
     found = search.candidates(kernel, (p,), target, like)
@@ -174,6 +174,8 @@ def _ranked(kernel: Kernel, p: Problem, target: Any, like: Config | None = None)
 @lru_cache(maxsize=4096)
 def _best(kernel: Kernel, pieces: tuple[Problem, ...], target: Any, like: Config | None = None) -> list[_Best]:
     """The lowest rank of each piece, and the configuration that has it; of those near `like`, if that is given."""
+    if not pieces:
+        return []
     found = search.candidates(kernel, pieces, target, like)
     every = None if found.table is None else cost.predict(found.table, target)
     ranks = None if every is None else every.rank(target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -116,21 +116,29 @@ def _fits(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> 
     return finish.operations(tuple(x for x, _, _ in results)) <= finish.REGISTER_EPILOGUE
 
 
+def _mate(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> Config | None:
+    """The mate's configuration where the two can be made together."""
+    other = mate_of(kernel, mate, p, c)
+    return other if other is not None and _fits(kernel, mate, p, c, target) else None
+
+
+def mates(kernel: Kernel, found: tuple[Problem, ...], p: Problem, c: Config, target: Any) -> list[Problem]:
+    """The mates of all pairs, where `p`, which is the second of one, can be made with its own; pairs are alike."""
+    two = pairs(found)
+    own = [found[i] for i, j in two if found[j] is p]
+    return [found[i] for i, _ in two] if own and _mate(kernel, own[0], p, c, target) is not None else []
+
+
 def joined(
-    kernel: Kernel, found: tuple[Problem, ...], configs: Sequence[Config], ranks: Callable[[int], float], target: Any
-) -> tuple[list[Config], Joint]:
-    """The configurations, in which pieces are made two and two where that costs less; ranks: of the number of a piece,
-    what it costs in the configuration that it has."""
-    out, joint = list(configs), []
-    some: dict[tuple[int, int], _Two] = {}
+    kernel: Kernel, found: tuple[Problem, ...], configs: Mapping[Problem, Config], target: Any
+) -> tuple[dict[Problem, Config], Joint]:
+    """The mates' configurations of the pieces that are made two and two, which are all that can be, and their numbers.
+    configs: of each second piece of a pair."""
+    out, joint = {}, []
     for first, second in pairs(found):
-        mate, p, c = found[first], found[second], configs[second]
-        other = mate_of(kernel, mate, p, c)
-        if other is not None and _fits(kernel, mate, p, c, target):
-            some[first, second] = mate, p, other, c
-    every = costs(kernel, tuple(some.values()), target).rank(target) if some else ()
-    for n, ((first, second), (_, p, other, _)) in enumerate(some.items()):
-        if sum(every[2 * n : 2 * n + 2]) < ranks(first) + ranks(second) + apart(kernel, p, target):
-            out[first] = other
+        mate, p = found[first], found[second]
+        other = _mate(kernel, mate, p, configs[p], target)
+        if other is not None:
+            out[mate] = other
             joint.append((first, second))
     return out, tuple(joint)

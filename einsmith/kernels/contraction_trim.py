@@ -110,7 +110,9 @@ def _ends(
         total *= p.extents[a]
         if total >= 512:
             break
-    grid = np.indices([p.extents[a] for a in seen]).reshape(len(seen), total)
+    shape = [p.extents[a] for a in seen]
+    places = {a: np.arange(n).reshape(-1, *(1 for _ in shape[i + 1 :]))
+              for i, (a, n) in enumerate(zip(seen, shape, strict=True))}  # fmt: skip
     low: dict[int, np.ndarray] = {}
     high: dict[int, np.ndarray] = {}
     for t in found:
@@ -119,18 +121,21 @@ def _ends(
         if any(a not in seen for a in t.axes):
             continue
         form = linear(g.args[0]) - linear(g.args[1])
-        v = np.full(total, form.const)
+        v = np.array(form.const)
         for atom, c in form.terms.items():
-            if isinstance(atom, Axis) and atom.position in seen:
-                v = v + c * grid[seen.index(atom.position)]
+            if isinstance(atom, Axis) and atom.position in places:
+                v = v + c * places[atom.position]
         if t.sign > 0:
             edge = (1 if g.fn == "le" else 0) - v
             high[t.axis] = np.minimum(high.get(t.axis, p.extents[t.axis]), edge)
         else:
             edge = v + 1 if g.fn == "lt" else v
             low[t.axis] = np.maximum(low.get(t.axis, 0), edge)
-    zero = np.zeros(total, int)
-    return total, {k: (low.get(k, zero), high.get(k, zero + p.extents[k])) for k in {*low, *high}}
+
+    def every(x: np.ndarray | int) -> np.ndarray:
+        return np.broadcast_to(x, shape).ravel()
+
+    return total, {k: (every(low.get(k, 0)), every(high.get(k, p.extents[k]))) for k in {*low, *high}}
 
 
 @lru_cache(maxsize=4096)
