@@ -21,6 +21,8 @@ HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)
 LINES = 2.4
 """Cycles a line that tiles take from the second level, beside what else they do."""
+BESIDE = 2.2
+"""The same of rows that hardware follows: nearly as long as the arithmetic, they delay it."""
 STRETCHES = 2.25
 """Cycles that a line of a panel takes at least from the second level."""
 ASKED = 2.5
@@ -151,6 +153,8 @@ def predict(t: Table, target: Any) -> Predicted:
     # Panels of N that come from the second level beside lines of M of which a step uses a part.
     across = a_inline & (x.a_step >= traffic.FAR_ROWS) & (mt > 1) & (kc * nr * item > target.l1)
     both = np.where(across, LINES, 0.0)
+    lined = a_inline & (x.a_step >= traffic.LINE) & (x.a_step < traffic.FAR_ROWS) & (mt > 1)
+    beside = np.where(lined & (kc * ((nr + t.mr) * item + traffic.LINE) > target.l1), BESIDE, 0.0)
     far_lines = np.where(b_inline & (x.b_step >= traffic.FAR_ROWS), 0.03, 0.0)
     conflicts = a_inline * traffic.row_conflicts(t.mr, x.a_fit) if t.some("a_fit") else 0.0
     pieces = b_inline & (x.b_pieces > 0)
@@ -181,7 +185,9 @@ def predict(t: Table, target: Any) -> Predicted:
         most = np.maximum(product / 2 + nv * masks, mr / 2 + nv * loads + ahead / 2) + conflicts * mr
         most = np.maximum(most, nv * panel_lines)
         most = np.maximum(most, (nv + 1) * from_l2) + mr * apart
-        most = np.maximum(most, (nv + 1 + (mr - 1) * item / traffic.LINE) * both)
+        lines = nv + 1 + (mr - 1) * item / traffic.LINE
+        most = np.maximum(most, lines * both)
+        most = most * (1 + (lines * beside / most) ** 8) ** 0.125
         most = most * (1 + np.where(walked, np.minimum(1.0, nv * LINES / most), 0.0) ** 8 / 8)
         return np.maximum(most, np.where(product >= 1, 4.0, 0.0)) + far_lines * nv
 
