@@ -276,7 +276,7 @@ def _tiles_of(at: Analysis, s: Setting, number: int, vectors: int) -> list[_Tile
                 point = (mr + nv * at.lanes) * at.item
                 lengths.append(_longest(ceil(k / parts), point, tail if tail > 1 else at.lanes))
             out += [_Tile(number, mr, nv, size, parts, inline, 1.0, after) for size in lengths]
-        out += _deep(at, s, number, free, parts, (2 * blocks, blocks))
+        out += _deep(at, s, number, free, parts, 2 * blocks)
     return out
 
 
@@ -286,7 +286,7 @@ def _longest(k: int, point: int, unit: int) -> int:
     return ceil(ceil(k / unit) / ceil(k * point / MAX_K_PANEL)) * unit
 
 
-def _deep(at: Analysis, s: Setting, number: int, registers: int, split: int, blocks: Sequence[int]) -> list[_Tile]:
+def _deep(at: Analysis, s: Setting, number: int, registers: int, split: int, block: int) -> list[_Tile]:
     """The tile whose vectors hold all points of N, and of each some points of K, where that leaves fewer lanes empty;
     these stand side by side in the rows of M, and in none of its parts and blocks does K end between them."""
     p, x = s.changed.problem, s.numbers
@@ -298,7 +298,10 @@ def _deep(at: Analysis, s: Setting, number: int, registers: int, split: int, blo
     rows, mr = at.sampler(m_side.operand, s.windows, (), 0), _even(int(x.m), registers // nv - 1)
     if plan.row_offsets(rows, m_side.axes, mr) is None:
         return []
-    if not fits(p, m_side, rows, depth, (ceil(int(x.k) / split), *blocks)):
+    part = ceil(int(x.k) / split)
+    # So narrow a panel is as long as the second level holds it beside what the next one is packed of.
+    blocks = dict.fromkeys((_longest(part, 2 * (mr + nv * at.lanes // depth) * at.item, at.lanes), block))
+    if not fits(p, m_side, rows, depth, (part, *blocks)):
         return []
     after = finished(at, s, mr, nv, split)
     return [_Tile(number, mr, nv, size, split, True, 1.0, after, depth) for size in blocks]

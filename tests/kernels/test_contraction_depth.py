@@ -90,5 +90,7 @@ def test_few_columns_and_a_long_k_are_chosen_so():
     for o, c in ((24, 144), (144, 24)):
         (found,) = PATTERN.best(conv_dw(16, c, 56, 56, o, 1, 1, 0), target).pieces
         assert found.depth == 2 and found.nv == 3
+        # Long blocks, of which the second level holds the panel beside what the next is packed of.
+        assert 1024 <= found.kc and found.kc * (found.mr + 24) * 4 <= target.l2 // 4
     (found,) = PATTERN.best(conv_dw(16, 32, 56, 56, 96, 1, 1, 0), target).pieces
     assert found.depth == 1
