@@ -101,7 +101,7 @@ class _Conv:
 @dataclass(frozen=True, eq=False)
 class _Parts:
     """The kernels that a convolution is made of, and the tensors between them (T tiles of all images; channels C and
-    filters F filled up to whole vectors): `padded` [images, rows, columns, C], `taps` [3, 3, C, F], transformed
+    filters F filled up to whole vectors): `padded` [images, rows, columns, C], `taps` [C, 3, 3, F], transformed
     `u` [points, C + 1, f], `v` [points, T + 1, C], `y` [points, T, f], and `tiled` [images, rows, columns, F]. One row
     more, so that the places of a tile's points do not share cache sets. The filters are taken in `slices` of f, one
     after the other, whose `u` stay in the caches until they are multiplied."""
@@ -317,7 +317,7 @@ def _parts(kernel: Kernel, m: int, target: Target) -> _Parts:
     tiles = (ceil(p.extents[c.windows[0].out] / m), ceil(p.extents[c.windows[1].out] / m))
     total, points = images * prod(tiles), (m + 2) ** 2
     padded = Buffer(c.dtype, (images, tiles[0] * m + 2, tiles[1] * m + 2, channels))
-    taps = Buffer(c.dtype, (3, 3, channels, filters))
+    taps = Buffer(c.dtype, (channels, 3, 3, filters))
     slices = _slices(filters // lanes, points * channels * filters * c.dtype.itemsize, nbytes(taps), target)
     u = Buffer(c.dtype, (points, channels + 1, filters // slices))
     v = Buffer(c.dtype, (points, total + 1, channels))
@@ -337,10 +337,10 @@ def _parts(kernel: Kernel, m: int, target: Target) -> _Parts:
     index = [substitute(c.image.index[w.dim], places) for w in c.windows]
     guards = _inside(index, _extents(kernel, c.image, c.windows)) + _below(Axis(3), c.summed, channels, p)
     image = copied(c.image, places, guards, padded)
-    places = zero | _digits(Axis(2), c.summed, p) | _digits(Axis(3), c.filters, p)
-    for d, w in enumerate(c.windows):
+    places = zero | _digits(Axis(0), c.summed, p) | _digits(Axis(3), c.filters, p)
+    for d, w in enumerate(c.windows, start=1):
         places[w.tap] = apply("sub", Const(2, dt.i32), Axis(d)) if w.turned else Axis(d)
-    guards = _below(Axis(2), c.summed, channels, p) + _below(Axis(3), c.filters, filters, p)
+    guards = _below(Axis(0), c.summed, channels, p) + _below(Axis(3), c.filters, filters, p)
     weights = copied(c.weights, places, guards, taps)
 
     at, row, column, k = (Axis(n) for n in range(4))
@@ -401,14 +401,14 @@ class _Emit:
         self.bt, self.g, self.at = TRANSFORMS[m]
 
     def weights(self, number: int) -> Lowered:
-        """U[a,b,c,f] = sum over the taps of G[a,r] G[b,s] W[r,s,c,f], of a slice of the filters; a task is a channel.
+        """U[a,b,c,f] = sum over the taps of G[a,r] G[b,s] W[c,r,s,f], of a slice of the filters; a task is a channel.
         """
         b = Builder("weights", 3)
         _, rows, part = self.parts.u.shape
-        _, _, channels, filters = self.parts.taps.shape
+        channels, _, _, filters = self.parts.taps.shape
         with b.loop(0, part, self.lanes) as f:
-            at = b.add(b.mul(b.task, b.const(filters)), b.add(f.var, b.const(number * part)))
-            taps = self._square(b, at, 3, 3 * channels * filters, channels * filters)
+            at = b.add(b.mul(b.task, b.const(9 * filters)), b.add(f.var, b.const(number * part)))
+            taps = self._square(b, at, 3, 3 * filters, filters)
             to = b.add(b.mul(b.task, b.const(part)), f.var)
             self._points(b, self._both(b, self.g, taps), to, rows * part)
         return Lowered([Launch(b.finish(), channels)])
