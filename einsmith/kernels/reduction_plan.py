@@ -45,6 +45,8 @@ _LATENCY = {"max": 15.0, "min": 15.0, "argmax": 26.0, "argmin": 26.0}
 _FREE = {"where", "cast", "stop_gradient", "random_bits"}
 _TILES = ((2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (6, 4), (8, 1), (8, 2))
 """Rows and vectors of register tiles."""
+_TURNED = (1, 4, 8, 12)
+"""Rows of register tiles of one vector, beside which reads are turned."""
 _LINES = 512
 """Lines that a first-level cache keeps, about."""
 
@@ -147,7 +149,7 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
         out += [ReductionConfig("column", lanes, u, t, 1, r) for r, u in tiles for t in tasks]
         turning = [x for x in found if x.reduce and x.rank and bx.may_turn(
             x.flats, column_axis(x, lanes), x.rank + len(x.reduce) - 1)]  # fmt: skip
-        for r in (1, 4, 8, 12):
+        for r in _TURNED:
             config = ReductionConfig("column", lanes, 1, 1, 1, r, True)
             if any(_turns(x, config, target) for x in turning):
                 out += [config._replace(tasks=t) for t in tasks]
@@ -318,7 +320,7 @@ def _least(part: Piece, target: Target) -> float:
     operations = _staying(bodies, part.domain, target, guards=not others)
     if part.body.combiner == "sum":
         operations -= sum(_is_product(e) for e in bodies)
-    return size(part.domain) * (operations + 1 + (0.0 if others else _least_access(part, bodies)))
+    return size(part.domain) * (operations + 1 + (0.0 if others else _least_access(part, bodies, target)))
 
 
 def _staying(bodies: Sequence[Expr], domain: Sequence[int], target: Target, guards: bool = True) -> int:
@@ -345,19 +347,30 @@ def _staying(bodies: Sequence[Expr], domain: Sequence[int], target: Target, guar
     return count
 
 
-def _least_access(part: Piece, bodies: Sequence[Expr]) -> float:
+def _least_access(part: Piece, bodies: Sequence[Expr], target: Target) -> float:
     """Instructions for the loads of a vector of operations that no register tile is below."""
-    rows, unroll = max(r for r, _ in _TILES), max(u for _, u in _TILES)
-    found = [
-        {x.position for x in postorder(e.index) if isinstance(x, Axis)}
-        for e in postorder(bodies) if isinstance(e, Read)
-    ]  # fmt: skip
+    unroll = max(u for _, u in _TILES)
+    found = [_loads(e, target) for e in postorder(bodies) if isinstance(e, Read)]
     rank = len(part.extents)
     axes = range(rank + len(part.body.extents) if isinstance(part.body, Reduce) else rank)
     # Whether lanes or rows or both run along what a read varies with.
-    one = min((sum(1.0 if a in x else 0.3 for x in found) for a in axes), default=0.0)
+    one = min((sum(x.get(a, _SAME)[0] for x in found) for a in axes), default=0.0)
     tiles = (
-        sum((1.0 if a in x else 0.3) / rows if r not in x else 1.0 if a in x else 1 / unroll for x in found)
+        sum(x.get(a, _SAME)[1] if r not in x else 1.0 if a in x else 1 / unroll for x in found)
         for a, r in permutations(range(rank), 2)
     )
     return min(one, min(tiles, default=one))
+
+
+_ROWS = max(r for r, _ in _TILES)
+_SAME = 0.3, 0.3 / _ROWS
+
+
+def _loads(e: Read, target: Target) -> dict[int, tuple[float, float]]:
+    """By axis, what a vector of a read takes at least when the lanes run along it, alone and where the rows of a tile
+    share it: a load where that is contiguous, else its part of a square tile that is turned."""
+    turned = (1 + 2 * (target.lanes(e.dtype.itemsize).bit_length() - 1)) / max(_TURNED)
+    dimensions = [{x.position for x in postorder([i]) if isinstance(x, Axis)} for i in e.index]
+    last = next((axes for axes in reversed(dimensions) if axes), set())
+    strided = min(1.0, turned), min(1.0, turned)
+    return {a: (1.0, 1.0 / _ROWS) if a in last else strided for axes in dimensions for a in axes}
