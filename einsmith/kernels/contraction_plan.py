@@ -147,29 +147,41 @@ def row_of(p: Problem, side: Side, lanes: int) -> int:
     return -(-p.extents[side.axes[-1]] // lanes) * lanes
 
 
-@lru_cache(maxsize=256)
-def _rows(s: Sampler, axes: tuple[int, ...]) -> np.ndarray | None:
-    """Where each of the flattened rows lies, for a sampler of one plain read; None for more than MAX_ROWS."""
+Steps = tuple[tuple[int, int], ...]
+"""How many points each group of axes has along which a read moves evenly, outer first, and how far from one to the
+next."""
+
+
+def _steps(s: Sampler, axes: tuple[int, ...]) -> Steps:
+    """Those of the flattened `axes`, for a sampler of one plain read."""
     form = s.forms[next(iter(s.reads.values()))]
+    return tuple((g.extent, form.coef.get(g.inner, 0)) for g in s.groups(axes))
+
+
+@lru_cache(maxsize=256)
+def _rows(groups: Steps) -> np.ndarray | None:
+    """Where each of the flattened rows lies; None for more than MAX_ROWS."""
     at = np.zeros(1, np.int64)
-    for g in s.groups(axes):
-        if len(at) * g.extent > MAX_ROWS:
+    for extent, stride in groups:
+        if len(at) * extent > MAX_ROWS:
             return None
-        at = (at[:, None] + form.coef.get(g.inner, 0) * np.arange(g.extent)).reshape(-1)
+        at = (at[:, None] + stride * np.arange(extent)).reshape(-1)
     return at
 
 
-@lru_cache(maxsize=4096)
 def row_offsets(s: Sampler, axes: tuple[int, ...], mr: int) -> list[int] | None:
     """Where the rows of a tile of `mr` lie from its first one, if that is the same in every tile; else None.
 
     `s` has one plain read; tiles begin at multiples of mr of the flattened axes."""
-    form = s.forms[next(iter(s.reads.values()))]
-    groups = s.groups(axes)
+    return _row_offsets(_steps(s, axes), mr)
+
+
+@lru_cache(maxsize=4096)
+def _row_offsets(groups: Steps, mr: int) -> list[int] | None:
     if len(groups) <= 1:
-        stride = form.coef.get(groups[0].inner, 0) if groups else 0
+        stride = groups[0][1] if groups else 0
         return [i * stride for i in range(mr)]
-    at = _rows(s, axes)
+    at = _rows(groups)
     if at is None:
         return None
     whole = len(at) // mr * mr
@@ -180,24 +192,27 @@ def row_offsets(s: Sampler, axes: tuple[int, ...], mr: int) -> list[int] | None:
     return None if (tiles - tiles[:, :1] != first).any() else first.tolist()
 
 
-@lru_cache(maxsize=4096)
 def regular_rows(s: Sampler, axes: tuple[int, ...], limit: int) -> int:
     """The most rows, at most `limit`, of a tile that can be read in place; 0 where there are none beyond one group.
 
     `s`: the sampler of a plain operand, as for `row_offsets`."""
-    groups = s.groups(axes)
+    return _regular_rows(_steps(s, axes), limit)
+
+
+@lru_cache(maxsize=4096)
+def _regular_rows(groups: Steps, limit: int) -> int:
     best, width = 0, 1
     if len(groups) <= 1:
         return 0
-    for g in reversed(groups):
-        for t in range(1, min(g.extent, limit // width) + 1):
+    for extent, _ in reversed(groups):
+        for t in range(1, min(extent, limit // width) + 1):
             # Whole rows may be taken together even where the last tile has fewer.
-            if g.extent % t == 0 or (width > 1 and row_offsets(s, axes, width * t) is not None):
+            if extent % t == 0 or (width > 1 and _row_offsets(groups, width * t) is not None):
                 best = max(best, width * t)
-        width *= g.extent
+        width *= extent
         if width > limit:
             break
-    return best if best and row_offsets(s, axes, best) is not None else 0
+    return best if best and _row_offsets(groups, best) is not None else 0
 
 
 def orientation(

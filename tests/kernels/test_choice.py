@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -13,10 +14,21 @@ from einsmith.compile import run_passes
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels import autoconfig, contraction_cost, contraction_settings, im2col, reduction_plan
 from einsmith.kernels.contraction import PATTERN
+from einsmith.loops import nest
 from einsmith.modes import trace_shapes
 from einsmith.passes.fuse import fuse
 from einsmith.target.facts import Target
-from tests.kernels.samples import conv, conv_dw, conv_dx, depthwise, depthwise_dw, depthwise_dx, product
+from tests.kernels.samples import (
+    conv,
+    conv_dw,
+    conv_dx,
+    depthwise,
+    depthwise_dw,
+    depthwise_dx,
+    product,
+    statistics,
+    transpose,
+)
 
 SERVER = Target(vector_bytes=64, vector_registers=32, l1=48 << 10, l2=1 << 20, l3=32 << 20, cores=2,
                 fma_per_second=1.2e11, bytes_per_second=(5e11, 2e11, 8e10), l3_bandwidth=1.5e11)
@@ -178,6 +190,20 @@ def test_a_product_is_no_stencil_alone() -> None:
     kernels = [k for k in (product(1, 64, 9), product(9, 64, 1), product(64, 1, 9)) if stencil.match(k)]
     configs = [(k, c) for k in kernels for c in stencil.configs(k, SERVER)]
     assert configs and not any(stencil.instead(*x) for x in configs)
+
+
+def test_what_is_emitted_is_let_go() -> None:
+    """Choosing and lowering keep analyses of kernels, but no instructions: those are many small objects, of which every
+    collection of garbage in the process would go through all."""
+
+    def instructions() -> int:
+        gc.collect()
+        return sum(isinstance(x, (nest.Op, nest.Builder)) for x in gc.get_objects())
+
+    before = instructions()
+    for kernel in (*KERNELS.values(), *(make() for make in PIECES.values()), statistics(40, 50), transpose(40, 50)):
+        autoconfig.lower(kernel, SERVER)
+    assert instructions() <= before
 
 
 def test_winograd_rules_the_direct_contraction_out(monkeypatch: pytest.MonkeyPatch) -> None:
