@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Hashable, Iterable, Iterator
+from functools import lru_cache
 from itertools import count
 from math import prod
 from typing import Any
@@ -404,6 +405,12 @@ def postorder(roots: Iterable[Node], known: Container[Node] = ()) -> Iterator[An
                 else:
                     seen.add(node)
                     yield node
+
+
+@lru_cache(maxsize=4096)
+def below(roots: tuple[Node, ...]) -> tuple[Any, ...]:
+    """What `postorder` goes through, remembered: analyses walk through the same bodies one after the other."""
+    return tuple(postorder(roots))
 
 
 def reads(x: Expr) -> list[Read]:

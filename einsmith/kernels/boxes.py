@@ -20,7 +20,7 @@ from einsmith.expr import obvious
 from einsmith.expr.interned import Node
 from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, postorder, size
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, below, postorder, size
 from einsmith.expr.random import OPERATIONS
 from einsmith.expr.rewrite import rebuild
 from einsmith.expr.simplify import simplify
@@ -82,7 +82,7 @@ class Box:
     def guarded(self) -> frozenset:
         """Keys of the offsets of reads that are in bounds only because of a guard around them."""
         domain, out = self.extents + self.reduce, set()
-        for e in postorder(self.exprs):
+        for e in below(self.exprs):
             if isinstance(e, Read) and e.index and e.slot < len(self.sizes):
                 flat = linear(e.index[0])
                 low, high = obvious.least(flat, domain), obvious.least(flat * -1, domain)
@@ -428,7 +428,7 @@ def turned(box: Box, exprs: tuple[Expr, ...], along: int, across: int) -> Sequen
     stored = {buffer for _, buffer, _ in box.stores}
     extents = box.extents + box.reduce
     out = []
-    for e in postorder(exprs):
+    for e in below(exprs):
         if not isinstance(e, Read) or not e.index or e.slot in stored or e.dtype.is_bool:
             continue
         flat = linear(e.index[0])
@@ -456,7 +456,7 @@ CHEAP = {"cast", "stop_gradient"}
 def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
     """(vector instructions, special-function seconds) for one point of `exprs`, index arithmetic left out."""
     count, special = 0, 0.0
-    for e in postorder(exprs):
+    for e in below(exprs):
         if isinstance(e, Apply) and e.fn == "random_bits":
             count += OPERATIONS
         elif isinstance(e, Apply) and e.fn not in CHEAP and not (e.dtype.is_int and e.fn != "where"):

@@ -15,7 +15,7 @@ from typing import Any
 
 from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, postorder
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, below, postorder
 from einsmith.expr.rewrite import map_bodies, rebuild, substitute
 from einsmith.expr.simplify import simplify_template
 
@@ -44,7 +44,7 @@ def _candidates(kernel: Kernel) -> Iterator[tuple[int | None, int, int]]:
     rank, seen = len(kernel.shape), set()
     for s, stage in enumerate(kernel.stages):
         for n, part in enumerate(stage.template.parts):
-            for e in postorder(part.bodies):
+            for e in below(part.bodies):
                 for axis, low in _places(e, part.domain):
                     key = (None if axis < rank else n, axis, low)
                     if key not in seen and (s == 0 or axis < rank):

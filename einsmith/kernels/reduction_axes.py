@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import Linear, linear
-from einsmith.expr.nodes import Read, postorder
+from einsmith.expr.nodes import Read, below
 from einsmith.kernels import box_loops as bl
 from einsmith.kernels import boxes as bx
 from einsmith.kernels.boxes import Box
@@ -170,7 +170,7 @@ def _tile_cost(box: Box, axis: int, row: int, lanes: int, unroll: int, rows: int
 
 @lru_cache(maxsize=1024)
 def body_nodes(box: Box) -> int:
-    return sum(1 for _ in postorder(box.bodies))
+    return len(below(box.bodies))
 
 
 def window(box: Box, axis: int | None, cut: int | None, copies: int = 1) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from einsmith.expr import obvious
 from einsmith.expr.kernel import Kernel
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, postorder, size
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, below, postorder, size
 from einsmith.expr.rewrite import substitute
 from einsmith.kernels import boxes as bx
 from einsmith.kernels import pointwise
@@ -123,7 +123,7 @@ def _turns(box: Box, config: ReductionConfig, target: Target) -> bool:
 
 @lru_cache(maxsize=1024)
 def _instructions(box: Box) -> int:
-    return body_nodes(box) - sum(isinstance(e, Axis) for e in postorder(box.bodies))
+    return body_nodes(box) - sum(isinstance(e, Axis) for e in below(box.bodies))
 
 
 def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
@@ -323,12 +323,12 @@ def _least(part: Piece, target: Target) -> float:
     return size(part.domain) * (operations + 1 + (0.0 if others else _least_access(part, bodies, target)))
 
 
-def _staying(bodies: Sequence[Expr], domain: Sequence[int], target: Target, guards: bool = True) -> int:
+def _staying(bodies: tuple[Expr, ...], domain: Sequence[int], target: Target, guards: bool = True) -> int:
     """The vector instructions of bodies (see `boxes.operations`) that are left when they are simplified: all but
     comparisons that hold everywhere, and what depends on no others."""
     count = 0
     needed: set[Expr] = set()  # the conditions that stay
-    for e in postorder(bodies):
+    for e in below(bodies):
         if not isinstance(e, Apply):
             continue
         if e.dtype.is_bool:
@@ -347,10 +347,10 @@ def _staying(bodies: Sequence[Expr], domain: Sequence[int], target: Target, guar
     return count
 
 
-def _least_access(part: Piece, bodies: Sequence[Expr], target: Target) -> float:
+def _least_access(part: Piece, bodies: tuple[Expr, ...], target: Target) -> float:
     """Instructions for the loads of a vector of operations that no register tile is below."""
     unroll = max(u for _, u in _TILES)
-    found = [_loads(e, target) for e in postorder(bodies) if isinstance(e, Read)]
+    found = [_loads(e, target) for e in below(bodies) if isinstance(e, Read)]
     rank = len(part.extents)
     axes = range(rank + len(part.body.extents) if isinstance(part.body, Reduce) else rank)
     # Whether lanes or rows or both run along what a read varies with.

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import prod
 
 from einsmith.expr.kernel import Kernel
-from einsmith.expr.nodes import Axis, Expr, Piece, Read, postorder
+from einsmith.expr.nodes import Axis, Expr, Piece, Read, below, postorder
 
 
 @lru_cache(maxsize=4096)
@@ -26,23 +26,30 @@ def touched(kernel: Kernel) -> tuple[int, ...]:
                 alone = len(parts) == 1 and isinstance(first, Piece) and set(first.step) <= {1}
                 stored[n] += prod(first.extents if alone else stage.template.shape)
         for part in parts:
-            for e in postorder(part.bodies):
-                if isinstance(e, Read) and stage.args[e.slot][0] == "buffer":
-                    n = stage.args[e.slot][1]
-                    for i, size, found in zip(e.index, shapes[n], places[n], strict=True):
-                        _add(found, i, size, part.domain)
+            domain = part.domain
+            for slot, index in _indices(part.bodies):
+                kind, *where = stage.args[slot]
+                if kind == "buffer":
+                    for i, size, found in zip(index, shapes[where[0]], places[where[0]], strict=True):
+                        if not isinstance(i, int):
+                            found[i] = 1
+                        else:
+                            found[None] = max(found.get(None, 0), size if i < 0 else domain[i])
     out = []
     for n, b in enumerate(kernel.buffers):
-        taken = (min(size, sum(found.values())) for size, found in zip(b.shape, places[n], strict=True))
+        taken = [min(size, sum(found.values())) for size, found in zip(b.shape, places[n], strict=True)]
         out.append(min(prod(b.shape), max(prod(taken), stored[n])) * b.dtype.itemsize)
     return tuple(out)
 
 
-def _add(found: dict[Expr | None, int], index: Expr, size: int, domain: tuple[int, ...]) -> None:
-    """Notes what an index takes of a dimension of that size."""
-    if isinstance(index, Axis):
-        found[None] = max(found.get(None, 0), domain[index.position])
-    elif any(isinstance(x, (Axis, Read)) for x in postorder([index])):
-        found[None] = size
-    else:
-        found[index] = 1
+@lru_cache(maxsize=4096)
+def _indices(bodies: tuple[Expr, ...]) -> tuple[tuple[int, tuple[int | Expr, ...]], ...]:
+    """The slot of every read, and its indices: of an axis its number, -1 for what varies otherwise."""
+
+    def kind(i: Expr) -> int | Expr:
+        if isinstance(i, Axis):
+            return i.position
+        return -1 if any(isinstance(x, (Axis, Read)) for x in postorder([i])) else i
+
+    found = ((e.slot, tuple(map(kind, e.index))) for e in below(bodies) if isinstance(e, Read))
+    return tuple(dict.fromkeys(found))
