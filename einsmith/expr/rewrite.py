@@ -53,8 +53,7 @@ def rebuild(roots: Iterable[Node], rule: Callable[[Any], Any], memo: dict | None
     memo = {} if memo is None else memo
     roots = list(roots)
     for node in postorder(roots, memo):
-        args = tuple(memo[a] for a in node.args)
-        new = with_args(node, args) if args else node
+        new = with_args(node, tuple([memo[a] for a in node.args])) if node.args else node
         out = rule(new)
         memo[node] = new if out is None else out
     return [memo[r] for r in roots]
