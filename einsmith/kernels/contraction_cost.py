@@ -14,6 +14,7 @@ import numpy as np
 
 from einsmith.kernels import contraction_traffic as traffic
 from einsmith.kernels.contraction_plan import Config
+from einsmith.kernels.contraction_sample import PAIR_COST
 from einsmith.kernels.contraction_settings import Numbers, Setting
 from einsmith.kernels.contraction_traffic import Values
 
@@ -36,6 +37,9 @@ PIECE_LOADS = 1.5
 """Cycles that a masked load, one of those that a vector across rows takes, keeps a port of loads from others."""
 PIECE_MASKS = 0.15
 """Cycles that it takes from the arithmetic."""
+PAIR_SHUFFLES = 0.05
+"""The same of each of the two loads and the shuffle of every other element of a row, which arithmetic hides where
+sums leave a register to spare."""
 PARTED = 0.3
 """The part of the way of lines beyond the caches, stored to in parts, that is waited for unless they are asked for and
 belong to a few rows at a time."""
@@ -160,7 +164,9 @@ def predict(t: Table, target: Any) -> Predicted:
     pieces = b_inline & (x.b_pieces > 0)
     loads = np.where(b_inline, x.b_place, 1.0) * np.where(pieces, PIECE_LOADS, 0.5)
     # Moved and combined on the arithmetic's ports; masks of pieces are made once, and applied by the loads.
-    masks = np.where(b_inline & (x.b_place > 1), x.b_place * np.where(pieces, PIECE_MASKS, 0.6), 0.0)
+    pairs = (x.b_place == PAIR_COST) & (t.mr * t.nv + t.nv + 2 < target.tile_registers)
+    masks = np.where(pieces, PIECE_MASKS, np.where(pairs, PAIR_SHUFFLES, 0.6))
+    masks = np.where(b_inline & (x.b_place > 1), x.b_place * masks, 0.0)
     asks = x.b_far * (minor & ~b_buffer & (t.kc == 0) & (2 * kc * nr * item < target.l2 * traffic.HELD))
     ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, lanes, t.tm) if asks.any() else 0 * asks
     # Rows of a panel that stay in the second level; the next panel takes the first level's room too.

@@ -342,6 +342,8 @@ class Lowering(Finishing):
         extents, unrolled = [g.extent for g in groups], UNROLLED // (mr * nv)
         if c.a == "inline" and groups and self._meet(groups[-1], steps[:mr]):
             unrolled = 0
+        if c.b == "inline" and any(bs.step(f) == 2 for f in bs.reads.values() if bs.lane_groups):
+            unrolled = 0  # loads of several points that wait for their shuffles would take registers from the sums
         if mr * nv + nv + 2 >= self.target.tile_registers:
             unrolled = 0  # without a register to spare the sums would rotate through the stack at every turn
         if self.trimmed:

@@ -87,6 +87,17 @@ def test_register_tiles(name):
             assert spills(kernel, config, target, mr * nv) == 0, config
 
 
+def test_every_other_pixel_of_whole_rows():
+    """Two loads and a shuffle a vector, at filters so short that they are unrolled elsewhere."""
+    of = s.conv(2, 4, 64, 64, 26, 3, 3, 1, 2), s.conv(2, 4, 64, 64, 26, 2, 2, 0, 2)
+    for kernel, windows in ((of[0], "side"), (of[1], None)):
+        (p,) = problems(kernel.root)
+        image = int(0 in p.right)
+        for mr, nv in ((13, 2), (11, 2), (8, 3)):
+            config = Config(not image, mr, nv, "inline", "inline", windows=((image, windows),) if windows else ())
+            assert spills(kernel, Configs((config,)), AVX512, mr * nv) == 0, config
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_chosen_products_and_convolutions(name):
     target = TARGETS[name]
