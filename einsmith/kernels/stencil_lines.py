@@ -22,7 +22,7 @@ from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.target.facts import Target
 
 SHARE = 3
-"""Planes that wait take at most one part in so many of the first level."""
+"""Planes that wait take at most one part in so many of the second level: lines that have left push none of use out."""
 
 
 def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
@@ -37,7 +37,7 @@ def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
         if x.far and parted and x.dtype == s.dtype and x.shape == shape:
             found.add(n)
             size += prod(shape[-2:]) * x.dtype.itemsize
-    return frozenset(found) if size <= target.l1 // SHARE else frozenset()
+    return frozenset(found) if size <= target.l2 // SHARE else frozenset()
 
 
 def asked(kernel: Kernel, s: Stencil, target: Target) -> list[int]:
