@@ -216,11 +216,10 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, width: int
     loads, shuffles = 0.0, 0.0
     seen: set[tuple] = set()
     shared = not c.pairs and waits(s, c.tile, registers)
-    for t, f in factors(s):
-        a = f.read
+    for a, lanes_on in dict.fromkeys((f.read, f.lanes.meet(t.lanes)) for t, f in factors(s)):
         for row in range(c.tile):
             at = a.row * row + a.const
-            key = (a.slot, a.outer, at, f.lanes.meet(t.lanes))
+            key = (a.slot, a.outer, at, lanes_on)
             if key in seen:
                 continue
             seen.add(key)

@@ -37,7 +37,9 @@ class Span(NamedTuple):
     hi: int
 
     def meet(self, other: Span) -> Span:
-        return Span(max(self.lo, other.lo), min(self.hi, other.hi))
+        if self.covers(other):
+            return other
+        return self if other.covers(self) else Span(max(self.lo, other.lo), min(self.hi, other.hi))
 
     def covers(self, other: Span) -> bool:
         return self.lo <= other.lo and other.hi <= self.hi
@@ -150,8 +152,13 @@ class _Form(NamedTuple):
     coef: dict[int, int]
 
     def at(self, point: dict[int, int]) -> _Form:
-        const = self.const + sum(self.coef.get(a, 0) * x for a, x in point.items())
-        return _Form(const, {a: c for a, c in self.coef.items() if a not in point})
+        const, coef = self.const, dict[int, int]()
+        for a, c in self.coef.items():
+            if a in point:
+                const += c * point[a]
+            else:
+                coef[a] = c
+        return _Form(const, coef)
 
 
 def _guard(g: Expr, extents: Sequence[int]) -> _Form | None:
