@@ -9,6 +9,7 @@ and measured times, and how much CPU time choosing took.
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import sys
 import time
@@ -73,6 +74,7 @@ def measure(conv: Conv, batch: int, threads: int, count: int, cap: float, winogr
     begun = time.monotonic()
     target = replace(calibrate.target(threads), winograd=winograd)
     kernel = kernel_of(conv, batch)
+    gc.collect()  # what measuring the cells before has left is no part of this choice
     choice = autoconfig.choose(kernel, target)
     patterns = {p.name: p for p in autoconfig.PATTERNS}
     arrays = example_buffers(kernel)
