@@ -33,6 +33,8 @@ STREAMED = 0.1
 for."""
 FOLLOWED = 0.4
 """The same of long rows read in place, which hardware follows, by tiles whose loads take as long as the arithmetic."""
+FROM_MEMORY = 4.0
+"""How many times as long rows that nobody has asked for are waited for where they come from beyond the last level."""
 PIECE_LOADS = 1.5
 """Cycles that a masked load, one of those that a vector across rows takes, keeps a port of loads from others."""
 PIECE_MASKS = 0.15
@@ -216,8 +218,10 @@ def predict(t: Table, target: Any) -> Predicted:
     # Panels packed once are read in one stream.
     pack += np.where(b_inline & (x.b_once > 0) & (x.b_step >= traffic.FAR_ROWS), 6.0 * nt * x.batch * x.k, 0.0)
     # The first tile of M waits for every row of a panel that nobody has asked for; wide rows are waited for at once.
-    waits = b_inline & (x.b_strips > 0) & (mt > 1) & minor & (ahead == 0)
-    pack += np.where(waits, (2.0 + 8.0 / t.nv) * t.tm * x.batch * x.k * nvs, 0.0)
+    large = t.nbytes > target.l3
+    waits = b_inline & (x.b_strips + large * x.b_far > 0) & (mt > 1) & minor & (ahead == 0)
+    arrives = (2.0 + 8.0 / t.nv) * (FROM_MEMORY if large else 1.0)
+    pack += np.where(waits, arrives * t.tm * x.batch * x.k * nvs, 0.0)
     times = np.where(b_buffer, b_each, np.where(t.major, mt, t.tm))
     far = (x.b_side >= traffic.FAR_ROWS) & (x.n * x.k * item > target.l2)  # blocks of K begin in each of the rows anew
     # Copies that do not stay in the first level, and of what did not stay in the second.

@@ -242,6 +242,16 @@ def test_small_tiles_wait_for_panels_and_lines_of_rows_apart():
     assert c.mr * c.nv > 20
 
 
+def test_rows_from_memory_that_nobody_asks_for_are_waited_for():
+    """Blocks of K ask for nothing."""
+    whole = Config(True, 14, 2, "inline", "inline", tn=8)
+    for images, dear in ((16, True), (4, False)):
+        kernel = conv(images, 512, 28, 28, 256, 1, 1, 0)
+        least, most = (PATTERN.cost(kernel, Configs((c,)), SERVER).arithmetic for c in (whole, replace(whole, kc=256)))
+        assert (most > 1.05 * least) is dear
+    assert chosen(conv(16, 512, 28, 28, 256, 1, 1, 0)).kc == 0
+
+
 @pytest.mark.parametrize("width", [64, 96])
 def test_tiles_of_one_vector_do_not_sweep_a_side_that_the_second_level_does_not_hold(width):
     """Their loads take as long as their arithmetic: lines that arrive on the way delay them."""
