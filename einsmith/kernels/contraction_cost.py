@@ -228,7 +228,9 @@ def predict(t: Table, target: Any) -> Predicted:
     strips, asked = x.b_strips > 0, ahead > 0
     beyond = np.where(asked, ASKED, np.where(strips, 5.0, 1.0 + 6.0 / t.nv)) * (x.n * x.k * item > target.l2)
     copied = 1.0 + 2.0 * (kc * nr * item > target.l1) + beyond
-    turned = np.where(x.b_turned > 0, np.where(far, 7.0, 3.0), copied)
+    # Beside a tile of M that is streamed in place and its successor, a long panel's lines come anew to be written.
+    written = a_inline & (x.a_side >= traffic.APART) & (kc * (nr + 2 * t.mr) * item > target.l1)
+    turned = np.where(x.b_turned > 0, np.where(far, 7.0, 3.0) + np.where(written, 1.0, 0.0), copied)
     points = np.where(b_buffer, x.b_batch, x.batch)
     b_pack = np.where(b_inline, 0.0, times * points * multiplied * nvs * (x.b_load * 0.75 + turned))
     times = np.where(a_buffer, a_each, np.where(minor, nt, t.tn))
