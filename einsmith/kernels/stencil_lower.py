@@ -82,6 +82,11 @@ def parts_of(sums: int, weights: int, places: int, registers: int) -> int:
     return max(1, min(room // max(1, sums), places))
 
 
+def _place(t: Term) -> int:
+    """The place of a tap along a row."""
+    return t.vector.read.shift // t.vector.read.lane
+
+
 class StencilLowering:
     """Emission of one kernel function. tile: rows; groups: the sums of a filter's gradient that are made in one turn;
     hoisted: numbers for all lanes are loaded once for all tiles; pair, together: as a Reader's."""
@@ -93,6 +98,8 @@ class StencilLowering:
         self.reader = r = Reader(kernel, s, tile, pair, together, results, target, b)
         self.n, self.elem, self.zero, self.pair, self.planes = r.n, r.elem, r.zero, pair, r.planes
         self.registers, self.rows = target.vector_registers, row_segments(s, tile)
+        # What the rows of two points are turned into is made once for all taps where no weight is read again for that.
+        self.by_rows = hoisted and pair is not None
         shape = kernel.root.shape
         self.shape = shape
         whole = Piece((0,) * len(shape), (1,) * len(shape), shape, Const(0.0, s.dtype))
@@ -177,20 +184,23 @@ class StencilLowering:
                 for t in phase.terms:
                     if not known or t.rows.lo <= h.first + row <= t.rows.hi:
                         a = t.vector.read
-                        work.append(((a.shift // a.lane, a.row * row + a.const), i, row, t))
+                        place, at = _place(t), a.row * row + a.const
+                        work.append(((at - a.shift, place) if self.by_rows else (place, at), i, row, t))
         work.sort(key=lambda x: x[:3])
         # Few sums are made in parts that do not wait for each other.
         taps: dict[int, set] = {}
-        for (shift, _), _, _, t in work:
-            taps.setdefault(shift, set()).add(t.weight)
+        for *_, t in work:
+            taps.setdefault(_place(t), set()).add(t.weight)
         apart = parts_of(len(parts), max(map(len, taps.values()), default=0), len(taps), self.registers)
         parts = {k: [self.zero] * apart for k in parts}
-        group, turn = None, -1
-        for (shift, _), i, row, t in work:
-            if shift != group:
-                group, turn = shift, turn + 1
+        turns = {place: n % apart for n, place in enumerate(sorted(taps))}
+        group = None
+        for (of, _), i, row, t in work:
+            if of != group:
+                group = of
                 self.reader.forget(weights=not self.hoisted)
-            x, before = self.reader.vector(t.vector, t, s.phases[i], row), parts[i, row][turn % apart]
+            turn = turns[_place(t)]
+            x, before = self.reader.vector(t.vector, t, s.phases[i], row), parts[i, row][turn]
             # Where the term is zero its weight may still be infinite.
             off = None if t.weight is None else self.reader.off(t, s.phases[i])
             if t.weight is None:
@@ -201,7 +211,7 @@ class StencilLowering:
                 new = b.mul(x, self.reader.weight(t))
             else:
                 new = b.fma(x, self.reader.weight(t), before)
-            parts[i, row][turn % apart] = new if off is None else b.select(off, new, before)
+            parts[i, row][turn] = new if off is None else b.select(off, new, before)
         sums = {k: reduce(b.add, x) for k, x in parts.items()}
         for point in range(self.planes):
             self._store(sums, point)
