@@ -15,7 +15,7 @@ from typing import NamedTuple
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels.kernel import Cost, Launch, Lowered
 from einsmith.kernels.stencil_lower import StencilLowering, parts_of, row_segments
-from einsmith.kernels.stencil_read import factors, pair_axis, rows_of, streams, waits
+from einsmith.kernels.stencil_read import factors, pair_axis, rows_of, short, streams, waits
 from einsmith.kernels.stencil_terms import Stencil, stencils
 from einsmith.kernels.touched import touched
 from einsmith.loops.nest import Builder
@@ -216,6 +216,7 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, width: int
     loads, shuffles = 0.0, 0.0
     seen: set[tuple] = set()
     shared = not c.pairs and waits(s, c.tile, registers)
+    whole = c.pairs or bool(short(s, lanes, width))
     for a, lanes_on in dict.fromkeys((f.read, f.lanes.meet(t.lanes)) for t, f in factors(s)):
         for row in range(c.tile):
             at = a.row * row + a.const
@@ -227,7 +228,7 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, width: int
                 loads += crossing
                 continue
             shuffles += 1
-            source = (a.slot, a.outer, at - (a.shift if c.pairs else a.shift % 2))
+            source = (a.slot, a.outer, at - (a.shift if whole else a.shift % 2))
             if source not in seen:
                 seen.add(source)
                 row_of = (a.slot, a.outer, at - a.shift, "row")

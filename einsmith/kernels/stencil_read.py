@@ -128,6 +128,14 @@ def turned(s: Stencil) -> set[tuple]:
     return {k for k, x in shifts.items() if len(x) > 4}
 
 
+def short(s: Stencil, lanes: int, width: int) -> set[tuple]:
+    """What is read of every other element of rows that two vectors hold: each tap is one shuffle of these, where a
+    shuffle may pick from two vectors. Lanes beside a row are zero, so that they may be summed."""
+    if not s.along_k or s.lanes > lanes or width < LINE:
+        return set()
+    return {k for k, x in reaches(s).items() if k[3] == 2 and x.hi - x.lo < 2 * lanes}
+
+
 def streams(s: Stencil) -> list[Access]:
     """One read of each kind that there is."""
     return list({_kind(f.read): f.read for _, f in factors(s)}.values())
@@ -157,6 +165,7 @@ class Reader:
         self.planes = 1 if pair is None else 2
         self.reaches, self.spreads = reaches(s), spreads(s, together)
         self.turned = set() if s.along_k else turned(s)
+        self.short = set() if pair is not None else short(s, self.n, target.vector_bytes)
         size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
         far = size > target.l2 * target.cores
         self.ahead, self.results = streams(s) if far else [], results if far else ()
@@ -247,6 +256,8 @@ class Reader:
         key = (a.slot, a.outer, a.row * row + a.const, a.row, a.lane, lanes)
         if key not in self.made and self.pair is not None:
             self.made[key] = self._two(a, lanes, row)
+        elif key not in self.made and _kind(a) in self.short:
+            self.made[key] = self._beside(a, self._halves(a, a.shift, lanes), row)
         elif key not in self.made:
             self.made[key] = self._pick(a, lanes, row) if a.lane == 2 else self._inside(a, 0, row, lanes)
         out = self.made[key]
@@ -336,27 +347,31 @@ class Reader:
         return found if all(on) else b.select(b.literal(on, "i1"), found, self.zero)
 
     def _halves(self, a: Access, shift: int, lanes: Span) -> list[int | None]:
-        """The element of a point's row in every lane, where each has half of them; None for zero."""
-        half = self.n // 2
-        every = [i % half for i in range(self.n)]
+        """The element of a point's row in every lane, of which each point has its share; None for zero."""
+        share = self.n // self.planes
+        every = [i % share for i in range(self.n)]
         return [a.lane * i + shift if lanes.lo <= i <= lanes.hi else None for i in every]
 
     def _beside(self, a: Access, elements: Sequence[int | None], row: int) -> Value:
-        """These elements of the rows of two points: from a vector of each, which all taps have in common."""
-        b, n, parts = self.b, self.n, list[Value]()
+        """These elements of the rows of two points, from a vector of each, or of one row, from the two that it has: all
+        taps have these in common."""
+        b, n, parts, two = self.b, self.n, list[Value](), self.planes == 2
         reach = self.reaches[_kind(a)]
-        for point in range(self.planes):
-            key = ("row", *_kind(a), a.row * row + a.const - a.shift, point)
+        count = reach.hi - reach.lo + 1
+        for part in range(2):
+            key = ("row", *_kind(a), a.row * row + a.const - a.shift, part)
             if key not in self.made:
-                on = tuple(i <= reach.hi - reach.lo for i in range(n))
-                more = reach.lo - a.shift + self._apart(a) * point
+                on = tuple(i < (count if two else count - n * part) for i in range(n))
+                more = reach.lo - a.shift + (self._apart(a) if two else n) * part
                 self.made[key] = self._load(a, more, row, None if all(on) else b.literal(on, "i1"))
-            part = self.made[key]
-            assert part is not None
-            parts.append(part)
+            found = self.made[key]
+            assert found is not None
+            parts.append(found)
         on = tuple(x is not None for x in elements)
-        spare = n - 1 if reach.hi - reach.lo < n - 1 else 0  # a lane that was not loaded is zero
-        picks = [spare if x is None else x - reach.lo + n * (i >= n // 2) for i, x in enumerate(elements)]
+        room = n if two else 2 * n
+        spare = room - 1 if count < room else 0  # a lane that was not loaded is zero
+        where = [n * (i >= n // 2) if two else 0 for i in range(n)]
+        picks = [spare if x is None else x - reach.lo + at for x, at in zip(elements, where, strict=True)]
         found = b.shuffle(parts[0], parts[1], picks)
         return found if all(on) or spare else b.select(b.literal(on, "i1"), found, self.zero)
 

@@ -18,7 +18,7 @@ from einsmith.expr.kernel import Buffer, Kernel
 from einsmith.expr.nodes import Piece, Template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.stencil import StencilPattern
-from einsmith.kernels.stencil_read import AHEAD, turned, waits
+from einsmith.kernels.stencil_read import AHEAD, short, turned, waits
 from einsmith.kernels.stencil_terms import stencils
 from einsmith.modes import trace_shapes
 from einsmith.passes.fuse import fuse
@@ -145,6 +145,25 @@ def test_rows_of_two_points_are_turned_for_many_taps(width, taps, pad, rng):
     check(STENCIL, kernel, rng, native=True)
 
 
+@pytest.mark.parametrize(("width", "taps", "pad"), [(28, 3, 1), (31, 3, 1), (29, 5, 2), (32, 2, 0), (20, 5, 3)])
+def test_rows_that_two_vectors_hold_are_loaded_once_for_all_taps(width, taps, pad, rng):
+    """Also where the ends of rows are infinite, which lanes beside them must not see."""
+    target = replace(WIDE, vector_registers=32)
+    kernel = s.depthwise_dw(3, 2, 8, width, taps, pad, 2)
+    (found,) = stencils(kernel)
+    assert short(found, 16, 64) and not short(found, 8, 32)
+    base = fresh(kernel, 0)
+    base[1][..., [0, -1]] = np.inf
+    with np.errstate(invalid="ignore"):
+        want = reference(kernel, base)
+    for config in STENCIL.configs(kernel, target)[:3]:
+        lowered = STENCIL.lower(kernel, config, target)
+        compare(lowered, kernel, base, want, str(config), None)
+        if config.tile == found.rows and config.passes == 1:
+            assert _count(lowered.launches[0].function.body, "load") <= found.rows + 2 * 8
+    check(STENCIL, kernel, rng, native=True)
+
+
 def test_infinities_at_guards():
     """A padded place is zero before it is multiplied, a place that a gradient does not reach is zero afterwards."""
     for kernel, slot in ((s.depthwise(1, 2, 7, 9, 3, 1), 1), (gradient_by_x(1, 2, 7, 9, 3, 1), 0),
@@ -246,6 +265,10 @@ def test_tiles_beyond_the_caches_touch_fewer_rows():
     near, far = (replace(WIDE, vector_registers=32, l2=1 << 14, l3=x) for x in (1 << 26, 1 << 16))
     tall, low = (STENCIL.configs(kernel, t)[0].tile for t in (near, far))
     assert tall > low > 1
+
+
+def _count(block, name: str) -> int:
+    return sum(_count(x.body, name) if hasattr(x, "body") else x.name == name for x in block)
 
 
 def _operations(block) -> set[str]:
