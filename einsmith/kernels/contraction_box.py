@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -122,7 +122,7 @@ def _vector_axes(p: Problem, samplers: Sequence[Sampler], lanes: int) -> list[in
     return out
 
 
-def configs(kernel: Kernel, p: Problem, pointers: dict[int, Pointer], target: Any) -> list[Config]:
+def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target: Any) -> list[Config]:
     """Configurations of this form for a problem that is no matrix product: vectors along a batch axis, or M = 1."""
     batch, left, right, k = p.sizes
     if batch * left * right * k < MIN_PRODUCTS or batch == 1 or not p.k:

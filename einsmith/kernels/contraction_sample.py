@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from math import gcd, prod
 from typing import Any, NamedTuple
 
 from einsmith.dtypes import DType
 from einsmith.expr.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Expr, Read, reads
+from einsmith.expr.nodes import Apply, Axis, Expr, Read
 from einsmith.kernels.contraction_problem import affine
 from einsmith.loops.nest import Builder, Value
 
@@ -33,9 +33,9 @@ class Pointer:
     shape: tuple[int, ...]
     dtype: DType
 
-    @property
+    @cached_property
     def strides(self) -> tuple[int, ...]:
-        return tuple(prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
+        return tuple([prod(self.shape[i + 1 :]) for i in range(len(self.shape))])
 
 
 class Group(NamedTuple):
@@ -73,11 +73,6 @@ def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
     return [flat, *reversed(out)]
 
 
-@lru_cache(maxsize=1 << 14)
-def _reads(x: Expr) -> tuple[Read, ...]:
-    return tuple(reads(x))
-
-
 class Sampler:
     """Emits `exprs` (where `guards` hold) at `lanes` consecutive points of the flattened `lane_axes`.
 
@@ -113,11 +108,10 @@ class Sampler:
         self.conds: list[tuple[int, str, frozenset[int]]] = []
         self.generic: list[Expr] = []
         self.opaque: set[int] = set()
+        self._gathered = 0  # reads whose place is no form
         for g in self.guards:
             self._guard(g)
         self._scan([*self.exprs, *self.generic])
-        found = {e for x in (*self.exprs, *self.generic) for e in _reads(x)}
-        self._gathered = len([e for e in found if e not in self.reads and e.slot not in self.given_slots])
         self._masks = len([axes for _, _, axes in self.conds if axes])
         self.extra = []
         for const, coef in extra:
@@ -194,14 +188,20 @@ class Sampler:
                     self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
                     self.reads[e] = len(self.forms) - 1
                     continue
+                self._gathered += 1
             if isinstance(e, Axis):
                 self.opaque.add(e.position)
             stack.extend(e.args)
 
     def _in_bounds(self, form: Sequence[tuple[int, dict[int, int]]], shape: Sequence[int]) -> bool:
         for (const, terms), n in zip(form, shape, strict=True):
-            ends = [c * (self.extents[a] - 1) for a, c in terms.items()]
-            if const + sum(min(0, x) for x in ends) < 0 or const + sum(max(0, x) for x in ends) >= n:
+            low = high = const
+            for a, c in terms.items():
+                if c < 0:
+                    low += c * (self.extents[a] - 1)
+                else:
+                    high += c * (self.extents[a] - 1)
+            if low < 0 or high >= n:
                 return False
         return True
 

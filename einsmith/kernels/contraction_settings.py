@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -20,13 +20,10 @@ from einsmith.kernels.kernel import Cost
 from einsmith.kernels.touched import touched
 
 
-def pointers(kernel: Kernel) -> dict[int, Pointer]:
-    root = kernel.stages[0]
-    found = {}
-    for slot, ref in enumerate(root.args):
-        buffer = kernel.buffers[ref[1]]
-        found[slot] = Pointer(None, buffer.shape, buffer.dtype)
-    return found
+@lru_cache(maxsize=1024)
+def pointers(kernel: Kernel) -> Mapping[int, Pointer]:
+    every = [(slot, kernel.buffers[ref[1]]) for slot, ref in enumerate(kernel.stages[0].args)]
+    return {slot: Pointer(None, x.shape, x.dtype) for slot, x in every}
 
 
 @lru_cache(maxsize=1024)

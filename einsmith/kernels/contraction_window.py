@@ -15,7 +15,7 @@ A convolution of single pixels at a stride reads few of them, in rows that end b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, inf, prod
 from typing import NamedTuple
@@ -223,9 +223,11 @@ def window(
             place.append(terms.expr())
     axes = frozenset(a for key, j in keys.items() if fixed[j] is None for a, _ in key)
     copy = Operand(Read(SLOT + which, tuple(place), p.dtype), (), axes)
-    out = Window(tuple(fixed), tuple(extents), copied, copy, p.dtype)
-    free = [s for s, f in zip(steps, fixed, strict=False) if f is None]
-    return replace(out, block=sum(s * prod(out.shape[n + 1 :]) for n, s in enumerate(free)))
+    block, stride = 0, 1
+    for j in reversed(range(len(keys))):
+        if fixed[j] is None:
+            block, stride = block + steps[j] * stride, stride * extents[j]
+    return Window(tuple(fixed), tuple(extents), copied, copy, p.dtype, block)
 
 
 def rebuild_reads(x: Expr, rule) -> list[Expr]:

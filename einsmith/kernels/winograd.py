@@ -48,6 +48,8 @@ TRANSFORMS: dict[int, tuple[tuple[tuple[float, ...], ...], ...]] = {
 }  # fmt: skip
 """m -> (B', G, A')."""
 
+REACHED = 0.8
+"""The part of the peak that the contraction without transforms is expected to reach."""
 SLICES = 8
 """Most slices of the filters: each has launches of its own."""
 
@@ -133,7 +135,7 @@ class Winograd:
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> WinogradConfig | None:
         """The configuration of the lowest cost; None where it is not below `limit`."""
-        best = None
+        best, most = None, CONTRACTION.bound(kernel, target) / REACHED
         for m in sorted(TRANSFORMS, reverse=True):  # the fewer multiplications first
             p = _parts(kernel, m, target)
             transforms = _transforms(p, target)
@@ -141,6 +143,8 @@ class Winograd:
                 continue
             copies = _copies(p, target)
             rest = transforms + sum(cost.seconds for _, cost in copies)
+            if rest + _products(p, target) >= most:
+                continue
             # A rank is more than the seconds by a twentieth at most.
             multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - rest) / p.slices)
             if multiply is None:
