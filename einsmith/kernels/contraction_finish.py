@@ -94,9 +94,15 @@ def _finished(
     for piece in beside:
         assert isinstance(piece.body, Const)
         out += _results(kernel, piece, piece.body, relabel)
-    if len(kernel.stages) > 1:  # guards that the root and a later stage both have
+    if len(kernel.stages) > 1 and _guarded(tuple(x for x, _, _ in out)):  # the root and a later stage may both be
         out = [(simplify(x, main.domain), n, piece) for x, n, piece in out]
     return out
+
+
+def _guarded(exprs: tuple[Expr, ...]) -> bool:
+    """Whether indices are compared."""
+    every = (e for e in postorder(exprs) if isinstance(e, Apply) and e.fn in ("lt", "le", "eq", "ne"))
+    return any(e.args[0].dtype.is_int for e in every)
 
 
 def _results(
