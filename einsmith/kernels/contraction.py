@@ -86,10 +86,13 @@ class Contraction:
         return Configs(tuple(every[p] for p in found), joint)
 
     def instead(self, kernel: Kernel, config: Configs) -> Sequence[str]:
-        """A reduction multiplies as often, and reads again what tiles keep in registers."""
+        """A reduction multiplies as often, and reads again what tiles keep in registers; a matrix in memory is read
+        as windows in the caches are."""
         found = problems(kernel.root)
         assert found is not None
-        return ("reduction",) if all(min(p.sizes[1:]) >= WIDE for p in found) else ()
+        wide = all(min(p.sizes[1:]) >= WIDE for p in found)
+        within = all(c.direct is not None and c.windows for c in config.pieces)
+        return (*("reduction",) * wide, *("im2col",) * within)
 
     def bound(self, kernel: Kernel, target: Any) -> float:
         """What no configuration's rank is below: every piece goes through all buffers, and multiplies what guards leave

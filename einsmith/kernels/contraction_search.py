@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -171,7 +171,7 @@ def candidates(
             for rows, swap in product((False, True), (False, True)):
                 if rows and not _rows_fit(changed, windows, swap, at.lanes):
                     continue
-                if not _promises(at, changed, windows, swap):
+                if not _promises(at, changed, windows, swap) or like is not None and not _as_in(like, p, windows, swap):
                     continue
                 s = at.setting(windows, changed, swap, rows)
                 tiles += _tiles_of(at, s, len(settings), nv)
@@ -188,6 +188,12 @@ def candidates(
 def _near(c: Config) -> list[plan.Windows]:
     """The configuration's windows, these on the other operand, and none."""
     return list(dict.fromkeys((c.windows, tuple(sorted((1 - i, fixes) for i, fixes in c.windows)), ())))
+
+
+def _as_in(like: Config, p: Problem, windows: plan.Windows, swap: bool) -> bool:
+    """Whether the side of many results that is read from windows, M or N, is the same one."""
+    same = (int(swap) in dict(windows)) == (int(like.swap) in dict(like.windows))
+    return same or not windows or prod(p.sizes[1:3]) < MANY
 
 
 def _promises(at: Analysis, changed: plan.Windowed, windows: plan.Windows, swap: bool) -> bool:

@@ -14,6 +14,7 @@ from einsmith.compile import run_passes
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels import autoconfig, contraction_cost, contraction_settings, im2col, reduction_plan
 from einsmith.kernels.contraction import PATTERN
+from einsmith.kernels.winograd import Winograd
 from einsmith.loops import nest
 from einsmith.modes import trace_shapes
 from einsmith.passes.fuse import fuse
@@ -150,8 +151,8 @@ def conv_gradient(b: int, c: int, size: int, o: int, taps: int, groups: int, of:
     [
         (product(512, 520, 500), (1, 160, 2, 0, 0)),
         (conv(4, 64, 28, 28, 128, 3, 3, 1), (1, 300, 5, 0, 0)),
-        (conv_gradient(2, 64, 28, 96, 3, 1, 0), (2, 450, 16, 0, 0)),
-        (conv_gradient(16, 256, 14, 512, 3, 1, 0), (3, 450, 14, 0, 0)),
+        (conv_gradient(2, 64, 28, 96, 3, 1, 0), (2, 380, 13, 0, 0)),
+        (conv_gradient(16, 256, 14, 512, 3, 1, 0), (3, 340, 10, 0, 0)),
         (conv_gradient(2, 64, 28, 96, 3, 1, 1), (1, 200, 6, 0, 2)),
         (conv_gradient(8, 96, 28, 96, 3, 96, 0), (0, 0, 0, 0, 0)),
         (depthwise(4, 96, 28, 28, 3, 1, 2), (0, 0, 0, 0, 0)),
@@ -164,7 +165,7 @@ def conv_gradient(b: int, c: int, size: int, o: int, taps: int, groups: int, of:
 def test_a_choice_looks_at_little(kernel, most, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds spare reductions, written matrices and contractions of many pieces; the pieces of a contraction are
     predicted at once, in a few hundred configurations, with windows that may pay and, after the first piece, in few
-    settings; pairs of pieces are predicted at once too; and what was found is not predicted again."""
+    settings; pieces that are made with others are not searched; and what was found is not predicted again."""
     looks = Looks(monkeypatch)
     target = replace(SERVER, l2=SERVER.l2 + 64)  # nobody has asked for this one
     autoconfig.choose(kernel, target)
@@ -214,3 +215,18 @@ def test_winograd_rules_the_direct_contraction_out(monkeypatch: pytest.MonkeyPat
     chosen = autoconfig.choose(kernel, target)
     assert chosen.pattern.name == "winograd" and looks.settings <= 4 and looks.matrices == 0, looks.found
     assert chosen.cost.rank <= PATTERN.bound(kernel, target)
+
+
+def test_one_matrix_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the ways to write an operand out the one that takes least is searched for a product."""
+    looks = Looks(monkeypatch)
+    target = replace(SERVER, l2=SERVER.l2 + 64)
+    found = im2col.Im2col().best(conv_gradient(2, 64, 28, 96, 3, 1, 1), target)
+    assert found is not None and len(looks.predicted) == 1 and looks.matrices <= 3, looks.found
+
+
+def test_winograd_that_cannot_win_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few results at many channels: the transforms of the filters take longer than the products."""
+    looks = Looks(monkeypatch)
+    target = replace(SERVER, winograd=True, l2=SERVER.l2 + 64)
+    assert Winograd().best(conv(1, 512, 7, 7, 512, 3, 3, 1), target) is None and not looks.predicted
