@@ -19,13 +19,23 @@ Joint = tuple[tuple[int, int], ...]
 """Numbers of pieces: of a mate, and of the piece whose tiles make its sums too and store both."""
 
 
-class Joined(Lowering):
-    """Emission of a kernel function that makes two pieces. problem: has a mate; `mate` is the lowering of that, which
-    is not run itself."""
+class _Mate(Lowering):
+    """A piece whose sums another one's tasks make, from their windows where these have what it reads."""
 
-    def __init__(self, kernel: Kernel, config: Config, target: Any, b: Builder, problem: Problem, mate: Lowering):
+    def __init__(self, kernel: Kernel, config: Config, target: Any, b: Builder, problem: Problem, host: Lowering):
+        self.lent = host.windows
         super().__init__(kernel, config, target, b, problem)
-        self.mate, self.room = mate, b.alloc(self.elem, self.tile_size)
+
+
+class Joined(Lowering):
+    """Emission of a kernel function that makes two pieces. configs: the mate's, the problem's; problem: has a mate,
+    which by itself is `other`; `mate` is the lowering of that, which is not run itself."""
+
+    def __init__(
+        self, kernel: Kernel, configs: Sequence[Config], target: Any, b: Builder, problem: Problem, other: Problem
+    ):
+        super().__init__(kernel, configs[1], target, b, problem)
+        self.mate, self.room = _Mate(kernel, configs[0], target, b, other, self), b.alloc(self.elem, self.tile_size)
         self.turn_room = b.alloc(self.elem, self.nr * self.turn_row) if self.turned else None
 
     def _begin(self, task: Value) -> None:

@@ -130,8 +130,9 @@ def _joint_runner(kernel: Kernel, both: Sequence[tuple[Problem, Config, int]], b
     (mate, other, i), (p, c, j) = both
 
     def run(b: Builder, tasks: int, task: Value) -> None:
-        low = _settled(Lowering(kernel, other, target, b, mate), bases[i])
-        _settled(Joined(kernel, c, target, b, mated(p, mate), low), bases[j]).run(task)
+        low = Joined(kernel, (other, c), target, b, mated(p, mate), mate)
+        _settled(low.mate, bases[i])
+        _settled(low, bases[j]).run(task)
 
     return run
 

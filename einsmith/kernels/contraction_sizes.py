@@ -19,13 +19,12 @@ from einsmith.kernels.contraction_plan import (
     row_of,
     sampler,
     sides,
-    window_pointers,
     windowed,
 )
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
 from einsmith.kernels.contraction_walk import ceil_div
-from einsmith.kernels.contraction_window import SLOT, Window
+from einsmith.kernels.contraction_window import SLOT, Window, holds
 from einsmith.loops.nest import Builder, Value, elem_of
 
 ROW_FILLED = 0.8
@@ -47,6 +46,8 @@ class Sizes:
     n_range: tuple[Value | int, Value | int]
     k_lo: Value | int
     k_hi: Value | int
+    lent: Sequence[tuple[Window, Value]] = ()
+    """Windows of another piece's task, filled by it, and where they are."""
     home: Value | None = None
     """Where the piece's part of the workspace begins, if not at its start."""
 
@@ -79,10 +80,14 @@ class Sizes:
             self.p = changed.problem
             self.k_heads, self.k_outer = changed.heads, changed.k_outer
             # A row read past its end reaches into what follows, at the end of the window into its slack.
-            at = [b.alloc(self.elem, w.elements + 16 * self.lanes) for _, w in changed.windows]
-            self.slots.update(window_pointers(changed, at))
-            self.windows = [(w, x) for (_, w), x in zip(changed.windows, at, strict=True)]
-            self.cuts = [(i, w, x) for (i, w), x in zip(changed.windows, at, strict=True) if w.block]
+            for i, w in changed.windows:
+                lent = [(x, own) for own, x in self.lent if holds(own, w, self.slots)]
+                at, whole = lent[0] if lent else (b.alloc(self.elem, w.elements + 16 * self.lanes), w)
+                self.slots[SLOT + i] = Pointer(at, whole.shape, w.dtype)
+                if not lent:
+                    self.windows.append((w, at))
+                if w.block:
+                    self.cuts.append((i, w, at))
 
     def _count_points(self) -> None:
         """Points of the sides and of K, in tiles, blocks and tasks."""

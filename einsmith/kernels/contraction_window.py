@@ -14,7 +14,7 @@ A convolution of single pixels at a stride reads few of them, in rows that end b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, inf, prod
@@ -228,6 +228,23 @@ def window(
         if fixed[j] is None:
             block, stride = block + steps[j] * stride, stride * extents[j]
     return Window(tuple(fixed), tuple(extents), copied, copy, p.dtype, block)
+
+
+def holds(w: Window, part: Window, slots: Mapping[int, Pointer]) -> bool:
+    """Whether a window has all that another one has, at the same places of each coordinate; slots: of the root's
+    arguments."""
+    same = (w.fixed, w.dtype, w.block, part.block) == (part.fixed, part.dtype, 0, 0)
+    if not same or any(n < m for n, m in zip(w.extents, part.extents, strict=True)):
+        return False
+    (expr, guards), (other, others) = w.copied(), part.copied()
+
+    def left(guards: Sequence[Expr]) -> set[tuple]:
+        """Those that can fail in the smaller one."""
+        s = Sampler(None, [expr], guards, part.extents, slots)
+        found = {(fn, s.forms[f].const, *sorted(s.forms[f].coef.items())) for f, fn, _ in s.conds}
+        return found | {(g,) for g in s.generic}
+
+    return expr == other and left(guards) == left(others)
 
 
 def rebuild_reads(x: Expr, rule) -> list[Expr]:

@@ -15,6 +15,7 @@ from einsmith.kernels.contraction_pairs import mate_of, pairs
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import mated, problems
 from einsmith.kernels.contraction_tile import Lowering
+from einsmith.kernels.contraction_window import SLOT, holds
 from einsmith.loops.nest import Builder
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
@@ -97,6 +98,21 @@ def test_infinities_beside_padding():
         check(kernel, [config], arrays=arrays)
 
 
+def test_a_mate_reads_the_window_of_the_piece_that_makes_it():
+    """Which has what lies beyond the last column too; a window without it does not hold the other one."""
+    kernel = strided_conv_dx(2, 17, 12, 56, 3)
+    config, found = joint(kernel, PIXELS), problems(kernel.root)
+    assert config is not None and found is not None
+    first, second = config.joint[1]
+    configs, both = (config.pieces[first], config.pieces[second]), mated(found[second], found[first])
+    low = Joined(kernel, configs, host(), Builder("probe", 4), both, found[first])
+    alone = Lowering(kernel, configs[0], host(), Builder("probe", 4), found[first])
+    ((whole, at),), ((part, _),) = low.windows, alone.windows
+    assert not low.mate.windows and low.mate.a_in.pointers[SLOT + int(configs[0].swap)].value is at
+    assert holds(whole, part, low.slots) and not holds(part, whole, low.slots)
+    check(kernel, [config])
+
+
 def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
     kernel = strided_conv_dx(16, 128, 56, 56, 128)
     target = replace(host(), l1=48 << 10, l2=1 << 20, l3=32 << 20)
@@ -107,8 +123,7 @@ def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
     assert PATTERN.cost(kernel, best, target).rank < PATTERN.cost(kernel, separate, target).rank
     found = problems(kernel.root)
     assert found is not None
-    low = Lowering(kernel, best.pieces[0], target, Builder("probe", 4), found[0])
-    both = Joined(kernel, best.pieces[1], target, low.b, mated(found[1], found[0]), low)
+    both = Joined(kernel, best.pieces[:2], target, Builder("probe", 4), mated(found[1], found[0]), found[0])
     assert both.turned and both.epi.interleaved
     assert not pairs(problems(pointwise_dx(2, 3, 8, 8, 4, 2).root) or ())
     assert mate_of(kernel, found[0], found[1], replace(best.pieces[1], kc=64)) is None
