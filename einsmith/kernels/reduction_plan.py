@@ -137,7 +137,7 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
         modes.append("column")
     alone = target.cores == 1  # one task is as fast as several, and one part of the reduction
     tasks = (1,) if alone else (1, target.cores, 4 * target.cores)
-    out = [ReductionConfig(m, lanes, u, t, 1) for m in modes for u in (1, 2, 4) for t in tasks]
+    out = [ReductionConfig(m, lanes, u, t, 1) for m in modes for u in _unrolls(found, m, lanes) for t in tasks]
     wide: list[int] = []
     if "column" in modes:
         vectors = max((-(-x.extents[a] // lanes) for x in found for a in [column_axis(x, lanes)] if a is not None),
@@ -163,6 +163,13 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
                     if part_count(found[0], config) > 1:
                         out.append(config)
     return out
+
+
+def _unrolls(found: Sequence[Box], mode: str, lanes: int) -> list[int]:
+    """Vectors at once: no more than a box that is alone has, rounded up."""
+    axis = lanes_axis(found[0], ReductionConfig(mode, lanes, 1, 1, 1)) if len(found) == 1 else None
+    vectors = 4 if axis is None else -(-(found[0].extents + found[0].reduce)[axis] // lanes)
+    return [u for u in (1, 2, 4) if u < 2 * vectors]
 
 
 class _Each(NamedTuple):
