@@ -95,8 +95,11 @@ def _finished(
         assert isinstance(piece.body, Const)
         out += _results(kernel, piece, piece.body, relabel)
     if len(kernel.stages) > 1 and _guarded(tuple(x for x, _, _ in out)):  # the root and a later stage may both be
-        out = [(simplify(x, main.domain), n, piece) for x, n, piece in out]
+        out = [(_simplified(x, main.domain), n, piece) for x, n, piece in out]
     return out
+
+
+_simplified = lru_cache(maxsize=1024)(simplify)
 
 
 def _guarded(exprs: tuple[Expr, ...]) -> bool:

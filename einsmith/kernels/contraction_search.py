@@ -351,10 +351,12 @@ def _table(
     inner = np.where(major, b, a)[: len(tile)]
     again = np.nonzero((inner == BUFFER) & (a != PANEL)[: len(tile)] & (b != PANEL)[: len(tile)] & (windowed == 0))[0]
     if len(again):
-        order = np.argsort(np.concatenate([np.arange(len(number)), again]), kind="stable")
+        rows = np.concatenate([np.arange(len(number)), again])
+        order = np.argsort(rows, kind="stable")
         cached = in_cache(x, again, at.target)
         tm, tn = (np.concatenate([old, new])[order] for old, new in zip((tm, tn), cached, strict=True))
-        every = [np.concatenate([v, v[again]])[order] for v in every]
+        rows = rows[order]
+        every = [v[rows] for v in every]
     number, mr, nv, a, b, major, kc, split, part, after, depth = every
     return Table(settings, number, mr, nv, a, b, major, kc, split, tm, tn, depth, part, after, at.item, at.lanes,
                  at.nbytes)  # fmt: skip

@@ -48,7 +48,7 @@ TRANSFORMS: dict[int, tuple[tuple[tuple[float, ...], ...], ...]] = {
 }  # fmt: skip
 """m -> (B', G, A')."""
 
-REACHED = 0.8
+REACHED = 0.85
 """The part of the peak that the contraction without transforms is expected to reach."""
 SLICES = 8
 """Most slices of the filters: each has launches of its own."""
