@@ -379,3 +379,11 @@ def test_diagonals_are_read_along_the_outputs(rng, combiner, n):
     if n == 17:
         text = show(PATTERN.lower(kernel, ReductionConfig("column", 16, 1, 1, 1), WIDE).launches[0].function)
         assert "gather" not in text
+
+
+def test_no_more_vectors_at_once_than_there_are():
+    i, r = axes(2)
+    kernel = plain((3,), [(dt.f32, (3, 17))], over("sum", (17,), read(0, i, r)))
+    configs = PATTERN.configs(kernel, Target(vector_bytes=64, cores=1))
+    found = {(c.mode, c.unroll) for c in configs if c.lanes == 16}
+    assert found == {("row", 1), ("row", 2), ("column", 1)}
