@@ -32,6 +32,10 @@ UNROLLED = 100
 """Multiply-adds in the body of the loop over K up to which a short innermost axis of K is unrolled."""
 
 
+SHARED = 4
+"""Registers for elements of M that several points of K share."""
+
+
 class Lowering(Finishing):
     """Emission of one kernel function."""
 
@@ -299,10 +303,17 @@ class Lowering(Finishing):
         ahead = self._next_panel(jm, jn) if self.lines_ahead else None
         source = self._next_source(jm, jn, b.index(hi)) if self.source_rows else None
 
+        asked = any(x is not None for x in (ahead, source, following, lines)) or self.behind
+        points = 1 if asked or not groups else self._points_at_once(groups[-1], steps[:mr], nv)
+        together = c.depth * points  # of K, in a turn of the loop
+
         def inner(context, digit, flat, carried):
-            if c.depth > 1:
-                digit, flat = (b.mul(x, b.const(c.depth)) for x in (digit, flat))
+            if together > 1:
+                digit, flat = (b.mul(x, b.const(together)) for x in (digit, flat))
             k = b.sub(flat, low)
+            if points > 1:
+                state = context[0].bind(self._last(a, groups, digit))
+                return self._shared_loads(state, groups[-1], steps[:mr], points, panel, k, carried)
             if ahead is not None:
                 self._ask(*ahead, flat)
             if source is not None:
@@ -339,7 +350,7 @@ class Lowering(Finishing):
                 out += [b.fma(x, right[v], carried[i * nv + v]) for v in range(nv)]
             return out
 
-        extents, unrolled = [g.extent for g in groups], UNROLLED // (mr * nv)
+        extents, unrolled = [g.extent for g in groups], UNROLLED // (mr * nv * points)
         if c.a == "inline" and groups and self._meet(groups[-1], steps[:mr]):
             unrolled = 0
         if c.b == "inline" and any(bs.step(f) == 2 for f in bs.reads.values() if bs.lane_groups):
@@ -351,13 +362,14 @@ class Lowering(Finishing):
             box = [bounds.get(g.inner, (0, g.extent)) for g in groups]
             sums = nest(b, extents, box, init, outer, inner, unrolled)
         else:
-            if c.depth > 1:
-                extents[-1] //= c.depth
-                lo, hi = (self._steps(x) for x in (lo, hi))
+            begin, end = lo, hi
+            if together > 1:
+                extents[-1] //= together
+                begin, end = (self._turns(x, together) for x in (lo, hi))
             if self.behind:
-                sums = self._storing(jm, jn, lo, hi, last, init, partial(inner, outer([])))
+                sums = self._storing(jm, jn, begin, end, last, init, partial(inner, outer([])))
             else:
-                sums = sweep(b, extents, lo, hi, init, outer, inner, unrolled)
+                sums = sweep(b, extents, begin, end, init, outer, inner, unrolled)
         if self.exact is not None:
             sums = self.exact.sums(sums, init, self.p.k, lo, hi, partial(self._exactly, m0, jn, nv))
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
@@ -385,15 +397,52 @@ class Lowering(Finishing):
             loop.next = steps.results
         return loop.results
 
-    def _steps(self, k: Value | int) -> Value | int:
-        """The step of a tile that begins with a point of K."""
-        return k // self.c.depth if isinstance(k, int) else self.b.op("floordiv", k, self.b.const(self.c.depth))
+    def _turns(self, k: Value | int, points: int) -> Value | int:
+        """Turns of a loop that takes so many points of K each, before point k."""
+        return k // points if isinstance(k, int) else self.b.op("floordiv", k, self.b.const(points))
 
     def _meet(self, group: Group, steps: Sequence[int]) -> bool:
         """Whether rows of a tile read the same element at different points of an axis of K: unrolled, the compiler
         would load it once and keep it in place of a sum."""
+        return len(self._elements(group, steps, group.extent)) < len(steps) * group.extent
+
+    def _elements(self, group: Group, steps: Sequence[int], points: int) -> dict[int, list[tuple[int, int]]]:
+        """What rows of a tile read at so many points of an axis of K: the (row, point) that read each element, by its
+        distance from the first one, in the order of the points."""
         step = self.a_in.forms[next(iter(self.a_in.reads.values()))].coef.get(group.inner, 0)
-        return len({x + step * i for x in steps for i in range(group.extent)}) < len(steps) * group.extent
+        found: dict[int, list[tuple[int, int]]] = {}
+        for i, x in enumerate(steps):
+            for t in range(points):
+                found.setdefault(x + step * t, []).append((i, t))
+        return dict(sorted(found.items(), reverse=step < 0))
+
+    def _points_at_once(self, group: Group, steps: Sequence[int], nv: int) -> int:
+        """Points of the innermost axis of K that a turn of the loop takes together, so that an element which rows of a
+        tile read at several of them is loaded once; as many as have registers for their vectors of N beside the sums,
+        where blocks and parts of K are multiples. Tiles of several vectors load less than they multiply anyway."""
+        c, sums = self.c, len(steps) * nv
+        if c.a != "inline" or c.b == "inline" or c.depth > 1 or nv > 1 or self.trimmed or not self._meet(group, steps):
+            return 1
+        free = self.target.tile_registers - sums - SHARED
+        return max(d for d in range(1, max(1, min(free, UNROLLED // sums)) + 1)
+                   if not any(x % d for x in (group.extent, self.kc, self.k_max)))
+
+    def _shared_loads(
+        self, state: State, group: Group, steps: Sequence[int], points: int, panel: Value, k: Value,
+        carried: Sequence[Value],
+    ) -> list[Value]:
+        """The sums of a tile of one vector after so many points of an axis of K, the first of which is `state`'s."""
+        b, a, n = self.b, self.a_in, self.lanes
+        ((read, form),) = a.reads.items()
+        pointer, base = a.pointers[read.slot].value, state.offset(form)
+        assert pointer is not None
+        right = [b.load(panel, b.mul(b.add(k, b.const(t)), b.const(n)), self.elem, n) for t in range(points)]
+        out = list(carried)
+        for offset, uses in self._elements(group, steps, points).items():
+            x = b.splat(b.load(pointer, b.add(base, b.const(offset)), self.elem), n)
+            for i, t in uses:
+                out[i] = b.fma(x, right[t], out[i])
+        return out
 
     def _exactly(self, m0: Value, jn: Value, nv: int, number: Value) -> State:
         """The lanes of a vector of a tile, for `exact`."""

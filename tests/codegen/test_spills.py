@@ -99,6 +99,16 @@ def test_every_other_pixel_of_whole_rows():
 
 
 @pytest.mark.parametrize("name", TARGETS)
+def test_elements_that_taps_share(name):
+    """Tiles of one vector whose rows read the same pixels at different taps, which a turn takes together."""
+    target = TARGETS[name]
+    forward, gradient = s.conv(64, 6, 14, 14, 16, 5, 5, 0), s.conv_dw(64, 6, 14, 14, 16, 5, 5, 0)
+    tiles = [(forward, False, 10), (forward, False, 20), (gradient, True, 25)]
+    for kernel, swap, mr in {"avx512": tiles, "avx2": tiles[:1], "neon": tiles[::2]}[name]:
+        assert spills(kernel, Configs((Config(swap, mr, 1, "inline", "buffer"),)), target, mr) == 0
+
+
+@pytest.mark.parametrize("name", TARGETS)
 def test_chosen_products_and_convolutions(name):
     target = TARGETS[name]
     kernels = [s.product(256, 512, 784, "NT"), s.product(256, 512, 784, "TN"), s.product(64, 64, 96, dtype=dt.f64),

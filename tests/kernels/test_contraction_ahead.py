@@ -232,6 +232,26 @@ def test_long_k_is_cut_into_parts_where_one_side_is_turned():
         assert 2 * c.kc * panel > search.MAX_K_PANEL
 
 
+def test_elements_that_rows_of_a_tile_share_are_loaded_once():
+    """Taps of one vector of filters, filters' gradients in blocks that cut rows, gradients whose taps run backwards."""
+    tile = Config(mr=10, nv=1, a="inline", b="panel")
+    forward, wide = conv(3, 4, 9, 14, 7, 3, 5, 0), conv(2, 3, 9, 23, 9, 2, 4, 0, 2)
+    ways = ({}, {"kc": 20}, {"split": 3}, {"kc": 10, "split": 2}, {"tm": 2, "mr": 5}, {"b": "buffer", "order": "m"})
+    turned = times(load(0, 0, 4, lin((1, 2), (-1, 5), const=2), lin((1, 3), (-1, 6), const=3)), load(1, 4, 1, 5, 6))
+    backwards = sum_of((2, 5, 7, 10), ((dt.f32, (2, 3, 9, 13)), (dt.f32, (3, 5, 3, 4))), (3, 3, 4), turned)
+    for kernel in (forward, wide, backwards):
+        check(kernel, [Configs((replace(tile, **way),)) for way in ways])
+    gradient = conv_dw(3, 2, 7, 12, 5, 3, 3, 0)
+    cuts = ((0, 1), (20, 1), (30, 2), (8, 3), (25, 2), (7, 1))
+    check(gradient, [Configs((replace(tile, swap=True, mr=9, kc=kc, split=split),)) for kc, split in cuts])
+    together, apart = replace(tile, b="buffer"), replace(tile, b="inline")
+    if host().tile_registers >= 19:
+        x = PATTERN.lower(forward, Configs((together,)), host()).launches[-1]
+        sums = [op.name for op in operations(x.function.body) if op.name in ("fma", "load")]
+        assert sums.count("fma") > 5 * (sums.count("load") - 10) / 2
+    assert count(forward, together, "fma") == 5 * count(forward, apart, "fma")
+
+
 def test_short_blocks_keep_a_panel_beside_what_is_streamed():
     """The gradient of 16 filters of 32 channels: few tiles share a panel, which is written anew for each block."""
     target = replace(host(), l1=48 << 10, l2=1 << 20)
