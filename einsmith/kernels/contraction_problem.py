@@ -260,7 +260,7 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
     for i, o in enumerate(bare):
         # A guard that the other operand has already is kept only where this one's reads need it.
         least = [g for g in owned[i] if g not in owned[1 - i] or i == 0]
-        choices = [replace(o, guards=tuple(dict.fromkeys((*o.guards, *x)))) for x in (least, owned[i])]
+        choices = (replace(o, guards=tuple(dict.fromkeys((*o.guards, *x)))) for x in (least, owned[i]))
         fit = next((x for x in choices if _in_bounds(template, x, piece.domain)), None)
         if fit is None:
             return None

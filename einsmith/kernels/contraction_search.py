@@ -32,6 +32,7 @@ from einsmith.kernels.contraction_settings import (
     slots_of,
 )
 from einsmith.kernels.contraction_traffic import Values
+from einsmith.kernels.contraction_window import elements
 
 MAX_K_PANEL = 1 << 19
 """Bytes of a packed panel over K beyond which K is blocked; half of a usual private second-level cache."""
@@ -53,7 +54,8 @@ _WINDOWS: tuple[plan.Windows, ...] = (
 @lru_cache(maxsize=1024)
 def _windows(p: Problem) -> list[plan.Windows]:
     """The windows worth a look: short blocks of K begin and end too often."""
-    cuts = [((i, cut),) for i in (0, 1) for cut in plan.cuts_of(p, i, plan.WINDOW_BYTES)]
+    every = [(i, cut) for i in (0, 1) for cut in plan.cuts_of(p, i, plan.WINDOW_BYTES)]
+    cuts = [((i, cut),) for i, cut in every if cut.place != 0 or not _by_points(p, i, cut.points)]
 
     def short(fixes: str | plan.Cut) -> bool:
         if isinstance(fixes, plan.Cut):
@@ -61,6 +63,14 @@ def _windows(p: Problem) -> list[plan.Windows]:
         return fixes == "k" and p.count(p.k[1:]) < SHORT
 
     return [x for x in (*_WINDOWS, *cuts) if not any(short(fixes) for _, fixes in x)]
+
+
+def _by_points(p: Problem, i: int, points: int) -> bool:
+    """Whether a block of so many points of an operand's outermost output axis shares nothing among them, and each has
+    rows enough."""
+    side, outer = p.left if i == 0 else p.right, frozenset(p.batch)
+    one, block = elements(p, i, outer | {side[0]}), elements(p, i, outer, (side[0], points))
+    return p.count(side[1:]) >= FEW // 2 and one is not None and block == one * points
 
 
 def _is_cut(windows: plan.Windows) -> bool:

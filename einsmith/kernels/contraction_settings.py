@@ -170,6 +170,8 @@ class Analysis:
         def copied(which: int) -> int:
             return sum(w.elements * item for i, w in changed.windows if i == which and not changed.k_outer)
 
+        a_copy, b_copy = copied(int(swap)), copied(1 - int(swap))
+
         def blocks(which: int, side: plan.Side) -> int:
             cut = dict(windows).get(which)
             return p.extents[side.axes[0]] // cut.points if isinstance(cut, plan.Cut) and cut.place is not None else 0
@@ -186,7 +188,7 @@ class Analysis:
             a_turned=a_turn == "along", a_load=a_load, a_side=a_steps.side, a_step=a_steps.k,
             a_held=traffic.held(target.l2, a_steps.k), a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
             a_strips=not windows and traffic.in_strips(a_steps, m * k, item, target.l2), a_once="a" in once,
-            a_spread=1.0 if copied(int(swap)) else self.steps(m_side, windows, p).spread(item),
+            a_spread=1.0 if a_copy else self.steps(m_side, windows, p).spread(item),
             b_turned=b_turn == "along", b_load=b_load, b_side=b_steps.side, b_step=b_steps.k,
             b_place=place, b_pieces=not s.conds and place == s.runs(self.lanes) > 1,
             b_held=traffic.held(target.l2, b_steps.k),
@@ -197,9 +199,9 @@ class Analysis:
             parted=sum(prod(buffers[n].shape) * buffers[n].dtype.itemsize for n in parts), windows=bool(windows),
             elements=sum(w.elements for _, w in changed.windows),
             heads=changed.heads,
-            a_batch=batch if copied(int(swap)) or plan.depends_on_batch(p, m_side) else 1,
-            b_batch=batch if copied(1 - int(swap)) or plan.depends_on_batch(p, n_side) else 1,
-            a_window=copied(int(swap)), b_window=copied(1 - int(swap)),
+            a_batch=batch if a_copy or plan.depends_on_batch(p, m_side) else 1,
+            b_batch=batch if b_copy or plan.depends_on_batch(p, n_side) else 1,
+            a_window=a_copy, b_window=b_copy,
             m_parts=blocks(int(swap), m_side), n_parts=blocks(1 - int(swap), n_side),
         ))  # fmt: skip
 
