@@ -303,7 +303,8 @@ def predict(t: Table, target: Any) -> Predicted:
     factor = np.where(same_sets, crowded, np.where(x.b_step >= 4096, 1.02, 1.0))
     arithmetic *= np.where(many, factor, 1.0)
     # Rows of M read down columns that the first level does not hold.
-    columns = a_inline & (x.a_step > item) & (t.mr * kc * item > target.l1) & (mt > 1)
+    shared = np.where(x.a_step < traffic.LINE, x.a_distinct, 1.0)  # rows in pieces of the same lines
+    columns = a_inline & (x.a_step > item) & (t.mr * kc * item * shared > target.l1) & (mt > 1)
     near = np.where(x.a_step < traffic.APART, 1.0, np.where(x.a_step < traffic.PAGE, 1.12, 1.25))
     near = np.where(x.a_step < traffic.LINE, 1.25, near)  # no row of many: pieces of a line, each somewhere else
     arithmetic *= np.where(columns, np.where(x.a_side == item, near, 1.25), 1.0)

@@ -45,9 +45,10 @@ class Numbers(NamedTuple):
     vector; place: loads of a vector of N read in place, pieces: whether these are masked ones, one for each row that it
     may touch; side, step: bytes from one point of the side's innermost axis, and of K, to the next (0 where there are
     windows); held: lines of a column along K that the second level keeps; spread: bytes of lines for a byte that is
-    read in place; fit: rows of M read in place that the first level keeps a line of, 0 where that does not matter;
-    strips: whether the side comes in strips; once: packed once for many runs; far: rows of N are far apart; even: both
-    sides are plain reads at one stride along K. finish: cycles a vector of what follows the sum, along N; results:
+    read in place; distinct: elements for each of its points that is read so, below 1 where rows overlap; fit: rows of M
+    read in place that the first level keeps a line of, 0 where that does not matter; strips: whether the side comes in
+    strips; once: packed once for many runs; far: rows of N are far apart; even: both sides are plain reads at one
+    stride along K. finish: cycles a vector of what follows the sum, along N; results:
     bytes of the results and of what is read with them, where they have many rows far apart, else 0; elements: of all
     windows; heads: blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side
     depends on; a_window, b_window: bytes of a window, 0 for none;
@@ -67,6 +68,7 @@ class Numbers(NamedTuple):
     a_fit: Any
     a_strips: Any
     a_spread: Any
+    a_distinct: Any
     a_once: Any
     b_turned: Any
     b_load: Any
@@ -143,6 +145,15 @@ class Analysis:
     def steps(self, side: plan.Side, windows: plan.Windows, p: Problem) -> traffic.Steps:
         return traffic.steps(self.sampler(side.operand, windows, (), 0), p, side, self.item)
 
+    def _distinct(self, side: plan.Side, windows: plan.Windows, p: Problem) -> float:
+        """Elements of an operand for each point of it that is read in place: below 1 where rows overlap."""
+        if not side.operand.plain:
+            return 1.0
+        s = self.sampler(side.operand, windows, (), 0)
+        (read,) = s.reads
+        points = p.count(side.axes) * p.count(p.k) * (p.count(p.batch) if plan.depends_on_batch(p, side) else 1)
+        return min(1.0, prod(s.pointers[read.slot].shape) / points)
+
     def setting(self, windows: plan.Windows, changed: plan.Windowed, swap: bool, rows: bool) -> Setting:
         key = windows, swap, rows
         if key not in self._settings:
@@ -189,6 +200,7 @@ class Analysis:
             a_held=traffic.held(target.l2, a_steps.k), a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
             a_strips=not windows and traffic.in_strips(a_steps, m * k, item, target.l2), a_once="a" in once,
             a_spread=1.0 if a_copy else self.steps(m_side, windows, p).spread(item),
+            a_distinct=self._distinct(m_side, windows, p),
             b_turned=b_turn == "along", b_load=b_load, b_side=b_steps.side, b_step=b_steps.k,
             b_place=place, b_pieces=not s.conds and place == s.runs(self.lanes) > 1,
             b_held=traffic.held(target.l2, b_steps.k),

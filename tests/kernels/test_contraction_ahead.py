@@ -232,6 +232,14 @@ def test_long_k_is_cut_into_parts_where_one_side_is_turned():
         assert 2 * c.kc * panel > search.MAX_K_PANEL
 
 
+def test_rows_that_overlap_take_little_room():
+    """25 taps of one image are hardly more than the image: blocks of K need not be short for the first level."""
+    wide = replace(host(), vector_bytes=64, vector_registers=32, fma_per_second=133e9, l1=48 << 10, l2=1 << 20)
+    kernel = conv_dw(256, 6, 14, 14, 16, 5, 5, 0)
+    long, short = (Configs((Config(True, 25, 1, "inline", "panel", kc=kc, split=8),)) for kc in (512, 256))
+    assert PATTERN.cost(kernel, long, wide).arithmetic < PATTERN.cost(kernel, short, wide).arithmetic
+
+
 def test_elements_that_rows_of_a_tile_share_are_loaded_once():
     """Taps of one vector of filters, filters' gradients in blocks that cut rows, gradients whose taps run backwards."""
     tile = Config(mr=10, nv=1, a="inline", b="panel")
