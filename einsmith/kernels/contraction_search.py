@@ -171,12 +171,12 @@ def candidates(
         at = analysis(kernel, p, target)
         direct = box.configs(kernel, p, pointers(kernel), target)
         dots: list[Config] = []
-        nv = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv
+        nv, before = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: what is in windows is the direct form's.
         lone = bool(direct) and 1 in p.sizes[1:3]
         for windows in ((),) if lone else _windows(p) if like is None else _near(like):
             changed = changed_by(kernel, p, windows)
-            if changed is None or like is not None and not windows and number in piece:
+            if changed is None or like is not None and not windows and len(tiles) > before:
                 continue
             for rows, swap in product((False, True), (False, True)):
                 if rows and not _rows_fit(changed, windows, swap, at.lanes):
