@@ -31,6 +31,9 @@ from einsmith.target.facts import Target
 _WRITE = Pointwise()
 REACHED = 0.95
 """The part of the peak that products reach at most."""
+WORTH = 0.75
+"""The part of another pattern's cost below which the floors must be: floors are rarely met, and where the most that a
+matrix could spare is less, looking for its configuration costs more than is won."""
 
 
 class Im2colConfig(NamedTuple):
@@ -65,7 +68,7 @@ class Im2col:
         ways = []
         for i in _operands(kernel):
             least, products = _floors(kernel, i, target)
-            if least + products < limit:
+            if least + products < WORTH * limit:
                 for inner in (False, True):
                     first, cost = self._write(_written(kernel, i, inner)[0], target)
                     ways.append((cost.seconds + products, cost, i, inner, first))

@@ -225,6 +225,16 @@ def test_one_matrix_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found is not None and len(looks.predicted) == 1 and looks.matrices <= 3, looks.found
 
 
+def test_a_matrix_that_spares_little_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Floors that are near what another pattern costs are rarely met."""
+    kernel, target = conv_gradient(2, 64, 28, 96, 3, 1, 1), replace(SERVER, l2=SERVER.l2 + 64)
+    looks, pattern = Looks(monkeypatch), im2col.Im2col()
+    floor = pattern.bound(kernel, target)
+    assert pattern.best(kernel, target, 1.2 * floor) is None and looks.matrices == 0, looks.found
+    pattern.best(kernel, target, 1.5 * floor)
+    assert looks.matrices > 0
+
+
 def test_winograd_that_cannot_win_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few results at many channels: the transforms of the filters take longer than the products."""
     looks = Looks(monkeypatch)
