@@ -109,6 +109,8 @@ class Sizes:
             self.kc = self.K // self.k_heads
             self.k_max = ceil_div(self.k_heads, config.split) * self.kc
         self.blocked = self.kc < self.k_max
+        if config.split > 1 and self.k_max % self.kc and "buffer" in (config.a, config.b):
+            raise CompileError(f"buffers over parts of {self.k_max} points of K, no whole blocks, in {config}")
         # Blocks and parts of K begin at multiples of it, as far as vectors along K care.
         self.k_unit = gcd(self.lanes, self.kc if self.blocked else 0, self.k_max if config.split > 1 else 0)
         tail = masked_tail(problem)

@@ -10,6 +10,7 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.codegen import llvm_jit
 from einsmith.codegen.llvm import emit_module
+from einsmith.errors import CompileError
 from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
 from einsmith.kernels.contraction import PATTERN, Config, Configs
@@ -175,6 +176,14 @@ def test_splits_and_blocks_of_k():
     check(kernel, [Configs((Config(mr=5, nv=2, kc=128),)), Configs((Config(swap=True, mr=8, kc=100),))])
     blocked = Config(mr=4, nv=1, kc=48, split=3, a="panel", b="panel")
     check(product(9, 20, 500, "NN"), [Configs((blocked,)), Configs((replace(blocked, a="inline", b="inline"),))])
+
+
+@pytest.mark.parametrize("kept", [{"a": "buffer"}, {"b": "buffer"}, {"a": "buffer", "b": "buffer"}])
+def test_buffers_of_parts_of_k_that_are_no_whole_blocks_are_refused(kept):
+    whole = Config(mr=6, nv=2, kc=25, split=2, **kept)
+    check(product(20, 100, 40), [Configs((whole,))])
+    with pytest.raises(CompileError, match="no whole blocks"):
+        check(product(20, 100, 40), [Configs((replace(whole, kc=16),))])
 
 
 def test_tasks_pack_a_few_points_of_k_of_many_tiles():
