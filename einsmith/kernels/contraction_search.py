@@ -98,7 +98,8 @@ def _tiles(m: int, n: int, lanes: int, registers: int, some: int = 0) -> list[tu
         if nv >= 6 and m > mr:
             continue
         out[(_even(m, mr), nv if vectors >= nv else vectors)] = None
-    return m * n >= MANY and [x for x in out if x[1] == some] or list(out)
+    alike = [x for x in out if x[1] == some] if m * n >= MANY else []
+    return alike or list(out)
 
 
 def _promising(sizes: list[tuple[int, int]], m: int, n: int, k: int, lanes: int) -> list[tuple[int, int]]:
@@ -257,6 +258,10 @@ def _tiles_of(at: Analysis, s: Setting, number: int, vectors: int) -> list[_Tile
         if x.a_fit:  # rows that share cache sets
             more = [(_even(m, int(x.a_fit)), nv) for mr, nv in sizes if mr > x.a_fit]
             sizes += [t for t in dict.fromkeys(more) if t not in sizes]
+
+    def inline(mr: int) -> bool:
+        return in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
+
     chosen = _promising(sizes, m, n, k, at.lanes)
     rows = finish.stacked(at.kernel, at.p, m_side.axes, n_side.axes, at.lanes)
     whole = [(mr - mr % rows, nv) for mr, nv in chosen if mr > rows]
@@ -265,7 +270,6 @@ def _tiles_of(at: Analysis, s: Setting, number: int, vectors: int) -> list[_Tile
     for mr, nv in chosen:
         if x.m_parts and m // x.m_parts % mr or x.n_parts and n // x.n_parts % (nv * at.lanes):
             continue
-        inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * at.lanes))
         if s.changed.k_outer:
             split = min(s.changed.heads, max(1, ceil(4 * target.cores / batch)))
@@ -277,7 +281,7 @@ def _tiles_of(at: Analysis, s: Setting, number: int, vectors: int) -> list[_Tile
         if split == 1 and not s.changed.k_outer:
             part = kept(at.p, s, mr, max(1, nv * at.lanes // int(x.row)) if s.rows else 0)
         after = finished(at, s, mr, nv, split)
-        out.append(_Tile(number, mr, nv, blocks if split == 1 else 0, split, inline, part, after))
+        out.append(_Tile(number, mr, nv, blocks if split == 1 else 0, split, inline(mr), part, after))
     parts = ceil(4 * target.cores / batch)
     if blocks and parts > 1 and x.b_turned and k >= 4 * parts * blocks:
         # What is turned round is packed once, by the task that has that part of K. Sums are loaded for every block of
@@ -285,13 +289,12 @@ def _tiles_of(at: Analysis, s: Setting, number: int, vectors: int) -> list[_Tile
         free = target.tile_registers - 3
         spare = [(_even(m, free // nv - 1), nv) for nv in dict.fromkeys(nv for _, nv in sizes) if free // nv > 1]
         for mr, nv in _promising(spare, m, n, k, at.lanes):
-            inline = in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
             after = finished(at, s, mr, nv, parts)
             lengths = [2 * blocks, blocks]
             if lengths[0] * nv * at.lanes * at.item > target.l1:  # a longer panel leaves no nearer level
                 point = (mr + nv * at.lanes) * at.item
                 lengths.append(_longest(ceil(k / parts), point, tail if tail > 1 else at.lanes))
-            out += [_Tile(number, mr, nv, size, parts, inline, 1.0, after) for size in lengths]
+            out += [_Tile(number, mr, nv, size, parts, inline(mr), 1.0, after) for size in lengths]
         out += _deep(at, s, number, free, parts, 2 * blocks)
     return out
 

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.expr.kernel import Kernel
+from einsmith.expr.nodes import nbytes
 from einsmith.kernels import contraction_finish as finish
 from einsmith.kernels import contraction_launch as launch
 from einsmith.kernels import contraction_plan as plan
@@ -208,7 +209,7 @@ class Analysis:
             b_far=0 if rows else traffic.far_rows(b_steps, n * k, item, target.l2), even=a_steps.even and b_steps.even,
             finish=finish.cycles(self.kernel, self.p, n_side.axes, self.lanes, target.l2),
             results=traffic.far_results(self.kernel, p, m_side, n_side),
-            parted=sum(prod(buffers[n].shape) * buffers[n].dtype.itemsize for n in parts), windows=bool(windows),
+            parted=sum(nbytes(buffers[n]) for n in parts), windows=bool(windows),
             elements=sum(w.elements for _, w in changed.windows),
             heads=changed.heads,
             a_batch=batch if a_copy or plan.depends_on_batch(p, m_side) else 1,

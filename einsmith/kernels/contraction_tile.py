@@ -19,7 +19,7 @@ from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_plan import Config, row_offsets
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Group, Pointer
-from einsmith.kernels.contraction_trim import Trim, Trimmer, trims
+from einsmith.kernels.contraction_trim import Trim, Trimmer, within
 from einsmith.kernels.contraction_walk import ceil_div, digits_of, nest, sweep
 from einsmith.kernels.contraction_window import CUT, SLOT, Window, fill
 from einsmith.loops.nest import Builder, Value
@@ -45,14 +45,12 @@ class Lowering(Finishing):
         super().__init__(kernel, config, target, builder, problem)
         self.exact = self._exact(problem, self._operand_pointers())
         # Guards stand in the problem as it was before windows; K must be walked whole, axis by axis.
-        self.m_trims: list[Trim] = []
-        self.n_trims: list[Trim] = []
+        self.m_trims: tuple[Trim, ...] = ()
+        self.n_trims: tuple[Trim, ...] = ()
         if config.split == 1 and not self.blocked and not self.k_outer and not config.dot and config.depth == 1:
-            self.m_trims = trims(problem, int(config.swap))
-            self.m_trims = [t for t in self.m_trims if t.axes <= {*self.p.batch, *self.m_side.axes}]
+            self.m_trims = within(problem, int(config.swap), (*self.p.batch, *self.m_side.axes))
             if config.rows:
-                rows = {*self.p.batch, *self.n_side.axes[:-1]}
-                self.n_trims = [t for t in trims(problem, 1 - int(config.swap)) if t.axes <= rows]
+                self.n_trims = within(problem, 1 - int(config.swap), (*self.p.batch, *self.n_side.axes[:-1]))
         self.trimmed = {t.axis for t in (*self.m_trims, *self.n_trims)}
         if self.lines is not None and not self.k_outer and not self.trimmed:
             self.behind = len(self._k_groups()) == 1

@@ -47,11 +47,6 @@ def _divisor(n: int, most: int) -> int:
     return next((d for d in range(most, most // 2, -1) if n % d == 0), most)
 
 
-@cache
-def _one_core(target: Target) -> Target:
-    return replace(target, cores=1)
-
-
 def configs(rows: Rows, target: Target) -> list[RowsConfig]:
     """The configurations that may pay."""
     each = row_bytes(rows)

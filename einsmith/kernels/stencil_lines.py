@@ -28,7 +28,7 @@ SHARE = 3
 def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
     """The buffers whose planes are stored in whole lines by way of scratch."""
     shape, found, size = kernel.root.shape, set(), 0
-    if s.along_k or s.row is None or s.row != s.lane - 1:
+    if s.along_k or s.row != s.lane - 1:
         return frozenset()
     for n in {n for stage in kernel.stages for n in stage.outputs if n is not None}:
         x = kernel.buffers[n]
@@ -44,7 +44,7 @@ def asked(kernel: Kernel, s: Stencil, target: Target) -> list[int]:
     """The buffers whose lines are asked for ahead of stores: a store to a line that no near cache holds waits for it,
     and only so many can wait. Those past the caches wait for none."""
     shape = kernel.root.shape
-    if s.along_k or s.row is None or s.row != s.lane - 1:
+    if s.along_k or s.row != s.lane - 1:
         return []
     past = gathered(kernel, s, target)
     found = {n for stage in kernel.stages for n in stage.outputs if n is not None and kernel.buffers[n].shape == shape}

@@ -12,6 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.expr.kernel import Kernel
+from einsmith.expr.nodes import nbytes
 from einsmith.kernels.stencil_terms import Access, Factor, Phase, Span, Stencil, Term
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.target.facts import Target
@@ -166,7 +167,7 @@ class Reader:
         self.reaches, self.spreads = reaches(s), spreads(s, together)
         self.turned = set() if s.along_k else turned(s)
         self.short = set() if pair is not None else short(s, self.n, target.vector_bytes)
-        size = sum(prod(x.shape) * x.dtype.itemsize for x in kernel.buffers)
+        size = sum(map(nbytes, kernel.buffers))
         far = size > target.l2 * target.cores
         self.ahead, self.results = streams(s) if far else [], results if far else ()
         self.shape = kernel.root.shape

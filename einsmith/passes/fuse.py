@@ -32,8 +32,8 @@ from einsmith.expr.nodes import (
     Read,
     Reduce,
     Tensor,
+    nbytes,
     postorder,
-    size,
     template,
 )
 from einsmith.passes.groups import grouped, maker, needs_check, only_identity
@@ -194,9 +194,9 @@ def _plan(
     far: set[Tensor] = set()
     if on_lines:
         results = needed - set(map(storage, graph.inputs))
-        moved = [sum(map(_nbytes, args)) for args in operands]
+        moved = [sum(map(nbytes, args)) for args in operands]
         for t in results:
-            moved[of[_made(t)]] += _nbytes(t)
+            moved[of[_made(t)]] += nbytes(t)
         left = {t for t in results - read if moved[of[_made(t)]] > target.l3}
         far = {t for t in results - set(home) if _is_far(t, t in left, target)}
     singles = [_call_of(groups[g].nodes, needed, home, far, target) for g in order]
@@ -281,10 +281,6 @@ def _in_circles(n: int, after: dict[int, set[int]]) -> set[int]:
     return left
 
 
-def _nbytes(t: Tensor) -> int:
-    return size(t.shape) * t.dtype.itemsize
-
-
 def _is_far(t: Tensor, left: bool, target: Target) -> bool:
     """Whether a result is not found in a cache afterwards, or is stored past the caches more quickly than it would be
     found there: half of the last level; a quarter where it is sums with constants between them, which take longer to
@@ -293,7 +289,7 @@ def _is_far(t: Tensor, left: bool, target: Target) -> bool:
     made = maker(t)
     bodies = [p.body for p in made.template.parts if isinstance(p, Piece)] if isinstance(made, Compute) else []
     sparse = any(isinstance(x, Const) for x in bodies) and any(isinstance(x, Reduce) for x in bodies)
-    return _nbytes(t) >= target.l3 // (8 if left else 4 if sparse else 2)
+    return nbytes(t) >= target.l3 // (8 if left else 4 if sparse else 2)
 
 
 def _call_of(
