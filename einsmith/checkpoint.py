@@ -8,30 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
-import inspect
-import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from einsmith import functional, models, optim
+from einsmith import functional, manifest, models, optim
 from einsmith.errors import EinsmithError, SaveError
+from einsmith.manifest import FILES, META, PLAN, STATE, WEIGHTS
 from einsmith.nn import Module
 from einsmith.training import TrainStep
-
-FORMAT = "einsmith-step"
-VERSION = 2
-_KEYS = {
-    "model", "frozen", "loss", "optimizer", "steps", "epoch", "position", "epoch_loss", "epoch_samples", "seed",
-    "winograd", "files",
-}  # fmt: skip
-_FILES = _WEIGHTS, _STATE, _META, _PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
 
 
 def save(step: TrainStep, path: str | os.PathLike) -> None:
@@ -42,22 +34,24 @@ def save(step: TrainStep, path: str | os.PathLike) -> None:
     if not isinstance(step, TrainStep):
         kind = type(step).__name__
         raise SaveError(f"a TrainStep is saved, not a {kind}; a model's weights alone: model.state_dict()")
-    target = Path(path).resolve()
+    target = _folder(path)
     try:
         _put_back(target)
-        if target.exists() and any(target.iterdir() if target.is_dir() else [target]) and not _is_ours(target):
-            raise SaveError(f"{target} exists and is not a saved step; choose another folder or remove it")
+        if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
+            if not manifest.is_saved_step(target):
+                raise SaveError(f"{target} exists and is not a saved step; choose another folder or remove it")
+        if target in (here := Path.cwd(), *here.parents):
+            raise SaveError(f"{target} is or holds the working directory, which cannot be replaced; name a new folder")
         target.parent.mkdir(parents=True, exist_ok=True)
         work, old = _beside(target, "new"), _beside(target, "old")
-        for left in (work, old):
-            shutil.rmtree(left, ignore_errors=True)
+        _clear(target)
         work.mkdir()
         try:
             _write(step, work)
             for extra in sorted(target.iterdir()) if target.is_dir() else []:  # a loss curve beside the saved run stays
                 if extra.is_dir() and not extra.is_symlink():
                     shutil.copytree(extra, work / extra.name, symlinks=True)
-                elif extra.name not in _FILES:
+                elif extra.name not in FILES:
                     shutil.copy2(extra, work / extra.name, follow_symlinks=False)
             if target.exists():
                 target.rename(old)
@@ -71,22 +65,30 @@ def save(step: TrainStep, path: str | os.PathLike) -> None:
         shutil.rmtree(old, ignore_errors=True)
     except SaveError:
         raise
-    except OSError as e:
+    except (OSError, SafetensorError) as e:
         raise SaveError(f"cannot save to {target}: {e}; choose a folder that can be written") from e
+
+
+def _folder(path: Any) -> Path:
+    """The absolute path of a folder. Raises SaveError for what is none."""
+    try:
+        if not os.fspath(path):
+            raise ValueError("it is empty")
+        return Path(path).resolve()
+    except (TypeError, ValueError, OSError, RuntimeError) as e:
+        raise SaveError(f"{path!r} is not the path of a folder: {e}") from e
 
 
 def _write(step: TrainStep, work: Path) -> None:
     """The files of a save, each on the disk when this returns."""
     parameters = step.model.named_parameters()
-    save_file({k: np.array(v) for k, v in step.model.state_dict().items()}, work / _WEIGHTS)
-    save_file({k: np.array(s.data) for k, s in step.store.state.items()}, work / _STATE)
-    (work / _PLAN).write_text(step.plan + "\n")
-    meta = {
-        "format": FORMAT,
-        "version": VERSION,
+    save_file({k: np.array(v) for k, v in step.model.state_dict().items()}, work / WEIGHTS)
+    save_file({k: np.array(s.data) for k, s in step.current_state().items()}, work / STATE)
+    (work / PLAN).write_text(step.plan + "\n")
+    manifest.write(work, {
         "model": getattr(step.model, "spec", None),
         "frozen": [n for n, p in parameters if not p.requires_grad],
-        "loss": _loss_name(step.loss),
+        "loss": manifest.loss_name(step.loss),
         "optimizer": optim.describe(step.optimizer),
         "steps": step.steps,
         "epoch": step.epoch,
@@ -95,10 +97,8 @@ def _write(step: TrainStep, work: Path) -> None:
         "epoch_samples": step.epoch_samples,
         "seed": int(step.seed),
         "winograd": bool(step.winograd),
-        "files": {n: _digest(work / n) for n in (_WEIGHTS, _STATE)},
-    }
-    (work / _META).write_text(json.dumps(meta, indent=1) + "\n")
-    for name in _FILES:
+    })  # fmt: skip
+    for name in FILES:
         with open(work / name, "rb") as f:
             os.fsync(f.fileno())
 
@@ -112,9 +112,30 @@ def _put_back(target: Path) -> None:
     if target.exists() or not target.parent.is_dir():
         return
     for old in sorted(target.parent.glob(f".{glob.escape(target.name)}.*.old")):
-        if _is_ours(old):
+        if manifest.is_saved_step(old):
             old.rename(target)
             return
+
+
+def _clear(target: Path) -> None:
+    """Removes what processes that were killed while they saved to `target` have left beside it."""
+    for left in list(target.parent.iterdir()):
+        found = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+)\.(new|old)", left.name)
+        if found and (int(found[1]) == os.getpid() or not _runs(int(found[1]))):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    """Whether there is such a process (taken for granted where asking would end it)."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def load(
@@ -124,20 +145,15 @@ def load(
     """The TrainStep saved at `path`, ready to go on bitwise as if it had not stopped.
 
     model, loss, optimizer: needed where they are the user's own (the message says so); weights and state are filled in.
-    Raises SaveError where the folder is missing, truncated or foreign, or does not fit the given model.
+    Raises SaveError where the folder is missing, truncated or foreign, or does not fit the given model or optimizer.
     """
-    source = Path(path).resolve()
-    meta = _meta(source)
-    weights, state = load_file(source / _WEIGHTS), load_file(source / _STATE)
+    source = _folder(path)
+    with contextlib.suppress(OSError):
+        _put_back(source)
+    meta = manifest.read(source)
+    weights, state = (_tensors(source, name) for name in (WEIGHTS, STATE))
     if model is None:
-        if meta["model"] is None:
-            raise SaveError(f"{source} holds a model of your own class; pass it: es.load(path, model=...)")
-        model = models.get(meta["model"]["name"], **meta["model"]["arguments"])
-        for name, stored in (*model.named_parameters(), *model.named_buffers()):
-            if name in weights and stored.dtype.is_float:
-                stored.convert(weights[name].dtype)
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad = name not in meta["frozen"]
+        model = _model(source, meta, weights)
     if loss is None:
         if meta["loss"] is None:
             raise SaveError(f"{source} was trained with a loss of your own; pass it: es.load(path, loss=...)")
@@ -145,12 +161,29 @@ def load(
     if optimizer is None:
         if meta["optimizer"] is None:
             raise SaveError(f"{source} has an optimizer of your own; pass it: es.load(path, optimizer=...)")
-        optimizer = optim.restore(meta["optimizer"])
+        try:
+            optimizer = optim.restore(meta["optimizer"])
+        except Exception as e:
+            raise SaveError(f"{source}: the optimizer of {META} cannot be made again: {e!r}") from e
     step = TrainStep(model, loss, optimizer, seed=meta["seed"], threads=threads, winograd=meta["winograd"])
     for name, array in state.items():
-        owner = step.store.parameters.get(name.rpartition("/")[0])
-        if owner is None or owner.shape != array.shape:
-            raise SaveError(f"{source} does not fit the model: {name} has shape {array.shape} and no parameter like it")
+        owner, _, kind = name.rpartition("/")
+        parameter = step.store.parameters.get(owner)
+        if parameter is None or parameter.shape != array.shape or array.dtype.kind != "f":
+            raise SaveError(
+                f"{source} does not fit the model: {name} is {array.dtype}{list(array.shape)}, and there is no "
+                "parameter like it"
+            )
+        others = [s for s in step.optimizer.state_names if f"{owner}/{s}" not in state]
+        if kind not in step.optimizer.state_names or others:
+            raise SaveError(
+                f"{source} does not fit the optimizer, whose state is {step.optimizer.state_names or 'empty'}: it has "
+                f"{name}" + (f" but no {', '.join(others)}" if others else "")
+            )
+    kinds = {n: s.dtype.numpy.kind for n, s in (*model.named_parameters(), *model.named_buffers())}
+    for name, array in weights.items():
+        if kinds.get(name, array.dtype.kind) != array.dtype.kind:
+            raise SaveError(f"{source} does not fit the model: {name} holds {array.dtype}")
     try:
         model.load_state_dict(weights)
     except EinsmithError as e:
@@ -162,45 +195,30 @@ def load(
     return step
 
 
-def _meta(source: Path) -> dict:
-    with contextlib.suppress(OSError):
-        _put_back(source)
-    if not source.is_dir():
-        raise SaveError(f"{source} is not a folder; pass what es.save wrote")
+def _tensors(source: Path, name: str) -> dict[str, np.ndarray]:
     try:
-        meta = json.loads((source / _META).read_text())
-    except (OSError, ValueError) as e:
-        raise SaveError(f"{source} is not a saved step: {_META} is missing or damaged") from e
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise SaveError(f"{source} is not a saved step: {_META} is of another format")
-    if meta.get("version") != VERSION:
-        raise SaveError(f"{source} was saved in version {meta.get('version')}; this Einsmith reads version {VERSION}")
-    missing = _KEYS - set(meta)
-    if missing:
-        raise SaveError(f"{source}: {_META} lacks {', '.join(sorted(missing))}")
-    for name, digest in meta["files"].items():
-        try:
-            found = _digest(source / name)
-        except OSError as e:
-            raise SaveError(f"{source}: {name} is missing") from e
-        if found != digest:
-            raise SaveError(f"{source}: {name} is truncated or was changed; its checksum is not the saved one")
-    return meta
+        return load_file(source / name)
+    except Exception as e:  # of a file that is no safetensors the library raises errors of several kinds
+        raise SaveError(f"{source}: {name} does not hold tensors that can be read: {e}") from e
 
 
-def _is_ours(path: Path) -> bool:
+def _model(source: Path, meta: dict[str, Any], weights: dict[str, np.ndarray]) -> Module:
+    """The model that a save describes, in the element types of its weights."""
+    if meta["model"] is None:
+        raise SaveError(f"{source} holds a model of your own class; pass it: es.load(path, model=...)")
     try:
-        return json.loads((path / _META).read_text()).get("format") == FORMAT
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _loss_name(loss: Callable) -> str | None:
-    name = getattr(loss, "__name__", None)
-    if inspect.isclass(loss) or name is None:
-        return None
-    return name if getattr(functional, name, None) is loss else None
+        model = models.get(meta["model"]["name"], **meta["model"]["arguments"])
+    except Exception as e:
+        raise SaveError(
+            f"{source}: the model of {META} cannot be made again: {e!r}; pass it: es.load(path, model=...)"
+        ) from e
+    for name, stored in (*model.named_parameters(), *model.named_buffers()):
+        if name in weights and stored.dtype.is_float and weights[name].dtype.kind == "f":
+            stored.convert(weights[name].dtype)
+    names = dict(model.named_parameters())
+    unknown = [n for n in meta["frozen"] if n not in names]
+    if unknown:
+        raise SaveError(f"{source}: {META} freezes {', '.join(unknown)}, which the model does not have")
+    for name, parameter in names.items():
+        parameter.requires_grad = name not in meta["frozen"]
+    return model

@@ -15,14 +15,15 @@ from einsmith import dtypes as dt
 from einsmith.autodiff.sweep import gradients
 from einsmith.compile import FINITE, Executable, label
 from einsmith.dtypes import dtype_of
-from einsmith.errors import EinsmithError, GradientError, NonFiniteError, ShapeError
+from einsmith.errors import ArgumentError, EinsmithError, GradientError, NonFiniteError, ShapeError
 from einsmith.expr.nodes import Graph, Leaf, leaf
+from einsmith.functional.loss import IGNORED
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import Jitted, to_array
 from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.pool import get_threads
-from einsmith.runtime.store import ParameterStore
+from einsmith.runtime.store import ParameterStore, Slot
 
 
 @dataclass
@@ -70,6 +71,12 @@ class TrainStep:
             raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise EinsmithError(f"threads={threads!r} must be an integer of at least 1")
+        if not hasattr(model, "named_parameters") or isinstance(model, type):
+            raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
+        if not callable(loss):
+            raise ArgumentError(f"loss={_shown(loss)} is not a function of the model's output and the target")
+        if not hasattr(optimizer, "state_names") or isinstance(optimizer, type):
+            raise ArgumentError(f"optimizer={_shown(optimizer)} is not an update rule; pass one, as es.optim.SGD(lr=0.1)")
         self.model, self.loss, self.optimizer, self.seed = model, loss, optimizer, seed
         self.threads = threads
         self.winograd = winograd
@@ -144,6 +151,12 @@ class TrainStep:
         modules = {id(m): m for m in self.model.modules()} | self._depends
         world = tuple(m.trace_key(modes=False) for m in modules.values())
         self._world = self._worlds.setdefault(world, len(self._worlds))
+
+    def current_state(self) -> dict[str, Slot]:
+        """The optimizer's state that the next step goes on with, as `parameter/state`: what belongs to an optimizer or
+        to a parameter that was replaced is not part of it."""
+        self._look()
+        return self.store.state
 
     def _trace(self, arrays: list[np.ndarray], threads: int) -> Executable:
         inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
@@ -283,7 +296,10 @@ class TrainStep:
         return history
 
     def evaluate(self, batches: Iterable) -> dict[str, float]:
-        """Mean loss over all examples and, for integer targets of one class each, accuracy. Trains nothing."""
+        """Mean loss over all examples and, for integer targets of one class each, accuracy. Trains nothing.
+
+        Examples whose class is -100, which losses ignore, count in neither. Raises ShapeError where none is left.
+        """
         if self._evaluate is None:
 
             def run(inputs: tuple, target: Any) -> Any:
@@ -297,13 +313,15 @@ class TrainStep:
                 target = to_array(target, "target")
                 value, out = self._evaluate(tuple(inputs), target)
                 n = _samples(target)
-                total, seen = total + float(value) * n, seen + n
                 one_each = isinstance(out, np.ndarray) and target.ndim == 1 and out.ndim == 2
                 classes = classes and one_each and target.dtype.kind in "iu"
                 if classes:
+                    n -= int((target == IGNORED).sum())
                     right += int((out.argmax(1) == target).sum())
+                if n:  # the mean of no labels is no number
+                    total, seen = total + float(value) * n, seen + n
         if not seen:
-            raise ShapeError("the batches are empty")
+            raise ShapeError("the batches are empty, or every label in them is ignored")
         return {"loss": total / seen} | ({"accuracy": right / seen} if classes else {})
 
     # -- for people
@@ -340,6 +358,11 @@ class TrainStep:
         return Profile(rows, sorted(times)[len(times) // 2])
 
 
+def _shown(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) <= 60 else f"a {type(x).__name__}"
+
+
 def _samples(target: np.ndarray) -> int:
     return len(target) if target.ndim else 1
 
@@ -355,19 +378,27 @@ def _epoch(batches: Iterable, epoch: int, start: int) -> Iterable:
 
 
 class _Progress:
-    """A progress bar on a terminal; elsewhere a plain line an epoch."""
+    """A progress bar on a terminal; elsewhere a plain line an epoch, and within long ones one every LINE_SECONDS."""
+
+    LINE_SECONDS = 30.0  # so that a log shows life, and a night's training fits some thousand lines
 
     def __init__(self, show: bool | None):
         self.show = show if show is not None else True
         self.bar = self.show and sys.stderr.isatty()
-        self._last = 0.0
+        self._last = 0.0 if self.bar else time.perf_counter()
         self._rich: Any = None
 
     def step(self, epoch: int, epochs: int, done: int, length: int | None, loss: float, rate: float) -> None:
         now = time.perf_counter()
-        if not self.bar or now - self._last < 0.1:
+        if not self.show or now - self._last < (0.1 if self.bar else self.LINE_SECONDS):
             return
         self._last = now
+        if not self.bar:
+            batches = f"{done}/{length}" if length else f"{done}"
+            print(
+                f"epoch {epoch + 1}/{epochs}  batch {batches}  loss {loss:.4f}  {rate:.0f}/s", file=sys.stderr, flush=True
+            )
+            return
         if self._rich is None:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -387,5 +418,6 @@ class _Progress:
 
     def epoch(self, epoch: int, epochs: int, loss: float) -> None:
         self.close()
+        self._last = time.perf_counter()
         if self.show:
             print(f"epoch {epoch}/{epochs}  loss {loss:.4f}", file=sys.stderr, flush=True)

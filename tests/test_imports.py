@@ -28,7 +28,7 @@ LAYERS = [
     ["transforms"],
     ["functional", "nn", "optim", "models", "data"],
     ["training"],
-    ["checkpoint"],
+    ["manifest", "checkpoint"],
     ["frontends", "cli"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

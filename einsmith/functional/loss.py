@@ -11,6 +11,8 @@ from einsmith.functional.common import tensor
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 
+IGNORED = -100
+"""The label that counts for nothing unless another one is named."""
 _REDUCTIONS = ("mean", "sum", "none")
 
 
@@ -62,7 +64,7 @@ def cross_entropy(
     target: Any,
     weight: Any = None,
     *,
-    ignore_index: int | None = -100,
+    ignore_index: int | None = IGNORED,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Value:
@@ -124,7 +126,7 @@ def _soft_cross_entropy(x: Value, t: Value, weight: Any, reduction: str, label_s
 
 @traced
 def nll_loss(
-    input: Any, target: Any, weight: Any = None, *, ignore_index: int | None = -100, reduction: str = "mean"
+    input: Any, target: Any, weight: Any = None, *, ignore_index: int | None = IGNORED, reduction: str = "mean"
 ) -> Value:
     """-input at the target class: cross_entropy for an input of log-probabilities. Shapes and options are the same."""
     _reduction("nll_loss", reduction)

@@ -293,3 +293,47 @@ def test_timing_kernels_writes_into_living_memory(monkeypatch):
         assert alive and all(r() is not None for r in alive)
 
     run.time_calls([x], repeats=2)
+
+
+def test_ignored_labels_count_neither_as_wrong_nor_in_the_mean(torch):
+    step = make(name="mlp3")
+    rng = np.random.default_rng(5)
+    x, y = rng.standard_normal((30, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, 30)
+    y[rng.permutation(30)[:13]] = -100
+    y[20:] = -100  # a batch without any label
+    out = step.model.predict(x)
+    want = torch.nn.functional.cross_entropy(torch.from_numpy(out), torch.from_numpy(y)).item()
+    found = step.evaluate([(x[:8], y[:8]), (x[8:20], y[8:20]), (x[20:], y[20:])])
+    assert found["loss"] == pytest.approx(want, rel=1e-5)
+    assert found["accuracy"] == ((out.argmax(1) == y) & (y >= 0)).sum() / (y >= 0).sum()
+    with pytest.raises(es.ShapeError, match="ignored"):
+        step.evaluate([(x[20:], y[20:])])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"optimizer": [es.optim.SGD(lr=0.1)]}, {"optimizer": es.optim.SGD}, {"optimizer": None}, {"loss": "mse"},
+        {"loss": None}, {"model": lambda x: x}, {"model": es.models.MLP3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_model_loss_or_optimizer_is_named(wrong):
+    given = {
+        "model": es.models.mlp3(), "loss": es.functional.cross_entropy, "optimizer": es.optim.SGD(lr=0.1), **wrong,
+    }  # fmt: skip
+    with pytest.raises(es.EinsmithError, match=next(iter(wrong))):
+        es.TrainStep(given["model"], given["loss"], given["optimizer"])
+
+
+def test_long_epochs_show_lines_off_a_terminal(monkeypatch, capfd):
+    from einsmith import training
+
+    x, y = batch()
+    step = make(name="mlp3")
+    step.fit([(x, y)] * 4, epochs=1)
+    assert capfd.readouterr().err.count("\n") == 1
+    monkeypatch.setattr(training._Progress, "LINE_SECONDS", 0.0)
+    step.fit([(x, y)] * 4, epochs=2)
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.split("  loss")[0] for line in lines] == [*(f"epoch 2/2  batch {n}/4" for n in range(1, 5)), "epoch 2/2"]

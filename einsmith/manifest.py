@@ -1,0 +1,143 @@
+"""step.json, the description of a saved training step: what it holds, and the check of every entry on the way back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from einsmith import functional
+from einsmith.errors import SaveError
+
+FORMAT = "einsmith-step"
+VERSION = 2
+FILES = WEIGHTS, STATE, META, PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
+LOSSES = ("cross_entropy", "mse_loss", "nll_loss")
+"""The functions of `functional` that are restored by name."""
+
+
+def _integer(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
+def _count(x: Any) -> bool:
+    return _integer(x) and 0 <= x < 2**53  # as far as the step's float64 counts exactly
+
+
+def _number(x: Any) -> bool:
+    return isinstance(x, float) or (_integer(x) and abs(x) < 2**53)
+
+
+def _finite(x: Any) -> bool:
+    return _number(x) and math.isfinite(x)
+
+
+def _named(values: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A dictionary all of whose values pass."""
+    return lambda x: isinstance(x, dict) and all(map(values, x.values()))
+
+
+def _model(x: Any) -> bool:
+    return x is None or (_has(x, "name", "arguments") and isinstance(x["name"], str) and _named(_any)(x["arguments"]))
+
+
+def _optimizer(x: Any) -> bool:
+    if x is None:
+        return True
+    if not (isinstance(x, dict) and isinstance(x.get("name"), str)):
+        return False
+    if x["name"] == "Rule":
+        numbers = _named(_number)
+        return _has(x, "name", "text", "init", "arguments") and isinstance(x["text"], str) and all(
+            numbers(x[k]) for k in ("init", "arguments")
+        )
+    return _has(x, "name", "arguments", "hyper") and _named(_number)(x["hyper"]) and _named(_any)(x["arguments"])
+
+
+def _any(x: Any) -> bool:
+    return True
+
+
+def _has(x: Any, *keys: str) -> bool:
+    return isinstance(x, dict) and set(x) == set(keys)
+
+
+ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "model": (_model, "null, or a name and arguments"),
+    "frozen": (lambda x: isinstance(x, list) and all(isinstance(n, str) for n in x), "a list of parameters' names"),
+    "loss": (lambda x: x is None or x in LOSSES, f"null or one of {', '.join(LOSSES)}"),
+    "optimizer": (_optimizer, "null, or what tells how to make an update rule"),
+    "steps": (_count, "a whole number"),
+    "epoch": (_count, "a whole number"),
+    "position": (_count, "a whole number"),
+    "epoch_loss": (_finite, "a finite number"),
+    "epoch_samples": (_count, "a whole number"),
+    "seed": (_integer, "an integer"),
+    "winograd": (lambda x: isinstance(x, bool), "true or false"),
+    "files": (lambda x: _has(x, WEIGHTS, STATE) and _named(lambda d: isinstance(d, str))(x), "the files' checksums"),
+}
+
+
+def write(folder: Path, entries: dict[str, Any]) -> None:
+    """Writes step.json; the checksums of the folder's other files are added."""
+    meta = {"format": FORMAT, "version": VERSION} | entries
+    meta["files"] = {n: digest(folder / n) for n in (WEIGHTS, STATE)}
+    (folder / META).write_text(json.dumps(meta, indent=1) + "\n")
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The entries of step.json. Raises SaveError, naming folder and entry, where one is missing or cannot be what it
+    is, and where a file beside it is not the one that was saved."""
+    if not folder.is_dir():
+        raise SaveError(f"{folder} is not a folder; pass what es.save wrote")
+    try:
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as e:
+        raise SaveError(f"{folder} is not a saved step: {META} is missing or damaged") from e
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise SaveError(f"{folder} is not a saved step: {META} is of another format")
+    if meta.get("version") != VERSION or isinstance(meta["version"], bool):
+        raise SaveError(f"{folder} was saved in version {meta.get('version')!r}; this Einsmith reads {VERSION}")
+    missing = set(ENTRIES) - set(meta)
+    if missing:
+        raise SaveError(f"{folder}: {META} lacks {', '.join(sorted(missing))}")
+    for name, (allowed, what) in ENTRIES.items():
+        if not allowed(meta[name]):
+            raise SaveError(f"{folder}: {META} has {name!r}: {_short(meta[name])}, which is not {what}")
+    for name, saved in meta["files"].items():
+        try:
+            found = digest(folder / name)
+        except OSError as e:
+            raise SaveError(f"{folder}: {name} is missing") from e
+        if found != saved:
+            raise SaveError(f"{folder}: {name} is truncated or was changed; its checksum is not the saved one")
+    return meta
+
+
+def is_saved_step(folder: Path) -> bool:
+    """Whether a folder holds a saved step, whole or not."""
+    try:
+        return json.loads((folder / META).read_text(encoding="utf-8")).get("format") == FORMAT
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+
+
+def digest(path: Path) -> str:
+    """The checksum of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def loss_name(loss: Callable) -> str | None:
+    """The name by which a loss is restored, None for the user's own."""
+    return next((n for n in LOSSES if getattr(functional, n) is loss), None)
+
+
+def _short(x: Any) -> str:
+    try:
+        text = json.dumps(x)
+    except ValueError:  # an integer of too many digits to print
+        text = "a number too long to show"
+    return text if len(text) <= 60 else text[:57] + "..."
