@@ -76,7 +76,7 @@ class TrainStep:
         if not callable(loss):
             raise ArgumentError(f"loss={_shown(loss)} is not a function of the model's output and the target")
         if not hasattr(optimizer, "state_names") or isinstance(optimizer, type):
-            raise ArgumentError(f"optimizer={_shown(optimizer)} is not an update rule; pass one, as es.optim.SGD(lr=0.1)")
+            raise ArgumentError(f"optimizer={_shown(optimizer)} is no update rule; pass one, as es.optim.SGD(lr=0.1)")
         self.model, self.loss, self.optimizer, self.seed = model, loss, optimizer, seed
         self.threads = threads
         self.winograd = winograd
@@ -395,9 +395,8 @@ class _Progress:
         self._last = now
         if not self.bar:
             batches = f"{done}/{length}" if length else f"{done}"
-            print(
-                f"epoch {epoch + 1}/{epochs}  batch {batches}  loss {loss:.4f}  {rate:.0f}/s", file=sys.stderr, flush=True
-            )
+            line = f"epoch {epoch + 1}/{epochs}  batch {batches}  loss {loss:.4f}  {rate:.0f}/s"
+            print(line, file=sys.stderr, flush=True)
             return
         if self._rich is None:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

@@ -336,4 +336,5 @@ def test_long_epochs_show_lines_off_a_terminal(monkeypatch, capfd):
     monkeypatch.setattr(training._Progress, "LINE_SECONDS", 0.0)
     step.fit([(x, y)] * 4, epochs=2)
     lines = capfd.readouterr().err.splitlines()
-    assert [line.split("  loss")[0] for line in lines] == [*(f"epoch 2/2  batch {n}/4" for n in range(1, 5)), "epoch 2/2"]
+    steps = [f"epoch 2/2  batch {n}/4" for n in range(1, 5)]
+    assert [line.split("  loss")[0] for line in lines] == [*steps, "epoch 2/2"]
