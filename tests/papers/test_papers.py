@@ -1,0 +1,46 @@
+"""Operators from papers: value, gradient and second order agree with PyTorch at three sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.papers import capsules  # noqa: F401
+from tests.papers.operator import OPERATORS, Comparison
+
+every_operator = pytest.mark.parametrize("op", OPERATORS, ids=[o.name for o in OPERATORS])
+
+
+def test_no_operator_is_there_twice():
+    assert len({o.name for o in OPERATORS}) == len(OPERATORS)
+    assert len({"".join(o.text.split()) for o in OPERATORS}) == len(OPERATORS)
+
+
+@every_operator
+def test_operators_agree_with_pytorch(torch, op):
+    Comparison(op, 0).check(torch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2])
+@every_operator
+def test_operators_agree_with_pytorch_at_other_sizes(torch, op, size):
+    Comparison(op, size).check(torch)
+
+
+@pytest.mark.parametrize(
+    "order,wrong",
+    [
+        ("gradient", "stop_gradient(s[b,i,d])"),
+        # x + (x - x_0)**2 has the value and the first derivative of x.
+        ("second order", "(s[b,i,d] + (s[b,i,d] - stop_gradient(s[b,i,d]))**2)"),
+    ],
+)
+def test_what_is_wrong_in_a_derivative_alone_is_noticed(torch, order, wrong):
+    """The value stays; the first derivative, or the second one alone, does not."""
+    squash = next(o for o in OPERATORS if o.name == "squash")
+    text = squash.text.replace("= s[b,i,d]*", f"= {wrong}*")
+    assert text != squash.text
+    with pytest.raises(AssertionError, match=order):
+        Comparison(replace(squash, text=text), 0).check(torch)
