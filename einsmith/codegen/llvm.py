@@ -10,19 +10,23 @@ is marked `noalias`. A bool is i1 in registers and one byte in memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from einsmith.codegen import lockstep
+from einsmith.codegen import llvm_faults, lockstep
 from einsmith.codegen.llvm_jit import has_fma, resolve
 from einsmith.codegen.llvm_memory import MemoryEmitter, Number
-from einsmith.codegen.llvm_ops import FUNCTIONS, Text, constant, lanes_constant, mangle, spell
+from einsmith.codegen.llvm_ops import FLOATS, FUNCTIONS, Text, constant, mangle, spell
 from einsmith.errors import CompileError
 from einsmith.loops.nest import Function, If, Loop, Op, Type, Value
 
 _SCALAR_INTS = ("i64", "i32")
 _FOLDED = ("add", "sub", "mul", "min", "max", "floordiv", "mod", "neg", "lt", "le", "eq", "ne")
+_LOGIC: dict[str, Callable[..., bool]] = {
+    "and": lambda a, b: a and b, "or": lambda a, b: a or b, "not": operator.not_, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
 
 
 def emit_module(functions: Sequence[Function], target: Any) -> str:
@@ -35,7 +39,8 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
     declarations: dict[str, str] = {}
     # A chain has three or four values alive, and the coefficients want registers, too: of 32, or of half as many.
     chains = 2 if target.triple.startswith("x86_64") and target.vector_bytes < 64 else 4
-    bodies = [_Emitter(f, declarations, has_fma(target), chains).run() for f in functions]
+    fold = target.triple.startswith("x86_64")
+    bodies = [_Emitter(f, declarations, has_fma(target), chains, fold).run() for f in functions]
     width = f' "prefer-vector-width"="{target.vector_bytes * 8}"' if target.vector_bytes >= 32 else ""
     parts = [f'target triple = "{target.triple}"', "", *bodies, *declarations.values(), ""]
     parts.append(f"attributes #0 = {{ nounwind{width} }}")
@@ -45,13 +50,14 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
 
 
 class _Emitter(MemoryEmitter):
-    """Emits one function. `chains`: how many special functions may be computed side by side."""
+    """Emits one function. `chains`: how many special functions may be computed side by side; `folds`: loads may become
+    operands of arithmetic."""
 
-    def __init__(self, function: Function, declarations: dict[str, str], fma: bool, chains: int):
+    def __init__(self, function: Function, declarations: dict[str, str], fma: bool, chains: int, folds: bool):
         super().__init__(Text(declarations, fma))
         self.chains = chains
         self.function = function
-        self.iotas: set[int] = set()
+        self.chosen = llvm_faults.chosen_sums(function.body) if fma and folds else {}
         self.sums: dict[str, tuple[str, int]] = {}  # operand -> (operand, constant) that it is the sum of
 
     def run(self) -> str:
@@ -192,12 +198,7 @@ class _Emitter(MemoryEmitter):
             chosen = args[1] if numbers[0] else args[2]
             self.put(op.result, self.get(chosen), self.number(chosen))
             return
-        if t.lanes and op.name in ("lt", "le") and args[0].id in self.iotas and numbers[1] is not None:
-            bound = numbers[1] if op.name == "lt" else numbers[1] + 1
-            if bound >= t.lanes or bound <= 0:
-                self.put(op.result, constant(bound > 0, op.result.type), bound > 0)
-            else:
-                self.put(op.result, lanes_constant([lane < bound for lane in range(t.lanes)], "i1"))
+        if t.lanes and self.fold_lanes(op, args):
             return
         self.put(op.result, self.ops.apply(op.name, t, [self.get(a) for a in args], numbers))
 
@@ -209,8 +210,7 @@ class _Emitter(MemoryEmitter):
         known = [int(n) for n in numbers if n is not None]
         if len(known) == len(args):
             value = _compute(op.name, known)
-            if value is not None and (isinstance(value, bool) or -(2**31) <= value < 2**31 or elem == "i64"
-                                      and -(2**63) <= value < 2**63):
+            if value is not None and (isinstance(value, bool) or _fits(value, elem)):
                 self.put_int(result, value)
                 return True
             return False
@@ -232,6 +232,26 @@ class _Emitter(MemoryEmitter):
             return True
         return False
 
+    def fold_lanes(self, op: Op, args: Sequence[Value]) -> bool:
+        """Integer vectors that are known: so masks are, which LLVM would find to be constants, too."""
+        t, result = args[-1].type, op.result
+        known = [self.lanes_of(a) for a in args]
+        if result is None or t.elem in FLOATS or not all(known):
+            return False
+        columns = zip(*known, strict=True)
+        if op.name == "select":
+            lanes: list[Any] = [a if c else b for c, a, b in columns]
+        elif t.elem == "i1" and op.name in _LOGIC:
+            lanes = [_LOGIC[op.name](*x) for x in columns]
+        elif t.elem in _SCALAR_INTS and op.name in _FOLDED:
+            lanes = [_compute(op.name, x) for x in columns]
+            if not all(isinstance(x, bool) or _fits(x, t.elem) for x in lanes):
+                return False
+        else:
+            return False
+        self.put_lanes(result, lanes)
+        return True
+
     def plus(self, x: str, c: int, elem: str) -> str:
         """x + c, with chains of constants summed (integers wrap, so that the order is free)."""
         base, already = self.sums.get(x, (x, 0))
@@ -251,13 +271,12 @@ class _Emitter(MemoryEmitter):
 
     def do_literal(self, op: Op) -> None:
         assert op.result is not None
-        self.put(op.result, lanes_constant(op.attrs[0], op.result.type.elem))
+        self.put_lanes(op.result, op.attrs[0])
 
     def do_iota(self, op: Op) -> None:
         assert op.result is not None
         t = op.result.type
-        self.put(op.result, lanes_constant(range(t.lanes), t.elem))
-        self.iotas.add(op.result.id)
+        self.put_lanes(op.result, range(t.lanes))
 
     def do_splat(self, op: Op) -> None:
         (x,), result = op.args, op.result
@@ -278,10 +297,25 @@ class _Emitter(MemoryEmitter):
         if number is not None and elem in _SCALAR_INTS and x.type.elem in _SCALAR_INTS and abs(number) < 2**31:
             self.put(result, constant(int(number), result.type), int(number))
             return
+        lanes = self.lanes_of(x) if x.type.elem in _SCALAR_INTS and elem in _SCALAR_INTS else None
+        if lanes and all(_fits(int(n), elem) for n in lanes):
+            self.put_lanes(result, lanes)
+            return
         if number is None and not x.type.lanes and x.type.elem == "i32" and elem == "i64":
             self.put(result, self.text.once(f"sext i32 {self.get(x)} to i64"))
             return
         self.put(result, self.ops.cast(self.get(x), x.type, elem))
+
+    def do_fma(self, op: Op) -> None:
+        assert op.result is not None
+        args = [a for a in op.args if a is not None]
+        operands, numbers = [self.get(a) for a in args], [self.number(a) for a in args]
+        t = op.result.type
+        others = self.chosen.get(op.result.id, ())
+        if t.elem in FLOATS and any(self.number(x) == 0 or x.id not in self.operand for x in others):
+            # A masked load stays an instruction of its own: see llvm_faults.UNMASKED.
+            operands = [self.ops.intrinsic("arithmetic.fence", t, x) if x in self.masked else x for x in operands]
+        self.put(op.result, self.ops.apply("fma", t, operands, numbers))
 
     def do_add(self, op: Op) -> None:
         self.shared(op)
@@ -297,6 +331,8 @@ class _Emitter(MemoryEmitter):
         a, b = op.args
         assert a is not None and b is not None and op.result is not None
         numbers = [self.number(a), self.number(b)]
+        if a.type.lanes and self.fold_lanes(op, (a, b)):
+            return
         if a.type.lanes or a.type.elem not in _SCALAR_INTS:
             self.put(op.result, self.ops.apply(op.name, a.type, [self.get(a), self.get(b)], numbers))
             return
@@ -340,6 +376,11 @@ class _Emitter(MemoryEmitter):
 
     def do_barrier(self, op: Op) -> None:
         self.text.do('call void asm sideeffect "", "~{memory}"()')
+
+
+def _fits(x: int, elem: str) -> bool:
+    half = 2 ** (63 if elem == "i64" else 31)
+    return -half <= x < half
 
 
 def _compute(name: str, args: Sequence[int]) -> int | bool | None:

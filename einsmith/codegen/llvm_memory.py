@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.codegen.llvm_ops import LLVM_ELEM, Ops, Text, constant, literal, mangle, spell
+from einsmith.codegen.llvm_faults import only_lane
+from einsmith.codegen.llvm_ops import FLOATS, LLVM_ELEM, Ops, Text, constant, lanes_constant, literal, mangle, spell
 from einsmith.loops.nest import Op, Type, Value
 
 _SIZE = {"f32": 4, "f64": 8, "i1": 1, "i8": 1, "i32": 4, "i64": 8, "ptr": 8}
@@ -20,6 +21,8 @@ class MemoryEmitter:
         self.ops = Ops(text)
         self.operand: dict[int, str] = {}
         self.literal: dict[int, Number] = {}
+        self.lanes: dict[str, tuple[Number, ...]] = {}  # of operands that are constant vectors
+        self.masked: set[str] = set()  # operands that are masked loads
 
     # -- values
 
@@ -32,6 +35,22 @@ class MemoryEmitter:
 
     def put_int(self, value: Value, number: Number) -> None:
         self.put(value, literal(number, value.type.elem), number)
+
+    def put_lanes(self, value: Value, lanes: Sequence[Number]) -> None:
+        """A constant, lane by lane."""
+        if all(x == lanes[0] for x in lanes) and value.type.elem not in FLOATS:
+            self.put(value, constant(lanes[0], value.type), lanes[0])
+            return
+        operand = lanes_constant(lanes, value.type.elem)
+        self.lanes[operand] = tuple(lanes)
+        self.put(value, operand)
+
+    def lanes_of(self, value: Value | None) -> tuple[Number, ...] | None:
+        """The lanes of a vector that is known."""
+        if value is None:
+            return None
+        number = self.number(value)
+        return self.lanes.get(self.get(value)) if number is None else (number,) * value.type.lanes
 
     def get(self, value: Value) -> str:
         return self.operand[value.id]
@@ -103,6 +122,7 @@ class MemoryEmitter:
                 [("ptr", f"align {_SIZE[memory.elem]} {where}"), (spell(mask.type), self.get(mask)),
                  (spell(memory), rest)],
             )
+            self.masked.add(loaded)
         self.from_memory(result, loaded)
 
     def do_store(self, op: Op) -> None:
@@ -118,8 +138,15 @@ class MemoryEmitter:
             self.text.do(f"store {spell(memory)} {operand}, ptr {self.at(ptr, offset, memory.elem)}, align {size}")
             return ""
 
+        lane = only_lane(self.lanes_of(mask))
         if mask is None or allowed:
             plain()
+        elif lane is not None:
+            one = self.text.emit(f"extractelement {spell(memory)} {operand}, i32 {lane}")
+            where = self.at(ptr, offset, memory.elem)
+            if lane:
+                where = self.text.once(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {lane}")
+            self.text.do(f"store {LLVM_ELEM[memory.elem]} {one}, ptr {where}, align {size}")
         elif not memory.lanes:
             self.guarded(mask, plain, None)
         else:
