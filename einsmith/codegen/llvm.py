@@ -200,7 +200,10 @@ class _Emitter(MemoryEmitter):
             return
         if t.lanes and self.fold_lanes(op, args):
             return
-        self.put(op.result, self.ops.apply(op.name, t, [self.get(a) for a in args], numbers))
+        operands = [self.get(a) for a in args]
+        self.put(op.result, self.ops.apply(op.name, t, operands, numbers))
+        if op.name == "neg" and operands[0] in self.masked:  # a sign is part of a fused multiply-add
+            self.masked.add(self.get(op.result))
 
     def fold(self, op: Op, args: Sequence[Value], numbers: Sequence[Number | None]) -> bool:
         """Integer scalars: constants are computed, x+0, x*1, x//1 vanish, x+c+d becomes x+(c+d)."""
@@ -297,7 +300,7 @@ class _Emitter(MemoryEmitter):
         if number is not None and elem in _SCALAR_INTS and x.type.elem in _SCALAR_INTS and abs(number) < 2**31:
             self.put(result, constant(int(number), result.type), int(number))
             return
-        lanes = self.lanes_of(x) if x.type.elem in _SCALAR_INTS and elem in _SCALAR_INTS else None
+        lanes = self.lanes_of(x) if {elem, x.type.elem} <= {*_SCALAR_INTS} else None
         if lanes and all(_fits(int(n), elem) for n in lanes):
             self.put_lanes(result, lanes)
             return

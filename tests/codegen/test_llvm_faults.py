@@ -1,0 +1,109 @@
+"""LLVM has the faults that emission keeps clear of, as the list says, and what is emitted does not show them."""
+
+from __future__ import annotations
+
+import re
+
+import llvmlite.binding as llvm
+import pytest
+
+from einsmith.codegen import llvm as emission
+from einsmith.codegen import llvm_faults, llvm_jit, llvm_memory
+from einsmith.codegen.llvm import emit_module
+from einsmith.codegen.llvm_faults import FAULTS, NARROWED, UNMASKED
+from einsmith.loops.nest import Builder
+
+VERSION = llvm.llvm_version_info
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
+def test_llvm_still_has_the_fault(fault):
+    """Fails where a new LLVM is right: its entry then gets a `last` version, and the emitter may be simpler."""
+    shown = re.search(fault.wrong, llvm_jit.emit_assembly(fault.text, fault.machine))
+    assert bool(shown) == fault.exists(VERSION), f"LLVM {VERSION} {'has' if shown else 'no longer has'}: {fault.what}"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
+def test_the_list_names_emitters(fault):
+    module, owner, method = fault.emitter.split(".")
+    assert hasattr(getattr({"llvm": emission, "llvm_memory": llvm_memory}[module], owner), method)
+    assert fault.last is None or fault.first <= fault.last
+
+
+def _instructions(b: Builder, machine) -> list[str]:
+    text = llvm_jit.emit_assembly(emit_module([b.finish()], machine), machine)
+    return [x.strip() for x in text.splitlines() if x.startswith("\t") and not x.strip().startswith(".")]
+
+
+def _narrowing(of: str, to: str, lanes: int, mask) -> Builder:
+    b = Builder("f", 2)
+    x = b.cast(b.load(b.buffers[0], b.const(0), of, lanes), to)
+    b.store(x, b.buffers[1], b.const(0), mask(b, lanes))
+    return b
+
+
+MASKS = {
+    "literal": lambda b, n: b.literal([k == 1 for k in range(n)], "i1"),
+    "prefix": lambda b, n: b.op("lt", b.iota(n, "i32"), b.const(1, "i32", n)),
+    "sum": lambda b, n: b.op("lt", b.op("add", b.iota(n), b.const(16)), b.const(17)),
+    "both": lambda b, n: b.op("and", b.op("lt", b.iota(n), b.const(2)), b.op("not", b.op("lt", b.iota(n), b.const(1)))),
+    "cast": lambda b, n: b.op("eq", b.cast(b.iota(n), "i32"), b.const(1, "i32")),
+    "chosen": lambda b, n: b.op("where", b.op("lt", b.iota(n), b.const(1)), b.const(True, "i1"),
+                                b.const(False, "i1", n)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("of,to,lanes", [("i32", "i8", 16), ("i64", "i8", 8), ("i64", "i32", 8), ("i32", "i8", 4)])
+def test_the_only_lane_is_stored_with_its_own_width(mask, of, to, lanes):
+    """And in no more instructions than LLVM takes for a masked store of one lane."""
+    code = _instructions(_narrowing(of, to, lanes, MASKS[mask]), NARROWED.machine)
+    stores = [x for x in code if re.search(r"^v?(mov|pextr)\S*\s.*, \d*\(%r\w+\)$", x)]
+    assert len(stores) == 1
+    assert stores[0].split()[0] in {"i8": ("movb", "vpextrb"), "i32": ("movl", "vmovd", "vmovss", "vextractps")}[to]
+    assert len(code) <= 6 and not any("%k" in x for x in code), code
+
+
+@pytest.mark.parametrize("cpu,bytes_of", [("haswell", 32), ("x86-64-v2", 16)])
+def test_other_processors_store_the_lane_as_cheaply(monkeypatch, cpu, bytes_of):
+    machine = NARROWED.machine._replace(cpu=cpu, vector_bytes=bytes_of)
+    for of, to, lanes in (("i32", "i8", 16), ("i64", "i32", 8), ("f64", "f32", 8), ("f32", "f32", 8)):
+        scalar = _instructions(_narrowing(of, to, lanes, MASKS["literal"]), machine)
+        with monkeypatch.context() as m:
+            m.setattr(llvm_memory, "only_lane", lambda mask: None)
+            assert len(scalar) <= len(_instructions(_narrowing(of, to, lanes, MASKS["literal"]), machine))
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("sign", ["plus", "minus"])
+@pytest.mark.parametrize("place", ["factor", "addend"])
+@pytest.mark.parametrize("elem,lanes", [("f32", 16), ("f64", 8), ("f32", 8), ("f64", 4), ("f64", 16), ("f32", 32)])
+def test_masked_loads_keep_their_mask(elem, lanes, place, sign, turns):
+    """Of sums that are chosen against zero, or in an unrolled loop's first turn against a carried zero."""
+    b = Builder("f", 4)
+    mask = b.load(b.buffers[1], b.const(0), "i1", lanes)
+    w, c = (b.load(b.buffers[2], b.const(k * lanes), elem, lanes) for k in (0, 1))
+    zero = b.const(0.0, elem, lanes)
+    with b.loop(0, turns, init=[zero], unroll=turns) as loop:
+        x = b.load(b.buffers[0], b.mul(loop.var, b.const(lanes)), elem, lanes, mask)
+        x = b.op("neg", x) if sign == "minus" else x
+        added = b.fma(x, w, c) if place == "factor" else b.fma(w, c, x)
+        loop.next = [b.op("where", mask, added, loop.carried[0])]
+    for k, value in enumerate((loop.results[0], w, c)):
+        b.store(value, b.buffers[3], b.const(k * lanes))
+    code = _instructions(b, UNMASKED.machine)
+    source = next(x.split()[-1] for x in code if re.match(r"movq\s+\(%rdi\)", x))
+    read = [x for x in code if f"({source})" in x and "movq" not in x]
+    assert read and all("%k" in x for x in read), code
+
+
+def test_loads_stay_operands_elsewhere():
+    """Where a sum is chosen against what it is added to, the load is an operand of it."""
+    b = Builder("f", 4)
+    mask = b.load(b.buffers[1], b.const(0), "i1", 16)
+    w, c = (b.load(b.buffers[2], b.const(k * 16), "f32", 16) for k in (0, 1))
+    x = b.load(b.buffers[0], b.const(0), "f32", 16, mask)
+    b.store(b.op("where", mask, b.fma(x, w, c), c), b.buffers[3], b.const(0))
+    code = _instructions(b, UNMASKED.machine)
+    assert any(re.match(r"vfmadd\S+\s+\(%\w+\), .*%k", x) for x in code), code
+    assert llvm_faults.chosen_sums(b.finish().body)
