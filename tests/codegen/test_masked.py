@@ -75,7 +75,7 @@ def _covering(rng: np.random.Generator, parameters: Sequence[Parameters], most: 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_masked_stores(rng, name):
-    failed = _failures(_covering(rng, _stores(), 64 if name == "host" else 16), TARGETS[name])
+    failed = _failures(_covering(rng, _stores(), 64 if name == "host" else 8), TARGETS[name])
     assert not failed, "\n".join(failed)
 
 
@@ -89,7 +89,7 @@ def test_narrowing_stores_under_known_masks():
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_masked_loads(rng, name):
-    failed = _failures(_covering(rng, _loads(), 16 if name == "host" else 8), TARGETS[name])
+    failed = _failures(_covering(rng, _loads(), 16 if name == "host" else 4), TARGETS[name])
     assert not failed, "\n".join(failed)
 
 
