@@ -206,8 +206,8 @@ class StencilLowering:
             if t.weight is None:
                 new = b.add(before, x)
             elif before is self.zero and off is not None:
-                # A first term is a product: of a masked x * w + 0, all operands of which are used again, LLVM loads x
-                # without its mask, beside the buffer.
+                # A first term is a product, of which a masked load is an operand; of a sum that is chosen against zero
+                # it would stay an instruction of its own (codegen.llvm_faults.UNMASKED).
                 new = b.mul(x, self.reader.weight(t))
             else:
                 new = b.fma(x, self.reader.weight(t), before)
