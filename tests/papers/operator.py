@@ -10,10 +10,10 @@
     )
 
 An input is written as its axes, with what it holds after a bar: `"b n d"` (normal floats), `"b n | positive"` (0.5 and
-more), `"b n | unit"` (between 0.1 and 0.9), `"n n"` (square), `"b 3"` (an extent that is given), `"n+2"` (sums and products
-of letters and numbers), `"b t | int n"` (integers in [0, n)), `"b | bool"`, `"n | order"` (a permutation), `"n | spread"`
-(distinct floats at least 0.1 apart, for what sorts or takes a maximum). Letters have three extents each, in `SIZES` (awkward
-ones: 1, primes, vector widths and their neighbours), or in `sizes={"n": (5, 16, 33)}`.
+more), `"b n | unit"` (between 0.1 and 0.9), `"n n"` (square), `"b 3"` (an extent that is given), `"n+2"` (sums and
+products of letters and numbers), `"b t | int n"` (integers in [0, n)), `"b | bool"`, `"n | order"` (a permutation),
+`"n | spread"` (distinct floats at least 0.1 apart, for what sorts or takes a maximum). Letters have three extents each,
+in `SIZES` (awkward ones: 1, primes, vector widths and their neighbours), or in `sizes={"n": (5, 16, 33)}`.
 """
 
 from __future__ import annotations
