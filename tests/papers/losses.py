@@ -343,7 +343,7 @@ operator(
 )  # fmt: skip
 
 operator(
-    "lifted structured embedding", "Song et al. 2016, Deep metric learning via lifted structured feature embedding, eq. 4",
+    "lifted structured embedding", "Song et al. 2016, Deep metric learning via lifted structures, eq. 4",
     """d[i,j] = sqrt(sum[k]((x[i,k] - x[j,k])**2) + 0.0001)
        far[i] = sum[j](where(y[i] != y[j], exp(1 - d[i,j]), 0))
        J[i,j] = log(far[i] + far[j] + 0.001) + d[i,j]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.papers import capsules, losses  # noqa: F401
+from tests.papers import capsules, losses, sciences  # noqa: F401
 from tests.papers.operator import OPERATORS, Comparison
 
 every_operator = pytest.mark.parametrize("op", OPERATORS, ids=[o.name for o in OPERATORS])
