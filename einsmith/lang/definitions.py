@@ -56,54 +56,49 @@ def tensors(
 
 def _defined(
     program: Program, name: str, extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form],
-    pushed: bool = False,
+    dtype: DType | None = None, pushed: bool = False,
 ) -> Value:
-    """The tensor of a name; `pushed`: see `_Part`."""
+    """The tensor of a name; `dtype`: its element type, if that does not follow from it; `pushed`: see `_Part`."""
     lines = [(k, program.lines[k]) for k in program.defined[name]]
-    parts = [_Part(program, k, line, extents, values, numbers, pushed) for k, line in lines]
+    parts = [_Part(program, k, line, extents, values, numbers, dtype, pushed) for k, line in lines]
     try:
         return _tensor(program, name, extents, parts)
     except (FormulaError, VerifyError, ShapeError, DtypeError) as e:
         raise _located(e, program, lines[0][1].statement.at) from None
 
 
-_ROUNDS = 8
-"""Assumptions about the types of tensors that read each other; each is a wider one, and there are not many types."""
-
-
 def _cycle(
     program: Program, group: Sequence[str], extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form],
     checkpoint: int,
 ) -> dict[str, Value]:
-    """Tensors that read each other: a recurrence."""
-    logical = conditions(program, group)
+    """Tensors that read each other: a recurrence.
+
+    Types only ever widen, from what the words of the definitions say: the least types that all definitions agree with.
+    What is then no more than a number becomes a float of the formula's type, as it does in a tensor that does not read
+    itself, and what that widens follows.
+    """
+    logical = conditions(program, group, (n for n, v in values.items() if v.dtype.is_bool))
     types: dict[str, Ty] = {n: dt.bool_ if n in logical else Weak.INT for n in group}
-    final = False
-    for _ in range(_ROUNDS):
+    while True:
         leaves = {n: leaf(extents.shapes[n], _assumed(ty)) for n, ty in types.items()}
         known = {**values, **{n: Value(x, weak=isinstance(types[n], Weak)) for n, x in leaves.items()}}
         bodies = {
             n: [_Part(program, k, program.lines[k], extents, known, numbers).body for k in program.defined[n]]
             for n in group
         }
-        found = {n: fm.join(b.ty for b in own) for n, own in bodies.items()}
-        if found == types and not final:  # what is no more than a number is of the formula's float type
+        found = {n: fm.join((types[n], *(b.ty for b in own))) for n, own in bodies.items()}
+        if found == types:  # what is no more than a number is of the formula's float type
             every = [b for own in bodies.values() for b in own]
             found = {n: fm.float_type(every) if isinstance(ty, Weak) else ty for n, ty in found.items()}
-            final = True
         if found == types:
             break
         types = found
-    else:
-        at = program.lines[program.defined[group[0]][0]].statement.at
-        raise FormulaError(
-            f"the type of {group[0]}, which reads itself, is not determined", program.text, at,
-            "convert it, as in f32(...)",
-        )  # fmt: skip
     names = {leaves[n]: n for n in group}
 
     def solved(pushed: bool) -> dict[Leaf, Tensor]:
-        definitions = {x: _defined(program, n, extents, known, numbers, pushed).tensor for x, n in names.items()}
+        definitions = {
+            x: _defined(program, n, extents, known, numbers, x.dtype, pushed).tensor for x, n in names.items()
+        }
         return recurrence(definitions, names, checkpoint)
 
     try:
@@ -164,8 +159,8 @@ def _tensor(
 
 
 class _Part:
-    """One statement as forms: its left axes and indices, and its body. `pushed`: conditions around reductions stand in
-    them too, so that these read nothing where they are not used."""
+    """One statement as forms: its left axes and indices, and its body, of `dtype` if that is given. `pushed`:
+    conditions around reductions stand in them too, so that these read nothing where they are not used."""
 
     def __init__(
         self,
@@ -175,6 +170,7 @@ class _Part:
         extents: Extents,
         values: Mapping[str, Value],
         numbers: Mapping[str, Form],
+        dtype: DType | None = None,
         pushed: bool = False,
     ):
         self.program, self.line = program, line
@@ -199,6 +195,8 @@ class _Part:
         found = fm.join(v.dtype for n, v in values.items() if n in program.inputs and v.dtype.is_float and not v.weak)
         if isinstance(found, DType) and found.is_float:
             body = fm.of_type(body, found)
+        if dtype is not None and body.ty is not dtype:
+            body = fm.of_type(body, dtype, always=True)
         self.body = push_guards(body) if pushed else body
 
     @property

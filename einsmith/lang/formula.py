@@ -401,11 +401,12 @@ def float_type(roots: Iterable[Form]) -> DType:
     return out if isinstance(out, DType) and out.is_float else dt.f32
 
 
-def of_type(root: Form, dtype: DType) -> Form:
-    """A formula whose result would be a float of no certain type, as one of this type; others as they are."""
-    if root.ty not in (Weak.FLOAT, Weak.SCALAR):
+def of_type(root: Form, dtype: DType, always: bool = False) -> Form:
+    """A formula whose result would be a float of no certain type, as one of this type; others as they are, but
+    `always`."""
+    if root.ty not in (Weak.FLOAT, Weak.SCALAR) and not always:
         return root
-    if isinstance(root, Fold):
+    if isinstance(root, Fold) and isinstance(root.ty, Weak):
         return Fold(root.combiner, root.axes, Convert(root.args[0], dtype), dtype, root.at)
     return Convert(root, dtype)
 

@@ -1,9 +1,11 @@
 """The extent of every axis of a formula, from the shapes of its inputs: `infer`.
 
 In this order: `extents=`; dimensions that an axis indexes alone outside guards on it (all must agree); such dimensions
-under guards, unless a side of a `where` would never be taken; the largest extent that keeps an unguarded read in bounds
-of which the axis is the only unknown; for a defined tensor, as far as axes reach that index it alone under guards; to a
-fixpoint. What stays unknown is an error that shows the `extents=` to add.
+under guards (where these hold the axis below a constant, only if nothing else tells, the constant is not the
+dimension's own extent, and no read goes on behind it); the largest extent that keeps an unguarded read in bounds of
+which the axis is the only unknown; for a defined tensor, as far as axes reach that index it alone under guards; to a
+fixpoint. The formula's words decide which reads tell an extent, never the shapes. What stays unknown is an error that
+shows the `extents=` to add.
 
     C[p] = sum[r](A[2*p+r] * W[r]),  A: 10, W: 3      ->      r: 3 (W.shape[0]),  p: 4 (2*3+2 <= 9),  C: (4,)
 """
@@ -15,11 +17,12 @@ from dataclasses import dataclass
 
 from einsmith import dtypes as dt
 from einsmith.errors import BoundsError, FormulaError, ShapeError
-from einsmith.expr.bounds import bounds, prove
+from einsmith.expr.bounds import bounds
 from einsmith.expr.linear import linear
-from einsmith.expr.nodes import Axis, Expr, apply, postorder
+from einsmith.expr.nodes import Axis, Expr, postorder
 from einsmith.lang.elaborate import Elaborator, NotYet
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
+from einsmith.lang.limits import keeps_in, limits, rises
 from einsmith.lang.lower import Scope
 from einsmith.lang.parser import Ast, Element, Name, ShapeOf, walk
 from einsmith.lang.program import Line, Program, ReadSite
@@ -260,6 +263,8 @@ class _Inference:
                     e = self.expr(k, self.program.lines[k].statement.index[d])
                     if e is None or any(self.get(("axis", k, a)) is None for a in self.axes_of(k, e)):
                         break
+                    if any(self.get(("axis", k, a)) == 0 for a in self.axes_of(k, e)):
+                        continue
                     high = bounds(e, self.extents_of(k, {}))[1]
                     if high is None:
                         break
@@ -271,35 +276,40 @@ class _Inference:
         return changed
 
     def under_guards(self) -> bool:
-        """Plain indices under guards on the axis, unless the extent would make a side of a `where` dead."""
-        found: dict[Key, list[tuple[int, str, int, int]]] = {}
+        """Plain indices under guards on the axis. Those whose guards hold the axis below a constant tell its extent
+        only where no other does, and no read of another dimension goes on behind that constant."""
+        firm: dict[Key, list[tuple[int, str, int]]] = {}
+        loose: dict[Key, list[tuple[Key, tuple[int, str, int]]]] = {}
+        further: dict[Key, set[Key]] = {}
         for k, line in enumerate(self.program.lines):
             for site in line.reads:
                 for d, i in enumerate(site.node.index):
-                    if not self.plain(k, i) or not isinstance(i, Name) or i.id in self.pending:
+                    dim = self.find(("dim", site.node.name, d))
+                    if not (self.plain(k, i) and isinstance(i, Name)):
+                        for a in line.axes:
+                            if rises(i, a) and self.guarded(site, {a}) and not limits(site.guards, a, line.axes):
+                                key = self.find(("axis", k, a))
+                                further.setdefault(key, set()).update({dim} - {key})
                         continue
-                    n = self.get(("dim", site.node.name, d))
-                    key = self.find(("axis", k, i.id))
-                    if n is not None and key not in self.known and not self.dead(k, line, key, n):
-                        why = f"{site.node.name} has extent {n} in dimension {d}"
-                        found.setdefault(key, []).append((n, why, i.at, k))
+                    n, key = self.get(dim), self.find(("axis", k, i.id))
+                    if n is None or key in self.known or i.id in self.pending:
+                        continue
+                    option = n, f"{site.node.name} has extent {n} in dimension {d}", i.at
+                    held = limits(site.guards, i.id, line.axes)
+                    rank = self.ranks[site.node.name]
+                    if not held:
+                        firm.setdefault(key, []).append(option)
+                    elif not any(keeps_in(c, i.id, site.node.name, d, rank) for c in held):
+                        loose.setdefault(key, []).append((dim, option))
+        found = firm or {
+            key: [o for _, o in options]
+            for key, options in loose.items()
+            if not further.get(key, set()) - {dim for dim, _ in options}
+        }
         for key, options in found.items():
-            for n, why, at, _ in options:
+            for n, why, at in options:
                 self.assign(key, n, why, at)
         return bool(found)
-
-    def dead(self, k: int, line: Line, key: Key, n: int) -> bool:
-        for c in dict.fromkeys(c for site in line.reads for c, _ in site.guards):
-            e = self.expr(k, c, integer=False)
-            if e is None:
-                continue
-            keys = [self.find(("axis", k, a)) for a in self.axes_of(k, e)]
-            if key not in keys or any(x != key and x not in self.known for x in keys):
-                continue
-            extents = self.extents_of(k, {key: n})
-            if prove(e, extents) or prove(apply("not", e), extents):
-                return True
-        return False
 
     def single(self) -> bool:
         """The largest extents that keep unguarded reads with one unknown in bounds, all reads of a round at once."""

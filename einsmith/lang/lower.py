@@ -400,7 +400,7 @@ def _check_load(scope: Scope, node: Load, guards: Guards, extents: list[int]) ->
         names = [scope.axes[a.position].name for a in linear(e).terms if isinstance(a, Axis)]
         message = (
             f"the read of {node.name}, dimension {d}, runs from {reach}, but {node.name} has shape "
-            f"{tuple(node.tensor.shape)}: only 0 to {n - 1} exist"
+            f"{tuple(node.tensor.shape)}: {f'only 0 to {n - 1} exist' if n else 'no position exists'}"
         )
         if names:
             message += f" (axes {', '.join(f'{s} < {a.extent}' for s in names for a in scope.axes if a.name == s)})"

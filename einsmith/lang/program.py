@@ -6,6 +6,7 @@ function is a parameter, static where an integer or a condition is needed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -92,7 +93,7 @@ def resolve_source(
             raise FormulaError(
                 f"{s.name} is defined with = after it is accumulated with +=", text, s.at, "put the = statements first"
             )
-    lines = tuple(_line(text, s, given) for s in source.statements)
+    lines = tuple(_line(text, s, given, set(extents or ())) for s in source.statements)
     program = Program(source, lines, (), {}, {}, defined, ())
     _tensors(program)
     _parameters(program, given)
@@ -102,8 +103,23 @@ def resolve_source(
     return program
 
 
-def _line(text: str, s: Statement, given: set[str]) -> Line:
+def _left_parameters(s: Statement, extents: set[str]) -> set[str]:
+    """The names of left indices that are no axes: st in `y[st*i+r] += z[i,r]`, which stands in nothing but such sums
+    and products with axes. An axis indexes a dimension alone, or the body uses it, or `extents` gives its extent."""
+    axes = {i.id for i in s.index if isinstance(i, Name)} | extents
+    for n in walk(s.value):
+        axes |= {n.id} if isinstance(n, Name) else {n.axis} if isinstance(n, SizeOf) else set()
+    found: set[str] = set()
+    for i in s.index:
+        names = {n.id for n in walk(i) if isinstance(n, Name)}
+        if names & axes:
+            found |= names - axes
+    return found
+
+
+def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
     left: list[str] = []
+    given = given | _left_parameters(s, extents)
     for i in s.index:
         names = [n for n in walk(i) if isinstance(n, Name) and n.id not in given]
         if isinstance(i, Name) and names and i.id in left and not s.accumulate:
@@ -188,10 +204,21 @@ def _tensors(program: Program) -> None:
         for a in line.axes:
             if a in tensors:
                 raise FormulaError(
-                    f"{a} names both an axis and a tensor", text, line.statement.at, f"rename the axis {a}"
+                    f"{a} names both an axis and a tensor", text, _bound_at(text, line, a), f"rename the axis {a}"
                 )
     program.inputs = inputs
     program.integer_inputs = frozenset(integer)
+
+
+def _bound_at(text: str, line: Line, axis: str) -> int:
+    """Where a statement first names an axis: in a left index, or in a reduction's brackets."""
+    for node in _in_text_order((*line.statement.index, line.statement.value)):
+        if isinstance(node, Name) and node.id == axis:
+            return node.at
+        if isinstance(node, Reduction) and axis in node.axes:
+            found = re.compile(rf"\b{axis}\b").search(text, node.at)
+            return found.start() if found else node.at
+    return line.statement.at
 
 
 def _whole_numbers(index: Ast) -> set[str]:
@@ -322,8 +349,10 @@ def reads_of(program: Program, name: str) -> list[str]:
 _CONDITIONS = ("lt", "le", "eq", "ne", "and", "or", "not")
 
 
-def conditions(program: Program, group: Iterable[str]) -> set[str]:
-    """The tensors of a group, which read each other, that are conditions by the words of their definitions."""
+def conditions(program: Program, group: Iterable[str], known: Iterable[str] = ()) -> set[str]:
+    """The tensors of a group, which read each other, that are conditions by the words of their definitions. `known`:
+    other tensors that are conditions."""
+    group, others = tuple(group), frozenset(known)
     found: set[str] = set()
 
     def is_condition(e: Ast) -> bool:
@@ -331,7 +360,9 @@ def conditions(program: Program, group: Iterable[str]) -> set[str]:
             return any(map(is_condition, e.operands[1:])) if e.fn == "where" else e.fn in _CONDITIONS
         if isinstance(e, Cast):
             return e.dtype is dt.bool_
-        return (isinstance(e, Element) and e.name in found) or (isinstance(e, Number) and isinstance(e.value, bool))
+        if isinstance(e, Element):
+            return e.name in found or e.name in others
+        return isinstance(e, Number) and isinstance(e.value, bool)
 
     while True:
         more = {n for n in group if any(is_condition(program.lines[k].statement.value) for k in program.defined[n])}

@@ -184,8 +184,8 @@ def soft_edit_distance(cost):
 def bidirectional_gates(x, u):
     out = []
     for d in range(2):
-        h, hs = np.zeros((B, K)), []
-        for t in range(T) if d == 0 else reversed(range(T)):
+        h, hs = np.zeros(x.shape[3:]), []
+        for t in range(x.shape[2]) if d == 0 else reversed(range(x.shape[2])):
             z = sigmoid(x[d, 0, t] + h @ u[d, 0])
             h = 0.5 * h + z * np.tanh(x[d, 1, t] + h @ u[d, 1])
             hs.append(h)
@@ -283,7 +283,7 @@ def carried_maximum(x, w):
     """, (5, 3), (3, 3),
 )  # fmt: skip
 def carried_product(x, w):
-    y, out = np.ones(3), []
+    y, out = np.ones(x.shape[1]), []
     for xt in x:
         y = xt + 0.5 * (y[:, None] * w).prod(0)
         out.append(y)
@@ -332,8 +332,8 @@ def winner_takes_all(x):
     extents={"t": "x.shape[0]//2"},
 )  # fmt: skip
 def two_phases(x):
-    y = x.copy()
-    for t in range(len(x)):
+    y = x[: len(x) // 2 * 2].copy()
+    for t in range(len(y)):
         y[t] = x[t] * y[t - 1] if t % 2 else x[t] + (0.5 * y[t - 1] if t else 0)
     return y
 
@@ -367,7 +367,7 @@ def carried_condition(x):
     """, (5, 2, 3), (3, 4), (5, 2, 4), (5, 2, 3), (5, 2, 4), (3,),
 )  # fmt: skip
 def selective_scan(dt, a, b, x, c, d):
-    s, out = np.zeros((2, 3, 4)), []
+    s, out = np.zeros((*dt.shape[1:], b.shape[2])), []
     for t in range(len(x)):
         s = np.exp(dt[t][:, :, None] * a) * s + (dt[t] * x[t])[:, :, None] * b[t][:, None]
         out.append((c[t][:, None] * s).sum(2) + d * x[t])

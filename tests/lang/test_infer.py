@@ -92,6 +92,28 @@ def test_guarded_plain_indices():
     assert found == {"i": 7}
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 9])
+def test_which_reads_tell_an_extent_does_not_depend_on_extents(n):
+    """Where guards leave an axis free above, where they compare it with other axes, and where nothing goes on."""
+    assert axes("Y[i] = where(i > 0, X[i]-X[i-1], X[i])", {"X": (n,)}) == {"i": n}
+    assert axes("Y[i] = where(i > 0, X[i], S[i])", {"X": (n,), "S": (1,)}) == {"i": n}
+    assert axes("Y[i] = where(i > 1, X[i-2], X[i])", {"X": (n,)}) == {"i": n}
+    assert axes("Y[t] = sum[s](where(s <= t, Q[t]*K[s], 0))", {"Q": (n,), "K": (3,)}) == {"t": n, "s": 3}
+    assert axes("Y[i] = where(i < m, A[i], B[i])", {"A": (4,), "B": (n + 3,)}, m=4) == {"i": n + 3}
+    for m in (1, n, n + 1):
+        assert axes("Y[i] = where(i < m, A[i], 0)", {"A": (n,)}, m=m) == {"i": n}
+        for text in (
+            "Y[i] = where(i < m, A[i], B[i-m])", "Y[i] = where(i >= m, B[i-m], A[i])",
+            "Y[i] = where(i < m, A[i], 0) + where(i >= m, B[i-m], 0)",
+        ):  # fmt: skip
+            with pytest.raises(FormulaError, match="axis i is not determined"):
+                axes(text, {"A": (n,), "B": (3,)}, m=m)
+    for guard in ("i < A.shape[0]", "i <= A.shape[-1]-1", "not (i+1 > A.shape[0])", "0 <= i and 2+i < 2+A.shape[0]"):
+        with pytest.raises(FormulaError, match="axis i is not determined"):  # the guard would say nothing
+            axes(f"Y[i] = where({guard}, A[i], 0)", {"A": (n,)})
+    assert axes("Y[i] = where(i+1 < A.shape[0], A[i+1]-A[i], 0)", {"A": (n,)}) == {"i": n}
+
+
 def test_guards_on_other_axes_do_not_hinder():
     assert axes("Y[i,p] = where(i > 0, X[i-1,p+1], 0)", {"X": (5, 3)}, {"i": 6}) == {"i": 6, "p": 2}
 

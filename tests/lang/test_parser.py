@@ -140,13 +140,13 @@ NAMES = [
     ("Y[i] = X[i] + sum[i](X[i])", "sum", "bound twice", "another axis"),
     ("Y[] = sum[i](X[i] * sum[i](X[i]))", "sum[i](X[i]))", "bound twice", "another axis"),
     ("Y[i] = sum[j](M[i,j]) + M[i,j]", "j]$", "outside its reduction", None),
-    ("Y[i] = X[i] + i[0]", "Y", "both an axis and a tensor", "rename"),
+    ("Y[i] = X[i] + i[0]", "i] = X", "both an axis and a tensor", "rename"),
     ("Y[i] = X[i] * size(k)", "size", "no axis", None),
     ("Y[i] = X[i] + X", "X$", "without indices", None),
     ("Y[i] = X[i] + X[i,0]", "X[i,0]", "1 dimensions elsewhere", None),
     ("Y[i] = X[i]\nY[i,j] = M[i,j]", "Y[i,j]", "1 dimensions above", None),
     ("Y[i] += X[i]\nY[i] = X[i]", "Y[i] =", "after it is accumulated", "first"),
-    ("Y[a*i+c] = X[i]", "+c", "one axis", "default"),
+    ("Y[a*i+c] = X[i]*a*c", "+c", "one axis", "default"),
 ]
 
 

@@ -1,0 +1,135 @@
+"""How far the conditions around a read let an axis go, by their words alone: `limits`.
+
+    where(i < n, A[i], B[i-n])      around A[i], i stays below n;  around B[i-n] nothing holds it
+    where(s <= t, K[s], 0)          s is compared with another axis, which says nothing of how far s goes
+
+Whether a read tells the extent of an axis follows from these, so that it is the same for every shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from einsmith.lang.parser import Apply, Ast, Cast, Element, Name, Number, Reduction, ShapeOf, SizeOf, walk
+
+Comparison = tuple[Ast, Ast, bool]  # a < b where true, else a <= b
+
+
+def limits(guards: Iterable[tuple[Ast, bool]], axis: str, axes: Iterable[str]) -> list[Comparison]:
+    """The comparisons under `guards` that hold `axis` below what literals, parameters and shapes say; `axes`: all of
+    the statement's."""
+    others = {a for a in axes if a != axis}
+
+    def constant(e: Ast) -> bool:
+        return not any(
+            isinstance(n, (Element, Reduction)) or (isinstance(n, Name) and n.id in others)
+            or (isinstance(n, SizeOf) and n.axis == axis)
+            for n in walk(e)
+        )  # fmt: skip
+
+    return [
+        (a, b, strict)
+        for c, chosen in guards
+        for a, b, strict in _certain(c, chosen)
+        if constant(a) and constant(b) and (rises(a, axis) or falls(b, axis))
+    ]
+
+
+def keeps_in(comparison: Comparison, axis: str, tensor: str, dimension: int, rank: int) -> bool:
+    """Whether a comparison says `axis < tensor.shape[dimension]` and no more: it is there to let the axis go on."""
+    a, b, strict = comparison
+    left, right = _linear(a), _linear(b)
+    if left is None or right is None:
+        return False
+    room: dict = {}
+    for form, sign in ((right, 1), (left, -1)):
+        for atom, c in form.items():
+            if isinstance(atom, tuple):
+                atom = (atom[0], atom[1] % rank if rank else atom[1])
+            room[atom] = room.get(atom, 0) + sign * c
+    room[None] = room.get(None, 0) - strict
+    return {x: c for x, c in room.items() if c} == {(tensor, dimension): 1, axis: -1, None: -1}
+
+
+def _certain(c: Ast, chosen: bool) -> Iterator[Comparison]:
+    """The comparisons that hold where a condition does, or where it does not."""
+    stack = [(c, chosen)]
+    while stack:
+        c, chosen = stack.pop()
+        if not isinstance(c, Apply):
+            continue
+        if c.fn == "not":
+            stack.append((c.operands[0], not chosen))
+        elif c.fn == ("and" if chosen else "or"):
+            stack += [(a, chosen) for a in c.operands]
+        elif c.fn in ("lt", "le"):
+            a, b = c.operands
+            yield (a, b, c.fn == "lt") if chosen else (b, a, c.fn == "le")
+        elif c.fn == ("eq" if chosen else "ne"):
+            a, b = c.operands
+            yield a, b, False
+            yield b, a, False
+
+
+def rises(e: Ast, axis: str) -> bool:
+    """Whether a bound on `e` from above is one on the axis. Parameters count as positive."""
+    return _bounded(e, axis, True)
+
+
+def falls(e: Ast, axis: str) -> bool:
+    """Whether a bound on `e` from below is one on the axis from above."""
+    return _bounded(e, axis, False)
+
+
+def _bounded(e: Ast, axis: str, above: bool) -> bool:
+    """Every (node, side) asked for is worth a yes, but under `min` and `max`, where both operands must say it."""
+    stack = [(e, above)]
+    while stack:
+        e, above = stack.pop()
+        if isinstance(e, Name) and e.id == axis and above:
+            return True
+        if isinstance(e, Cast):
+            stack.append((e.operand, above))
+        if not isinstance(e, Apply):
+            continue
+        a, *rest = e.operands
+        if e.fn == ("min" if above else "max"):
+            if all(_bounded(x, axis, above) for x in e.operands):
+                return True
+        elif e.fn in ("add", "min", "max"):
+            stack += [(x, above) for x in e.operands]
+        elif e.fn == "sub":
+            stack += [(a, above), (rest[0], not above)]
+        elif e.fn == "mul":
+            negative = any(isinstance(x, Number) and x.value < 0 for x in e.operands)
+            stack += [(x, above != negative) for x in e.operands]
+        elif e.fn == "neg":
+            stack.append((a, not above))
+        elif e.fn == "abs" and above:
+            stack += [(a, True), (a, False)]
+        elif e.fn == "floordiv":
+            stack.append((a, above))
+    return False
+
+
+def _linear(e: Ast) -> dict | None:
+    """Names, (tensor, dimension) of shapes and None, for 1, with their coefficients; None for anything else."""
+    if isinstance(e, Number):
+        return {None: e.value} if isinstance(e.value, int) else None
+    if isinstance(e, Name):
+        return {e.id: 1}
+    if isinstance(e, ShapeOf):
+        return {(e.name, e.dim.value): 1} if isinstance(e.dim, Number) and isinstance(e.dim.value, int) else None
+    out: dict = {}
+    stack = [(e, 1)]
+    while stack:
+        e, sign = stack.pop()
+        if isinstance(e, Apply) and e.fn in ("add", "sub"):
+            stack += [(e.operands[0], sign), (e.operands[1], sign if e.fn == "add" else -sign)]
+            continue
+        form = None if isinstance(e, Apply) else _linear(e)
+        if form is None:
+            return None
+        for atom, c in form.items():
+            out[atom] = out.get(atom, 0) + sign * c
+    return out
