@@ -14,6 +14,7 @@ from einsmith.errors import (
     IndexOutOfRange,
     KnobError,
     NonFiniteError,
+    OutOfMemoryError,
     SaveError,
     ShapeError,
     TraceError,
@@ -58,9 +59,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError", "BoundsError", "CompileError", "DataError", "DtypeError", "EinsmithError", "FormulaError",
-    "GradientError", "IndexOutOfRange", "KnobError", "NonFiniteError", "SaveError", "ShapeError", "TraceError",
-    "TrainStep", "UnknownNameError", "VerifyError", "abs", "argmax", "argmin", "axes", "check_gradients", "compute",
-    "cos", "data", "erf", "exp", "floor", "functional", "grad", "interpret", "jit", "jvp", "load", "log",
+    "GradientError", "IndexOutOfRange", "KnobError", "NonFiniteError", "OutOfMemoryError", "SaveError", "ShapeError",
+    "TraceError", "TrainStep", "UnknownNameError", "VerifyError", "abs", "argmax", "argmin", "axes", "check_gradients",
+    "compute", "cos", "data", "erf", "exp", "floor", "functional", "grad", "interpret", "jit", "jvp", "load", "log",
     "manual_seed", "max", "maximum", "mean", "min", "minimum", "models", "nn", "op", "optim", "prod", "relu",
     "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh",
     "value_and_grad", "vjp", "where",

@@ -9,6 +9,19 @@ class EinsmithError(Exception):
     """Base of every error that Einsmith raises on purpose."""
 
 
+_WIDTH = 160  # characters of a line that a message shows
+
+
+def _excerpt(line: str, place: int) -> tuple[str, int]:
+    """A line, or of a long one what lies around a place, on which characters that do not print are marks; and where the
+    place lies in it."""
+    start = max(0, min(place - _WIDTH // 2, len(line) - _WIDTH))
+    shown = "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
+                    for c in line[start : start + _WIDTH])  # fmt: skip
+    before, after = "... " if start else "", " ..." if start + _WIDTH < len(line) else ""
+    return before + shown + after, place - start + len(before)
+
+
 class FormulaError(EinsmithError, ValueError):
     """A formula is wrong. Shows the line, a caret and what to write instead.
 
@@ -23,8 +36,9 @@ class FormulaError(EinsmithError, ValueError):
             start = source.rfind("\n", 0, offset) + 1
             end = source.find("\n", offset)
             line = source[start : end if end >= 0 else len(source)]
-            number = source.count("\n", 0, offset) + 1
-            text += f"\n  line {number}: {line}\n" + " " * (offset - start + len(f"  line {number}: ")) + "^"
+            line, place = _excerpt(line, offset - start)
+            head = f"  line {source.count(chr(10), 0, offset) + 1}: "
+            text += f"\n{head}{line}\n" + " " * (place + len(head)) + "^"
         if hint:
             text += f"\n  {hint}"
         super().__init__(text)
@@ -69,6 +83,10 @@ class TraceError(EinsmithError, TypeError):
 
 class CompileError(EinsmithError):
     """No pattern or code generator takes a kernel; names the tensor."""
+
+
+class OutOfMemoryError(EinsmithError, MemoryError):
+    """Tensors take more memory than there is; the message says how much was asked for."""
 
 
 class NonFiniteError(EinsmithError, ArithmeticError):

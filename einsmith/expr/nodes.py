@@ -118,8 +118,8 @@ def cast(x: Expr, dtype: DType) -> Expr:
     """`x` converted to `dtype` (itself where it has that type). Floats go to integers towards zero; to bool by != 0."""
     if x.dtype is dtype:
         return x
-    if isinstance(x, Const):
-        return Const(x.value, dtype)
+    if isinstance(x, Const) and not (dtype.is_int and x.dtype.is_float and not -(2.0**63) <= x.value < 2.0**63):
+        return Const(x.value, dtype)  # a float that no integer is near keeps its cast
     return Apply("cast", (x,), dtype)
 
 

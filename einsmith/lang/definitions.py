@@ -187,6 +187,9 @@ class _Part:
             return fm.load(v.tensor, index, v.weak, node.name, (program.text, node.at))
 
         def shape(node: ShapeOf, d: int) -> int:
+            rank = len(extents.shapes[node.name])
+            if not -rank <= d < rank:
+                raise FormulaError(f"{node.name} has {rank} dimensions: {node.name}.shape[{d}] does not exist")
             return extents.shapes[node.name][d]
 
         build = Elaborator(program.text, name, read, shape, lambda a: extents.axes[k, a], axes.__getitem__)

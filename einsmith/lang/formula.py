@@ -68,11 +68,18 @@ class Form:
         self.loads = any(a.loads for a in self.args)
 
 
+def _short(value: int) -> str:
+    """An integer in some twenty characters."""
+    return str(value) if abs(value) < 10**20 else f"of {value.bit_length()} bits"
+
+
 class Literal(Form):
     __slots__ = ("value",)
     value: bool | int | float
 
     def __init__(self, value: bool | int | float):
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise FormulaError(f"the integer {_short(value)} does not fit 64 bits", hint="write a float, as in 1e20")
         ty: Ty = dt.bool_ if isinstance(value, bool) else Weak.INT if isinstance(value, int) else Weak.SCALAR
         super().__init__(ty)
         self.value = value
@@ -335,7 +342,11 @@ def _pow(x: Form, y: Form) -> Form:
 
 
 def convert(x: Form, dtype: DType) -> Form:
-    """`x` as `dtype`, from here on strongly typed."""
+    """`x` as `dtype`, from here on strongly typed. Raises FormulaError for a number that no such integer is."""
+    if isinstance(x, Literal) and dtype.is_int:
+        ends = np.iinfo(dtype.numpy)
+        if not int(ends.min) - 1 < x.value < int(ends.max) + 1:  # nor is NaN between them
+            raise FormulaError(f"{x.value} does not fit {dtype.name}", hint="use i64(...) or f64(...)")
     return x if x.ty is dtype else Convert(x, dtype)
 
 
@@ -360,15 +371,15 @@ def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
         return op("div", fold("sum", axes, summed, at), Literal(n))
     if combiner not in ("sum", "prod") and any(a.extent == 0 for a in axes):
         raise FormulaError(f"{combiner} over no elements: {_boxes(axes)}")
+    ty = body.ty
+    if combiner not in ("sum", "prod") and is_bool(ty):
+        raise DtypeError(f"{combiner} of a bool; use where(c, 1, 0)")
     if combiner in ("argmax", "argmin"):
         return Fold(combiner, axes, body, dt.i32, at)
-    ty = body.ty
     if combiner in ("sum", "prod") and isinstance(ty, DType) and not ty.is_float:
         body, ty = convert(body, dt.i64), dt.i64
     if ty is Weak.SCALAR:
         ty = Weak.FLOAT
-    if combiner not in ("sum", "prod") and is_bool(ty):
-        raise DtypeError(f"{combiner} of a bool; use where(c, 1, 0)")
     if isinstance(body, Fold) and body.combiner == combiner and body.ty is ty and not set(axes) & set(body.axes):
         return Fold(combiner, axes + body.axes, body.args[0], ty, at)
     return Fold(combiner, axes, body, ty, at)

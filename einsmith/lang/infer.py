@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from einsmith import dtypes as dt
 from einsmith.errors import BoundsError, FormulaError, ShapeError
@@ -29,6 +30,7 @@ from einsmith.lang.program import Line, Program, ReadSite
 
 Key = tuple  # ("axis", line, name) or ("dim", tensor, dimension)
 LARGEST = 2**31 - 1
+MOST = 2**60  # elements of 8 bytes that an address of 64 bits, with its sign, can tell apart
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,12 @@ class _Inference:
                         self.program.lines[self.program.defined[name][0]].statement.at,
                         f'add extents={{"{name}.shape[{d}]": N}}, N an int or a string such as "W.shape[0]"',
                     )  # fmt: skip
-            shapes[name] = tuple(n for n in dims if n is not None)
+            shapes[name] = shape = tuple(n for n in dims if n is not None)
+            if name in self.program.defined and prod(n or 1 for n in shape) > MOST:
+                at = self.program.lines[self.program.defined[name][0]].statement.at
+                raise ShapeError(str(FormulaError(
+                    f"{name} would have shape {shape}; no array has as many elements", self.program.text, at
+                )))  # fmt: skip
         return Extents(axes, shapes)
 
     def bind(self) -> None:
@@ -242,6 +249,8 @@ class _Inference:
             changed = True
             if n < 0:
                 raise ShapeError(f"extents: {name!r} would be {n}; an extent is not negative")
+            if n > MOST:
+                raise ShapeError(f"extents: {name!r} would be {n}; no array has as many elements")
             tensor, _, rest = name.partition(".shape[")
             if rest:
                 self.assign(("dim", tensor, int(rest.rstrip("]"))), n, f"extents= says {name} = {n}", None)
@@ -379,12 +388,13 @@ class _Inference:
     def impossible(self, k: int, site: ReadSite, d: int, n: int, key: Key, e: Expr) -> BoundsError:
         names = ", ".join(a for a in self.axes_of(k, e) if self.find(("axis", k, a)) == key)
         lo, hi = bounds(e, self.extents_of(k, {key: 1}))
+        reach = f"runs from {lo} to {hi}" if lo is not None and hi is not None else "has no bounds"
         known = [
             f"{a} < {self.get(('axis', k, a))}" for a in self.axes_of(k, e) if self.get(("axis", k, a)) is not None
         ]
         message = (
             f"no extent of {names} keeps the read of {site.node.name} in bounds: at {names} = 0 the index of dimension "
-            f"{d} runs from {lo} to {hi}" + (f" ({', '.join(known)})" if known else "") + f", and {site.node.name} has "
+            f"{d} {reach}" + (f" ({', '.join(known)})" if known else "") + f", and {site.node.name} has "
             f"extent {n} there"
         )
         hint = "guard the read, as in where(0 <= index and index < extent, read, 0)" if (lo or 0) < 0 else None

@@ -200,6 +200,8 @@ class Operator:
             raise FormulaError(
                 f"{self.name}: the parameter {name} stands in an index, so it is an integer, not {value!r}"
             )
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise FormulaError(f"{self.name}: the parameter {name} does not fit 64 bits")
         return value
 
     def _missing(self, name: str, given: Iterable[str]) -> FormulaError:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
@@ -310,6 +311,9 @@ class _Parser:
         token = self.token
         if token.kind == "number":
             self.take()
+            if token.text.isdigit() and len(token.text) > 20:
+                raise self.fail(f"the integer of {len(token.text)} digits does not fit 64 bits", token.at,
+                                "write a float, as in 1e20")  # fmt: skip
             return Number(token.at, int(token.text) if token.text.isdigit() else float(token.text))
         if self.accept("("):
             inner = self.expression()
@@ -406,18 +410,23 @@ def _is_number(value: bool | int | float) -> bool:
 def parse(text: str) -> Source:
     """The statements of a text. Raises FormulaError with line, caret and remedy."""
     parser = _Parser(text)
-    try:
-        return parser.program()
-    except RecursionError:
-        raise FormulaError(
-            "the formula is nested too deeply", text, parser.token.at, "split it into statements"
-        ) from None
+    return _shallow(parser, parser.program)
 
 
 def parse_expression(text: str) -> Ast:
     """One expression, as in `extents={"p": "H//2"}`."""
     parser = _Parser(text)
-    out = parser.expression()
+    out = _shallow(parser, parser.expression)
     if parser.token.kind not in ("newline", "end"):
         raise parser.fail(f"{parser.token.text!r} does not continue the expression before it")
     return out
+
+
+def _shallow(parser: _Parser, part: Callable[[], Any]) -> Any:
+    """`part()`, or the error that its brackets stand too deep for Python's stack."""
+    try:
+        return part()
+    except RecursionError:
+        raise FormulaError(
+            "the formula is nested too deeply", parser.text, parser.token.at, "split it into statements"
+        ) from None

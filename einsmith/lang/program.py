@@ -32,6 +32,7 @@ from einsmith.lang.parser import (
 )
 
 Guard = tuple[Ast, bool]
+MOST_AXES = 32  # as many as NumPy's arrays have had dimensions
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +178,9 @@ def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
     for name, at in sizes:
         if name not in axes:
             raise FormulaError(f"size({name}): {name} is no axis of this statement", text, at, near(name, axes))
+    if len(axes) > MOST_AXES:
+        raise FormulaError(f"a statement has at most {MOST_AXES} axes, and this one {len(axes)}", text, s.at,
+                           "split it into several")  # fmt: skip
     return Line(s, tuple(left), tuple(axes), tuple(reads))
 
 
@@ -301,9 +305,10 @@ def _extents(program: Program, extents: Mapping[str, int | str]) -> None:
     axes = {a for line in program.lines for a in line.axes}
     tensors = {*program.defined, *program.inputs}
     for name, value in extents.items():
-        base, _, _ = name.partition(".shape[")
-        if name not in axes and not (base != name and base in program.defined):
-            hint = near(name, axes) or f"the axes are {', '.join(sorted(axes))}"
+        at = re.fullmatch(r"(\w+)\.shape\[(\d{1,9})\]", name) if isinstance(name, str) else None
+        ranks = {n: len(program.lines[k[0]].statement.index) for n, k in program.defined.items()}
+        if name not in axes and not (at and int(at[2]) < ranks.get(at[1], 0)):
+            hint = near(str(name), axes) or f"the axes are {', '.join(sorted(axes))}"
             raise FormulaError(f"extents: {name!r} is no axis of the formula", hint=hint)
         parsed: int | Ast
         if isinstance(value, str):

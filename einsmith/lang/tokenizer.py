@@ -11,7 +11,7 @@ from einsmith.errors import FormulaError
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r\f]+|\#[^\n]*)"
     r"|(?P<newline>\n)"
-    r"|(?P<number>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+)"
+    r"|(?P<number>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|[0-9]+)"
     r"|(?P<name>[^\W\d]\w*)"
     r"|(?P<op>\*\*|//|<=|>=|==|!=|\+=|[-+*/%<>=()\[\],.])"
 )
@@ -42,6 +42,9 @@ def tokenize(source: str) -> list[Token]:
         if kind == "number" and at < len(source) and (source[at].isalnum() or source[at] == "_"):
             raise FormulaError(f"a name cannot start with a digit, and {text} is followed by {source[at]!r}",
                                source, at, "write a * between a number and a name")  # fmt: skip
+        if kind == "name" and not text.isidentifier():
+            odd = next(n for n in range(len(text)) if not text[: n + 1].isidentifier())
+            raise FormulaError(f"{text[odd]!r} has no meaning in a name", source, token.at + odd)
         if kind == "newline":
             if not open_ and out and out[-1].kind != "newline":
                 out.append(token)

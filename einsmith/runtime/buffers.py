@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.errors import OutOfMemoryError
+
 ALIGNMENT = 64
 """Bytes; a vector register and a cache line. Generated streaming stores need it."""
 
@@ -39,13 +41,21 @@ address = _quickest()
 """Where an array's first element lies."""
 
 
+def _bytes(n: int) -> np.ndarray:
+    """`n` bytes. Raises OutOfMemoryError."""
+    try:
+        return np.empty(n, np.uint8)
+    except (MemoryError, ValueError):
+        raise OutOfMemoryError(f"{n / 2**30:.3g} GiB are asked for at once, more than there is") from None
+
+
 def empty(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.ndarray:
     """An uninitialised C-contiguous array whose first element lies at a multiple of `alignment` bytes.
 
     Its pages are untouched, so that each is placed near the thread that first writes to it.
     """
     dtype = np.dtype(dtype)
-    raw = np.empty(prod(shape) * dtype.itemsize + alignment, np.uint8)
+    raw = _bytes(prod(shape) * dtype.itemsize + alignment)
     return np.ndarray(shape, dtype, raw, -address(raw) % alignment)
 
 
@@ -85,7 +95,7 @@ def _block(size: int) -> np.ndarray:
         same = _blocks[rounded] = _blocks.pop(rounded, [])  # the sizes in use come last
         block = _unused(same)
         if block is None:
-            block = np.empty(rounded, np.uint8)
+            block = _bytes(rounded)
             if rounded <= KEPT:
                 same.append(block)
                 del same[:-_SAME_SIZE]
@@ -110,7 +120,7 @@ def recycled(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.n
     about that size: a block is free again when neither an array nor a view of one lies in it. Also tells where the
     array's first element lies."""
     size = nbytes + ALIGNMENT
-    block = np.empty(size, np.uint8) if size <= RECYCLED_FROM else _block(size)
+    block = _bytes(size) if size <= RECYCLED_FROM else _block(size)
     at = address(block)
     offset = -at % ALIGNMENT
     return np.ndarray(shape, dtype, block, offset), at + offset
