@@ -149,11 +149,11 @@ def _verify_parts(t: Template) -> None:
         raise VerifyError(f"the pieces write {covered} elements of an output of {prod(t.shape)}: {show(t)}")
     for n, p in enumerate(full):
         for q in full[:n]:
-            if all(map(_progressions_meet, p.offset, p.step, p.extents, q.offset, q.step, q.extents)):
+            if all(map(progressions_meet, p.offset, p.step, p.extents, q.offset, q.step, q.extents)):
                 raise VerifyError(f"two pieces write the same element: {show(q)}  and  {show(p)}")
 
 
-def _progressions_meet(o1: int, s1: int, n1: int, o2: int, s2: int, n2: int) -> bool:
+def progressions_meet(o1: int, s1: int, n1: int, o2: int, s2: int, n2: int) -> bool:
     """Whether o1 + s1*i = o2 + s2*j for some i < n1, j < n2."""
     g = gcd(s1, s2)
     if (o2 - o1) % g:

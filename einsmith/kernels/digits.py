@@ -57,6 +57,8 @@ def _places(e: Any, extents: Sequence[int]) -> list[tuple[int, int]]:
     argument whose terms below the divisor stay below it."""
     if not (isinstance(e, Apply) and e.fn in ("floordiv", "mod") and isinstance(e.args[1], Const)):
         return []
+    if not e.dtype.is_int:
+        return []
     form, c = linear(e.args[0]), int(e.args[1].value)
     rest = {a: k for a, k in form.terms.items() if k % c}
     least = most = form.const % c

@@ -18,6 +18,7 @@ from einsmith.errors import BoundsError, DtypeError, FormulaError, RecurrenceErr
 from einsmith.expr.linear import linear
 from einsmith.expr.nodes import Axis, Leaf, Tensor, leaf
 from einsmith.expr.recurrence import recurrence
+from einsmith.expr.verify import progressions_meet
 from einsmith.lang import formula as fm
 from einsmith.lang.builder import Value, element
 from einsmith.lang.elaborate import Elaborator
@@ -28,7 +29,7 @@ from einsmith.lang.parser import Element, Name, ShapeOf
 from einsmith.lang.program import Line, Program, conditions, reads_of
 from einsmith.lang.sweeps import in_one_sweep
 
-_COUNTABLE = 1_000_000  # elements up to which pieces are checked one by one, for messages that name the element
+_COUNTABLE = 1_000_000  # elements up to which a message names the one that is missing
 
 
 def tensors(
@@ -228,25 +229,30 @@ class _Part:
 def _partition(
     program: Program, name: str, shape: tuple[int, ...], pieces: Sequence[tuple], ats: Sequence[int]
 ) -> None:
-    """Raises FormulaError where pieces overlap, leave a gap, or leave the tensor (large ones: the verifier does)."""
-    if math.prod(shape) > _COUNTABLE:
-        return
-    cells = np.zeros(shape, np.int8)
-    for (offset, step, axes, _), at in zip(pieces, ats, strict=True):
-        where = []
+    """Raises FormulaError where pieces overlap, leave a gap, or leave the tensor."""
+    for n, ((offset, step, axes, _), at) in enumerate(zip(pieces, ats, strict=True)):
         for d, (o, s, a) in enumerate(zip(offset, step, axes, strict=True)):
             if a.extent and (o < 0 or o + s * (a.extent - 1) >= shape[d]):
                 raise FormulaError(
                     f"this piece of {name} reaches {o} to {o + s * (a.extent - 1)} in dimension {d}, of extent "
                     f"{shape[d]}", program.text, at,
                 )  # fmt: skip
-            where.append(slice(o, o + s * a.extent, s))
-        block = cells[tuple(where)]
-        if block.any():
-            raise FormulaError(f"this piece of {name} overlaps one above it", program.text, at,
-                               "define each element once, or accumulate with +=")  # fmt: skip
-        cells[tuple(where)] = 1
-    if not cells.all():
-        gap = tuple(int(i[0]) for i in np.nonzero(cells == 0)) if cells.ndim else ()
-        raise FormulaError(f"no piece of {name} defines the element {gap}", program.text, ats[0],
-                           "add a statement for the elements that are missing")  # fmt: skip
+        for others, steps, along, _ in pieces[:n]:
+            if all(
+                a.extent and b.extent and progressions_meet(o, s, a.extent, p, q, b.extent)
+                for o, s, a, p, q, b in zip(offset, step, axes, others, steps, along, strict=True)
+            ):
+                raise FormulaError(f"this piece of {name} overlaps one above it", program.text, at,
+                                   "define each element once, or accumulate with +=")  # fmt: skip
+    whole = math.prod(shape)
+    written = sum(math.prod(a.extent for a in axes) for *_, axes, _ in pieces)
+    if written == whole:
+        return
+    gap = f"an element: they write {written}, and the shape {shape} has {whole}"
+    if whole <= _COUNTABLE:
+        cells = np.zeros(shape, np.int8)
+        for offset, step, axes, _ in pieces:
+            cells[tuple(slice(o, o + s * a.extent, s) for o, s, a in zip(offset, step, axes, strict=True))] = 1
+        gap = f"the element {tuple(int(i[0]) for i in np.nonzero(cells == 0)) if cells.ndim else ()}"
+    raise FormulaError(f"no piece of {name} defines {gap}", program.text, ats[0],
+                       "add a statement for the elements that are missing")  # fmt: skip

@@ -15,6 +15,7 @@ _TOKEN = re.compile(
     r"|(?P<name>[^\W\d]\w*)"
     r"|(?P<op>\*\*|//|<=|>=|==|!=|\+=|[-+*/%<>=()\[\],.])"
 )
+LONGEST_NAME = 200
 _PAIRS = {")": "(", "]": "["}
 
 
@@ -42,6 +43,8 @@ def tokenize(source: str) -> list[Token]:
         if kind == "number" and at < len(source) and (source[at].isalnum() or source[at] == "_"):
             raise FormulaError(f"a name cannot start with a digit, and {text} is followed by {source[at]!r}",
                                source, at, "write a * between a number and a name")  # fmt: skip
+        if kind == "name" and len(text) > LONGEST_NAME:
+            raise FormulaError(f"a name of {len(text)} characters; {LONGEST_NAME} are the most", source, token.at)
         if kind == "name" and not text.isidentifier():
             odd = next(n for n in range(len(text)) if not text[: n + 1].isidentifier())
             raise FormulaError(f"{text[odd]!r} has no meaning in a name", source, token.at + odd)

@@ -29,6 +29,9 @@ ILLEGAL = [
     ("Y[i] = X[i] + @\ud800", V, {}, es.FormulaError, "has no meaning here"),
     ("Y[i] = " + "(" * 100_000 + "X[i]" + ")" * 100_000, V, {}, es.FormulaError, "nested too deeply"),
     ("Y[i] = " + "-" * 100_000 + "X[i]", V, {}, es.FormulaError, "nested too deeply"),
+    ("@Y[i] = X[i]\nY[k+2147483648] = X[k]", V, {}, es.FormulaError, "no piece of Y defines an element: they write 10"),
+    ("Y[2*i] = X[i]\n@Y[3*k] = X[k]", V, {}, es.FormulaError, "overlaps one above it"),
+    ("Y[i] = @" + "x5" * 200, V, {}, es.FormulaError, "a name of 400 characters"),
     (f"Y[{AXES}] = X[a0]", V, {}, es.FormulaError, "at most 32 axes"),
 ]  # fmt: skip
 
@@ -67,3 +70,10 @@ def test_a_long_line_is_shown_around_its_fault():
     _, line, caret, *_ = str(e.value).split("\n")
     assert len(line) < 200 and line[caret.index("^")] == "@"
     assert line.startswith("  line 1: ... ") and line.endswith(" ...")
+
+
+def test_remainders_by_floats():
+    """No index arithmetic: compiled as any other function."""
+    for divisor in ("nan", "inf", "2.5", "sqrt(-1)"):
+        op = es.op(f"Y[i] = where((i + 1) % {divisor} == 0, X[i], -X[i])")
+        np.testing.assert_array_equal(op(V), es.interpret(op)(V))
