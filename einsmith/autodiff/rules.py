@@ -70,12 +70,12 @@ def choose(c: Expr, a: Expr, b: Expr | float) -> Expr:
 
 
 def _chosen(fn: str, mine: int) -> Rule:
-    """max and min: to the argument that is chosen, halves where both are equal."""
+    """max and min: to the argument that is chosen, halves where both are equal. Where one is NaN, to both."""
 
     def rule(g, args, out):
         a, b = args[mine], args[1 - mine]
-        wins = apply("lt", b, a) if fn == "max" else apply("lt", a, b)
-        return choose(wins, g, choose(apply("eq", a, b), mul(constant(0.5, g), g), 0.0))
+        loses = apply("lt", a, b) if fn == "max" else apply("lt", b, a)
+        return choose(loses, constant(0.0, g), choose(apply("eq", a, b), mul(constant(0.5, g), g), g))
 
     return rule
 
@@ -93,8 +93,9 @@ def _power_base(g, args, out):
 
 
 def _power_exponent(g, args, out):
-    x, _ = args
-    return Under(negate(apply("eq", x, constant(0.0, g))), mul(mul(g, out), apply("log", x)))
+    x, y = args
+    zero = constant(0.0, g)  # 0**y is 0 on both sides of every y > 0, and is taken to be at y = 0
+    return Under(negate(both(apply("eq", x, zero), apply("le", zero, y))), mul(mul(g, out), apply("log", x)))
 
 
 def _logistic_slope(out: Expr) -> Expr:

@@ -173,8 +173,12 @@ class Ops:
 
     def op_sign(self, t: Type, x: str) -> str:
         zero, one, minus = (constant(v, t) for v in (0, 1, -1))
-        low = self.select(t, self.compare("olt" if t.elem in FLOATS else "slt", t, x, zero), minus, x)
-        return self.select(t, self.compare("ogt" if t.elem in FLOATS else "sgt", t, x, zero), one, low)
+        if t.elem not in FLOATS:
+            low = self.select(t, self.compare("slt", t, x, zero), minus, x)
+            return self.select(t, self.compare("sgt", t, x, zero), one, low)
+        same = self.bin("fadd", t, x, zero)  # NaN stays, and -0 becomes 0
+        low = self.select(t, self.compare("olt", t, x, zero), minus, same)
+        return self.select(t, self.compare("ogt", t, x, zero), one, low)
 
     def op_floor(self, t: Type, x: str) -> str:
         return self.intrinsic("floor", t, x)

@@ -249,10 +249,19 @@ def _apply(e: Apply, args: list[np.ndarray]) -> np.ndarray:
     if e.dtype.is_bool:
         return x != 0
     if x.dtype.kind == "f" and e.dtype.is_int:
-        return np.trunc(x).astype(np.int64)
+        return _to_integer(x, e.dtype)
     if e.dtype.is_int and e.dtype.bits < 64 and x.dtype.kind == "i":
         return x.astype(e.dtype.numpy).astype(np.int64)
     return x.astype(_WIDE[e.dtype.kind])
+
+
+def _to_integer(x: np.ndarray, dtype: DType) -> np.ndarray:
+    """Floats towards zero; those out of range saturate and NaN gives 0."""
+    ends = np.iinfo(dtype.numpy)
+    low, high = float(ends.min), float(ends.max)  # of 64 bits the upper end, rounded up, is out of range itself
+    inside = (low <= x) & (x < high)
+    out = np.where(inside, x, 0.0).astype(np.int64)
+    return np.where(inside | np.isnan(x), out, np.where(x < 0, ends.min, ends.max))
 
 
 def _needed(roots: Sequence[Expr], order: list[Expr], values: dict[Expr, np.ndarray]) -> dict[Expr, np.ndarray]:

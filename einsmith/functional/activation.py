@@ -16,7 +16,7 @@ from einsmith.lang.builder import Value
 def relu(input: Any, inplace: bool = False) -> Value:
     """max(x, 0); NaN stays NaN, and the gradient at 0 is 0. `inplace` is accepted: tensors have values, not places."""
     x = tensor(input, "relu", "input")
-    return pointwise(x, lambda e: fb.where(e <= 0, 0, e))
+    return fb.relu(x)
 
 
 @traced

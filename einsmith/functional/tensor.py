@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from math import ceil, inf
+from math import ceil
 from math import prod as product
 from typing import Any
 
@@ -59,10 +59,15 @@ def minimum(input: Any, other: Any) -> Value:
 
 @traced
 def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
-    """`input` with elements below `min` raised to it and elements above `max` lowered to it; NaN stays NaN."""
+    """`input` with elements below `min` raised to it and elements above `max` lowered to it; NaN stays NaN.
+
+    The derivative by `input` is 1 from bound to bound, both included, and 0 elsewhere, NaN among it.
+    """
     x = tensor(input, "clamp", "input")
     if min is None and max is None:
         raise ArgumentError("clamp: give min, max or both")
+    if x.dtype.is_float:
+        x = fb.where(x == x, x, fb.stop_gradient(x))
     if min is not None:
         x = fb.where(x < min, min, x)
     return x if max is None else fb.where(x > max, max, x)
@@ -291,7 +296,7 @@ def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Value:
 def _extreme(name: str, x: Value, dim: Any, keepdim: bool) -> Any:
     best, where_ = (fb.max, fb.argmax) if name == "max" else (fb.min, fb.argmin)
     if dim is None:
-        return _reduce(name, best, x, None, keepdim)
+        return _even(name, best, x, None, keepdim)
     if not isinstance(dim, int):
         return (fb.maximum if name == "max" else fb.minimum)(x, fb.as_value(dim))
     return _reduce(name, best, x, dim, keepdim), _reduce(f"arg{name}", where_, x, dim, keepdim)
@@ -301,7 +306,7 @@ def _extreme(name: str, x: Value, dim: Any, keepdim: bool) -> Any:
 def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The largest element; with an int `dim`, (values, int32 positions) along it; with a tensor there, `maximum`.
 
-    The gradient goes to the first of equal elements.
+    Equal elements share the gradient evenly; with `dim`, it goes to the first of them.
     """
     return _extreme("max", tensor(input, "max", "input"), dim, keepdim)
 
@@ -310,34 +315,27 @@ def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
 def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The smallest element; with an int `dim`, (values, int32 positions) along it; with a tensor there, `minimum`.
 
-    The gradient goes to the first of equal elements.
+    Equal elements share the gradient evenly; with `dim`, it goes to the first of them.
     """
     return _extreme("min", tensor(input, "min", "input"), dim, keepdim)
 
 
 def _even(name: str, best: Callable[..., Any], x: Value, dim: Dim, keepdim: bool) -> Value:
-    """An extreme value whose gradient is shared evenly by equal elements.
-
-    The value is the extreme as a constant, plus the mean of x - constant(x) over the elements that attain it: zero,
-    with the derivative that is wanted. Infinite elements have no such difference and no gradient.
-    """
+    """An extreme value with the derivatives of the mean of the elements that attain it: those equal to it, or, where it
+    is NaN, those that are."""
     dims = dimensions(dim, x.ndim, name)
-    if not dims:
-        return x
-    if not x.dtype.is_float:
-        return _reduce(name, best, x, dim, keepdim)
-    top = _reduce(name, lambda e, over: best(fb.stop_gradient(e), over=over), x, dim, False)
+    top = _reduce(name, best, x, dim, False)
+    if not dims or not x.dtype.is_float:
+        return _keep(top, x, dims) if keepdim and dims else top
     over = fb.axes(*(x.shape[d] for d in dims))
 
-    def tied(i: tuple, difference: bool) -> Any:
+    def attaining(i: tuple, value: Callable[[Any], Any]) -> Any:
         v = x[merge(x.ndim, dims, over, i)]
-        fixed = fb.stop_gradient(v)
-        attains = (fixed == top[i]) & (fb.abs(fixed) < inf)
-        return fb.sum(fb.where(attains, v - fixed if difference else 1.0, 0.0), over=over)
+        return fb.sum(fb.where((v == top[i]) | (v != v), value(v), 0.0), over=over)
 
-    shift = fb.compute(top.shape, lambda *i: tied(i, True))
-    count = fb.compute(top.shape, lambda *i: fb.maximum(tied(i, False), 1.0))
-    y = fb.compute(top.shape, lambda *i: top[i] + shift[i] / count[i])
+    count = fb.compute(top.shape, lambda *i: attaining(i, lambda v: 1.0))
+    total = fb.compute(top.shape, lambda *i: attaining(i, lambda v: v))
+    y = fb.differentiate_as(top, total / count)
     return _keep(y, x, dims) if keepdim else y
 
 

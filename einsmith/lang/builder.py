@@ -370,7 +370,13 @@ def _function(fn: str, name: str | None = None, doc: str = "") -> Callable[..., 
 exp, log, tanh, sigmoid = _function("exp"), _function("log"), _function("tanh"), _function("sigmoid")
 sqrt, rsqrt, erf = _function("sqrt"), _function("rsqrt"), _function("erf")
 abs, sign, floor, sin, cos = (_function(f) for f in ("abs", "sign", "floor", "sin", "cos"))
+relu = _function("relu", doc="0 where x <= 0, else x: NaN stays, and the derivative at 0 is 0.")
 stop_gradient = _function("stop_gradient", doc="`x`, with derivative zero.")
+
+
+def differentiate_as(x: Any, twin: Any) -> Any:
+    """`x`, with the derivatives of `twin`, which is never evaluated."""
+    return _apply("differentiate_as", x, twin)
 
 
 @_on_arrays
@@ -389,12 +395,6 @@ def maximum(a: Any, b: Any) -> Any:
 def minimum(a: Any, b: Any) -> Any:
     """The smaller of two; NaN where one is."""
     return _apply("min", a, b)
-
-
-@_on_arrays
-def relu(x: Any) -> Any:
-    """0 where x <= 0, else x: NaN stays, and the derivative at 0 is 0."""
-    return where(_apply("le", x, 0), 0, x)
 
 
 def random_bits(k0: Any, k1: Any, c0: Any, c1: Any) -> Any:

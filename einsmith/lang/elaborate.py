@@ -87,6 +87,4 @@ class Elaborator:
                 raise FormulaError("a reduction cannot stand here")
             return fm.fold(node.combiner, [self.axis(a) for a in node.axes], args[0], (self.text, node.at))
         assert isinstance(node, Apply)
-        if node.fn == "relu":
-            return fm.op("max", args[0], Literal(0))
         return fm.op(node.fn, *args)

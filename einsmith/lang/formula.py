@@ -263,12 +263,16 @@ def op(fn: str, *args: Form) -> Form:
         return _where(*args)
     if fn == "pow":
         return _pow(*args)
+    if fn == "relu":
+        return _relu(*args)
     if fn == "random_bits":
         if not all(is_integer(t) for t in types):
             raise DtypeError("random_bits takes integers: a key and a counter of two words each")
         return Op(fn, tuple(convert(a, dt.i32) for a in args), dt.i32)
     if fn == "stop_gradient":
         return args[0] if not args[0].loads else Op(fn, args, types[0])
+    if fn == "differentiate_as":
+        return Op(fn, args, join(types)) if any(a.loads for a in args) else args[0]
     if fn in _LOGIC:
         for t in types:
             if not is_bool(t):
@@ -311,6 +315,16 @@ def _where(c: Form, a: Form, b: Form) -> Form:
     return Op("where", (c, a, b), ty)
 
 
+def _relu(x: Form) -> Form:
+    """0 where x <= 0, else x: the derivative at 0 is 0, where max(x, 0) has a half. Floats keep it as one operation
+    until they are lowered: in a `where` of forms, a reduction in x would stand under a guard made of it."""
+    if is_bool(x.ty):
+        raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
+    if is_integer(x.ty) or isinstance(x, Literal):
+        return op("max", x, Literal(0))
+    return Op("relu", (x,), x.ty)
+
+
 def _pow(x: Form, y: Form) -> Form:
     """Small integer powers are products, so that they are exact, cheap and right at negative bases."""
     if isinstance(y, Literal) and not isinstance(y.value, bool) and float(y.value).is_integer() and abs(y.value) <= 16:
@@ -327,8 +341,10 @@ def _pow(x: Form, y: Form) -> Form:
                 square = op("mul", square, square) if n else square
             assert out is not None
             return out
-        if n < 0:
+        if n < 0 and isinstance(x, Literal):
             return op("div", Literal(1), _pow(x, Literal(-n)))
+        if n < 0:  # a power of 1/x, whose derivatives at 0 and infinity are no inf*0 and 0*inf as those of 1/x**n are
+            return _pow(op("div", Literal(1), x), Literal(-n))
     if isinstance(y, Literal) and y.value == 0.5:
         return op("sqrt", x)
     ty = join((x.ty, y.ty))

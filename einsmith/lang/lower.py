@@ -152,6 +152,9 @@ class Scope:
             assert isinstance(node.ty, DType)
             return cast(cast(args[0], node.ty), want)
         if isinstance(node, Op):
+            if node.fn == "relu":
+                zero = Const(0.0, args[0].dtype)
+                return cast(apply("where", apply("le", args[0], zero), zero, args[0]), want)
             return cast(apply(node.fn, *args), want)
         assert isinstance(node, Fold)
         return self._nested(node, want, guards)
