@@ -80,6 +80,11 @@ def _erf(x):
     return np.vectorize(erf, otypes=[np.float64])(x) if np.size(x) else np.asarray(x, np.float64)
 
 
+def _pow(x, y):
+    # NumPy takes the square root for one exponent 0.5 of many bases, which at -inf is no power.
+    return np.power(x, y + np.zeros_like(x))
+
+
 def _sigmoid(x):
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
@@ -97,7 +102,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("neg", 1, _number, np.negative, "-", 7),
         Function("min", 2, _number, np.minimum),
         Function("max", 2, _number, np.maximum),
-        Function("pow", 2, _floats, np.power, "**", 8),
+        Function("pow", 2, _floats, _pow, "**", 8),
         Function("exp", 1, _floats, np.exp),
         Function("log", 1, _floats, np.log),
         Function("tanh", 1, _floats, np.tanh),
