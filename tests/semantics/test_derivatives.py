@@ -81,3 +81,15 @@ def test_relu_of_a_reduction_makes_it_once(text) -> None:
         if isinstance(t, Compute) and any(isinstance(p.body, Reduce) for p in t.template.parts)
     ]  # fmt: skip
     assert len(reductions) == 1
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.elementwise], ids=lambda c: c.name)
+def test_forward_mode_has_the_same_derivatives(case) -> None:
+    """At finite points; at others it multiplies in another order, 0 by infinity among it."""
+    arrays = [np.array(c) for c in zip(*case.points, strict=True)]
+    f = case.function()
+    for wrt, x in enumerate(arrays):
+        _, tangent = es.jvp(lambda x, n=wrt: f(*arrays[:n], x, *arrays[n + 1 :]), (x,), (np.ones_like(x),))
+        gradient = es.jit(es.grad(lambda *a: f(*a).sum(), argnums=wrt))(*arrays)
+        finite = np.isfinite(arrays).all(0)
+        np.testing.assert_allclose(tangent[finite], gradient[finite], rtol=1e-13, atol=1e-300)
