@@ -85,19 +85,24 @@ def operands(x: Expr, fn: str) -> list[Expr]:
     return out
 
 
-def map_bodies(t: Template, rule: Callable[[Expr], Expr], params=None) -> Template:
-    """The template with every body expression (indices of a Scatter too) passed through `rule`."""
+def map_parts(t: Template, rule: Callable[[Any], tuple[Expr, ...]], params=None) -> Template:
+    """The template with what `rule` makes of each part as its bodies (of a Scatter, the indices before the body)."""
     parts: list = []
     for part in t.parts:
+        bodies = rule(part)
         if isinstance(part, Scatter):
-            parts.append(Scatter(part.extents, tuple(rule(i) for i in part.index), rule(part.body)))
+            parts.append(Scatter(part.extents, bodies[:-1], bodies[-1]))
         elif isinstance(part.body, Reduce):
-            r = part.body
-            body = Reduce(r.combiner, r.extents, tuple(rule(b) for b in r.bodies))
+            body = Reduce(part.body.combiner, part.body.extents, bodies)
             parts.append(Piece(part.offset, part.step, part.extents, body))
         else:
-            parts.append(Piece(part.offset, part.step, part.extents, rule(part.body)))
+            parts.append(Piece(part.offset, part.step, part.extents, bodies[0]))
     return Template(t.shape, t.params if params is None else tuple(params), tuple(parts))
+
+
+def map_bodies(t: Template, rule: Callable[[Expr], Expr], params=None) -> Template:
+    """The template with every body expression (indices of a Scatter too) passed through `rule`."""
+    return map_parts(t, lambda part: tuple(rule(b) for b in part.bodies), params)
 
 
 def map_templates(node: Any, rule: Callable[[Template], Template]) -> Compute | Recurrence | None:

@@ -30,6 +30,7 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite import map_bodies, map_templates, prune_args, replace, substitute, with_args, without_twins
 from einsmith.expr.rules import PRUNED, RULES, Rule, connect, parts_of
+from einsmith.expr.widths import widened
 
 _REWRITES = 100_000
 """Rewrites of one expression at most; a table that goes round in circles stops there, its value still right."""
@@ -50,7 +51,7 @@ def simplify(
 
 
 def simplify_template(t: Template, rules: tuple[Rule, ...] = RULES) -> Template:
-    """Every body simplified over its own box; reduction axes of extent 1 dropped, a sum, product, max or min of one
+    """Every body simplified over its own box, integers in types that hold them (`widths`); reduction axes of extent 1 dropped, a sum, product, max or min of one
     body over no axes replaced by the body, empty pieces dropped. Arguments stay as they are."""
     if rules is not RULES:
         return _template(t, rules)
@@ -137,7 +138,7 @@ def _template(t: Template, rules: tuple[Rule, ...]) -> Template:
     if isinstance(parts[-1], Scatter) and all(map(_is_zero, parts[:-1])):
         parts = parts[-1:]  # it starts from zeros anyhow
     full = [part for part in parts if 0 not in part.extents or (isinstance(part, Scatter) and len(parts) == 1)]
-    return Template(t.shape, t.params, tuple(full or parts[:1]))
+    return widened(Template(t.shape, t.params, tuple(full or parts[:1])))
 
 
 def _is_zero(part: Piece | Scatter) -> bool:

@@ -37,6 +37,7 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.printer import show
 from einsmith.expr.recurrence import at_step, step_groups, step_parts
+from einsmith.expr.widths import too_narrow
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def proven(index: Expr, extent: int, facts: Facts) -> bool:
 
 def verify_template(t: Template) -> None:
     """Raises VerifyError or BoundsError unless: the pieces cover the output, each position once; types agree; axes and
-    slots exist; reads are in bounds; no max, min, argmax or argmin runs over nothing. Checked once per template."""
+    slots exist; reads are in bounds; integers over axes lie in their types; no max, min, argmax or argmin runs over nothing. Checked once per template."""
     fault = t.memo("verify", _fault)
     if fault is not None:
         raise type(fault)(*fault.args)
@@ -122,6 +123,10 @@ def _fault(t: Template) -> Exception | None:
             _verify_body(t, part)
         for found in out_of_bounds(t):
             return BoundsError(found.message())
+        narrow = too_narrow(t)
+        if narrow is not None:
+            e, (lo, hi) = narrow
+            return VerifyError(f"{show(e)} has the range {lo} .. {hi}, which leaves its type {e.dtype}")
     except (VerifyError, BoundsError) as error:
         return error
     return None
@@ -174,6 +179,8 @@ def _verify_body(t: Template, part: Piece | Scatter) -> None:
             raise VerifyError(f"{body.combiner} of a condition: {show(body)}")
         if 0 in body.extents and 0 not in part.extents and body.combiner not in ("sum", "prod"):
             raise VerifyError(f"{body.combiner} over nothing: {show(part)}")
+        if body.combiner.startswith("arg") and prod(body.extents) > 2**31:
+            raise VerifyError(f"{body.combiner} over {prod(body.extents)} elements leaves int32: {show(part)}")
     if isinstance(part, Scatter):
         if len(part.index) != t.rank or not all(i.dtype.is_int for i in part.index):
             raise VerifyError(f"a scatter needs {t.rank} integer indices: {show(part)}")

@@ -24,7 +24,7 @@ from einsmith.lang.builder import Value, element
 from einsmith.lang.elaborate import Elaborator
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, Weak
 from einsmith.lang.infer import Extents, infer
-from einsmith.lang.lower import Scope, accumulated_type, lower, lower_pieces, lower_scatter, push_guards
+from einsmith.lang.lower import Scope, accumulated_type, index_type, lower, lower_pieces, lower_scatter, push_guards
 from einsmith.lang.parser import Element, Name, ShapeOf
 from einsmith.lang.program import Line, Program, conditions, reads_of
 from einsmith.lang.sweeps import in_one_sweep
@@ -216,7 +216,7 @@ class _Part:
             if not fm.is_integer(i.ty) or i.loads:
                 raise FormulaError("a left index is an integer expression of one axis", self.program.text, at,
                                    "accumulate with += at positions that are read from tensors")  # fmt: skip
-            form = linear(scope.convert(i, fm.dt.i32))
+            form = linear(scope.convert(i, index_type(i)))
             terms = list(form.terms.items())
             if len(terms) > 1 or any(not isinstance(a, Axis) or c < 1 for a, c in terms):
                 raise FormulaError("a left index has the form step*axis + offset, step positive", self.program.text, at)

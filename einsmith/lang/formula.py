@@ -6,7 +6,8 @@ sense, so that both front ends give the same tree, and `lang.lower` turns it int
 
 Types: a node's `ty` is a DType, or weak. Weak.INT is an integer literal; Weak.SCALAR comes from literals and run-time
 scalars alone and is computed in float64; Weak.FLOAT is a float of no type of its own, such as the quotient of two
-integers. Weak values take the float type of what they meet, else that of the formula's tensors, else float32.
+integers. Weak values take the float type of what they meet, else that of the formula's tensors, else float32. Integers
+are wide enough as `lang.integers` says.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType, promote
 from einsmith.errors import DtypeError, FormulaError, ShapeError
+from einsmith.expr import ranges
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import Tensor
+from einsmith.expr.ranges import Range
+from einsmith.lang.integers import measured
 
 
 class Weak(Enum):
@@ -53,6 +57,7 @@ class Form:
     `at`: (source text, offset) for messages, where known."""
 
     __slots__ = ("ty", "free", "folds", "loads", "at", "args")
+    wraps = False  # whether it is integer arithmetic on elements of tensors that may leave its type
     ty: Ty
     free: frozenset[AxisVar]
     folds: bool
@@ -66,6 +71,11 @@ class Form:
         self.free = frozenset().union(*(a.free for a in self.args)) if self.args else frozenset()
         self.folds = any(a.folds for a in self.args)
         self.loads = any(a.loads for a in self.args)
+
+    @property
+    def reach(self) -> Range:
+        """The interval of an integer's values, exact where it is no arithmetic on elements."""
+        return ranges.of_type(self.ty if isinstance(self.ty, DType) else dt.i64)
 
 
 def _short(value: int) -> str:
@@ -84,14 +94,22 @@ class Literal(Form):
         super().__init__(ty)
         self.value = value
 
+    @property
+    def reach(self) -> Range:
+        return int(self.value), int(self.value)
+
 
 class Index(Form):
     __slots__ = ("axis",)
 
     def __init__(self, axis: AxisVar):
-        super().__init__(dt.i32)
+        super().__init__(dt.i64 if axis.extent > 2**31 else dt.i32)
         self.axis = axis
         self.free = frozenset((axis,))
+
+    @property
+    def reach(self) -> Range:
+        return 0, max(0, self.axis.extent - 1)
 
 
 class Load(Form):
@@ -120,11 +138,44 @@ def _reads_floats(index: Form) -> bool:
 
 
 class Op(Form):
-    __slots__ = ("fn",)
+    """A scalar function. `wraps`: integers are computed with that are elements of tensors, and the exact result may
+    be none of the type. Of axes and literals, the type is int64 where the result or a literal leaves `ty`."""
+
+    __slots__ = ("_reach", "fn", "wraps")
 
     def __init__(self, fn: str, args: Sequence[Form], ty: Ty):
         super().__init__(ty, args)
-        self.fn = fn
+        self.fn, self.wraps = fn, False
+        self._reach: Range | None = None
+        if is_integer(ty) and fn != "random_bits":
+            self.ty, self.wraps, self._reach = measured(self)
+
+    @property
+    def reach(self) -> Range:
+        return super().reach if self._reach is None else self._reach
+
+
+def exact(index: Form) -> Form:
+    """An integer expression with arithmetic on elements of tensors in int64 where it would wrap in a narrower type."""
+    if not index.loads or not any(n.wraps for n in _integers(index)):
+        return index
+    new: dict[Form, Form] = {}
+    for n in reversed(_integers(index)):
+        if isinstance(n, Op):
+            new[n] = op(n.fn, *(new.get(a, a) for a in n.args))
+        elif isinstance(n.ty, DType) and not isinstance(n, Index):
+            new[n] = convert(n, dt.i64)
+    return new[index]
+
+
+def _integers(root: Form) -> list[Form]:
+    """The integers that an integer is computed from by functions, each before those that it is computed from."""
+    order = postorder(root)
+    wanted = {root}
+    for n in reversed(order):
+        if n in wanted and isinstance(n, Op):
+            wanted.update(a for a in n.args if is_integer(a.ty))
+    return [n for n in reversed(order) if n in wanted]
 
 
 class Convert(Form):
@@ -134,6 +185,12 @@ class Convert(Form):
 
     def __init__(self, x: Form, ty: DType):
         super().__init__(ty, (x,))
+
+    @property
+    def reach(self) -> Range:
+        (x,) = self.args
+        known = is_integer(x.ty) and not ranges.leaves(x.reach, self.ty)  # type: ignore[arg-type]
+        return x.reach if known else super().reach
 
 
 class Fold(Form):
@@ -146,6 +203,17 @@ class Fold(Form):
         self.combiner, self.axes = combiner, tuple(axes)
         self.free = self.free - frozenset(axes)
         self.folds = True
+
+    @property
+    def reach(self) -> Range:
+        if self.combiner in ("max", "min"):
+            return self.args[0].reach
+        points = math.prod(a.extent for a in self.axes)
+        if self.combiner.startswith("arg"):
+            return 0, max(0, points - 1)
+        low, high = self.args[0].reach
+        found = (min(0, low * points), max(0, high * points))
+        return super().reach if self.combiner != "sum" or ranges.leaves(found, dt.i64) else found
 
 
 # ----------------------------------------------------------------------------------------------------------- typing
@@ -228,7 +296,7 @@ def load(tensor: Tensor, index: Sequence[Form], weak: bool = False, name: str = 
             raise FormulaError(
                 f"index {d} of {name} is {type_name(i.ty)}, not an integer", hint="use // or i32(...) for an integer"
             )
-    return Load(tensor, index, weak, name, at)
+    return Load(tensor, [exact(i) for i in index], weak, name, at)
 
 
 def _fold_literals(fn: str, values: list) -> Literal | None:
@@ -391,6 +459,12 @@ def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
     if combiner not in ("sum", "prod") and is_bool(ty):
         raise DtypeError(f"{combiner} of a bool; use where(c, 1, 0)")
     if combiner in ("argmax", "argmin"):
+        points = math.prod(a.extent for a in axes)
+        if points > 2**31:
+            raise FormulaError(
+                f"{combiner} over {points} elements has positions that leave int32, its type: {_boxes(axes)}",
+                hint=f"take {combiner} over some axes, then over the others",
+            )
         return Fold(combiner, axes, body, dt.i32, at)
     if combiner in ("sum", "prod") and isinstance(ty, DType) and not ty.is_float:
         body, ty = convert(body, dt.i64), dt.i64

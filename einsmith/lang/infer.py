@@ -24,7 +24,7 @@ from einsmith.expr.nodes import Axis, Expr, postorder
 from einsmith.lang.elaborate import Elaborator, NotYet
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
 from einsmith.lang.limits import keeps_in, limits, rises
-from einsmith.lang.lower import Scope
+from einsmith.lang.lower import Scope, index_type
 from einsmith.lang.parser import Ast, Element, Name, ShapeOf, walk
 from einsmith.lang.program import Line, Program, ReadSite
 
@@ -152,7 +152,7 @@ class _Inference:
         if integer and not is_integer(form.ty):
             raise FormulaError(f"this index is {type_name(form.ty)}, not an integer", self.program.text, node.at,
                                "use // for a quotient, or i32(...)")  # fmt: skip
-        out = self.scopes[line].convert(form, dt.i32 if integer else dt.bool_)
+        out = self.scopes[line].convert(form, index_type(form) if integer else dt.bool_)
         if integer:
             out = linear(out).expr()  # so that axes which cancel do not count
         self.exprs[line, node] = out

@@ -17,6 +17,7 @@ from einsmith.errors import BoundsError, FormulaError
 from einsmith.expr.bounds import bounds, prove
 from einsmith.expr.linear import linear
 from einsmith.expr.nodes import (
+    Apply,
     Axis,
     Compute,
     Const,
@@ -45,6 +46,7 @@ from einsmith.lang.formula import (
     Op,
     Ty,
     Weak,
+    exact,
     float_type,
     identity,
     is_integer,
@@ -54,6 +56,7 @@ from einsmith.lang.formula import (
     rebuilt,
     type_name,
 )
+from einsmith.expr.ranges import leaves
 
 Guards = tuple[tuple[Form, bool], ...]
 
@@ -111,14 +114,16 @@ class Scope:
         if node.fn in ("lt", "le", "eq", "ne"):
             ty = join(a.ty for a in node.args)
             small = not any(a.loads for a in node.args)
-            return (dt.i32 if small else dt.i64) if ty is Weak.INT else self.resolve(ty, None)
+            out = (dt.i32 if small else dt.i64) if ty is Weak.INT else self.resolve(ty, None)
+            wide = out.is_int and any(isinstance(a, Literal) and leaves(a.reach, out) for a in node.args)
+            return dt.i64 if wide else out
         if node.fn in ("and", "or", "not"):
             return dt.bool_
         return self.resolve(node.ty, want)
 
     def _needs(self, node: Form, want: DType, guards: Guards) -> list:
         if isinstance(node, Load):
-            return [self._key(i, _index_type(i), guards) for i in node.args]
+            return [self._key(i, index_type(i), guards) for i in node.args]
         if isinstance(node, Convert):
             (x,) = node.args
             assert isinstance(node.ty, DType)
@@ -133,7 +138,7 @@ class Scope:
                     self._key(a, ty, (*guards, (c, True))),
                     self._key(b, ty, (*guards, (c, False))),
                 ]
-            return [self._key(a, ty, guards) for a in node.args]
+            return [self._key(a, _computed_in(node, ty), guards) for a in node.args]
         return []
 
     def _emit(self, node: Form, want: DType, guards: Guards, args: list[Expr]) -> Expr:
@@ -155,7 +160,7 @@ class Scope:
             if node.fn == "relu":
                 zero = Const(0.0, args[0].dtype)
                 return cast(apply("where", apply("le", args[0], zero), zero, args[0]), want)
-            return cast(apply(node.fn, *args), want)
+            return cast(_wrapping(node, args, self._operands(node, want)), want)
         assert isinstance(node, Fold)
         return self._nested(node, want, guards)
 
@@ -226,7 +231,36 @@ def push_guards(root: Form) -> Form:
     return pushed(root, ())
 
 
-def _index_type(i: Form) -> DType:
+_RING = ("add", "sub", "mul", "neg")
+
+
+def _computed_in(node: Op, ty: DType) -> DType:
+    """The type that operands are converted to. Integers that wrap are computed exactly in a wider type, then cast: all
+    integer arithmetic of a template is exact, but for that in int64 on elements of tensors."""
+    if not node.wraps or ty.bits == 64 or not ty.is_int or node.fn == "where":
+        return ty
+    return dt.i32 if ty.bits < 32 else dt.i64
+
+
+def _wrapping(node: Op, args: Sequence[Expr], ty: DType) -> Expr:
+    wide = _computed_in(node, ty)
+    if wide is ty:
+        return apply(node.fn, *args)
+    if node.fn in _RING:  # sums and products of what has wrapped wrap to the same value as those of what has not
+        args = [
+            _before_wrap(e) if isinstance(a, Op) and a.wraps and a.ty is node.ty and a.fn in _RING else e
+            for a, e in zip(node.args, args, strict=True)
+        ]
+    return cast(apply(node.fn, *args), ty)
+
+
+def _before_wrap(e: Expr) -> Expr:
+    inner = e.args[0] if isinstance(e, Apply) and e.fn == "cast" else e
+    exact = inner.args[0] if isinstance(inner, Apply) and inner.fn == "cast" else inner
+    return exact if exact.dtype is e.dtype else e
+
+
+def index_type(i: Form) -> DType:
     if isinstance(i.ty, DType):
         return i.ty
     return dt.i64 if isinstance(i, Literal) and abs(i.value) >= 2**31 else dt.i32
@@ -344,7 +378,8 @@ def lower_scatter(
         if not is_integer(i.ty):
             raise FormulaError(f"index {d} is {type_name(i.ty)}, not an integer", hint="use // or i32(...)")
     value = scope.convert(body, dtype)
-    part = Scatter(tuple(a.extent for a in axes), tuple(scope.convert(i, _index_type(i)) for i in index), value)
+    index = [exact(i) for i in index]
+    part = Scatter(tuple(a.extent for a in axes), tuple(scope.convert(i, index_type(i)) for i in index), value)
     args = list(scope.args)
     before: tuple[Piece | Scatter, ...] = ()
     if start is not None:
@@ -393,7 +428,7 @@ def _check_load(scope: Scope, node: Load, guards: Guards, extents: list[int]) ->
     for d, (i, n) in enumerate(zip(node.args, node.tensor.shape, strict=True)):
         if i.loads and not node.computed:
             continue
-        e = scope.convert(i, _index_type(i))
+        e = scope.convert(i, index_type(i))
         low = apply("le", Const(0, e.dtype), e)
         high = apply("lt", e, Const(n, e.dtype))
         if prove(low, extents, conditions) and prove(high, extents, conditions):

@@ -1,0 +1,51 @@
+"""How wide a formula's integers are.
+
+Integers are exact: what is made of axes and literals alone has a type that holds every value it takes in the box of its
+axes, int32, or int64 where its interval leaves int32; one that leaves int64 is refused. Elements of tensors have types
+of their own. Arithmetic on them is of that type and wraps in it, as NumPy's and PyTorch's does; in an index it is
+computed in int64 where it might wrap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.errors import FormulaError
+from einsmith.expr import ranges
+from einsmith.expr.ranges import Range
+
+if TYPE_CHECKING:
+    from einsmith.lang.formula import Op, Ty
+
+
+def measured(e: Op) -> tuple[Ty, bool, Range]:
+    """(type, whether its arithmetic may wrap, interval) of a function of integers, whose type is `e.ty` if that is wide
+    enough. Raises FormulaError where no type holds the values, or a literal is none of the type of what it meets."""
+    found = ranges.reach_of(e.fn, [a.reach for a in e.args])
+    dtype = e.ty if isinstance(e.ty, DType) else dt.i64
+    if dtype is not e.ty:  # of literals alone, which have the type of what they meet, perhaps a float
+        return e.ty, False, ranges.of_type(dtype) if ranges.leaves(found, dtype) else found
+    literals = [
+        a for a in e.args if not isinstance(a.ty, DType) and not a.loads and ranges.leaves(a.reach, dtype)
+    ]
+    narrow = bool(literals) or ranges.leaves(found, dtype)
+    if narrow and not e.loads and not (e.folds and ranges.leaves(found, dt.i64)):
+        if ranges.leaves(found, dt.i64):
+            axes = {a.name: a.extent for a in e.free}
+            box = ", ".join(f"{name} < {axes[name]}" for name in sorted(axes))
+            raise FormulaError(
+                f"{e.fn} of these integers has the range {found[0]} to {found[1]}, which leaves int64; {box}",
+                hint="compute it in floats, as in f64(i)*k, or take remainders of its factors first, as in (i % n)*k",
+            )
+        return dt.i64, False, found
+    if literals:
+        low, high = literals[0].reach
+        value = low if ranges.leaves((low, low), dtype) else high
+        raise FormulaError(
+            f"the literal {value} is no value of {dtype.numpy}, the type that it takes here",
+            hint=f"convert what it meets, as in i64(x), or write {value}.0 for a float",
+        )
+    wraps = ranges.leaves(found, dtype)
+    return dtype, wraps, ranges.of_type(dtype) if wraps else found
