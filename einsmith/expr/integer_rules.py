@@ -6,6 +6,8 @@ that `i*W + j` gives back `i` and `j`; comparisons have one form each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -13,7 +15,8 @@ from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
+from einsmith.expr.ranges import leaves, of_type
 
 
 def fits(value: Any, dtype: DType) -> bool:
@@ -28,11 +31,35 @@ def _expr(form: Linear, dtype: DType) -> Expr | None:
     return form.expr(dtype)
 
 
+@lru_cache(maxsize=1 << 15)
+def _reads(atom: Expr) -> bool:
+    return any(isinstance(e, Read) for e in postorder([atom]))
+
+
+def _fitting(form: Linear, dtype: DType, facts: Facts) -> bool:
+    """Whether a form with elements of tensors in it lies in a type whatever they are. Where there are none, the type is
+    found for the result as a whole (`expr.widths`)."""
+    if not any(map(_reads, form.terms)):
+        return True
+    low = high = form.const
+    for atom, c in form.terms.items():
+        reach, least = facts.interval(Linear(0, {atom: 1})), of_type(atom.dtype)
+        ends = [c * (own if end is None else end) for end, own in zip(reach, least, strict=True)]
+        low, high = low + min(ends), high + max(ends)
+    return not leaves((low, high), dtype)
+
+
+def _operand(form: Linear, dtype: DType, facts: Facts) -> Expr | None:
+    """The form as an expression to be divided, or None where a constant or a value does not fit the type."""
+    single = len(form.terms) == 1 and not form.const and 1 in form.terms.values()
+    return _expr(form, dtype) if single or _fitting(form, dtype, facts) else None
+
+
 def collect_terms(e: Apply, facts: Facts) -> Expr | None:
     """+, -, * by constants and widening casts in linear normal form, digits put together again."""
     form = linear(e)
     if len(form.terms) > 1:
-        form = _join_digits(form)
+        form = _join_digits(form, facts)
     return _expr(form, e.dtype)
 
 
@@ -43,7 +70,7 @@ def _digit(x: Expr, fn: str) -> tuple[Expr, int] | None:
     return None
 
 
-def _join_digits(form: Linear) -> Linear:
+def _join_digits(form: Linear, facts: Facts) -> Linear:
     """c*(a % n) + c*n*(a // n) -> c*a, and c*(a % n) + c*n*((a//n) % m) -> c*(a % (n*m))."""
     changed = True
     while changed:
@@ -53,7 +80,7 @@ def _join_digits(form: Linear) -> Linear:
             if digit is None:
                 continue
             a, n = digit
-            quotient = _quotient_of(linear(a), n, low.dtype)
+            quotient = _quotient_of(linear(a), n, low.dtype, facts)
             if quotient is None:
                 continue
             if form.terms.get(quotient) == c * n:
@@ -72,7 +99,7 @@ def _join_digits(form: Linear) -> Linear:
     return form
 
 
-def _quotient_of(inner: Linear, k: int, dtype: DType) -> Expr | None:
+def _quotient_of(inner: Linear, k: int, dtype: DType, facts: Facts) -> Expr | None:
     """inner // k, k > 0, for a form that no multiple of k can be taken from: (a//m + c)//k -> (a + c*m)//(m*k)."""
     if len(inner.terms) == 1:
         ((atom, c),) = inner.terms.items()
@@ -80,15 +107,17 @@ def _quotient_of(inner: Linear, k: int, dtype: DType) -> Expr | None:
             nested = _digit(atom, "floordiv")
             if nested is not None:
                 a, m = nested
-                inner, k = linear(a) + inner.const * m, k * m
+                joined = linear(a) + inner.const * m
+                if fits(k * m, dtype) and _operand(joined, dtype, facts) is not None:
+                    inner, k = joined, k * m
             else:
                 below = _digit(atom, "mod")
                 if below is not None and inner.const == 0 and below[1] % k == 0:
-                    q = _quotient_of(linear(below[0]), k, dtype)
+                    q = _quotient_of(linear(below[0]), k, dtype, facts)
                     return None if q is None else apply("mod", q, Const(below[1] // k, dtype))
     if not fits(k, dtype):
         return None
-    body = _expr(inner, dtype)
+    body = _operand(inner, dtype, facts)
     return None if body is None else apply("floordiv", body, Const(k, dtype))
 
 
@@ -102,7 +131,9 @@ def divide(e: Apply, facts: Facts) -> Expr | None:
         for atom, c in form.terms.items():  # c*(a % m) = c*a modulo k, where k divides c*m
             below = _digit(atom, "mod")
             if below is not None and c * below[1] % k == 0:
-                return _mod_again(form.without(atom) + linear(below[0]) * c, k, dtype)
+                body = _operand(form.without(atom) + linear(below[0]) * c, dtype, facts)
+                if body is not None:
+                    return apply("mod", body, Const(k, dtype))
     whole = Linear(0, {a: c // k for a, c in form.terms.items() if c % k == 0})
     rest = Linear(form.const, {a: c for a, c in form.terms.items() if c % k})
     lo, hi = facts.interval(rest)
@@ -112,16 +143,11 @@ def divide(e: Apply, facts: Facts) -> Expr | None:
     g = gcd(k, *rest.terms.values())
     inner = Linear(const // g, {a: c // g for a, c in rest.terms.items()})
     if is_mod:
-        body = _expr(inner, dtype)
+        body = _operand(inner, dtype, facts)
         core = None if body is None else apply("mod", body, Const(k // g, dtype))
         return None if core is None else _expr(Linear(const % g, {core: g}), dtype)
-    floor = _quotient_of(inner, k // g, dtype)
+    floor = _quotient_of(inner, k // g, dtype, facts)
     return None if floor is None else _expr(whole + quotient + Linear(0, {floor: 1}), dtype)
-
-
-def _mod_again(form: Linear, k: int, dtype: DType) -> Expr | None:
-    body = _expr(form, dtype)
-    return None if body is None else apply("mod", body, Const(k, dtype))
 
 
 def decide_extreme(e: Apply, facts: Facts) -> Expr | None:
@@ -154,15 +180,26 @@ SUMS = ("add", "sub", "neg", "mul", "cast")
 
 
 def plain_index(e: Read, facts: Facts) -> Expr | None:
-    """Indices without widening casts."""
+    """Indices without widening casts, where int32 is certain to hold them."""
     out = []
     for i in e.index:
         if isinstance(i, Apply) and i.fn in SUMS:
             form = linear(i)
-            wide = any(a.dtype.bits > 32 for a in form.terms)
-            i = _expr(form, dt.i64 if wide else dt.i32) or i
+            i = _expr(form, _type_of(form, (i,), facts)) or i
         out.append(i)
     return Read(e.slot, tuple(out), e.dtype)
+
+
+def _type_of(form: Linear, old: Sequence[Expr], facts: Facts) -> DType:
+    """The type of a form made of integers that lie in their types: int32, unless int64 alone is certain to hold it.
+    Of elements that int32 is not certain to hold by their type, yet do lie in it (the number of a step), so does it."""
+    values = form.const, *form.terms.values()
+    if any(x.dtype.bits > 32 for x in form.terms) or not all(fits(v, dt.i32) for v in values):
+        return dt.i64
+    if _fitting(form, dt.i32, facts):
+        return dt.i32
+    narrow = all(x.dtype.bits <= 32 for x in old) and not all(_fitting(linear(x), dt.i32, facts) for x in old)
+    return dt.i32 if narrow else dt.i64
 
 
 def compare(e: Apply, facts: Facts) -> Expr | None:
@@ -175,7 +212,11 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
             return Const(truth, dt.bool_)
     form = linear(b) - linear(a)
     g = gcd(*form.terms.values())
-    dtype = dt.i64 if any(x.dtype.bits > 32 for x in form.terms) else dt.i32
+    def pair(fn: str, x: Linear, y: Linear) -> Expr | None:
+        dtype = max((_type_of(f, e.args, facts) for f in (x, y)), key=lambda t: t.bits)
+        left, right = _expr(x, dtype), _expr(y, dtype)
+        return None if left is None or right is None else apply(fn, left, right)
+
     if e.fn in ("eq", "ne"):
         form = Linear(form.const // g, {x: c // g for x, c in form.terms.items()})  # g divides, or it were decided
         lead = min(form.terms, key=lambda x: (not isinstance(x, Axis), x.position if isinstance(x, Axis) else x.digest))
@@ -183,31 +224,26 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
             form = form * -1
         left, right = _sides(form)
         if form.const > 0 and left.terms:
-            return _pair(e.fn, right + form.const, left, dtype)
-        return _pair(e.fn, right, left - form.const, dtype)
+            return pair(e.fn, right + form.const, left)
+        return pair(e.fn, right, left - form.const)
     if e.fn == "lt":
         form = form - 1
     form = Linear(form.const // g, {x: c // g for x, c in form.terms.items()})  # >= 0, rounded down
     left, right = _sides(form)  # left <= right + const
     c = form.const
     if not right.terms:
-        return _pair("lt", left, Linear(c + 1), dtype)
+        return pair("lt", left, Linear(c + 1))
     if not left.terms:
-        return _pair("le", Linear(-c), right, dtype)
+        return pair("le", Linear(-c), right)
     if c == -1:
-        return _pair("lt", left, right, dtype)
-    return _pair("le", left, right + c, dtype) if c >= 0 else _pair("le", left - c, right, dtype)
+        return pair("lt", left, right)
+    return pair("le", left, right + c) if c >= 0 else pair("le", left - c, right)
 
 
 def _sides(form: Linear) -> tuple[Linear, Linear]:
     """(the negative terms, negated; the positive terms)."""
     negative = Linear(0, {x: -c for x, c in form.terms.items() if c < 0})
     return negative, Linear(0, {x: c for x, c in form.terms.items() if c > 0})
-
-
-def _pair(fn: str, a: Linear, b: Linear, dtype: DType) -> Expr | None:
-    left, right = _expr(a, dtype), _expr(b, dtype)
-    return None if left is None or right is None else apply(fn, left, right)
 
 
 def decide_cast(e: Apply, facts: Facts) -> Expr | None:

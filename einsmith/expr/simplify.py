@@ -51,8 +51,9 @@ def simplify(
 
 
 def simplify_template(t: Template, rules: tuple[Rule, ...] = RULES) -> Template:
-    """Every body simplified over its own box, integers in types that hold them (`widths`); reduction axes of extent 1 dropped, a sum, product, max or min of one
-    body over no axes replaced by the body, empty pieces dropped. Arguments stay as they are."""
+    """Every body simplified over its own box, with integers in types that hold them (`expr.widths`); reduction axes of
+    extent 1 dropped, a sum, product, max or min of one body over no axes replaced by the body, empty pieces dropped.
+    Arguments stay as they are."""
     if rules is not RULES:
         return _template(t, rules)
     out = t.memo("simplify", lambda t: _template(t, RULES))

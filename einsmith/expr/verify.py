@@ -110,7 +110,8 @@ def proven(index: Expr, extent: int, facts: Facts) -> bool:
 
 def verify_template(t: Template) -> None:
     """Raises VerifyError or BoundsError unless: the pieces cover the output, each position once; types agree; axes and
-    slots exist; reads are in bounds; integers over axes lie in their types; no max, min, argmax or argmin runs over nothing. Checked once per template."""
+    slots exist; reads are in bounds; integers over axes lie in their types; no max, min, argmax or argmin runs over
+    nothing. Checked once per template."""
     fault = t.memo("verify", _fault)
     if fault is not None:
         raise type(fault)(*fault.args)

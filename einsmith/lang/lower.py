@@ -32,6 +32,7 @@ from einsmith.expr.nodes import (
     apply,
     cast,
 )
+from einsmith.expr.ranges import leaves
 from einsmith.expr.rewrite import map_bodies, substitute
 from einsmith.expr.simplify import canonical
 from einsmith.expr.verify import verify_template
@@ -56,7 +57,6 @@ from einsmith.lang.formula import (
     rebuilt,
     type_name,
 )
-from einsmith.expr.ranges import leaves
 
 Guards = tuple[tuple[Form, bool], ...]
 
