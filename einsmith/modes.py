@@ -80,7 +80,7 @@ class Argument:
         if self.static:
             return
         if isinstance(x, (int, float)) and not isinstance(x, np.generic):
-            self.weak = True
+            self.weak = isinstance(x, float) or -(2**31) <= x < 2**31  # else it makes int64
             self.dtype: DType = dt.f64 if isinstance(x, float) else dt.i64
             self.shape: tuple[int, ...] = ()
             if isinstance(x, int) and not -(2**63) <= x < 2**63:

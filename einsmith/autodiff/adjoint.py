@@ -22,6 +22,7 @@ from einsmith.autodiff.quasi import Quasi, axes_of
 from einsmith.autodiff.rules import RULES, USES_VALUE, Under, both, choose, constant, mul
 from einsmith.autodiff.scattered import CHOSEN_COST, SCATTER_COST, at_position, is_coupled, is_opaque, report
 from einsmith.autodiff.terms import Guards, Terms, accumulate, common, guarded, sum_of
+from einsmith.errors import GradientError
 from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import Linear
 from einsmith.expr.nodes import (
@@ -144,6 +145,11 @@ class Adjoint:
             args: list[Piece | Scatter] = []
             for p in parts:
                 extents = p.body.extents if isinstance(p.body, Reduce) else (1,)
+                if prod(extents) > 2**31:
+                    raise GradientError(
+                        f"the gradient of a {combiner} over {prod(extents)} elements needs positions, which leave "
+                        f"int32; take the {combiner} over some of the axes, then over the others"
+                    )
                 args.append(Piece(p.offset, p.step, p.extents, Reduce("arg" + combiner, extents, (p.bodies[member],))))
             number = self.out.add(shape, args, 1)
             if len(parts) == len(self.t.parts):

@@ -190,7 +190,7 @@ def plain_index(e: Read, facts: Facts) -> Expr | None:
     return Read(e.slot, tuple(out), e.dtype)
 
 
-def _type_of(form: Linear, old: Sequence[Expr], facts: Facts) -> DType:
+def _type_of(form: Linear, old: Sequence[Expr], facts: Facts, equal: bool = False) -> DType:
     """The type of a form made of integers that lie in their types: int32, unless int64 alone is certain to hold it.
     Of elements that int32 is not certain to hold by their type, yet do lie in it (the number of a step), so does it."""
     values = form.const, *form.terms.values()
@@ -198,8 +198,9 @@ def _type_of(form: Linear, old: Sequence[Expr], facts: Facts) -> DType:
         return dt.i64
     if _fitting(form, dt.i32, facts):
         return dt.i32
-    narrow = all(x.dtype.bits <= 32 for x in old) and not all(_fitting(linear(x), dt.i32, facts) for x in old)
-    return dt.i32 if narrow else dt.i64
+    narrow = all(x.dtype.bits <= 32 for x in old)
+    # The sides of an equation differ by what those that it comes from do, less than 2^32: a wrapped sum is as good.
+    return dt.i32 if narrow and (equal or not all(_fitting(linear(x), dt.i32, facts) for x in old)) else dt.i64
 
 
 def compare(e: Apply, facts: Facts) -> Expr | None:
@@ -213,7 +214,7 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
     form = linear(b) - linear(a)
     g = gcd(*form.terms.values())
     def pair(fn: str, x: Linear, y: Linear) -> Expr | None:
-        dtype = max((_type_of(f, e.args, facts) for f in (x, y)), key=lambda t: t.bits)
+        dtype = max((_type_of(f, e.args, facts, fn in ("eq", "ne")) for f in (x, y)), key=lambda t: t.bits)
         left, right = _expr(x, dtype), _expr(y, dtype)
         return None if left is None or right is None else apply(fn, left, right)
 

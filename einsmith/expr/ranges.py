@@ -24,6 +24,12 @@ def leaves(reach: Range, dtype: DType) -> bool:
     return reach[0] < low or high < reach[1]
 
 
+def wrapped(value: int, bits: int) -> int:
+    """The signed integer of so many bits that equals a number modulo 2^bits."""
+    half = 1 << (bits - 1)
+    return (value + half) % (2 * half) - half
+
+
 def reach_of(fn: str, args: Sequence[Range]) -> Range:
     """The interval of an integer function of integers in these intervals; of a condition's, any interval will do."""
     a, b = args[0], args[-1]

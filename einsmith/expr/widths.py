@@ -14,12 +14,13 @@ is to wrap (`lang.lower`), so that an interval is never asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from einsmith import dtypes as dt
+from einsmith.dtypes import DType
 from einsmith.expr.bounds import Facts
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, cast, postorder
-from einsmith.expr.ranges import Range, leaves, of_type, reach_of
+from einsmith.expr.ranges import Range, leaves, of_type, reach_of, wrapped
 from einsmith.expr.rewrite import map_parts, rebuild
 
 _LINEAR = ("add", "sub", "neg", "mul")
@@ -70,13 +71,11 @@ def _is_sum(e: Expr) -> bool:
 
 
 def _may_leave(e: Expr, user: Expr | None) -> bool:
-    """Whether an expression need only be right modulo its type for what uses it; None: it is stored. Addresses are
-    computed from linear forms in 64 bits."""
-    if not isinstance(e, Axis) and not _is_sum(e):
-        return False
-    if isinstance(user, Apply):
-        return user.fn in _LINEAR or (user.fn == "cast" and user.dtype.bits == 64 and isinstance(e, Axis))
-    return isinstance(user, Read)
+    """Whether an expression need only be right modulo its type for what uses it; None: it is stored. An axis that is
+    cast or is an index is exact, whatever its type."""
+    if isinstance(user, Apply) and user.fn in _LINEAR:
+        return isinstance(e, Axis) or _is_sum(e)
+    return isinstance(e, Axis) and (isinstance(user, Read) or (user is not None and user.dtype is dt.i64))
 
 
 def too_narrow(t: Template) -> tuple[Expr, Range] | None:
@@ -189,3 +188,35 @@ def _is_inner(e: Expr) -> bool:
 def _indexed(e: Expr) -> Read:
     """Some read at an index."""
     return Read(0, (e,), dt.f32)
+
+
+def modulo(x: Expr, dtype: DType) -> Expr | None:
+    """A sum or product of wider integers, computed in the narrower type that it is cast to; None for others."""
+    if not isinstance(x, Apply) or x.fn not in _LINEAR or x.dtype.bits <= dtype.bits:
+        return None
+    args: list[Expr] = []
+    for a in x.args:
+        inner = a.args[0] if isinstance(a, Apply) and a.fn == "cast" else a
+        if isinstance(a, Const):
+            args.append(Const(wrapped(int(a.value), dtype.bits), dtype))
+        else:
+            args.append(inner if inner.dtype is dtype else cast(a, dtype))
+    return apply(x.fn, *args)
+
+
+def placed(body: Expr, axes: Mapping[int, Expr]) -> Expr:
+    """A body with axes replaced by integers: what meets int64 becomes int64, the body stays in its type."""
+    at = {d: cast(i, dt.i32) if i.dtype.bits < 32 else i for d, i in axes.items()}
+
+    def rule(e: Expr) -> Expr | None:
+        if isinstance(e, Axis):
+            return at.get(e.position)
+        if not isinstance(e, Apply) or not any(a.dtype is dt.i64 for a in e.args):
+            return None
+        if e.fn == "random_bits":
+            return apply(e.fn, *(cast(a, dt.i32) for a in e.args))
+        if e.fn not in (*_INTEGER, *_COMPARISONS):
+            return None
+        return apply(e.fn, *(cast(a, dt.i64) if a.dtype.is_int else a for a in e.args))
+
+    return cast(rebuild([body], rule)[0], body.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from einsmith.kernels.contraction_sample import Group, Part, Sampler, digits
 from einsmith.kernels.contraction_values import Values, add_to, both
@@ -33,8 +34,9 @@ class State(Values):
         self.opaque: dict[int, Value] = {}
         self.mask: Value | None = None
         self.pending = list(range(len(sampler.conds)))
-        self.lane_digits: dict[int, Value] = {}  # i32 vectors by group's inner axis
-        self.lane_forms: dict[int, Value] = {}  # i32 vectors: what lanes add to a form
+        # Vectors of i32, of i64 where they do not fit.
+        self.lane_digits: dict[int, Value] = {}  # by group's inner axis
+        self.lane_forms: dict[int, Value] = {}  # what lanes add to a form
         self.run_masks: list[Value | None] = [None]
         self.run_offsets: dict[int, list[Value]] = {}
         n = sampler.lanes
@@ -80,25 +82,30 @@ class State(Values):
             for i in vectors:
                 c = sampler.forms[i].coef.get(inner.inner, 0)
                 if c:
-                    self.lane_forms[i] = b.mul(iota, b.const(c, "i32")) if c != 1 else iota
+                    elem = _elem_of(c * n)
+                    lanes = b.iota(n, elem)
+                    self.lane_forms[i] = b.mul(lanes, b.const(c, elem)) if c != 1 else lanes
             if inner.inner in sampler.opaque:
                 self.lane_digits[inner.inner] = b.add(b.cast(scalar[-1], "i32"), iota)
             self._finish(groups)
             return
         if need:
-            flat = b.add(b.cast(x, "i32"), b.iota(n, "i32"))
+            elem = _elem_of(prod(extents) + n)
+            flat = b.add(b.cast(x, elem), b.iota(n, elem))
             for g in reversed(groups[1:]):
                 if g.inner in need:
-                    self.lane_digits[g.inner] = b.op("mod", flat, b.const(g.extent, "i32"))
-                flat = b.op("floordiv", flat, b.const(g.extent, "i32"))
+                    self.lane_digits[g.inner] = b.op("mod", flat, b.const(g.extent, elem))
+                flat = b.op("floordiv", flat, b.const(g.extent, elem))
             self.lane_digits[groups[0].inner] = flat
             for i in vectors:
+                coef = sampler.forms[i].coef
+                elem = _elem_of(sum(abs(coef.get(g.inner, 0)) * g.extent for g in groups))
                 total = None
                 for g in groups:
-                    c = sampler.forms[i].coef.get(g.inner, 0)
+                    c = coef.get(g.inner, 0)
                     if c:
-                        d = self.lane_digits[g.inner]
-                        total = add_to(b, total, d if c == 1 else b.mul(d, b.const(c, "i32")))
+                        d = b.cast(self.lane_digits[g.inner], elem)
+                        total = add_to(b, total, d if c == 1 else b.mul(d, b.const(c, elem)))
                 if total is not None:
                     self.lane_forms[i] = total
         if "runs" in self.kinds.values():
@@ -164,7 +171,9 @@ class State(Values):
                 mask = b.op(fn, total, b.const(0))
             else:
                 negated = b.const(-const) if total is None else b.sub(b.const(-const), total)
-                mask = b.op(fn, lanes, b.splat(b.cast(negated, "i32"), s.lanes))
+                elem = _elem_of(abs(const) + sum(abs(k) * s.extents[a] for a, k in s.forms[form].coef.items()))
+                elem = max(elem, lanes.type.elem)
+                mask = b.op(fn, b.cast(lanes, elem), b.splat(b.cast(negated, elem), s.lanes))
             self.mask = both(b, self.mask, mask)
         self.pending = left
 
@@ -182,3 +191,8 @@ class State(Values):
             out.axes = out.axes | part.axes
         out._resolve()
         return out
+
+
+def _elem_of(most: int) -> str:
+    """The type of lanes whose magnitudes are `most` at most."""
+    return "i32" if abs(most) < 2**31 else "i64"

@@ -185,13 +185,17 @@ class Values:
             return b.const(e.value, elem_of(e.dtype))
         if isinstance(e, Axis):
             if e.position in self.lane_digits:
-                return self.lane_digits[e.position]
+                return b.cast(self.lane_digits[e.position], "i32")
             if self.s.extents[e.position] == 1:
                 return b.const(0, "i32")
             return b.cast(self.opaque[e.position], "i32")
         if isinstance(e, Read):
             return self._loose(e, args, mask)
         if e.fn == "cast":
+            x = e.args[0]
+            if isinstance(x, Axis) and e.dtype.is_int:  # of the axis, which its own type may not hold
+                exact = self.lane_digits.get(x.position, self.opaque.get(x.position))
+                return b.cast(args[0] if exact is None else exact, elem_of(e.dtype))
             return b.cast(args[0], elem_of(e.dtype))
         if e.fn == "stop_gradient":
             return args[0]

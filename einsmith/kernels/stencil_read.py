@@ -234,6 +234,8 @@ class Reader:
 
         def start(edge: int) -> Value:
             x = b.sub(b.const(edge - more), b.mul(w.value, b.const(scale)))
+            if max(abs(edge - first), abs(edge - last)) + n >= 2**31:
+                x = b.op("max", b.const(-1), b.op("min", x, b.const(n)))
             return b.splat(b.cast(x, "i32"), n)
 
         if span.lo > first:

@@ -13,11 +13,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
+from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.errors import CompileError
 from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, postorder
+from einsmith.expr.ranges import leaves, wrapped
+from einsmith.expr.widths import modulo
 from einsmith.kernels.hoist import Hoisting
 from einsmith.loops.nest import Builder, Value, elem_of
 
@@ -80,6 +83,12 @@ def flat_index(index: Sequence[Expr], shape: Sequence[int]) -> Linear:
             terms[atom] = terms.get(atom, 0) + c * stride
         stride *= n
     return Linear(const, {a: c for a, c in terms.items() if c})
+
+
+def _wrapped(value: int, elem: str) -> int:
+    """The literal of a type that equals a number modulo it: lanes that do not count may stand past the type's end."""
+    half = 1 << (int(elem[1:]) - 1)
+    return (value + half) % (2 * half) - half
 
 
 _Visit = Generator[tuple[Expr, Value | None], Value, Value]
@@ -225,21 +234,20 @@ class Emitter(Hoisting):
                     return True
         return False
 
-    def _integer(self, x: Expr) -> Value | None:
-        """The value of an axis, or of a quotient or remainder of axes, in x's own type."""
+    def _integer(self, x: Expr, elem: str) -> Value | None:
+        """The value of an axis, or of a quotient or remainder of axes."""
         if isinstance(x, Axis):
             at = self._axes[x.position]
             if isinstance(at, Value):
-                return self.cast(at, "i32")
+                return self.cast(at, elem)
         part = self.split(x)
         if part is None:
             return None
-        elem = elem_of(x.dtype)
         shared = self.cast(self.total(part), elem) if part.terms else self.const(part.const, elem)
         if part.pattern is None:
             return shared
         if not part.terms:
-            return self.literal([part.const + p for p in part.pattern], elem)
+            return self.literal([wrapped(part.const + p, int(elem[1:])) for p in part.pattern], elem)
         return self.op("add", self.splat(shared), self.literal(part.pattern, elem))
 
     # -- expressions
@@ -283,7 +291,7 @@ class Emitter(Hoisting):
         if isinstance(x, Read):
             return self.read(x, mask)
         if isinstance(x, Axis):
-            found = self._integer(x)
+            found = self._integer(x, "i32")
             assert found is not None
             return found
         if x.fn == "where":
@@ -298,9 +306,17 @@ class Emitter(Hoisting):
             return self.op("where", cond, *sides)
         if x.fn in ("floordiv", "mod") and x.dtype.is_int and isinstance(x.args[1], Const):
             # `split` hands what it does not take apart, such as a negative divisor, back to this method.
-            found = self._integer(x) if int(x.args[1].value) > 0 and self._is_index(x) else None
+            found = self._integer(x, elem_of(x.dtype)) if int(x.args[1].value) > 0 and self._is_index(x) else None
             if found is not None:
                 return found
+        if x.fn == "cast" and x.dtype.is_int:
+            (a,) = x.args
+            found = self._integer(a, elem_of(x.dtype)) if isinstance(a, Axis) else None
+            if found is not None:
+                return found
+            narrow = modulo(a, x.dtype)
+            if narrow is not None:
+                return (yield narrow, mask)
         args = []
         for a in x.args:
             args.append((yield a, mask))
@@ -380,7 +396,7 @@ class Emitter(Hoisting):
             if found is not None:
                 return found
         ptr = self.address(source.ptr, self.total(part), elem)
-        return self.gather(ptr, self.literal(part.pattern, "i32"), elem, self.lane_mask(guard))
+        return self.gather(ptr, self._offsets(part.pattern), elem, self.lane_mask(guard))
 
     def _wide(self, x: Read, source: Memory, elem: str, part: Split) -> Value | None:
         """Loads of whole vectors over the span of a literal pattern, then shuffles; None where the span is too long.
@@ -425,18 +441,29 @@ class Emitter(Hoisting):
     def _gather(self, x: Read, source: Memory, elem: str, guard: Value | None) -> Value:
         """A read whose lanes are known only at run time."""
         wide = "i32" if source.size < 2**31 else "i64"
-        shared, lanes = Linear(self.flat(x).const), None
-        for atom, c in self.flat(x).terms.items():
-            if self.varies(atom):
-                term = self.cast(self.splat(self.emit(atom, guard)), wide)
-                term = term if c == 1 else self.op("mul", term, self.const(c, wide))
-                lanes = term if lanes is None else self.op("add", lanes, term)
-            else:
-                shared = shared + Linear(0, {atom: c})
+        flat, lanes = self.flat(x), None
+        own = Linear(0, {atom: c for atom, c in flat.terms.items() if self.varies(atom)})
+        shared = flat - own
+        for atom, c in own.terms.items():
+            term = self.cast(self.splat(self.emit(atom, guard)), wide)
+            term = term if c == 1 else self.op("mul", term, self.const(c, wide))
+            lanes = term if lanes is None else self.op("add", lanes, term)
         part = self.split(shared, guard)
         assert part is not None and lanes is not None
-        ptr = self.address(source.ptr, self.total(part), elem)
+        at, ptr = self.total(part), source.ptr
+        if wide == "i64" or self._in_int32(own, shared, source.size):
+            ptr = self.address(ptr, at, elem)
+        else:  # the sum is an offset below the size, and right modulo 2^32
+            lanes = self.op("add", lanes, self.splat(self.cast(at, wide)))
         return self.gather(ptr, lanes, elem, self.lane_mask(guard))
+
+    def _in_int32(self, own: Linear, shared: Linear, size: int) -> bool:
+        """Whether what lanes add to an offset below `size` is certain to lie in int32."""
+        low, high = self._facts.interval(shared)
+        mine = self._facts.interval(own)
+        least = max((x for x in (mine[0], None if high is None else -high) if x is not None), default=None)
+        most = min((x for x in (mine[1], None if low is None else size - 1 - low) if x is not None), default=None)
+        return least is not None and most is not None and not leaves((least, most), dt.i32)
 
     def store(self, value: Value, target: Memory, index: Linear) -> None:
         """value stored at offset `index` of `target`; lanes that do not count are left alone."""
@@ -458,7 +485,10 @@ class Emitter(Hoisting):
                 self.b.store(value, target.ptr, at, mask)
             return
         ptr = self.address(target.ptr, self.total(part), value.type.elem)
-        self.b.scatter(value, ptr, self.literal(part.pattern, "i32"), self.lane_mask())
+        self.b.scatter(value, ptr, self._offsets(part.pattern), self.lane_mask())
+
+    def _offsets(self, pattern: Sequence[int]) -> Value:
+        return self.literal(pattern, "i64" if any(leaves((p, p), dt.i32) for p in pattern) else "i32")
 
     def _aligned(self, part: Split, extra: int) -> bool:
         """Whether an offset is known to be a multiple of the vector length."""

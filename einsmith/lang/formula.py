@@ -26,7 +26,7 @@ from einsmith.expr import ranges
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import Tensor
 from einsmith.expr.ranges import Range
-from einsmith.lang.integers import measured
+from einsmith.lang.integers import folded, measured
 
 
 class Weak(Enum):
@@ -113,8 +113,9 @@ class Index(Form):
 
 
 class Load(Form):
-    """An element of a tensor. `weak`: a run-time number, 0-d, float64 or int64. `name` is for messages. `computed`: an
-    index depends on elements of float tensors, so no check at the call covers it and its range must be proven."""
+    """An element of a tensor. `weak`: a run-time number, 0-d, float64, or int64 that int32 holds. `name` is for
+    messages. `computed`: an index depends on elements of float tensors, so no check at the call covers it and its range
+    must be proven."""
 
     __slots__ = ("tensor", "weak", "name", "computed")
 
@@ -124,6 +125,10 @@ class Load(Form):
         self.tensor, self.weak, self.name = tensor, weak, name
         self.computed = any(i.loads and _reads_floats(i) for i in index)
         self.loads = True
+
+    @property
+    def reach(self) -> Range:
+        return ranges.of_type(dt.i32) if self.weak else super().reach
 
 
 def _reads_floats(index: Form) -> bool:
@@ -206,14 +211,7 @@ class Fold(Form):
 
     @property
     def reach(self) -> Range:
-        if self.combiner in ("max", "min"):
-            return self.args[0].reach
-        points = math.prod(a.extent for a in self.axes)
-        if self.combiner.startswith("arg"):
-            return 0, max(0, points - 1)
-        low, high = self.args[0].reach
-        found = (min(0, low * points), max(0, high * points))
-        return super().reach if self.combiner != "sum" or ranges.leaves(found, dt.i64) else found
+        return folded(self, super().reach)
 
 
 # ----------------------------------------------------------------------------------------------------------- typing
@@ -459,11 +457,10 @@ def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
     if combiner not in ("sum", "prod") and is_bool(ty):
         raise DtypeError(f"{combiner} of a bool; use where(c, 1, 0)")
     if combiner in ("argmax", "argmin"):
-        points = math.prod(a.extent for a in axes)
-        if points > 2**31:
+        if (points := math.prod(a.extent for a in axes)) > 2**31:
             raise FormulaError(
                 f"{combiner} over {points} elements has positions that leave int32, its type: {_boxes(axes)}",
-                hint=f"take {combiner} over some axes, then over the others",
+                hint=f"take {combiner} over some of the axes, then over the others",
             )
         return Fold(combiner, axes, body, dt.i32, at)
     if combiner in ("sum", "prod") and isinstance(ty, DType) and not ty.is_float:

@@ -8,6 +8,7 @@ computed in int64 where it might wrap.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from einsmith import dtypes as dt
@@ -17,7 +18,7 @@ from einsmith.expr import ranges
 from einsmith.expr.ranges import Range
 
 if TYPE_CHECKING:
-    from einsmith.lang.formula import Op, Ty
+    from einsmith.lang.formula import Fold, Op, Ty
 
 
 def measured(e: Op) -> tuple[Ty, bool, Range]:
@@ -27,6 +28,9 @@ def measured(e: Op) -> tuple[Ty, bool, Range]:
     dtype = e.ty if isinstance(e.ty, DType) else dt.i64
     if dtype is not e.ty:  # of literals alone, which have the type of what they meet, perhaps a float
         return e.ty, False, ranges.of_type(dtype) if ranges.leaves(found, dtype) else found
+    weak = (a for a in e.args if not isinstance(a.ty, DType) and a.loads)
+    if any(ranges.leaves(a.reach, dtype) for a in weak):  # arithmetic on run-time numbers, which is int64
+        dtype = dt.i64
     literals = [
         a for a in e.args if not isinstance(a.ty, DType) and not a.loads and ranges.leaves(a.reach, dtype)
     ]
@@ -49,3 +53,15 @@ def measured(e: Op) -> tuple[Ty, bool, Range]:
         )
     wraps = ranges.leaves(found, dtype)
     return dtype, wraps, ranges.of_type(dtype) if wraps else found
+
+
+def folded(e: Fold, own: Range) -> Range:
+    """The interval of a reduction of integers; `own` is that of its type."""
+    if e.combiner in ("max", "min"):
+        return e.args[0].reach
+    points = prod(a.extent for a in e.axes)
+    if e.combiner.startswith("arg"):
+        return 0, max(0, points - 1)
+    low, high = e.args[0].reach
+    found = min(0, low * points), max(0, high * points)
+    return own if e.combiner != "sum" or ranges.leaves(found, dt.i64) else found

@@ -115,7 +115,7 @@ class Scope:
             ty = join(a.ty for a in node.args)
             small = not any(a.loads for a in node.args)
             out = (dt.i32 if small else dt.i64) if ty is Weak.INT else self.resolve(ty, None)
-            wide = out.is_int and any(isinstance(a, Literal) and leaves(a.reach, out) for a in node.args)
+            wide = out.is_int and any(not isinstance(a.ty, DType) and leaves(a.reach, out) for a in node.args)
             return dt.i64 if wide else out
         if node.fn in ("and", "or", "not"):
             return dt.bool_

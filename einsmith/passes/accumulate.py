@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from einsmith import dtypes as dt
 from einsmith.expr.nodes import (
     Apply,
     Compute,
@@ -22,7 +21,6 @@ from einsmith.expr.nodes import (
     Scatter,
     Template,
     apply,
-    cast,
     postorder,
     reads,
     size,
@@ -30,6 +28,7 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite import exchanged, prune_args, substitute, with_args
 from einsmith.expr.simplify import simplify_template
+from einsmith.expr.widths import placed
 from einsmith.passes.inline import is_identity, operations, pointwise_body
 
 
@@ -73,13 +72,13 @@ def _merged(node: Compute, slot: int, scatter: Compute) -> Compute | None:
             return None
         start = substitute(piece.body, {}, shift)
     index = tuple(substitute(i, {}, shift) for i in part.index)
-    at: dict[int, Expr] = {d: cast(i, dt.i32) for d, i in enumerate(index)}
+    at: dict[int, Expr] = dict(enumerate(index))
     term = substitute(part.body, {}, shift)
     for fn, other, left in steps:
         start = _applied(fn, start, other, left)
         if fn in ("mul", "div"):
             assert other is not None
-            factor = substitute(other, at)
+            factor = placed(other, at)
             term = apply(fn, factor, term) if left else apply(fn, term, factor)
         elif fn == "neg" or (fn == "sub" and left):
             term = apply("neg", term)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from einsmith import dtypes as dt
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -26,7 +25,6 @@ from einsmith.expr.nodes import (
     Reduce,
     Template,
     Tensor,
-    cast,
     postorder,
     size,
 )
@@ -41,6 +39,7 @@ from einsmith.expr.rewrite import (
     without_twins,
 )
 from einsmith.expr.simplify import simplify_template
+from einsmith.expr.widths import placed
 from einsmith.passes.views import is_view
 
 _FREE = {"where", "cast", "stop_gradient", "lt", "le", "eq", "ne", "and", "or", "not"}
@@ -131,7 +130,7 @@ def _inlined(t: Template, made: Sequence[Template | None]) -> Template:
 
     def rule(e):
         if isinstance(e, Read) and e.slot in bodies:
-            return substitute(bodies[e.slot], {d: cast(i, dt.i32) for d, i in enumerate(e.index)})
+            return placed(bodies[e.slot], dict(enumerate(e.index)))
         return None
 
     return map_bodies(t, lambda b: rebuild([b], rule)[0], params)
