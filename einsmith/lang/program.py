@@ -132,7 +132,7 @@ def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
                 "a left index is an integer expression of one axis", text, i.at,
                 f"{' and '.join(dict.fromkeys(n.id for n in names))} stand here; give parameters a default in es.op",
             )  # fmt: skip
-        left += [n.id for n in names if n.id not in left]
+        left += [x for x in dict.fromkeys(n.id for n in names) if x not in left]
     axes = list(left)
     reads: list[ReadSite] = []
 
