@@ -311,7 +311,8 @@ class Emitter(Hoisting):
                 return found
         if x.fn == "cast" and x.dtype.is_int:
             (a,) = x.args
-            found = self._integer(a, elem_of(x.dtype)) if isinstance(a, Axis) else None
+            large = isinstance(a, Axis) and self.extents[a.position] > 2**31  # more than its own type holds
+            found = self._integer(a, elem_of(x.dtype)) if large else None
             if found is not None:
                 return found
             narrow = modulo(a, x.dtype)
