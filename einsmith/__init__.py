@@ -5,6 +5,7 @@ from einsmith.checkpoint import load, save
 from einsmith.errors import (
     ArgumentError,
     BoundsError,
+    CheckError,
     CompileError,
     DataError,
     DtypeError,
@@ -58,8 +59,9 @@ from einsmith.transforms import check_gradients, grad, interpret, jvp, stop_grad
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "BoundsError", "CompileError", "DataError", "DtypeError", "EinsmithError", "FormulaError",
-    "GradientError", "IndexOutOfRange", "KnobError", "NonFiniteError", "OutOfMemoryError", "SaveError", "ShapeError",
+    "ArgumentError", "BoundsError", "CheckError", "CompileError", "DataError", "DtypeError", "EinsmithError",
+    "FormulaError", "GradientError", "IndexOutOfRange", "KnobError", "NonFiniteError", "OutOfMemoryError", "SaveError",
+    "ShapeError",
     "TraceError", "TrainStep", "UnknownNameError", "VerifyError", "abs", "argmax", "argmin", "axes", "check_gradients",
     "compute", "cos", "data", "erf", "exp", "floor", "functional", "grad", "interpret", "jit", "jvp", "load", "log",
     "manual_seed", "max", "maximum", "mean", "min", "minimum", "models", "nn", "op", "optim", "prod", "relu",

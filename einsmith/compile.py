@@ -38,7 +38,7 @@ from einsmith.passes.sweeps import sweeps
 from einsmith.passes.together import together
 from einsmith.passes.views import producer, storage
 from einsmith.runtime import buffers
-from einsmith.runtime.assemble import Assembler, At, NativeKernel, layout
+from einsmith.runtime.assemble import Assembler, At, NativeKernel, Place, layout
 from einsmith.runtime.program import CheckFinite, CheckZero, Program
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate
@@ -140,7 +140,7 @@ class Executable:
         with trace.LOCK:
             if finite is not None:
                 index = graph.outputs.index(finite)
-            self._roots = graph.roots
+            self._roots, self._given = graph.roots, graph
             checks = dict((*index_checks(graph.roots), *graph.checks))
             graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()))
             graph = run_passes(graph)
@@ -183,8 +183,11 @@ class Executable:
         out_slots: list[list[tuple[At, int]]] = [[] for _ in fresh]
 
         def pointer(t: Tensor, at: At, offset: int) -> int:
-            s = storage(t)
-            s = plan.home.get(s, s)
+            own = storage(t)
+            s = plan.home.get(own, own)
+            made.places[at] = Place(s, offset, size(s.shape) * s.dtype.itemsize)
+            if s is not own:
+                made.values[at] = own
             if s in self._bind:
                 return buffers.address(self._bind[s]) + offset
             if s in inputs:
@@ -214,13 +217,34 @@ class Executable:
         self.turns = [turns for _, _, turns in plan.kernel_calls()]
         self._call_steps = [at for _, at in made.kernels]
         self._scratch = max((k.scratch for k in self.kernels), default=0)
-        self.program = Program(made.steps, self.threads, self._scratch)
+        self.program = self._checked(made) if knobs.CHECK.get() else Program(made.steps, self.threads, self._scratch)
         slots = self.program.slots
         self._slots = [
             (slots[s], n, offset) for n, at in enumerate((*in_slots, *out_slots)) for s, offset in at
         ]  # a pointer, which of the inputs and fresh tensors it lies in, and how far in
         self._words = memoryview(self.program.table)  # type: ignore[arg-type]
         self._find_outputs()
+
+    def _checked(self, made: Assembler) -> Program:
+        """The program of EINSMITH_CHECK."""
+        from einsmith.check import others  # imported late: only checked runs need them
+        from einsmith.check.kernel import Subject
+        from einsmith.check.program import CheckedProgram, Context
+
+        given, home = self._given, self.plan.home
+        bound = tuple(x for x in self._bind)
+        graph = Graph((*bound, *self._inputs), given.outputs, given.updates, given.checks)
+        outputs = tuple(home.get(s, s) for s in map(storage, self.graph.outputs))
+        subjects = [
+            Subject(call.kernel, self.target, (), k.scratch, k.workspace, k.pattern, k.config,
+                    partial(others.source_of, call.kernel, self.target))
+            for call, k in zip(self.calls, self.kernels, strict=True)
+        ]  # fmt: skip
+        context = Context(graph, len(bound), self._bind, self.target.winograd, outputs)
+        return CheckedProgram(
+            made, subjects, [label(call) for call in self.calls], self.arena, context, self.threads, self._scratch,
+            knobs.CHECK.get(),
+        )
 
     def _find_outputs(self) -> None:
         """Which outputs the program itself writes (`_written`: one for each fresh tensor), and which are copies."""

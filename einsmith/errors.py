@@ -89,6 +89,11 @@ class OutOfMemoryError(EinsmithError, MemoryError):
     """Tensors take more memory than there is; the message says how much was asked for."""
 
 
+class CheckError(EinsmithError):
+    """A checked run (EINSMITH_CHECK) found generated code that is wrong: names the kernel, its formula, the buffer, the
+    element, and the folder in which the fault can be repeated. It is a fault of Einsmith itself, or of LLVM."""
+
+
 class NonFiniteError(EinsmithError, ArithmeticError):
     """The loss of a training step is not finite; nothing was updated. `step` counts from 1."""
 

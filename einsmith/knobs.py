@@ -83,7 +83,13 @@ DATA_DIR: Knob[Path | None] = Knob(
     "where data sets are looked for and kept; by default a folder of the user's cache directory",
 )
 
-ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, CACHE_DIR, CACHE_LIMIT, DATA_DIR)
+CHECK: Knob[int] = Knob(
+    "EINSMITH_CHECK", 0, _whole(0, 2), "0, 1 or 2",
+    "1 runs every kernel on guarded memory and compares what it makes with the evaluator, in its first runs and then "
+    "ever more rarely; 2 does so in every run (docs/checking.md)",
+)
+
+ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, CACHE_DIR, CACHE_LIMIT, DATA_DIR, CHECK)
 
 
 def debug() -> int:

@@ -23,6 +23,7 @@ LAYERS = [
     ["codegen"],
     ["runtime"],
     ["tune"],
+    ["check"],
     ["compile"],
     ["modes"],
     ["transforms"],

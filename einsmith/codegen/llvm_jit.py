@@ -90,8 +90,9 @@ def _start_all() -> None:
 
 
 @cache
-def machine(cpu: str, features: str, triple: str) -> Any:
-    """The llvmlite target machine. Raises CompileError for a CPU name that is not known to be safe."""
+def machine(cpu: str, features: str, triple: str, opt: int = OPT) -> Any:
+    """The llvmlite target machine of a code generation level. Raises CompileError for a CPU name that is not known
+    to be safe."""
     _start()
     arch = triple.split("-")[0]
     if arch != _host()[2].split("-")[0]:
@@ -101,14 +102,14 @@ def machine(cpu: str, features: str, triple: str) -> Any:
     if arch and cpu not in _CPUS.get({"arm64": "aarch64"}.get(arch, arch), "generic").split():
         raise CompileError(f"the CPU name {cpu!r} is not known for {triple}; use 'generic' or the host's own")
     target = llvm.Target.from_triple(triple)
-    return target.create_target_machine(cpu=cpu, features=features, opt=OPT, reloc="pic", codemodel="small")
+    return target.create_target_machine(cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small")
 
 
-def emit_object(text: str, target: Any) -> bytes:
+def emit_object(text: str, target: Any, opt: int = OPT) -> bytes:
     """Object code of a module. Raises CompileError where LLVM rejects the text."""
     target = resolve(target)
     try:
-        return machine(target.cpu, target.features, target.triple).emit_object(llvm.parse_assembly(text))
+        return machine(target.cpu, target.features, target.triple, opt).emit_object(llvm.parse_assembly(text))
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the generated code: {e}") from None
 

@@ -58,11 +58,11 @@ def compile_functions(functions: Sequence[Function], target: Any) -> dict[str, i
     return out
 
 
-def compile_text(text: str, names: Sequence[str], target: Any) -> Compiled:
-    """LLVM IR text to addresses of the named functions."""
-    key = digest(b"text", text.encode(), target)
+def compile_text(text: str, names: Sequence[str], target: Any, opt: int = llvm_jit.OPT) -> Compiled:
+    """LLVM IR text to addresses of the named functions, at a code generation level."""
+    key = digest(b"text", text.encode(), target, opt)
     found = _find(key)
-    return found or _keep(key, Entry(_object(text, names, target), tuple(names), {}))
+    return found or _keep(key, Entry(_object(text, names, target, opt), tuple(names), {}))
 
 
 def compile_cached(key: bytes, make: Maker, target: Any) -> Compiled:
@@ -88,11 +88,11 @@ def compile_many(items: Sequence[tuple[bytes, Maker]], target: Any) -> list[Comp
     return [found[key] for key in keys]  # type: ignore[misc]
 
 
-def digest(kind: bytes, key: bytes, target: Any) -> str:
+def digest(kind: bytes, key: bytes, target: Any, opt: int = llvm_jit.OPT) -> str:
     """The name of a cache entry: everything that the object code depends on."""
     machine = llvm_jit.resolve(target)
     # A pattern may look at any fact of the target, so all are part of the key.
-    parts = (kind, key, objects.source_hash(), *machine[:3], repr(target), llvm_jit.VERSION)
+    parts = (kind, key, objects.source_hash(), *machine[:3], repr(target), llvm_jit.VERSION, f"O{opt}")
     out = hashlib.blake2b(objects.FORMAT, digest_size=20)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -121,8 +121,8 @@ def _keep(key: str, entry: Entry) -> Compiled:
     return out
 
 
-def _object(text: str, names: Sequence[str], target: Any) -> bytes:
+def _object(text: str, names: Sequence[str], target: Any, opt: int) -> bytes:
     """Object code of a text, printed first at EINSMITH_DEBUG >= 5."""
     if knobs.debug() >= 5:
         print(f"; {', '.join(names)}\n{text}", file=sys.stderr)
-    return llvm_jit.emit_object(text, target)
+    return llvm_jit.emit_object(text, target, opt)

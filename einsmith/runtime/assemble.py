@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from einsmith.expr.kernel import Kernel, Rows
 from einsmith.expr.loop import Segment
-from einsmith.expr.nodes import Item, Tensor, size
+from einsmith.expr.nodes import Item, Tensor, nbytes, size
 from einsmith.passes.fuse import Call, LoopCall, Plan
 from einsmith.passes.memory import arena
 from einsmith.passes.views import storage
@@ -40,6 +41,15 @@ class NativeKernel:
 
 
 Native = Mapping[Kernel | Rows, NativeKernel]
+
+
+class Place(NamedTuple):
+    """What a pointer points to: so many bytes into the memory of `owner`, which has `nbytes`. Owners are tensors,
+    (loop, tensor) for those of a loop's step, and ("workspace", call)."""
+
+    owner: Any
+    offset: int
+    nbytes: int
 
 
 @dataclass
@@ -78,6 +88,10 @@ class Assembler:
         self.native, self.spare = native, spare
         self.steps: list[Step] = []
         self.kernels: list[tuple[Call, list[int]]] = []
+        self.places: dict[At, Place] = {}
+        """Of the pointers that no loop moves."""
+        self.values: dict[At, Any] = {}
+        """What is stored to, or read from, memory whose owner has another value before (an update)."""
 
     def plan(
         self, plan: Plan, places: Layout, base: int, pointer: Pointer, after: Callable[[int], None] = lambda i: None,
@@ -108,6 +122,9 @@ class Assembler:
                 n = len(self.steps)
                 offsets = call.offsets or (0,) * len(call.tensors)
                 pointers = [pointer(t, (n, b), offsets[b]) for b, t in enumerate(call.tensors)]
+                self.places[n, len(pointers)] = Place(
+                    ("workspace", id(call)), 0, self.native[call.kernel].workspace
+                )
                 self.steps.append(RunLaunch(address, tasks, [*pointers, work]))
         return list(range(first, len(self.steps)))
 
@@ -145,11 +162,15 @@ class Assembler:
             return 0
 
         def pointer(t: Tensor, at: At, offset: int) -> int:
-            t = plan.home.get(storage(t), storage(t))
+            own = storage(t)
+            t = plan.home.get(own, own)
+            if t is not own:
+                self.values[at] = begin, own
             if t in outputs:
                 member, position = outputs[t]
                 return slice_of(Item(call.loop, member), position, segment.rows or 1, at, offset)
             if t not in inputs:
+                self.places[at] = Place((begin, t), offset, nbytes(t))
                 return base + places.offsets[t] + offset
             place = inputs[t]
             source = call.loop.args[place.number] if place.kind == "argument" else Item(call.loop, place.number)

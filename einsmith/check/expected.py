@@ -1,0 +1,225 @@
+"""What a kernel's buffers must hold after it, and how far from that a correct kernel may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from einsmith.check.tolerance import Pair, pair_of, template_errors
+from einsmith.dtypes import DType
+from einsmith.expr.kernel import Kernel, Rows
+from einsmith.expr.nodes import Apply, Axis, Const, Piece, Reduce, Template, postorder
+from einsmith.expr.rewrite import substitute
+
+WORK = 4_000_000
+"""Values of expressions that one comparison may take; of more, a part is computed."""
+WINOGRAD = 64.0
+"""How many times as much Winograd's form rounds (F(4x4, 3x3): Lavin and Gray, 2015, section 5)."""
+
+
+class Wanted(NamedTuple):
+    """A buffer's values and bounds of their errors; the greatest magnitude met on the way; `known`: the part of it that
+    was computed (None: all)."""
+
+    value: np.ndarray
+    error: np.ndarray
+    greatest: float
+    known: tuple[slice, ...] | None
+
+
+def read_buffers(kernel: Kernel | Rows) -> set[int]:
+    """The buffers whose elements a kernel reads before it writes them."""
+    if not isinstance(kernel, Rows):
+        return {where[0] for stage in kernel.stages for kind, *where in stage.args if kind == "buffer"}
+    seen: set[int] = set()
+    written: set[int] = set()
+    for m in kernel.members:
+        seen |= {m.places[n] for n in read_buffers(m.kernel)} - written
+        written |= {m.places[n] for s in m.kernel.stages for n in s.outputs if n is not None}
+    return {n for n in seen if n < len(kernel.buffers)}
+
+
+@lru_cache(maxsize=1024)
+def written_buffers(kernel: Kernel | Rows) -> Mapping[int, np.ndarray | None]:
+    """The buffers that a kernel writes, each with the elements that it does (None: all of them)."""
+    out: dict[int, np.ndarray | None] = {}
+    if isinstance(kernel, Rows):
+        for m in kernel.members:
+            for k, mask in written_buffers(m.kernel).items():
+                place = m.places[k]
+                if place < len(kernel.buffers):
+                    out[place] = None if mask is None else mask.reshape(kernel.buffers[place].shape)
+        return out
+    for stage in kernel.stages:
+        for n in stage.outputs:
+            if n is not None:
+                out[n] = _covered(stage.template)
+    return out
+
+
+def _covered(t: Template) -> np.ndarray | None:
+    if t.is_scatter or sum(prod(p.extents) for p in t.parts) == prod(t.shape):
+        return None
+    mask = np.zeros(t.shape, bool)
+    for p in t.parts:
+        assert isinstance(p, Piece)
+        mask[_points(p)] = prod(p.extents) > 0
+    return mask
+
+
+def _points(p: Piece) -> tuple[slice, ...]:
+    if prod(p.extents) == 0:
+        return tuple(slice(0, 0) for _ in p.extents)
+    return tuple(slice(o, o + s * (n - 1) + 1, s) for o, s, n in zip(p.offset, p.step, p.extents, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def work(t: Template) -> int:
+    """How many values of expressions its evaluation takes."""
+    return sum(prod(p.domain) * sum(1 for _ in postorder(p.bodies)) for p in t.parts)
+
+
+def wanted(
+    kernel: Kernel | Rows, arrays: Sequence[np.ndarray], rng: np.random.Generator, pattern: str = ""
+) -> list[dict[int, Wanted]] | None:
+    """What the written buffers must hold, for what the buffers hold before: of a kernel that is too large to be
+    evaluated whole, in some boxes of its output, the first and the last among them. None: that would be too much, too.
+    """
+    factor = WINOGRAD if pattern == "winograd" else 1.0
+    if isinstance(kernel, Rows):
+        if sum(work(s.template) for s in kernel.stages) > WORK:
+            return None
+        return [_rows(kernel, arrays, factor)]
+    if sum(work(s.template) for s in kernel.stages) <= WORK:
+        return [_kernel(kernel, [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)], factor)]
+    if kernel.root.is_scatter:
+        return None
+    per_point = max(sum(work(s.template) for s in kernel.stages) // max(1, prod(kernel.shape)), 1)
+    points = WORK // 3 // per_point
+    if points < 1:
+        return None
+    pairs = [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)]
+    return [_kernel(kernel, pairs, factor, box) for box in _boxes(kernel.shape, points, rng)]
+
+
+Box = tuple[tuple[int, int], ...]
+
+
+def _boxes(shape: tuple[int, ...], points: int, rng: np.random.Generator) -> list[Box]:
+    """The first, the last, and one more box of about so many points, longest along the last axis."""
+    extents = [1] * len(shape)
+    for d in reversed(range(len(shape))):
+        extents[d] = max(1, min(shape[d], points // prod(extents)))
+    first = [0] * len(shape)
+    last = [n - e for n, e in zip(shape, extents, strict=True)]
+    anywhere = [int(rng.integers(0, n + 1)) for n in last]
+    return [tuple((a, a + e) for a, e in zip(at, extents, strict=True)) for at in (first, last, anywhere)]
+
+
+def _kernel(kernel: Kernel, held: Sequence[Pair], factor: float, box: Box | None = None) -> dict[int, Wanted]:
+    results: list[list[Pair]] = []
+    out: dict[int, Wanted] = {}
+    known = None if box is None else tuple(slice(lo, hi) for lo, hi in box)
+    greatest = 0.0
+    for stage in kernel.stages:
+        args = [held[w[0]] if kind == "buffer" else results[w[0]][w[1]] for kind, *w in stage.args]
+        template = stage.template if box is None else restricted(stage.template, box)
+        pairs, most = template_errors(template, args)
+        greatest = max(greatest, most)
+        if factor != 1.0:
+            pairs = [(v, e * factor) for v, e in pairs]
+        results.append(pairs)
+        for member, buffer in enumerate(stage.outputs):
+            if buffer is not None:
+                out[buffer] = Wanted(*pairs[member], greatest, known)
+    return out
+
+
+def _rows(kernel: Rows, arrays: Sequence[np.ndarray], factor: float) -> dict[int, Wanted]:
+    held: list[Pair] = [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)]
+    held += [pair_of(np.zeros(b.shape, b.dtype.numpy), b.dtype) for b in kernel.local]
+    out: dict[int, Wanted] = {}
+    greatest = 0.0
+    for m in kernel.members:
+        args = [
+            tuple(x.reshape(b.shape) for x in held[place]) for place, b in zip(m.places, m.kernel.buffers, strict=True)
+        ]
+        for n, x in _kernel(m.kernel, args, factor).items():  # type: ignore[arg-type]
+            place = m.places[n]
+            shape = held[place][0].shape
+            greatest = max(greatest, x.greatest)
+            held[place] = x.value.reshape(shape), x.error.reshape(shape)
+            if place < len(arrays):
+                out[place] = Wanted(*held[place], greatest, None)
+    return out
+
+
+def restricted(t: Template, box: Box) -> Template:
+    """The template at the output's points in a box only (the others are given no value)."""
+    parts = []
+    for p in t.parts:
+        assert isinstance(p, Piece)
+        first, extents = [], []
+        for (lo, hi), o, s, n in zip(box, p.offset, p.step, p.extents, strict=True):
+            a = max(0, -((o - lo) // s))
+            b = min(n, -((o - hi) // s))
+            first.append(a)
+            extents.append(max(0, b - a))
+        if prod(extents) == 0:
+            continue
+        axes = {d: _plus(d, a) for d, a in enumerate(first) if a}
+        if isinstance(p.body, Reduce):
+            body: object = Reduce(
+                p.body.combiner, p.body.extents, tuple(substitute(b, axes) for b in p.body.bodies)
+            )
+        else:
+            body = substitute(p.body, axes)
+        offset = tuple(o + s * a for o, s, a in zip(p.offset, p.step, first, strict=True))
+        parts.append(Piece(offset, p.step, tuple(extents), body))
+    return Template(t.shape, t.params, tuple(parts) or t.parts[:1])
+
+
+def _plus(axis: int, n: int) -> Apply:
+    return Apply("add", (Axis(axis), Const(n, Axis.dtype)), Axis.dtype)
+
+
+class Difference(NamedTuple):
+    """How results differ from what is wanted: the number of elements that do, and the worst one's index and values."""
+
+    elements: int
+    at: tuple[int, ...]
+    got: object
+    want: object
+    error: float
+
+
+def difference(got: np.ndarray, want: Wanted, dtype: DType, mask: np.ndarray | None) -> Difference | None:
+    """None where every element (of the mask) lies within its bound."""
+    where = want.known or ()
+    g, v, e = got[where], want.value[where], want.error[where]
+    with np.errstate(all="ignore"):
+        if dtype.is_float:
+            most = float(np.finfo(dtype.numpy).max)
+            wide, narrow = g.astype(np.float64), v.astype(dtype.numpy).astype(np.float64)
+            far = ~(np.abs(wide - v) <= np.where(np.isnan(e), np.inf, e))
+            same = (np.isnan(g) & np.isnan(v)) | (wide == narrow)
+            beyond = np.abs(v) + np.where(np.isnan(e), np.inf, e) > most
+            # A number on the way that leaves the type's range makes infinities and NaN that the evaluator does not see.
+            left = ~np.isfinite(wide) & (want.greatest > most)
+            far &= ~same & ~(beyond & ~np.isfinite(wide)) & ~left & ~np.isinf(e)
+        elif dtype.is_bool:
+            far = (g.view(np.uint8) != v.view(np.uint8)) & ~(e > 0)
+        else:
+            far = (g != v.astype(dtype.numpy)) & ~(np.abs(g.astype(np.float64) - v) <= e)  # integers wrap
+    if mask is not None:
+        far &= mask[where]
+    if not far.any():
+        return None
+    at = np.unravel_index(int(np.argmax(far)), far.shape)
+    first = [s.start for s in where] if where else [0] * len(at)
+    index = tuple(int(i) + a for i, a in zip(at, first, strict=True))
+    return Difference(int(far.sum()), index, g[at].item(), v[at].item(), float(e[at]))

@@ -1,0 +1,85 @@
+"""Memory in which every touch beside a block shows: forbidden pages around each, red zones where a page is not full."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from einsmith.errors import CheckError
+from einsmith.runtime.buffers import ALIGNMENT
+
+PAGE = mmap.PAGESIZE
+GUARD = 16 * PAGE
+"""Bytes that cannot be touched on either side of a block."""
+RED = 0xA5
+"""What the rest of a block's pages holds; whoever writes it is noticed."""
+
+
+class Block(NamedTuple):
+    """What is asked for: a name for messages, bytes, and whether it begins on a cache line."""
+
+    name: str
+    nbytes: int
+    on_line: bool = False
+
+
+def view(address: int, nbytes: int) -> np.ndarray:
+    """Bytes at an address, whose memory the caller keeps alive."""
+    if nbytes == 0:
+        return np.zeros(0, np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+
+class Guarded:
+    """Blocks with forbidden pages on both sides. Each ends where those behind it begin or, if `before`, begins where
+    those before it end. `bytes[i]` is block i, `addresses[i]` where it begins."""
+
+    def __init__(self, blocks: Sequence[Block], before: bool):
+        self.blocks, self.before = tuple(blocks), before
+        inner = [max(1, -(-b.nbytes // PAGE)) * PAGE for b in blocks]
+        total = sum(inner) + GUARD * (len(inner) + 1)
+        self._memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._raw = np.frombuffer(self._memory, np.uint8)
+        self.low = self._raw.ctypes.data
+        self.high = self.low + total
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        self.bytes: list[np.ndarray] = []
+        self.addresses: list[int] = []
+        self._zones: list[tuple[np.ndarray, np.ndarray]] = []
+        self._pages: list[tuple[int, int]] = []
+        at = 0
+        for b, n in zip(blocks, inner, strict=True):
+            if protect(self.low + at, GUARD, 0):
+                raise CheckError(f"the system forbids no more pages (error {ctypes.get_errno()})")
+            at += GUARD
+            own = self._raw[at : at + n]
+            first = 0 if before else n - (-(-b.nbytes // ALIGNMENT) * ALIGNMENT if b.on_line else b.nbytes)
+            self.bytes.append(own[first : first + b.nbytes])
+            self.addresses.append(self.low + at + first)
+            zones = own[max(0, first - PAGE) : first], own[first + b.nbytes :]
+            for zone in zones:
+                zone[:] = RED
+            self._zones.append(zones)
+            self._pages.append((self.low + at, self.low + at + n))
+            at += n
+        protect(self.low + at, GUARD, 0)
+
+    def written_beside(self) -> tuple[int, int] | None:
+        """(block, byte from its beginning) of a red zone that does not hold what it did."""
+        for i, (front, back) in enumerate(self._zones):
+            for zone, first in ((front, -front.size), (back, self.bytes[i].size)):
+                wrong = zone != RED
+                if wrong.any():
+                    return i, first + int(np.argmax(wrong))
+        return None
+
+    def nearest(self, address: int) -> tuple[int, int]:
+        """(block, byte from its beginning) of the block to which a forbidden page that was touched belongs."""
+        apart = [0 if a <= address < b else min(abs(address - a), abs(address - b)) for a, b in self._pages]
+        i = int(np.argmin(apart))
+        return i, address - self.addresses[i]

@@ -1,0 +1,275 @@
+"""One kernel on guarded memory, run in several ways that must agree, and compared with the evaluator."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from einsmith.check import trap
+from einsmith.check.expected import Difference, difference, read_buffers, wanted, written_buffers
+from einsmith.check.guarded import Block, Guarded
+from einsmith.errors import IndexOutOfRange
+from einsmith.expr.kernel import Buffer, Kernel, Rows
+from einsmith.runtime.program import Program, RunLaunch
+from einsmith.target.facts import Target
+
+FILLS = 0xFF, 0x2B
+"""Bytes of what nothing has been stored to: NaN and -1, and then numbers that are no NaN, so that results which depend
+on them differ."""
+
+
+Written = Mapping[int, np.ndarray | None]
+"""Buffers that are stored to, each with the elements that are (None: all)."""
+
+
+class Source(NamedTuple):
+    """A kernel's LLVM text, and (function, tasks) of each launch."""
+
+    text: str
+    launches: tuple[tuple[str, int], ...]
+    scratch: int
+    workspace: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel as machine code: (address, tasks) of each launch, bytes of a thread's scratch and of the workspace."""
+
+    kernel: Kernel | Rows
+    target: Target
+    launches: tuple[tuple[int, int], ...]
+    scratch: int
+    workspace: int
+    pattern: str
+    config: str
+    source: Callable[[], Source]
+    threads: int = 1
+
+
+class Held(NamedTuple):
+    """A buffer as the kernel finds it: where it lies (buffers whose memory overlaps do so when they are run here, too),
+    its bytes, and which of them hold a value (None: all)."""
+
+    address: int
+    values: np.ndarray
+    known: np.ndarray | None = None
+
+    def array(self, buffer: Buffer) -> np.ndarray:
+        return self.values.view(buffer.dtype.numpy).reshape(buffer.shape)
+
+
+class Fault(Exception):
+    """What is wrong with a kernel: a sentence, and the number of the buffer concerned (None: scratch or workspace)."""
+
+    def __init__(self, text: str, buffer: int | None = None):
+        super().__init__(text)
+        self.text, self.buffer = text, buffer
+
+
+class Outcome(NamedTuple):
+    """The buffers' bytes after a run, and the workspace's."""
+
+    values: list[np.ndarray]
+    workspace: np.ndarray
+
+
+class Way(NamedTuple):
+    """How a kernel is run. `threads` 0: task by task, with poisoned scratch."""
+
+    before: bool
+    fill: int
+    threads: int = 0
+
+
+def check(
+    subject: Subject, held: Sequence[Held], work: np.ndarray | None = None, compare: bool = True, turn: int = 0,
+    written: Written | None = None,
+) -> Outcome:
+    """Runs a kernel for buffers in a given state and says what they hold then; `work`: the workspace before (None: it
+    holds nothing yet). `compare`: it is run in all ways, which must agree. Else in one way, which changes from one
+    `turn` to the next. `written`: the buffers that it writes, with the elements of each (None: what its formula says).
+    Raises Fault."""
+    written = written_buffers(subject.kernel) if written is None else written
+    ways = [Way(False, FILLS[0]), Way(True, FILLS[1])]
+    if not compare:
+        return run(subject, held, work, ways[turn % 2], written)
+    if subject.threads > 1 and max((n for _, n in subject.launches), default=0) > 1:
+        ways.append(Way(False, FILLS[0], subject.threads))
+    first = run(subject, held, work, ways[0], written)
+    for way in ways[1:]:
+        again = run(subject, held, work, way, written)
+        for n, mask in written.items():
+            _same(subject, n, first.values[n], again.values[n], mask, way)
+        left = first.workspace != again.workspace
+        if not written and (left & ~((first.workspace == FILLS[0]) & (again.workspace == way.fill))).any():
+            raise Fault("what its first launches leave in the workspace differs from run to run")
+    return first
+
+
+def _same(subject: Subject, n: int, a: np.ndarray, b: np.ndarray, mask: np.ndarray | None, way: Way) -> None:
+    buffer = subject.kernel.buffers[n]
+    x, y = (v.view(buffer.dtype.numpy).reshape(buffer.shape) for v in (a, b))
+    wrong = (a != b).reshape(-1, buffer.dtype.itemsize).any(1).reshape(buffer.shape)
+    if mask is not None:
+        wrong &= mask
+    if wrong.any():
+        at = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
+        other = (
+            f"on {way.threads} threads" if way.threads else
+            "with other values in memory that nothing was stored to, at another address, and its tasks in another order"
+        )  # fmt: skip
+        raise Fault(
+            f"{int(wrong.sum())} of {wrong.size} elements differ from run to run: {list(at)} is {x[at].item()!r}, and "
+            f"{y[at].item()!r} {other}; it depends on memory that is read before it is written, or on the order of "
+            "tasks", n
+        )  # fmt: skip
+
+
+def evaluate(subject: Subject, held: Sequence[Held], got: Outcome, seed: int = 0) -> bool:
+    """Compares results with the evaluator's; whether that could be afforded. Raises Fault."""
+    kernel = subject.kernel
+    arrays = []
+    for h, b in zip(held, kernel.buffers, strict=True):
+        values = h.values
+        if h.known is not None:
+            values = np.where(h.known, values, 0).astype(np.uint8)
+        arrays.append(values.view(b.dtype.numpy).reshape(b.shape))
+    try:
+        found = wanted(kernel, arrays, np.random.default_rng(seed), subject.pattern)
+    except (IndexError, IndexOutOfRange) as e:
+        raise Fault(f"its formula reads or writes outside of a tensor: {e}") from None
+    for results in found or ():
+        for n, want in results.items():
+            b = kernel.buffers[n]
+            array = got.values[n].view(b.dtype.numpy).reshape(b.shape)
+            wrong = difference(array, want, b.dtype, written_buffers(kernel)[n])
+            if wrong is not None:
+                raise Fault(told(wrong, array.size, "the evaluator"), n)
+    return found is not None
+
+
+def told(d: Difference, count: int, whose: str) -> str:
+    """A difference in words."""
+    return (
+        f"{d.elements} of {count} elements are not {whose}'s, the first at {list(d.at)}: got {d.got!r}, want "
+        f"{d.want!r} within {d.error:.3g}"
+    )
+
+
+def run(subject: Subject, held: Sequence[Held], work: np.ndarray | None, way: Way, written: Written) -> Outcome:
+    """One run in one way. Raises Fault for what is touched that must not be, and for buffers changed that are read."""
+    kernel = subject.kernel
+    read = read_buffers(kernel)
+    groups = _groups(held, written)
+    blocks = [
+        Block("", max(held[n].address + held[n].values.size for n in g) - min(held[n].address for n in g),
+              any(kernel.buffers[n].far for n in g))
+        for g in groups
+    ]  # fmt: skip
+    blocks += [Block("workspace", subject.workspace, True), Block("scratch", subject.scratch, True)]
+    memory = Guarded(blocks, way.before)
+    place = {n: (i, held[n].address - min(held[m].address for m in g)) for i, g in enumerate(groups) for n in g}
+    for b in memory.bytes[: len(groups)]:
+        b[:] = way.fill
+    for n in sorted(place, key=lambda n: n in written):
+        if n in read or n not in written:
+            own = _bytes(memory, place[n], held[n])
+            known = held[n].known
+            own[:] = held[n].values if known is None else np.where(known, held[n].values, way.fill)
+        elif written[n] is not None:  # what it must leave alone
+            _bytes(memory, place[n], held[n])[:] = held[n].values
+            _fill(_bytes(memory, place[n], held[n]), written[n], kernel.buffers[n], way.fill)
+    space = memory.bytes[len(groups)]
+    space[:] = way.fill if work is None else work
+    before = [_bytes(memory, place[n], held[n]).copy() for n in range(len(held))]
+    pointers = [memory.addresses[place[n][0]] + place[n][1] for n in range(len(held))]
+    pointers.append(memory.addresses[len(groups)])
+    _go(subject, memory, pointers, way, groups)
+    after = [_bytes(memory, place[n], held[n]).copy() for n in range(len(held))]
+    shared = {n for g in groups if len(g) > 1 for n in g}
+    for n in range(len(held)):
+        if n in written:
+            if written[n] is not None:
+                _untouched(kernel, n, before[n], after[n], ~written[n])  # type: ignore[operator]
+        elif n not in shared:
+            _untouched(kernel, n, before[n], after[n], None)
+    return Outcome(after, space.copy())
+
+
+def _bytes(memory: Guarded, place: tuple[int, int], held: Held) -> np.ndarray:
+    return memory.bytes[place[0]][place[1] : place[1] + held.values.size]
+
+
+def _fill(own: np.ndarray, mask: np.ndarray | None, buffer: Buffer, fill: int) -> None:
+    assert mask is not None
+    own.reshape(-1, buffer.dtype.itemsize)[mask.reshape(-1)] = fill
+
+
+def _untouched(kernel: Kernel | Rows, n: int, before: np.ndarray, after: np.ndarray, mask: np.ndarray | None) -> None:
+    b = kernel.buffers[n]
+    wrong = (before != after).reshape(-1, b.dtype.itemsize).any(1).reshape(b.shape)
+    if mask is not None:
+        wrong &= mask
+    if wrong.any():
+        at = list(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
+        raise Fault(f"element {at} was overwritten, which the kernel must not write", n)
+
+
+def _groups(held: Sequence[Held], written: Written) -> list[list[int]]:
+    """Buffers together that share memory of which some is written; each of the others for itself."""
+    groups: list[list[int]] = []
+    for n, h in enumerate(held):
+        mine = [n]
+        for g in list(groups):
+            if any(_meet(h, held[m]) and (n in written or m in written) for m in g):
+                groups.remove(g)
+                mine = [*g, *mine]
+        groups.append(mine)
+    return groups
+
+
+def _meet(a: Held, b: Held) -> bool:
+    sizes = a.values.size and b.values.size
+    return bool(sizes) and a.address < b.address + b.values.size and b.address < a.address + a.values.size
+
+
+def _go(subject: Subject, memory: Guarded, pointers: list[int], way: Way, groups: list[list[int]]) -> None:
+    """All launches, and what they have touched."""
+    table = (ctypes.c_uint64 * len(pointers))(*pointers)
+    scratch = memory.bytes[-1]
+    with trap.trapped(memory.low, memory.high) as touched:
+        if way.threads:
+            steps = [RunLaunch(address, tasks, pointers) for address, tasks in subject.launches]
+            Program(steps, way.threads, subject.scratch).run()
+        else:
+            for address, tasks in subject.launches:
+                trap.each(address, ctypes.addressof(table), memory.addresses[-1], scratch.size, tasks, way.before,
+                          way.fill)  # fmt: skip
+        at = touched()
+    found = memory.nearest(at) if at else memory.written_beside()
+    if found is None:
+        return
+    block, offset = found
+    n = groups[block][0] if block < len(groups) else None
+    size = memory.blocks[block].nbytes
+    if n is None:
+        what, unit = memory.blocks[block].name, 1
+    else:
+        b = subject.kernel.buffers[n]
+        what, unit = f"buffer {n} ({b.dtype.name}{list(b.shape)})", b.dtype.itemsize
+    verb = "touched" if at else "written"
+    side = f"{offset - size} bytes behind the end" if offset >= size else f"{-offset} bytes before the beginning"
+    raise Fault(f"memory was {verb} {side} of its {what}, of {size // unit} elements", n)
+
+
+def with_code(subject: Subject, addresses: Sequence[int], source: Source, name: str) -> Subject:
+    """The same kernel as other machine code."""
+    launches = tuple((a, n) for a, (_, n) in zip(addresses, source.launches, strict=True))
+    return replace(
+        subject, launches=launches, scratch=source.scratch, workspace=source.workspace, config=name,
+        source=lambda: source,
+    )  # fmt: skip

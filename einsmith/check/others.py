@@ -1,0 +1,99 @@
+"""The same kernel by other ways: compiled without optimisation, for older instruction sets, in other configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from einsmith.check.kernel import Fault, Held, Outcome, Source, Subject, Way, Written, run, with_code
+from einsmith.codegen import native
+from einsmith.codegen.llvm import emit_module
+from einsmith.dtypes import DType
+from einsmith.expr.kernel import Kernel, Rows
+from einsmith.expr.nodes import Reduce
+from einsmith.kernels import autoconfig
+from einsmith.kernels.kernel import Lowered
+from einsmith.target.facts import Target
+
+OLDER = {"avx512f": (("haswell", "AVX2"), ("x86-64", "SSE")), "avx2": (("x86-64", "SSE"),)}
+"""What a processor with a feature can run as well, as LLVM's names and ours."""
+
+
+def source_of(kernel: Kernel | Rows, target: Target) -> Source:
+    """The text that a kernel is compiled from on a target."""
+    choice = autoconfig.choose(kernel, target)
+    return _source(choice.pattern.lower(kernel, choice.config, target), target)
+
+
+def _source(lowered: Lowered, target: Target) -> Source:
+    functions = [x.function for x in lowered.launches]
+    return Source(
+        emit_module(list(dict.fromkeys(functions)), target),
+        tuple((x.function.name, x.tasks) for x in lowered.launches),
+        max((f.scratch_bytes for f in functions), default=0),
+        lowered.workspace,
+    )
+
+
+def compiled(subject: Subject, source: Source, target: Target, opt: int, name: str) -> Subject:
+    """The subject as the code of a text, for a target (whose processor must be able to run on this machine)."""
+    names = list(dict.fromkeys(n for n, _ in source.launches))
+    addresses = native.compile_text(source.text, names, target, opt).addresses
+    return with_code(subject, [addresses[n] for n, _ in source.launches], source, name)
+
+
+def rebuilt(subject: Subject) -> Iterator[tuple[Subject, bool]]:
+    """The kernel's own text compiled in other ways, which must give the same bits; and the kernel in another
+    configuration or by another pattern, which must give about the same numbers (told by False)."""
+    source, target = subject.source(), subject.target
+    yield compiled(subject, source, target, 0, "unoptimised"), True
+    _, features, triple = native.llvm_jit.resolve(target)[:3]
+    if triple.startswith("x86_64"):
+        have = features.split(",")
+        for feature, older in OLDER.items():
+            if f"+{feature}" in have:
+                for cpu, name in older:
+                    machine = replace(target, cpu=cpu, features="")
+                    yield compiled(subject, source, machine, native.llvm_jit.OPT, f"for {name}"), True
+                break
+    if isinstance(subject.kernel, Kernel):
+        choice = autoconfig.choose(subject.kernel, target)
+        for name, config, _ in choice.alternatives[1:2]:
+            other = _source(autoconfig.pattern_of(name).lower(subject.kernel, config, target), target)
+            opt = native.llvm_jit.OPT
+            yield compiled(subject, other, target, opt, f"by the pattern {name} {config}"), False
+
+
+def compare(subject: Subject, held: Sequence[Held], got: Outcome, written: Written) -> None:
+    """Raises Fault where the kernel, built in another way, gives other results."""
+    for other, exact in rebuilt(subject):
+        try:
+            found = run(other, held, None, Way(False, 0xFF), written)
+        except Fault as e:
+            raise Fault(f"{other.config}: {e.text}", e.buffer) from None
+        for n in written:
+            b = subject.kernel.buffers[n]
+            x, y = (v.view(b.dtype.numpy).reshape(b.shape) for v in (got.values[n], found.values[n]))
+            wrong = (x != y) & ~((x != x) & (y != y)) if exact else _apart(x, y, b.dtype, subject.kernel)
+            if wrong.any():
+                at = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
+                raise Fault(
+                    f"{int(wrong.sum())} of {wrong.size} elements are not those of the kernel {other.config}, the "
+                    f"first at {list(at)}: {x[at].item()!r}, not {y[at].item()!r}", n
+                )  # fmt: skip
+
+
+def _apart(x: np.ndarray, y: np.ndarray, dtype: DType, kernel: Kernel | Rows) -> np.ndarray:
+    """Where two results differ by more than another order of summation explains, told by the largest of them all."""
+    if not dtype.is_float:
+        positions = any(
+            isinstance(p.body, Reduce) and p.body.combiner.startswith("arg")
+            for s in kernel.stages for p in s.template.parts
+        )  # fmt: skip
+        return np.zeros(x.shape, bool) if positions else x != y  # near ties fall to either side
+    with np.errstate(all="ignore"):
+        scale = np.abs(np.where(np.isfinite(y), y, 0)).max(initial=np.finfo(dtype.numpy).tiny)
+        close = np.abs(x - y) <= 1e4 * float(np.finfo(dtype.numpy).eps) * scale
+        return ~(close | (x == y) | ~np.isfinite(x) | ~np.isfinite(y))

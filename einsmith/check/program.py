@@ -1,0 +1,390 @@
+"""A program whose kernels run one at a time, each on guarded memory, and whose tensors are kept apart from it.
+
+For every tensor the bytes that were stored to it are known (a `_Shadow`). Before a kernel reads a tensor, the memory
+that the program has given to it must hold these bytes: otherwise another kernel has overwritten it, because two tensors
+lie in the same place, or because kernels run in a wrong order. What was never stored to is filled with NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from einsmith.check import kernel as checks
+from einsmith.check import report, trap
+from einsmith.check.expected import WORK, Wanted, difference, read_buffers, work, written_buffers
+from einsmith.check.guarded import view
+from einsmith.check.kernel import Fault, Held, Subject
+from einsmith.check.tolerance import errors
+from einsmith.codegen.entry import RUN_WORDS
+from einsmith.errors import CheckError
+from einsmith.expr.nodes import Compute, Graph, Leaf, Recurrence, postorder
+from einsmith.runtime.assemble import Assembler, At, Place
+from einsmith.runtime.program import BeginLoop, CheckFinite, CheckZero, EndLoop, Program, RunLaunch
+
+_TIMES = RUN_WORDS.index("times")
+_ELSEWHERE = 1 << 60
+"""Where buffers lie that a launch is given no memory of."""
+
+
+class Context(NamedTuple):
+    """What a fault's report needs of the whole: the graph as it was given, its bound leaves first among its inputs, how
+    many these are, arrays of leaves that the program does not read, whether Winograd's form is allowed, and in whose
+    memory each output lies."""
+
+    graph: Graph
+    bound: int
+    bind: Mapping[Leaf, np.ndarray]
+    winograd: bool
+    outputs: tuple[Any, ...]
+
+
+class _Shadow:
+    """What a tensor's memory must hold, by byte."""
+
+    def __init__(self, nbytes: int):
+        self.values = np.full(nbytes, checks.FILLS[0], np.uint8)
+        self.known = np.zeros(nbytes, bool)
+
+    def read(self, offset: int, n: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Bytes, and which are known (None: all). Those outside of the tensor are not."""
+        if 0 <= offset and offset + n <= self.values.size:
+            known = self.known[offset : offset + n]
+            return self.values[offset : offset + n], None if known.all() else known
+        values, known = np.full(n, checks.FILLS[0], np.uint8), np.zeros(n, bool)
+        lo, hi = max(0, offset), min(self.values.size, offset + n)
+        if lo < hi:
+            values[lo - offset : hi - offset] = self.values[lo:hi]
+            known[lo - offset : hi - offset] = self.known[lo:hi]
+        return values, known
+
+    def write(self, offset: int, values: np.ndarray, mask: np.ndarray | None) -> None:
+        where = slice(offset, offset + values.size)
+        if mask is None:
+            self.values[where], self.known[where] = values, True
+        else:
+            self.values[where][mask] = values[mask]
+            self.known[where] |= mask
+
+
+def due(n: int) -> bool:
+    """Whether the n-th of many runs, from 1 on, is compared: the first three, and then ever fewer."""
+    return n <= 3 or n & (n - 1) == 0
+
+
+class CheckedProgram(Program):
+    """`Program` for EINSMITH_CHECK. `made`: who assembled the steps; `subjects`: its kernels; `labels`: their names;
+    `arena`: the memory of intermediate tensors; `level`: the variable's value. Runs raise CheckError."""
+
+    def __init__(
+        self, made: Assembler, subjects: Sequence[Subject], labels: Sequence[str], arena: np.ndarray,
+        context: Context, threads: int, scratch_bytes: int, level: int,
+    ):  # fmt: skip
+        super().__init__(made.steps, threads, scratch_bytes)
+        self.made, self.arena, self.context, self.level = made, arena, context, level
+        self.subjects, self.labels = [replace(s, threads=self.threads) for s in subjects], labels
+        self.number = {step: n for n, (_, steps) in enumerate(made.kernels) for step in steps}
+        self.ends = self._ends()
+        self.moved: dict[At, At] = {}
+        for n, step in enumerate(self.steps):
+            if isinstance(step, BeginLoop):
+                for k, move in enumerate(step.moves):
+                    self.moved[move.step, move.pointer] = n, k
+        self.calls = 0
+        self.rebuilt: set[int] = set()
+        if self._stride < scratch_bytes or self.scratch.size < self._stride * self.threads:
+            raise CheckError(f"scratch of threads overlaps: {self._stride} bytes apart, {scratch_bytes} are needed")
+
+    def place(self, at: At) -> Place | None:
+        """What a pointer points into, loops' moves left out; None: nothing that may be touched."""
+        while at in self.moved:
+            at = self.moved[at]
+        return self.made.places.get(at)
+
+    def _call(self, record: Any) -> int:
+        if record.words[_TIMES]:
+            return super()._call(record)
+        with trap.LOCK:
+            self.calls += 1
+            run = _Run(self)
+            status = run.all_steps()
+            run.finish(status)
+            if self.level > 1 or due(self.calls):
+                run.compare_native(status, lambda: super(CheckedProgram, self)._call(record))
+            return status
+
+
+class _Run:
+    """One run."""
+
+    def __init__(self, program: CheckedProgram):
+        self.p = program
+        self.table = program.table
+        self.shadows: dict[Any, _Shadow] = {}
+        self.base: dict[Any, tuple[int, int]] = {}
+        self.log: list[tuple[int, int, str]] = []
+        self.updates: dict[Any, Place] = {}  # an update's value: the memory that it belongs to
+        self.loops: list[tuple[int, int, int]] = []  # beginning, turn, turns that are left
+        for at, place in program.made.places.items():
+            self.base[place.owner] = int(self.table[program.slots[at]]) - place.offset, place.nbytes
+        self.before: dict[Leaf, np.ndarray] = {}
+        program.arena.fill(checks.FILLS[0])
+        low = program.arena.ctypes.data
+        for owner, (address, nbytes) in self.base.items():
+            if isinstance(owner, Leaf):
+                self.before[owner] = view(address, nbytes).copy()
+                self.shadow(owner).write(0, self.before[owner], None)
+            elif not low <= address < low + program.arena.size and not isinstance(owner, tuple):
+                view(address, nbytes)[:] = checks.FILLS[0]
+
+    def shadow(self, key: Any, nbytes: int | None = None) -> _Shadow:
+        if key not in self.shadows:
+            self.shadows[key] = _Shadow(self.base[key][1] if nbytes is None else nbytes)
+        return self.shadows[key]
+
+    # -- steps
+
+    def all_steps(self) -> int:
+        """Every step in order; 0, or the code of the check that ends the run."""
+        steps, n = self.p.steps, 0
+        while n < len(steps):
+            step = steps[n]
+            if isinstance(step, RunLaunch):
+                end = n + 1
+                while end < len(steps) and self.p.number.get(end) == self.p.number[n]:
+                    end += 1
+                self.kernel(self.p.number[n], list(range(n, end)))
+                n = end
+            elif isinstance(step, BeginLoop):
+                n = self.begin(n, step)
+            elif isinstance(step, EndLoop):
+                n = self.turn(n)
+            else:
+                if self.fails(n, step):
+                    return step.code
+                n += 1
+        return 0
+
+    def begin(self, n: int, step: BeginLoop) -> int:
+        stop, start = step.most, 0
+        if step.stop:
+            stop = min(stop, int(self.scalar((n, "stop"), np.int64)))
+        if step.first:
+            start = max(0, int(self.scalar((n, "first"), np.int64)))
+        if stop <= start:
+            return self.p.ends[n] + 1
+        self.loops.append((n, stop - 1 if step.reverse else start, stop - start - 1))
+        self.move()
+        return n + 1
+
+    def turn(self, n: int) -> int:
+        begin, turn, left = self.loops.pop()
+        for key, place in list(self.updates.items()):
+            if isinstance(key, tuple) and key[0] == begin:
+                self.settle(key, place)
+        for key in list(self.shadows):
+            if isinstance(key, tuple) and key[0] == begin:
+                del self.shadows[key]  # a step's own tensors hold nothing in the next step
+        if not left:
+            return n + 1
+        step = self.p.steps[begin]
+        assert isinstance(step, BeginLoop)
+        self.loops.append((begin, turn + (-1 if step.reverse else 1), left - 1))
+        self.move()
+        return begin + 1
+
+    def move(self) -> None:
+        begin, turn, _ = self.loops[-1]
+        step = self.p.steps[begin]
+        assert isinstance(step, BeginLoop)
+        for k, m in enumerate(step.moves):
+            base = int(self.table[self.p.slots[begin, k]])
+            self.table[self.p.slots[m.step, m.pointer]] = np.uint64((base + m.offset + m.delta * turn) % 2**64)
+
+    def settle(self, key: Any, place: Place) -> None:
+        """An update has become the value of the memory that it was stored to."""
+        new = self.shadows.pop(key)
+        self.shadow(place.owner).write(0, new.values, None if new.known.all() else new.known)
+        del self.updates[key]
+
+    def scalar(self, at: At, dtype: Any) -> Any:
+        held = self.held(at, np.dtype(dtype).itemsize, "what decides how the program goes on", True)
+        if held.known is not None:
+            raise self.blame("the program decides by a number that was not stored yet (kernels in a wrong order)")
+        return held.values.view(dtype)[0]
+
+    def fails(self, n: int, step: CheckZero | CheckFinite) -> bool:
+        if isinstance(step, CheckZero):
+            return bool(self.scalar((n, 0), np.int32))
+        return not np.isfinite(self.scalar((n, 0), np.float32 if step.elem == "f32" else np.float64))
+
+    # -- kernels
+
+    def held(self, at: At, nbytes: int, what: str, read: bool, also_written: bool = False) -> Held:
+        """What a pointer's tensor must hold there; raises where the memory does not."""
+        address, place = int(self.table[self.p.slots[at]]), self.p.place(at)
+        if place is None:
+            unknown = np.zeros(nbytes, bool)
+            at_number = at[1] if isinstance(at[1], int) else 0
+            return Held(_ELSEWHERE + (at_number << 40), np.full(nbytes, checks.FILLS[0], np.uint8), unknown)
+        offset = address - self.base[place.owner][0]
+        key = self.p.made.values.get(at)
+        if key is not None and key not in self.shadows:
+            new = self.shadow(key, place.nbytes)
+            if also_written:  # an update that starts from the value before it
+                old = self.shadow(place.owner)
+                new.values[:], new.known[:] = old.values, old.known
+        values, known = self.shadow(place.owner if key is None else key, place.nbytes).read(offset, nbytes)
+        if read:
+            found = view(address, nbytes)
+            wrong = found != values if known is None else (found != values) & known
+            if wrong.any():
+                first = int(np.argmax(wrong))
+                guilty = [name for lo, hi, name in self.log if lo <= address + first < hi]
+                raise self.blame(
+                    f"{what} was overwritten at byte {offset + first} before it was read: two tensors lie in the same "
+                    f"memory, or kernels run in a wrong order; last written by {guilty[-1] if guilty else 'nobody'}"
+                )
+        return Held(address, values.copy(), None if known is None else known.copy())
+
+    def kernel(self, number: int, steps: list[int]) -> None:
+        subject, label = self.p.subjects[number], f"{number}: {self.p.labels[number]}"
+        kernel, first = subject.kernel, steps[0]
+        all_steps = self.p.made.kernels[number][1]
+        once = steps != all_steps and steps[0] == all_steps[0]
+        launches = tuple((s.address, s.tasks) for n in steps if isinstance(s := self.p.steps[n], RunLaunch))
+        subject = replace(subject, launches=launches)
+        written = {} if once else written_buffers(kernel)
+        read = read_buffers(kernel)
+        held = []
+        for b, buffer in enumerate(kernel.buffers):
+            nbytes = int(np.prod(buffer.shape, dtype=np.int64)) * buffer.dtype.itemsize
+            what = f"buffer {b} of kernel {label}"
+            held.append(self.held((first, b), nbytes, what, b in read, b in read and b in written))
+        at = first, len(kernel.buffers)
+        keeps = steps != all_steps  # what the launches before the loop have left in the workspace
+        work = self.held(at, subject.workspace, f"the workspace of kernel {label}", True) if keeps else None
+        space = work.values if work is not None and not once else None
+        compare = self.p.level > 1 or due(self.p.calls) and all(due(t + 1) or not left for _, t, left in self.loops)
+        try:
+            if once or not compare:
+                got = checks.check(subject, held, space, compare, self.p.calls, written)
+            else:
+                rebuilt = not keeps and number not in self.p.rebuilt
+                self.p.rebuilt.add(number)
+                got = report.opinions(subject, held, space, self.p.calls, rebuilt)
+        except Fault as e:
+            raise report.kernel_fault(subject, held, e, label) from None
+        for n, mask in written.items():
+            self.store((first, n), held[n], got.values[n], mask, label)
+        if keeps and work is not None and subject.workspace:
+            self.store(at, work, got.workspace, None, label)
+
+    def store(self, at: At, held: Held, values: np.ndarray, mask: np.ndarray | None, label: str) -> None:
+        place = self.p.place(at)
+        assert place is not None
+        if values.size == 0:
+            return
+        found = view(held.address, values.size)
+        if mask is not None:
+            mask = np.repeat(mask.reshape(-1), values.size // mask.size)
+            found[mask] = values[mask]
+        else:
+            found[:] = values
+        key = self.p.made.values.get(at)
+        offset = held.address - self.base[place.owner][0]
+        self.shadow(place.owner if key is None else key, place.nbytes).write(offset, values, mask)
+        if key is not None:
+            self.updates[key] = place
+        self.log.append((held.address, held.address + values.size, label))
+
+    # -- the end
+
+    def finish(self, status: int) -> None:
+        """What lives on holds what it must; after a check that failed, what it held."""
+        for key, place in list(self.updates.items()):
+            if status:
+                raise self.blame("memory was updated before the check that ended the run")
+            self.settle(key, place)
+        low = self.p.arena.ctypes.data
+        for owner, (address, nbytes) in self.base.items():
+            inner = isinstance(owner, tuple) or low <= address < low + self.p.arena.size
+            if inner or status and not isinstance(owner, Leaf):
+                continue
+            shadow = self.shadow(owner)
+            if not shadow.known.all():
+                at = int(np.argmin(shadow.known))
+                raise self.blame(f"nothing was stored to byte {at} of {nbytes} of the result {_named(owner)}")
+            if not np.array_equal(view(address, nbytes), shadow.values):
+                raise self.blame(f"{_named(owner)} was overwritten after its last kernel")
+        if not status and (self.p.level > 1 or due(self.p.calls)):
+            self.compare_whole()
+
+    def compare_whole(self) -> None:
+        """The results next to the evaluator's for the graph as it was before any pass, where that can be afforded."""
+        graph = self.p.context.graph
+        nodes = list(postorder(graph.roots))
+        if any(isinstance(n, Recurrence) for n in nodes):
+            return
+        if sum(work(n.template) for n in nodes if isinstance(n, Compute)) > WORK or self.p.context.winograd:
+            return
+        pairs, greatest = errors(graph, [self.value(x) for x in graph.inputs])
+        roots = [*graph.outputs, *(t for _, t in graph.updates)]
+        owners = [*self.p.context.outputs, *(p for p, _ in graph.updates)]
+        for n, (t, owner, (v, e)) in enumerate(zip(roots, owners, pairs, strict=True)):
+            if owner not in self.base:
+                continue
+            got = self.shadow(owner).values.view(t.dtype.numpy).reshape(t.shape)
+            wrong = difference(got, Wanted(v, e, greatest, None), t.dtype, None)
+            if wrong is not None:
+                kind = f"output {n}" if n < len(graph.outputs) else f"update {n - len(graph.outputs)}"
+                raise self.blame(
+                    f"{kind} of the whole program: {checks.told(wrong, got.size, 'the evaluator')}; each kernel "
+                    "computes what it was asked for, so a pass over the graph, or what joins kernels, is wrong"
+                )
+
+    def compare_native(self, status: int, run: Callable[[], int]) -> None:
+        """The whole program as it always runs, on all threads, gives the same bits."""
+        kept = {
+            owner: (*at, self.shadow(owner).values) for owner, at in self.base.items()
+            if isinstance(owner, Leaf) or owner in self.p.context.outputs
+        }  # fmt: skip
+        for owner, old in self.before.items():
+            address, _, now = kept[owner]
+            if not np.array_equal(now, old):
+                view(address, old.size)[:] = old
+        if (found := run()) != status:
+            raise self.blame(f"the program ends with status {found}, and with {status} when its kernels run one by one")
+        for owner, (address, nbytes, want) in kept.items():
+            if status and not isinstance(owner, Leaf):
+                continue
+            wrong = view(address, nbytes) != want
+            if wrong.any():
+                at = int(np.argmax(wrong)) // owner.dtype.itemsize
+                raise self.blame(
+                    f"element {at} of {_named(owner)} is another on {self.p.threads} threads than when the kernels run "
+                    "one by one, each on memory of its own"
+                )
+
+    def blame(self, message: str) -> CheckError:
+        """The error of a fault that is no single kernel's."""
+        context = self.p.context
+        values = [self.value(x) for x in context.graph.inputs]
+        facts = {"threads": self.p.threads, "winograd": context.winograd}
+        return report.graph_fault(message, context.graph, context.bound, values, facts)
+
+    def value(self, x: Leaf) -> np.ndarray:
+        """An input's value before the run."""
+        if x in self.before:
+            return self.before[x].view(x.dtype.numpy).reshape(x.shape)
+        if x in self.p.context.bind:
+            return np.ascontiguousarray(self.p.context.bind[x]).reshape(x.shape)
+        return np.zeros(x.shape, x.dtype.numpy)
+
+
+def _named(owner: Any) -> str:
+    kind = "input or parameter" if isinstance(owner, Leaf) else "output"
+    return f"the {kind} {owner.dtype.name}{list(owner.shape)}"

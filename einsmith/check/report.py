@@ -1,0 +1,182 @@
+"""A fault in a folder of its own: what is wrong, and all that it takes to see it again."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from einsmith import knobs
+from einsmith.check import kernel as checks
+from einsmith.check import others
+from einsmith.check.expected import written_buffers
+from einsmith.check.kernel import Fault, Held, Source, Subject
+from einsmith.codegen import native
+from einsmith.errors import CheckError
+from einsmith.expr.interned import Node
+from einsmith.expr.kernel import Kernel, Rows
+from einsmith.expr.nodes import Graph
+from einsmith.expr.printer import show
+from einsmith.expr.serial import from_data, to_data
+from einsmith.target.facts import Target
+
+_KERNEL = '''"""Shows a fault of generated code again: python {name}
+
+The kernel is compiled from kernel.ll, the text in which the fault was found; with --anew from kernel.json, by the
+Einsmith that is installed, which shows whether the fault is still there.
+"""
+
+import sys
+from pathlib import Path
+
+from einsmith.check.report import replay
+
+replay(Path(__file__).parent, anew="--anew" in sys.argv[1:])
+print("no fault")
+'''
+
+_GRAPH = '''"""Shows a fault of a compiled program again: python {name}"""
+
+import os
+from pathlib import Path
+
+os.environ["EINSMITH_CHECK"] = "2"
+
+from einsmith.check.report import graph_of
+from einsmith.compile import Executable
+
+graph, inputs, facts = graph_of(Path(__file__).parent)
+bind = dict(list(zip(graph.inputs, inputs))[: facts["bound"]])
+run = Executable(graph, bind, facts["threads"], winograd=facts["winograd"])
+run([x for leaf, x in zip(graph.inputs, inputs) if leaf not in bind])
+print("no fault")
+'''
+
+
+def folder() -> Path:
+    """A new folder for a fault, in the directory of the cache or, where that cannot be written, in the working one."""
+    for root in (knobs.cache_dir() / "faults", Path.cwd() / "einsmith-faults"):
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(prefix="fault-", dir=root))
+        except OSError:
+            continue
+    raise CheckError(f"the folder of a fault can be made neither below {knobs.cache_dir()} nor in {Path.cwd()}")
+
+
+def describe(subject: Subject, label: str = "") -> str:
+    """A kernel in words: how it is built, and its formulas."""
+    lines = [f"kernel {label or subject.kernel.digest.hex()[:12]}, {subject.pattern} [{subject.config}]"]
+    kernel = subject.kernel
+    members = [m.kernel for m in kernel.members] if isinstance(kernel, Rows) else [kernel]
+    for k in members:
+        for stage in k.stages:
+            lines.append("  " + show(stage.template).replace("\n", "\n  "))
+    return "\n".join(lines)
+
+
+def kernel_fault(subject: Subject, held: Sequence[Held], fault: Fault, label: str = "") -> CheckError:
+    """The error of a kernel's fault, whose folder is written."""
+    text = describe(subject, label)
+    message = fault.text if fault.buffer is None else f"buffer {fault.buffer}: {fault.text}"
+    where = folder()
+    source = subject.source()
+    arrays: dict[str, np.ndarray] = {}
+    for n, (h, b) in enumerate(zip(held, subject.kernel.buffers, strict=True)):
+        arrays[f"buffer{n}"] = h.values.view(b.dtype.numpy).reshape(b.shape)
+        if h.known is not None:
+            arrays[f"known{n}"] = h.known
+    facts = {
+        "kernel": to_data(subject.kernel), "launches": source.launches, "scratch": source.scratch,
+        "workspace": source.workspace, "pattern": subject.pattern, "config": subject.config,
+        "threads": subject.threads, "target": _machine(subject.target), "addresses": [h.address for h in held],
+    }  # fmt: skip
+    _write(where, facts, arrays, f"{message}\n\n{text}\n", _KERNEL)
+    (where / "kernel.ll").write_text(source.text)
+    return CheckError(f"{text}\n{message}\nto see it again: python {where / 'reproduce.py'}")
+
+
+def graph_fault(
+    message: str, graph: Graph, bound: int, inputs: Sequence[np.ndarray], facts: Mapping[str, object]
+) -> CheckError:
+    """The error of a program's fault. `bound`: how many inputs, the first ones, live as long as the program."""
+    where = folder()
+    arrays = {f"input{n}": x for n, x in enumerate(inputs)}
+    try:
+        data = to_data(graph)
+    except Exception as e:  # the message stands for itself; the folder then holds what there is
+        data, message = [], f"{message}\n(the graph has no form in a file: {e})"
+    _write(where, {"graph": data, "bound": bound, **facts}, arrays, f"{message}\n\n{show(graph)}\n", _GRAPH)
+    return CheckError(f"{message}\nto see it again: python {where / 'reproduce.py'}")
+
+
+def _machine(target: Target) -> dict[str, object]:
+    cpu, features, triple = native.llvm_jit.resolve(target)[:3]
+    return {**asdict(target), "cpu": cpu, "features": features, "triple": triple}
+
+
+def _write(where: Path, facts: object, arrays: Mapping[str, np.ndarray], text: str, script: str) -> None:
+    (where / "facts.json").write_text(json.dumps(facts))
+    np.savez(where / "arrays.npz", **arrays)  # type: ignore[arg-type]
+    (where / "fault.txt").write_text(text)
+    (where / "reproduce.py").write_text(script.replace("{name}", "reproduce.py"))
+
+
+def _read(where: Path) -> tuple[dict, dict[str, np.ndarray]]:
+    facts = json.loads((where / "facts.json").read_text())
+    with np.load(where / "arrays.npz", allow_pickle=False) as file:
+        return facts, {name: file[name] for name in file.files}
+
+
+def _tuples(x: Any) -> Any:
+    return tuple(map(_tuples, x)) if isinstance(x, list) else x
+
+
+def replay(where: Path | str, anew: bool = False) -> None:
+    """Runs the kernel of a folder again. Raises CheckError if it is still wrong. `anew`: it is lowered again."""
+    facts, arrays = _read(Path(where))
+    kernel: Kernel | Rows = from_data(facts["kernel"])
+    target = Target(**{k: _tuples(v) for k, v in facts["target"].items()})
+    if anew:
+        source = others.source_of(kernel, target)
+    else:
+        launches = tuple((name, tasks) for name, tasks in facts["launches"])
+        text = (Path(where) / "kernel.ll").read_text()
+        source = Source(text, launches, facts["scratch"], facts["workspace"])
+    empty = Subject(kernel, target, (), 0, 0, facts["pattern"], facts["config"], lambda: source, facts["threads"])
+    subject = others.compiled(empty, source, target, native.llvm_jit.OPT, facts["config"])
+    held = [
+        Held(facts["addresses"][n], np.ascontiguousarray(arrays[f"buffer{n}"]).reshape(-1).view(np.uint8),
+             arrays.get(f"known{n}"))
+        for n in range(len(kernel.buffers))
+    ]  # fmt: skip
+    try:
+        opinions(subject, held)
+    except Fault as e:
+        message = e.text if e.buffer is None else f"buffer {e.buffer}: {e.text}"
+        raise CheckError(f"{describe(subject)}\n{message}") from None
+
+
+def opinions(
+    subject: Subject, held: Sequence[Held], work: np.ndarray | None = None, turn: int = 0, rebuilt: bool = True
+) -> checks.Outcome:
+    """What a kernel gives in all ways of running it, by the evaluator and, where that computes no more than parts, as
+    other machine code. Raises Fault where two differ."""
+    got = checks.check(subject, held, work, True, turn)
+    whole = checks.evaluate(subject, held, got, turn)
+    if rebuilt and not whole and work is None:
+        others.compare(subject, held, got, written_buffers(subject.kernel))
+    return got
+
+
+def graph_of(where: Path | str) -> tuple[Graph, list[np.ndarray], dict]:
+    """The graph of a folder, its inputs' values, and what else was written."""
+    facts, arrays = _read(Path(where))
+    graph: Node = from_data(facts["graph"])
+    assert isinstance(graph, Graph)
+    return graph, [arrays[f"input{n}"] for n in range(len(arrays))], facts

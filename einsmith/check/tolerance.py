@@ -1,0 +1,215 @@
+"""How far a computed result may lie from the exact one: a running error analysis of a graph (ALGORITHMS D).
+
+Every value is carried with a bound of its error. A scalar function is evaluated at the corners of its arguments'
+intervals, which covers steps (floor, comparisons) too, and adds a rounding of its own; a sum of K terms adds
+sqrt(K) roundings of the sum of absolute values. Where a decision (a comparison, argmax) falls within the error its
+result is uncertain, and what depends on it may be either side's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from einsmith.dtypes import DType
+from einsmith.expr import interp
+from einsmith.expr.functions import FUNCTIONS
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Item,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    postorder,
+)
+
+C = 4.0  # roundings of one operation, those of the vector functions (2.6 ULP) included
+TINY = 1e-37  # results below are flushed to zero
+
+Pair = tuple[np.ndarray, np.ndarray]  # value, bound of its error (for conditions: whether it is uncertain, as 0 or inf)
+
+
+def _unit(dtype: DType) -> float:
+    return {"f32": 2.0**-24, "f64": 2.0**-53}.get(dtype.name, 0.0)
+
+
+def errors(graph: Graph, inputs: Sequence[np.ndarray]) -> tuple[list[Pair], float]:
+    """(value, error bound) of every output and then of every update, float64 or integer, and the greatest magnitude of
+    any number met."""
+    run = _Run()
+    pairs: dict = {}
+    for x, a in zip(graph.inputs, inputs, strict=True):
+        pairs[x] = [(interp._widen(a, x.dtype, x.shape, "an input"), np.zeros(x.shape))]
+    roots = [*graph.outputs, *(t for _, t in graph.updates)]
+    with np.errstate(all="ignore"):
+        for node in postorder(roots):
+            if node in pairs:
+                continue
+            if isinstance(node, Item):
+                pairs[node] = [pairs[node.node][node.member]]
+            else:
+                assert isinstance(node, Compute)
+                pairs[node] = run.template(node.template, [pairs[a][0] for a in node.args])
+    return [pairs[t][0] for t in roots], run.greatest
+
+
+def pair_of(a: np.ndarray, dtype: DType) -> Pair:
+    """An array as it is read: exact, but that denormal numbers may count as zero."""
+    value = interp._widen(a, dtype, a.shape, "an argument")
+    error = np.zeros(a.shape)
+    if dtype.is_float:
+        small = np.abs(value) < np.finfo(dtype.numpy).tiny
+        error[small] = np.abs(value[small])
+    return value, error
+
+
+def template_errors(t: Template, args: Sequence[Pair]) -> tuple[list[Pair], float]:
+    """The results of a template for arguments with errors of their own, and the greatest magnitude met."""
+    run = _Run()
+    with np.errstate(all="ignore"):
+        return run.template(t, args), run.greatest
+
+
+class _Run:
+    def __init__(self) -> None:
+        self.greatest = 0.0
+
+    def note(self, x: np.ndarray) -> np.ndarray:
+        if x.size and x.dtype != bool:
+            self.greatest = max(self.greatest, float(np.abs(np.where(np.isfinite(x), x, 0)).max()))
+        return x
+
+    def template(self, t: Template, inputs: Sequence[Pair]) -> list[Pair]:
+        outputs: list[Pair] = [(np.zeros(t.shape, interp._WIDE[d.kind]), np.zeros(t.shape)) for d in t.dtypes]
+        for part in t.parts:
+            full = part.domain
+            if prod(full[: len(part.extents)]) == 0:
+                continue
+            if isinstance(part, Scatter):
+                self.scatter(part, inputs, outputs[0])
+                continue
+            where: tuple[Any, ...] = tuple(
+                slice(o, o + s * (n - 1) + 1, s) for o, s, n in zip(part.offset, part.step, part.extents, strict=True)
+            )
+            for out, pair in zip(outputs, self.body(part.body, full, inputs), strict=True):
+                for whole, value in zip(out, pair, strict=True):
+                    whole[(*where, ...)] = value
+        return outputs
+
+    def body(self, body: Expr | Reduce, full: tuple[int, ...], inputs: Sequence[Pair]) -> list[Pair]:
+        if not isinstance(body, Reduce):
+            return self.expressions([body], full, inputs)
+        rank = len(full) - len(body.extents)
+        axes = tuple(range(rank, len(full)))
+        k = prod(body.extents)
+        pairs = [tuple(np.broadcast_to(x, full) for x in p) for p in self.expressions(body.bodies, full, inputs)]
+        out: list[Pair] = []
+        for (v, e), expr in zip(pairs, body.bodies, strict=True):
+            unit = _unit(expr.dtype)
+            if body.combiner == "sum":
+                magnitude = np.abs(v).sum(axis=axes)
+                self.note(magnitude)
+                error = e.sum(axis=axes) + C * unit * sqrt(k + 1) * magnitude
+                out.append((self.note(v.sum(axis=axes, dtype=v.dtype)), error))
+            elif body.combiner == "prod":
+                most = (np.abs(v) + e).prod(axis=axes)
+                error = most - np.abs(v).prod(axis=axes) + C * unit * (k + 1) * most
+                out.append((self.note(v.prod(axis=axes, dtype=v.dtype)), error))
+            else:
+                sign = -1 if body.combiner.endswith("min") else 1
+                signed = sign * v
+                rivals = signed + e >= signed.max(axis=axes, keepdims=True) - e.max(axis=axes, keepdims=True)
+                error = np.where(rivals, e, 0).max(axis=axes)
+                value = getattr(v, "max" if sign > 0 else "min")(axis=axes)
+                out.append((value, error))
+                if body.combiner.startswith("arg"):
+                    flat = signed.reshape(*full[:rank], k)
+                    unsure = (rivals.sum(axis=axes) > 1) & (error > 0)
+                    out.append((flat.argmax(-1), np.where(unsure, np.inf, 0.0)))
+        return out
+
+    def scatter(self, s: Scatter, inputs: Sequence[Pair], out: Pair) -> None:
+        full = tuple(s.extents)
+        *index, (v, e) = self.expressions([*s.index, s.body], full, inputs)
+        at = tuple(np.broadcast_to(i, full) for i, _ in index)
+        v, e = np.broadcast_to(v, full), np.broadcast_to(e, full)
+        first = np.abs(out[0][at])
+        np.add.at(out[0], at, v)
+        self.note(out[0])
+        np.add.at(out[1], at, e + C * _unit(s.body.dtype) * (sqrt(prod(full)) * np.abs(v) + first))
+
+    def expressions(self, roots: Sequence[Expr], full: tuple[int, ...], inputs: Sequence[Pair]) -> list[Pair]:
+        done: dict[Expr, Pair] = {}
+        for e in postorder(roots):
+            if isinstance(e, Const):
+                v: np.ndarray = np.full((1,) * len(full), e.value, interp._WIDE[e.dtype.kind])
+                exact = not e.dtype.is_float or float(np.float32(e.value)) == float(e.value)
+                done[e] = v, np.zeros(v.shape) if exact else np.abs(v) * _unit(e.dtype)
+            elif isinstance(e, Axis):
+                shape = [1] * len(full)
+                shape[e.position] = full[e.position]
+                v = np.arange(full[e.position]).reshape(shape)
+                done[e] = v, np.zeros(v.shape)
+            elif isinstance(e, Read):
+                done[e] = self.read(e, [done[i] for i in e.index], inputs[e.slot], len(full))
+            else:
+                done[e] = self.apply(e, [done[a] for a in e.args])
+        return [done[r] for r in roots]
+
+    def read(self, e: Read, index: list[Pair], a: Pair, rank: int) -> Pair:
+        if not index:
+            return np.full((1,) * rank, a[0], a[0].dtype), np.full((1,) * rank, a[1])
+        at = tuple(np.clip(i, 0, max(n - 1, 0)) for (i, _), n in zip(index, a[0].shape, strict=True))
+        if a[0].size == 0:
+            shape = np.broadcast_shapes(*(i.shape for i in at))
+            return np.zeros(shape, a[0].dtype), np.zeros(shape)
+        error = a[1][at]
+        for _, unsure in index:
+            if unsure.any():
+                error = np.where(unsure > 0, np.inf, error)
+        return a[0][at], error
+
+    def apply(self, e: Apply, args: list[Pair]) -> Pair:
+        if e.fn == "where":
+            (c, unsure), (a, ea), (b, eb) = args
+            value, error = np.where(c, a, b), np.where(c, ea, eb)
+            if unsure.any():
+                difference = (a != b).astype(float) if value.dtype == bool else np.abs(a.astype(float) - b)
+                error = np.where(unsure > 0, np.maximum(ea, eb) + difference, error)
+            return value, error
+        if e.dtype.is_bool and e.args[0].dtype.is_bool:
+            value = np.asarray(FUNCTIONS[e.fn].numpy(*(v for v, _ in args)))
+            return value, np.broadcast_to(sum(u for _, u in args), value.shape)
+        value = interp._apply(e, [v for v, _ in args])
+        error = np.zeros(value.shape)
+        if any(u.any() for _, u in args):
+            for signs in itertools.product((-1, 1), repeat=len(args)):
+                corner = interp._apply(e, [v + s * u if u.any() else v for s, (v, u) in zip(signs, args, strict=True)])
+                if e.dtype.is_bool:
+                    moved = np.where(corner != value, np.inf, 0.0)
+                else:
+                    moved = np.abs(corner.astype(float) - value)
+                error = np.maximum(error, np.where(np.isnan(moved), np.inf, moved))
+        if e.dtype.is_float and not self.free(e, value):
+            error = error + C * _unit(e.dtype) * np.abs(value) + TINY
+        self.note(value)
+        return value, error
+
+    @staticmethod
+    def free(e: Apply, value: np.ndarray) -> bool:
+        """Whether the operation rounds nothing."""
+        if e.fn in ("neg", "abs", "min", "max", "sign", "floor", "stop_gradient"):
+            return True
+        if e.fn == "cast":
+            return bool(e.args[0].dtype.is_bool or np.array_equal(value, value.astype(e.dtype.numpy)))
+        return False

@@ -1,0 +1,141 @@
+"""Native helpers of checked runs: tasks run one by one on scratch that is poisoned before each, and a handler of
+segmentation faults that notes the address, opens the page and lets the code go on, so that a touch of a forbidden page
+becomes an error that names it instead of the end of the process."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+
+from einsmith.codegen import native
+from einsmith.codegen.entry_machine import FLUSH
+from einsmith.errors import CheckError
+
+_NAMES = ("einsmith_each", "einsmith_trap", "einsmith_trap_state")
+_SIGSEGV = 11
+_FLAGS = 0x4 | 0x08000000 | 0x40000000  # SA_SIGINFO, SA_ONSTACK, SA_NODEFER
+_ACTION = 152  # bytes of struct sigaction: handler, mask of 128 bytes, flags, restorer
+
+_BODY = """
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i32 @mprotect(ptr, i64, i32)
+declare i32 @sigaction(i32, ptr, ptr)
+
+; low, high, first address that was touched, and the action before this one
+@state = internal global [32 x i64] zeroinitializer, align 64
+
+define ptr @einsmith_trap_state() #0 {
+  ret ptr @state
+}
+
+define void @einsmith_each(ptr %f, ptr %buffers, ptr %scratch, i64 %bytes, i64 %tasks, i64 %down, i64 %fill) #0 {
+entry:
+  %fp = call i64 @fp_enter()
+  %byte = trunc i64 %fill to i8
+  %reverse = icmp ne i64 %down, 0
+  br label %head
+head:
+  %k = phi i64 [ 0, %entry ], [ %k1, %do ]
+  %more = icmp ult i64 %k, %tasks
+  br i1 %more, label %do, label %out
+do:
+  %left = sub i64 %tasks, %k
+  %last = sub i64 %left, 1
+  %task = select i1 %reverse, i64 %last, i64 %k
+  call void @llvm.memset.p0.i64(ptr %scratch, i8 %byte, i64 %bytes, i1 false)
+  call void %f(ptr %buffers, ptr %scratch, i64 %task)
+  %k1 = add i64 %k, 1
+  br label %head
+out:
+  call void @fp_leave(i64 %fp)
+  ret void
+}
+
+define void @einsmith_trap(i32 %signal, ptr %info, ptr %context) #0 {
+entry:
+  %p = getelementptr i8, ptr %info, i64 16
+  %at = load i64, ptr %p, align 8
+  %low = load i64, ptr @state, align 8
+  %high_at = getelementptr i64, ptr @state, i64 1
+  %high = load i64, ptr %high_at, align 8
+  %above = icmp uge i64 %at, %low
+  %below = icmp ult i64 %at, %high
+  %ours = and i1 %above, %below
+  br i1 %ours, label %note, label %theirs
+note:
+  %first = getelementptr i64, ptr @state, i64 2
+  %swap = cmpxchg ptr %first, i64 0, i64 %at seq_cst seq_cst
+  %page = and i64 %at, -{page}
+  %page_at = inttoptr i64 %page to ptr
+  %r = call i32 @mprotect(ptr %page_at, i64 {page}, i32 3)
+  ret void
+theirs:
+  %old = getelementptr i64, ptr @state, i64 8
+  %q = call i32 @sigaction(i32 %signal, ptr %old, ptr null)
+  ret void
+}
+
+attributes #0 = { nounwind }
+"""
+
+
+class _Native(NamedTuple):
+    each: Callable[..., None]
+    trap: int
+    state: Any
+
+
+@cache
+def _native() -> _Native:
+    if sys.platform != "linux":
+        raise CheckError("EINSMITH_CHECK needs Linux, whose guarded pages it uses; unset it")
+    target = native.host_target()
+    family = {"x86_64": "x86", "aarch64": "aarch64"}.get(target.triple.split("-")[0], "other")
+    text = f'target triple = "{target.triple}"\n' + FLUSH[family] + _BODY.replace("{page}", str(mmap.PAGESIZE))
+    found = native.compile_text(text, _NAMES, target).addresses
+    word, pointer = ctypes.c_int64, ctypes.c_void_p
+    each = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, word, word, word, word)(found[_NAMES[0]])
+    state = ctypes.CFUNCTYPE(pointer)(found[_NAMES[2]])()
+    return _Native(each, found[_NAMES[1]], (ctypes.c_uint64 * 32).from_address(state))
+
+
+LOCK = threading.RLock()
+"""One checked run at a time: the handler knows one guarded range."""
+
+
+def _forked() -> None:
+    global LOCK
+    LOCK = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def each(f: int, buffers: int, scratch: int, nbytes: int, tasks: int, down: bool, fill: int) -> None:
+    """The tasks 0 .. tasks-1 of the function at `f`, or downward, scratch filled with a byte before each."""
+    _native().each(f, buffers, scratch, nbytes, tasks, down, fill)
+
+
+@contextmanager
+def trapped(low: int, high: int) -> Iterator[Callable[[], int]]:
+    """Within, touches of forbidden pages in low .. high are noted: what is yielded tells the first address, or 0."""
+    found = _native()
+    libc = ctypes.CDLL(None)
+    action = (ctypes.c_uint64 * (_ACTION // 8))()
+    action[0] = found.trap
+    action[17] = _FLAGS
+    found.state[0], found.state[1], found.state[2] = low, high, 0
+    before = ctypes.byref(found.state, 64)
+    if libc.sigaction(_SIGSEGV, action, before):
+        raise CheckError("the system does not let a handler of segmentation faults be set")
+    try:
+        yield lambda: int(found.state[2])
+    finally:
+        libc.sigaction(_SIGSEGV, before, None)
