@@ -30,7 +30,7 @@ def source_of(kernel: Kernel | Rows, target: Target) -> Source:
 def _source(lowered: Lowered, target: Target) -> Source:
     functions = [x.function for x in lowered.launches]
     return Source(
-        emit_module(list(dict.fromkeys(functions)), target),
+        emit_module(functions, target),
         tuple((x.function.name, x.tasks) for x in lowered.launches),
         max((f.scratch_bytes for f in functions), default=0),
         lowered.workspace,
@@ -39,7 +39,7 @@ def _source(lowered: Lowered, target: Target) -> Source:
 
 def compiled(subject: Subject, source: Source, target: Target, opt: int, name: str) -> Subject:
     """The subject as the code of a text, for a target (whose processor must be able to run on this machine)."""
-    names = list(dict.fromkeys(n for n, _ in source.launches))
+    names = [name for name, _ in source.launches]
     addresses = native.compile_text(source.text, names, target, opt).addresses
     return with_code(subject, [addresses[n] for n, _ in source.launches], source, name)
 
