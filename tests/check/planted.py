@@ -39,7 +39,10 @@ out:
 """
 
 
-def loop(body: str, last: int | str = N, first: int | str = 0, before: str = "", after: str = "", name: str = "f") -> str:
+def loop(
+    body: str, last: int | str = N, first: int | str = 0, before: str = "", after: str = "", name: str = "f"
+) -> str:
+    """A function that runs `body` for i in first .. last-1."""
     return HEAD.replace("{name}", name) + before + (
         LOOP.replace("{first}", str(first)).replace("{last}", str(last)).replace("{body}", body)
         .replace("{after}", after)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,8 +209,6 @@ def test_a_fault_of_the_optimiser_is_noticed(rng, monkeypatch):
     monkeypatch.setattr("einsmith.check.expected.WORK", 0)
     kernel = pointwise()
     right, wrong = (subject(kernel, with_declarations(loop(doubled(*at)))) for at in ((), ("0",)))
-    from dataclasses import replace
-
     with pytest.raises(Fault, match="unoptimised"):
         report.opinions(replace(right, launches=wrong.launches), held(kernel, rng))
 
