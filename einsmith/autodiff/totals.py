@@ -10,10 +10,21 @@ from einsmith.expr.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply,
 from einsmith.expr.simplify import canonical
 
 
+_TERMS = 16
+"""Tensors that one kernel adds up: each is a pointer of it."""
+
+
 def add(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum of tensors of one shape, in their order, as one pointwise tensor."""
-    if len(tensors) == 1:
-        return tensors[0]
+    """The sum of tensors of one shape, in their order, as one pointwise tensor; where there are many, as some that add
+    so many to the sum of those before: a body has a bounded number of terms, and what is added need not wait."""
+    total, *rest = tensors
+    for first in range(0, len(rest), _TERMS - 1):
+        total = _sum([total, *rest[first : first + _TERMS - 1]])
+    return total
+
+
+def _sum(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum as one tensor, of one body."""
     shape, dtype = tensors[0].shape, tensors[0].dtype
     known = {t: constant_value(t) for t in tensors}
     slots = {t: n for n, t in enumerate(t for t in known if known[t] is None)}

@@ -35,6 +35,11 @@ from einsmith.expr.widths import widened
 _REWRITES = 100_000
 """Rewrites of one expression at most; a table that goes round in circles stops there, its value still right."""
 
+_RENUMBERED = 4096
+"""Expressions that are simplified again, at most, to find a template's one numbering."""
+_SHORTEST = 4
+"""Rounds of it that every template is given: the first makes it simple, the next show that it stays the same."""
+
 _LOCAL = ("lt", "le", "eq", "ne", "and", "or", "not", "where", "floordiv", "mod", "min", "max", "abs", "sign")
 """Functions whose rules ask what holds where they stand."""
 
@@ -89,16 +94,18 @@ def canonical_template(t: Template) -> tuple[Template, tuple[int, ...]]:
 
 def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
     # Operands are ordered by rank, which depends on the numbering, which depends on the order. Where that goes round in
-    # a circle, the circle's least ranks decide.
-    seen: list[tuple[Template, tuple[int, ...]]] = []
-    found = _numbered(t, tuple(range(len(t.params))))
-    while all(found[0] is not old for old, _ in seen):
-        seen.append(found)
-        found = _numbered(simplify_template(found[0]), found[1])
-    first = next(n for n, (old, _) in enumerate(seen) if old is found[0])
-    final, slots = min(
-        seen[first:], key=lambda entry: ([rank(b)[0] for p in entry[0].parts for b in p.bodies], entry[0].digest)
-    )
+    # a circle, the circle's least ranks decide. A circle is as long as the order of a permutation of the operands may
+    # be, exponentially long in their number: of one that is not closed in time, the least ranks so far do.
+    seen: dict[Template, tuple[int, ...]] = {}
+    found, slots = _numbered(t, tuple(range(len(t.params))))
+    size = sum(1 for _ in postorder(b for p in t.parts for b in p.bodies))
+    while found not in seen and len(seen) < max(_SHORTEST, _RENUMBERED // (size + 1)):
+        seen[found] = slots
+        found, slots = _numbered(simplify_template(found), slots)
+    circle = list(seen)
+    circle = circle[circle.index(found) :] if found in seen else circle[1:]
+    final = min(circle, key=lambda f: ([rank(b)[0] for p in f.parts for b in p.bodies], f.digest))
+    slots = seen[final]
     final.memo("canonical", lambda f: (f, tuple(range(len(f.params)))))
     return final, slots
 

@@ -95,7 +95,7 @@ class Rule:
             **{n: tensors[n] for n in self._program.inputs}, **{n: numbers[n] for n in self._program.parameters}
         )
         outs = list(results) if isinstance(results, tuple) else [results]
-        lifted = _lift([v.tensor for v in outs])
+        lifted = _lift([v.tensor for v in outs], [v.tensor for v in tensors.values()])
         done = []
         for t, old in zip(lifted, [p, *(state[n] for n in self._program.written)], strict=True):
             v = Value(t) if rank else Value(t).reshape(())
@@ -146,9 +146,9 @@ def _unknown(rule: Rule, name: str) -> str:
 # ------------------------------------------------------------------------------------- expressions of numbers alone
 
 
-def _lift(roots: list[Tensor]) -> list[Tensor]:
+def _lift(roots: list[Tensor], given: list[Tensor]) -> list[Tensor]:
     """Costly float64 expressions of 0-d tensors become 0-d tensors, so that all parameters share them and no element
-    computes them again.
+    computes them again. What the rule is `given`, the whole network behind a gradient, stays as it is.
 
     before: p_1[i] = p[i] - f32(lr[]/(1 - b[]**step[]))*m[i]
     after:  s[] = lr[]/(1 - b[]**step[]);  p_1[i] = p[i] - f32(s[])*m[i]
@@ -157,7 +157,7 @@ def _lift(roots: list[Tensor]) -> list[Tensor]:
     def rule(node: Any) -> Any:
         return _lift_node(node) if isinstance(node, Compute) and node.shape else None
 
-    return rebuild(roots, rule)
+    return rebuild(roots, rule, dict(zip(given, given, strict=True)))
 
 
 def _lift_node(node: Compute) -> Compute:
