@@ -9,7 +9,6 @@ from einsmith.dtypes import DType
 from einsmith.expr.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, template
 from einsmith.expr.simplify import canonical
 
-
 _TERMS = 16
 """Tensors that one kernel adds up: each is a pointer of it."""
 

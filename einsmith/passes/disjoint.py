@@ -55,9 +55,10 @@ def _joined(node: Compute, own: set[Tensor]) -> tuple[Compute, Compute] | None:
     """The node with two terms of a sum as one tensor, and that tensor; None where there are none among `own`."""
     body = pointwise_body(node.template)
     assert body is not None
-    for e in postorder([body]):
+    slots = {s for s, a in enumerate(node.args) if a in own and isinstance(a, Compute) and _parts(a.template)}
+    for e in postorder([body]) if len(slots) > 1 else ():
         terms = _terms(e)
-        reads = [x for x in terms if isinstance(x, Read) and node.args[x.slot] in own and is_identity(x, node.shape)]
+        reads = [x for x in terms if isinstance(x, Read) and x.slot in slots and is_identity(x, node.shape)]
         for n, x in enumerate(reads):
             for y in reads[n + 1 :]:
                 a, b = node.args[x.slot], node.args[y.slot]
@@ -103,6 +104,10 @@ def _union(a: Compute, b: Compute) -> Compute | None:
 
 def _parts(t: Template) -> tuple[list[Piece], list[Piece]] | None:
     """The pieces that are not zero, and those that are; None where there are not both, or they lie apart in steps."""
+    return t.memo("disjoint", _of_zeros)
+
+
+def _of_zeros(t: Template) -> tuple[list[Piece], list[Piece]] | None:
     pieces = [p for p in t.parts if isinstance(p, Piece)]
     if t.is_scatter or len(t.dtypes) > 1 or any(s != 1 for p in pieces for s in p.step):
         return None

@@ -12,7 +12,7 @@ are computed aside and copied.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -36,8 +36,9 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
+from einsmith.passes.clusters import clusters
 from einsmith.passes.groups import grouped, maker, needs_check, only_identity
-from einsmith.passes.rows import Part, clusters, join
+from einsmith.passes.rows import Part, join
 from einsmith.passes.slices import sliced
 from einsmith.passes.views import is_view, producer, storage
 from einsmith.target.facts import Target
@@ -129,10 +130,11 @@ def _plan(
     graph: Graph, apart: set[Leaf], finite: Tensor | None, target: Target, on_lines: bool
 ) -> tuple[Plan | None, set[Leaf]]:
     updates: list[tuple[Leaf, Tensor]] = []
+    given = set(graph.outputs)
     alone: set[Compute | Loop] = set()
     taken: set[Tensor] = set()
     for p, t in graph.updates:
-        if isinstance(producer(t)[0], (Leaf, Loop)) or storage(t) is not t or t in graph.outputs:
+        if isinstance(producer(t)[0], (Leaf, Loop)) or storage(t) is not t or t in given:
             t = copy_of(t)
         if p in apart:
             t = copy_of(t)
@@ -226,14 +228,17 @@ def _by_rows(
 ) -> tuple[list[Call | LoopCall], dict[int, int]]:
     """The calls with those that share their rows joined, and which call each of `singles` has become."""
     parts = [Part(c.kernel if isinstance(c, Call) else None, c.tensors, c.written) for c in singles]
+    readers = Counter(s for p in parts for s in set(p.read))
     calls: list[Call | LoopCall] = []
     rank: dict[int, int] = {}
     for members in clusters(parts, needs, apart, target):
         rank |= dict.fromkeys(members, len(calls))
         call = singles[members[0]]
         if len(members) > 1:
-            others = {s for i, p in enumerate(parts) if i not in members for s in p.read}
-            joined = join([parts[i] for i in members], kept | others, target)
+            own = Counter(s for i in members for s in set(parts[i].read))
+            made = {t for i in members for t in parts[i].made}
+            outside = {t for t in made if t in kept or readers[t] > own[t]}
+            joined = join([parts[i] for i in members], outside, target)
             call = Call(*joined, tuple(n for i in members for n in singles[i].nodes))  # type: ignore[misc]
         calls.append(call)
     return calls, rank

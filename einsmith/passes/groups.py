@@ -24,7 +24,14 @@ _STAGES = 12
 @dataclass
 class Group:
     nodes: list[Compute | Loop] = field(default_factory=list)
-    before: int = 0  # bitset of the groups that this one needs, directly or not
+    before: int = 0  # bitset of the groups that this one needs, directly or not; those that became parts of others too
+    after: set[int] = field(default_factory=set)  # groups that need this one directly
+    into: int | None = None  # the group that it became a part of
+    readers: set[Compute | Loop] = field(default_factory=set)  # the nodes that read its nodes
+
+    def outside(self, node: Compute) -> int:
+        """How many nodes read it, but for its own and `node`."""
+        return len(self.readers) - sum(n in self.readers for n in (*self.nodes, node))
 
 
 def maker(t: Tensor) -> Compute | Loop | None:
@@ -111,25 +118,45 @@ def grouped(
     for node in nodes:
         needs = {of[m] for m in _makers(node)}
         best = len(groups)
-        if isinstance(node, Compute) and pointwise_body(node.template) is not None and node not in alone:
+        if isinstance(node, Compute) and node not in alone and _is_small(node):
             # What else reads a group must wait for all of it: the one that is read least is joined first.
-            readers = {g: {u for n in groups[g].nodes for u in users[n]} - {node, *groups[g].nodes} for g in needs}
-            near = sorted(needs, key=lambda g: (len(readers[g]), -g))
+            near = sorted(needs, key=lambda g: (groups[g].outside(node), -g))
             best = next((g for g in near if _may_join(groups, g, node, needs, alone, early)), best)
         if best == len(groups):
             groups.append(Group())
         joined = groups[best]
         joined.nodes.append(node)
+        joined.readers |= users[node]
         of[node] = best
-        known = joined.before
+        for h in needs - {best}:
+            groups[h].after.add(best)
         joined.before |= _before(groups, needs - {best})
-        for other in groups if len(joined.nodes) > 1 and joined.before != known else ():
-            if other.before >> best & 1:
-                other.before |= joined.before
+        _spread(groups, best)
         if len(joined.nodes) > 1 and isinstance(node, Compute):
             for h in sorted(needs - {best}):
                 _take_in(groups, of, best, h, node, apart)
     return groups, of
+
+
+def _is_small(node: Compute) -> bool:
+    """Whether a node is pointwise, and reads no more than a kernel has pointers for, even with a group of others."""
+    return pointwise_body(node.template) is not None and len(node.args) <= _BUFFERS + _STAGES
+
+
+def _spread(groups: list[Group], g: int) -> None:
+    """Lets the groups that need a group know what that one needs."""
+    todo = [g]
+    while todo:
+        h = todo.pop()
+        for k in groups[h].after:
+            while (into := groups[k].into) is not None:
+                k = into
+            if k == h:
+                continue
+            before = groups[k].before | groups[h].before | 1 << h
+            if before != groups[k].before:
+                groups[k].before = before
+                todo.append(k)
 
 
 def _before(groups: list[Group], needs: Iterable[int]) -> int:
@@ -187,8 +214,9 @@ def _take_in(
     ours.nodes[-1:] = [*theirs.nodes, node]
     theirs.nodes = []
     ours.before = before | theirs.before
+    ours.readers |= theirs.readers
+    ours.after = (ours.after | theirs.after) - {g}
+    theirs.into = g
     for n in members:
         of[n] = g
-    for other in groups:
-        if (other.before >> h | other.before >> g) & 1:
-            other.before = (other.before & ~(1 << h)) | 1 << g | ours.before
+    _spread(groups, g)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from einsmith.expr.nodes import Tensor, nbytes
@@ -38,20 +40,75 @@ def arena(
     end = len(plan.calls)
     items += [(call, n, *((0, end) if call in kept else (call, call))) for call, n in extra.items() if n]
     order = sorted(range(len(items)), key=lambda i: (-items[i][1], i))
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
+    placed = _Placed(end + 1)
     offsets: dict[object, int] = {}
     total = 0
     for i in order:
         key, n, first, last = items[i]
         n = (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        at = 0
-        for lo, hi, a, b in sorted(placed):
-            if b < first or last < a:
-                continue
-            if lo - at >= n:
-                break
-            at = max(at, hi)
-        placed.append((at, at + n, first, last))
-        offsets[key] = at
+        offsets[key] = at = placed.place(n, first, last)
         total = max(total, at + n)
     return offsets, total
+
+
+class _Ranges:
+    """Bytes as ranges that lie apart, in order."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.stops: list[int] = []
+
+    def add(self, start: int, stop: int) -> None:
+        i, j = bisect_left(self.stops, start), bisect_right(self.starts, stop)
+        if i < j:
+            start, stop = min(start, self.starts[i]), max(stop, self.stops[j - 1])
+        self.starts[i:j], self.stops[i:j] = [start], [stop]
+
+    def beyond(self, at: int, n: int) -> int:
+        """`at` where the n bytes from there on are none of these, else the end of a range that they meet."""
+        i = bisect_right(self.stops, at)
+        return self.stops[i] if i < len(self.starts) and self.starts[i] < at + n else at
+
+
+class _Placed:
+    """What lies where at each of `times`, as a segment tree over time: a node is a part of time, its children are that
+    part's halves. Bytes next to each other are one range, so that the many tensors that wait for a backward pass are
+    few ranges, and placing one takes about the logarithm of their number."""
+
+    def __init__(self, times: int):
+        self.leaves = 1 << (times - 1).bit_length()
+        self.whole: dict[int, _Ranges] = defaultdict(_Ranges)  # node: what lies there through all of its time
+        self.some: dict[int, _Ranges] = defaultdict(_Ranges)  # node: what lies there at some of its time
+
+    def place(self, n: int, first: int, last: int) -> int:
+        """The lowest offset at which n bytes are free from `first` to `last`; they are taken from now on."""
+        if not n:
+            return 0
+        nodes = self._nodes(first, last)
+        above = {k >> d for k in nodes for d in range(1, k.bit_length())}
+        met = [self.some[k] for k in nodes if k in self.some] + [self.whole[k] for k in above if k in self.whole]
+        at, clear = 0, 0
+        while clear < len(met):
+            new = met[0].beyond(at, n)
+            clear = clear + 1 if new == at else 0
+            at = new
+            met.append(met.pop(0))
+        for k in nodes:
+            self.whole[k].add(at, at + n)
+        for k in above.union(nodes):
+            self.some[k].add(at, at + n)
+        return at
+
+    def _nodes(self, first: int, last: int) -> list[int]:
+        """The fewest nodes that make up a range of times."""
+        out: list[int] = []
+        a, b = first + self.leaves, last + self.leaves + 1
+        while a < b:
+            if a & 1:
+                out.append(a)
+                a += 1
+            if b & 1:
+                b -= 1
+                out.append(b)
+            a, b = a >> 1, b >> 1
+        return out

@@ -14,7 +14,7 @@ better alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -28,7 +28,7 @@ from einsmith.passes.views import storage
 from einsmith.target.facts import Target
 
 _BUFFERS = 32
-_MEMBERS = 16
+MEMBERS = 16
 _REUSE = {"sum": 2}
 """A kernel with this many times more points than its largest tensor has elements, 16 for the combiners that are not
 here, reads what it reads often and is to be tiled alone: a product, a convolution."""
@@ -297,7 +297,7 @@ class Part:
         return [storage(t) for t, w in zip(self.tensors, self.written, strict=True) if not w]
 
 
-def _streams(part: Part) -> bool:
+def streams(part: Part) -> bool:
     """Whether the kernel reads what it reads about once."""
     largest = max([size(t.shape) for t in part.tensors], default=1)
     for piece in part.kernel.root.parts:
@@ -367,7 +367,7 @@ def _agreeing(parts: Sequence[Part], rows: int) -> list[Way] | None:
     return out if extend(0) else None
 
 
-def _rows(part: Part) -> frozenset[int]:
+def rows_of(part: Part) -> frozenset[int]:
     """The numbers of rows that the kernel may be seen to have."""
     return frozenset(r for r in ways(part.kernel) if r > 1)
 
@@ -375,79 +375,13 @@ def _rows(part: Part) -> frozenset[int]:
 def common_rows(parts: Sequence[Part], target: Target) -> tuple[int, list[Way]]:
     """The rows that the parts are worth being joined by, the most of them, and the way in which each is; (0, []): none.
     """
-    if len(parts) > _MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _BUFFERS:
+    if len(parts) > MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _BUFFERS:
         return 0, []
-    for rows in sorted(frozenset.intersection(*map(_rows, parts)), reverse=True):
+    for rows in sorted(frozenset.intersection(*map(rows_of, parts)), reverse=True):
         found = _agreeing(parts, rows)
         if found is not None and _worthwhile(parts, found, rows, target):
             return rows, found
     return 0, []
-
-
-def clusters(parts: Sequence[Part], after: Mapping[int, Collection[int]], apart: Collection[int],
-             target: Target) -> list[list[int]]:
-    """Which kernels become one: lists of numbers, in an order that may run. `parts` are in such an order; kernel g
-    needs those in `after[g]`; those in `apart` are left alone."""
-    found: dict[int, list[int]] = {}  # a cluster's first kernel: all of them
-    before: dict[int, int] = {}  # bitset of the clusters, by first kernel, that must come before it
-    of: dict[int, int] = {}
-    holders: dict[Tensor, list[int]] = {}  # the kernels so far that a tensor's memory is a buffer of
-    for g, part in enumerate(parts):
-        found[g], of[g], before[g] = [g], g, 0
-        for s in {storage(t) for t in part.tensors}:
-            holders.setdefault(s, []).append(g)
-        for h in {of[h] for h in after.get(g, ())}:
-            before[g] |= before[h] | 1 << h
-        c = None if g in apart or not _streams(part) or not _rows(part) else g
-        while c is not None:
-            last, c = c, None
-            near = {of[n] for m in found[last] for t in parts[m].tensors for n in holders[storage(t)]}
-            for other in sorted(near - {last}, reverse=True):
-                if other not in apart and _may_join(parts, found, before, other, last, target):
-                    c = min(other, last)
-                    _unite(found, before, of, c, max(other, last))
-                    break
-    order: list[list[int]] = []
-    done, left = 0, sorted(found)
-    while left:
-        c = next(c for c in left if not before[c] & ~done)
-        left.remove(c)
-        order.append(found[c])
-        done |= 1 << c
-    return order
-
-
-def _between(before: Mapping[int, int], a: int, b: int) -> bool:
-    """Whether a cluster that needs a is needed by b."""
-    if not before[b] >> a & 1:
-        return False
-    left = before[b] & ~before[a] & ~(1 << a)
-    while left:
-        c = left.bit_length() - 1
-        if before.get(c, 0) >> a & 1:
-            return True
-        left ^= 1 << c
-    return False
-
-
-def _may_join(parts: Sequence[Part], found: dict[int, list[int]], before: dict[int, int], a: int, b: int,
-              target: Target) -> bool:
-    """Whether two clusters that share a tensor may become one, and it pays: no other lies between them."""
-    if _between(before, a, b) or _between(before, b, a):
-        return False
-    everything = [parts[n] for n in sorted(found[a] + found[b])]
-    return all(map(_streams, everything)) and common_rows(everything, target)[0] > 0
-
-
-def _unite(found: dict[int, list[int]], before: dict[int, int], of: dict[int, int], a: int, b: int) -> None:
-    """Makes cluster b a part of cluster a."""
-    found[a] = sorted(found[a] + found.pop(b))
-    for n in found[a]:
-        of[n] = a
-    before[a] = (before[a] | before.pop(b)) & ~(1 << a | 1 << b)
-    for c in before:
-        if before[c] >> a & 1 or before[c] >> b & 1:
-            before[c] = (before[c] | before[a] | 1 << a) & ~(1 << b)
 
 
 def join(parts: Sequence[Part], outside: Collection[Tensor], target: Target) -> tuple[Rows, tuple[Tensor, ...],

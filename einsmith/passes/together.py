@@ -9,7 +9,9 @@ one of them before all are there.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 from einsmith.expr.nodes import (
     Compute,
@@ -54,16 +56,9 @@ def together(graph: Graph) -> Graph:
                 groups[node.shape, piece.body.extents, node.dtype].append(node)  # type: ignore[union-attr]
     joined: dict[Tensor, Tensor] = {}
     for found in groups.values():
-        while len(found) > 1:
-            first, *rest = found
-            group = [first]
-            for node in rest:
-                if len(group) < _MEMBERS and any(_shared(node) & _shared(x) for x in group):
-                    group.append(node)
-            found = [x for x in found if x not in group]
-            if len(group) > 1:
-                whole = _joined(group)
-                joined |= {x: Item(whole, m) for m, x in enumerate(group)}
+        for group in _sharing(found):
+            whole = _joined(group)
+            joined |= {x: Item(whole, m) for m, x in enumerate(group)}
     if not joined:
         return graph
     new: dict = {}
@@ -82,6 +77,28 @@ def _is_sum(t: Template) -> bool:
     body = part.body
     largest = max((size(s) for _, s in t.params), default=0)
     return body.combiner == "sum" and len(body.bodies) == 1 and size(part.domain) <= 2 * largest
+
+
+def _sharing(sums: list[Compute]) -> Iterator[list[Compute]]:
+    """Groups of two sums and more, in order, each of which reads what an earlier one of its group does."""
+    reads = [_shared(x) for x in sums]
+    left: dict[object, list[int]] = defaultdict(list)  # what is read: the sums of no group yet that read it, in order
+    for n, found in enumerate(reads):
+        for x in found:
+            left[x].append(n)
+    taken: set[int] = set()
+    for first in range(len(sums)):
+        group: list[int] = []
+        new: int | None = None if first in taken else first
+        while new is not None:
+            group.append(new)
+            for x in reads[new]:
+                del left[x][bisect_left(left[x], new)]
+            after = [k[at] for n in group for x in reads[n] if (at := bisect_left(k := left[x], new)) < len(k)]
+            new = min(after, default=None) if len(group) < _MEMBERS else None
+        taken.update(group)
+        if len(group) > 1:
+            yield [sums[n] for n in group]
 
 
 def _shared(node: Compute) -> set[tuple[Tensor, tuple[Expr, ...]]]:
