@@ -424,16 +424,25 @@ def position(part: Piece) -> tuple[Expr, ...]:
 
 
 def _exchanged_factor(value: Expr, factor: Expr, by: Expr) -> Expr | None:
-    """A product or quotient with one factor exchanged for another; None where it has no such factor."""
-    if value is factor:
-        return by
-    if not isinstance(value, Apply) or value.fn not in ("neg", "mul", "div"):
-        return None
-    for n, a in enumerate(value.args[: 2 if value.fn == "mul" else 1]):
-        new = _exchanged_factor(a, factor, by)
-        if new is not None:
-            return apply(value.fn, *value.args[:n], new, *value.args[n + 1 :])
-    return None
+    """A product or quotient with one factor, the first from the left, exchanged for another; None where it has no such
+    factor."""
+    without: set[Expr] = set()
+    path: list[tuple[Apply, int]] = []  # the products around the expression, and which of their operands it is in
+    e = value
+    while e is not factor:
+        if e not in without and isinstance(e, Apply) and e.fn in ("neg", "mul", "div"):
+            path.append((e, 0))
+        else:
+            without.add(e)
+            while path and path[-1][1] == (1 if path[-1][0].fn == "mul" else 0):
+                without.add(path.pop()[0])
+            if not path:
+                return None
+            path[-1] = path[-1][0], 1
+        e = path[-1][0].args[path[-1][1]]
+    for around, n in reversed(path):
+        by = apply(around.fn, *around.args[:n], by, *around.args[n + 1 :])
+    return by
 
 
 def _all_others(part: Piece, member: int) -> Piece:

@@ -73,14 +73,18 @@ def substitute(x: Expr, axes: Mapping[int, Expr], slots: Mapping[int, int] | Non
 
 
 def operands(x: Expr, fn: str) -> list[Expr]:
-    """The operands of nested applications of `fn`, from left to right: [a, b, c] of (a + b) + c; [x] of others."""
+    """The operands of nested applications of `fn`, from left to right: [a, b, c] of (a + b) + c; [x] of others. An
+    application that stands several times is taken apart once, and is itself an operand elsewhere: a*a, squared, squared
+    again has few expressions and many factors."""
     out: list[Expr] = []
     stack = [x]
+    seen: set[Expr] = set()
     while stack:
         e = stack.pop()
-        if isinstance(e, Apply) and e.fn == fn:
+        if isinstance(e, Apply) and e.fn == fn and e not in seen:
+            seen.add(e)
             stack += reversed(e.args)
-        else:
+        elif e not in seen or fn not in ("and", "or"):
             out.append(e)
     return out
 

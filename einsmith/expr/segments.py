@@ -242,11 +242,13 @@ class _Builder:
 def _mentions_time(e: Expr) -> bool:
     """Whether t stands in an expression elsewhere than in the index of a read in it."""
     stack = [e]
+    seen: set[Expr] = set()
     while stack:
         x = stack.pop()
         if isinstance(x, Axis) and x.position == 0:
             return True
-        if not isinstance(x, Read):
+        if not isinstance(x, Read) and x not in seen:
+            seen.add(x)
             stack += x.args
     return False
 

@@ -185,7 +185,7 @@ def _renumbered(
         return None
 
     known: dict[Expr, Expr] = {}
-    for r in _outer_reads(exprs):  # whose indices need no rebuilding
+    for r in outer_reads(exprs):  # whose indices need no rebuilding
         slot, shape, dtype = slots[r.slot]
         if shape is None:
             known[r] = Read(slot, (), r.dtype)
@@ -197,7 +197,7 @@ def _renumbered(
 
 
 @lru_cache(maxsize=4096)
-def _outer_reads(exprs: tuple[Expr, ...]) -> tuple[Read, ...]:
+def outer_reads(exprs: tuple[Expr, ...]) -> tuple[Read, ...]:
     """The reads that stand in no other read's index."""
     found: dict[Read, None] = {}
     seen: set[Expr] = set()
@@ -292,7 +292,7 @@ class _Bodies:
         others = _uses(exprs)[1]
         values = any(axes.get(a, Axis(a)) is not Axis(a) for a in others)
         plain = not values
-        for r in _outer_reads(exprs) if plain else ():
+        for r in outer_reads(exprs) if plain else ():
             slot, shape, dtype = slots[r.slot]
             flat = None if shape is None else _at(flat_index(r.index, shape), axes)
             plain = plain and (shape is None or flat is not None)
@@ -364,7 +364,7 @@ def _moved(exprs: tuple[Expr, ...], axes: tuple[tuple[int, Expr], ...]) -> tuple
         return None
 
     known: dict[Expr, Expr] = {}
-    for r in _outer_reads(exprs):
+    for r in outer_reads(exprs):
         flat = _at(linear(r.index[0]), to) if r.index else None
         if flat is not None:
             known[r] = Read(r.slot, (flat.expr(r.index[0].dtype),), r.dtype)

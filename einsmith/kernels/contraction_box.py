@@ -11,6 +11,7 @@ from typing import Any
 
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Read, postorder
+from einsmith.kernels.boxes import outer_reads
 from einsmith.kernels.contraction_plan import WINDOW_BYTES, Config, Direct, Windows
 from einsmith.kernels.contraction_problem import Problem, affine
 from einsmith.kernels.contraction_sample import PAIR_COST, Pointer, Sampler
@@ -54,17 +55,11 @@ def _in_pairs(p: Problem) -> set[int]:
     """Axes that stand together with another one in an index or in a guard: h and r of X[h + r]."""
     out: set[int] = set()
     for o in p.operands:
-        stack = [o.expr]
-        while stack:
-            e = stack.pop()
-            if isinstance(e, Read):
-                form = affine(e)
-                for _, terms in form or ():
-                    terms = {a: c for a, c in terms.items() if p.extents[a] > 1}
-                    if len(terms) > 1:
-                        out |= set(terms)
-            else:
-                stack.extend(e.args)
+        for e in outer_reads((o.expr,)):
+            for _, terms in affine(e) or ():
+                terms = {a: c for a, c in terms.items() if p.extents[a] > 1}
+                if len(terms) > 1:
+                    out |= set(terms)
     return out
 
 

@@ -147,9 +147,11 @@ def _taken_apart(body: Expr, rank: int) -> _Body:
     found: list[tuple[Expr, tuple[Expr, ...]]] = []  # a factor, and the `where`s around it
     steps: list[tuple[str, Expr | None]] = []
     stack: list[tuple[Expr, tuple[Expr, ...]]] = [(body, ())]
+    seen: set[Expr] = set()  # a product that stands several times is taken apart once
     while stack:
         e, around = stack.pop()
-        if isinstance(e, Apply) and e.fn == "mul":
+        if isinstance(e, Apply) and e.fn == "mul" and e not in seen:
+            seen.add(e)
             stack += [(e.args[1], around), (e.args[0], around)]
         elif isinstance(e, Apply) and e.fn == "neg":
             steps.append(("neg", None))

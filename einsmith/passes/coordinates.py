@@ -56,9 +56,11 @@ def _guarded_factors(e: Expr) -> tuple[Expr | None, list[Expr]]:
     if isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):
         guard, e = e.args[0], e.args[1]
     factors, stack = [], [e]
+    seen: set[Expr] = set()  # a product that stands several times is taken apart once
     while stack:
         e = stack.pop()
-        if isinstance(e, Apply) and e.fn in ("mul", "neg"):
+        if isinstance(e, Apply) and e.fn in ("mul", "neg") and e not in seen:
+            seen.add(e)
             stack += e.args
         else:
             factors.append(e)
