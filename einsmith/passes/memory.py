@@ -77,6 +77,7 @@ class _Placed:
 
     def __init__(self, times: int):
         self.leaves = 1 << (times - 1).bit_length()
+        self.solid = _Solid(self.leaves)
         self.whole: dict[int, _Ranges] = defaultdict(_Ranges)  # node: what lies there through all of its time
         self.some: dict[int, _Ranges] = defaultdict(_Ranges)  # node: what lies there at some of its time
 
@@ -87,7 +88,7 @@ class _Placed:
         nodes = self._nodes(first, last)
         above = {k >> d for k in nodes for d in range(1, k.bit_length())}
         met = [self.some[k] for k in nodes if k in self.some] + [self.whole[k] for k in above if k in self.whole]
-        at, clear = 0, 0
+        at, clear = self.solid.highest(first, last), 0
         while clear < len(met):
             new = met[0].beyond(at, n)
             clear = clear + 1 if new == at else 0
@@ -97,6 +98,7 @@ class _Placed:
             self.whole[k].add(at, at + n)
         for k in above.union(nodes):
             self.some[k].add(at, at + n)
+        self.solid.raised(first, last, at, at + n)
         return at
 
     def _nodes(self, first: int, last: int) -> list[int]:
@@ -112,3 +114,48 @@ class _Placed:
                 out.append(b)
             a, b = a >> 1, b >> 1
         return out
+
+
+class _Solid:
+    """For each time an offset below which every byte is taken: no place needs to be looked for there.
+
+    A segment tree of the highest offset in each part of time. What is placed begins at or above all of those that it
+    meets, and raises the ones where it begins: these are the highest of their parts, so that a part is raised as a
+    whole, and its halves when they are next looked at.
+    """
+
+    def __init__(self, leaves: int):
+        self.leaves = leaves
+        self.top = [0] * (2 * leaves)
+
+    def highest(self, first: int, last: int) -> int:
+        """The highest offset from `first` to `last`."""
+        return max((self.top[k] for k in self._parts(first, last)), default=0)
+
+    def raised(self, first: int, last: int, old: int, new: int) -> None:
+        """Raises the offsets that are `old` from `first` to `last`, where none is higher."""
+        changed = [k for k in self._parts(first, last) if self.top[k] == old]
+        for k in changed:
+            self.top[k] = new
+        for k in sorted({k >> d for k in changed for d in range(1, k.bit_length())}, reverse=True):
+            self.top[k] = max(self.top[2 * k], self.top[2 * k + 1])
+
+    def _parts(self, first: int, last: int) -> list[int]:
+        """The nodes that make up a range of times, what is above them having been handed down."""
+        out: list[int] = []
+        stack = [(1, 0, self.leaves)]
+        while stack:
+            k, start, n = stack.pop()
+            if first <= start and start + n - 1 <= last:
+                out.append(k)
+            elif start <= last and first < start + n:
+                self._hand_down(k)
+                stack += [(2 * k, start, n // 2), (2 * k + 1, start + n // 2, n // 2)]
+        return out
+
+    def _hand_down(self, k: int) -> None:
+        a, b = 2 * k, 2 * k + 1
+        high = max(self.top[a], self.top[b])
+        if high < self.top[k]:
+            for half in [x for x in (a, b) if self.top[x] == high]:
+                self.top[half] = self.top[k]
