@@ -366,13 +366,14 @@ def _call(nodes: list[Compute], needed: set[Tensor], home: dict[Tensor, Leaf], f
     tensors: list[Tensor] = []
     written: list[bool] = []
 
+    numbers: dict[tuple[Tensor, bool], int] = {}
+
     def buffer(t: Tensor, write: bool) -> int:
-        for i, (other, w) in enumerate(zip(tensors, written, strict=True)):
-            if other is t and w == write:
-                return i
-        tensors.append(t)
-        written.append(write)
-        return len(tensors) - 1
+        if (t, write) not in numbers:
+            numbers[t, write] = len(tensors)
+            tensors.append(t)
+            written.append(write)
+        return numbers[t, write]
 
     stages = []
     for n in nodes:

@@ -137,7 +137,7 @@ class _Solid:
         changed = [k for k in self._parts(first, last) if self.top[k] == old]
         for k in changed:
             self.top[k] = new
-        for k in sorted({k >> d for k in changed for d in range(1, k.bit_length())}, reverse=True):
+        for k in sorted({c >> d for c in changed for d in range(1, c.bit_length())}, reverse=True):
             self.top[k] = max(self.top[2 * k], self.top[2 * k + 1])
 
     def _parts(self, first: int, last: int) -> list[int]:

@@ -24,12 +24,13 @@ def sliced(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]:
     """(the kernel of slices, how many bytes into its tensor each buffer begins)."""
     count = len(kernel.buffers)
     if isinstance(kernel, Kernel):
-        ranges = [_range(b.shape, [_touched(kernel, n)]) for n, b in enumerate(kernel.buffers)]
+        ranges = [_range(b.shape, [found]) for b, found in zip(kernel.buffers, _touched(kernel), strict=True)]
     else:
-        ranges = [
-            _range(b.shape, [_touched(m.kernel, k) for m in kernel.members for k, p in enumerate(m.places) if p == n])
-            for n, b in enumerate(kernel.buffers)
-        ]
+        by_member: list[list[list[tuple[int, int]] | None]] = [[] for _ in (*kernel.buffers, *kernel.local)]
+        for m in kernel.members:
+            for place, found in zip(m.places, _touched(m.kernel), strict=True):
+                by_member[place].append(found)
+        ranges = [_range(b.shape, touched) for b, touched in zip(kernel.buffers, by_member, strict=False)]
     if not any(ranges):
         return kernel, (0,) * count
     offsets = tuple(nbytes(b) // b.shape[0] * r[0] if r else 0 for b, r in zip(kernel.buffers, ranges, strict=True))
@@ -43,24 +44,30 @@ def sliced(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]:
     return Rows(kernel.rows, members, _buffers(kernel.buffers, ranges), kernel.local), offsets
 
 
-def _touched(kernel: Kernel, n: int) -> list[tuple[int, int]] | None:
-    """The ranges of positions that the reads and writes of a buffer take; None where one is not known."""
-    found: list[tuple[int, int]] = []
+def _touched(kernel: Kernel) -> list[list[tuple[int, int]] | None]:
+    """For each buffer the ranges of positions that its reads and writes take; None where one is not known."""
+    found: list[list[tuple[int, int]] | None] = [[] for _ in kernel.buffers]
+
+    def touch(n: int, touched: list[tuple[int, int]] | None) -> None:
+        known = found[n]
+        if known is None or touched is None:
+            found[n] = None
+        else:
+            known += touched
+
     for stage in kernel.stages:
         t = stage.template
-        if n in stage.outputs:
+        for n in dict.fromkeys(n for n in stage.outputs if n is not None):
             if t.is_scatter or not t.shape:
-                return None
-            for p in t.parts:
-                assert isinstance(p, Piece)
-                found.append((p.offset[0], p.offset[0] + p.step[0] * (p.extents[0] - 1) + 1))
-        slots = {s for s, a in enumerate(stage.args) if a == ("buffer", n)}
-        for e in postorder(b for p in t.parts for b in p.bodies) if slots else ():
-            if isinstance(e, Read) and e.slot in slots:
+                touch(n, None)
+                continue
+            pieces = [p for p in t.parts if isinstance(p, Piece)]
+            touch(n, [(p.offset[0], p.offset[0] + p.step[0] * (p.extents[0] - 1) + 1) for p in pieces])
+        places = {s: a[1] for s, a in enumerate(stage.args) if a[0] == "buffer"}
+        for e in postorder(b for p in t.parts for b in p.bodies) if places else ():
+            if isinstance(e, Read) and e.slot in places:
                 at = linear(e.index[0]) if e.index else None
-                if at is None or at.terms:
-                    return None
-                found.append((at.const, at.const + 1))
+                touch(places[e.slot], None if at is None or at.terms else [(at.const, at.const + 1)])
     return found
 
 
