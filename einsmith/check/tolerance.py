@@ -27,6 +27,7 @@ from einsmith.expr.nodes import (
     Graph,
     Item,
     Read,
+    Recurrence,
     Reduce,
     Scatter,
     Template,
@@ -40,7 +41,7 @@ Pair = tuple[np.ndarray, np.ndarray]  # value, bound of its error (for condition
 
 
 def _unit(dtype: DType) -> float:
-    return {"f32": 2.0**-24, "f64": 2.0**-53}.get(dtype.name, 0.0)
+    return float(np.finfo(dtype.numpy).eps) / 2 if dtype.is_float else 0.0
 
 
 def errors(graph: Graph, inputs: Sequence[np.ndarray]) -> tuple[list[Pair], float]:
@@ -57,6 +58,8 @@ def errors(graph: Graph, inputs: Sequence[np.ndarray]) -> tuple[list[Pair], floa
                 continue
             if isinstance(node, Item):
                 pairs[node] = [pairs[node.node][node.member]]
+            elif isinstance(node, Recurrence):
+                pairs[node] = run.recurrence(node, [pairs[a][0] for a in node.args])
             else:
                 assert isinstance(node, Compute)
                 pairs[node] = run.template(node.template, [pairs[a][0] for a in node.args])
@@ -88,6 +91,40 @@ class _Run:
         if x.size and x.dtype != bool:
             self.greatest = max(self.greatest, float(np.abs(np.where(np.isfinite(x), x, 0)).max()))
         return x
+
+    def narrow(self, x: np.ndarray, dtype: DType) -> None:
+        """Notes integers of a type that does not hold them: what they become is not said anywhere."""
+        if dtype.is_int and dtype.bits < 64 and x.size and np.abs(x).max() >= 2 ** (dtype.bits - 1):
+            self.greatest = np.inf
+
+    def recurrence(self, node: Recurrence, args: Sequence[Pair]) -> list[Pair]:
+        """By what the members change when arguments are disturbed by their errors and a few roundings: an error grows
+        from step to step as the formula says."""
+        values = interp.evaluate_recurrence(node, [v for v, _ in args])
+        floats = [d for d, _ in node.results if d.is_float]
+        unit = max(map(_unit, floats), default=0.0)
+        moved = [np.zeros(v.shape) for v in values]
+        rng = np.random.default_rng(0)
+        if floats or any(e.any() for _, e in args):
+            for _ in range(3):
+                noisy = []
+                for v, e in args:
+                    more = np.where(np.isfinite(e), e, 1.0) * rng.choice([-1, 1], v.shape)
+                    if v.dtype.kind == "f":
+                        more = more + 2 * C * unit * np.abs(v) * rng.standard_normal(v.shape)
+                    noisy.append((v + more).astype(v.dtype) if v.dtype.kind == "f" else v)
+                others = interp.evaluate_recurrence(node, noisy)
+                moved = [np.fmax(m, np.abs(o.astype(float) - v)) for m, o, v in zip(moved, others, values, strict=True)]
+        out: list[Pair] = []
+        for v, m, (d, _) in zip(values, moved, node.results, strict=True):
+            self.note(v)
+            self.narrow(v, d)
+            if d.is_float:
+                scale = np.abs(np.where(np.isfinite(v), v, 0)).max(initial=1.0)
+                out.append((v, 8 * m + 16 * C * unit * sqrt(node.steps + 1) * scale))
+            else:
+                out.append((v, np.where(m > 0, np.inf, 0.0)))
+        return out
 
     def template(self, t: Template, inputs: Sequence[Pair]) -> list[Pair]:
         outputs: list[Pair] = [(np.zeros(t.shape, interp._WIDE[d.kind]), np.zeros(t.shape)) for d in t.dtypes]
@@ -125,6 +162,7 @@ class _Run:
                 most = (np.abs(v) + e).prod(axis=axes)
                 error = most - np.abs(v).prod(axis=axes) + C * unit * (k + 1) * most
                 out.append((self.note(v.prod(axis=axes, dtype=v.dtype)), error))
+                self.narrow(out[-1][0], expr.dtype)
             else:
                 sign = -1 if body.combiner.endswith("min") else 1
                 signed = sign * v
@@ -150,6 +188,7 @@ class _Run:
 
     def expressions(self, roots: Sequence[Expr], full: tuple[int, ...], inputs: Sequence[Pair]) -> list[Pair]:
         done: dict[Expr, Pair] = {}
+        read: set[Expr] = set()  # depends on elements of tensors
         for e in postorder(roots):
             if isinstance(e, Const):
                 v: np.ndarray = np.full((1,) * len(full), e.value, interp._WIDE[e.dtype.kind])
@@ -161,9 +200,14 @@ class _Run:
                 v = np.arange(full[e.position]).reshape(shape)
                 done[e] = v, np.zeros(v.shape)
             elif isinstance(e, Read):
+                read.add(e)
                 done[e] = self.read(e, [done[i] for i in e.index], inputs[e.slot], len(full))
             else:
                 done[e] = self.apply(e, [done[a] for a in e.args])
+                if not read.isdisjoint(e.args):
+                    read.add(e)
+                    if e.fn != "cast" or e.args[0].dtype.is_float:
+                        self.narrow(done[e][0], e.dtype)
         return [done[r] for r in roots]
 
     def read(self, e: Read, index: list[Pair], a: Pair, rank: int) -> Pair:

@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from einsmith import dtypes
+from tests.fuzz.case import Case, Input
+
 EXTENTS = (2, 3, 1, 5, 4, 7, 16, 17, 15)
 DOMAIN = 6_000  # points of a statement, all its nested reductions included
 ELEMENTS = 3_000  # elements of an input
@@ -34,44 +37,6 @@ INT_BINARY = (
 )  # fmt: skip
 EXACT_UNARY = ("-({})", "abs({})", "relu({})", "sign({})", "({})**2", "floor({})", "stop_gradient({})")
 EXACT_BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})")
-
-
-@dataclass(frozen=True)
-class Input:
-    """`low` and `high`: the range of integer elements, `high` excluded; None for the usual one."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    low: int | None = None
-    high: int | None = None
-
-
-@dataclass(frozen=True)
-class Case:
-    """A formula and how to call it: `es.op(text, extents=extents)(*arrays(), **parameters)`. `exact`: every value is a
-    small integer, so that results are compared exactly."""
-
-    text: str
-    extents: dict[str, Any]
-    inputs: dict[str, Input]
-    parameters: dict[str, float]
-    exact: bool
-    seed: int
-
-    def arrays(self) -> list[np.ndarray]:
-        rng = np.random.default_rng(self.seed)
-        out = []
-        for i in self.inputs.values():
-            if i.dtype.startswith("int") or self.exact:
-                low, high = (-3, 4) if i.low is None or i.high is None else (i.low, i.high)
-                out.append(rng.integers(low, high, i.shape).astype(i.dtype))
-            else:
-                out.append(rng.standard_normal(i.shape).astype(i.dtype))
-        return out
-
-    def __str__(self) -> str:
-        given = "\n".join(f"    {n}: {i}" for n, i in self.inputs.items())
-        return f"{self.text}\nextents={self.extents}\nparameters={self.parameters}\nseed={self.seed}\n{given}"
 
 
 @dataclass
@@ -95,7 +60,7 @@ class Generator:
         self.smooth = smooth
         self.integer = self.kind.startswith("i")
         self.exact = self.integer or self.kind == "exact"
-        self.dtype = {"exact": "float32", "f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64"}[self.kind]
+        self.dtype = str(dtypes.dtype_of("f32" if self.kind == "exact" else self.kind).numpy)
         if self.integer:
             self.unary, self.binary = INT_UNARY, INT_BINARY
         elif self.exact:
@@ -140,6 +105,7 @@ class Generator:
             {p: x for p, x in self.parameters.items() if p in there},
             self.exact,
             self.choose(10_000),
+            {a: n for a, n in self.axes.items() if a in there},
         )
 
     def statement(self) -> None:

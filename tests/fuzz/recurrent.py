@@ -1,0 +1,122 @@
+"""Productions of recurrences: forward and backward, several members, distances, states, products, integers."""
+
+from __future__ import annotations
+
+from tests.fuzz.writer import Writer
+
+
+def recurrence(w: Writer) -> None:
+    """Members that read each other at earlier (or later) steps, on one axis."""
+    w.budget = min(w.budget, 40_000)
+    lead = w.some_axes(w.pick((1, 0, 2)), most=20)
+    t = w.axis(lead, most=40)
+    first = w.chance(2)
+    left = [t, *lead] if first else [*lead, t]
+    reverse = w.chance(3)
+    names = [f"T{n}" for n in range(w.pick((1, 2, 3)))]
+    w.shapes.update({n: tuple(left) for n in names})
+    bound = False
+    lines = []
+    for n, name in enumerate(names):
+        terms = []
+        for m in range(w.pick((1, 2))):
+            back = w.pick((1, 1, 1, 2, 3))
+            source = w.pick(names)
+            if m == 0 and n == 0:
+                source = w.pick(names)  # the others may read this one at the same step
+            elif source in names[:n] and w.chance(3):
+                back = 0
+            term, plain = _term(w, source, t, lead, left, back, reverse)
+            bound |= plain
+            terms.append(term)
+        e = terms[0]
+        for x in terms[1:]:
+            e = _bounded(w, w.pick(("{} + {}", "{} - {}", "max({}, {})", "min({}, {})")).format(e, x))
+        if w.chance(2):
+            e = f"{e} + {w.read(left, ordered=w.choose(3) > 0)}"
+            bound = True
+        e = _bounded(w, e)
+        if w.chance(3):
+            other = w.pick([*names[:n], None])
+            at = f"{other}[{', '.join(left)}]" if other else w.operand(left)
+            c = f"{at} {w.pick(('==', '>', '<='))} {w.pick(('0', '1'))}"
+            e = f"where({c}, {w.pick(('1', e))}, {w.pick(('0', e))})"
+        lines.append(f"{name}[{', '.join(left)}] = {e}")
+    w.lines += w.choose.shuffled(lines)
+    w.outputs += w.choose.some(names[:-1]) + names[-1:]
+    (w.bound.add if bound else w.bound.discard)(t)
+    if not set(lead) <= w.bound:
+        w.extents.update({a: w.axes[a] for a in lead if a not in w.bound})
+    if w.chance(3):
+        out = w.outputs[-1]
+        e = w.chain(f"{out}[{', '.join(left)}]", left)
+        if w.chance(2):
+            e = f"{w.combiner()}[{t}]({e})"
+            left = [a for a in left if a != t]
+        w.define(left, e)
+
+
+def _bounded(w: Writer, e: str) -> str:
+    """What keeps the values of a recurrence in range."""
+    if w.exact:
+        return f"min(3, max(-3, {e}))" if w.choose(3) or w.kind != "i64" else f"({e}) % 5"
+    return w.pick(("tanh({})", "sigmoid({})", "0.5*({})", "min(1, max(-1, {}))")).format(e)
+
+
+def _term(w: Writer, source: str, t: str, lead: list[str], left: list[str], back: int, reverse: bool):
+    """A read of a member so many steps before, and whether it gives t its extent."""
+    sign = "+" if reverse else "-"
+    inside = f"{t} < size({t}) - {back}" if reverse else w.pick((f"{t} >= {back}", f"{t} > {back - 1}", f"{t}-{back} >= 0"))
+    if back == 0:
+        return f"{source}[{', '.join(left)}]", False
+
+    def at(names: list[str]) -> str:
+        return ", ".join(f"{t}{sign}{back}" if a == t else a for a in names)
+
+    form = w.pick(("zero", "start", "input", "product", "both"))
+    read = f"{source}[{at(left)}]"
+    if form == "product" and lead:
+        j = w.axis_of(w.axes[lead[-1]])
+        inner = [j if a == lead[-1] else a for a in left]
+        summed = f"where({inside}, {source}[{at(inner)}], 0)"
+        weight = w.read([j, lead[-1]], ordered=True)
+        if w.exact:
+            return _bounded(w, f"sum[{j}]({summed} * {weight})"), False
+        return f"0.3*sum[{j}]({summed} * {weight})", False
+    if form == "start" and back == 1:
+        w.bound.update(lead)
+        name = w.input([w.axes[a] for a in lead])
+        return f"where({inside}, {read}, {name}[{', '.join(lead)}])", False
+    if form == "input":
+        x = w.read(left, ordered=True)
+        w.bound.update(lead)
+        return f"where({inside}, {read}, {x})", True
+    if form == "both":
+        x = w.read(left, ordered=True)
+        return f"where({inside}, {w.pick(('max({}, {})', '{} + {}', 'min({}, {})')).format(read, x)}, {x})", True
+    return f"where({inside}, {read}, {w.pick(('0', '1'))})", False
+
+
+def grid(w: Writer) -> None:
+    """A tensor over two axes that reads itself above and to the left: dynamic programs."""
+    w.budget = min(w.budget, 3_000)
+    lead = w.some_axes(w.pick((0, 1)), most=5)
+    i, j = w.axis(lead, most=20), w.axis(lead, most=20)
+    left = [*lead, i, j]
+    x = w.read(left, ordered=True)
+    name = w.name()
+    w.shapes[name] = tuple(left)
+    before = ", ".join(lead) + (", " if lead else "")
+    terms = []
+    for up, back in w.choose.some([(1, 0), (0, 1), (1, 1)]) or [(1, 0)]:
+        guard = " and ".join(f"{a} > 0" for a, d in ((i, up), (j, back)) if d)
+        read = f"{name}[{before}{i}-{up}, {j}-{back}]".replace("-0", "")
+        terms.append(f"where({guard}, {read}, {w.pick(('0', '1', '-2'))})")
+    e = terms[0]
+    for y in terms[1:]:
+        e = w.pick(("max({}, {})", "min({}, {})", "{} + {}")).format(e, y)
+    e = f"{x} + {e}" if w.choose(3) else f"where({w.condition([i, j])}, {x} + {e}, {e})"
+    w.lines.append(f"{name}[{', '.join(left)}] = {_bounded(w, e)}")
+    w.outputs.append(name)
+    if w.chance(2):
+        w.finish(f"{name}[{', '.join(left)}]", left)

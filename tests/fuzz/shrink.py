@@ -1,0 +1,54 @@
+"""Makes a find smaller: choices left out, set to 0, lowered, as long as the find stays the same one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+
+def shrink(
+    choices: Sequence[int], fails: Callable[[list[int]], list[int] | None], seconds: float = 60.0
+) -> list[int]:
+    """The smallest choices found within so many seconds. `fails` gives the choices that have been taken where the case
+    made of them is the same find, else None; fewer are smaller, then those that come earlier in order."""
+    end = time.monotonic() + seconds
+    best = list(choices)
+    tried: set[tuple[int, ...]] = set()
+
+    def better(found: list[int]) -> bool:
+        nonlocal best
+        while found and found[-1] == 0:
+            found = found[:-1]  # what is missing is 0
+        if tuple(found) in tried or (len(found), found) >= (len(best), best) or time.monotonic() > end:
+            return False
+        tried.add(tuple(found))
+        taken = fails(found)
+        if taken is None:
+            return False
+        while taken and taken[-1] == 0:
+            taken = taken[:-1]
+        best = min(found, taken, key=lambda x: (len(x), x))
+        return True
+
+    changed = True
+    while changed and time.monotonic() < end:
+        changed = False
+        size = max(1, len(best) // 2)
+        while size:  # leave out blocks, and set them to 0
+            at = len(best) - size
+            while at >= 0 and time.monotonic() < end:
+                found = better(best[:at] + best[at + size :])
+                if not found and any(best[at : at + size]):
+                    found = better(best[:at] + [0] * len(best[at : at + size]) + best[at + size :])
+                changed |= found
+                at -= 1 if size < 4 else max(1, size // 2)
+                at = min(at, len(best) - size)
+            size //= 2
+        for at in range(len(best)):  # lower single ones
+            step = best[at] if at < len(best) else 0
+            while step and time.monotonic() < end:
+                if at < len(best) and best[at] >= step and better([*best[:at], best[at] - step, *best[at + 1 :]]):
+                    changed = True
+                else:
+                    step //= 2
+    return best

@@ -1,0 +1,304 @@
+"""Trials of a case: its value, gradients, second order and tangents compiled in one way and compared with the evaluator.
+
+A trial compares the results of one compiled program (see `Check`): run twice in guarded memory, with rubbish in the
+arena, scratch and outputs, and once as a user calls it, on arrays that lie in memory in any way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import einsmith as es
+from einsmith.codegen import native
+from einsmith.compile import Executable
+from einsmith.expr.interp import evaluate
+from einsmith.modes import to_array, trace_call
+from einsmith.target.facts import Target
+from tests.fuzz import memory, torch_twin
+from tests.fuzz.case import Case
+from tests.fuzz.check import Unfit, agree, threads
+from tests.fuzz.tolerance import errors
+from tests.fuzz.variants import Picker, Seen, nearest, observed
+
+WHATS = ("value", "gradient", "jvp", "second")
+TARGETS: dict[str, dict[str, Any]] = {
+    "host": {}, "32": {"vector_bytes": 32}, "16": {"vector_bytes": 16},
+    "avx2": {"vector_bytes": 32, "vector_registers": 16, "cpu": "haswell", "features": "",
+             "triple": "x86_64-unknown-linux-gnu"},
+    "winograd": {"winograd": True},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is compared: `what` of WHATS, or "twin", "dot", "call"; for so many threads; on a target of TARGETS; kernels
+    being forced into the configurations (pattern, configuration) in `forced`."""
+
+    what: str = "value"
+    threads: int = 1
+    target: str = "host"
+    forced: tuple[tuple[str, str], ...] = ()
+
+
+class Wrong(AssertionError):
+    """A find: what has been computed is wrong, or memory has been touched that may not be."""
+
+
+class Trial:
+    """The programs of a case. Nothing is computed before it is asked for."""
+
+    def __init__(self, case: Case):
+        self.case = case
+        self.arrays = case.arrays()
+        self.static = {n: v for n, v in case.parameters.items() if isinstance(v, int)}
+        self.running = {n: v for n, v in case.parameters.items() if n not in self.static}
+        self.f = case.function()
+        self.rng = np.random.default_rng(case.seed + 1)
+        self._made: dict[str, _Program] = {}
+        self._values: list[np.ndarray] | None = None
+        self.seen = Seen()
+        self.directions: tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]] | None = None
+
+    def apply(self, *arrays: Any) -> Any:
+        return self.f(*arrays, **self.case.parameters)
+
+    @property
+    def values(self) -> list[np.ndarray]:
+        """The results by the evaluator."""
+        if self._values is None:
+            self._values = self.program("value").want()[0]
+        return self._values
+
+    def random(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        if np.dtype(dtype).kind != "f":
+            return np.zeros(shape, dtype)
+        found = self.rng.integers(-2, 3, shape) if self.case.exact else self.rng.standard_normal(shape)
+        return np.asarray(found).astype(dtype)
+
+    def program(self, what: str) -> _Program:
+        if what not in self._made:
+            self._made[what] = self._program(what)
+        return self._made[what]
+
+    def _program(self, what: str) -> _Program:
+        if what == "value":
+            return _Program(lambda *a, **k: self.f(*a, **self.static, **k), self.arrays, self.running)
+        outputs = self.program("value").traced.graph.outputs
+        at = [n for n, a in enumerate(self.arrays) if a.dtype.kind == "f"]
+        if not at or not any(t.dtype.is_float for t in outputs):
+            raise Unfit("no float input or no float output")
+        if self.directions is None:
+            c = [self.random(t.shape, t.dtype.numpy) for t in outputs]
+            v = [self.random(self.arrays[n].shape, self.arrays[n].dtype) for n in at]
+            self.directions = c, v, [self.random(x.shape, x.dtype) for x in v]
+        c, v, w = self.directions
+        n, m = len(c), len(c) + len(v)
+
+        def tangents(v: Sequence[Any]) -> list[Any]:
+            given = dict(zip(at, v, strict=True))
+            return [given.get(k) for k in range(len(self.arrays))]
+
+        def pulled(c: Sequence[Any], a: Sequence[Any]) -> list[Any]:
+            _, pull = es.vjp(lambda *x: _several(self.apply(*x)), *a)
+            return [g for g in pull(tuple(c)) if g is not None]
+
+        def gradient(*x: Any) -> Any:
+            return tuple(pulled(x[:n], x[n:]))
+
+        def jvp(*x: Any) -> Any:
+            return tuple(_several(es.jvp(self.apply, x[len(v) :], tangents(x[: len(v)]))[1]))
+
+        def second(*x: Any) -> Any:
+            inner = _rest(pulled, x[:n])
+            return tuple(es.jvp(inner, x[m:], tangents(x[n:m]))[1])
+
+        def reverse(*x: Any) -> Any:
+            inner = _rest(pulled, x[:n])
+            _, pull = es.vjp(inner, *x[m:])
+            return tuple(g for g in pull(tuple(x[n:m])) if g is not None)
+
+        made = {"gradient": (gradient, c), "jvp": (jvp, v), "second": (second, [*c, *v]), "reverse": (reverse, [*c, *w])}
+        f, lead = made[what]
+        return _Program(f, [*lead, *self.arrays], {})
+
+    # -------------------------------------------------------------------------------------------------------- checks
+
+    def compare(self, check: Check, pick: Picker | None = None) -> None:
+        """Raises AssertionError where the compiled program is wrong. `pick` goes before `check.forced`."""
+        program, case = self.program(check.what), self.case
+        pick = pick or (nearest(check.forced) if check.forced else None)
+        target = _target(check)
+        with observed(self.seen, pick):
+            run = program.compiled(check.threads, target)
+        what = f"{check.what}, {check.threads} threads, {check.target}"
+        first = program.run(run, what, bool(case.seed % 2), 0xFF)
+        slack = 2e-3 if check.target == "winograd" else 0.0
+        agree(first, program.traced.graph, program.inputs, what, case.exact and not slack, program.want(), slack,
+              program.bounds())
+        again = program.run(run, what, not case.seed % 2, 0x3C)
+        for n, (a, b) in enumerate(zip(first, again, strict=True)):
+            if a.tobytes() != b.tobytes():
+                raise Wrong(f"{what}, result {n}: two runs differ")
+        self.last = first
+
+    def call(self, n: int) -> None:
+        """As a user calls it, on arrays that lie anyhow in memory: the bits of the program that `compare` ran."""
+        views = self.case.views()
+        before = [a.tobytes() for a in views]
+        with observed(self.seen), threads(n):
+            f = es.jit(self.apply) if self.case.is_python else self.apply
+            got = _several(f(*views))
+        if any(a.tobytes() != b for a, b in zip(views, before, strict=True)):
+            raise Wrong(f"call, {n} threads: an input was changed")
+        for k, (a, b) in enumerate(zip(got, self.last, strict=True)):
+            if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
+                raise Wrong(f"call, {n} threads, result {k}: not what the program gives for contiguous arrays")
+
+    def dot(self) -> None:
+        """Forward and reverse mode agree by the evaluator, to second order: neither knows how the other is derived."""
+        pairs = (("jvp", 0, "gradient", 1), ("second", 2, "reverse", 1))
+        for forward, c, backward, v in pairs[: 2 if self.case.seed % 2 else 1]:
+            left = self.program(forward)
+            assert self.directions is not None
+            left_value, left_size = _product(self.directions[c], left.want()[0])
+            right = self.program(backward)
+            right_value, right_size = _product(self.directions[v], right.want()[0])
+            if not np.isfinite([left_value, right_value]).all():
+                raise Unfit("infinite derivatives")
+            if abs(left_value - right_value) > 1e-7 * (1 + left_size + right_size):
+                raise Wrong(f"dot: {forward} {left_value!r} is not {backward} {right_value!r}")
+
+    def twin(self) -> None:
+        """Values and gradients agree with an independent translation to PyTorch."""
+        rng = np.random.default_rng(self.case.seed + 2)
+        kept: list[Any] = []
+
+        def cotangents(values: Sequence[np.ndarray]) -> list[Any]:
+            kept[:] = [rng.standard_normal(v.shape) if v.dtype.kind == "f" else None for v in values]
+            return kept
+
+        try:
+            values, grads = torch_twin.run(self.case, self.arrays, cotangents)
+        except torch_twin.NoTwin:
+            raise Unfit("no plain way to say it in PyTorch") from None
+        for n, (a, b) in enumerate(zip(self.values, values, strict=True)):
+            _same(a, b, f"twin, result {n}")
+        at = [n for n, a in enumerate(self.arrays) if a.dtype.kind == "f"]
+        if not at or all(c is None for c in kept) or grads is None:
+            return
+        if any(t.dtype.is_float != (c is not None) for t, c in zip(self.program("value").traced.graph.outputs, kept,
+                                                                 strict=True)):  # fmt: skip
+            raise Wrong("twin: floats where PyTorch has integers")
+
+        def scalar(*a: Any) -> Any:
+            total = 0.0
+            for o, c in zip(_several(self.apply(*a)), kept, strict=True):
+                total = total if c is None else total + (o * c).sum()
+            return total
+
+        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in self.arrays]
+        for k, (a, b) in enumerate(zip(es.interpret(es.grad(scalar, tuple(at)))(*wide), grads, strict=True)):
+            _same(a, b, f"twin, gradient by input {at[k]}")
+
+
+class _Program:
+    """A traced function with the arrays to run it on, what it must give, and executables of it."""
+
+    def __init__(self, f: Callable, arrays: Sequence[np.ndarray], parameters: dict[str, float]):
+        self.traced = trace_call(f, tuple(arrays), parameters)
+        self.given = [to_array(a) for a in arrays] + [np.asarray(v, np.float64) for v in parameters.values()]
+        graph = self.traced.graph
+        self.inputs = [*self.given, *(self.traced.bind[x] for x in graph.inputs[len(self.given) :])]
+        self._want: tuple[list[np.ndarray], list[np.ndarray]] | None = None
+        self._bounds: tuple | None = None
+
+    def want(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        if self._want is None:
+            self._want = evaluate(self.traced.graph, self.inputs)
+        return self._want
+
+    def bounds(self) -> tuple:
+        """The evaluator's results with bounds of errors, and the greatest number met."""
+        if self._bounds is None:
+            self._bounds = errors(self.traced.graph, self.inputs)
+        return self._bounds
+
+    def compiled(self, n: int, target: Target) -> Executable:
+        return Executable(self.traced.graph, self.traced.bind, n, target=target)
+
+    def run(self, executable: Executable, what: str, before: bool, fill: int) -> list[np.ndarray]:
+        """The outputs of a run in guarded memory."""
+        graph = self.traced.graph
+        executable.arena[:] = fill
+        held = []
+        for a in self.given:
+            h = memory.lent(a.nbytes)
+            h.place(a.nbytes, a.dtype.itemsize, before)[:] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+            held.append(h)
+        outs = []
+        for t in graph.outputs:
+            size = int(np.prod(t.shape, dtype=np.int64)) * t.dtype.itemsize
+            outs.append(memory.lent(size))
+            outs[-1].place(size, 64, before)
+        try:
+            places = [[h.bytes.ctypes.data for h in x] for x in (held, outs)]
+            executable.run_at(*places)
+            for n, (h, a) in enumerate(zip(held, self.given, strict=True)):
+                if h.bytes.tobytes() != a.tobytes() or not h.intact():
+                    raise Wrong(f"{what}: input {n} or bytes beside it were changed")
+            for n, h in enumerate(outs):
+                if not h.intact():
+                    raise Wrong(f"{what}: bytes beside result {n} were changed")
+            pairs = zip(graph.outputs, outs, strict=True)
+            return [np.frombuffer(h.bytes.tobytes(), t.dtype.numpy).reshape(t.shape) for t, h in pairs]
+        finally:
+            for h in (*held, *outs):
+                memory.give_back(h)
+
+
+def _target(check: Check) -> Target:
+    return replace(native.host_target(), cores=check.threads, **TARGETS[check.target])
+
+
+def _several(out: Any) -> tuple:
+    return out if isinstance(out, tuple) else (out,)
+
+
+def _rest(pulled: Callable, c: Sequence[Any]) -> Callable:
+    return lambda *a: tuple(pulled(c, a))
+
+
+def _product(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Inner product of two lists of float arrays, and that of their magnitudes."""
+    pairs = [(x.astype(float), y) for x, y in zip(a, b, strict=True) if x.dtype.kind == "f"]
+    return sum(float((x * y).sum()) for x, y in pairs), sum(float(np.abs(x * y).sum()) for x, y in pairs)
+
+
+def _same(a: np.ndarray, b: np.ndarray, what: str) -> None:
+    if a.shape != tuple(b.shape):
+        raise Wrong(f"{what}: shape {a.shape}, PyTorch has {tuple(b.shape)}")
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    scale = float(np.abs(np.where(np.isfinite(b), b, 0)).max(initial=1.0))
+    with np.errstate(invalid="ignore"):
+        bad = ~((np.abs(a - b) <= 1e-6 * scale) | (a == b) | (np.isnan(a) & np.isnan(b)))
+    if bad.any():
+        at = tuple(map(int, np.unravel_index(np.argmax(bad), bad.shape)))
+        raise Wrong(f"{what}: {bad.sum()} of {bad.size} elements differ, first at {at}: {a[at]!r}, PyTorch {b[at]!r}")
+
+
+def run_check(case: Case, check: Check) -> None:
+    """The trial that a check says. Raises AssertionError (or whatever the code under test raises) where it fails."""
+    trial = Trial(case)
+    if check.what == "twin":
+        trial.twin()
+    elif check.what == "dot":
+        trial.dot()
+    elif check.what == "call":
+        trial.compare(replace(check, what="value"))
+        trial.call(check.threads)
+    else:
+        trial.compare(check)

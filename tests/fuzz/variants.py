@@ -1,0 +1,173 @@
+"""Other configurations than the cheapest: which a kernel takes, which cells are reached by it, and how it is forced."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from einsmith import compile as driver
+from einsmith.codegen import llvm_jit, native, objects, worker
+from einsmith.expr.kernel import Rows
+from einsmith.expr.nodes import Reduce
+from einsmith.kernels import autoconfig
+from einsmith.runtime.pool import native_entry
+from einsmith.target.facts import Target
+
+Cell = tuple[str, str, str, str]
+"""(pattern, gene of the configuration and its value, element type, length of the tail along an axis)."""
+Picker = Callable[[Any, Target, Any, Sequence[Any]], int]
+"""(kernel, target, its choice, its alternatives) -> the number of an alternative; -1 for the choice itself."""
+MOST = 400
+"""Alternatives that are looked at."""
+
+
+class Seen:
+    """What compiling has met since `clear`: kernels, cells reached, and cells of configurations that were at hand."""
+
+    def __init__(self) -> None:
+        self.reached: dict[Cell, None] = {}
+        self.offered: dict[Cell, None] = {}
+        self.kernels = 0
+        self.forced: list[tuple[str, str]] = []
+        self.patterns: list[str] = []
+
+
+@contextmanager
+def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
+    """Within, every kernel that is compiled is noted, and compiled in the configuration that `pick` says."""
+    whole, plain = driver._lower, autoconfig.choose
+    inside = [0]
+
+    def choose(kernel: Any, target: Target) -> Any:
+        found = plain(kernel, target)
+        if not inside[0]:
+            return found
+        if pick is not None:
+            others = found.alternatives[:MOST]
+            n = pick(kernel, target, found, others)
+            if n >= 0:
+                name, config, cost = others[n]
+                found = replace(found, pattern=autoconfig.pattern_of(name), config=config, cost=cost)
+                seen.forced.append((name, str(config)))
+            if len(seen.offered) < 100_000:
+                for name, config, _ in others:
+                    seen.offered.update(dict.fromkeys(cells(kernel, target, name, config)))
+        seen.reached.update(dict.fromkeys(cells(kernel, target, found.pattern.name, found.config)))
+        seen.patterns.append(found.pattern.name)
+        return found
+
+    def lower(kernel: Any, target: Target) -> Any:
+        inside[0] += 1
+        seen.kernels += 1
+        try:
+            return whole(kernel, target)
+        finally:
+            inside[0] -= 1
+
+    if pick is not None:
+        forget()
+    driver._lower, autoconfig.choose = lower, choose
+    try:
+        yield
+    finally:
+        driver._lower, autoconfig.choose = whole, plain
+        if pick is not None:
+            forget()
+
+
+def forget(code: bool = False) -> None:
+    """Compiles anew what is asked for next. With `code` what is compiled is unloaded: no program may run any more."""
+    driver._NATIVE.clear()
+    native._loaded.clear()
+    if code:
+        del llvm_jit._keep[_ALWAYS[0] :]
+
+
+_ALWAYS = [0]
+"""Objects that stay loaded: the native entry that runs programs."""
+
+
+def in_memory() -> None:
+    """From now on no code is read from disk or written there, and no other process compiles."""
+    native_entry()
+    _ALWAYS[0] = len(llvm_jit._keep)
+    objects.read = lambda key: None  # type: ignore[assignment]
+    objects.write = lambda key, entry: None  # type: ignore[assignment]
+    worker.PARALLEL_FROM = 1 << 30
+
+
+def nearest(wanted: Sequence[tuple[str, str]]) -> Picker:
+    """What is most like the wanted (pattern, configuration) of a kernel, whose number counts; else the choice."""
+    left = [tuple(x) for x in wanted]
+
+    def pick(kernel: Any, target: Target, choice: Any, others: Sequence[Any]) -> int:
+        exact = [n for n, (name, config, _) in enumerate(others) if (name, str(config)) in left]
+        if exact:
+            name, config, _ = others[exact[0]]
+            if len(left) > 1:
+                left.remove((name, str(config)))
+            return exact[0]
+        best, at = 0.6, -1
+        for n, (name, config, _) in enumerate(others):
+            for p, c in left:
+                like = difflib.SequenceMatcher(None, c, str(config)).quick_ratio() if p == name else 0.0
+                if like > best:
+                    best, at = like, n
+        return at
+
+    return pick
+
+
+# ---------------------------------------------------------------------------------------------------------------- cells
+
+
+def cells(kernel: Any, target: Target, pattern: str, config: Any) -> Iterator[Cell]:
+    root = kernel.root
+    dtype = root.dtypes[0]
+    lanes = target.lanes(max(1, dtype.itemsize))
+    lengths = [f"out {_tail(kernel.shape[-1] if kernel.shape else 1, lanes)}"]
+    body = getattr(root.parts[0], "body", None)
+    if isinstance(body, Reduce) and body.extents:
+        lengths.append(f"sum {_tail(body.extents[-1], lanes)}")
+    if isinstance(kernel, Rows):
+        lengths.append(f"rows {_tail(kernel.rows, lanes)}")
+    genes = [f"vector={target.vector_bytes}", *dict.fromkeys(f"{k}={v}" for k, v in genes_of(config))]
+    for gene in genes:
+        for length in lengths:
+            yield pattern, gene, dtype.name, length
+
+
+def _tail(n: int, lanes: int) -> str:
+    if n < lanes:
+        return "one" if n == 1 else "short"
+    return {0: "0", 1: "1", lanes - 1: "-1"}.get(n % lanes, "some")
+
+
+def genes_of(config: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a configuration, large numbers by how large they are."""
+    if is_dataclass(config) and not isinstance(config, type):
+        for f in fields(config):
+            yield from _gene(f.name, getattr(config, f.name))
+    elif isinstance(config, tuple):
+        for x in config:
+            yield from genes_of(x)
+
+
+def _gene(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        yield name, value
+    elif isinstance(value, int):
+        yield name, value if -8 <= value <= 8 else f"2**{value.bit_length()}"
+    elif isinstance(value, tuple):
+        yield name, len(value)
+        for x in value:
+            if is_dataclass(x):
+                yield from genes_of(x)
+    elif is_dataclass(value):
+        yield name, type(value).__name__
+        yield from genes_of(value)
+    else:
+        yield name, str(value)[:20]
