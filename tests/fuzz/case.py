@@ -129,7 +129,7 @@ def as_test(case: Case, check: Mapping[str, Any], name: str = "found") -> str:
 import textwrap
 
 from tests.fuzz.case import Case, Input
-from tests.fuzz.check import Check, run_check
+from tests.fuzz.trial import Check, run_check
 
 
 def test_{name}():

@@ -197,10 +197,10 @@ def rows(w: Writer) -> None:
             if w.chance(2):
                 y = f"{y} * {w.read([j])} + {w.read([j])}"
         w.finish(y, left)
-    elif form == "masked":
-        i = lead[-1] if lead else j
+    elif form == "masked" and lead:
+        i = lead[-1]
         mask = w.pick((f"{k} <= {i}", f"abs({k} - {i}) <= 2", f"{i} < {k}"))
-        s = w.define([*lead, *([j] if not lead else [])], f"sum[{k}](where({mask}, {at[k]}, 0))", w.chance(2))
+        s = w.define(lead, f"sum[{k}](where({mask}, {at[k]}, 0))", w.chance(2))
         w.finish(f"where({mask.replace(k, j)}, {at[j]} * {s}, {w.pick(('0', '1'))})", left)
     else:
         _attention(w, w.chance(2))

@@ -15,10 +15,10 @@ def recurrence(w: Writer) -> None:
     reverse = w.chance(3)
     names = [f"T{n}" for n in range(w.pick((1, 2, 3)))]
     w.shapes.update({n: tuple(left) for n in names})
-    bound = False
     lines = []
+    bound = True  # every member reads an input at t alone
     for n, name in enumerate(names):
-        terms = []
+        terms, here = [], False
         for m in range(w.pick((1, 2))):
             back = w.pick((1, 1, 1, 2, 3))
             source = w.pick(names)
@@ -27,14 +27,15 @@ def recurrence(w: Writer) -> None:
             elif source in names[:n] and w.chance(3):
                 back = 0
             term, plain = _term(w, source, t, lead, left, back, reverse)
-            bound |= plain
+            here |= plain
             terms.append(term)
         e = terms[0]
         for x in terms[1:]:
             e = _bounded(w, w.pick(("{} + {}", "{} - {}", "max({}, {})", "min({}, {})")).format(e, x))
         if w.chance(2):
             e = f"{e} + {w.read(left, ordered=w.choose(3) > 0)}"
-            bound = True
+            here = True
+        bound &= here
         e = _bounded(w, e)
         if w.chance(3):
             other = w.pick([*names[:n], None])
@@ -44,9 +45,10 @@ def recurrence(w: Writer) -> None:
         lines.append(f"{name}[{', '.join(left)}] = {e}")
     w.lines += w.choose.shuffled(lines)
     w.outputs += w.choose.some(names[:-1]) + names[-1:]
-    (w.bound.add if bound else w.bound.discard)(t)
-    if not set(lead) <= w.bound:
-        w.extents.update({a: w.axes[a] for a in lead if a not in w.bound})
+    if not bound:
+        w.extents[t] = w.axes[t]
+    w.extents.update({a: w.axes[a] for a in lead if a not in w.bound})
+    w.bound.add(t)
     if w.chance(3):
         out = w.outputs[-1]
         e = w.chain(f"{out}[{', '.join(left)}]", left)

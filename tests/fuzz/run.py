@@ -21,6 +21,8 @@ from typing import Any
 from tests.fuzz.coverage import Coverage
 from tests.fuzz.shrink import shrink
 
+FIRST_LINE = 60.0
+"""Seconds beside its time that a process may take for its first answer: it imports."""
 HERE = Path(__file__).resolve().parent
 
 
@@ -44,7 +46,7 @@ class Worker:
         try:
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
-            line = self._line(process, self.limit + (60 if self.asked == 1 else 0))
+            line = self._line(process, self.limit + (FIRST_LINE if self.asked == 1 else 0))
         except BrokenPipeError:
             line = b""
         if line is None:

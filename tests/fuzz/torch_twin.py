@@ -37,7 +37,7 @@ def run(case: Case, arrays: Sequence[np.ndarray], cotangents: Callable[[Sequence
 
     given = []
     for a in arrays:
-        x = torch.from_numpy(np.ascontiguousarray(a, np.float64 if a.dtype.kind == "f" else a.dtype))
+        x = torch.from_numpy(np.array(a, np.float64 if a.dtype.kind == "f" else a.dtype))
         given.append(x.to(torch.int64) if a.dtype.kind == "i" else x)
     floats = [x.requires_grad_() for x in given if x.dtype == torch.float64]
     if case.is_python:
@@ -169,6 +169,8 @@ class _Formula:
             a, b = self.value(e.left), self.value(e.right)
             if isinstance(e.op, ast.FloorDiv):
                 return _divided(a, b)
+            if isinstance(e.op, ast.Mod) and (_is_float(a) or _is_float(b)):
+                return a - b * _divided(a, b).detach()
             return _BINARY[type(e.op)](a, b)
         if isinstance(e, ast.BoolOp):
             found = self.value(e.values[0])
@@ -240,7 +242,7 @@ class _Formula:
             dtype = torch.float64 if any(_is_float(a) for a in args[name == "where" :]) else torch.int64
             values = [a.to(dtype) if torch.is_tensor(a) else torch.tensor(a, dtype=dtype) for a in args[name == "where" :]]
             if name == "where":
-                return torch.where(args[0], *values)
+                return torch.where(args[0] if torch.is_tensor(args[0]) else torch.tensor(args[0]), *values)
             return {"min": torch.minimum, "max": torch.maximum, "pow": torch.pow}[name](*values)
         (x,) = args
         if name in _CASTS:
