@@ -36,7 +36,8 @@ def agree(
     want: tuple[list[np.ndarray], list[np.ndarray]] | None = None, slack: float = 0.0, known: tuple | None = None,
 ) -> None:
     """Raises AssertionError unless `got` are the graph's outputs and updates for `inputs`, but for their roundings.
-    `want`: what the evaluator gives, `known`: what `errors` says of it; `slack`: what a result may be wrong by beside them, relative to the greatest."""
+    `want`: what the evaluator gives, `known`: what `errors` says of it; `slack`: what a result may be wrong by beside
+    them, relative to the greatest."""
     outputs, updates = want or evaluate(graph, inputs)
     bounds, greatest = known or errors(graph, inputs)
     if greatest >= (2**24 if exact else 2**30):

@@ -65,7 +65,8 @@ class Graph:
         for _ in range(self.pick((1, 2, 3))):
             form = self.pick(("conv", "norm", "pool", "activation", "residual"))
             if form == "conv" and prod((b, c, h, w)) * 9 * c < 3_000_000:
-                r, s, stride, pad = self.pick((3, 1, 2, 5)), self.pick((3, 1, 2)), self.pick((1, 1, 2, 3)), self.choose(3)
+                r, s = self.pick((3, 1, 2, 5)), self.pick((3, 1, 2))
+                stride, pad = self.pick((1, 1, 2, 3)), self.choose(3)
                 r, s = min(r, h + 2 * pad), min(s, w + 2 * pad)
                 dilation = 1 if (r - 1) * 2 >= h or (s - 1) * 2 >= w else self.pick((1, 1, 1, 2))
                 groups = self.pick((1, 1, 1, c))
@@ -165,7 +166,8 @@ class Graph:
             y = self.let(f"{self.activation(y)} * {self.input(sizes[out[-1]])}")
         if out and self.chance(3):
             self.outputs.append(y)
-            y = self.let(f"F.{self.pick(('sum', 'mean', 'amax', 'amin'))}({self.activation(y)}, {self.choose(len(out))})")
+            name = self.pick(("sum", "mean", "amax", "amin"))
+            y = self.let(f"F.{name}({self.activation(y)}, {self.choose(len(out))})")
         self.outputs.append(y)
 
     def shapes(self) -> None:
@@ -173,7 +175,7 @@ class Graph:
         shape = [self.extent(40) for _ in range(self.pick((2, 3)))]
         x = self.input(*shape)
         for _ in range(self.pick((2, 3, 4))):
-            form = self.pick(("cat", "slice", "permute", "flatten", "pad", "stack", "reduce", "act", "softmax", "split"))
+            form = self.pick(("cat", "slice", "permute", "flatten", "pad", "stack", "reduce", "act", "softmax", "cut"))
             at = self.choose(len(shape)) if shape else 0
             if form == "cat" and shape:
                 other = list(shape)
@@ -193,7 +195,7 @@ class Graph:
             elif form == "flatten" and len(shape) > 1:
                 x = self.let(f"F.reshape({x}, ({prod(shape)},))")
                 shape = [prod(shape)]
-            elif form == "split" and shape and shape[at] % 2 == 0:
+            elif form == "cut" and shape and shape[at] % 2 == 0:
                 new = [*shape[:at], 2, shape[at] // 2, *shape[at + 1 :]]
                 x = self.let(f"F.reshape({x}, {tuple(new)})")
                 shape = new

@@ -58,13 +58,12 @@ def convolution(w: Writer) -> None:
         if pad:
             guards.append(f"0 <= {at}" if w.chance(6) and slack == 0 and pad == 0 else f"0 <= {at} < {n}")
         if not pad and slack < stride and w.chance(2):
-            w.bound.add(p)  # the largest extent that keeps the read in bounds
+            w.largest.add(p)  # the largest extent that keeps the read in bounds
     lead = [a for a in (b, g, c) if a]
     last = w.chance(3)
     order = [b, *index, *lead[1:]] if last else [*lead, *index]
     sizes = [w.axes[a] for a in lead]
     x = w.input([sizes[0], *shape, *sizes[1:]] if last else [*sizes, *shape])
-    w.bound.update(lead)
     e = f"{x}[{', '.join(order)}]"
     if w.chance(5):
         e = w.chain(e, lead, 2)
@@ -97,7 +96,6 @@ def _pool(w: Writer, t: str, left: list[str], places: list[str]) -> None:
     name = t.partition("[")[0]
     read = f"{name}[{', '.join(names[a][1] if a in names else a for a in left)}]"
     out = [names[a][0] if a in names else a for a in left]
-    w.bound.update(a for a in left if a not in names)
     combiner = w.pick(("max", "max", "sum", "argmax", "min", "mean"))
     combiner = "sum" if combiner == "mean" and w.exact else combiner
     e = w.chain(read, [a for a in left if a not in names], 1)
@@ -117,14 +115,13 @@ def window(w: Writer) -> None:
         places.append(p)
         shape.append((w.axes[p] - 1) * s + w.axes[r])
         if w.chance(2):
-            w.bound.add(p)
+            w.largest.add(p)
     inner = [*lead, *(w.axis_of(n) for n in shape)]
     if w.chance(2) and w.points(inner) <= w.budget:  # a tensor made before
         made = w.define(inner, w.chain(w.read(inner), inner), w.chance(4))
         name = made.partition("[")[0]
     else:
         name = w.input([w.axes[a] for a in inner])
-    w.bound.update(lead)
     guarded = w.chance(4)
     pads = [w.pick((1, 0, 2)) if guarded else 0 for _ in taps]
     index = [
@@ -135,7 +132,7 @@ def window(w: Writer) -> None:
     conditions = [f"0 <= {i}" for i, d in zip(index, pads, strict=True) if d]
     if conditions:
         for p in places:
-            w.bound.discard(p)
+            w.largest.discard(p)
         e = f"where({' and '.join(conditions)}, {e}, {w.pick(('0', '-2', '1'))})"
     if w.chance(2):
         shape_of = w.pick(("{} + {}", "{} * {}", "{} - {}"))
@@ -144,9 +141,6 @@ def window(w: Writer) -> None:
         e = w.chain(e, [*lead, *taps], 2)
     combiner = w.pick(("max", "sum", "max", "min", "mean", "argmax", "argmin"))
     combiner = "sum" if combiner == "mean" and w.exact else combiner
-    for a in taps:
-        if a not in w.bound:
-            w.extents[a] = w.axes[a]
     w.finish(f"{combiner}[{', '.join(taps)}]({e})", [*lead, *places])
 
 
@@ -157,7 +151,6 @@ def rows(w: Writer) -> None:
     k = w.axis_of(w.axes[j])
     form = w.pick(("softmax", "norm", "centred", "masked", "loss", "attention", "columns"))
     x = w.input([w.axes[a] for a in (*lead, j)])
-    w.bound.update([*lead, j, k])
     at = {a: f"{x}[{', '.join([*lead, a])}]" for a in (j, k)}
     if w.chance(2):
         inner = w.chain(at[j], [*lead, j])
@@ -167,7 +160,8 @@ def rows(w: Writer) -> None:
     if w.exact:
         total = w.define(lead, f"{w.pick(('sum', 'max', 'min', 'argmax'))}[{k}]({at[k]})", w.chance(3))
         other = f"{w.pick(('max', 'sum', 'argmin'))}[{k}]({at[k]} - {total})"
-        w.finish(w.pick(("{0} - {1}", "where({0} == {1}, 1, 0)", "({0} - {1}) - {2}")).format(at[j], total, other), left)
+        shape = w.pick(("{0} - {1}", "where({0} == {1}, 1, 0)", "({0} - {1}) - {2}"))
+        w.finish(shape.format(at[j], total, other), left)
     elif form in ("softmax", "loss"):
         m = w.define(lead, f"max[{k}]({at[k]})", False) if w.choose(2) else f"max[{k}]({at[k]})"
         if m.startswith("T"):
@@ -252,8 +246,6 @@ def pointwise(w: Writer) -> None:
         for a in w.choose.shuffled(left):
             n, c = w.axes[a], w.pick((2, 3, 5, 16))
             form = w.pick(("plain",) * 4 + ("offset", "stride", "back", "div", "mod", "digits", "clip", "shift"))
-            if form in ("plain", "shift"):
-                w.bound.add(a)
             at, size = {
                 "plain": (a, n), "offset": (f"{a} + {c}", n + c), "stride": (f"{c}*{a} + 1", c * n + 2 - c),
                 "back": (f"{n - 1} - {a}", n), "div": (f"{a} // {c}", (n - 1) // c + 1),
@@ -294,7 +286,6 @@ def gather(w: Writer) -> None:
     count = w.pick((7, 1, 2, 16, 33, 100))
     ids = w.input([w.axes[a] for a in left], w.pick(("int64", "int32")), 0, count, "N")
     table = w.input([count, *(w.axes[a] for a in width)])
-    w.bound.update([*left, *width])
     e = f"{table}[{', '.join([f'{ids}[{chr(44).join(left)}]', *width])}]"
     if w.chance(2):
         e = f"{e} * {w.read(w.choose.some([*left, *width]) or left)}"
@@ -313,7 +304,6 @@ def scatter(w: Writer) -> None:
     if form == "ids":
         n = w.pick((5, 1, 2, 17, 40))
         ids = w.input([w.axes[i]], w.pick(("int64", "int32")), 0, n, "N")
-        w.bound.add(i)
         left, scope = f"{ids}[{i}]", [i, *width]
     else:
         r = w.axis([i, *width], most=7)
@@ -334,7 +324,6 @@ def scatter(w: Writer) -> None:
     w.extents[f"{name}.shape[0]"] = n
     w.shapes[name] = (axis, *width)
     w.outputs.append(name)
-    w.bound.update([axis, *width])
     if w.chance(2):
         t = f"{name}[{', '.join([axis, *width])}]"
         w.define([axis, *width], w.chain(t, [axis, *width]))
@@ -368,10 +357,8 @@ def pieces(w: Writer) -> None:
     w.outputs.append(name)
     t = f"{name}[{', '.join([axis, *rest])}]"
     if w.chance(2):
-        w.bound.add(axis)
         w.finish(w.chain(t, [axis, *rest]), [axis, *rest])
     elif w.chance(2):
-        w.bound.add(axis)
         w.define(rest, f"{w.combiner()}[{axis}]({t})")
 
 

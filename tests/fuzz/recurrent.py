@@ -16,9 +16,8 @@ def recurrence(w: Writer) -> None:
     names = [f"T{n}" for n in range(w.pick((1, 2, 3)))]
     w.shapes.update({n: tuple(left) for n in names})
     lines = []
-    bound = True  # every member reads an input at t alone
     for n, name in enumerate(names):
-        terms, here = [], False
+        terms = []
         for m in range(w.pick((1, 2))):
             back = w.pick((1, 1, 1, 2, 3))
             source = w.pick(names)
@@ -26,29 +25,21 @@ def recurrence(w: Writer) -> None:
                 source = w.pick(names)  # the others may read this one at the same step
             elif source in names[:n] and w.chance(3):
                 back = 0
-            term, plain = _term(w, source, t, lead, left, back, reverse)
-            here |= plain
-            terms.append(term)
+            terms.append(_term(w, source, t, lead, left, back, reverse))
         e = terms[0]
         for x in terms[1:]:
             e = _bounded(w, w.pick(("{} + {}", "{} - {}", "max({}, {})", "min({}, {})")).format(e, x))
+        plain = len(terms) == 1
         if w.chance(2):
-            e = f"{e} + {w.read(left, ordered=w.choose(3) > 0)}"
-            here = True
-        bound &= here
-        e = _bounded(w, e)
-        if w.chance(3):
-            other = w.pick([*names[:n], None])
-            at = f"{other}[{', '.join(left)}]" if other else w.operand(left)
-            c = f"{at} {w.pick(('==', '>', '<='))} {w.pick(('0', '1'))}"
+            e, plain = f"{e} + {w.read(left, ordered=w.choose(3) > 0)}", False
+        if not plain or w.choose(2):  # a copy of what was before stays in range
+            e = _bounded(w, e)
+        if w.chance(2 if w.integer else 3):
+            c = " or ".join(_compared(w, names[:n], left) for _ in range(w.pick((1, 1, 2))))
             e = f"where({c}, {w.pick(('1', e))}, {w.pick(('0', e))})"
         lines.append(f"{name}[{', '.join(left)}] = {e}")
     w.lines += w.choose.shuffled(lines)
     w.outputs += w.choose.some(names[:-1]) + names[-1:]
-    if not bound:
-        w.extents[t] = w.axes[t]
-    w.extents.update({a: w.axes[a] for a in lead if a not in w.bound})
-    w.bound.add(t)
     if w.chance(3):
         out = w.outputs[-1]
         e = w.chain(f"{out}[{', '.join(left)}]", left)
@@ -58,45 +49,57 @@ def recurrence(w: Writer) -> None:
         w.define(left, e)
 
 
+def _compared(w: Writer, names: list[str], left: list[str]) -> str:
+    """A comparison of members at the same step, or of something else, with a small number."""
+    at = [f"{n}[{', '.join(left)}]" for n in names]
+    e = w.pick(at) if at and w.choose(4) else w.operand(left)
+    if len(at) > 1 and w.choose(2):
+        e = f"{at[0]} - {at[1]}"
+    return f"{e} {w.pick(('==', '>', '<='))} {w.pick(('0', '1'))}"
+
+
 def _bounded(w: Writer, e: str) -> str:
     """What keeps the values of a recurrence in range."""
     if w.exact:
-        return f"min(3, max(-3, {e}))" if w.choose(3) or w.kind != "i64" else f"({e}) % 5"
+        return w.pick(("min(3, max(-3, {}))", "({}) % 5")[: 1 + w.integer]).format(e)
     return w.pick(("tanh({})", "sigmoid({})", "0.5*({})", "min(1, max(-1, {}))")).format(e)
 
 
-def _term(w: Writer, source: str, t: str, lead: list[str], left: list[str], back: int, reverse: bool):
-    """A read of a member so many steps before, and whether it gives t its extent."""
+def _term(w: Writer, source: str, t: str, lead: list[str], left: list[str], back: int, reverse: bool) -> str:
+    """A read of a member so many steps before, with what stands for it at the first steps."""
     sign = "+" if reverse else "-"
-    inside = f"{t} < size({t}) - {back}" if reverse else w.pick((f"{t} >= {back}", f"{t} > {back - 1}", f"{t}-{back} >= 0"))
+    inside = w.pick((f"{t} >= {back}", f"{t} > {back - 1}", f"{t}-{back} >= 0"))
+    if reverse:
+        inside = f"{t} < size({t}) - {back}"
     if back == 0:
-        return f"{source}[{', '.join(left)}]", False
+        return f"{source}[{', '.join(left)}]"
 
     def at(names: list[str]) -> str:
         return ", ".join(f"{t}{sign}{back}" if a == t else a for a in names)
 
-    form = w.pick(("zero", "start", "input", "product", "both"))
+    form = w.pick(("start", "zero", "input", "product", "both", "turned"))
     read = f"{source}[{at(left)}]"
-    if form == "product" and lead:
-        j = w.axis_of(w.axes[lead[-1]])
-        inner = [j if a == lead[-1] else a for a in left]
-        summed = f"where({inside}, {source}[{at(inner)}], 0)"
-        weight = w.read([j, lead[-1]], ordered=True)
-        if w.exact:
-            return _bounded(w, f"sum[{j}]({summed} * {weight})"), False
-        return f"0.3*sum[{j}]({summed} * {weight})", False
-    if form == "start" and back == 1:
-        w.bound.update(lead)
+    if form in ("product", "turned") and lead:
+        j, n = w.axis_of(w.axes[lead[-1]]), w.axes[lead[-1]]
+        other = f"({lead[-1]} + {j}) % {n}" if form == "turned" else j
+        inner = [other if a == lead[-1] else a for a in left]
+        first = "0"
+        if form == "turned":
+            name = w.input([w.axes[a] for a in lead])
+            first = f"{name}[{', '.join([*lead[:-1], other])}]"
+        e = f"where({inside}, {source}[{at(inner)}], {first})"
+        if form == "product" or w.choose(2):
+            e = f"{e} * {w.read([j, lead[-1]], ordered=True)}"
+        e = f"sum[{j}]({e})"
+        return _bounded(w, e) if w.exact else f"0.3*{e}"
+    if form in ("start", "turned", "product") and back == 1:
         name = w.input([w.axes[a] for a in lead])
-        return f"where({inside}, {read}, {name}[{', '.join(lead)}])", False
-    if form == "input":
+        return f"where({inside}, {read}, {name}[{', '.join(lead)}])"
+    if form in ("input", "both"):
         x = w.read(left, ordered=True)
-        w.bound.update(lead)
-        return f"where({inside}, {read}, {x})", True
-    if form == "both":
-        x = w.read(left, ordered=True)
-        return f"where({inside}, {w.pick(('max({}, {})', '{} + {}', 'min({}, {})')).format(read, x)}, {x})", True
-    return f"where({inside}, {read}, {w.pick(('0', '1'))})", False
+        both = w.pick(("max({}, {})", "{} + {}", "min({}, {})")).format(read, x) if form == "both" else read
+        return f"where({inside}, {both}, {x})"
+    return f"where({inside}, {read}, {w.pick(('0', '1'))})"
 
 
 def grid(w: Writer) -> None:

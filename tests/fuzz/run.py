@@ -1,4 +1,4 @@
-"""The runner: worker processes that are restarted where they crash or hang, finds that are shrunk, progress, a report."""
+"""The runner: worker processes, restarted where they crash or hang; finds, which are made smaller; a report."""
 
 from __future__ import annotations
 

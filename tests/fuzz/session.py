@@ -1,8 +1,8 @@
 """One case number: a formula or a graph, and the trials that are made of it. A pure function of the choices.
 
 A case is counted for every comparison: of one program (a formula with extents and types; its value, gradients, second
-order or tangents), for one number of threads, target and set of configurations, with what the evaluator gives; of a call
-on arrays in some layout with the program; of forward with reverse mode; of a formula with its twin in PyTorch.
+order or tangents), for one number of threads, target and set of configurations, with what the evaluator gives; of a
+call on arrays in some layout with the program; of forward with reverse mode; of a formula with its twin in PyTorch.
 """
 
 from __future__ import annotations

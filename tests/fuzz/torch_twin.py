@@ -101,7 +101,7 @@ class _Formula:
             left.setdefault(target.value.id, []).append((target, s))
             read |= {n.id for n in ast.walk(s.value) if isinstance(n, ast.Name)}  # type: ignore[attr-defined]
         for name in order:
-            for target, s in left[name]:
+            for _, s in left[name]:
                 if any(isinstance(n, ast.Name) and n.id not in self.known and n.id in left for n in ast.walk(s.value)):
                     raise NoTwin("a recurrence, or statements out of order")
             self.known[name] = self.tensor(name, left[name])
@@ -239,8 +239,9 @@ class _Formula:
         if not any(torch.is_tensor(a) for a in args):
             args[0] = torch.tensor(args[0])
         if name in ("min", "max", "where", "pow"):
-            dtype = torch.float64 if any(_is_float(a) for a in args[name == "where" :]) else torch.int64
-            values = [a.to(dtype) if torch.is_tensor(a) else torch.tensor(a, dtype=dtype) for a in args[name == "where" :]]
+            numbers = args[name == "where" :]
+            dtype = torch.float64 if any(map(_is_float, numbers)) else torch.int64
+            values = [a.to(dtype) if torch.is_tensor(a) else torch.tensor(a, dtype=dtype) for a in numbers]
             if name == "where":
                 return torch.where(args[0] if torch.is_tensor(args[0]) else torch.tensor(args[0]), *values)
             return {"min": torch.minimum, "max": torch.maximum, "pow": torch.pow}[name](*values)

@@ -1,4 +1,4 @@
-"""Trials of a case: its value, gradients, second order and tangents compiled in one way and compared with the evaluator.
+"""Trials of a case: value, gradients, second order and tangents, compiled in one way and compared with the evaluator.
 
 A trial compares the results of one compiled program (see `Check`): run twice in guarded memory, with rubbish in the
 arena, scratch and outputs, and once as a user calls it, on arrays that lie in memory in any way.
@@ -121,8 +121,9 @@ class Trial:
             _, pull = es.vjp(inner, *x[m:])
             return tuple(g for g in pull(tuple(x[n:m])) if g is not None)
 
-        made = {"gradient": (gradient, c), "jvp": (jvp, v), "second": (second, [*c, *v]), "reverse": (reverse, [*c, *w])}
-        f, lead = made[what]
+        f, lead = {
+            "gradient": (gradient, c), "jvp": (jvp, v), "second": (second, [*c, *v]), "reverse": (reverse, [*c, *w]),
+        }[what]  # fmt: skip
         return _Program(f, [*lead, *self.arrays], {})
 
     # -------------------------------------------------------------------------------------------------------- checks

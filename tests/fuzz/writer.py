@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
@@ -13,7 +14,8 @@ from tests.fuzz.choices import Choices
 FLOATS = tuple(d for d in dtypes.ALL if d.is_float)
 INTEGERS = tuple(d for d in dtypes.ALL if d.is_int)
 CASTS = ("f32", "f64", "i32", "i64")
-KINDS = ("f32",) * 8 + ("exact",) * 4 + ("f64",) * 4 + tuple(d.name for d in dtypes.ALL if d.name not in ("f32", "f64"))
+_OTHERS = tuple(d.name for d in dtypes.ALL if d.name not in ("f32", "f64"))
+KINDS = ("f32",) * 8 + ("exact",) * 4 + ("f64",) * 4 + _OTHERS * 2
 BUDGETS = (3_000,) * 24 + (20_000,) * 12 + (150_000,) * 3 + (1_000_000,)
 """Points of one statement, those of its reductions included."""
 
@@ -58,7 +60,7 @@ class Writer:
         self.inputs: dict[str, Input] = {}
         self.parameters: dict[str, Any] = {}
         self.extents: dict[str, Any] = {}
-        self.bound: set[str] = set()
+        self.largest: set[str] = set()  # axes whose extent is the largest that keeps a read in bounds
         self.shapes: dict[str, tuple[str, ...]] = {}  # of tensors that statements define, by the axes of their left
         self.lines: list[str] = []
         self.outputs: list[str] = []
@@ -116,7 +118,6 @@ class Writer:
         """A new input over these axes."""
         index = list(axes) if ordered else self.choose.shuffled(axes)
         made = self.input([self.axes[a] for a in index], dtype, name=name)
-        self.bound.update(index)
         return f"{made}[{', '.join(index)}]"
 
     def operand(self, scope: Sequence[str]) -> str:
@@ -223,7 +224,7 @@ class Writer:
         text = "\n".join(self.lines)
         if len(self.lines) > 1 and self.outputs:
             text += "\nreturn " + ", ".join(self.outputs)
-        given = {a: n for a, n in self.axes.items() if a not in self.bound}
+        given = {a: self.axes[a] for line in self.lines for a in self.open_axes(line)}
         if self.chance(4):  # more than is needed
             given = dict(self.axes)
         given |= self.extents
@@ -239,9 +240,22 @@ class Writer:
             {a: n for a, n in self.axes.items() if a in words},
         )
 
+    def open_axes(self, line: str) -> set[str]:
+        """The axes of a statement that no plain index of a tensor made before gives an extent, and that are not the
+        largest that keep a read in bounds."""
+        left, _, right = line.partition("+=" if "+=" in line else " = ")
+        own, plain = left.partition("[")[0], set() if "where" in right else set(self.largest)
+        made = {x.partition("[")[0] for x in self.lines[: self.lines.index(line)]} - {own}
+        while found := re.search(r"(\w+)\[([^\[\]]*)\]", right):
+            if found[1] in self.inputs or found[1] in made:
+                plain.update(found[2].split(", "))
+            right = right[: found.start()] + "#" + right[found.end() :]
+        for name, inner in re.findall(r"(\w+)\[([^\[\]]*)\]", left):
+            if name in self.inputs:
+                plain.update(inner.split(", "))
+        return {a for a in _words(line) if a in self.axes} - plain
+
 
 def _words(text: str) -> list[str]:
-    """Names in the order of their appearance on right sides and in left indices."""
-    import re
-
+    """Names in the order of their appearance."""
     return re.findall(r"\w+", text)
