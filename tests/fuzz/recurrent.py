@@ -106,7 +106,7 @@ def grid(w: Writer) -> None:
     """A tensor over two axes that reads itself above and to the left: dynamic programs."""
     w.budget = min(w.budget, 3_000)
     lead = w.some_axes(w.pick((0, 1)), most=5)
-    i, j = w.axis(lead, most=20), w.axis(lead, most=20)
+    i, j = w.axis(lead, most=9), w.axis(lead, most=9)
     left = [*lead, i, j]
     x = w.read(left, ordered=True)
     name = w.name()
