@@ -32,7 +32,7 @@ class Case:
 
     text: a formula, or the source of a Python function `f(F, ...)` of Einsmith's or PyTorch's functional operators.
     exact: every value is a small integer, so that results are compared exactly. static: parameters that stand in
-    indices. axes: the extent of every axis of the formula. bounded: nothing leaves the range of its type.
+    indices. axes: the extent of every axis of the formula.
     """
 
     text: str

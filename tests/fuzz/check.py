@@ -33,11 +33,10 @@ def threads(n: int):
 
 def agree(
     got: Sequence[np.ndarray], graph: Graph, inputs: Sequence[np.ndarray], what: str, exact: bool = False,
-    want: tuple[list[np.ndarray], list[np.ndarray]] | None = None, slack: float = 0.0, known: tuple | None = None,
+    want: tuple[list[np.ndarray], list[np.ndarray]] | None = None, known: tuple | None = None,
 ) -> None:
     """Raises AssertionError unless `got` are the graph's outputs and updates for `inputs`, but for their roundings.
-    `want`: what the evaluator gives, `known`: what `errors` says of it; `slack`: what a result may be wrong by beside
-    them, relative to the greatest."""
+    `want`: what the evaluator gives, `known`: what `errors` says of it."""
     outputs, updates = want or evaluate(graph, inputs)
     bounds, greatest = known or errors(graph, inputs)
     if greatest >= (2**24 if exact else 2**30):
@@ -49,8 +48,6 @@ def agree(
         np.testing.assert_array_equal(v, w, err_msg="the error analysis and the evaluator differ")
         if exact:
             error = np.zeros(error.shape)
-        elif slack and t.dtype.is_float:
-            error = error + slack * float(np.abs(np.where(np.isfinite(w), w, 0)).max(initial=1.0))
         with np.errstate(invalid="ignore"):
             far = np.abs(g.astype(float) - w) > error if t.dtype.kind != "b" else (g != w) & ~(error > 0)
             far |= np.isnan(g.astype(float)) != np.isnan(w.astype(float))
