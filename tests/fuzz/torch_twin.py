@@ -169,6 +169,8 @@ class _Formula:
             a, b = self.value(e.left), self.value(e.right)
             if isinstance(e.op, ast.FloorDiv):
                 return _divided(a, b)
+            if isinstance(e.op, ast.Div):  # of integers PyTorch makes float32
+                a, b = (x.to(torch.float64) if torch.is_tensor(x) else float(x) for x in (a, b))
             if isinstance(e.op, ast.Mod) and (_is_float(a) or _is_float(b)):
                 return a - b * _divided(a, b).detach()
             return _BINARY[type(e.op)](a, b)
