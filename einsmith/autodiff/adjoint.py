@@ -21,7 +21,7 @@ from einsmith.autodiff.plan import Plan
 from einsmith.autodiff.quasi import Quasi, axes_of
 from einsmith.autodiff.rules import RULES, USES_VALUE, Under, both, choose, constant, mul
 from einsmith.autodiff.scattered import CHOSEN_COST, SCATTER_COST, at_position, is_coupled, is_opaque, report
-from einsmith.autodiff.terms import Guards, Terms, accumulate, common, guarded, sum_of
+from einsmith.autodiff.terms import Guards, Terms, accumulate, common, guarded, merged
 from einsmith.errors import GradientError
 from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import Linear
@@ -42,11 +42,10 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.expr.rewrite import substitute
-from einsmith.expr.verify import inside
+from einsmith.expr.verify import inside, out_of_bounds
 
 MAX_TERMS = 4
 """Differently guarded terms of one adjoint that are kept apart."""
-
 
 
 def plan_adjoint(
@@ -244,7 +243,7 @@ class Adjoint:
                 continue
             terms = adjoints.pop(e)
             if len(terms) > MAX_TERMS:
-                terms = {(): sum_of(terms)}
+                terms = merged(terms, _relies_on_guards(e, part.domain, self.t.params))
             if isinstance(e, Read):
                 key = (e.slot, tuple(quasi.expr(i, {}, memo) for i in e.index))
                 for guards, g in terms.items():
@@ -490,3 +489,9 @@ def _signs(body: Expr | Reduce, result: Read) -> dict[Expr, Expr]:
 
 def _is_identity(index: tuple[Expr, ...], shape: tuple[int, ...], argument: tuple[int, ...]) -> bool:
     return shape == argument and all(i is Axis(d) for d, i in enumerate(index))
+
+
+def _relies_on_guards(e: Expr, domain: tuple[int, ...], params: Sequence) -> bool:
+    """Whether a part of a body reads what only the guards around it keep in bounds, as far as can be proven."""
+    opaque = any(reads(i) for r in reads(e) for i in r.index)
+    return opaque or any(True for _ in out_of_bounds(template(domain, params, e)))

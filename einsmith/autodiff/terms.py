@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from einsmith import dtypes as dt
 from einsmith.autodiff.rules import add_terms, both, choose, constant
-from einsmith.expr.nodes import Expr, reads
+from einsmith.expr.nodes import Const, Expr, apply, reads
 
 Guards = tuple[Expr, ...]
 Terms = dict[Guards, Expr]
@@ -46,6 +47,31 @@ def nested(guards: Guards, value: Expr) -> Expr:
 
 
 def common(terms: Terms) -> tuple[Guards, Expr]:
-    """The guards that all terms share, and the sum under them."""
-    shared = tuple(g for g in next(iter(terms)) if all(g in guards for guards in terms))
-    return shared, sum_of({tuple(g for g in guards if g not in shared): v for guards, v in terms.items()})
+    """The guards that all terms share, and the sum under them. A guard that reads may rely on those before it, so that
+    it is taken out only along with them."""
+    shared: list[Expr] = []
+    for g in next(iter(terms)):
+        if all(g in guards for guards in terms) and (
+            not reads(g) or all(h in shared for guards in terms for h in guards[: guards.index(g)])
+        ):
+            shared.append(g)
+    return tuple(shared), sum_of({tuple(g for g in guards if g not in shared): v for guards, v in terms.items()})
+
+
+def merged(terms: Terms, relying: bool) -> Terms:
+    """The terms as one. `relying`: what is computed from it relies on their guards, so that these stay around it; where
+    the terms do not share them, what stays is that those of some term hold."""
+    if not relying:
+        return {(): sum_of(terms)}
+    shared, value = common(terms)
+    rests = [tuple(g for g in guards if g not in shared) for guards in terms]
+    if all(rests):
+        either: Expr | None = None
+        for rest in rests:
+            holds: Expr = Const(True, dt.bool_)
+            for g in reversed(rest):
+                holds = choose(g, holds, Const(False, dt.bool_))
+            either = holds if either is None else apply("or", either, holds)
+        assert either is not None
+        shared = (*shared, either)
+    return {shared: value}
