@@ -244,6 +244,11 @@ class _Run:
                 else:
                     moved = np.abs(corner.astype(float) - value)
                 error = np.maximum(error, np.where(np.isnan(moved), np.inf, moved))
+            if e.fn == "mod":  # where a multiple of the divisor is within reach, the remainder may be any
+                (v, u), (k, w) = args
+                with np.errstate(all="ignore"):
+                    near = np.minimum(np.abs(value), np.abs(k) - np.abs(value)) <= u + np.abs(v / k) * w + error
+                error = np.where(near, np.maximum(error, np.abs(k) + w), error)
         if e.dtype.is_float and not self.free(e, value):
             error = error + C * _unit(e.dtype) * np.abs(value) + TINY
         self.note(value)

@@ -15,6 +15,8 @@ def recurrence(w: Writer) -> None:
     reverse = w.chance(3)
     names = [f"T{n}" for n in range(w.pick((1, 2, 3)))]
     w.shapes.update({n: tuple(left) for n in names})
+    if len(names) > 1:  # past an input's guard another member may be read, and then the text does not tell the extent
+        w.extents[t] = w.axes[t]
     lines = []
     for n, name in enumerate(names):
         terms = []
