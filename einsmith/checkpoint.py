@@ -81,13 +81,24 @@ def _folder(path: Any) -> Path:
 
 def _write(step: TrainStep, work: Path) -> None:
     """The files of a save, each on the disk when this returns."""
-    parameters = step.model.named_parameters()
-    save_file({k: np.array(v) for k, v in step.model.state_dict().items()}, work / WEIGHTS)
-    save_file({k: np.array(s.data) for k, s in step.current_state().items()}, work / STATE)
+    with step._lock:  # as they are between two steps, whatever other threads do
+        weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
+        state = {k: np.array(s.data) for k, s in step.current_state().items()}
+        told = _told(step)
+    save_file(weights, work / WEIGHTS)
+    save_file(state, work / STATE)
     (work / PLAN).write_text(step.plan + "\n")
-    manifest.write(work, {
+    manifest.write(work, told)
+    for name in FILES:
+        with open(work / name, "rb") as f:
+            os.fsync(f.fileno())
+
+
+def _told(step: TrainStep) -> dict[str, Any]:
+    """What a step is, beside its arrays."""
+    return {
         "model": getattr(step.model, "spec", None),
-        "frozen": [n for n, p in parameters if not p.requires_grad],
+        "frozen": [n for n, p in step.model.named_parameters() if not p.requires_grad],
         "loss": manifest.loss_name(step.loss),
         "optimizer": optim.describe(step.optimizer),
         "steps": step.steps,
@@ -97,10 +108,7 @@ def _write(step: TrainStep, work: Path) -> None:
         "epoch_samples": step.epoch_samples,
         "seed": int(step.seed),
         "winograd": bool(step.winograd),
-    })  # fmt: skip
-    for name in FILES:
-        with open(work / name, "rb") as f:
-            os.fsync(f.fileno())
+    }
 
 
 def _beside(target: Path, what: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from einsmith import knobs
+from einsmith import knobs, locks
 from einsmith.codegen import native
 from einsmith.errors import IndexOutOfRange, TraceError
 from einsmith.expr.kernel import Kernel, Rows
@@ -151,9 +150,10 @@ class Executable:
             self.kernels = compile_kernels([c.kernel for _, c, _ in self.plan.kernel_calls()], self.target)
         self._bind = dict(bind)
         self._inputs = [x for x in graph.inputs if x not in self._bind]
-        self._lock = threading.Lock()
         stored = {p: self._bind[p] for p, _ in graph.updates if p in self._bind}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
+        # The memory of a run is written before it is read; what a run stores is not.
+        self._lock = locks.Awaited("updating parameters or state") if self._stored else locks.lock()
         self._build(finite)
         self.compile_seconds = time.perf_counter() - start
         if knobs.debug() >= 1:
@@ -342,12 +342,13 @@ class Executable:
     @contextmanager
     def preserved(self) -> Iterator[None]:
         """Whatever runs store into bound memory is taken back at the end."""
-        saved = [(a, a.copy()) for a in self._bind.values()]
-        try:
-            yield
-        finally:
-            for a, old in saved:
-                a[...] = old
+        with self._lock:
+            saved = [(a, a.copy()) for a in self._bind.values()]
+            try:
+                yield
+            finally:
+                for a, old in saved:
+                    a[...] = old
 
     # -- for people
 

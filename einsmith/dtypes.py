@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from einsmith.errors import DtypeError
+from einsmith.locks import cached_property
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from einsmith import locks
 from einsmith.errors import KnobError
 
 T = TypeVar("T")
@@ -102,7 +103,8 @@ def cache_dir() -> Path:
     given = CACHE_DIR.get()
     if given is not None:
         return given
-    from platformdirs import user_cache_dir  # imported late: it is needed only where the variable is unset
+    with locks.IMPORTING:
+        from platformdirs import user_cache_dir  # imported late: it is needed only where the variable is unset
 
     return Path(user_cache_dir("einsmith", appauthor=False))
 

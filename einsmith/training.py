@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith import locks
 from einsmith.autodiff.sweep import gradients
 from einsmith.compile import FINITE, Executable, label
 from einsmith.dtypes import dtype_of
@@ -92,7 +93,7 @@ class TrainStep:
         self._programs: dict[Any, Executable] = {}
         self._parts: dict[Executable, list[str]] = {}
         self._evaluate: Jitted | None = None
-        self._lock = threading.RLock()
+        self._lock = locks.Awaited("in a training step")
         self._version: object = None  # of what programs depend on, when it was last looked at
         self._made_for = (optimizer, loss)
         self._live: dict[int, tuple[Any, np.ndarray]] = {}  # captured objects, with their memory at that time
@@ -135,6 +136,10 @@ class TrainStep:
     def _look(self) -> None:
         """Finds what has changed of all that programs depend on: they belong to one state of the modules (`_world`),
         and none of them outlives the optimizer, the loss, or the memory that it was made for."""
+        with self._lock:
+            self._compare()
+
+    def _compare(self) -> None:
         self._version = trace.version()
         parameters = dict(self.model.named_parameters())
         replaced = [n for n, p in self.store.parameters.items() if parameters.get(n) is not p]
@@ -387,23 +392,30 @@ class _Progress:
         self.bar = self.show and sys.stderr.isatty()
         self._last = 0.0 if self.bar else time.perf_counter()
         self._rich: Any = None
+        self._process = os.getpid()
 
     def step(self, epoch: int, epochs: int, done: int, length: int | None, loss: float, rate: float) -> None:
         now = time.perf_counter()
         if not self.show or now - self._last < (0.1 if self.bar else self.LINE_SECONDS):
             return
         self._last = now
+        if self._process != os.getpid():  # forked inside the training: the bar is the parent's
+            self.show, self.bar, self._rich = False, False, None
+            return
         if not self.bar:
             batches = f"{done}/{length}" if length else f"{done}"
             line = f"epoch {epoch + 1}/{epochs}  batch {batches}  loss {loss:.4f}  {rate:.0f}/s"
             print(line, file=sys.stderr, flush=True)
             return
         if self._rich is None:
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            with locks.IMPORTING:
+                from rich.console import Console
+                from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
             self._rich = Progress(
                 TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
                 TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.0f}/s"), TimeRemainingColumn(),
+                console=Console(stderr=True),  # of its own: a forked child may find the common one locked
             )
             self._rich.start()
             self._task = self._rich.add_task("", total=length, epoch="", loss=0.0, rate=0.0)
@@ -411,9 +423,9 @@ class _Progress:
 
     def close(self) -> None:
         """Ends the bar, so that the terminal is as it was."""
-        if self._rich is not None:
+        if self._rich is not None and self._process == os.getpid():
             self._rich.stop()
-            self._rich = None
+        self._rich = None
 
     def epoch(self, epoch: int, epochs: int, loss: float) -> None:
         self.close()

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
+from einsmith import locks
 from einsmith.codegen import native
 from einsmith.codegen.entry_machine import FLUSH
 from einsmith.errors import CheckError
@@ -106,16 +105,8 @@ def _native() -> _Native:
     return _Native(each, found[_NAMES[1]], (ctypes.c_uint64 * 32).from_address(state))
 
 
-LOCK = threading.RLock()
+LOCK = locks.Awaited("in a checked run")
 """One checked run at a time: the handler knows one guarded range."""
-
-
-def _forked() -> None:
-    global LOCK
-    LOCK = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 def each(f: int, buffers: int, scratch: int, nbytes: int, tasks: int, down: bool, fill: int) -> None:

@@ -7,7 +7,6 @@ constants side by side; so constants are one short address away and an object lo
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import cache
 from itertools import count
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import llvmlite
 import llvmlite.binding as llvm
 
+from einsmith import locks
 from einsmith.errors import CompileError
 
 VERSION = f"{llvmlite.__version__}/{'.'.join(map(str, llvm.llvm_version_info))}"
@@ -34,15 +34,17 @@ _CPUS = {
 
 _X86 = ("x86_64", "i386", "i486", "i586", "i686")
 
-_lock = threading.Lock()
+_lock = locks.Awaited("compiling")
+"""Held in every use of LLVM, which has locks of its own that a forked child would find held."""
 _names = count()
 _keep: list[Any] = []  # code stays mapped for the life of the process: programs hold bare addresses
 
 
 def host() -> tuple[str, str, str]:
     """The CPU name, features (`+avx2,-avx512f,...`) and triple of this machine."""
-    _start()
-    return _host()
+    with _lock:
+        _start()
+        return _host()
 
 
 class Machine(NamedTuple):
@@ -89,10 +91,15 @@ def _start_all() -> None:
     llvm.initialize_all_asmprinters()
 
 
-@cache
 def machine(cpu: str, features: str, triple: str, opt: int = OPT) -> Any:
     """The llvmlite target machine of a code generation level. Raises CompileError for a CPU name that is not known
     to be safe."""
+    with _lock:
+        return _machine(cpu, features, triple, opt)
+
+
+@cache
+def _machine(cpu: str, features: str, triple: str, opt: int) -> Any:
     _start()
     arch = triple.split("-")[0]
     if arch != _host()[2].split("-")[0]:
@@ -109,7 +116,8 @@ def emit_object(text: str, target: Any, opt: int = OPT) -> bytes:
     """Object code of a module. Raises CompileError where LLVM rejects the text."""
     target = resolve(target)
     try:
-        return machine(target.cpu, target.features, target.triple, opt).emit_object(llvm.parse_assembly(text))
+        with _lock:
+            return machine(target.cpu, target.features, target.triple, opt).emit_object(llvm.parse_assembly(text))
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the generated code: {e}") from None
 
@@ -118,7 +126,8 @@ def emit_assembly(text: str, target: Any) -> str:
     """The machine code of a module as text, to be read and to be tested."""
     target = resolve(target)
     try:
-        return machine(target.cpu, target.features, target.triple).emit_assembly(llvm.parse_assembly(text))
+        with _lock:
+            return machine(target.cpu, target.features, target.triple).emit_assembly(llvm.parse_assembly(text))
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the generated code: {e}") from None
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from einsmith import knobs
+from einsmith import knobs, locks
 from einsmith.codegen import llvm_jit, objects, worker
 from einsmith.codegen.llvm import emit_module
 from einsmith.codegen.objects import Entry
@@ -37,7 +36,7 @@ Maker = Callable[[], tuple[Sequence[Function], dict[str, Any]]]
 """Lowers a kernel: its functions, and a small dictionary that JSON can hold (task counts, bytes of scratch, ...)."""
 
 _loaded: dict[str, Compiled] = {}
-_lock = threading.Lock()
+_lock = locks.lock()
 
 
 @cache

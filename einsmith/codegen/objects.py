@@ -13,7 +13,6 @@ import os
 import stat
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from contextlib import suppress
@@ -21,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from einsmith import knobs
+from einsmith import knobs, locks
 
 FORMAT = b"EINSMITH-OBJ-2\n"
 _NEW = ".new-"
@@ -32,7 +31,7 @@ brought that much below the limit, so that a process that writes alone keeps to 
 _ABANDONED = 3600.0
 """Seconds after which a file that was begun and not renamed belongs to a process that has died."""
 _warned: set[str] = set()
-_lock = threading.Lock()
+_lock = locks.lock()
 _written: dict[Path, int] = {}  # bytes written into a folder since it was last looked through
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from einsmith import knobs
+from einsmith import knobs, locks
 from einsmith.codegen import llvm_jit
 from einsmith.codegen.llvm import emit_module
 from einsmith.codegen.objects import Entry
@@ -46,6 +46,11 @@ def build(missing: Makers, target: Any) -> Iterator[tuple[str, Entry]]:
     target = llvm_jit.resolve(target)
     llvm_jit.machine(target.cpu, target.features, target.triple)  # refuses a CPU name that would end the process
     crew = _Crew(_workers(len(missing)), target)
+    with locks.undone(crew.leave):
+        yield from _build(crew, missing, target)
+
+
+def _build(crew: _Crew, missing: Makers, target: Any) -> Iterator[tuple[str, Entry]]:
     try:
         for key, make in missing.items():
             functions, metadata = make()
@@ -139,6 +144,15 @@ class _Crew:
                 return self.ready.get(timeout=0.02)  # now and then look for a job that a dead worker gave back
             except queue.Empty:
                 pass
+
+    def leave(self) -> None:
+        """In a forked child, lets go of pipes to workers that are the parent's: nothing written here reaches them."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for process in self.processes:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None and not pipe.closed:
+                    os.dup2(null, pipe.fileno())
+        os.close(null)
 
     def close(self) -> None:
         """Ends the workers; a job that is being compiled is given up."""

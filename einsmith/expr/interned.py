@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import threading
 import weakref
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from einsmith import locks
 from einsmith.dtypes import DType
 
-_LOCK = threading.RLock()
+_LOCK = locks.lock()
 _TABLE: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
 _set = object.__setattr__
 _REFS: dict[tuple, weakref.ref[Node]] = _TABLE.data  # type: ignore[attr-defined]  # most of what is made is in it

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from einsmith.kernels.scatter import ScatterAdd
 from einsmith.kernels.stencil import StencilPattern
 from einsmith.kernels.touched import touched
 from einsmith.kernels.winograd import Winograd
+from einsmith.locks import cached_property
 from einsmith.target.facts import Target
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -27,6 +27,7 @@ from einsmith.expr.simplify import simplify
 from einsmith.kernels.combine import identity
 from einsmith.kernels.touched import touched
 from einsmith.kernels.vectorize import flat_index
+from einsmith.locks import cached_property
 from einsmith.target.facts import Target
 
 

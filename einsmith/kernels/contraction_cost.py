@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_sample import PAIR_COST
 from einsmith.kernels.contraction_settings import Numbers, Setting
 from einsmith.kernels.contraction_traffic import Values
+from einsmith.locks import cached_property
 
 HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)

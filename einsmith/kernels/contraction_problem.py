@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from einsmith.expr.nodes import (
     reads,
 )
 from einsmith.expr.rewrite import operands
+from einsmith.locks import cached_property
 from einsmith.passes.guards import guarded_reads
 
 MAX_GROUPS = 6

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from einsmith.dtypes import DType
 from einsmith.expr.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Read
 from einsmith.kernels.contraction_problem import affine
+from einsmith.locks import cached_property
 from einsmith.loops.nest import Builder, Value
 
 MAX_RUNS = 5

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from einsmith import locks
 from einsmith.dtypes import DType
 from einsmith.expr.nodes import Leaf, Tensor, leaf
 
@@ -16,7 +16,7 @@ _CURRENT: ContextVar[Trace | None] = ContextVar("einsmith_trace", default=None)
 run_arrays: Callable[..., Any] | None = None
 """Set by einsmith.modes: `run_arrays(f, args, kwargs)` traces, compiles and runs a callable that was given arrays."""
 
-LOCK = threading.RLock()
+LOCK = locks.lock()
 """Held while tracing and compiling: memos of templates are shared by all threads."""
 
 _version = object()

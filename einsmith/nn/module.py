@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith import locks
 from einsmith.dtypes import dtype_of
 from einsmith.errors import DtypeError, ShapeError, UnknownNameError
 from einsmith.functional.call import call_with_arrays, in_trace
@@ -240,13 +241,18 @@ class Module:
     def in_mode(self, training: bool) -> Iterator[None]:
         """Training or evaluation mode here and below; afterwards every module has the mode that it had."""
         modes = [(m, m.training) for m in self.modules()]
-        self.train(training)
-        try:
-            yield
-        finally:
+
+        def back() -> None:
             for module, was in modes:
                 object.__setattr__(module, "training", was)
             touch()
+
+        with locks.undone(back):
+            self.train(training)
+            try:
+                yield
+            finally:
+                back()
 
     def requires_grad_(self, requires_grad: bool = True) -> Module:
         for p in self.parameters():

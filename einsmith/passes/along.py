@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, postorder, size
 from einsmith.expr.rewrite import with_args
+from einsmith.locks import cached_property
 from einsmith.passes.guards import axes_of
 
 

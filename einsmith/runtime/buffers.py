@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from einsmith import locks
 from einsmith.errors import OutOfMemoryError
 
 ALIGNMENT = 64
@@ -66,7 +66,7 @@ KEPT = 512 << 20
 _SAME_SIZE = 8
 """Blocks of about one size that are kept at most."""
 _blocks: dict[int, list[np.ndarray]] = {}
-_guard = threading.Lock()
+_guard = locks.lock()
 
 
 def _unused(blocks: list[np.ndarray]) -> np.ndarray | None:

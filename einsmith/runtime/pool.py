@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith import knobs
+from einsmith import knobs, locks
 from einsmith.codegen import entry, native
 from einsmith.errors import ArgumentError
 from einsmith.runtime import buffers
@@ -99,24 +99,23 @@ class Pool:
 
 
 _pool: Pool | None = None
-_lock = threading.RLock()
+_lock = locks.lock()
 _depth = 0
 
 
 class Owner:
     """Holds the pool for one run, or waits for it. Inside a run of the same thread: None (run on one thread)."""
 
-    __slots__ = ("_held",)
+    __slots__ = ()
 
     def __enter__(self) -> Pool | None:
         global _pool, _depth
-        self._held = _lock  # a forked child has another one
-        self._held.acquire()
+        _lock.acquire()
         try:
             if _depth == 0 and _pool is None:
                 _pool = Pool()
         except BaseException:
-            self._held.release()
+            _lock.release()
             raise
         _depth += 1
         return _pool if _depth == 1 else None
@@ -124,7 +123,7 @@ class Owner:
     def __exit__(self, *_: object) -> None:
         global _depth
         _depth -= 1
-        self._held.release()
+        _lock.release()
 
 
 def stop() -> None:
@@ -144,8 +143,8 @@ def _exit() -> None:
 
 
 def _forked() -> None:
-    global _pool, _lock, _depth
-    _pool, _lock, _depth = None, threading.RLock(), 0
+    global _pool, _depth
+    _pool, _depth = None, 0
 
 
 atexit.register(_exit)

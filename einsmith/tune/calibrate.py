@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from einsmith import knobs
+from einsmith import knobs, locks
 from einsmith.codegen import native
 from einsmith.errors import EinsmithError
 from einsmith.kernels import autoconfig
@@ -42,7 +42,7 @@ STEPS_A_DECADE = 24
 PATTERN_SECONDS = 0.2
 """What measuring for one registered pattern may take, once a machine."""
 
-_lock = threading.Lock()
+_lock = locks.lock()
 _target: Target | None = None
 _patterns = 0  # how many patterns had been registered when _target was found
 
