@@ -49,12 +49,13 @@ def lock() -> Any:
 class Awaited:
     """A reentrant lock for `with`, for whose holders a fork waits. `doing` says in messages what they do."""
 
-    __slots__ = ("_doing", "_lock", "_broken", "__weakref__")
+    __slots__ = ("_doing", "_lock", "_broken", "_waiting", "__weakref__")
 
     def __init__(self, doing: str):
         self._doing = doing
         self._lock = lock()
         self._broken = False
+        self._waiting: list[int] = []
 
     def __enter__(self) -> Awaited:
         if self._broken:
@@ -72,16 +73,22 @@ class Awaited:
                 del _inside[me]
                 time.sleep(_POLL)
                 _inside[me] = [self]
-        try:
-            self._lock.acquire()
-        except BaseException:  # Ctrl-C
-            self._leave()
-            raise
+        if not self._lock.acquire(blocking=False):
+            self._waiting.append(me)
+            try:
+                self._lock.acquire()
+            except BaseException:  # Ctrl-C
+                self._leave()
+                raise
+            finally:
+                self._waiting.remove(me)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
         self._leave()
+        if self._waiting:  # who takes it again and again would leave nobody else a turn
+            time.sleep(_POLL)
 
     @staticmethod
     def _leave() -> None:
@@ -142,13 +149,15 @@ def _in_child() -> None:
             held._at_fork_reinit()
     for broken in _left.get(me, ()):
         broken._broken = True
+    for known in _others(me):
+        known._waiting.clear()
     mine = _inside.get(me)
     _inside.clear()
     if mine is not None:
         _inside[me] = mine
     _left.clear()
     _forking.clear()
-    for token, (thread, f) in list(_changed.items()):
+    for token, (thread, f) in reversed(_changed.copy().items()):
         if thread != me:
             del _changed[token]
             f()

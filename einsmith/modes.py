@@ -27,24 +27,69 @@ from einsmith.runtime.pool import get_threads
 from einsmith.tree import flatten, unflatten
 
 _STATIC = (str, bool, type(None))
+SUPPORTED = tuple(d.numpy for d in dt.ALL)
+"""The element types of arrays."""
 
 
 def to_array(x: Any, name: str = "array") -> np.ndarray:
-    """A C-contiguous NumPy array with x's elements: no copy where it is one already."""
+    """A C-contiguous NumPy array with x's elements: no copy where it is one already. Raises DtypeError, with `name`,
+    for what has no such array or one of other elements."""
     if isinstance(x, np.ndarray):
         array = x
     elif hasattr(x, "__einsmith_array__"):
         array = x.__einsmith_array__()
-    elif hasattr(x, "__array__"):
-        array = np.asarray(x.detach() if hasattr(x, "detach") else x)
-    elif hasattr(x, "__dlpack__"):
-        array = np.from_dlpack(x)
+    elif hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
+        array = _foreign(x, name)
     else:
         raise DtypeError(f"{name} is a {type(x).__name__}; pass an array or a number")
-    if not array.dtype.isnative:
+    if isinstance(array, np.ma.MaskedArray):
+        raise DtypeError(f"{name} is a masked array, whose mask would be lost; pass .filled(value) or .data")
+    if array.dtype not in SUPPORTED:
+        if array.dtype.newbyteorder("=") not in SUPPORTED:
+            raise _unsupported(array, name)
         array = array.astype(array.dtype.newbyteorder("="))
-    dtype_of(array)
     return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+
+
+def _unsupported(array: np.ndarray, name: str) -> DtypeError:
+    kinds = {"O": "an array of Python objects", "V": "a structured array", "M": "an array of dates",
+             "m": "an array of durations", "U": "an array of strings", "S": "an array of bytes"}  # fmt: skip
+    known = ", ".join(map(str, SUPPORTED))
+    return DtypeError(
+        f"{name} is {kinds.get(array.dtype.kind, 'an array')}, of element type {str(array.dtype)!r}, which is not "
+        f"supported; convert it to one of {known}"
+    )
+
+
+def _foreign(x: Any, name: str) -> np.ndarray:
+    """The elements of another library's array that can be had as a NumPy array."""
+    given, kind = x, type(x).__name__
+    try:
+        if hasattr(x, "detach"):
+            x = x.detach()
+        for view in ("resolve_conj", "resolve_neg"):  # numbers that torch keeps as others with a sign to be put on
+            x = getattr(x, view)() if hasattr(x, view) else x
+        return np.asarray(x) if hasattr(x, "__array__") else np.from_dlpack(x)
+    except (TypeError, ValueError, RuntimeError, BufferError, NotImplementedError, AttributeError) as e:
+        raise DtypeError(f"{name} is a {kind} that gives no NumPy array: {_remedy(given) or str(e).split(chr(10))[0]}") from e
+
+
+def _remedy(x: Any) -> str | None:
+    """What to pass instead of a tensor that NumPy has no like of, told by what tensors say of themselves."""
+    device, layout, dtype = (str(getattr(x, a, "")) for a in ("device", "layout", "dtype"))
+    if getattr(x, "is_nested", False):
+        return "it is nested, so its rows differ in length; pass them padded, .to_padded_tensor(0.0)"
+    if layout not in ("", "torch.strided"):
+        return f"its layout is {layout}; pass .to_dense()"
+    if device == "meta":
+        return "it lies on the meta device and has no elements"
+    if getattr(x, "is_quantized", False):
+        return "it is quantized; pass .dequantize()"
+    if device.partition(":")[0] not in ("", "cpu"):
+        return f"it lies on the device {device}; pass .cpu()"
+    if dtype.startswith(("torch.bfloat16", "torch.float8")):
+        return f"its element type is {dtype}; pass .float()"
+    return None
 
 
 def is_traced(tree: Any) -> bool:
@@ -73,7 +118,7 @@ class Argument:
 
     __slots__ = ("static", "dtype", "shape", "weak", "value")
 
-    def __init__(self, x: Any, static: bool):
+    def __init__(self, x: Any, static: bool, name: str = "array"):
         self.static = static or isinstance(x, _STATIC) or (callable(x) and not hasattr(x, "__array__"))
         self.weak = False
         self.value: Any = x
@@ -87,7 +132,7 @@ class Argument:
                 raise DtypeError(f"the number {x} does not fit int64; pass a float")
             self.value = np.asarray(x, self.dtype.numpy)
         else:
-            self.value = to_array(x)
+            self.value = to_array(x, name)
             self.dtype, self.shape = dtype_of(self.value), self.value.shape
 
     @property
@@ -113,7 +158,7 @@ class Argument:
 
 def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = frozenset()):
     """Traces f. `static` names keyword arguments and positions that are static."""
-    arguments = arguments_of(args, kwargs, static)
+    arguments = arguments_of(args, kwargs, static, names_of(f))
     return trace_arguments(f, arguments, flatten((list(args), kwargs))[1])
 
 
@@ -135,10 +180,23 @@ def trace_shapes(f: Callable, arguments: Sequence[tuple[Sequence[int], DType]]) 
     return trace_arguments(f, symbols, flatten((symbols, {}))[1])
 
 
-def arguments_of(args: tuple, kwargs: dict, static: frozenset) -> list[Argument]:
+def names_of(f: Callable) -> tuple[str, ...]:
+    """How messages call the arguments of f that are passed by position."""
+    if hasattr(f, "argument_names"):
+        return tuple(f.argument_names)
+    try:
+        found = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+
+
+def arguments_of(args: tuple, kwargs: dict, static: frozenset, names: Sequence[str] = ()) -> list[Argument]:
+    """The leaves of the arguments. `names`: those of arguments passed by position, for messages."""
     out: list[Argument] = []
-    for name, tree in [*enumerate(args), *kwargs.items()]:
-        out += [Argument(x, name in static) for x in flatten(tree)[0]]
+    for key, tree in [*enumerate(args), *kwargs.items()]:
+        name = key if isinstance(key, str) else names[key] if key < len(names) else f"argument {key}"
+        out += [Argument(x, key in static, name) for x in flatten(tree)[0]]
     return out
 
 
@@ -184,6 +242,7 @@ class Jitted:
         self._depends: dict[Any, list[weakref.ref]] = {}
         self._quick: dict[tuple, tuple[object, int, Executable, Callable]] = {}
         self._names = _positions(f) if self.static else {}
+        self._called = names_of(f)
         unknown = [n for n in self.static if n not in self._names]
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(f).parameters.values()):
             raise ArgumentError(f"static_argnames: the function has no argument {unknown[0]!r}, only {[*self._names]}")
@@ -222,7 +281,7 @@ class Jitted:
         if in_trace((args, kwargs)):
             return self.f(*args, **kwargs)
         static = frozenset(self.static | {self._names[n] for n in self.static if n in self._names})
-        arguments = arguments_of(args, kwargs, static)
+        arguments = arguments_of(args, kwargs, static, self._called)
         structure = flatten((list(args), kwargs))[1]
         threads = self.threads or get_threads()
         key = (structure, tuple(a.key for a in arguments), threads)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.autodiff.batch import batch
 from einsmith.autodiff.forward import tangents as push_tangents
 from einsmith.autodiff.sweep import gradients
 from einsmith.dtypes import dtype_of
@@ -266,6 +267,28 @@ def _push(f: Callable, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
     new, directions = push_tangents(outputs, [symbols[n].tensor for n in at], moved)
     results = _exchange(symbols, values, [*new, *directions])
     return unflatten(out_structure, results[: len(new)]), unflatten(out_structure, results[len(new) :])
+
+
+def batched(f: Callable, at: Sequence[int]) -> Callable:
+    """f of traced tensors, for a whole batch: each argument at `at` has one more axis, the first, and so has each
+    tensor of the tuple that it gives."""
+
+    def run(*values: Any) -> tuple[Value, ...]:
+        under_way = trace.current_trace()
+        given = {i: as_value(values[i]) for i in at}
+        extent = next(iter(given.values())).shape[0]
+        stand_ins = {i: Value(leaf(v.shape[1:], v.dtype)) for i, v in given.items()}
+        known = len(under_way.checked) if under_way is not None else 0
+        outputs = [as_value(x).tensor for x in f(*(stand_ins.get(i, x) for i, x in enumerate(values)))]
+        checked = under_way.checked[known:] if under_way is not None else []
+        wide = [leaf(v.shape, v.dtype) for v in given.values()]
+        leaves = {stand_ins[i].tensor: w for i, w in zip(given, wide, strict=True)}
+        made = batch([*outputs, *checked], leaves, extent)  # type: ignore[arg-type]
+        if under_way is not None:
+            under_way.checked[known:] = made[len(outputs) :]
+        return tuple(_exchange([Value(w) for w in wide], list(given.values()), made[: len(outputs)]))
+
+    return run
 
 
 def _flat_tangents(primals: Any, tangents: Any) -> list[Any]:

@@ -13,26 +13,29 @@ import itertools
 import keyword
 import os
 import re
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from einsmith import locks
 from einsmith.compile import Executable
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
-from einsmith.lang.builder import as_value
+from einsmith.frontends.torch_register import Program, register
+from einsmith.lang import trace
+from einsmith.lang.builder import Value, as_value
 from einsmith.lang.op import Operator
 from einsmith.modes import trace_shapes
 from einsmith.runtime.buffers import ALIGNMENT
 from einsmith.runtime.pool import get_threads
-from einsmith.transforms import vjp
+from einsmith.transforms import batched, jvp, vjp
 from einsmith.tree import flatten
 
-Program = str
-"""Names of tensors passed by keyword, then one part for each derivative: how many inputs it has and the positions it is
-taken by. "scale|3:0,2" is the pullback by inputs 0 and 2 of a formula with two inputs and a tensor for `scale`."""
+_PART = re.compile(r"(\d+)([:>*])([\d,]*)")
+"""A program is a text: names of tensors passed by keyword, then a part for each derivative or batch, which says how
+many inputs it has, what it is (`torch_register.derived`) and the positions. "scale|3:0,2" is the pullback by inputs 0
+and 2 of a formula with two inputs and a tensor for `scale`. A name with ~ behind it is that of a Python number."""
 
 Key = tuple[Any, ...]
 
@@ -41,18 +44,20 @@ _TYPES: dict[torch.dtype, DType] = {t: dtype_of(str(t).removeprefix("torch.")) f
 _TORCH = {d: t for t, d in _TYPES.items()}
 _DEFINITIONS: dict[str, _Definition] = {}
 _COUNT = itertools.count()
-_lock = threading.RLock()
-"""Held while something is registered, traced or compiled; runs do not take it."""
+_lock = locks.Awaited("registering an operator")
+"""Held while something is registered: the half of that would be no use to a forked child."""
 
 
 def operator(f: Callable, **params: Any) -> TorchOperator:
     """`f` on torch tensors: an operator of `es.op`, or any function of traced tensors giving one or several tensors.
 
     params: passed to every call of f (a formula's static parameters, say). The result takes CPU tensors of float32,
-    float64, int8, int32, int64 or bool by position; a formula's inputs also by name, and 0-d tensors for its run-time
-    parameters, which are then differentiated too. It gives new tensors, several as a tuple. Gradients are those of
-    es.vjp, to any order; integer tensors have none. Inputs are read where they lie; non-contiguous ones are copied, and
-    under torch.autocast those of fewer bits become float32.
+    float64, int8, int32, int64 or bool by position; a formula's inputs also by name, and numbers or 0-d tensors for its
+    run-time parameters; tensors are then differentiated too. It gives new tensors, several as a tuple. Gradients are
+    those of es.vjp and tangents those of es.jvp, to any order; integer tensors have none. torch.func and
+    torch.autograd.forward_ad compose with it; under torch.vmap it is one operator with an axis more. Inputs are read
+    where they lie; non-contiguous ones are copied, and under torch.autocast those of fewer bits become float32. It can
+    be pickled if f can.
 
     Every combination of shapes and types is compiled at its first call; torch.compile takes the operator as one node
     and is specialized to its sizes. A formula is registered once for the same text and parameters, for the life of the
@@ -62,6 +67,10 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
         if isinstance(value, torch.Tensor):
             raise TraceError(f"{name} is a tensor; pass it to the call, f(..., {name}=tensor), so that it can change")
     return TorchOperator(_define(f, params))
+
+
+def _made(f: Callable, params: dict[str, Any]) -> TorchOperator:
+    return operator(f, **params)
 
 
 class TorchOperator:
@@ -98,23 +107,38 @@ class TorchOperator:
                     raise FormulaError(f"{self.__name__}: the input {name} is missing")
                 tensors.append(kwargs[name])
         extra = [n for n in kwargs if self._arity < 0 or n not in self._inputs[len(args) :]]
+        names = []
         for name in extra:
-            if not isinstance(kwargs[name], torch.Tensor):
+            value = kwargs[name]
+            if isinstance(value, torch.Tensor):
+                names.append(name)
+            elif self._is_number(name, value):
+                names.append(f"{name}~")
+                value = torch.scalar_tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+            else:
                 raise TraceError(
-                    f"{self.__name__}: {name} is a {type(kwargs[name]).__name__}; a call takes tensors. "
-                    f"Set other values once, operator(f, {name}=...)"
+                    f"{self.__name__}: {name} is a {type(value).__name__}; a call takes tensors, and numbers for "
+                    f"run-time parameters. Set other values once, operator(f, {name}=...)"
                 )
-            tensors.append(kwargs[name])
+            tensors.append(value)
         for k, x in enumerate(tensors):
             if not isinstance(x, torch.Tensor):
                 raise self._no_tensor(self._inputs[k] if k < len(self._inputs) else f"argument {k}", x)
         if not extra and self._arity >= 0:
             return self.op(*tensors)
-        out = self._program(tensors, ",".join(extra))
+        out = self._program(tensors, ",".join(names))
         return out[0] if len(out) == 1 else tuple(out)
+
+    def _is_number(self, name: str, value: Any) -> bool:
+        """Whether a value is a number for a parameter of the formula that is known at run time only."""
+        known = self._definition.formula.program.parameters if self._definition.formula else {}
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and not known.get(name, True)
 
     def __deepcopy__(self, memo: dict) -> TorchOperator:
         return self  # it holds no state: a copy of a module that uses it shares it
+
+    def __reduce__(self) -> tuple:
+        return _made, (self._definition.f, self._definition.params)
 
     def __repr__(self) -> str:
         return f"<torch operator {self._definition.qualname}>"
@@ -145,35 +169,35 @@ class _Definition:
         self._traced: dict[Key, Any] = {}
         self._compiled: dict[Key, _Compiled] = {}
         self.qualname = name
-        self.any_op = _register(f"{self.qualname}_program", self, "(Tensor[] tensors, str program) -> Tensor[]")
-        self.op = _register_formula(self) if self.formula else self.any_op
+        self.any_op, self.op = _register(self)
 
     # -- the callable and its derivatives
 
     def function(self, program: Program) -> Callable:
         """The function of traced tensors that a program stands for. It returns a tuple."""
-        extra, *derivatives = program.split("|")
-        names = extra.split(",") if extra else []
+        names, parts = _read(program)
 
         def base(*values: Any) -> tuple:
             n = len(values) - len(names)
-            given = dict(zip(names, values[n:], strict=True))
+            given = {
+                name.removesuffix("~"): Value(as_value(x).tensor, weak=True) if name.endswith("~") else x
+                for name, x in zip(names, values[n:], strict=True)
+            }
             return tuple(as_value(x) for x in flatten(self.f(*values[:n], **self.params | given))[0])
 
         f: Callable = base
-        for part in derivatives:
-            n, wrt = part.split(":")
-            f = _pullback(f, int(n), [int(i) for i in wrt.split(",")])
+        for n, kind, at in parts:
+            f = _DERIVED[kind](f, n, at)
         return f
 
     def argument(self, program: Program, k: int) -> str:
         """How messages call input k of a program."""
-        extra, *derivatives = program.split("|")
-        names = extra.split(",") if extra else []
-        n = int(derivatives[0].split(":")[0]) if derivatives else None
-        for part in derivatives:
-            if k >= int(part.split(":")[0]):
-                return "a gradient that flows back"
+        names, parts = _read(program)
+        names = [x.removesuffix("~") for x in names]
+        n = parts[0][0] if parts else None
+        for known, kind, _ in parts:
+            if k >= known:
+                return "a tangent" if kind == ">" else "a gradient that flows back"
         inputs = [*self.inputs, *names] if self.formula else [*self.inputs[: (n or k + 1) - len(names)], *names]
         return inputs[k] if k < len(inputs) else f"argument {k}"
 
@@ -195,7 +219,7 @@ class _Definition:
         key = (program, *kinds)
         traced = self._traced.get(key)
         if traced is None:
-            with _lock:
+            with trace.LOCK:
                 traced = trace_shapes(self.function(program), [(s, _TYPES[t]) for s, t in kinds])
                 if traced.live:
                     raise TraceError(
@@ -245,7 +269,7 @@ class _Definition:
     def _compile(self, program: Program, tensors: Sequence[torch.Tensor], key: Key, threads: int) -> _Compiled:
         for k, x in enumerate(tensors):
             self._check(program, k, x)
-        with _lock:
+        with trace.LOCK:
             found = self._compiled.get(key)
             if found is None:
                 found = _Compiled(self._trace(program, [(tuple(x.shape), x.dtype) for x in tensors]), threads)
@@ -267,6 +291,41 @@ def _pullback(f: Callable, n: int, wrt: Sequence[int]) -> Callable:
         return vjp(floats, *(inputs[i] for i in wrt))[1](tuple(cotangents))
 
     return pull
+
+
+def _pushforward(f: Callable, n: int, wrt: Sequence[int]) -> Callable:
+    """(n inputs of f, a tangent for each of those at `wrt`) -> the tangents of the float outputs."""
+
+    def push(*values: Any) -> tuple:
+        inputs, tangents = values[:n], values[n:]
+
+        def floats(*moving: Any) -> tuple:
+            given = dict(zip(wrt, moving, strict=True))
+            out = f(*(given.get(i, x) for i, x in enumerate(inputs)))
+            return tuple(o for o in out if o.dtype.is_float)
+
+        return jvp(floats, tuple(inputs[i] for i in wrt), tuple(tangents))[1]
+
+    return push
+
+
+_DERIVED: dict[str, Callable[[Callable, int, list[int]], Callable]] = {
+    ":": _pullback,
+    ">": _pushforward,
+    "*": lambda f, n, at: batched(f, at),
+}
+
+
+def _read(program: Program) -> tuple[list[str], list[tuple[int, str, list[int]]]]:
+    """The names and the parts of a program."""
+    extra, *parts = program.split("|")
+    found = []
+    for part in parts:
+        match = _PART.fullmatch(part)
+        assert match is not None, program
+        n, kind, at = match.groups()
+        found.append((int(n), kind, [int(i) for i in at.split(",") if i]))
+    return (extra.split(",") if extra else []), found
 
 
 # ------------------------------------------------------------------------------------------------- registration
@@ -309,78 +368,30 @@ def _positional(f: Callable, params: dict[str, Any]) -> list[str]:
     return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in params]
 
 
-def _register(qualname: str, definition: _Definition, schema: str) -> Any:
-    """The custom operator on lists of tensors; its backward is itself, with one derivative more."""
-    op = torch.library.custom_op(qualname, _run_program(definition), mutates_args=(), schema=schema)
+def _register(definition: _Definition) -> tuple[Any, Any]:
+    """The operator on lists of tensors, and, of a formula, that with its inputs by name (else the first again)."""
+    qualname, formula = definition.qualname, definition.formula
 
-    @op.register_fake
-    def _(tensors: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
-        return [tensors[0].new_empty(s, dtype=t) for s, t in definition.shapes(program, tensors)]
-
-    def setup(ctx: Any, inputs: tuple, output: Any) -> None:
-        tensors, ctx.program = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.floats = [o.is_floating_point() for o in output]
-
-    def backward(ctx: Any, grads: Sequence[Any]) -> tuple:
-        return _gradients(definition, ctx, ctx.needs_input_grad[0], grads), None
-
-    op.register_autograd(backward, setup_context=setup)
-    op.register_autocast("cpu", torch.float32)
-    return op._opoverload
-
-
-def _run_program(definition: _Definition) -> Callable:
-    def run(tensors: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+    def checked(tensors: Sequence[torch.Tensor], program: Program) -> tuple:
         if not tensors:
             raise FormulaError(f"{definition.name} was called without a tensor")
-        return definition.run(program, tensors)
+        return tensors, program
 
-    return run
+    def listed(tensors: Sequence[torch.Tensor], program: Program | None = "") -> tuple:
+        return checked(tensors, program or "")
 
-
-def _register_formula(definition: _Definition) -> Any:
-    """The custom operator with the formula's inputs by name."""
-    formula = definition.formula
-    assert formula is not None
+    schema = "(Tensor[] tensors, str program) -> Tensor[]"
+    any_op = definition.any_op = register(f"{qualname}_program", schema, definition, list, listed)
+    if formula is None:
+        return any_op, any_op
     single = len(formula.program.outputs) == 1
     arguments = ", ".join(f"Tensor {_argument_name(n)}" for n in formula.inputs)
     result = "Tensor" if single else f"({', '.join(['Tensor'] * len(formula.program.outputs))})"
-
-    def run(*tensors: torch.Tensor) -> Any:
-        out = definition.run("", tensors)
-        return out[0] if single else tuple(out)
-
-    op = torch.library.custom_op(definition.qualname, run, mutates_args=(), schema=f"({arguments}) -> {result}")
-
-    @op.register_fake
-    def _(*tensors: torch.Tensor) -> Any:
-        out = [tensors[0].new_empty(s, dtype=t) for s, t in definition.shapes("", tensors)]
-        return out[0] if single else tuple(out)
-
-    def setup(ctx: Any, inputs: tuple, output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.program, ctx.floats = "", [o.is_floating_point() for o in ((output,) if single else output)]
-
-    def backward(ctx: Any, *grads: Any) -> tuple:
-        return tuple(_gradients(definition, ctx, ctx.needs_input_grad, grads))
-
-    op.register_autograd(backward, setup_context=setup)
-    op.register_autocast("cpu", torch.float32)
-    return op._opoverload
+    pack = (lambda out: out[0]) if single else tuple
+    return any_op, register(qualname, f"({arguments}) -> {result}", definition, pack, lambda *x: (x, ""))
 
 
 def _argument_name(name: str) -> str:
     """A name that torch's schemas take: ASCII, no keyword, not the first argument of a method."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     return f"{plain}_" if keyword.iskeyword(plain) or plain in ("self", "out", "Tensor") else plain
-
-
-def _gradients(definition: _Definition, ctx: Any, needed: Sequence[bool], grads: Sequence[Any]) -> list[Any]:
-    """A gradient, or None, for every input that was saved."""
-    inputs = ctx.saved_tensors
-    wrt = [i for i, n in enumerate(needed) if n]
-    cotangents = [g for g, is_float in zip(grads, ctx.floats, strict=True) if is_float]
-    program = f"{ctx.program}|{len(inputs)}:{','.join(map(str, wrt))}"
-    found = iter(definition.any_op([*inputs, *cotangents], program))
-    return [next(found) if n else None for n in needed]

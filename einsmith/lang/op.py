@@ -251,6 +251,7 @@ class _Bound:
     def __init__(self, operator: Operator, static: Mapping[str, Any], checkpoint: int):
         self.operator, self.static, self.checkpoint = operator, dict(static), checkpoint
         self.__name__ = operator.name
+        self.argument_names = operator.inputs
 
     def __call__(self, *args: Any, **numbers: Any) -> Any:
         inputs = dict(zip(self.operator.inputs, args, strict=True))

@@ -1,0 +1,108 @@
+"""Tensors for a batch of arguments at once: every operator gets one more axis.
+
+    before   C[i,j] = sum[k](A[i,k] * B[k,j])                     and many A
+    after    C[n,i,j] = sum[k](A[n,i,k] * B[k,j])
+
+The new axis comes first; in a recurrence second, after time. What depends on no batched argument stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Scatter,
+    Template,
+    Tensor,
+    postorder,
+    template,
+)
+from einsmith.expr.rewrite import rebuild
+
+
+def batch(tensors: Sequence[Tensor], leaves: Mapping[Leaf, Leaf], extent: int) -> list[Tensor]:
+    """The tensors with `leaves` exchanged for leaves of one more axis, the first, of `extent`. Each result has that
+    axis too, also where it depends on none of them."""
+    new: dict[Any, Any] = dict(leaves)
+    batched: dict[Any, bool] = {}
+    for node in postorder(tensors):
+        batched[node] = node in leaves or any(batched[a] for a in node.args)
+        if node in leaves:
+            continue
+        if not batched[node]:
+            new[node] = node
+        elif isinstance(node, Compute):
+            new[node] = _compute(node, new, batched, extent)
+        elif isinstance(node, Recurrence):
+            new[node] = _recurrence(node, new, batched, extent)
+        elif isinstance(node.node, Recurrence):
+            new[node] = _swapped(Item(new[node.node], node.member))
+        else:
+            new[node] = Item(new[node.node], node.member)
+    return [new[t] if batched[t] else _repeated(t, extent) for t in tensors]
+
+
+def _compute(node: Compute, new: Mapping, batched: Mapping, extent: int) -> Compute:
+    args = tuple(new[a] for a in node.args)
+    places = {s: 0 for s, a in enumerate(node.args) if batched[a]}
+    return Compute(_template(node.template, 0, places, extent, tuple((a.dtype, a.shape) for a in args)), args)
+
+
+def _recurrence(node: Recurrence, new: Mapping, batched: Mapping, extent: int) -> Recurrence:
+    """Dimension 0 of a member is time, so that the new axis is dimension 1 of all of them."""
+    args = tuple(new[a] for a in node.args)
+    places = {s: 0 for s, a in enumerate(node.args) if batched[a]}
+    places |= {len(args) + i: 1 for i in range(len(node.members))}
+    members = tuple((d, (s[0], extent, *s[1:])) for d, s in node.results)
+    params = (*((a.dtype, a.shape) for a in args), *members)
+    made = tuple(_template(m, 1, places, extent, params) for m in node.members)
+    return Recurrence(node.steps, node.reverse, node.origins, made, args, node.checkpoint)
+
+
+def _template(t: Template, at: int, places: Mapping[int, int], extent: int, params: tuple) -> Template:
+    """The template with an axis at position `at`, by which the slot s is read in its dimension `places[s]`."""
+
+    def rule(e: Any) -> Any:
+        if isinstance(e, Axis) and e.position >= at:
+            return Axis(e.position + 1)
+        if isinstance(e, Read) and e.slot in places:
+            index, k = e.index, places[e.slot]
+            return Read(e.slot, (*index[:k], Axis(at), *index[k:]), e.dtype)
+        return None
+
+    def grown(sizes: tuple, x: Any) -> tuple:
+        return (*sizes[:at], x, *sizes[at:])
+
+    parts: list[Piece | Scatter] = []
+    memo: dict = {}
+    for part in t.parts:
+        bodies = rebuild(part.bodies, rule, memo)
+        if isinstance(part, Scatter):
+            parts.append(Scatter(grown(part.extents, extent), grown(tuple(bodies[:-1]), Axis(at)), bodies[-1]))
+            continue
+        r = part.body
+        body = Reduce(r.combiner, r.extents, tuple(bodies)) if isinstance(r, Reduce) else bodies[0]
+        parts.append(Piece(grown(part.offset, 0), grown(part.step, 1), grown(part.extents, extent), body))
+    return Template(grown(t.shape, extent), params, tuple(parts))
+
+
+def _swapped(t: Tensor) -> Compute:
+    """The first two axes exchanged."""
+    shape = (t.shape[1], t.shape[0], *t.shape[2:])
+    index = (Axis(1), Axis(0), *(Axis(d) for d in range(2, len(shape))))
+    return Compute(template(shape, ((t.dtype, t.shape),), Read(0, index, t.dtype)), (t,))
+
+
+def _repeated(t: Tensor, extent: int) -> Compute:
+    """The same for the whole batch."""
+    index = tuple(Axis(d + 1) for d in range(len(t.shape)))
+    return Compute(template((extent, *t.shape), ((t.dtype, t.shape),), Read(0, index, t.dtype)), (t,))

@@ -1,0 +1,141 @@
+"""Registration of operators with PyTorch: backward, forward mode, vmap and shapes, each of them the operator again.
+
+What is registered is a function of tensors and of a program, a text that says what is computed (see frontends.torch).
+A derivative or a batch of a program is a program, so everything composes to any order, inside torch.func too. The
+autograd kernel is one function for all operators; it works at one level of torch.func's, which nests them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+Program = str
+Kind = tuple[tuple[int, ...], torch.dtype]
+
+
+class Definition(Protocol):
+    """What is registered."""
+
+    any_op: Any
+
+    def run(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]: ...
+
+    def shapes(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[Kind]: ...
+
+
+_LIBRARY = torch.library.Library("einsmith", "FRAGMENT")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+
+
+def derived(program: Program, inputs: int, kind: str, positions: Sequence[int]) -> Program:
+    """A program of a program with so many inputs: kind ":" is its pullback by the inputs at `positions`, ">" their
+    tangents pushed forward, "*" the program for a batch of them."""
+    return f"{program}|{inputs}{kind}{','.join(map(str, positions))}"
+
+
+class _Derived(_SingleLevelFunction):
+    """One call of an operator at one level of differentiation: (definition, call below autograd, program, tensors)."""
+
+    @staticmethod
+    def forward(ctx: Any, definition: Definition, call: Callable, program: Program, *tensors: torch.Tensor) -> tuple:
+        # Autograd is off in here; the levels of torch.func below this one have their own.
+        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+            out = call()
+        ctx.definition, ctx.program = definition, program
+        ctx.outputs = [(o.shape, o.dtype) for o in out]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.mark_non_differentiable(*(o for o in out if not o.is_floating_point()))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
+        inputs = ctx.saved_tensors
+        wrt = [i for i, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
+        cotangents = [
+            inputs[0].new_zeros(shape, dtype=dtype) if g is None else g
+            for g, (shape, dtype) in zip(grads, ctx.outputs, strict=True)
+            if dtype.is_floating_point
+        ]
+        found = ctx.definition.any_op([*inputs, *cotangents], derived(ctx.program, len(inputs), ":", wrt))
+        all_ = dict(zip(wrt, found, strict=True))
+        return None, None, None, *(all_.get(i) for i in range(len(inputs)))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple:
+        # Forward mode is off in here, but the tangents may move at a level below; at this one nothing else does.
+        with forward_ad._set_fwd_grad_enabled(True):
+            inputs = [forward_ad.unpack_dual(x, level=0).primal for x in ctx.saved_tensors]
+            moving = {i: t for i, t in enumerate(tangents[3:]) if t is not None}
+            program = derived(ctx.program, len(inputs), ">", list(moving))
+            found = iter(ctx.definition.any_op([*inputs, *moving.values()], program))
+        return tuple(next(found) if dtype.is_floating_point else None for _, dtype in ctx.outputs)
+
+
+def _differentiated(definition: Definition, call: Callable, program: Program, tensors: Sequence[torch.Tensor]) -> tuple:
+    allowed = torch._C._functorch.get_single_level_autograd_function_allowed()
+    torch._C._functorch.set_single_level_autograd_function_allowed(True)
+    try:
+        return _Derived.apply(definition, call, program, *tensors)
+    finally:
+        torch._C._functorch.set_single_level_autograd_function_allowed(allowed)
+
+
+def register(
+    qualname: str, schema: str, definition: Definition, pack: Callable[[Sequence], Any], unpack: Callable[..., tuple]
+) -> Any:
+    """The torch operator of a definition. `unpack(*arguments)` gives (tensors, program) of a call, `pack` what it
+    returns for a list of outputs."""
+    name = qualname.removeprefix("einsmith::")
+    _LIBRARY.define(name + schema, tags=_TAGS)
+    op = getattr(torch.ops.einsmith, name).default
+
+    def compute(*arguments: Any) -> Any:
+        tensors, program = unpack(*arguments)
+        return pack(definition.run(program, tensors))
+
+    def fake(*arguments: Any) -> Any:
+        tensors, program = unpack(*arguments)
+        return pack([tensors[0].new_empty(s, dtype=t) for s, t in definition.shapes(program, tensors)])
+
+    def autograd(keyset: Any, *arguments: Any) -> Any:
+        tensors, program = unpack(*arguments)
+
+        def call() -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                return op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+
+        if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)) and not _moves(tensors):
+            return call()
+
+        def several() -> tuple:
+            out = call()
+            return (out,) if isinstance(out, torch.Tensor) else tuple(out)
+
+        return pack(_differentiated(definition, several, program, tensors))
+
+    def batched(info: Any, dims: tuple, *arguments: Any) -> tuple:
+        tensors, program = unpack(*arguments)
+        where = unpack(*dims)[0]
+        at = [i for i, d in enumerate(where) if d is not None]
+        first = [x if d is None else x.movedim(d, 0) for x, d in zip(tensors, where, strict=True)]
+        out = definition.any_op(first, derived(program, len(first), "*", at))
+        return pack(out), pack([0] * len(out))
+
+    _LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
+    torch.library.register_fake(qualname, fake, lib=_LIBRARY)
+    _LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
+    torch.library.register_vmap(qualname, batched, lib=_LIBRARY)
+    torch.library.register_autocast(qualname, "cpu", torch.float32, lib=_LIBRARY)
+    return op
+
+
+def _moves(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether some tensor has a tangent. Without a level of forward mode none has."""
+    return any(forward_ad.unpack_dual(x, level=0).tangent is not None for x in tensors if x.is_floating_point())

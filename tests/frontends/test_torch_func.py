@@ -1,0 +1,370 @@
+"""Operators under torch.func, forward-mode duals, vmap and torch.compile, against the same mathematics in PyTorch."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import einsmith as es
+
+torch = pytest.importorskip("torch", reason="the operators under test are PyTorch's")
+from torch.autograd import forward_ad  # noqa: E402
+
+from einsmith.errors import DtypeError, TraceError  # noqa: E402
+from einsmith.frontends.torch import operator  # noqa: E402
+
+
+class Case:
+    """An operator, its twin, what draws its inputs, and which of them are differentiated. Numbers go by keyword."""
+
+    def __init__(self, f, plain, *draws, **numbers):
+        self.op, self.twin, self.draws, self.numbers = f, plain, draws, numbers
+
+    def functions(self, inputs):
+        """(ours, theirs): of the float inputs alone, giving the tuple of the float outputs."""
+        at = [i for i, x in enumerate(inputs) if x.is_floating_point()]
+
+        def bound(f):
+            def call(*floats):
+                given = list(inputs)
+                for i, x in zip(at, floats, strict=True):
+                    given[i] = x
+                out = f(*given, **self.numbers)
+                return tuple(o for o in (out if isinstance(out, tuple) else (out,)) if o.is_floating_point())
+
+            return call
+
+        return bound(self.op), bound(self.twin), tuple(inputs[i] for i in at)
+
+    def inputs(self, rng):
+        return [d(rng) if callable(d) else torch.tensor(rng.standard_normal(d)) for d in self.draws]
+
+
+def integers(low, high, *shape):
+    return lambda rng: torch.tensor(rng.integers(low, high, shape))
+
+
+def recurrent(x, u):
+    h, out = torch.zeros_like(x[0]), []
+    for row in x:
+        h = torch.tanh(row + h @ u)
+        out.append(h)
+    return torch.stack(out)
+
+
+def added(ids, x, n):
+    return torch.zeros(n, x.shape[1], dtype=x.dtype).index_add(0, ids, x * x)
+
+
+CASES = {
+    "product": Case(operator(es.op("C[i,j] = sum[k](A[i,k] * sin(B[k,j]))")), lambda a, b: a @ b.sin(), (3, 5), (5, 2)),
+    "convolution": Case(
+        operator(es.op("y[b,o,i] = sum[c,r](x[b,c,2*i+r] * w[o,c,r] * w[o,c,r])")),
+        lambda x, w: torch.nn.functional.conv1d(x, w * w, stride=2), (2, 3, 7), (2, 3, 3),
+    ),
+    "max plus": Case(
+        operator(es.op("C[i,j] = max[k](A[i,k] + B[k,j] * B[k,j])")),
+        lambda a, b: (a[:, :, None] + (b * b)[None]).amax(1), (3, 5), (5, 2),
+    ),
+    "embedding": Case(
+        operator(es.op("Y[t,k] = E[ids[t],k] * E[ids[t],k] * E[0,k]")),
+        lambda e, ids: e[ids] ** 2 * e[0], (5, 3), integers(0, 5, 7),
+    ),
+    "several outputs": Case(
+        operator(es.op("S[i] = sum[j](A[i,j]*w[j])\nM[i,j] = exp(A[i,j]) * w[j] + S[i]\nreturn S, M")),
+        lambda a, w: (a @ w, a.exp() * w + (a @ w)[:, None]), (3, 5), (5,),
+    ),
+    "positions": Case(
+        operator(lambda x: (x.argmax(1), (x * x * x).sum(1))),
+        lambda x: (x.argmax(1).int(), (x**3).sum(1)), (4, 7),
+    ),
+    "number": Case(
+        operator(es.op("y[i] = alpha * sin(x[i]) * x[i] / alpha / alpha")),
+        lambda x, alpha: x.sin() * x / alpha, (5,), alpha=0.7,
+    ),
+    "recurrence": Case(
+        operator(es.op("h[t,k] = tanh(x[t,k] + where(t > 0, sum[j](h[t-1,j] * U[j,k]), 0))")), recurrent, (4, 3), (3, 3)
+    ),
+    "cumulated": Case(
+        operator(es.op("y[i,j] = where(i > 0, y[i-1,j] * x[i,j], x[i,j])")), lambda x: x.cumprod(0), (4, 3)
+    ),
+    "scatter": Case(
+        operator(es.op("y[ids[t],k] += x[t,k] * x[t,k]", {"y.shape[0]": 6})),
+        lambda ids, x: added(ids, x, 6), integers(0, 6, 9), (9, 2),
+    ),
+    "guarded": Case(
+        operator(es.op("y[i] = where(i > 1, x[i-2] * x[i], exp(x[i]))")),
+        lambda x: torch.cat([x[:2].exp(), x[:-2] * x[2:]]), (7,),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=list(CASES))
+def case(request):
+    return CASES[request.param]
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def total(f):
+    """A scalar that weighs every output, and bends so that all second derivatives are there."""
+
+    def scalar(*floats):
+        return sum((o * torch.linspace(0.3, 1.7, o.numel(), dtype=o.dtype).view(o.shape)).sin().sum()
+                   for o in f(*floats))  # fmt: skip
+
+    return scalar
+
+
+def directions(rng, floats):
+    return tuple(torch.tensor(rng.standard_normal(x.shape)) for x in floats)
+
+
+def test_forward_and_reverse_transforms(case, rng):
+    ours, theirs, floats = case.functions(case.inputs(rng))
+    moves = directions(rng, floats)
+    every = tuple(range(len(floats)))
+    got, want = (torch.func.jvp(f, floats, moves) for f in (ours, theirs))
+    close(got, want)
+    assert any(t.abs().max() > 0 for t in want[1])
+    (got, pull), (want, twin_pull) = (torch.func.vjp(f, *floats) for f in (ours, theirs))
+    cotangents = directions(rng, got)
+    close(got, want)
+    close(pull(cotangents), twin_pull(cotangents))
+    for transform in (torch.func.jacrev, torch.func.jacfwd):
+        close(transform(ours, every)(*floats), transform(theirs, every)(*floats))
+    close(torch.func.grad(total(ours), every)(*floats), torch.func.grad(total(theirs), every)(*floats))
+    close(torch.func.linearize(ours, *floats)[1](*moves), torch.func.linearize(theirs, *floats)[1](*moves))
+
+
+@pytest.mark.parametrize("outer", ["jacfwd", "jacrev"])
+@pytest.mark.parametrize("inner", ["jacfwd", "jacrev"])
+def test_second_derivatives(case, inner, outer, rng):
+    ours, theirs, floats = case.functions(case.inputs(rng))
+    every = tuple(range(len(floats)))
+    inner, outer = getattr(torch.func, inner), getattr(torch.func, outer)
+    got, want = (outer(inner(total(f), every), every)(*floats) for f in (ours, theirs))
+    close(got, want)
+
+
+def test_hessian_and_values_inside_of_transforms(case, rng):
+    ours, theirs, floats = case.functions(case.inputs(rng))
+    move, (other, *_) = directions(rng, floats[:1]), directions(rng, floats)
+    rest = floats[1:]
+
+    def along(f):  # the derivative of a value times its own tangent
+        def product(x):
+            value, tangent = torch.func.jvp(lambda x: total(f)(x, *rest), (x,), move)
+            g, again = torch.func.grad_and_value(lambda x: total(f)(x, *rest))(x)
+            return value * tangent + (g * other).sum() * again
+
+        return product
+
+    close(torch.func.hessian(total(ours))(*floats), torch.func.hessian(total(theirs))(*floats))
+    close(torch.func.grad(along(ours))(floats[0]), torch.func.grad(along(theirs))(floats[0]))
+    got, want = (torch.func.jvp(along(f), floats[:1], (other,)) for f in (ours, theirs))
+    close(got, want)
+
+
+def test_vmap(case, rng):
+    drawn = [case.inputs(rng) for _ in range(3)]
+    twin, f = case.twin, case.op
+
+    def calls(f):
+        return lambda *inputs: f(*inputs, **case.numbers)
+
+    for batched in {0, len(case.draws) - 1}:
+        want = [calls(twin)(*(d[i] if i == batched else drawn[0][i] for i in range(len(case.draws)))) for d in drawn]
+        want = tuple(map(torch.stack, zip(*want, strict=True))) if isinstance(want[0], tuple) else torch.stack(want)
+        for dim in (0, -1):
+            inputs = [torch.stack([d[i] for d in drawn], dim) if i == batched else x for i, x in enumerate(drawn[0])]
+            got = torch.vmap(calls(f), tuple(dim if i == batched else None for i in range(len(inputs))))(*inputs)
+            close(got, want)
+    every = [torch.stack([d[i] for d in drawn]) for i in range(len(case.draws))]
+    want = [calls(twin)(*d) for d in drawn]
+    want = tuple(map(torch.stack, zip(*want, strict=True))) if isinstance(want[0], tuple) else torch.stack(want)
+    close(torch.vmap(calls(f))(*every), want)
+
+
+def test_gradients_of_single_samples(case, rng):
+    """vmap of grad, grad of vmap, and vmap in vmap."""
+    ours, theirs, floats = case.functions(case.inputs(rng))
+    batch = torch.stack([floats[0], *(directions(rng, floats[:1])[0] for _ in range(2))])
+    rest = floats[1:]
+
+    def single(f):
+        return lambda x: total(f)(x, *rest)
+
+    for of in (lambda f: torch.vmap(torch.func.grad(single(f)))(batch),
+               lambda f: torch.vmap(torch.func.hessian(single(f)))(batch),
+               lambda f: torch.func.grad(lambda b: (torch.vmap(single(f))(b) ** 2).sum())(batch),
+               lambda f: torch.func.jacfwd(torch.vmap(single(f)))(batch),
+               lambda f: torch.vmap(torch.vmap(single(f)))(torch.stack([batch, batch * 0.5]))):  # fmt: skip
+        close(of(ours), of(theirs))
+
+
+def test_duals(case, rng):
+    ours, theirs, floats = case.functions(case.inputs(rng))
+    for moving in range(len(floats)):
+        (move,) = directions(rng, floats[moving : moving + 1])
+        found = []
+        for f in (ours, theirs):
+            with forward_ad.dual_level():
+                given = [forward_ad.make_dual(x, move) if i == moving else x for i, x in enumerate(floats)]
+                out = [forward_ad.unpack_dual(o) for o in f(*given)]
+                found.append([(o.primal, torch.zeros_like(o.primal) if o.tangent is None else o.tangent) for o in out])
+        close(*found)
+
+
+def test_the_registered_operator_itself(rng):
+    f = CASES["product"].op
+    a, b = CASES["product"].inputs(rng)
+    close(torch.func.jacfwd(f.op)(a, b), torch.func.jacfwd(CASES["product"].twin)(a, b))
+    close(torch.func.jacfwd(lambda a: f._program([a, b], "")[0])(a), torch.func.jacfwd(CASES["product"].twin)(a, b))
+
+
+def test_torchs_own_checks(case, rng):
+    ours, _, floats = case.functions(case.inputs(rng))
+    floats = tuple(x.requires_grad_() for x in floats)
+    assert torch.autograd.gradcheck(
+        ours, floats, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
+    )
+    assert torch.autograd.gradgradcheck(ours, floats, check_fwd_over_rev=True, check_batched_grad=True)
+
+
+def test_autograd_functional(case, rng):
+    ours, theirs, floats = case.functions(case.inputs(rng))
+    moves = directions(rng, floats)
+    functional = torch.autograd.functional
+    close(functional.jacobian(ours, floats), functional.jacobian(theirs, floats))
+    for strategy in ("reverse-mode", "forward-mode"):
+        got, want = (functional.jacobian(f, floats, vectorize=True, strategy=strategy) for f in (ours, theirs))
+        close(got, want)
+        got, want = (
+            functional.hessian(total(f), floats, vectorize=True, outer_jacobian_strategy=strategy)
+            for f in (ours, theirs)
+        )
+        close(got, want)
+    for name in ("jvp", "vjp"):
+        given = directions(rng, ours(*floats)) if name == "vjp" else moves
+        close(getattr(functional, name)(ours, floats, given), getattr(functional, name)(theirs, floats, given))
+    for name in ("hvp", "vhp"):
+        got, want = (getattr(functional, name)(total(f), floats, moves) for f in (ours, theirs))
+        close(got, want)
+
+
+def test_functional_call(rng):
+    f = CASES["product"].op
+
+    class Layer(torch.nn.Module):
+        def __init__(self, f):
+            super().__init__()
+            self.f, self.w = f, torch.nn.Parameter(torch.tensor(rng.standard_normal((5, 2))))
+
+        def forward(self, x):
+            return self.f(x, self.w)
+
+    layer, x = Layer(f), torch.tensor(rng.standard_normal((4, 3, 5)))
+    twin = Layer(CASES["product"].twin)
+    weights = {"w": layer.w.detach()}
+
+    def loss(module):
+        return lambda w, x: torch.func.functional_call(module, w, (x,)).sin().sum()
+
+    got, want = (torch.vmap(torch.func.grad(loss(m)), (None, 0))(weights, x) for m in (layer, twin))
+    close(got, want)
+    stacked = {"w": torch.stack([layer.w.detach(), layer.w.detach() * 2])}  # an ensemble
+    got, want = (torch.vmap(loss(m), (0, None))(stacked, x[0]) for m in (layer, twin))
+    close(got, want)
+
+
+@pytest.mark.parametrize("name", ["product", "several outputs", "number", "recurrence"])
+def test_compiled(name, rng):
+    case = CASES[name]
+    torch._dynamo.reset()
+    ours, theirs, floats = case.functions(case.inputs(rng))
+    moves = directions(rng, floats)
+    pairs = tuple(torch.stack([x, 2 * x]) for x in floats)
+    for of, given in (
+        (total, floats),
+        (lambda f: torch.func.grad(total(f)), floats),
+        (lambda f: torch.vmap(total(f)), pairs),
+        (lambda f: lambda *xs: torch.func.jvp(total(f), xs, moves), floats),
+    ):
+        compiled = torch.compile(of(ours), fullgraph=True, backend="aot_eager")
+        close(compiled(*given), of(theirs)(*given))
+    torch._dynamo.reset()
+
+
+def test_indices_out_of_range_are_found_in_a_batch(rng):
+    f = operator(es.op("y[t] = E[ids[t]] * E[0]"))
+    table = torch.tensor(rng.standard_normal(5))
+    ids = torch.tensor([[0, 4], [2, 5]])
+    for of in (lambda e: torch.vmap(f, (None, 0))(e, ids), lambda e: torch.func.jvp(lambda e: f(e, ids[1]), (e,), (e,)),
+               lambda e: torch.vmap(torch.func.grad(lambda e, i: f(e, i).sum()), (None, 0))(e, ids)):  # fmt: skip
+        with pytest.raises(es.EinsmithError, match="5"):
+            of(table)
+
+
+# -------------------------------------------------------------------------------------------- numbers and pickles
+
+
+def test_numbers_at_calls(rng):
+    text = "y[i] = alpha * x[i] + beta"
+    f = operator(es.op(text))
+    for dtype in (torch.float32, torch.float64):
+        x = torch.tensor(rng.standard_normal(17), dtype=dtype, requires_grad=True)
+        for alpha, beta in ((0.5, 2), (1.25, -1.0), (3, 0)):
+            y = f(x, alpha=alpha, beta=beta)
+            assert y.dtype is dtype
+            torch.testing.assert_close(y, alpha * x + beta)
+            (g,) = torch.autograd.grad(y.sum(), x)
+            torch.testing.assert_close(g, torch.full_like(x, alpha))
+    assert len({k[0] for k in f._definition._compiled if "|" not in k[0]}) == 1, "a value is not compiled for"
+    mixed = f(x, alpha=torch.tensor(2.0, dtype=torch.float64), beta=1)
+    torch.testing.assert_close(mixed, 2 * x + 1)
+
+
+def test_other_values_at_calls_are_refused(rng):
+    f = operator(es.op("y[i] = sum[k](x[n*i+k]) + alpha", {"k": 2}))
+    x = torch.ones(9)
+    with pytest.raises(TraceError, match="n is a int"):
+        f(x, n=2, alpha=0.5)
+    with pytest.raises(TraceError, match="alpha is a str"):
+        f(x, alpha="a")
+    with pytest.raises(TraceError, match="alpha is a bool"):
+        f(x, alpha=True)
+
+
+def scaled(x, factor):
+    return x * factor
+
+
+def test_operators_are_pickled(rng):
+    x = torch.tensor(rng.standard_normal(7))
+    f = operator(es.op("y[i] = scale * x[i+k]"), k=2)
+    again = pickle.loads(pickle.dumps(f))
+    assert again.op is f.op
+    assert torch.equal(again(x, scale=3.0), 3 * x[2:])
+    g = pickle.loads(pickle.dumps(operator(scaled, factor=2.5)))
+    assert torch.equal(g(x), 2.5 * x)
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(operator(lambda x: x + 1))
+
+
+@pytest.mark.parametrize(
+    "made,remedy",
+    [
+        (lambda: torch.ones(3, dtype=torch.bfloat16), "convert it to one of float32"),
+        (lambda: torch.ones(3, dtype=torch.complex64), "convert it to one of float32"),
+        (lambda: torch.ones(3).to_sparse(), "to_dense"),
+        (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8), "convert it"),
+    ],
+)
+def test_tensors_of_other_kinds(made, remedy):
+    f = operator(es.op("y[i] = x[i] + 1"))
+    with pytest.raises(DtypeError, match=f"x .*{remedy}"):
+        f(made())

@@ -1,0 +1,95 @@
+"""What may be passed where an array is expected, and how everything else is refused: by name, with a remedy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.errors import DtypeError
+from einsmith.modes import to_array
+
+DOUBLED = es.op("y[i] = 2 * A[i]")
+
+
+@pytest.mark.parametrize(
+    "made,remedy",
+    [
+        (lambda: np.array([1, 2, None], object), "Python objects"),
+        (lambda: np.array(["a", "b"]), "strings"),
+        (lambda: np.array([b"a"]), "bytes"),
+        (lambda: np.zeros(3, [("a", "f4"), ("b", "i4")]), "structured"),
+        (lambda: np.array(["2020-01-01"], "datetime64[D]"), "dates"),
+        (lambda: np.array([3], "timedelta64[s]"), "durations"),
+        (lambda: np.ones(3, np.complex64), "complex64"),
+        (lambda: np.ones(3, np.float16), "float16"),
+        (lambda: np.ones(3, np.uint8), "uint8"),
+        (lambda: np.ma.array([1.0, 2.0], mask=[0, 1]), "masked array.*filled"),
+        (lambda: object(), "is a object; pass an array or a number"),
+    ],
+)
+def test_other_elements_are_refused_by_name(made, remedy):
+    for call, name in (
+        (lambda x: DOUBLED(x), "A"),
+        (lambda x: DOUBLED(A=x), "A"),
+        (lambda x: es.jit(lambda weights: weights + 1)(x), "weights"),
+        (lambda x: es.grad(lambda a, b: (a + b).sum())(np.ones(2), x), "b"),
+    ):
+        with pytest.raises(DtypeError, match=rf"\b{name} .*{remedy}"):
+            call(made())
+
+
+class Boxed:
+    """As a column of a table: its elements are had by the array protocol alone."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        if self.values is None:
+            raise ValueError("the column is empty")
+        return np.asarray(self.values, dtype)
+
+
+def test_layouts_of_memory(rng):
+    base = rng.standard_normal((7, 34))
+    readonly = base[0].copy()
+    readonly.flags.writeable = False
+    odd = np.frombuffer(b"\0" + base[1].tobytes(), np.uint8)[1:].view(np.float64)
+    for x in (base[0, ::-1], base[:, 3], base[2, 1::3], np.broadcast_to(base[0, :1], (17,)), readonly, odd,
+              base[3].astype(">f8"), base[3].view(np.recarray) if False else np.asmatrix(base[:1]).A1):  # fmt: skip
+        before = np.array(x)
+        np.testing.assert_array_equal(DOUBLED(x), 2 * before)
+        np.testing.assert_array_equal(x, before)
+        assert to_array(x).flags.c_contiguous
+    np.testing.assert_array_equal(DOUBLED(Boxed(base[0])), 2 * base[0])
+    np.testing.assert_array_equal(DOUBLED([1.0, 2.5]), [2.0, 5.0])
+    with pytest.raises(DtypeError, match="A is a Boxed that gives no NumPy array: the column is empty"):
+        DOUBLED(Boxed(None))
+    with pytest.raises(DtypeError, match="A is an array of Python objects"):
+        DOUBLED(Boxed([1, None]))
+
+
+def test_tensors_of_torch(torch, rng):
+    x = torch.tensor(rng.standard_normal(6))
+    z = torch.complex(x, 2 * x)
+    for t in (x, x[::2], x.flip(0), x.requires_grad_(), x[:1].expand(17), x.float(), z.conj().imag, z.real):
+        want = 2 * t.detach().resolve_neg().numpy()
+        np.testing.assert_array_equal(DOUBLED(t), want)
+    x = x.detach()
+    refused = [
+        (x.bfloat16(), r"bfloat16; pass \.float\(\)"),
+        (x.to_sparse(), r"sparse_coo; pass \.to_dense\(\)"),
+        (torch.eye(3).to_sparse_csr(), r"sparse_csr; pass \.to_dense\(\)"),
+        (x.to("meta"), "meta device and has no elements"),
+        (torch.quantize_per_tensor(x.float(), 0.1, 0, torch.qint8), r"quantized; pass \.dequantize\(\)"),
+        (torch.nested.nested_tensor([x, x[:2]]), "nested"),
+        (z.conj(), "complex128"),
+        (x.half(), "float16"),
+        (x.to(torch.uint8), "uint8"),
+    ]
+    for t, remedy in refused:
+        with pytest.raises(DtypeError, match=f"A is .*{remedy}"):
+            DOUBLED(t)
+    with pytest.raises(es.EinsmithError, match="A is a Tensor"):
+        torch.func.vmap(lambda t: DOUBLED(t))(torch.ones(2, 3))
