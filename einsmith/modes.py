@@ -71,7 +71,8 @@ def _foreign(x: Any, name: str) -> np.ndarray:
             x = getattr(x, view)() if hasattr(x, view) else x
         return np.asarray(x) if hasattr(x, "__array__") else np.from_dlpack(x)
     except (TypeError, ValueError, RuntimeError, BufferError, NotImplementedError, AttributeError) as e:
-        raise DtypeError(f"{name} is a {kind} that gives no NumPy array: {_remedy(given) or str(e).split(chr(10))[0]}") from e
+        why = _remedy(given) or str(e).partition("\n")[0]
+        raise DtypeError(f"{name} is a {kind} that gives no NumPy array: {why}") from e
 
 
 def _remedy(x: Any) -> str | None:
@@ -381,6 +382,7 @@ class Weak:
     def __init__(self, f: Callable):
         functools.update_wrapper(self, f, updated=())
         del self.__wrapped__  # type: ignore[attr-defined]
+        self.argument_names = names_of(f)
         self._ref = weakref.ref(f)
 
     @property

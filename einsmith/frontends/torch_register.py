@@ -137,5 +137,6 @@ def register(
 
 
 def _moves(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether some tensor has a tangent. Without a level of forward mode none has."""
-    return any(forward_ad.unpack_dual(x, level=0).tangent is not None for x in tensors if x.is_floating_point())
+    """Whether some tensor has a tangent. Those of other layouts, which have none to ask for, are refused later."""
+    floats = (x for x in tensors if x.is_floating_point() and x.layout is torch.strided)
+    return any(forward_ad.unpack_dual(x, level=0).tangent is not None for x in floats)
