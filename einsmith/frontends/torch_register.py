@@ -128,7 +128,23 @@ def register(
         out = definition.any_op(first, derived(program, len(first), "*", at))
         return pack(out), pack([0] * len(out))
 
+    def batched_grads(*arguments: Any) -> Any:
+        """Under the vmap of torch.autograd's own (is_grads_batched, vectorize, gradcheck), which has tensors and levels
+        of its own kind: the innermost level is taken off the tensors, and put on the results."""
+        tensors, program = unpack(*arguments)
+        level = torch._C._vmapmode_increment_nesting() - 1
+        torch._C._vmapmode_decrement_nesting()
+        at = [i for i, x in enumerate(tensors) if torch._C._functorch.is_legacy_batchedtensor(x)]
+        first = [torch._remove_batch_dim(x, level, 1, 0) if i in at else x for i, x in enumerate(tensors)]
+        torch._C._vmapmode_decrement_nesting()
+        try:
+            out = definition.any_op(first, derived(program, len(first), "*", at))
+        finally:
+            torch._C._vmapmode_increment_nesting()
+        return pack([torch._add_batch_dim(o, 0, level) for o in out])
+
     _LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, batched_grads, "Batched")
     torch.library.register_fake(qualname, fake, lib=_LIBRARY)
     _LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
     torch.library.register_vmap(qualname, batched, lib=_LIBRARY)
@@ -138,5 +154,9 @@ def register(
 
 def _moves(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether some tensor has a tangent. Those of other layouts, which have none to ask for, are refused later."""
+    # Asking takes longer than a small operator; outside of every level of forward mode there is nothing to ask.
+    active = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()
+    if forward_ad._current_level < 0 and not active:
+        return False
     floats = (x for x in tensors if x.is_floating_point() and x.layout is torch.strided)
     return any(forward_ad.unpack_dual(x, level=0).tangent is not None for x in floats)
