@@ -20,6 +20,7 @@ import einsmith as es
 from einsmith import locks, nn
 
 REPEATS = 20
+faulthandler.enable()  # a child that hangs is ended by SIGABRT, and says where it was
 ended, failed, busy = threading.Event(), [], []
 numbers = itertools.count()
 rng = np.random.default_rng(0)
@@ -74,7 +75,6 @@ def work(jobs):
     return run
 
 def child(jobs, deeper=0):
-    faulthandler.dump_traceback_later(20)
     code = 1
     try:
         for job in jobs: job()
@@ -102,7 +102,7 @@ def forked(threads, jobs, deeper=0, repeats=REPEATS):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done: break
             if time.monotonic() > end:
-                os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)
+                os.kill(pid, signal.SIGABRT); os.waitpid(pid, 0)
                 print("hang", n, flush=True); os._exit(3)
             time.sleep(0.002)
         assert status == 0, (n, status)
