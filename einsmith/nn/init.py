@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from einsmith import locks
 from einsmith.errors import ArgumentError
 from einsmith.functional import random
 
@@ -21,6 +22,8 @@ class _HasData(Protocol):
 
 
 _generator = np.random.Generator(np.random.PCG64())
+_drawing = locks.Awaited("drawing random numbers")
+"""Held while numbers are drawn: a generator has a lock of NumPy's, which a forked child would find held."""
 
 
 def manual_seed(seed: int) -> None:
@@ -45,12 +48,14 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def uniform_(tensor: _HasData, a: float = 0.0, b: float = 1.0) -> None:
     """Uniform in [a, b)."""
-    tensor.data[...] = _generator.uniform(a, b, tensor.data.shape)
+    with _drawing:
+        tensor.data[...] = _generator.uniform(a, b, tensor.data.shape)
 
 
 def normal_(tensor: _HasData, mean: float = 0.0, std: float = 1.0) -> None:
     """Normal with the given mean and standard deviation."""
-    tensor.data[...] = _generator.normal(mean, std, tensor.data.shape)
+    with _drawing:
+        tensor.data[...] = _generator.normal(mean, std, tensor.data.shape)
 
 
 def constant_(tensor: _HasData, val: float) -> None:
