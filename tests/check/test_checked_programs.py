@@ -14,7 +14,7 @@ import einsmith as es
 from einsmith import compile as driver
 from einsmith import knobs
 from einsmith.check.program import CheckedProgram
-from einsmith.codegen import llvm, native
+from einsmith.codegen import native
 from einsmith.expr.nodes import Graph, Leaf, postorder
 from einsmith.expr.serial import from_data, to_data
 from einsmith.kernels import combine
@@ -185,9 +185,9 @@ def test_a_wrong_identity_in_the_emitter_is_noticed(checked, rng, monkeypatch):
 
 
 def test_a_dropped_mask_in_the_emitter_is_noticed(checked, rng, monkeypatch):
-    own = llvm.lanes_constant
-    monkeypatch.setattr(llvm, "lanes_constant", lambda values, elem: own(
-        [True for _ in values] if elem == "i1" else values, elem))  # fmt: skip
+    own = MemoryEmitter.put_lanes
+    monkeypatch.setattr(MemoryEmitter, "put_lanes", lambda self, value, lanes: own(
+        self, value, [True for _ in lanes] if value.type.elem == "i1" else lanes))  # fmt: skip
     fails(es.jit(lambda x: (x * 2).sum(1)), matrix(rng, 19, 17), match="buffer")
 
 
