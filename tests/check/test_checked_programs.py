@@ -15,6 +15,7 @@ from einsmith import compile as driver
 from einsmith import knobs
 from einsmith.check.program import CheckedProgram
 from einsmith.codegen import native
+from einsmith.codegen.llvm_memory import MemoryEmitter
 from einsmith.expr.nodes import Graph, Leaf, postorder
 from einsmith.expr.serial import from_data, to_data
 from einsmith.kernels import combine
