@@ -152,7 +152,7 @@ operator(
 operator(
     "convolutional LSTM in one dimension", "Shi et al. 2015, Convolutional LSTM network, eq. 3 without peepholes",
     """p[t,k,i] = where(t > 0, h[t-1,k,i], 0)
-       a[t,m,i] = x[t,m,i] + sum[c,r](where(0 <= i + r - 1 < x.shape[2], p[t,c,i+r-1]*W[m,c,r], 0))
+       a[t,m,i] = x[t,m,i] + sum[d,r](where(0 <= i + r - 1 < x.shape[2], p[t,d,i+r-1]*W[m,d,r], 0))
        c[t,k,i] = (sigmoid(a[t,size(k)+k,i])*where(t > 0, c[t-1,k,i], 0)
                    + sigmoid(a[t,0*size(k)+k,i])*tanh(a[t,2*size(k)+k,i]))
        h[t,k,i] = sigmoid(a[t,3*size(k)+k,i])*tanh(c[t,k,i])
@@ -190,7 +190,7 @@ operator(
        return h""",
     lambda T, h0, W, z, x: _run(T, lambda h, z, x: (
         lambda a: h + 0.3 * (a + z).sigmoid() * (a + x).tanh()
-    )(h @ (W - W.T - 0.1 * T.eye(len(W))).T), h0, z, x),
+    )(h @ (W - W.T - 0.1 * T.eye(len(W)).to(W)).T), h0, z, x),
     h0="b h", W="h h", z="t b h", x="t b h", sizes={"h": (4, 5, 3)},
 )  # fmt: skip
 
