@@ -68,7 +68,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "efficient attention", "Shen, Zhang, Zhao, Yi, Li 2021, Efficient attention: attention with linear complexities, eq. 7",
+    "efficient attention",
+    "Shen, Zhang, Zhao, Yi, Li 2021, Efficient attention: attention with linear complexities, eq. 7",
     """a[i,d] = exp(q[i,d])/sum[c](exp(q[i,c]))
        b[j,d] = exp(k[j,d])/sum[i](exp(k[i,d]))
        out[i,c] = sum[d](a[i,d]*sum[j](b[j,d]*v[j,c]))""",
@@ -98,7 +99,8 @@ operator(
     lambda T, x, Z, g, b, U, V, W: (lambda z: (T.nn.functional.silu(x @ U) * (
         (((z * g[0] + b[0]) @ (z * g[1] + b[1]).T) / len(x)).relu().square() @ (x @ V)
     )) @ W)(x @ Z),
-    x="n m", Z="m d", g="2 d", b="2 d", U="m e", V="m e", W="e m", sizes={"n": (5, 9, 3), "m": (4, 7, 3), "d": (3, 5, 2)},
+    x="n m", Z="m d", g="2 d", b="2 d", U="m e", V="m e", W="e m", sizes={"n": (5, 9, 3), "m": (4, 7, 3), "d": (3, 5,
+    2)},
 )  # fmt: skip
 
 operator(
@@ -183,7 +185,8 @@ operator(
     """S[t,d,c] = where(t > 0, w[d]*S[t-1,d,c] + k[t-1,d]*v[t-1,c], 0)
        y[t,c] = sum[d](r[t,d]*(S[t,d,c] + u[d]*k[t,d]*v[t,c]))""",
     lambda T, k, v, w, r, u: T.stack([
-        (r[t] * u * k[t]).sum() * v[t] + sum(((r[t] * w ** (t - 1 - i) * k[i]).sum() * v[i] for i in range(t)), 0 * v[0])
+        (r[t] * u * k[t]).sum() * v[t] + sum(((r[t] * w ** (t - 1 - i) * k[i]).sum() * v[i] for i in range(t)),
+            0 * v[0])
         for t in range(len(k))
     ]),
     w="d | unit", k="t d", v="t c", r="t d", u="d", sizes={"t": (4, 6, 9), "d": (5, 7, 3)},
@@ -272,7 +275,8 @@ operator(
         gate[:, None] * (beta[:, None] * T.nn.functional.cosine_similarity(M, k[:, None], 2)).softmax(1)
         + (1 - gate[:, None]) * last
     ),
-    M="b n m", k="b m", beta="b | positive", gate="b | unit", last="b n | unit", shift="b 3 | unit", sharp="b | positive",
+    M="b n m", k="b m", beta="b | positive", gate="b | unit", last="b n | unit", shift="b 3 | unit",
+    sharp="b | positive",
 )  # fmt: skip
 
 operator(
@@ -331,7 +335,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "structured sentence embedding with penalty", "Lin et al. 2017, A structured self-attentive embedding, eqs. 6 and 8",
+    "structured sentence embedding with penalty",
+    "Lin et al. 2017, A structured self-attentive embedding, eqs. 6 and 8",
     """s[r,n] = exp(sum[h](W[r,h]*tanh(sum[d](V[h,d]*x[n,d]))))
        A[r,n] = s[r,n]/sum[i](s[r,i])
        M[r,d] = sum[n](A[r,n]*x[n,d])

@@ -167,7 +167,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "sigmoid attention", "Ramapuram et al. 2024, Theory, analysis, and best practices for sigmoid self-attention, eq. 3",
+    "sigmoid attention",
+    "Ramapuram et al. 2024, Theory, analysis, and best practices for sigmoid self-attention, eq. 3",
     "out[i,d] = sum[j](sigmoid(sum[c](q[i,c]*k[j,c])/sqrt(f64(size(c))) - log(f64(size(j))))*v[j,d])",
     lambda T, q, k, v: (lambda s: s / (1 + s) )((q @ k.T / q.shape[1] ** 0.5).exp() / len(k)) @ v,
     q="i c", k="n c", v="n d",

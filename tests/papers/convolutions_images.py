@@ -6,12 +6,14 @@ from tests.papers.operator import operator
 
 operator(
     "partial convolution", "Liu et al. 2018, Image inpainting for irregular holes, eqs. 1 and 2",
-    """n[b,i,j] = sum[r,s](f64(m[b,i+r,j+s]))
-       y[b,k,i,j] = where(n[b,i,j] > 0.5, sum[c,r,s](W[k,c,r,s]*where(m[b,i+r,j+s], x[b,c,i+r,j+s], 0))*9.0/n[b,i,j] + w[k], 0)""",
+    """n[b,i,j] = sum[r,q](f64(m[b,i+r,j+q]))
+       s[b,k,i,j] = sum[c,r,q](W[k,c,r,q]*where(m[b,i+r,j+q], x[b,c,i+r,j+q], 0))
+       y[b,k,i,j] = where(n[b,i,j] > 0.5, s[b,k,i,j]*9.0/n[b,i,j] + w[k], 0)""",
     lambda T, m, W, x, w: (lambda n: T.where(
         n > 0, T.nn.functional.conv2d(x * m[:, None], W) * 9 / n.clamp(min=1) + w[:, None, None], 0
     ))(T.nn.functional.conv2d(m[:, None].double(), T.ones(1, 1, 3, 3).double())),
-    m="b h+2 w+2 | bool", W="k c 3 3", x="b c h+2 w+2", w="k", extents={"r": 3, "s": 3, "i": "x.shape[2]-2", "j": "x.shape[3]-2"},
+    m="b h+2 w+2 | bool", W="k c 3 3", x="b c h+2 w+2", w="k", extents={"r": 3, "q": 3, "i": "x.shape[2]-2",
+    "j": "x.shape[3]-2"},
     sizes={"h": (3, 5, 1), "w": (4, 6, 15)},
 )  # fmt: skip
 
@@ -73,7 +75,8 @@ operator(
         for r in range(3) for s in range(3)
     ),
     f="b d h+2 w+2", W="k c 3 3", x="b c h+2 w+2",
-    extents={"i": "x.shape[2]-2", "j": "x.shape[3]-2", "r": 3, "s": 3}, sizes={"h": (3, 4, 1), "w": (4, 6, 5), "d": (3, 2, 4)},
+    extents={"i": "x.shape[2]-2", "j": "x.shape[3]-2", "r": 3, "s": 3}, sizes={"h": (3, 4, 1), "w": (4, 6, 5), "d": (3,
+        2, 4)},
 )  # fmt: skip
 
 operator(
@@ -150,7 +153,8 @@ operator(
     lambda T, x, W: T.stack([T.nn.functional.conv2d(
         x.flatten(1, 2), T.rot90(W.roll(r, 2), r, (3, 4)).flatten(1, 2)
     ) for r in range(4)], 2),
-    x="b c 4 h w", W="k c 4 3 3", extents={"g": 4}, sizes={"h": (4, 5, 3), "w": (4, 5, 3), "k": (2, 3, 1), "c": (2, 1, 3)},
+    x="b c 4 h w", W="k c 4 3 3", extents={"g": 4}, sizes={"h": (4, 5, 3), "w": (4, 5, 3), "k": (2, 3, 1), "c": (2, 1,
+    3)},
 )  # fmt: skip
 
 operator(
@@ -245,7 +249,8 @@ operator(
     "reorganisation to depth", "Redmon, Farhadi 2017, YOLO9000, the passthrough layer",
     "y[b,k,i,j] = sum[q,c](W[k,q,c]*x[b,c,2*i + q//2,2*j + q % 2])",
     lambda T, W, x: T.einsum("kqc,bcqij->bkij", W, T.nn.functional.pixel_unshuffle(x, 2).unflatten(1, (-1, 4))),
-    W="k 4 c", x="b c 2*h 2*w", extents={"i": "x.shape[2]//2", "j": "x.shape[3]//2"}, sizes={"h": (3, 4, 1), "w": (2, 5, 9)},
+    W="k 4 c", x="b c 2*h 2*w", extents={"i": "x.shape[2]//2", "j": "x.shape[3]//2"}, sizes={"h": (3, 4, 1), "w": (2,
+    5, 9)},
 )  # fmt: skip
 
 operator(
@@ -272,7 +277,8 @@ operator(
     """p[b,i] = i + 2*tanh(f[b,i])
        y[b,c,i] = sum[m](x[b,c,m]*max(1 - abs(p[b,i] - m), 0.0))""",
     lambda T, f, x: (lambda p: (lambda low, pad: T.lerp(
-        pad.gather(2, (low + 3)[:, None].expand_as(x)), pad.gather(2, (low + 4)[:, None].expand_as(x)), (p - low)[:, None]
+        pad.gather(2, (low + 3)[:, None].expand_as(x)), pad.gather(2, (low + 4)[:, None].expand_as(x)), (p - low)[:,
+            None]
     ))(p.detach().floor().long(), T.nn.functional.pad(x, (3, 3))))(T.arange(x.shape[2]) + 2 * f.tanh()),
     f="b w", x="b c w",
 )  # fmt: skip

@@ -36,7 +36,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "pooling by the 3-norm in windows", "Sermanet, Chintala, LeCun 2012, Convolutional neural networks applied to house numbers",
+    "pooling by the 3-norm in windows",
+    "Sermanet, Chintala, LeCun 2012, Convolutional neural networks applied to house numbers",
     "y[b,c,i,j] = sum[r,s](abs(x[b,c,2*i+r,2*j+s])**3.0)**0.3333333333333333",
     lambda T, x: T.nn.functional.lp_pool2d(x, 3, 2),
     x="b c 2*h 2*w | positive", extents={"r": 2, "s": 2}, sizes={"h": (3, 4, 1), "w": (2, 5, 9)},
@@ -92,7 +93,8 @@ operator(
     "regions of interest, averages of cells", "Ren et al. 2015; He et al. 2017, Mask R-CNN, boxes of whole pixels",
     "y[n,c,u,v] = mean[r,s](x[of[n],c,top[n] + 2*u + r,left[n] + 2*v + s])",
     lambda T, x, of, top, left: T.stack([
-        T.nn.functional.avg_pool2d(x[a, :, t : t + 4, k : k + 4], 2) for a, t, k in zip(*(z.tolist() for z in (of, top, left)))
+        T.nn.functional.avg_pool2d(x[a, :, t : t + 4, k : k + 4], 2)
+        for a, t, k in zip(of.tolist(), top.tolist(), left.tolist(), strict=True)
     ]),
     x="b c h+4 w+4", of="n | int b", top="n | int h+1", left="n | int w+1", extents={"u": 2, "v": 2, "r": 2, "s": 2},
     sizes={"h": (3, 4, 1), "w": (4, 5, 3), "n": (4, 7, 3)},
@@ -176,7 +178,8 @@ operator(
     "local binary differences, smooth", "Juefei-Xu, Boddeti, Savvides 2017, Local binary convolutional networks, eq. 3",
     """b[n,m,i,j] = sigmoid(sum[r,s](B[m,r,s]*x[n,i+r,j+s]))
        y[n,k,i,j] = sum[m](V[k,m]*b[n,m,i,j])""",
-    lambda T, B, x, V: T.nn.functional.conv2d(T.nn.functional.conv2d(x[:, None], B[:, None]).sigmoid(), V[..., None, None]),
+    lambda T, B, x, V: T.nn.functional.conv2d(T.nn.functional.conv2d(x[:, None], B[:, None]).sigmoid(), V[..., None,
+        None]),
     B="m 3 3", x="b h+2 w+2", V="k m", sizes={"h": (3, 5, 1), "w": (4, 6, 15)},
 )  # fmt: skip
 
@@ -202,14 +205,15 @@ operator(
 )  # fmt: skip
 
 operator(
-    "depthwise kernels by a softmax", "Wu et al. 2019, Pay less attention with lightweight and dynamic convolutions, eq. 3",
+    "depthwise kernels by a softmax",
+    "Wu et al. 2019, Pay less attention with lightweight and dynamic convolutions, eq. 3",
     """e[g,r] = exp(w[g,r])
        y[b,t,d] = (sum[r](where(0 <= t + r - 1 < x.shape[1], e[d % w.shape[0],r]*x[b,t+r-1,d], 0))
                    /sum[r](e[d % w.shape[0],r]))""",
     lambda T, w, x: T.nn.functional.conv1d(
         x.mT, w.softmax(1).repeat(x.shape[2] // len(w), 1)[:, None], padding=1, groups=x.shape[2]
     ).mT,
-    w="g 3", x="b t 3*g", sizes={"t": (4, 7, 9)},
+    w="g 3", x="b t 3*g", extents={"t": "x.shape[1]"}, sizes={"t": (4, 7, 9)},
 )  # fmt: skip
 
 operator(
@@ -224,7 +228,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "convolution of three dimensions in two factors", "Tran et al. 2018, A closer look at spatiotemporal convolutions, R(2+1)D",
+    "convolution of three dimensions in two factors",
+    "Tran et al. 2018, A closer look at spatiotemporal convolutions, R(2+1)D",
     """u[m,t,i,j] = relu(sum[c,r,s](A[m,c,r,s]*x[c,t,i+r,j+s]))
        y[k,t,i,j] = sum[m,q](B[k,m,q]*u[m,t+q,i,j])""",
     lambda T, A, x, B: (lambda F: F.conv3d(F.conv3d(x, A[:, :, None]).relu(), B[..., None, None]))(T.nn.functional),
@@ -233,7 +238,8 @@ operator(
 
 operator(
     "Winograd's F(2,3)", "Lavin, Gray 2016, Fast algorithms for convolutional neural networks, eq. 5",
-    """m[b,i,n] = where(n == 0, (x[b,2*i] - x[b,2*i+2])*w[0], where(n == 1, (x[b,2*i+1] + x[b,2*i+2])*(w[0] + w[1] + w[2])/2,
+    """m[b,i,n] = where(n == 0, (x[b,2*i] - x[b,2*i+2])*w[0],
+           where(n == 1, (x[b,2*i+1] + x[b,2*i+2])*(w[0] + w[1] + w[2])/2,
            where(n == 2, (x[b,2*i+2] - x[b,2*i+1])*(w[0] - w[1] + w[2])/2, (x[b,2*i+1] - x[b,2*i+3])*w[2])))
        y[b,2*i] = m[b,i,0] + m[b,i,1] + m[b,i,2]
        y[b,2*i+1] = m[b,i,1] - m[b,i,2] - m[b,i,3]""",
@@ -249,7 +255,8 @@ operator(
        y[b,2*i] = (a[b,i] + s[b,i])*0.7071067811865476
        y[b,2*i+1] = (a[b,i] - s[b,i])*0.7071067811865476""",
     lambda T, x: (lambda H, u: (T.cat([(u @ H)[..., :1], T.nn.functional.softshrink((u @ H)[..., 1:], 0.3)], 2) @ H)
-                  .flatten(1))(x.new_tensor([[1.0, 1.0], [1.0, -1.0]]) / x.new_tensor(2.0).sqrt(), x.unflatten(1, (-1, 2))),
+                  .flatten(1))(x.new_tensor([[1.0, 1.0], [1.0, -1.0]]) / x.new_tensor(2.0).sqrt(), x.unflatten(1, (-1,
+                      2))),
     x="b 2*w",
 )  # fmt: skip
 
@@ -260,5 +267,5 @@ operator(
     lambda T, a, x, s: (lambda u: T.nn.functional.conv1d(
         x[:, None], (a @ (T.stack([T.ones_like(u), -u, u * u - 1]) * (-u * u / 2).exp()))[:, None], padding=3
     ))((T.arange(7).to(x) - 3) / s),
-    parameters={"s": 1.3}, a="k 3", x="b w", extents={"r": 7, "n": 3},
+    parameters={"s": 1.3}, a="k 3", x="b w", extents={"r": 7, "n": 3, "i": "x.shape[1]"},
 )  # fmt: skip

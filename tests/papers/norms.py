@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.papers.operator import operator
 
 operator(
-    "filter response normalisation with a thresholded unit", "Singh, Krishnan 2020, Filter response normalization, eqs. 1 and 2",
+    "filter response normalisation with a thresholded unit",
+    "Singh, Krishnan 2020, Filter response normalization, eqs. 1 and 2",
     """v[b,c] = mean[i,j](x[b,c,i,j]**2)
        y[b,c,i,j] = max(g[c]*x[b,c,i,j]*rsqrt(v[b,c] + 0.000001) + w[c], tau[c])""",
     lambda T, x, g, w, tau: T.maximum(T.einsum(
@@ -26,7 +27,7 @@ operator(
     "weight normalisation", "Salimans, Kingma 2016, Weight normalization, eq. 2",
     """n[k] = sqrt(sum[c](v[k,c]**2))
        y[b,k] = g[k]*sum[c](v[k,c]*x[b,c])/n[k] + w[k]""",
-    lambda T, v, g, x, w: T.nn.functional.linear(x, T._weight_norm(v, g[:, None], 0), w),
+    lambda T, v, g, x, w: T.nn.functional.linear(x, T.nn.functional.normalize(v) * g[:, None], w),
     v="k c", g="k", x="b c", w="k",
 )  # fmt: skip
 
@@ -94,7 +95,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "positional normalisation with moment shortcut", "Li, Wu, Weinberger, Belongie 2019, Positional normalization, eq. 1",
+    "positional normalisation with moment shortcut",
+    "Li, Wu, Weinberger, Belongie 2019, Positional normalization, eq. 1",
     """m[b,i,j] = mean[c](x[b,c,i,j])
        s[b,i,j] = sqrt(mean[c]((x[b,c,i,j] - m[b,i,j])**2) + 0.001)
        y[b,k,i,j] = z[b,k,i,j]*s[b,i,j] + m[b,i,j] + sum[c](W[k,c]*(x[b,c,i,j] - m[b,i,j])/s[b,i,j])""",
@@ -145,14 +147,16 @@ operator(
        r[c] = stop_gradient(min(max(s[c]/S[c], 0.5), 2.0))
        d[c] = stop_gradient(min(max((m[c] - M[c])/S[c], -0.7), 0.7))
        y[b,c] = (x[b,c] - m[c])/s[c]*r[c] + d[c]""",
-    lambda T, x, S, M: (lambda m, s: (x - m) / s * (s / S).clamp(0.5, 2).detach() + ((m - M) / S).clamp(-0.7, 0.7).detach())(
+    lambda T, x, S, M: (lambda m, s: (x - m) / s * (s / S).clamp(0.5, 2).detach() + ((m - M) / S).clamp(-0.7,
+        0.7).detach())(
         x.mean(0), (x.var(0, correction=0) + 0.001).sqrt()
     ),
     x="n c", S="c | positive", M="c", sizes={"n": (6, 17, 3)},
 )  # fmt: skip
 
 operator(
-    "spectral normalisation, one step", "Miyato, Kataoka, Koyama, Yoshida 2018, Spectral normalization for GANs, algorithm 1",
+    "spectral normalisation, one step",
+    "Miyato, Kataoka, Koyama, Yoshida 2018, Spectral normalization for GANs, algorithm 1",
     """a[j] = sum[i](W[i,j]*u[i])
        v[j] = stop_gradient(a[j]/sqrt(sum[k](a[k]**2)))
        e[i] = sum[j](W[i,j]*v[j])
@@ -180,7 +184,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "modulated and demodulated convolution", "Karras et al. 2020, Analyzing and improving the image quality of StyleGAN, eq. 3",
+    "modulated and demodulated convolution",
+    "Karras et al. 2020, Analyzing and improving the image quality of StyleGAN, eq. 3",
     """W[b,k,c,r] = s[b,c]*K[k,c,r]
        d[b,k] = rsqrt(sum[c,r](W[b,k,c,r]**2) + 0.0001)
        y[b,k,i] = d[b,k]*sum[c,r](W[b,k,c,r]*x[b,c,i+r])""",
@@ -212,7 +217,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "layer scale and stochastic depth", "Touvron et al. 2021, Going deeper with image transformers, eq. 3; Huang et al. 2016",
+    "layer scale and stochastic depth",
+    "Touvron et al. 2021, Going deeper with image transformers, eq. 3; Huang et al. 2016",
     "y[b,n,d] = x[b,n,d] + where(keep[b], l[d]*f[b,n,d]/0.8, 0)",
     lambda T, x, keep, l, f: x + (f @ l.diag()) * (keep.to(x) * 1.25)[:, None, None],
     x="b n d", keep="b | bool", l="d", f="b n d",
@@ -233,7 +239,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "penalty on the gradient of a critic", "Gulrajani et al. 2017, Improved training of Wasserstein GANs, eq. 3, two layers",
+    "penalty on the gradient of a critic",
+    "Gulrajani et al. 2017, Improved training of Wasserstein GANs, eq. 3, two layers",
     """h[b,k] = tanh(sum[i](x[b,i]*W[i,k]))
        g[b,i] = sum[k]((1 - h[b,k]**2)*v[k]*W[i,k])
        loss[] = mean[b]((sqrt(sum[i](g[b,i]**2) + 0.0001) - 1)**2)""",

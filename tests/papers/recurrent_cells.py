@@ -93,7 +93,8 @@ operator(
        h[t,b,k] = o[t,b,k]*c[t,b,k]""",
     lambda T, x, Z, F, O: (lambda before: _run(T, lambda c, x, y: T.lerp(
         (y @ Z[0] + x @ Z[1]).tanh(), c, (y @ F[0] + x @ F[1]).sigmoid()
-    ), x.new_zeros(x.shape[1], O.shape[1]), x, before) * (x @ O).sigmoid())(T.nn.functional.pad(x, (0, 0, 0, 0, 1, -1))),
+    ), x.new_zeros(x.shape[1], O.shape[1]), x, before) * (x @ O).sigmoid())(T.nn.functional.pad(x, (0, 0, 0, 0, 1,
+        -1))),
     x="t b i", Z="2 i h", F="2 i h", O="i h", sizes={"i": (3, 4, 5)},
 )  # fmt: skip
 
@@ -255,7 +256,8 @@ operator(
        h[t,m,k] = where(m == 0 or (m == 1 and t % 2 == 0) or t % 4 == 0, n[t,m,k], p[t,m,k])
        return h""",
     lambda T, x, U: (lambda V: _run(
-        T, lambda h, t, x: T.where((t % T.tensor([1, 2, 4]) == 0)[:, None], (x + T.einsum("rj,rmjk->mk", h, V)).tanh(), h),
+        T, lambda h, t, x: T.where((t % T.tensor([1, 2, 4]) == 0)[:, None], (x + T.einsum("rj,rmjk->mk", h, V)).tanh(),
+            h),
         0 * x[0], range(len(x)), x,
     ))(U * T.ones(3, 3).tril()[..., None, None]),
     x="t 3 h", U="3 3 h h", sizes={"h": (3, 4, 2)},
@@ -272,7 +274,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "unitary network by rotations", "Jing et al. 2017, Tunable efficient unitary neural networks, one layer of rotations",
+    "unitary network by rotations",
+    "Jing et al. 2017, Tunable efficient unitary neural networks, one layer of rotations",
     """p[t,k] = where(t > 0, h[t-1,k], h0[k])
        h[t,k] = (x[t,k] + cos(a[k//2])*p[t,k]
                  + where(k % 2 == 0, -sin(a[k//2])*p[t,min(k+1, size(k)-1)], sin(a[k//2])*p[t,max(k-1, 0)]))
@@ -284,7 +287,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "delta of a gated network with missing data", "Che et al. 2018, Recurrent neural networks for multivariate time series",
+    "delta of a gated network with missing data",
+    "Che et al. 2018, Recurrent neural networks for multivariate time series",
     """g[t,k] = exp(-max(w[k]*d[t,k] + c[k], 0.0))
        last[t,k] = where(m[t,k], x[t,k], where(t > 0, last[t-1,k], 0))
        y[t,k] = where(m[t,k], x[t,k], g[t,k]*last[t,k] + (1 - g[t,k])*mean[s](x[s,k]))

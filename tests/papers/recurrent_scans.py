@@ -17,12 +17,13 @@ def _scan(T, step, state, *sequences):
 
 
 operator(
-    "diagonal state space, real", "Gu, Goel, Gupta, Ré 2022, On the parameterization of diagonal state space models, S4D-Real",
+    "diagonal state space, real",
+    "Gu, Goel, Gupta, Ré 2022, On the parameterization of diagonal state space models, S4D-Real",
     """A[d,n] = exp(-(n + 1.0)*dt[d])
        s[t,d,n] = A[d,n]*where(t > 0, s[t-1,d,n], 0) + (A[d,n] - 1)/(-(n + 1.0))*B[d,n]*x[t,d]
        y[t,d] = sum[n](C[d,n]*s[t,d,n]) + D[d]*x[t,d]""",
     lambda T, dt, B, x, C, D: (lambda a: (lambda K: T.stack([
-        sum((K[t - i] * x[i] for i in range(t + 1))) for t in range(len(x))
+        sum(K[t - i] * x[i] for i in range(t + 1)) for t in range(len(x))
     ]) + D * x)(T.einsum("dn,dn,dn,tdn->td", C, B, (1 - (-a * dt[:, None]).exp()) / a, (
         -a * dt[:, None] * T.arange(len(x))[:, None, None]
     ).exp())))(T.arange(B.shape[1]) + 1.0),
@@ -33,7 +34,8 @@ operator(
     "convolution by a state space kernel", "Gu, Goel, Ré 2022, S4, eq. 5",
     """K[l] = sum[n](C[n]*exp(-a[n]*l)*B[n])
        y[t,d] = sum[i](where(i <= t, K[t-i]*x[i,d], 0))""",
-    lambda T, C, a, B, x: _scan(T, lambda s, u: T.exp(-a)[:, None] * s + B[:, None] * u, T.zeros_like(a)[:, None] * x[:1], x)
+    lambda T, C, a, B, x: _scan(T, lambda s, u: T.exp(-a)[:, None] * s + B[:, None] * u, T.zeros_like(a)[:,
+        None] * x[:1], x)
     .mul(C[:, None]).sum(1),
     C="n", a="n | positive", B="n", x="t d", extents={"l": "x.shape[0]", "t": "x.shape[0]"},
 )  # fmt: skip
@@ -246,7 +248,8 @@ operator(
        top[] = max[i](a[o.shape[0]-1,i])
        L[] = top[] + log(sum[i](exp(a[o.shape[0]-1,i] - top[])))
        return L""",
-    lambda T, A, o, pi: (lambda s: [s := (s[:, None] + A).logsumexp(0) + o[t] for t in range(1, len(o))][-1].logsumexp(0))(
+    lambda T, A, o, pi: (lambda s: [s := (s[:, None] + A).logsumexp(0) + o[t] for t in range(1,
+        len(o))][-1].logsumexp(0))(
         pi + o[0]
     ),
     A="n n", o="t n", pi="n", sizes={"n": (3, 5, 8)},
@@ -336,7 +339,8 @@ operator(
                                where(i > 0, r[i-1,j], where(j > 0, r[i,j-1], 0)))
        out[] = r[x.shape[0]-1,y.shape[0]-1]
        return out""",
-    lambda T, x, y: _grid(T, (x[:, None] - y) ** 2, lambda d, a, b, c: d + T.stack([a, b, c]).amin(), x.new_tensor(T.inf)),
+    lambda T, x, y: _grid(T, (x[:, None] - y) ** 2, lambda d, a, b, c: d + T.stack([a, b, c]).amin(),
+        x.new_tensor(T.inf)),
     x="m", y="n", sizes={"m": (4, 7, 5), "n": (3, 6, 9)},
 )  # fmt: skip
 
@@ -354,7 +358,8 @@ operator(
 )  # fmt: skip
 
 operator(
-    "alignment with gaps of two kinds", "Gotoh 1982, An improved algorithm for matching biological sequences, global scores",
+    "alignment with gaps of two kinds",
+    "Gotoh 1982, An improved algorithm for matching biological sequences, global scores",
     """m[i,j] = s[i,j] + where(i > 0 and j > 0, max(m[i-1,j-1], max(x[i-1,j-1], y[i-1,j-1])), 0)
        x[i,j] = where(i > 0, max(m[i-1,j] - 1.1, x[i-1,j] - 0.3), -5.0)
        y[i,j] = where(j > 0, max(m[i,j-1] - 1.3, y[i,j-1] - 0.2), -4.0)

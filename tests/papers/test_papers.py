@@ -6,10 +6,30 @@ from dataclasses import replace
 
 import pytest
 
-from tests.papers import capsules, losses, sciences  # noqa: F401
+from tests.papers import (  # noqa: F401
+    activations,
+    attention_linear,
+    attention_scores,
+    attention_vision,
+    capsules,
+    convolutions_images,
+    convolutions_pooling,
+    embeddings,
+    graphs,
+    losses,
+    norms,
+    recurrent_cells,
+    recurrent_scans,
+    sciences,
+)
 from tests.papers.operator import OPERATORS, Comparison
 
 every_operator = pytest.mark.parametrize("op", OPERATORS, ids=[o.name for o in OPERATORS])
+
+# Every third one is compared in each run of the tests: all of them together take minutes.
+sampled = pytest.mark.parametrize(
+    "op", [pytest.param(o, id=o.name, marks=[] if n % 3 == 0 else pytest.mark.slow) for n, o in enumerate(OPERATORS)]
+)
 
 
 def test_no_operator_is_there_twice():
@@ -17,7 +37,7 @@ def test_no_operator_is_there_twice():
     assert len({"".join(o.text.split()) for o in OPERATORS}) == len(OPERATORS)
 
 
-@every_operator
+@sampled
 def test_operators_agree_with_pytorch(torch, op):
     Comparison(op, 0).check(torch)
 
