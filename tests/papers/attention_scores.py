@@ -270,7 +270,7 @@ operator(
             .prod() * v[j] for j in range(i)
         ), start=0 * v[0]) for i in range(len(q))
     ]),
-    q="n d", k="n d", v="n d", sizes={"n": (5, 8, 1), "d": (3, 4, 5)}, extents={"l": "q.shape[0]", "i": "q.shape[0]"},
+    q="n d", k="n d", v="n d", sizes={"n": (5, 8, 1), "d": (3, 4, 5)}, extents={"l": "q.shape[0]"},
 )  # fmt: skip
 
 operator(

@@ -16,6 +16,7 @@ from tests.papers import (  # noqa: F401
     convolutions_pooling,
     embeddings,
     graphs,
+    learning,
     losses,
     norms,
     recurrent_cells,
