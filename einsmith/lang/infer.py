@@ -101,8 +101,10 @@ class _Inference:
             self.known[x] = ky
 
     def conflict(self, key: Key, one: str, two: str, at: int | None) -> None:
-        name = f"the axis {key[2]}" if key[0] == "axis" else f"dimension {key[2]} of {key[1]}"
-        text = FormulaError(f"{name} has two extents: {one}, but {two}", self.program.text, at, None)
+        is_axis = key[0] == "axis"
+        name = f"the axis {key[2]}" if is_axis else f"dimension {key[2]} of {key[1]}"
+        hint = f'if the axis is to be shorter than one of them, add extents={{"{key[2]}": N}}' if is_axis else None
+        text = FormulaError(f"{name} has two extents: {one}, but {two}", self.program.text, at, hint)
         raise ShapeError(str(text))
 
     # ----------------------------------------------------------------------------------------------- expressions

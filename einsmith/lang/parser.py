@@ -224,6 +224,9 @@ class _Parser:
         return "an operator may be missing" if self.token.kind in ("name", "number") or text in "([" else None
 
     def statement(self) -> Statement:
+        if self.token.kind == "op":
+            hint = "a statement goes on in the next line only inside brackets: put what is after its = into parentheses"
+            raise self.fail(f"expected the name of a tensor, found {self.token.text!r}", hint=hint)
         head = self.name("a tensor")
         if self.token.text != "[":
             hint = f"a tensor without axes is written {head.text}[] = ..."

@@ -43,7 +43,15 @@ REFUSED = [
         "advantages from one value more than rewards",
         "d[t] = r[t] + 0.9*v[t+1] - v[t]",
         {"r": (4,), "v": (5,)},
-        "the axis t has two extents: r has extent 4 in dimension 0, but v has extent 5 in dimension 0",
+        "the axis t has two extents: r has extent 4 in dimension 0, but v has extent 5 in dimension 0"
+        '.*add extents={"t": N}',
+    ),
+    (
+        "sum of which the second term stands in the next line",
+        """s[i] = sum[d](q[i,d])
+                  + b[i]""",
+        {"q": (3, 2), "b": (3,)},
+        "expected the name of a tensor, found .*only inside brackets: put what is after its = into parentheses",
     ),
 ]
 
