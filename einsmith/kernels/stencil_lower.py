@@ -345,7 +345,7 @@ class StencilLowering:
 
         def order(x: tuple) -> tuple:
             a = x[moving].read
-            return (a.row * x[0] + a.const + a.pitch // 2) // a.pitch, a.shift // a.lane, a.shift, x[0]
+            return (a.row * x[0] + a.const - a.shift) // a.pitch, a.shift // a.lane, a.shift, x[0]
 
         out = list(carried)
         for row, t, first, second in sorted(work, key=order):

@@ -58,8 +58,9 @@ def spreads(s: Stencil, together: bool) -> dict[tuple, Spread]:
     found: dict[tuple, list[tuple[Access, Span]]] = {}
     every = Span(0, s.lanes - 1)
     for t, f in factors(s):
-        if f.read.lane == 2:
-            found.setdefault(_spread_key(f.read, together), []).append((f.read, f.lanes.meet(t.lanes).meet(every)))
+        lanes = f.lanes.meet(t.lanes).meet(every)
+        if f.read.lane == 2 and lanes.lo <= lanes.hi:
+            found.setdefault(_spread_key(f.read, together), []).append((f.read, lanes))
     out: dict[tuple, Spread] = {}
     for key, reads in found.items():
         spans = [(_elements(a, x), x) for a, x in reads]
@@ -254,7 +255,7 @@ class Reader:
         lanes = f.lanes.meet(t.lanes).meet(Span(0, phase.lanes - 1))
         if h.first == h.last and not f.rows.lo <= h.first + row <= f.rows.hi:
             return self.zero
-        if lanes.hi < self.w.first or lanes.lo > self.w.last + self.n - 1:
+        if lanes.hi < max(lanes.lo, self.w.first) or lanes.lo > self.w.last + self.n - 1:
             return self.zero
         key = (a.slot, a.outer, a.row * row + a.const, a.row, a.lane, lanes)
         if key not in self.made and self.pair is not None:

@@ -47,7 +47,8 @@ class Span(NamedTuple):
 
 class Access(NamedTuple):
     """The element const + row * (row axis) + lane * (lane axis) + sum of coefficient * axis over `outer`; `pitch`: from
-    one row of the tensor to the next."""
+    one row of the tensor, along which lanes move, to the next; `shift`: the part of `const` that a tap moves along it.
+    """
 
     slot: int
     const: int
@@ -55,11 +56,7 @@ class Access(NamedTuple):
     lane: int
     outer: tuple[tuple[int, int], ...]
     pitch: int
-
-    @property
-    def shift(self) -> int:
-        """What a tap moves along a row: the part of `const` that is no more than half a row."""
-        return (self.const + self.pitch // 2) % self.pitch - self.pitch // 2
+    shift: int
 
 
 class Factor(NamedTuple):
@@ -172,12 +169,13 @@ def _guard(g: Expr, extents: Sequence[int]) -> _Form | None:
     return _Form(form.const + (g.fn == "lt"), coef)
 
 
-def _address(kernel: Kernel, r: Read, extents: Sequence[int]) -> _Form:
+def _address(kernel: Kernel, r: Read, extents: Sequence[int], first: int = 0) -> _Form:
+    """Of an element, within what the dimensions from `first` on hold."""
     shape = _shape(kernel, r)
     const, coef = 0, dict[int, int]()
     found = affine(r)
     assert found is not None
-    for d, (c, terms) in enumerate(found):
+    for d, (c, terms) in list(enumerate(found))[first:]:
         stride = prod(shape[d + 1 :])
         const += c * stride
         for a, k in terms.items():
@@ -213,12 +211,26 @@ def _spans(
     return spans.get(row, Span(0, 0)), spans[lane]  # type: ignore[arg-type]
 
 
-def _access(kernel: Kernel, r: Read, form: _Form, point: dict[int, int], row: int | None, lane: int) -> Access:
+class _Along(NamedTuple):
+    """What a read moves within a row of its tensor, the dimensions along which lanes move, of so many elements."""
+
+    form: _Form
+    pitch: int
+
+
+def _along(kernel: Kernel, r: Read, lane: int, extents: Sequence[int]) -> _Along:
+    found, shape = affine(r), _shape(kernel, r)
+    assert found is not None
+    first = next((d for d, (_, terms) in enumerate(found) if terms.get(lane) and extents[lane] > 1), len(shape) - 1)
+    return _Along(_address(kernel, r, extents, max(first, 0)), max(1, prod(shape[max(first, 0) :])))
+
+
+def _access(r: Read, form: _Form, along: _Along, point: dict[int, int], row: int | None, lane: int) -> Access:
     form = form.at(point)
     outer = tuple(sorted((a, c) for a, c in form.coef.items() if a not in (row, lane)))
-    pitch = max((1, *_shape(kernel, r)[-1:]))
     moved = form.coef.get(row, 0) if row is not None else 0
-    return Access(r.slot, form.const, moved, form.coef.get(lane, 0), outer, pitch)
+    shift = along.form.at(point).const
+    return Access(r.slot, form.const, moved, form.coef.get(lane, 0), outer, along.pitch, shift)
 
 
 def _shape(kernel: Kernel, r: Read) -> tuple[int, ...]:
@@ -227,8 +239,9 @@ def _shape(kernel: Kernel, r: Read) -> tuple[int, ...]:
 
 def _terms(
     kernel: Kernel, piece: Piece, row: int | None, lane: int, unrolled: Sequence[int], sums: Sequence[int],
-    along_k: bool,
+    along_k: bool, rows: int,
 ) -> tuple[Term, ...] | None:
+    """The products of a piece, of `rows` rows where it has as many as any other."""
     (body,) = piece.bodies
     extents = piece.domain
     if is_zero(body):
@@ -240,18 +253,22 @@ def _terms(
     own = [[_guard(g, extents) for g in guards] for _, guards in found.factors]
     if any(f is None for f in (*whole, *(x for y in own for x in y))):
         return None
-    forms = [_address(kernel, r, extents) for r, _ in found.factors]
+    forms = [(_address(kernel, r, extents), _along(kernel, r, lane, extents)) for r, _ in found.factors]
     terms = []
     for point in _points(unrolled, extents):
         factors = []
-        for (r, _), form, guards in zip(found.factors, forms, own, strict=True):
+        for (r, _), (form, along), guards in zip(found.factors, forms, own, strict=True):
             at = _spans(guards, point, row, lane, extents)  # type: ignore[arg-type]
             if at is None:
                 return None
-            factors.append(Factor(_access(kernel, r, form, point, row, lane), *at))
+            factors.append(Factor(_access(r, form, along, point, row, lane), *at))
         factors.sort(key=lambda f: f.read.lane == 0)
         at = _spans(whole, point, row, lane, extents)  # type: ignore[arg-type]
         if at is None or factors[0].read.lane not in (1, 2):
+            return None
+        # What taps read of a row is read by all of them together, which rows must not decide.
+        moved = row is not None and any(row in along.form.coef for _, along in forms)
+        if moved and any(x != Span(0, rows - 1) for x in (at[0], *(f.rows for f in factors))):
             return None
         weight = factors[1] if len(factors) == 2 else None
         if weight is not None and not _weighs(weight, along_k, piece, row, lane):
@@ -339,8 +356,9 @@ def _along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     if steps is None or not _own_weights(kernel, first, lane):
         return None
     phases = []
+    most = max(p.extents[row] for p in pieces) if row is not None else 1
     for p in pieces:
-        terms = _terms(kernel, p, row, lane, range(rank, len(p.domain)), (), False)
+        terms = _terms(kernel, p, row, lane, range(rank, len(p.domain)), (), False, most)
         if terms is None:
             return None
         rows = p.extents[row] if row is not None else 1
@@ -368,12 +386,12 @@ def _along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     sums = prod(piece.domain[a] for a in taps)
     if sums > MAX_SUMS or not taps:
         return None
-    terms = _terms(kernel, piece, row, lane, taps, taps, True)
+    rows = piece.domain[row] if row is not None else 1
+    terms = _terms(kernel, piece, row, lane, taps, taps, True, rows)
     if terms is None:
         return None
     outer = tuple(a for a in range(rank) if a not in taps and piece.domain[a] > 1)
     loops = tuple(a for a in range(rank, lane) if a != row and piece.domain[a] > 1)
-    rows = piece.domain[row] if row is not None else 1
     return Stencil(
         kernel.root.dtypes[0], piece.domain, rank, row, lane, outer, loops, tuple(taps), sums, (1, 1),
         (Phase(0, 0, rows, piece.domain[lane], terms),), True,

@@ -81,6 +81,12 @@ def _planes(make: Callable[..., Any], strides: Sequence[int] = (1,)) -> Sample:
     return Sample(made, {"b": (0, 1, 2), "w": EDGE, "c": (1, 3), "taps": (3, 5), "stride": strides})
 
 
+def _wide_filter(w: int, taps: int, pad: int, stride: int, dw: bool) -> Kernel:
+    """Of which a row of results reads most of a row, or is padded further than that."""
+    size = max(stride * (w - 1) + taps - 2 * pad, 1)
+    return (s.depthwise_dw if dw else s.depthwise)(1, 2, size, size, taps, pad, stride)
+
+
 def _step(m: int, n: int, fixed: tuple[int, ...], far: bool) -> Kernel:
     """A product in a loop, some operands of which stay what they are, its result too large for caches or not."""
     x = s.far(s.product(m, n, 9), far)
@@ -163,6 +169,9 @@ SAMPLES: dict[str, Sample] = {
     "zeros between": Sample(_zeros_between, {"h": (1, 2, 5), "w": EDGE, "stride": (2, 3), "far": (False, True),
                                              "after": (False, True)}),
     "depthwise": _planes(s.depthwise, (1, 2)), "depthwise dw": _planes(s.depthwise_dw, (1, 2)),
+    "wide filter": Sample(_wide_filter, {"w": (1, 2, 3), "taps": (2, 4, 5), "pad": (0, 1, 3), "stride": (1, 2),
+                                         "dw": (False, True)}),
+    "slanted": Sample(s.slanted, {"b": (1, 2), "h": (1, 5), "w": EDGE, "n": (3, 5), "lane": (1, 2)}),
     "depthwise dx": _planes(s.depthwise_dx), "involution": _planes(s.involution),
     "involution dx": _planes(s.involution_dx), "involution dk": _planes(s.involution_dk),
     "capsule": Sample(lambda k, stride: s.capsule(1, 2, 5, k, stride), {"k": (1, 3, 4, 5, 8), "stride": (1, 2)}),

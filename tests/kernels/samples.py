@@ -270,6 +270,13 @@ def depthwise_dx(b, c, h, w, k, pad) -> Kernel:
     return kernel_of(Template((b, c, h, w), ((F, (b, c, p, q)), (F, (c, k, k))), tuple(parts)))
 
 
+def slanted(b, h, w, n, lane) -> Kernel:
+    """out[b, h, w] = sum over r of x[b, h + r + lane*w] * k[r] where h + r < n: rows lie over each other in memory"""
+    row = lin((1, 1), (1, 3))
+    body = zero_unless(inside(row, n), times(load(0, 0, lin((1, 1), (lane, 2), (1, 3))), load(1, 3)))
+    return sum_of((b, h, w), ((F, (b, n + lane * (w - 1))), (F, (3,))), (3,), body)
+
+
 def involution(b, c, h, w, k, pad) -> Kernel:
     y, x = lin((1, 2), (1, 4), const=-pad), lin((1, 3), (1, 5), const=-pad)
     body = times(load(0, 0, 4, 5, 2, 3), zero_unless(apply("and", inside(y, h), inside(x, w)), load(1, 0, 1, y, x)))

@@ -60,6 +60,34 @@ def test_nothing_beside_the_operands_is_read(target, rng):
         check(STENCIL, kernel, rng, [target])
 
 
+@pytest.mark.parametrize(("width", "taps", "pad", "stride"), [(5, 4, 0, 1), (6, 5, 0, 1), (6, 5, 0, 2), (5, 4, 1, 1),
+                                                              (2, 5, 3, 2), (1, 3, 2, 2), (9, 9, 3, 2)])
+@pytest.mark.parametrize("target", [NARROW, WIDE, None])
+def test_wide_filters_read_no_more_than_a_row(width, taps, pad, stride, target, rng):
+    """Taps that move by more than half of a row, and taps that see nothing but padding."""
+    for make in (s.depthwise, s.depthwise_dw):
+        kernel = make(2, 2, width, width, taps, pad, stride)
+        if STENCIL.match(kernel):
+            check(STENCIL, kernel, rng, [target or host()], native=target is None)
+
+
+def test_a_tap_along_a_row_is_told_from_one_of_the_next():
+    kernel = s.depthwise(2, 2, 5, 5, 4, 0)
+    reads = {t.vector.read for t in stencils(kernel)[0].phases[0].terms}
+    assert {(a.const - a.shift, a.shift) for a in reads} == {(5 * r, k) for r in range(4) for k in range(4)}
+
+
+@pytest.mark.parametrize("target", [NARROW, WIDE, None])
+def test_rows_that_lie_over_each_other(target, rng):
+    """Where a guard of rows keeps taps within memory, no tap reads for another."""
+    body = s.times(s.load(0, 0, s.lin((1, 1), (1, 2), (1, 3))), s.load(1, 3))
+    whole = s.sum_of((2, 5, 4), ((s.F, (2, 10)), (s.F, (3,))), (3,), body)
+    assert any(x.row is not None for x in stencils(whole))
+    for kernel in (whole, s.slanted(2, 5, 4, 5, 1), s.slanted(2, 5, 4, 5, 2), s.slanted(1, 4, 17, 5, 2)):
+        if STENCIL.match(kernel):
+            check(STENCIL, kernel, rng, [target or host()], native=target is None)
+
+
 def test_phases_of_a_strided_gradient_are_one_launch():
     """Also where a phase has one tap, and is no sum."""
     kernel = gradient_by_x(2, 3, 12, 12, 3, 2)
