@@ -40,7 +40,8 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
     # A chain has three or four values alive, and the coefficients want registers, too: of 32, or of half as many.
     chains = 2 if target.triple.startswith("x86_64") and target.vector_bytes < 64 else 4
     fold = target.triple.startswith("x86_64")
-    bodies = [_Emitter(f, declarations, has_fma(target), chains, fold).run() for f in functions]
+    masks = fold and (target.vector_bytes >= 64 or "+avx512bw" in target.features.split(","))
+    bodies = [_Emitter(f, declarations, has_fma(target), chains, fold, masks).run() for f in functions]
     width = f' "prefer-vector-width"="{target.vector_bytes * 8}"' if target.vector_bytes >= 32 else ""
     parts = [f'target triple = "{target.triple}"', "", *bodies, *declarations.values(), ""]
     parts.append(f"attributes #0 = {{ nounwind{width} }}")
@@ -51,10 +52,11 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
 
 class _Emitter(MemoryEmitter):
     """Emits one function. `chains`: how many special functions may be computed side by side; `folds`: loads may become
-    operands of arithmetic."""
+    operands of arithmetic; `masks`: as a MemoryEmitter's."""
 
-    def __init__(self, function: Function, declarations: dict[str, str], fma: bool, chains: int, folds: bool):
-        super().__init__(Text(declarations, fma))
+    def __init__(self, function: Function, declarations: dict[str, str], fma: bool, chains: int, folds: bool,
+                 masks: bool):
+        super().__init__(Text(declarations, fma), masks)
         self.chains = chains
         self.function = function
         self.chosen = llvm_faults.chosen_sums(function.body) if fma and folds else {}

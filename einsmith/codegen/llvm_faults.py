@@ -78,7 +78,54 @@ declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
     r"vmovups\s+\(%rdi\), %zmm\d+\n", "llvm._Emitter.do_fma",
 )  # fmt: skip
 
-FAULTS = (NARROWED, UNMASKED)
+WIDENED = Fault(
+    "widened mask",
+    "The mask of a masked load or store of eight bytes is widened to the sixteen lanes of a register by a move that "
+    "clears the others. The move is taken for a copy where masks wait in memory, and the mask is stored as it was "
+    "before: lanes 8 to 15 of a comparison of bytes, or bits that no constant set, are loaded and stored.",
+    (22, 1), None, _AVX512,
+    """
+define void @f(ptr %from, ptr %to, ptr %bytes, i64 %n) {
+entry:
+"""
+    + "".join(
+        f"""
+  %p{k} = getelementptr i8, ptr %bytes, i64 {8 * k}
+  %b{k} = load <8 x i8>, ptr %p{k}, align 1
+  %m{k} = icmp eq <8 x i8> %b{k}, zeroinitializer
+"""
+        for k in range(4)
+    )
+    + """
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+"""
+    + "".join(
+        f"""
+  %from{k} = getelementptr [64 x i8], ptr %from, i64 %i, i64 {16 * k}
+  %to{k} = getelementptr [64 x i8], ptr %to, i64 %i, i64 {16 * k}
+  %x{k} = call <8 x i8> @llvm.masked.load.v8i8.p0(ptr align 1 %from{k}, <8 x i1> %m{k}, <8 x i8> zeroinitializer)
+  %y{k} = select <8 x i1> %m{k}, <8 x i8> %x{k}, <8 x i8> zeroinitializer
+  store <8 x i8> %y{k}, ptr %to{k}, align 1
+"""
+        for k in range(4)
+    )
+    + """
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %n
+  br i1 %more, label %loop, label %end
+end:
+  ret void
+}
+declare <8 x i8> @llvm.masked.load.v8i8.p0(ptr, <8 x i1>, <8 x i8>)
+""",
+    r"vptestnmb\s.*, %k(\d)\n\s+(kmovw\s+%k\1, -?\d+\(%rsp\)\n\s+){2}", "llvm_memory.MemoryEmitter.whole_mask",
+)  # fmt: skip
+LANES_KEPT = "<" + ", ".join(f"i1 {str(n < 8).lower()}" for n in range(16)) + ">"
+"""What a mask of eight lanes is cut to where it is widened, in an instruction that no move is (see WIDENED)."""
+
+FAULTS = (NARROWED, UNMASKED, WIDENED)
 
 
 def only_lane(mask: Sequence[Any] | None) -> int | None:

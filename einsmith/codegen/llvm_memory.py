@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.codegen.llvm_faults import only_lane
+from einsmith.codegen.llvm_faults import LANES_KEPT, only_lane
 from einsmith.codegen.llvm_ops import FLOATS, LLVM_ELEM, Ops, Text, constant, lanes_constant, literal, mangle, spell
 from einsmith.loops.nest import Op, Type, Value
 
@@ -14,10 +14,12 @@ Number = float | int | bool
 
 
 class MemoryEmitter:
-    """The operands of one function's values, the constants among them, and the instructions that touch memory."""
+    """The operands of one function's values, the constants among them, and the instructions that touch memory.
+    mask_registers: masks are in registers of their own (AVX-512)."""
 
-    def __init__(self, text: Text):
+    def __init__(self, text: Text, mask_registers: bool = False):
         self.text = text
+        self.mask_registers = mask_registers
         self.ops = Ops(text)
         self.operand: dict[int, str] = {}
         self.literal: dict[int, Number] = {}
@@ -117,11 +119,13 @@ class MemoryEmitter:
             )
         else:
             where = self.at(ptr, offset, memory.elem)
+            whole, allows = self.whole_mask(memory, mask)
             loaded = self.memory_call(
-                f"llvm.masked.load.{mangle(memory)}.p0", memory,
-                [("ptr", f"align {_SIZE[memory.elem]} {where}"), (spell(mask.type), self.get(mask)),
-                 (spell(memory), rest)],
+                f"llvm.masked.load.{mangle(whole)}.p0", whole,
+                [("ptr", f"align {_SIZE[memory.elem]} {where}"), (spell(Type("i1", whole.lanes)), allows),
+                 (spell(whole), self.resized(memory, rest, whole.lanes))],
             )
+            loaded = self.resized(whole, loaded, memory.lanes)
             self.masked.add(loaded)
         self.from_memory(result, loaded)
 
@@ -150,11 +154,29 @@ class MemoryEmitter:
         elif not memory.lanes:
             self.guarded(mask, plain, None)
         else:
+            whole, allows = self.whole_mask(memory, mask)
+            operand = self.resized(memory, operand, whole.lanes)
             self.memory_call(
-                f"llvm.masked.store.{mangle(memory)}.p0", None,
-                [(spell(memory), operand), ("ptr", f"align {size} {self.at(ptr, offset, memory.elem)}"),
-                 (spell(mask.type), self.get(mask))],
+                f"llvm.masked.store.{mangle(whole)}.p0", None,
+                [(spell(whole), operand), ("ptr", f"align {size} {self.at(ptr, offset, memory.elem)}"),
+                 (spell(Type("i1", whole.lanes)), allows)],
             )
+
+    def whole_mask(self, memory: Type, mask: Value) -> tuple[Type, str]:
+        """What is loaded or stored under a mask, and the mask: of a whole register where LLVM would make it one and may
+        lose that (see llvm_faults.WIDENED)."""
+        operand = self.get(mask)
+        if not self.mask_registers or (memory.elem, memory.lanes) != ("i8", 8) or self.lanes_of(mask) is not None:
+            return memory, operand
+        wider = self.resized(mask.type, operand, 16)
+        return Type("i8", 16), self.text.once(f"and <16 x i1> {wider}, {LANES_KEPT}")
+
+    def resized(self, t: Type, operand: str, lanes: int) -> str:
+        """A vector's first lanes, or all of them and others of any value."""
+        if lanes == t.lanes:
+            return operand
+        picks = ", ".join(f"i32 {n if n < t.lanes else 'poison'}" for n in range(lanes))
+        return self.text.once(f"shufflevector {spell(t)} {operand}, {spell(t)} poison, <{lanes} x i32> <{picks}>")
 
     def memory_call(self, name: str, result: Type | None, args: Sequence[tuple[str, str]]) -> str:
         back = "void" if result is None else spell(result)

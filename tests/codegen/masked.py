@@ -190,6 +190,43 @@ def loads(rng: np.random.Generator, of: str, to: str, lanes: int, variable: bool
     return Case(b, run, f"{what} {of}->{to} x{lanes} {form} {'variable' if variable else ''}")
 
 
+def kept(rng: np.random.Generator, elem: str, lanes: int, how: str, store: bool) -> Case:
+    """More masks than there are registers for, made before a loop and used twice in each of its turns: by a load or a
+    store, and by a choice. `how`: "eq" or "ne", comparisons of bytes; "order", of floats; "loaded", as it is."""
+    count, turns, n, b = 12, 2, max(lanes, 1), Builder("k", 3)
+    size = np.dtype(NUMPY[elem]).itemsize
+    masks = np.array([np.arange(n) < live for live in rng.integers(1, n + 1, count)])
+    kind = {"eq": "i8", "ne": "i8", "order": "f32", "loaded": "i1"}[how]
+    table = (masks if how in ("ne", "loaded") else ~masks).astype(NUMPY[kind])
+    held = []
+    for k in range(count):
+        x = b.load(b.buffers[1], b.const(k * n), kind, lanes)
+        held.append(x if how == "loaded" else b.op("lt" if how == "order" else how, x,
+                                                   b.const(how == "order", kind, lanes)))
+    pages = [_small(rng, elem, PAGE // size) for _ in range(count * turns)]
+    stride, page = n + GUARD // size, PAGE // size
+    out = np.full((turns, count, stride), 99 if elem != "i1" else 1, NUMPY[elem])
+    want = out.copy()
+    with b.loop(0, turns) as loop:
+        for k, m in enumerate(held):
+            live = int(masks[k].sum())
+            at = (2 * k + 2) * page - (n if store else live)
+            where = b.add(b.const(at), b.mul(loop.var, b.const(2 * count * page)))
+            to = b.add(b.const(k * stride), b.mul(loop.var, b.const(count * stride)))
+            x = b.load(b.buffers[0], where, elem, lanes, None if store else m)
+            b.store(b.op("where", m, x, b.const(0, elem, lanes)), b.buffers[2], to, m if store else None)
+            for turn in range(turns):
+                found = pages[turn * count + k][-n if store else -live:][:live]
+                want[turn, k, :live] = found
+                want[turn, k, live:n] = want[turn, k, live:n] if store else 0
+
+    def run(call: Callable[..., None]) -> None:
+        call(arena(pages), table, out)
+        np.testing.assert_array_equal(out, want)
+
+    return Case(b, run, f"{'stores' if store else 'loads'} under many masks {elem} x{lanes} {how}")
+
+
 @cache
 def _arena(pages: int) -> Any:
     """Pages, each between two that cannot be touched."""

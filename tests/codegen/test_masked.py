@@ -13,7 +13,7 @@ import pytest
 
 from einsmith.codegen import llvm_faults, llvm_jit, llvm_memory
 from einsmith.codegen.native import host_target
-from tests.codegen.masked import ELEMS, FORMS, LANES, loads, run_all, stores
+from tests.codegen.masked import ELEMS, FORMS, LANES, kept, loads, run_all, stores
 from tests.kernels.runner import forgotten
 
 X86 = llvm_jit.host()[2].startswith("x86_64")
@@ -93,6 +93,18 @@ def test_masked_loads(rng, name):
     assert not failed, "\n".join(failed)
 
 
+@pytest.mark.parametrize("lanes", [x for x in LANES if x <= 16])
+@pytest.mark.parametrize("name", TARGETS)
+def test_more_masks_than_registers(rng, name, lanes):
+    """The lanes beyond a mask's stay masked off where it waits in memory, or is widened."""
+    failed: list[str] = []
+    with forgotten():
+        for how in ("eq", "ne", "order", "loaded"):
+            cases = [kept(rng, elem, lanes, how, store) for elem in ELEMS for store in (True, False)]
+            failed += run_all(cases, TARGETS[name])
+    assert not failed, "\n".join(failed)
+
+
 @pytest.mark.skipif("avx512bw" not in llvm_jit.host()[1].replace("-avx512bw", ""), reason="AVX-512")
 def test_the_sweep_notices_a_fault(monkeypatch):
     """As it is emitted without the cure."""
@@ -100,6 +112,16 @@ def test_the_sweep_notices_a_fault(monkeypatch):
         pytest.skip("this LLVM does not have the fault")
     monkeypatch.setattr(llvm_memory, "only_lane", lambda mask: None)
     assert _failures([("i32", "i8", 16, False, False)], TARGETS["host"], full=True)
+
+
+@pytest.mark.skipif("avx512bw" not in llvm_jit.host()[1].replace("-avx512bw", ""), reason="AVX-512")
+def test_the_sweep_notices_widened_masks(rng, monkeypatch):
+    if not llvm_faults.WIDENED.exists(llvm.llvm_version_info):
+        pytest.skip("this LLVM does not have the fault")
+    plain = llvm_memory.MemoryEmitter.get
+    monkeypatch.setattr(llvm_memory.MemoryEmitter, "whole_mask", lambda self, memory, mask: (memory, plain(self, mask)))
+    with forgotten():
+        assert list(run_all([kept(rng, "i8", 8, "eq", True)], TARGETS["host"]))
 
 
 @pytest.mark.slow
