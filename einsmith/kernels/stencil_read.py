@@ -307,11 +307,14 @@ class Reader:
             key = ("other", a.slot, a.outer, a.row * row + a.const - a.shift, a.row, first, span)
             if key not in self.made:
                 if first < base:
-                    picks = [n + first - low, *range(n - 1)]
-                    out = self.b.shuffle(every_other(first + 2), whole(low), picks)
+                    at = low + (first - low) // n * n
+                    picks = [n + first - at, *range(n - 1)]
+                    out = self.b.shuffle(every_other(first + 2), whole(at), picks)
                 elif first >= base + 2:
-                    picks = [*range(1, n), 2 * n - 1 + first - high]
-                    out = self.b.shuffle(every_other(first - 2), whole(high + n - 1), picks)
+                    last = first + 2 * n - 2
+                    at = high + n - 1 - max(0, -((last - high - n + 1) // n)) * n
+                    picks = [*range(1, n), n + last - at]
+                    out = self.b.shuffle(every_other(first - 2), whole(at), picks)
                 else:
                     out = self.b.shuffle(whole(base), whole(base + n), [2 * i + first - base for i in range(n)])
                 self.made[key] = out

@@ -71,6 +71,17 @@ def test_wide_filters_read_no_more_than_a_row(width, taps, pad, stride, target, 
             check(STENCIL, kernel, rng, [target or host()], native=target is None)
 
 
+@pytest.mark.parametrize(("taps", "pad", "width"), [(11, 0, 27), (16, 0, 21), (24, 0, 49), (24, 11, 30), (23, 22, 31)])
+@pytest.mark.parametrize("target", [NARROW, WIDE, None])
+def test_more_taps_than_lanes(taps, pad, width, target, rng):
+    """Of which every other element of a row is read."""
+    column = s.lin((2, 1), (1, 2), const=-pad)
+    body = s.times(s.zero_unless(s.inside(column, width), s.load(0, 0, column)), s.load(1, 2))
+    results = (width + 2 * pad - taps) // 2 + 1
+    kernel = s.sum_of((3, results), ((s.F, (3, width)), (s.F, (taps,))), (taps,), body)
+    check(STENCIL, kernel, rng, [target or host()], native=target is None)
+
+
 def test_a_tap_along_a_row_is_told_from_one_of_the_next():
     kernel = s.depthwise(2, 2, 5, 5, 4, 0)
     reads = {t.vector.read for t in stencils(kernel)[0].phases[0].terms}
