@@ -69,5 +69,9 @@ class Exact:
                 if not s.lanes:
                     x = b.insert(b.const(0.0, self.elem, n), x, 0)
                 b.store(b.add(b.load(room, at, self.elem, n), x), room, at)
-            loop.next = [b.load(room, b.const(i * n), self.elem, n) for i in range(len(sums))]
+            loop.next = []
+            for i, old in enumerate(loop.carried):
+                new = b.load(room, b.const(i * n), self.elem, n)
+                # Lanes that nobody stores may be NaN by chance: what others are does not depend on it.
+                loop.next.append(b.op("where", b.op("ne", old, old), new, old) if s.lanes else new)
         return list(loop.results)

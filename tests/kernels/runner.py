@@ -94,8 +94,8 @@ def read_buffers(kernel: Kernel | Rows) -> set[int]:
 
 
 def run_native(lowered: Lowered, arrays: Sequence[np.ndarray], target: Target, backward: bool = False,
-               over: Mapping[int, int] | None = None, far: Collection[int] = ()) -> None:
-    """All tasks of all launches on arrays that are changed in place. Workspace and scratch begin as NaN. What lies
+               over: Mapping[int, int] | None = None, far: Collection[int] = (), fill: int = 255) -> None:
+    """All tasks of all launches on arrays that are changed in place. Scratch begins as bytes `fill`: NaN. What lies
     behind each must not be read or written; before each, if `backward`. `over`: buffers that are the memory of another
     one; `far`: those that begin on a cache line."""
     addresses = compile_functions([x.function for x in lowered.launches], target)
@@ -111,7 +111,7 @@ def run_native(lowered: Lowered, arrays: Sequence[np.ndarray], target: Target, b
         scratch = _Guarded(x.function.scratch_bytes, backward)
         call = _SIGNATURE(addresses[x.function.name])
         for task in reversed(range(x.tasks)) if backward else range(x.tasks):
-            scratch.bytes[:] = 255
+            scratch.bytes[:] = fill
             call(pointers.ctypes.data, scratch.bytes.ctypes.data, task)
         scratch.check(f"scratch of {x.function.name}")
     work.check("workspace")

@@ -17,7 +17,7 @@ from einsmith.kernels.contraction_problem import problems
 from einsmith.kernels.contraction_search import candidates
 from einsmith.kernels.contraction_trim import share, trims
 from tests.kernels.runner import check_exact as check
-from tests.kernels.runner import fresh, host, reference, run_native
+from tests.kernels.runner import fresh, host, poisoned, random_array, reference, run_native
 from tests.kernels.samples import (
     conv,
     conv_dw,
@@ -192,3 +192,24 @@ def test_trimmed_loops_of_operands_with_one_point():
     for which in (0, 1):
         assert share(p, tuple(trims(p, which)), p.left + p.right, 8) in (1.0, 3 / 7)
     check(kernel, PATTERN.configs(kernel, host()), target=host())
+
+
+def test_lanes_that_nobody_stores_change_no_others(rng):
+    """Where they are NaN by chance, and where they are not: the same bits."""
+    x = times(load(0, 4, 1, 5, 6), load(1, 0, 4, lin((1, 2), (-1, 5), const=1), lin((1, 3), (-1, 6))))
+    guard = apply("and", inside(lin((1, 2), (-1, 5), const=1), 5), inside(lin((1, 3), (-1, 6)), 6))
+    kernel = sum_of((1, 2, 6, 10), ((F, (2, 2, 4, 5)), (F, (1, 2, 5, 6))), (2, 4, 5), zero_unless(guard, x))
+    base = [random_array(rng, b) for b in kernel.buffers]
+    seen = 0
+    for piece in candidates(kernel, problems(kernel.root) or (), host()):
+        lowered, found = PATTERN.lower(kernel, Configs((piece,)), host()), []
+        if not piece.windows or not any(x.function.scratch_bytes for x in lowered.launches):
+            continue
+        for fill in (255, 43):
+            arrays = poisoned(kernel, base, reference(kernel, base) if not seen else {2: base[2]})
+            run_native(lowered, arrays, host(), fill=fill)
+            found.append(arrays)
+        for a, b in zip(*found, strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=str(piece))
+        seen += 1
+    assert seen
