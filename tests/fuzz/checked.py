@@ -12,12 +12,16 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import einsmith as es
 import einsmith.functional as F  # noqa: N812
+from einsmith.codegen import objects, worker
+from tests.fuzz.variants import Seen, cells, observed
 from tests.gallery.entries import ENTRIES, Entry
 from tests.gallery.entry import Ints
 
@@ -46,6 +50,7 @@ SPECIAL = np.array([np.nan, 1, -np.inf, 2, np.inf, -1, 0.0, np.nan, -0.0, 3, np.
 FORMULAS: dict[str, tuple[str, Given, dict[str, Any]]] = {
     "product": ("C[i,j] = sum[k](A[i,k]*B[k,j])", {"A": (37, 67), "B": (67, 35)}, {}),
     "long product": ("C[i,j] = sum[k](A[i,k]*B[k,j])", {"A": (5, 3001), "B": (3001, 7)}, {}),
+    "sums of products": ("C[i,j] = sum[b,k](A[b,i,k]*B[b,j,k])", {"A": (9, 6, 83), "B": (9, 5, 83)}, {}),
     "transposed square": ("Y[i,j] = exp(X[j,i])*2", {"X": (19, 19)}, {}),
     "softmax": ("M[i] = max[k](X[i,k]); E[i,k] = exp(X[i,k]-M[i]); S[i] = sum[k](E[i,k]); Y[i,k] = E[i,k]/S[i]",
                 {"X": (67, 35)}, {}),
@@ -65,6 +70,9 @@ FORMULAS: dict[str, tuple[str, Given, dict[str, Any]]] = {
     "shifted differences": ("Y[i] = where(i > 0, X[i]-X[i-1], X[i])", {"X": (37,)}, {}),
     "circular": ("Y[i] = X[(i+5) % X.shape[0]]*X[i]", {"X": (37,)}, {}),
     "functions": ("Y[i] = cos(X[i])*sin(X[i]) + X[i]**3 + rsqrt(1 + X[i]*X[i])", {"X": (53,)}, {}),
+    "equal operands": ("Y[i] = max(X[i], 0.5)*(1 + i) + min(X[i], 0)", {"X": np.arange(12, dtype=np.float32) % 3 / 2},
+                       {}),
+    "products of four": ("Y[i] = prod[k](X[i,k])", {"X": (5, 4)}, {}),
     "powers": ("Y[i] = X[i]**f32(N[i])", {"X": (53,), "N": Ints((53,), 5, -4)}, {}),
     "integers": ("Q[i] = N[i]//7; R[i] = N[i] % 5; S[i] = N[i]//D[i]", {"N": Ints((37,), 99, -99), "D": Ints((37,), 9)},
                  {}),
@@ -129,6 +137,61 @@ def _formula(name: str) -> Program:
         at = tuple(n for n, a in enumerate(x.values()) if a.dtype.kind == "f" and np.isfinite(a).all())
         if at:
             es.jit(es.grad(total, at))(*x.values())
+            _slope(total, at, list(x.values()), rng)
+
+    return run
+
+
+def _slope(f: Callable, at: Sequence[int], x: Sequence[np.ndarray], rng: np.random.Generator) -> None:
+    """The gradients of f by the arguments `at` are those of central differences, by the evaluator in float64."""
+    wide = [a.astype(np.float64) if n in at else a for n, a in enumerate(x)]
+    v = [rng.standard_normal(a.shape) if n in at else None for n, a in enumerate(wide)]
+
+    def moved(far: float) -> float:
+        return float(es.interpret(f)(*(a if w is None else a + far * w for a, w in zip(wide, v, strict=True))))
+
+    g = es.interpret(es.grad(f, tuple(at)))(*wide)
+    found = sum(float((a * v[n]).sum()) for n, a in zip(at, g, strict=True))
+    _same(found, (moved(1e-6) - moved(-1e-6)) / 2e-6, "the slope", 1e-5)
+
+
+VARIED = ("product", "long product", "sums of products", "softmax", "all of it", "ties", "transposed square", "phases",
+          "window of three", "scatter")  # fmt: skip
+TURNS = 5
+
+
+@contextmanager
+def _nothing_kept() -> Iterator[None]:
+    """No code is read from disk or written there."""
+    with (
+        mock.patch.object(objects, "read", lambda key: None),
+        mock.patch.object(objects, "write", lambda key, entry: None),
+        mock.patch.object(worker, "PARALLEL_FROM", 1 << 30),
+    ):
+        yield
+
+
+def _varied(name: str) -> Program:
+    """A formula with its gradients in other configurations than the cheapest: in every turn each kernel has the one
+    that has most in it that no kernel has had."""
+
+    def run(rng: np.random.Generator) -> None:
+        had: set[tuple[str, str]] = set()
+        for _ in range(TURNS):
+            before = len(had)
+
+            def pick(kernel: Any, target: Any, choice: Any, others: Sequence[Any]) -> int:
+                genes = [{c[:2] for c in cells(kernel, target, pattern, config)} - had for pattern, config, _ in others]
+                if not any(genes):
+                    return -1
+                most = max(range(len(genes)), key=lambda n: len(genes[n]))
+                had.update(genes[most])
+                return most
+
+            with _nothing_kept(), observed(Seen(), pick):
+                _formula(name)(rng)
+            if len(had) == before:
+                break
 
     return run
 
@@ -312,14 +375,15 @@ def programs() -> Iterator[tuple[str, Program]]:
     yield from ((name, _wanted(name)) for name in WANTED)
     yield "results stay", _results_stay
     yield "embedding", _embedding
-    yield "both directions", _backwards
-    yield "winograd", _winograd
-    yield "lenet", _lenet
     yield from ((f"optimizer {name}", _optimizer(name)) for name in OPTIMIZERS)
     yield "second-order recurrence", _filter
     yield "sequences of several lengths", _ragged(11)
+    yield "long sequences of several lengths", _ragged(75)
+    yield "both directions", _backwards
+    yield "winograd", _winograd
+    yield "lenet", _lenet
+    yield from ((f"{name} in other configurations", _varied(name)) for name in VARIED)
     yield from ((f"gallery {e.name}", _gallery(e, 0)) for e in ENTRIES)
-    yield "long sequences of several lengths", _ragged(300)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -50,9 +50,9 @@ PLANTS: list[Plant] = [
         ("exp-coefficient", "codegen/vmath.py",
          '"f32": (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, '
          "5.0000001201e-1),",
-         '"f32": (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666566459e-1, '
+         '"f32": (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-4, 4.1665795894e-2, 1.6666665459e-1, '
          "5.0000001201e-1),",
-         "two digits of a coefficient of exp in float32 are exchanged"),
+         "a coefficient of exp in float32 has a wrong exponent"),
         ("power-sign", "codegen/vmath.py",
          "out = v.select(odd, v.copysign(out, x), out)",
          "out = v.select(integer, v.copysign(out, x), out)",
