@@ -206,9 +206,9 @@ PLANTS: list[Plant] = [
     *_of(
         "simplifier",
         ("interval-of-modulo", "expr/intervals.py",
-         "if 0 <= x[0] and x[1] < y[0]:",
-         "if 0 <= x[0] and x[1] <= y[0]:",
-         "n % n is taken for n"),
+         "high = None if y[1] is None else y[1] - 1",
+         "high = None if y[1] is None else y[1] - 2",
+         "a remainder is less than the divisor less one"),
         ("strict-comparison", "expr/integer_rules.py",
          "form = form - 1",
          "form = form - 0",
