@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from einsmith.expr.bounds import Facts
+from einsmith.expr.guarded import leaves, of_integers
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -39,6 +41,10 @@ _RENUMBERED = 4096
 """Expressions that are simplified again, at most, to find a template's one numbering."""
 _SHORTEST = 4
 """Rounds of it that every template is given: the first makes it simple, the next show that it stays the same."""
+
+_CONTEXTS = 64
+"""Sets of facts that one expression is simplified under, at most, in one run. Paths to a shared expression are
+exponentially many in its depth: under those beyond, it is simplified by what holds all over the box."""
 
 _LOCAL = ("lt", "le", "eq", "ne", "and", "or", "not", "where", "floordiv", "mod", "min", "max", "abs", "sign")
 """Functions whose rules ask what holds where they stand."""
@@ -178,6 +184,16 @@ def _by_function(rules: tuple[Rule, ...]) -> dict[tuple[str, str], list[Rule]]:
 _TABLE = _by_function(RULES)
 
 
+@dataclass(frozen=True, eq=False)
+class _Assumed:
+    """A condition that is known to hold, or not to, and which conditions it decides by itself; -1: it speaks of
+    integers, and may decide others."""
+
+    condition: Expr
+    truth: bool
+    bits: int
+
+
 class _Run:
     """One simplification: results are kept by (expression, facts), so that shared expressions are done once."""
 
@@ -185,6 +201,12 @@ class _Run:
         self.rules = _TABLE if rules is RULES else _by_function(rules)
         self.done: dict[tuple[Expr, Facts], Expr] = {}
         self.local: dict[Expr, bool] = {}
+        self.base = Facts(())
+        self.assumed: dict[Facts, tuple[_Assumed, ...]] = {}  # what a context holds beyond the base, outermost first
+        self.kept: dict[tuple[Expr, Facts], Facts] = {}
+        self.contexts: dict[Expr, set[Facts]] = defaultdict(set)
+        self.told: dict[Expr, int] = {}
+        self.bits: dict[Expr, int] = {}
         self.quotients: dict[Expr, bool] = {}
         self.left = _REWRITES
 
@@ -197,6 +219,57 @@ class _Run:
                     self.local[x] = here or any(self.local[a] for a in x.args)
         return self.local[e]
 
+    def conditions(self, e: Expr) -> int:
+        """The conditions in an expression, as bits."""
+        if e not in self.told:
+            for x in postorder([e]):
+                if x not in self.told:
+                    found = self.bits.setdefault(x, 1 << len(self.bits)) if x.dtype.is_bool else 0
+                    for a in x.args:
+                        found |= self.told[a]
+                    self.told[x] = found
+        return self.told[e]
+
+    def at(self, e: Expr, known: Facts) -> Facts:
+        """Those of the facts that an expression may depend on. A condition that says nothing of integers matters only
+        where it stands, so that paths which differ in such conditions alone are one."""
+        assumed = self.assumed.get(known)
+        if not assumed:
+            return known
+        found = self.kept.get((e, known))
+        if found is None:
+            found = self.base
+            if self.depends(e):
+                inside = self.conditions(e)
+                chain = tuple(a for a in assumed if a.bits < 0 or a.bits & inside)
+                found = known if len(chain) == len(assumed) else self.context(chain)
+            contexts = self.contexts[e]
+            if len(contexts) < _CONTEXTS:
+                contexts.add(found)
+            elif found not in contexts:
+                found = self.base
+            self.kept[e, known] = found
+        return found
+
+    def context(self, chain: tuple[_Assumed, ...]) -> Facts:
+        known = self.base
+        for a in chain:
+            known = known.assume(a.condition, a.truth)
+        self.assumed[known] = chain
+        return known
+
+    def under(self, known: Facts, c: Expr, truth: bool, was: Expr, side: Expr) -> Facts:
+        """The facts on a side of a `where` whose condition `was` has become c."""
+        if not self.depends(side):
+            return self.base
+        under = known.assume(c, truth)
+        if under not in self.assumed and known in self.assumed:
+            bits = -1 if of_integers(c) or of_integers(was) else 0
+            for x in (*leaves(c), *leaves(was)):
+                bits |= self.conditions(x) & self.bits[x]
+            self.assumed[under] = (*self.assumed[known], _Assumed(c, truth, bits))
+        return self.at(side, under) if under.feasible else under
+
     def divides(self, e: Expr) -> bool:
         """Whether a condition without reads has a quotient or remainder of integers in it."""
         if e not in self.quotients:
@@ -207,6 +280,10 @@ class _Run:
 
     def simplify(self, root: Expr, facts: Facts) -> Expr:
         done = self.done
+        if facts is not self.base:
+            self.base = facts
+            self.assumed[facts] = ()
+            self.contexts.clear()
         # (expression, facts, what it became by a rule); an expression waits on the stack below what it needs first.
         stack: list[tuple[Expr, Facts, Expr | None]] = [(root, facts, None)]
         while stack:
@@ -236,14 +313,16 @@ class _Run:
     def _plain(self, e: Expr, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
         if not e.args:
             return e, []
-        missing = [(a, known) for a in e.args if (a, known) not in self.done]
-        return (None, missing) if missing else (with_args(e, tuple(self.done[a, known] for a in e.args)), [])
+        wanted = [(a, known if known is self.base else self.at(a, known)) for a in e.args]
+        missing = [w for w in wanted if w not in self.done]
+        return (None, missing) if missing else (with_args(e, tuple(self.done[w] for w in wanted)), [])
 
     def _where(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
         """A `where` with its condition simplified, and each side under the condition, or the side that is chosen."""
-        if (e.args[0], known) not in self.done:
-            return None, [(e.args[0], known)]
-        c, wanted = self._condition(self.done[e.args[0], known], known)
+        first = e.args[0], self.at(e.args[0], known)
+        if first not in self.done:
+            return None, [first]
+        c, wanted = self._condition(self.done[first], known)
         if wanted is not None:
             return None, [wanted]
         sides = []
@@ -251,12 +330,12 @@ class _Run:
             if isinstance(c, Const):
                 if bool(c.value) != truth:
                     continue
-                under = known
+                under = self.at(side, known)
             else:
-                under = known.assume(c, truth) if self.depends(side) else known
+                under = self.under(known, c, truth, e.args[0], side)
             sides.append((side, under))
         if len(sides) == 2 and not all(under.feasible for _, under in sides):
-            sides = [(side, known) for side, under in sides if under.feasible][:1] or sides[:1]
+            sides = [(side, self.at(side, known)) for side, under in sides if under.feasible][:1] or sides[:1]
         missing = [s for s in sides if s not in self.done]
         if missing:
             return None, missing

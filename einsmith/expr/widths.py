@@ -14,11 +14,13 @@ is to wrap (`lang.lower`), so that an interval is never asked for.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.expr.bounds import Facts
+from einsmith.expr.guarded import met_under
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, cast, postorder
 from einsmith.expr.ranges import Range, leaves, of_type, reach_of, wrapped
 from einsmith.expr.rewrite import map_parts, rebuild
@@ -84,32 +86,29 @@ def too_narrow(t: Template) -> tuple[Expr, Range] | None:
         reaches = Reaches(part.domain)
         if not list(reaches.add(part.bodies)):
             continue
-        facts = Facts(part.domain)
         roots = part.bodies[:-1] if isinstance(part, Scatter) else ()
-        stack: list[tuple[Expr, Expr | None, Facts]] = [
-            (b, _indexed(b) if b in roots else None, facts) for b in part.bodies
-        ]
-        seen: set[tuple[Expr, bool, int]] = set()
-        while stack and facts.feasible:
-            e, user, known = stack.pop()
-            key = (e, _may_leave(e, user), id(known))
-            if key in seen:
-                continue
-            seen.add(key)
+        uses = [(b, _indexed(b) if b in roots else None) for b in part.bodies]
+        uses += [(a, e) for e in postorder(part.bodies) for a in e.args]
+        users: dict[Expr | None, dict[Expr, None]] = defaultdict(dict)
+        for e, user in uses:
             found = reaches.known[e]
-            if found is not None and e.dtype.is_int and leaves(found, e.dtype) and not key[1]:
-                lo, hi = known.bounds(e)
-                reach = (found[0] if lo is None else lo), (found[1] if hi is None else hi)
-                if leaves(reach, e.dtype):
-                    return e, reach
-            if isinstance(e, Apply) and e.fn == "where":
-                stack.append((e.args[0], e, known))
-                for truth, side in ((True, e.args[1]), (False, e.args[2])):
-                    under = known.assume(e.args[0], truth)
-                    if under.feasible:
-                        stack.append((side, e, under))
-            else:
-                stack += [(a, e, known) for a in e.args]
+            if found is not None and e.dtype.is_int and leaves(found, e.dtype) and not _may_leave(e, user):
+                users[user][e] = None
+        if not users:
+            continue
+        met = [(e, Facts(part.domain)) for e in users.pop(None, ())]
+        for user, known in met_under(part, users.__contains__):
+            for e in users[user]:
+                if isinstance(user, Apply) and user.fn == "where" and e is not user.args[0]:
+                    met += [(e, known.assume(user.args[0], n == 1)) for n in (1, 2) if user.args[n] is e]
+                else:
+                    met.append((e, known))
+        for e, known in met:
+            (lo, hi), widest = known.bounds(e), reaches.known[e]
+            assert widest is not None
+            reach = widest[0] if lo is None else lo, widest[1] if hi is None else hi
+            if known.feasible and leaves(reach, e.dtype):
+                return e, reach
     return None
 
 
