@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from einsmith.expr.bounds import Facts
 from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, Scatter, apply, postorder, rank
 
-_VISITS = 8192
+_VISITS = 4096
 """Expressions looked at along every path to them, at most."""
 _CONTEXTS = 8
 """Facts that one expression is told with, at most, where there are more paths; beyond, what all of them have in
@@ -45,14 +45,13 @@ def _by_path(
     """None: the paths are too many."""
     out: list[tuple[Expr, Facts]] = []
     seen: set[tuple[Expr, int]] = set()
-    most = max(_VISITS, 2 * len(around))
     stack: list[tuple[Expr, Facts]] = [(b, facts) for b in reversed(bodies)]
     while stack:
         e, known = stack.pop()
         if e not in around or (e, id(known)) in seen:
             continue
         seen.add((e, id(known)))
-        if len(seen) > most:
+        if len(seen) > max(_VISITS, 4 * len(around)):
             return None
         if wanted(e):
             out.append((e, known))
@@ -109,7 +108,8 @@ def _common(contexts: Sequence[Facts], facts: Facts) -> Facts:
 
 def leaves(condition: Expr) -> list[Expr]:
     """What a condition connects by `and`, `or` and `not`."""
-    out, stack = [], [condition]
+    out: list[Expr] = []
+    stack = [condition]
     while stack:
         e = stack.pop()
         if isinstance(e, Apply) and e.fn in ("and", "or", "not"):

@@ -42,7 +42,7 @@ _RENUMBERED = 4096
 _SHORTEST = 4
 """Rounds of it that every template is given: the first makes it simple, the next show that it stays the same."""
 
-_CONTEXTS = 64
+_CONTEXTS = 4
 """Sets of facts that one expression is simplified under, at most, in one run. Paths to a shared expression are
 exponentially many in its depth: under those beyond, it is simplified by what holds all over the box."""
 

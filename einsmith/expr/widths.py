@@ -87,7 +87,7 @@ def too_narrow(t: Template) -> tuple[Expr, Range] | None:
         if not list(reaches.add(part.bodies)):
             continue
         roots = part.bodies[:-1] if isinstance(part, Scatter) else ()
-        uses = [(b, _indexed(b) if b in roots else None) for b in part.bodies]
+        uses: list[tuple[Expr, Expr | None]] = [(b, _indexed(b) if b in roots else None) for b in part.bodies]
         uses += [(a, e) for e in postorder(part.bodies) for a in e.args]
         users: dict[Expr | None, dict[Expr, None]] = defaultdict(dict)
         for e, user in uses:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from einsmith.dtypes import DType
 from einsmith.expr import obvious
 from einsmith.expr.bounds import Facts
-from einsmith.expr.linear import linear
+from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -187,7 +187,12 @@ def _times(factors: Sequence[Expr]) -> Expr:
 
 def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> bool:
     """Every affine read of the operand proven in bounds under the guards it was given."""
-    for r, around in guarded_reads(operand.expr):
+
+    def open_question(r: Read) -> bool:
+        sizes = template.params[r.slot][1]
+        return not all(_anywhere(linear(i), n, extents) for i, n in zip(r.index, sizes, strict=True))
+
+    for r, around in guarded_reads(operand.expr, open_question):
         guards = (*operand.guards, *(g for c in around for g in conjuncts(c)))
         known, facts = obvious.given(guards), None
         for index, n in zip(r.index, template.params[r.slot][1], strict=True):
@@ -201,6 +206,11 @@ def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> 
                 if not facts.prove(ok):
                     return False
     return True
+
+
+def _anywhere(index: Linear, extent: int, extents: Sequence[int]) -> bool:
+    """Whether an index is in bounds all over the box, whatever the guards say."""
+    return obvious.at_least(index, 0, extents, {}) and obvious.at_least(index * -1, 1 - extent, extents, {})
 
 
 def _where(guards: Sequence[Expr], x: Expr) -> Expr:

@@ -107,7 +107,7 @@ def _conditions(
     for part in node.template.parts:
         conditions: list[tuple[tuple[Expr, ...], Expr, int]] = []
         for body in part.bodies:
-            for read, guards in guarded_reads(body):
+            for read, guards in guarded_reads(body, lambda r: any(map(has_read, r.index))):
                 extents = node.template.params[read.slot][1]
                 conditions += [(guards, i, n) for i, n in zip(read.index, extents, strict=True) if has_read(i)]
         if isinstance(part, Scatter):
