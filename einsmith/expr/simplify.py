@@ -213,21 +213,19 @@ class _Run:
     def depends(self, e: Expr) -> bool:
         """Whether the result may depend on the facts."""
         if e not in self.local:
-            for x in postorder([e]):
-                if x not in self.local:
-                    here = x.dtype.is_bool or (isinstance(x, Apply) and x.fn in _LOCAL)
-                    self.local[x] = here or any(self.local[a] for a in x.args)
+            for x in postorder([e], self.local):
+                here = x.dtype.is_bool or (isinstance(x, Apply) and x.fn in _LOCAL)
+                self.local[x] = here or any(self.local[a] for a in x.args)
         return self.local[e]
 
     def conditions(self, e: Expr) -> int:
         """The conditions in an expression, as bits."""
         if e not in self.told:
-            for x in postorder([e]):
-                if x not in self.told:
-                    found = self.bits.setdefault(x, 1 << len(self.bits)) if x.dtype.is_bool else 0
-                    for a in x.args:
-                        found |= self.told[a]
-                    self.told[x] = found
+            for x in postorder([e], self.told):
+                found = self.bits.setdefault(x, 1 << len(self.bits)) if x.dtype.is_bool else 0
+                for a in x.args:
+                    found |= self.told[a]
+                self.told[x] = found
         return self.told[e]
 
     def at(self, e: Expr, known: Facts) -> Facts:

@@ -98,6 +98,61 @@ def stacked(n: int, d: int = 8) -> Program:
     return lambda *x: es.tanh(F.stack(x, 0)).sum(), _arrays(*[(4, d)] * n)
 
 
+def nested_where(n: int, d: int = 8) -> Program:
+    """n choices in one formula, each of which uses the one before in its condition and on both sides."""
+
+    def f(x: Any) -> Any:
+        def body(i: Any, j: Any) -> Any:
+            e = x[i, j]
+            for k in range(n):
+                e = es.where(e > 0.05 * k - 0.3, es.sin(e), e * 0.5)
+            return e
+
+        return es.compute(x.shape, body).sum()
+
+    return f, _arrays((4, d))
+
+
+def nested_where_of_axes(n: int, d: int = 8) -> Program:
+    """n choices by an axis, each of which uses the one before on both sides."""
+
+    def f(x: Any) -> Any:
+        def body(i: Any, j: Any) -> Any:
+            e = x[i, j]
+            for k in range(n):
+                e = es.where(j > (7 * k) % d, es.sin(e), e * 0.5)
+            return e
+
+        return es.compute(x.shape, body).sum()
+
+    return f, _arrays((4, d))
+
+
+def nested_where_of_reads(n: int, d: int = 8) -> Program:
+    """As `nested_where`, of an element that is gathered."""
+
+    def f(x: Any, at: Any) -> Any:
+        def body(i: Any, j: Any) -> Any:
+            e = x[i, at[j]]
+            for k in range(n):
+                e = es.where(e > 0.05 * k - 0.3, e + 0.25 * x[i, at[j]], e * 0.5)
+            return e
+
+        return es.compute(x.shape, body).sum()
+
+    return f, [*_arrays((4, d)), np.arange(d)[::-1].copy()]
+
+
+def two_axis_recurrence() -> Program:
+    """A dynamic program over two axes, weighted and summed."""
+    table = es.op(
+        "t[b,i,j] = sigmoid(x[b,i,j] + max(max(where(i > 0, t[b,i-1,j], -2), where(j > 0, t[b,i,j-1], 1)),"
+        " where(i > 0 and j > 0, t[b,i-1,j-1], -2)))"
+    )
+    return lambda x, c: (table(x) * c).sum(), _arrays((5, 9, 7), (5, 9, 7))
+
+
+NESTED = (nested_where, nested_where_of_axes, nested_where_of_reads)
 ALL = (
     shared_weight, own_weights, residual, elementwise, square, double, diamond, guarded, shared_input, terms,
     many_terms, reductions, concatenated, stacked,
