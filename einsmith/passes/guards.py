@@ -8,7 +8,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 
-_VISITS = 4096
+_VISITS = 256
 """Expressions looked at along every path to them, at most."""
 
 

@@ -127,3 +127,38 @@ def test_sums_in_parts_are_the_evaluator_s(family: Callable[[int], Program]):
     assert abs(value - want) <= 1e-4 * (1 + abs(want))
     for g, w in zip(grads, exact, strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-4 * np.abs(w).max())
+
+
+def by_first(f: Callable, arrays: list[np.ndarray]) -> Any:
+    return es.value_and_grad(f, 0)(*arrays)
+
+
+NESTED = [(f, value, GROWTH) for f in families.NESTED]
+NESTED += [(families.nested_where, by_first, 3.0), (families.nested_where_of_axes, by_first, 3.0)]
+
+
+@pytest.mark.parametrize("family,mode,growth", NESTED, ids=[f"{f.__name__}-{m.__name__}" for f, m, _ in NESTED])
+def test_nested_choices_take_no_path_at_a_time(family: Callable[..., Program], mode: Callable, growth: float, compiled):
+    def work(n: int, width: int) -> int:
+        f, arrays = family(n, width)
+        return compiled(lambda: mode(f, arrays))[0]
+
+    work(2, 3)
+    assert work(40, 7) <= growth * work(20, 5)
+
+
+def test_recurrence_over_two_axes_to_second_order(compiled):
+    f, arrays = families.two_axis_recurrence()
+    g = es.grad(f, 0)
+    lines, _ = compiled(lambda: es.grad(lambda *x: (g.traced(*x) ** 2).sum(), 0)(*arrays))
+    assert lines < 20_000_000
+
+
+@pytest.mark.parametrize("family", families.NESTED)
+def test_nested_choices_are_the_evaluator_s(family: Callable[..., Program]):
+    f, arrays = family(9)
+    both = es.value_and_grad(f, 0)
+    value, grad = both(*arrays)
+    want, exact = es.interpret(both)(*arrays)
+    assert abs(value - want) <= 1e-4 * (1 + abs(want))
+    np.testing.assert_allclose(grad, exact, rtol=1e-4, atol=1e-4 * np.abs(exact).max())
