@@ -155,11 +155,15 @@ def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     """The Rows with one more member, which evaluates `key` into one more local buffer, and reads of that."""
     last = len(rows.buffers) + len(rows.local)
     held = Buffer(key.expr.dtype, key.extents)
-    known = {place: b for m in rows.members for place, b in zip(m.places, m.kernel.buffers, strict=True)}
+    dtypes = {place: b.dtype for m in rows.members for place, b in zip(m.places, m.kernel.buffers, strict=True)}
+    # Members may see one buffer in different shapes (with an axis of one, or without it); the expression reads it whole.
+    shapes = {
+        x.slot: tuple(key.extents[i.position] for i in x.index if isinstance(i, Axis)) for x in reads(key.expr)
+    }
     places = [place for place, _ in key.by_row]
     slots = {place: n for n, place in enumerate(places)}
     (body,) = rebuild([key.expr], lambda x: Read(slots[x.slot], x.index, x.dtype) if isinstance(x, Read) else None)
-    buffers = tuple(known[p] for p in places)
+    buffers = tuple(Buffer(dtypes[p], shapes[p]) for p in places)
     t = template(key.extents, [(b.dtype, b.shape) for b in buffers], body)
     stage = Stage(t, tuple(("buffer", n) for n in range(len(places))), (len(places),))
     kernel = Kernel((stage,), (*buffers, held))
