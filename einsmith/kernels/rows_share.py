@@ -156,7 +156,7 @@ def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     last = len(rows.buffers) + len(rows.local)
     held = Buffer(key.expr.dtype, key.extents)
     dtypes = {place: b.dtype for m in rows.members for place, b in zip(m.places, m.kernel.buffers, strict=True)}
-    # Members may see one buffer in different shapes (with an axis of one, or without it); the expression reads it whole.
+    # Members may see one buffer in different shapes, with an axis of one or without; the expression reads it whole.
     shapes = {
         x.slot: tuple(key.extents[i.position] for i in x.index if isinstance(i, Axis)) for x in reads(key.expr)
     }
