@@ -316,7 +316,7 @@ def test_ignored_labels_count_neither_as_wrong_nor_in_the_mean(torch):
         {"optimizer": [es.optim.SGD(lr=0.1)]}, {"optimizer": es.optim.SGD}, {"optimizer": None}, {"loss": "mse"},
         {"loss": None}, {"model": lambda x: x}, {"model": es.models.MLP3},
     ],
-    ids=str,
+    ids=lambda wrong: next(iter(wrong)),
 )  # fmt: skip
 def test_what_is_no_model_loss_or_optimizer_is_named(wrong):
     given = {
