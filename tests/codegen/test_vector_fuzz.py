@@ -77,7 +77,7 @@ def machine_code(text: str, target, level: int, monkeypatch) -> bytes:
     """Object code at an optimisation level."""
     with monkeypatch.context() as m:
         m.setattr(llvm_jit, "OPT", level)
-        m.setattr(llvm_jit, "machine", llvm_jit.machine.__wrapped__)
+        m.setattr(llvm_jit, "_machine", llvm_jit._machine.__wrapped__)
         return llvm_jit.emit_object(text, target)
 
 
