@@ -243,7 +243,8 @@ class Adjoint:
                 continue
             terms = adjoints.pop(e)
             if len(terms) > MAX_TERMS:
-                terms = merged(terms, _relies_on_guards(e, part.domain, self.t.params))
+                opaque = any(reads(i) for r in reads(e) for i in r.index)
+                terms = merged(terms, opaque or _relies_on_guards(e, part.domain, self.t.params), opaque)
             if isinstance(e, Read):
                 key = (e.slot, tuple(quasi.expr(i, {}, memo) for i in e.index))
                 for guards, g in terms.items():
@@ -493,5 +494,4 @@ def _is_identity(index: tuple[Expr, ...], shape: tuple[int, ...], argument: tupl
 
 def _relies_on_guards(e: Expr, domain: tuple[int, ...], params: Sequence) -> bool:
     """Whether a part of a body reads what only the guards around it keep in bounds, as far as can be proven."""
-    opaque = any(reads(i) for r in reads(e) for i in r.index)
-    return opaque or any(True for _ in out_of_bounds(template(domain, params, e)))
+    return any(True for _ in out_of_bounds(template(domain, params, e)))

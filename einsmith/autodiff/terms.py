@@ -58,19 +58,21 @@ def common(terms: Terms) -> tuple[Guards, Expr]:
     return tuple(shared), sum_of({tuple(g for g in guards if g not in shared): v for guards, v in terms.items()})
 
 
-def merged(terms: Terms, relying: bool) -> Terms:
+def merged(terms: Terms, relying: bool, opaque: bool) -> Terms:
     """The terms as one. `relying`: what is computed from it relies on their guards, so that these stay around it; where
-    the terms do not share them, what stays is that those of some term hold."""
+    the terms do not share them, what stays is that those of some term hold. Positions over axes are kept in bounds by
+    guards that do not read; `opaque`, those that are read by others, too."""
     if not relying:
         return {(): sum_of(terms)}
     shared, value = common(terms)
-    rests = [tuple(g for g in guards if g not in shared) for guards in terms]
-    if all(rests):
+    rests = [tuple(g for g in guards if g not in shared and (opaque or not reads(g))) for guards in terms]
+    least = [a for a in dict.fromkeys(rests) if not any(set(b) < set(a) for b in rests)]
+    if all(least):
         either: Expr | None = None
-        for rest in rests:
-            holds: Expr = Const(True, dt.bool_)
-            for g in reversed(rest):
-                holds = choose(g, holds, Const(False, dt.bool_))
+        for rest in least:
+            holds = rest[-1]
+            for g in reversed(rest[:-1]):
+                holds = choose(g, holds, Const(False, dt.bool_)) if opaque else both(g, holds)
             either = holds if either is None else apply("or", either, holds)
         assert either is not None
         shared = (*shared, either)
