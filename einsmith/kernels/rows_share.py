@@ -156,18 +156,21 @@ def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     last = len(rows.buffers) + len(rows.local)
     held = Buffer(key.expr.dtype, key.extents)
     dtypes = {place: b.dtype for m in rows.members for place, b in zip(m.places, m.kernel.buffers, strict=True)}
-    # Members may see one buffer in different shapes, with an axis of one or without; the expression reads it whole.
-    shapes = {
-        x.slot: tuple(key.extents[i.position] for i in x.index if isinstance(i, Axis)) for x in reads(key.expr)
-    }
-    places = [place for place, _ in key.by_row]
-    slots = {place: n for n, place in enumerate(places)}
-    (body,) = rebuild([key.expr], lambda x: Read(slots[x.slot], x.index, x.dtype) if isinstance(x, Read) else None)
-    buffers = tuple(Buffer(dtypes[p], shapes[p]) for p in places)
+    by_row = dict(key.by_row)
+
+    def view(x: Read) -> tuple[int, tuple[int, ...]]:
+        """A buffer's place and the shape in which it is read: with axes of one, or without them, or both ways."""
+        return x.slot, tuple(key.extents[i.position] for i in x.index if isinstance(i, Axis))
+
+    views = sorted({view(x) for x in reads(key.expr)})
+    (body,) = rebuild(
+        [key.expr], lambda x: Read(views.index(view(x)), x.index, x.dtype) if isinstance(x, Read) else None
+    )
+    buffers = tuple(Buffer(dtypes[p], shape) for p, shape in views)
     t = template(key.extents, [(b.dtype, b.shape) for b in buffers], body)
-    stage = Stage(t, tuple(("buffer", n) for n in range(len(places))), (len(places),))
+    stage = Stage(t, tuple(("buffer", n) for n in range(len(views))), (len(views),))
     kernel = Kernel((stage,), (*buffers, held))
-    made = Member(kernel, (*places, last), (*(row for _, row in key.by_row), 1), False)
+    made = Member(kernel, (*(p for p, _ in views), last), (*(by_row[p] for p, _ in views), 1), False)
     members = []
     for m, member in enumerate(rows.members):
         here = [u for u in uses if u.member == m]

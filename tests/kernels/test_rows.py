@@ -400,15 +400,15 @@ def test_every_piece_has_the_rows_number(rng):
     np.testing.assert_array_equal(got.reshape(want.shape), want)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-def test_members_may_see_a_buffer_with_an_axis_of_one_and_without(rng, batch):
+@pytest.mark.parametrize("batch,length", [(1, 17), (2, 17), (2, 1), (1, 1)])
+def test_members_may_see_a_buffer_with_an_axis_of_one_and_without(rng, batch, length):
     """The tangent of attention: a single sample's tensors are read by all their axes, or by all but the first."""
 
     def attention(x, v, w):
         scores = F.matmul(F.linear(x, v), F.transpose(F.linear(x, w), 1, 2))
         return F.matmul(F.softmax(scores, -1), x)
 
-    x = [rng.standard_normal(s).astype(np.float32) for s in ((batch, 17, 2), (2, 2), (2, 2))]
+    x = [rng.standard_normal(s).astype(np.float32) for s in ((batch, length, 2), (2, 2), (2, 2))]
     t = [rng.standard_normal(a.shape).astype(np.float32) for a in x]
 
     def tangent(x, t):
