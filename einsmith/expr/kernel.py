@@ -9,17 +9,19 @@ from einsmith.expr.nodes import Template
 
 class Buffer(Node):
     """An argument of a kernel: row-major elements of `dtype` in `shape`. `far`: it is only written, begins on a cache
-    line, and is too large to be found in a cache afterwards, so that stores may go past the caches."""
+    line, and is too large to be found in a cache afterwards, so that stores may go past the caches. `short`: the kernel
+    may be given a pointer into a tensor, from where so many of the last elements of the shape lie behind its end."""
 
-    __slots__ = ("dtype", "shape", "far")
-    fields = ("dtype", "shape", "far")
+    __slots__ = ("dtype", "shape", "far", "short")
+    fields = ("dtype", "shape", "far", "short")
     exact = True
     dtype: DType
     shape: tuple[int, ...]
     far: bool
+    short: int
 
-    def __new__(cls, dtype: DType, shape: tuple[int, ...], far: bool = False):
-        return super().__new__(cls, dtype, shape, bool(far))
+    def __new__(cls, dtype: DType, shape: tuple[int, ...], far: bool = False, short: int = 0):
+        return super().__new__(cls, dtype, shape, bool(far), short)
 
 
 class Stage(Node):

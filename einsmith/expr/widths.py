@@ -191,7 +191,7 @@ def _indexed(e: Expr) -> Read:
 
 def modulo(x: Expr, dtype: DType) -> Expr | None:
     """A sum or product of wider integers, computed in the narrower type that it is cast to; None for others."""
-    if not isinstance(x, Apply) or x.fn not in _LINEAR or x.dtype.bits <= dtype.bits:
+    if not isinstance(x, Apply) or x.fn not in _LINEAR or not x.dtype.is_int or x.dtype.bits <= dtype.bits:
         return None
     args: list[Expr] = []
     for a in x.args:

@@ -21,7 +21,7 @@ def emitter(b: Builder, kernel: Kernel, box: Box, lanes: int) -> Emitter:
     """An Emitter for a box, with the kernel's buffers in place."""
     em = Emitter(b, box.extents + box.reduce, lanes)
     for n, buffer in enumerate(kernel.buffers):
-        em.place(n, Memory(b.buffers[n], buffer.dtype, (prod(buffer.shape),), buffer.far))
+        em.place(n, Memory(b.buffers[n], buffer.dtype, (prod(buffer.shape) - buffer.short,), buffer.far))
     return em
 
 

@@ -97,7 +97,9 @@ def _split(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | N
         t = _at_identity(Template(shape, params, tuple(parts)), made)
         stages.append(Stage(simplify_template(t), stage.args, stage.outputs))
     written = {n for stage in stages for n in stage.outputs}
-    buffers = tuple(Buffer(b.dtype, shape if n in written else b.shape, b.far) for n, b in enumerate(kernel.buffers))
+    buffers = tuple(
+        Buffer(b.dtype, shape if n in written else b.shape, b.far, b.short) for n, b in enumerate(kernel.buffers)
+    )
     return Kernel(tuple(stages), buffers, kernel.fixed)
 
 

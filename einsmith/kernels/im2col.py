@@ -142,10 +142,10 @@ def _floors(kernel: Kernel, i: int, target: Target) -> tuple[float, float]:
 
 def _leaves(kernel: Kernel, r: Read, extents: Sequence[int]) -> bool:
     """Whether a read would leave its buffer at some points of the box."""
-    shape = kernel.buffers[kernel.stages[0].args[r.slot][1]].shape
-    flat = flat_index(r.index, shape)
+    buffer = kernel.buffers[kernel.stages[0].args[r.slot][1]]
+    flat = flat_index(r.index, buffer.shape)
     low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
-    return low is not None and high is not None and (low < 0 or -high >= prod(shape))
+    return low is not None and high is not None and (low < 0 or -high >= prod(buffer.shape) - buffer.short)
 
 
 def _operands(kernel: Kernel) -> list[int]:

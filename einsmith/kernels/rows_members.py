@@ -36,9 +36,12 @@ def _of_block(member: Member, count: int, block: int, local: int) -> Kernel:
 def _of_rows(b: Buffer, axis: int, count: int, block: int, local: bool) -> Buffer:
     """The buffer from a block's first row on. Where other axes stand before the rows, what lies between its rows keeps
     its place, unless it is local."""
-    shape = _resized(b.shape, axis, count) if axis == 0 or local else b.shape
+    row = size(b.shape[axis + 1 :])
     # Stores may go past the caches only where every block of rows begins on a cache line.
-    return Buffer(b.dtype, shape, b.far and size(b.shape[axis + 1 :]) * b.dtype.itemsize * block % 64 == 0)
+    far = b.far and row * b.dtype.itemsize * block % 64 == 0
+    if axis == 0 or local:
+        return Buffer(b.dtype, _resized(b.shape, axis, count), far)
+    return Buffer(b.dtype, b.shape, far, (b.shape[axis] - count) * row)
 
 
 def _resized(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:

@@ -52,7 +52,7 @@ def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
 def emitter(b: Builder, kernel: Kernel, extents: tuple[int, ...], lanes: int) -> Emitter:
     em = Emitter(b, extents, lanes)
     for n, buffer in enumerate(kernel.buffers):
-        em.place(n, Memory(b.buffers[n], buffer.dtype, (prod(buffer.shape),)))
+        em.place(n, Memory(b.buffers[n], buffer.dtype, (prod(buffer.shape) - buffer.short,)))
     return em
 
 

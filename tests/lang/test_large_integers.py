@@ -181,3 +181,18 @@ def test_random_indices_with_large_constants_against_python(index, size, rows, c
     values = es.op(f"y[i,j] = f64({index})", extents={"i": rows, "j": columns})()
     want = [[float(eval(index, {"i": i, "j": j})) for j in range(columns)] for i in picks]
     np.testing.assert_array_equal(values[list(picks)], want)
+
+
+@pytest.mark.parametrize("to", ["i8", "i32", "i64", "f32", "f64", "bool"])
+@pytest.mark.parametrize("of", ["float32", "float64", "int8", "int32", "int64"])
+def test_a_cast_sees_the_whole_value(of, to, rng):
+    """A sum or product that is cast: floats are rounded towards zero after it; integers may wrap before or after."""
+    x, z = ((rng.standard_normal(19) * 7).astype(of) for _ in range(2))
+    half = "0.5" if of.startswith("f") else "5"
+    with_number = (f"{half} + x[i]", f"x[i] - {half}", f"-(x[i]*{half})")
+    for value in (*with_number, "x[i] + z[i]", "x[i] - z[i]", "x[i]*z[i] - x[i]"):
+        f = es.op(f"y[i] = {to}({value})")
+        arguments = (x, z) if "z" in value else (x,)
+        got = f(*arguments)
+        assert got.dtype == dt.dtype_of(to).numpy
+        np.testing.assert_allclose(got, es.interpret(f)(*arguments), rtol=1e-6, atol=1e-5 if to[0] == "f" else 0)
