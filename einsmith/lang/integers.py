@@ -28,12 +28,10 @@ def measured(e: Op) -> tuple[Ty, bool, Range]:
     dtype = e.ty if isinstance(e.ty, DType) else dt.i64
     if dtype is not e.ty:  # of literals alone, which have the type of what they meet, perhaps a float
         return e.ty, False, ranges.of_type(dtype) if ranges.leaves(found, dtype) else found
-    weak = (a for a in e.args if not isinstance(a.ty, DType) and a.loads)
-    if any(ranges.leaves(a.reach, dtype) for a in weak):  # arithmetic on run-time numbers, which is int64
+    wide = [a for a in e.args if not isinstance(a.ty, DType) and ranges.leaves(a.reach, dtype)]
+    if any(a.loads or a.folds for a in wide):  # arithmetic on run-time numbers and reductions, which are int64
         dtype = dt.i64
-    literals = [
-        a for a in e.args if not isinstance(a.ty, DType) and not a.loads and ranges.leaves(a.reach, dtype)
-    ]
+    literals = [a for a in wide if not a.loads and not a.folds]
     narrow = bool(literals) or ranges.leaves(found, dtype)
     if narrow and not e.loads and not (e.folds and ranges.leaves(found, dt.i64)):
         if ranges.leaves(found, dt.i64):

@@ -196,3 +196,14 @@ def test_a_cast_sees_the_whole_value(of, to, rng):
         got = f(*arguments)
         assert got.dtype == dt.dtype_of(to).numpy
         np.testing.assert_allclose(got, es.interpret(f)(*arguments), rtol=1e-6, atol=1e-5 if to[0] == "f" else 0)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "prod", "max"])
+@pytest.mark.parametrize("literal", ["2", "-2", "max(-2, min(2, 1))", "3000000000"])
+def test_reductions_of_literals_meet_elements(combiner, literal):
+    """They are int64 where int32 might not hold them, as reductions of elements are; a literal alone is refused."""
+    x = np.array([1, 2], np.int32)
+    f = es.op(f"y[i] = {combiner}[k]({literal}) + x[i]", extents={"k": 2})
+    value = eval(literal)
+    want = {"sum": 2 * value, "prod": value * value, "max": value}[combiner]
+    assert f(x).astype(object).tolist() == [want + 1, want + 2]
