@@ -9,7 +9,7 @@ need no products (see `passes.lengths`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from einsmith.expr.nodes import (
@@ -108,7 +108,7 @@ def under(made: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
             along = {e.position for i in index for e in postorder([i]) if isinstance(e, Axis)}
             if p.body.combiner != "sum" or len(read) > 1 or not along >= {d for d, n in enumerate(p.extents) if n > 1}:
                 return made
-            inner = apply("where", holds, p.bodies[0], Const(0, p.bodies[0].dtype))
+            inner = _where(holds, p.bodies[0], p.domain, len(made.args), condition.tensors)
             parts.append(Piece(p.offset, p.step, p.extents, Reduce("sum", p.body.extents, (inner,))))
         elif not _whole(p, made.shape, used):
             return made
@@ -124,6 +124,21 @@ def under(made: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
     (holds,) = outer
     whole = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(made.shape))
     value = Read(len(args), whole, made.dtype)
-    body = apply("where", holds, value, Const(0, made.dtype))
+    body = _where(holds, value, made.shape, len(made.args), condition.tensors)
     piece = Piece((0,) * len(made.shape), (1,) * len(made.shape), made.shape, body)
     return canonical(Template(made.shape, (*params, (made.dtype, made.shape)), (piece,)), (*args, made))
+
+
+def _where(holds: Expr, value: Expr, domain: Sequence[int], first: int, tensors: Sequence[Tensor]) -> Expr:
+    """The value where the condition holds, zero elsewhere. The condition, whose slots from `first` on are `tensors`,
+    may speak of fewer positions than there are: beyond them no element of the cotangent is read."""
+    zero = Const(0, value.dtype)
+    body = apply("where", holds, value, zero)
+    limits: dict[tuple[Expr, int], None] = {}
+    for r in reads(holds):
+        for i, n in zip(r.index, tensors[r.slot - first].shape, strict=True):
+            if isinstance(i, Axis) and domain[i.position] > n:
+                limits[i, n] = None
+    for i, n in limits:
+        body = apply("where", apply("lt", i, Const(n, i.dtype)), body, zero)
+    return body

@@ -28,7 +28,7 @@ CASES: dict[str, Case] = {}
 
 def case(text: str, *inputs, extents=None, **parameters):
     """Registers the decorated loop."""
-    given = tuple(RNG.standard_normal(x) * 0.7 if isinstance(x, tuple) else x for x in inputs)
+    given = tuple(np.asarray(RNG.standard_normal(x) * 0.7) if isinstance(x, tuple) else x for x in inputs)
 
     def register(loop):
         CASES[loop.__name__] = Case(es.op(text, extents=extents, **parameters), given, loop, parameters)
@@ -409,3 +409,19 @@ def kalman_filter(y, a, q, r):
         m, p = m + g * (v - m), (1 - g) * p
         out.append(m)
     return np.array(out)
+
+
+@case(
+    """
+    u[t] = tanh(where(t >= 1, h[t-1], a[]) + b[t])
+    w[t] = where(t >= 2, h[t-2], 0)
+    h[t] = tanh(tanh(max(w[t], where(t >= 1, u[t-1], c[]))))
+    return h
+    """, (), (7,), (), extents={"t": "b.shape[0]"},
+)  # fmt: skip
+def greater_of_two_delays(a, b, c):
+    u, h = [], []
+    for t in range(len(b)):
+        u.append(np.tanh((h[t - 1] if t else a) + b[t]))
+        h.append(np.tanh(np.tanh(max(h[t - 2] if t > 1 else 0.0, u[t - 1] if t else c))))
+    return np.array(h)
