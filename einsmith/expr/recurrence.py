@@ -229,6 +229,11 @@ def step_groups(node: Recurrence) -> tuple[tuple[tuple[int, ...], bool], ...]:
 def distances(node: Recurrence, j: int) -> dict[Read, tuple[int, int | None, int | None]]:
     """For each read of a member by a step of member j: its slot, and how many steps back it lies, at least and at
     most. Reads of initial values are left out."""
+    key = ("distances", node.steps, node.reverse, node.origins, len(node.args), j)
+    return node.members[j].memo(key, lambda _: _distances(node, j))
+
+
+def _distances(node: Recurrence, j: int) -> dict[Read, tuple[int, int | None, int | None]]:
     out: dict[Read, tuple[int, int | None, int | None]] = {}
     for part in step_parts(node, j):
         for read, facts in reads_under(part):
