@@ -98,17 +98,20 @@ class _Run:
             self.greatest = np.inf
 
     def recurrence(self, node: Recurrence, args: Sequence[Pair]) -> list[Pair]:
-        """By what the members change when arguments are disturbed by their errors and a few roundings: an error grows
-        from step to step as the formula says."""
+        """By what the members change when arguments are rounded, which makes equals of neighbours, and when they are
+        disturbed by their errors and a few roundings: an error grows from step to step as the formula says."""
         values = interp.evaluate_recurrence(node, [v for v, _ in args])
         floats = [d for d, _ in node.results if d.is_float]
         unit = max(map(_unit, floats), default=0.0)
         moved = [np.zeros(v.shape) for v in values]
         rng = np.random.default_rng(0)
         if floats or any(e.any() for _, e in args):
-            for _ in range(3):
+            for turn in range(4):
                 noisy = []
-                for v, e in args:
+                for a, (v, e) in zip(node.args, args, strict=True):
+                    if turn == 0:
+                        noisy.append(v.astype(a.dtype.numpy).astype(v.dtype))
+                        continue
                     more = np.where(np.isfinite(e), e, 1.0) * rng.choice([-1, 1], v.shape)
                     if v.dtype.kind == "f":
                         more = more + 2 * C * unit * np.abs(v) * rng.standard_normal(v.shape)
