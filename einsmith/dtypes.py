@@ -1,4 +1,8 @@
-"""Element types of tensors and of scalar expressions."""
+"""Element types of tensors and of scalar expressions.
+
+float16, bfloat16 and uint8 are formats of memory alone: what is read is converted to the type's `arithmetic` (float32,
+int32), computed with there, and converted back where a tensor of the format is written.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,77 @@ from einsmith.locks import cached_property
 
 @dataclass(frozen=True, eq=False)
 class DType:
-    """An element type: `kind` is 'f' (float), 'i' (signed integer) or 'b' (bool)."""
+    """An element type: `kind` is 'f' (float), 'i' (integer) or 'b' (bool)."""
 
     name: str
     kind: str
     bits: int
+    signed: bool = True
 
-    @property
+    @cached_property
     def numpy(self) -> np.dtype:
-        return np.dtype("bool" if self.kind == "b" else {"f": "float", "i": "int"}[self.kind] + str(self.bits))
+        """The type of arrays; NumPy has no bfloat16, which is a record of its bits there."""
+        if self is bf16:
+            return BFLOAT16
+        kinds = {"f": "float", "i": "int" if self.signed else "uint"}
+        return np.dtype("bool" if self.kind == "b" else kinds[self.kind] + str(self.bits))
+
+    @cached_property
+    def arithmetic(self) -> DType:
+        """The type in which elements are computed with: itself, but for formats of memory."""
+        return {"f16": f32, "bf16": f32, "u8": i32}.get(self.name, self)
+
+    @cached_property
+    def in_memory_only(self) -> bool:
+        """Whether elements are converted to another type before anything is computed with them."""
+        return self.arithmetic is not self
+
+    @cached_property
+    def range(self) -> tuple[int, int]:
+        """The least and the greatest value of an integer type."""
+        half = 1 << (self.bits - 1)
+        return (-half, half - 1) if self.signed else (0, 2 * half - 1)
+
+    @cached_property
+    def digits(self) -> int:
+        """Binary digits of a float's significand; an integer's that are no sign."""
+        return {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}.get(self.name, self.bits - self.signed)
+
+    @cached_property
+    def eps(self) -> float:
+        """The distance from 1 to the next float."""
+        return 2.0 ** (1 - self.digits)
+
+    @cached_property
+    def tiny(self) -> float:
+        """The least positive float that is not denormal."""
+        return 2.0**-14 if self is f16 else float(np.finfo(self.arithmetic.numpy).tiny)
+
+    @cached_property
+    def max(self) -> float:
+        """The greatest finite float."""
+        exponents = {"f16": 16, "f64": 1024}.get(self.name, 128)
+        return (2 - self.eps) * 2.0 ** (exponents - 1)
+
+    def narrow(self, values: np.ndarray) -> np.ndarray:
+        """Numbers as an array of this type. To float16 and bfloat16 by way of float32, each rounded to the nearest,
+        ties to even; NaN stays NaN."""
+        with np.errstate(all="ignore"):
+            if not (self.is_float and self.in_memory_only):
+                return np.asarray(values).astype(self.numpy)
+            single = np.asarray(values, np.float32)
+            if self is f16:
+                return single.astype(np.float16)
+            bits = single.view(np.uint32)
+            rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+            return np.where(np.isnan(single), bits >> 16 | 0x40, rounded).astype(np.uint16).view(BFLOAT16)
+
+    def wide(self, values: np.ndarray) -> np.ndarray:
+        """An array of this type as float64, int64 or bool."""
+        if self is bf16 and values.dtype == BFLOAT16:
+            bits = np.ascontiguousarray(values).view(np.uint16).astype(np.uint32) << 16
+            return bits.view(np.float32).astype(np.float64).reshape(values.shape)
+        return values.astype({"f": np.float64, "i": np.int64, "b": np.bool_}[self.kind], copy=False)
 
     @cached_property
     def itemsize(self) -> int:
@@ -46,16 +112,21 @@ class DType:
         return dtype_of, (self.name,)
 
 
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
+f16 = DType("f16", "f", 16)
+bf16 = DType("bf16", "f", 16)
 f32 = DType("f32", "f", 32)
 f64 = DType("f64", "f", 64)
+u8 = DType("u8", "i", 8, False)
 i8 = DType("i8", "i", 8)
+i16 = DType("i16", "i", 16)
 i32 = DType("i32", "i", 32)
 i64 = DType("i64", "i", 64)
 bool_ = DType("bool", "b", 1)
 
-ALL = (f32, f64, i8, i32, i64, bool_)
+ALL = (f16, bf16, f32, f64, u8, i8, i16, i32, i64, bool_)
 _BY_NUMPY = {d.numpy: d for d in ALL}
-_BY_NAME = {d.name: d for d in ALL} | {str(d.numpy): d for d in ALL}
+_BY_NAME = {d.name: d for d in ALL} | {str(d.numpy): d for d in ALL} | {"bfloat16": bf16}
 
 
 def dtype_of(value) -> DType:
@@ -71,16 +142,19 @@ def dtype_of(value) -> DType:
         except TypeError:
             pass
     if name not in _BY_NAME:
-        known = ", ".join(str(d.numpy) for d in ALL)
+        known = ", ".join(str(d.numpy) for d in ALL if d is not bf16)
         raise DtypeError(f"element type {name!r} is not supported; convert the array to one of {known}")
     return _BY_NAME[name]
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The common type of two operands: bool < integers < floats, integers never widen floats."""
+    """The common type of two operands: bool < integers < floats, integers never widen floats. That of two formats of
+    equal size is the least that holds both: float32 for float16 and bfloat16, int16 for uint8 and int8."""
     if a is b:
         return a
     order = {"b": 0, "i": 1, "f": 2}
     if a.kind != b.kind:
         return a if order[a.kind] > order[b.kind] else b
-    return a if a.bits >= b.bits else b
+    if a.bits == b.bits:
+        return f32 if a.is_float else i16
+    return a if a.bits > b.bits else b

@@ -14,7 +14,10 @@ from einsmith.expr.kernel import Kernel
 from einsmith.kernels.kernel import Lowered
 from einsmith.loops.nest import If, Loop, Op
 
-_NUMPY = {"f32": np.float32, "f64": np.float64, "i1": np.bool_, "i8": np.int8, "i32": np.int32, "i64": np.int64}
+_NUMPY = {
+    "f16": np.float16, "f32": np.float32, "f64": np.float64, "i1": np.bool_, "u8": np.uint8, "i8": np.int8,
+    "i16": np.int16, "i32": np.int32, "i64": np.int64,
+}  # fmt: skip
 _BYTES = {k: np.dtype(v).itemsize for k, v in _NUMPY.items()}
 
 

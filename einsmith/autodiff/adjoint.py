@@ -73,7 +73,7 @@ class Adjoint:
     ):
         self.t, self.wanted, self.constants, self.sums = t, wanted, constants, sums
         results = [(d, t.shape) for d in t.dtypes]
-        self.out = Plan([*t.params, *results, *results])
+        self.out = Plan([*t.params, *results, *((d.arithmetic, t.shape) for d in t.dtypes)])
         self.first_result = len(t.params)
         self.first_cotangent = len(t.params) + len(results)
         self.arg: dict[tuple[Piece, int], int] = {}  # tensors of the chosen position, for max and min
@@ -130,7 +130,7 @@ class Adjoint:
         if known is False or not self.t.dtypes[member].is_float:
             return None
         if known is not None:
-            return Const(known, self.t.dtypes[member])
+            return Const(known, self.t.dtypes[member].arithmetic)
         return self.out.read(self.first_cotangent + member, at)
 
     def _chosen(self, part: Piece, member: int, at: Sequence[Expr]) -> Expr:

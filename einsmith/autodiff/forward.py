@@ -16,7 +16,7 @@ from einsmith.autodiff.plan import Plan
 from einsmith.autodiff.recurrent import push_forward
 from einsmith.autodiff.rules import RULES, USES_VALUE, Under, choose, constant, mul
 from einsmith.autodiff.sweep import exchange
-from einsmith.autodiff.totals import zeros
+from einsmith.autodiff.totals import converted, zeros
 from einsmith.errors import GradientError
 from einsmith.expr.nodes import (
     Apply,
@@ -32,6 +32,7 @@ from einsmith.expr.nodes import (
     Template,
     Tensor,
     apply,
+    cast,
     postorder,
 )
 
@@ -54,7 +55,7 @@ def tangents(
                 f"input {n} is {x.dtype.name}{list(x.shape)}, its tangent {t.dtype.name}{list(t.shape)}"
             )
         if x.dtype.is_float:
-            known[x] = t
+            known[x] = converted(t, x.dtype.arithmetic)
     replaced: dict[Tensor, Item] = {}
     for node in postorder(outputs):
         if node in known or isinstance(node, (Leaf, Item)):
@@ -77,7 +78,7 @@ def tangents(
             new = made[number]
             assert isinstance(new, Item)
             replaced[Item(node, member) if several else node] = new
-    results = [known[o] if o in known else zeros(o.shape, o.dtype) for o in outputs]
+    results = [converted(known[o], o.dtype) if o in known else zeros(o.shape, o.dtype) for o in outputs]
     rewritten = exchange([*outputs, *results], replaced)
     return rewritten[: len(outputs)], rewritten[len(outputs) :]
 
@@ -92,7 +93,8 @@ class _Forward(Adjoint):
 
     def __init__(self, t: Template, active: frozenset[int]):
         super().__init__(t, active, ())
-        self.out = Plan([*t.params, *((d, t.shape) for d in t.dtypes), *t.params])
+        moves = [(d.arithmetic, shape) for d, shape in t.params]
+        self.out = Plan([*t.params, *((d, t.shape) for d in t.dtypes), *moves])
         self.first_tangent = self.first_result + len(t.dtypes)
 
     def run(self) -> tuple[Plan, dict[int, int]]:
@@ -145,7 +147,7 @@ class _Forward(Adjoint):
             if a not in moved or rule is None:
                 continue
             if e.fn == "cast":
-                return Apply("cast", (moved[a],), e.dtype) if e.dtype is not moved[a].dtype else moved[a]
+                return cast(moved[a], e.dtype.arithmetic)
             term = rule(moved[a], e.args, value)
             if isinstance(term, Under):
                 term = choose(term.condition, term.value, 0.0)

@@ -140,8 +140,8 @@ class _Recomputed:
 
         # Within a segment.
         given = [j for j, t in seg.values.items() if t.dtype.is_float and constant_value(cotangent[whole[j]]) != 0]
-        on_values = {j: leaf(seg.values[j].shape, seg.values[j].dtype) for j in given}
-        on_states = {j: leaf(x.shape, x.dtype) for j, x in seg.states.items() if x.dtype.is_float}
+        on_values = {j: leaf(seg.values[j].shape, seg.values[j].dtype.arithmetic) for j in given}
+        on_states = {j: leaf(x.shape, x.dtype.arithmetic) for j, x in seg.states.items() if x.dtype.is_float}
         parts = [x for x, t in seg.slices.items() if any(a in self.wanted for a in t.args)]
         targets = [*(seg.states[j] for j in on_states), *parts, *self.wanted]
         outputs = [*(seg.values[j] for j in on_values), *(seg.ends[j] for j in on_states)]
@@ -151,9 +151,9 @@ class _Recomputed:
         # The segments backward.
         sources |= {x: (state[j], int(node.reverse)) for j, x in seg.states.items()}
         sources |= {x: (cotangent[whole[j]], 0) for j, x in on_values.items()}
-        sums = {x: leaf(x.shape, x.dtype) for x in self.wanted if constant_value(of[x]) != 0}
+        sums = {x: leaf(x.shape, x.dtype.arithmetic) for x in self.wanted if constant_value(of[x]) != 0}
         carried = [Carried(x, of[seg.states[j]], cotangent[last[j]]) for j, x in on_states.items()]
-        carried += [Carried(s, add([s, of[x]]), zeros(x.shape, x.dtype)) for x, s in sums.items()]
+        carried += [Carried(s, add([s, of[x]]), zeros(x.shape, x.dtype.arithmetic)) for x, s in sums.items()]
         on_parts, slots = lifted(self.count, not node.reverse, [of[x] for x in parts], carried, sources, seg.number)
         ends = [_element(t, self.count if node.reverse else 0) for t in slots]
         for x, g in zip(sums, ends[len(on_states) :], strict=True):

@@ -50,7 +50,7 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
     reached = _reach(given, lambda j: (i for i in _members_read(node, j) if i in active)) & active
     found: dict[int, list[Tensor]] = {j: [given[j]] if j in given else [] for j in sorted(reached)}
     # The cotangent of a member's steps is a tensor of its own: its initial values are none of them.
-    own = {j: leaf((node.steps, *node.results[j][1][1:]), node.results[j][0]) for j in found}
+    own = {j: leaf((node.steps, *node.results[j][1][1:]), node.results[j][0].arithmetic) for j in found}
     outside: list[tuple[Tensor, Tensor]] = []
 
     def spread(
@@ -155,7 +155,7 @@ def push_forward(
     gives the plan of a template's tangents and the number of each result's."""
     items = [Item(node, j) for j in range(len(node.members))]
     active = _active(node, {s for s, a in enumerate(node.args) if a in known})
-    own = {j: leaf(node.results[j][1], node.results[j][0]) for j in sorted(active)}
+    own = {j: leaf(node.results[j][1], node.results[j][0].arithmetic) for j in sorted(active)}
     moved = [known.get(a) for a in node.args] + [own.get(j) for j in range(len(items))]
     definitions: dict[Leaf, Tensor] = {}
     for j, x in own.items():

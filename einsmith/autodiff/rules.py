@@ -28,7 +28,7 @@ Rule = Callable[[Expr, tuple[Expr, ...], Expr], "Expr | Under | None"]
 
 
 def constant(x: float, like: Expr) -> Const:
-    return Const(x, like.dtype)
+    return Const(x, like.dtype.arithmetic)
 
 
 def mul(a: Expr, b: Expr) -> Expr:
@@ -107,7 +107,7 @@ def _square(x: Expr) -> Expr:
 
 
 def _through(g, args, out):
-    return cast(g, args[0].dtype) if args[0].dtype.is_float and out.dtype.is_float else None
+    return cast(g, args[0].dtype.arithmetic) if args[0].dtype.is_float and out.dtype.is_float else None
 
 
 ERF_SLOPE = 2 / sqrt(pi)  # at 0

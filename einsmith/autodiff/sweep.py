@@ -9,7 +9,7 @@ from einsmith.autodiff.adjoint import plan_adjoint
 from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.recompute import recomputed
 from einsmith.autodiff.recurrent import pull_back
-from einsmith.autodiff.totals import add, zeros
+from einsmith.autodiff.totals import add, converted, zeros
 from einsmith.errors import GradientError
 from einsmith.expr.nodes import (
     Compute,
@@ -34,15 +34,25 @@ def gradients(
     """
     if len(cotangents) != len(outputs):
         raise GradientError(f"{len(outputs)} outputs need as many cotangents, got {len(cotangents)}")
-    seeds: dict[Tensor, list[Tensor]] = {}
     for n, (out, g) in enumerate(zip(outputs, cotangents, strict=True)):
-        if g is None or not out.dtype.is_float:
-            continue
-        if g.shape != out.shape or g.dtype is not out.dtype:
+        if g is not None and out.dtype.is_float and (g.shape != out.shape or g.dtype is not out.dtype):
             raise GradientError(
                 f"output {n} is {out.dtype.name}{list(out.shape)}, its cotangent {g.dtype.name}{list(g.shape)}"
             )
-        seeds.setdefault(out, []).append(g)
+    cotangents = [g and converted(g, out.dtype.arithmetic) for out, g in zip(outputs, cotangents, strict=True)]
+    rewritten, found = _swept(outputs, cotangents, wrt)
+    return rewritten, [converted(g, t.dtype) for g, t in zip(found, wrt, strict=True)]
+
+
+def _swept(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], wrt: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """`gradients` with cotangents and results of the types that are computed in: those of float16 tensors are rounded
+    where they are given and taken alone."""
+    seeds: dict[Tensor, list[Tensor]] = {}
+    for out, g in zip(outputs, cotangents, strict=True):
+        if g is not None and out.dtype.is_float:
+            seeds.setdefault(out, []).append(g)
 
     targets = set(wrt)
     order = list(postorder(seeds))
@@ -63,7 +73,7 @@ def gradients(
         if isinstance(node, Recurrence):
             given = members.pop(node, {})
             if 0 < node.checkpoint < node.steps:
-                found_here, again = recomputed(node, given, needed, _alone(order, targets), gradients)
+                found_here, again = recomputed(node, given, needed, _alone(order, targets), _swept)
                 replaced |= again
             else:
                 found_here = pull_back(node, given, needed)
@@ -82,7 +92,7 @@ def gradients(
             _node(node, {0: g}, needed, pending, replaced)
         elif not isinstance(node, Leaf):
             raise GradientError(f"{type(node).__name__} has no gradient")
-    results = [found[t] if t in found else zeros(t.shape, t.dtype) for t in wrt]
+    results = [found[t] if t in found else zeros(t.shape, t.dtype.arithmetic) for t in wrt]
     rewritten = exchange([*outputs, *results], replaced)
     return rewritten[: len(outputs)], rewritten[len(outputs) :]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from einsmith.autodiff.plan import constant_value
 from einsmith.dtypes import DType
-from einsmith.expr.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, template
+from einsmith.expr.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, cast, template
 from einsmith.expr.simplify import canonical
 
 _TERMS = 16
@@ -35,6 +35,17 @@ def _sum(tensors: Sequence[Tensor]) -> Tensor:
         body = x if body is None else apply("add", body, x)
     assert body is not None
     return canonical(template(shape, [(dtype, shape)] * len(slots), body), tuple(slots))
+
+
+def converted(t: Tensor, dtype: DType) -> Tensor:
+    """A tensor as one of another type; itself where it has that type."""
+    if t.dtype is dtype:
+        return t
+    value = constant_value(t)
+    if value is not None:
+        return Compute(template(t.shape, (), Const(value, dtype)), ())
+    at = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(t.shape))
+    return canonical(template(t.shape, [(t.dtype, t.shape)], cast(Read(0, at, t.dtype), dtype)), (t,))
 
 
 def zeros(shape: tuple[int, ...], dtype: DType) -> Tensor:

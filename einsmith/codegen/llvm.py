@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from einsmith.codegen import llvm_faults, lockstep
-from einsmith.codegen.llvm_jit import has_fma, resolve
+from einsmith.codegen.llvm_jit import has_fma, has_halves, resolve
 from einsmith.codegen.llvm_memory import MemoryEmitter, Number
 from einsmith.codegen.llvm_ops import FLOATS, FUNCTIONS, Text, constant, mangle, spell
 from einsmith.errors import CompileError
@@ -41,7 +41,7 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
     chains = 2 if target.triple.startswith("x86_64") and target.vector_bytes < 64 else 4
     fold = target.triple.startswith("x86_64")
     masks = fold and (target.vector_bytes >= 64 or "+avx512bw" in target.features.split(","))
-    bodies = [_Emitter(f, declarations, has_fma(target), chains, fold, masks).run() for f in functions]
+    bodies = [_Emitter(f, declarations, (has_fma(target), has_halves(target)), chains, fold, masks).run() for f in functions]
     width = f' "prefer-vector-width"="{target.vector_bytes * 8}"' if target.vector_bytes >= 32 else ""
     parts = [f'target triple = "{target.triple}"', "", *bodies, *declarations.values(), ""]
     parts.append(f"attributes #0 = {{ nounwind{width} }}")
@@ -54,9 +54,10 @@ class _Emitter(MemoryEmitter):
     """Emits one function. `chains`: how many special functions may be computed side by side; `folds`: loads may become
     operands of arithmetic; `masks`: as a MemoryEmitter's."""
 
-    def __init__(self, function: Function, declarations: dict[str, str], fma: bool, chains: int, folds: bool,
+    def __init__(self, function: Function, declarations: dict[str, str], has: tuple[bool, bool], chains: int, folds: bool,
                  masks: bool):
-        super().__init__(Text(declarations, fma), masks)
+        super().__init__(Text(declarations, *has), masks)
+        fma = has[0]
         self.chains = chains
         self.function = function
         self.chosen = llvm_faults.chosen_sums(function.body) if fma and folds else {}

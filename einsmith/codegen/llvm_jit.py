@@ -74,6 +74,17 @@ def has_fma(machine: Machine) -> bool:
     return machine.cpu in _CPUS["x86_64"].split() and machine.cpu not in ("generic", "x86-64", "x86-64-v2")
 
 
+def has_halves(machine: Machine) -> bool:
+    """Whether float16 is converted to and from float32 by instructions. Without them, it would be calls of a library
+    that need not be there."""
+    arch, features = machine.triple.split("-")[0], machine.features.split(",")
+    if arch not in _X86:
+        return arch in ("aarch64", "arm64")
+    if "+f16c" in features or "-f16c" in features:
+        return "+f16c" in features
+    return has_fma(machine)  # which no processor has without F16C
+
+
 @cache
 def _host() -> tuple[str, str, str]:
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.get_process_triple()

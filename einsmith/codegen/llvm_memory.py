@@ -9,7 +9,7 @@ from einsmith.codegen.llvm_faults import LANES_KEPT, only_lane
 from einsmith.codegen.llvm_ops import FLOATS, LLVM_ELEM, Ops, Text, constant, lanes_constant, literal, mangle, spell
 from einsmith.loops.nest import Op, Type, Value
 
-_SIZE = {"f32": 4, "f64": 8, "i1": 1, "i8": 1, "i32": 4, "i64": 8, "ptr": 8}
+_SIZE = {"f32": 4, "f64": 8, "i1": 1, "i32": 4, "i64": 8, "ptr": 8} | {"i8": 1, "u8": 1, "i16": 2, "f16": 2, "bf16": 2}
 Number = float | int | bool
 
 
@@ -166,7 +166,7 @@ class MemoryEmitter:
         """What is loaded or stored under a mask, and the mask: of a whole register where LLVM would make it one and may
         lose that (see llvm_faults.WIDENED)."""
         operand = self.get(mask)
-        if not self.mask_registers or (memory.elem, memory.lanes) != ("i8", 8) or self.lanes_of(mask) is not None:
+        if not self.mask_registers or (LLVM_ELEM[memory.elem], memory.lanes) != ("i8", 8) or self.lanes_of(mask) is not None:
             return memory, operand
         wider = self.resized(mask.type, operand, 16)
         return Type("i8", 16), self.text.once(f"and <16 x i1> {wider}, {LANES_KEPT}")

@@ -11,15 +11,18 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith.codegen import vmath, vtrig
+from einsmith.codegen import half, vmath, vtrig
 from einsmith.errors import CompileError
 from einsmith.expr.random import threefry
 from einsmith.loops.nest import Type
 
-LLVM_ELEM = {"f32": "float", "f64": "double", "i1": "i1", "i8": "i8", "i32": "i32", "i64": "i64", "ptr": "ptr"}
-BITS = {"f32": 32, "f64": 64, "i1": 1, "i8": 8, "i32": 32, "i64": 64}
+_INTEGERS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+BITS = {"f32": 32, "f64": 64, "f16": 16, "bf16": 16, "u8": 8} | _INTEGERS
+LLVM_ELEM = {"f32": "float", "f64": "double", "ptr": "ptr", "f16": "i16", "bf16": "i16", "u8": "i8"} | {
+    x: x for x in _INTEGERS
+}  # what is only moved and converted is spelled as its bits
 FLOATS = ("f32", "f64")
-SUFFIX = {"f32": "f32", "f64": "f64", "i1": "i1", "i8": "i8", "i32": "i32", "i64": "i64", "ptr": "p0"}
+SUFFIX = LLVM_ELEM | {"f32": "f32", "f64": "f64", "ptr": "p0"}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp": vmath.exp, "log": vmath.log, "tanh": vmath.tanh, "sigmoid": vmath.sigmoid, "erf": vmath.erf,
     "pow": vmath.pow, "sin": vtrig.sin, "cos": vtrig.cos,
@@ -50,6 +53,8 @@ def literal(value: float | int | bool, elem: str) -> str:
         return f"0x{struct.unpack('<Q', struct.pack('<d', x))[0]:016X}"
     if elem == "i1":
         return "true" if value else "false"
+    if elem in half.FORMATS:
+        return str(half.bits_of(float(value), elem))
     return str(int(value))
 
 
@@ -65,12 +70,13 @@ def lanes_constant(values: Sequence[float | int | bool], elem: str) -> str:
 
 
 class Text:
-    """Lines of one function, the counter of its values, and the module's declarations."""
+    """Lines of one function, the counter of its values, and the module's declarations. `fma`, `halves`: the target has
+    instructions that multiply and add, that convert float16."""
 
-    def __init__(self, declarations: dict[str, str], fma: bool):
+    def __init__(self, declarations: dict[str, str], fma: bool, halves: bool):
         self.lines: list[str] = []
         self.declarations = declarations
-        self.fma = fma
+        self.fma, self.halves = fma, halves
         self.block = "entry"
         self._count = 0
         self._seen: list[dict[str, str]] = [{}]
@@ -294,7 +300,7 @@ class Ops:
         some = text.call(f"llvm.vector.reduce.or.{mangle(flags)}", Type("i1"), [(flags, where)]) if t.lanes else where
         function = f"einsmith.{name}.{mangle(t)}"
         if function not in text.declarations:
-            inner = Text(text.declarations, text.fma)
+            inner = Text(text.declarations, text.fma, text.halves)
             names = [f"%x{n}" for n in range(len(args))]
             parameters = ", ".join(f"{spell(t)} {x}" for x in names)
             text.declarations[function] = ""  # keeps its place, before what it declares itself
@@ -327,15 +333,23 @@ class Ops:
         to, of = Type(elem, source.lanes), source.elem
         if elem == of:
             return x
+        single = Type("f32", source.lanes)
+        if of in half.FORMATS:
+            return self.cast(half.widened(Lanes(self, single), x, of), single, elem)
+        if elem in half.FORMATS:
+            return half.narrowed(Lanes(self, single), self.cast(x, source, "f32"), elem)
         if elem == "i1":
             return self.compare("une" if of in FLOATS else "ne", source, x, constant(0, source))
         if of in FLOATS and elem in FLOATS:
             op = "fpext" if elem == "f64" else "fptrunc"
         elif of in FLOATS:
-            return self.text.call(f"llvm.fptosi.sat.{mangle(to)}.{mangle(source)}", to, [(source, x)])
+            signed = "u" if elem == "u8" else "s"
+            return self.text.call(f"llvm.fpto{signed}i.sat.{mangle(to)}.{mangle(source)}", to, [(source, x)])
         elif elem in FLOATS:
-            op = "uitofp" if of == "i1" else "sitofp"
-        elif of == "i1":
+            op = "uitofp" if of in ("i1", "u8") else "sitofp"
+        elif BITS[elem] == BITS[of]:
+            return x
+        elif of in ("i1", "u8") and BITS[elem] > BITS[of]:
             op = "zext"
         else:
             op = "sext" if BITS[elem] > BITS[of] else "trunc"
@@ -450,6 +464,18 @@ class Lanes:
 
     def negate(self, a: str) -> str:
         return self.ops.op_not(self.flag, a)
+
+    def apart(self, a: str, b: str) -> str:
+        """Whether unsigned a < b."""
+        return self.ops.compare("ult", self.int, a, b)
+
+    def ifrom(self, x: str, elem: str) -> str:
+        """The bits of shorter lanes, with zeros before them."""
+        return self.ops.text.emit(f"zext {spell(Type(elem, self.t.lanes))} {x} to {spell(self.int)}")
+
+    def ito(self, x: str, elem: str) -> str:
+        """The last bits."""
+        return self.ops.cast(x, self.int, elem)
 
     def wide(self) -> Lanes:
         return Lanes(self.ops, Type("f64", self.t.lanes))

@@ -338,7 +338,7 @@ class Facts:
     def _own_interval(self, e: Expr) -> Interval:
         if isinstance(e, Axis):
             return (0, max(0, self.extents[e.position] - 1)) if e.position < len(self.extents) else (None, None)
-        width = (-128, 127) if e.dtype.bits == 8 else (0, 1) if e.dtype.is_bool else (None, None)
+        width = e.dtype.range if e.dtype.is_int and e.dtype.bits < 32 else (0, 1) if e.dtype.is_bool else (None, None)
         if not isinstance(e, Apply):
             return width
         fn, args = e.fn, e.args
@@ -349,8 +349,8 @@ class Facts:
                 return (1, 1) if self.prove(args[0]) else (0, 0) if self.prove(args[0], False) else (0, 1)
             if args[0].dtype.is_int:
                 inner = self.interval(linear(args[0]))
-                half = 1 << (e.dtype.bits - 1)
-                fits = inner[0] is not None and inner[1] is not None and -half <= inner[0] and inner[1] < half
+                least, most = e.dtype.range
+                fits = inner[0] is not None and inner[1] is not None and least <= inner[0] and inner[1] <= most
                 return inner if fits else width
             return width
         if not args[0].dtype.is_int:

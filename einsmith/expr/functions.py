@@ -42,18 +42,24 @@ def _number(*args: DType) -> DType:
     out = _same(*args)
     if out.is_bool:
         raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
-    return out
+    return _computed(out)
+
+
+def _computed(dtype: DType) -> DType:
+    if dtype.in_memory_only:
+        raise DtypeError(f"{dtype.name} is a format of memory; cast it to {dtype.arithmetic.name}")
+    return dtype
 
 
 def _floats(*args: DType) -> DType:
     out = _same(*args)
     if not out.is_float:
         raise DtypeError(f"needs a float, got {out.name}; cast with f32(...)")
-    return out
+    return _computed(out)
 
 
 def _compare(*args: DType) -> DType:
-    _same(*args)
+    _computed(_same(*args))
     return dt.bool_
 
 

@@ -20,8 +20,8 @@ from einsmith.expr.ranges import leaves, of_type
 
 
 def fits(value: Any, dtype: DType) -> bool:
-    """Whether a constant and its negative are values of an integer type (True for other types)."""
-    return not dtype.is_int or abs(value) < 1 << (dtype.bits - 1)
+    """Whether a constant and, of a signed type, its negative are values of an integer type (True for other types)."""
+    return not dtype.is_int or (abs(value) <= dtype.range[1] and value >= dtype.range[0])
 
 
 def _expr(form: Linear, dtype: DType) -> Expr | None:

@@ -1,4 +1,5 @@
-"""The meaning of the IR: a naive evaluator on NumPy, floats in float64 and integers in int64.
+"""The meaning of the IR: a naive evaluator on NumPy, floats in float64 and integers in int64; casts to float16 and
+bfloat16 round.
 
 Every point of a template's box is computed at once, by broadcasting. Both sides of a `where` are computed, but a read
 is checked only at the points where its side is chosen; elsewhere its index is clipped and its value is never used.
@@ -144,7 +145,7 @@ def _widen(a: Any, dtype: DType, shape: tuple[int, ...], name: str) -> np.ndarra
     a = np.asarray(a)
     if a.shape != shape:
         raise ShapeError(f"{name} has shape {a.shape} where {shape} is expected")
-    return a.astype(_WIDE[dtype.kind], copy=False)
+    return dtype.wide(a)
 
 
 def _chunks(domain: tuple[int, ...], rank: int) -> Iterator[Box]:
@@ -248,6 +249,8 @@ def _apply(e: Apply, args: list[np.ndarray]) -> np.ndarray:
     x = args[0]
     if e.dtype.is_bool:
         return x != 0
+    if e.dtype.is_float and e.dtype.in_memory_only:
+        return e.dtype.wide(e.dtype.narrow(x))
     if x.dtype.kind == "f" and e.dtype.is_int:
         return _to_integer(x, e.dtype)
     if e.dtype.is_int and e.dtype.bits < 64 and x.dtype.kind == "i":

@@ -15,6 +15,8 @@ from itertools import count
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.errors import VerifyError
@@ -33,7 +35,10 @@ class Const(Node):
     dtype: DType
 
     def __new__(cls, value, dtype: DType):
-        return super().__new__(cls, {"f": float, "i": int, "b": bool}[dtype.kind](value), dtype)
+        number = {"f": float, "i": int, "b": bool}[dtype.kind](value)
+        if dtype.in_memory_only and dtype.is_float:
+            number = float(dtype.wide(dtype.narrow(np.asarray(number))))
+        return super().__new__(cls, number, dtype)
 
     args = ()
 
@@ -115,9 +120,16 @@ def apply(fn: str, *args: Expr) -> Apply:
 
 
 def cast(x: Expr, dtype: DType) -> Expr:
-    """`x` converted to `dtype` (itself where it has that type). Floats go to integers towards zero; to bool by != 0."""
+    """`x` converted to `dtype` (itself where it has that type). Floats go to integers towards zero; to bool by != 0;
+    float16, bfloat16 and uint8 to and from all but the type that they are computed in by way of that."""
     if x.dtype is dtype:
         return x
+    if dtype.in_memory_only and x.dtype is not dtype.arithmetic and not (
+        isinstance(x, Const) or (x.dtype.is_float and dtype.is_int)
+    ):
+        x = cast(x, dtype.arithmetic)
+    if x.dtype.in_memory_only and x.dtype.arithmetic is not dtype:
+        x = cast(x, x.dtype.arithmetic)
     if isinstance(x, Const) and not (dtype.is_int and x.dtype.is_float and not -(2.0**63) <= x.value < 2.0**63):
         return Const(x.value, dtype)  # a float that no integer is near keeps its cast
     return Apply("cast", (x,), dtype)

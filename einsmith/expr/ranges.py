@@ -14,8 +14,7 @@ Range = tuple[int, int]
 
 def of_type(dtype: DType) -> Range:
     """The values of an integer type."""
-    half = 1 << (dtype.bits - 1)
-    return -half, half - 1
+    return dtype.range
 
 
 def leaves(reach: Range, dtype: DType) -> bool:

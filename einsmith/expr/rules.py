@@ -229,9 +229,9 @@ def _exact(a: DType, b: DType) -> bool:
     """Whether every value of type a is a value of type b."""
     if a is b or a.is_bool:
         return True
-    if a.kind == b.kind:
-        return a.bits <= b.bits
-    return a.is_int and b.is_float and a.bits < (54 if b.bits == 64 else 25)
+    if a.is_int and b.is_int:
+        return b.range[0] <= a.range[0] and a.range[1] <= b.range[1]
+    return b.is_float and a.digits <= b.digits and (a.is_int or a.max <= b.max)
 
 
 def _cast(e: Apply, facts: Facts) -> Expr | None:
@@ -249,7 +249,8 @@ def _cast(e: Apply, facts: Facts) -> Expr | None:
     if e.dtype.is_bool:
         return apply("ne", x, Const(0, x.dtype))
     if isinstance(x, Apply) and x.fn == "cast" and _exact(x.args[0].dtype, x.dtype):
-        return cast(x.args[0], e.dtype)
+        short = cast(x.args[0], e.dtype)
+        return None if short is e else short
     if isinstance(x, Apply) and x.fn == "where" and all(isinstance(a, Const) for a in x.args[1:]):
         sides = [_cast(Apply("cast", (a,), e.dtype), facts) for a in x.args[1:]]
         return None if None in sides else Apply("where", (x.args[0], *sides), e.dtype)

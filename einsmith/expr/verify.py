@@ -178,6 +178,8 @@ def _verify_body(t: Template, part: Piece | Scatter) -> None:
     if isinstance(body, Reduce):
         if any(b.dtype.is_bool for b in body.bodies):
             raise VerifyError(f"{body.combiner} of a condition: {show(body)}")
+        if any(b.dtype.in_memory_only for b in body.bodies):
+            raise VerifyError(f"{body.combiner} in a format of memory, {body.dtypes[0]}: {show(body)}")
         if 0 in body.extents and 0 not in part.extents and body.combiner not in ("sum", "prod"):
             raise VerifyError(f"{body.combiner} over nothing: {show(part)}")
         if body.combiner.startswith("arg") and prod(body.extents) > 2**31:
@@ -185,8 +187,8 @@ def _verify_body(t: Template, part: Piece | Scatter) -> None:
     if isinstance(part, Scatter):
         if len(part.index) != t.rank or not all(i.dtype.is_int for i in part.index):
             raise VerifyError(f"a scatter needs {t.rank} integer indices: {show(part)}")
-        if part.body.dtype.is_bool:
-            raise VerifyError(f"a scatter of a condition: {show(part)}")
+        if part.body.dtype.is_bool or part.body.dtype.in_memory_only:
+            raise VerifyError(f"a scatter of {part.body.dtype}: {show(part)}")
     for e in postorder(part.bodies):
         _verify_node(t, part, e)
 
@@ -214,7 +216,7 @@ def _verify_node(t: Template, part: Piece | Scatter, e: Any) -> None:
         if expected is not e.dtype:
             raise VerifyError(f"{show(e)} has type {e.dtype}, its arguments give {expected}")
     elif isinstance(e, Const):
-        if e.dtype.is_int and not -(1 << (e.dtype.bits - 1)) <= e.value < 1 << (e.dtype.bits - 1):
+        if e.dtype.is_int and not e.dtype.range[0] <= e.value <= e.dtype.range[1]:
             raise VerifyError(f"the constant {e.value} does not fit {e.dtype}")
     else:
         raise VerifyError(f"a {type(e).__name__} inside a body: {show(part)}")

@@ -193,6 +193,8 @@ def modulo(x: Expr, dtype: DType) -> Expr | None:
     """A sum or product of wider integers, computed in the narrower type that it is cast to; None for others."""
     if not isinstance(x, Apply) or x.fn not in _LINEAR or not x.dtype.is_int or x.dtype.bits <= dtype.bits:
         return None
+    if dtype.in_memory_only:
+        return None
     args: list[Expr] = []
     for a in x.args:
         inner = a.args[0] if isinstance(a, Apply) and a.fn == "cast" else a

@@ -24,7 +24,7 @@ from einsmith.lang.builder import Value, element
 from einsmith.lang.elaborate import Elaborator
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, Weak
 from einsmith.lang.infer import Extents, infer
-from einsmith.lang.lower import Scope, accumulated_type, index_type, lower, lower_pieces, lower_scatter, push_guards
+from einsmith.lang.lower import Scope, accumulated_type, index_type, lower, lower_pieces, lower_scatter, push_guards, stored
 from einsmith.lang.parser import Element, Name, ShapeOf
 from einsmith.lang.program import Line, Program, conditions, reads_of
 from einsmith.lang.sweeps import in_one_sweep
@@ -151,12 +151,13 @@ def _tensor(
         _partition(program, name, shape, pieces, [p.line.statement.at for p in plain])
     if not added:
         return Value(lower_pieces(shape, pieces))
-    dtype = accumulated_type([p.body for p in parts])
+    bodies = [p.body for p in parts]
+    dtype, ty = accumulated_type(bodies), fm.join(b.ty for b in bodies)
     total = lower_pieces(shape, pieces, dtype) if pieces else None
     for p in added:
         total = lower_scatter(shape, p.left, p.index, p.body, dtype, total)
     assert total is not None
-    return Value(total)
+    return Value(stored(total, ty) if isinstance(ty, DType) and ty.is_float else total)
 
 
 class _Part:

@@ -505,7 +505,7 @@ def of_type(root: Form, dtype: DType, always: bool = False) -> Form:
     if root.ty not in (Weak.FLOAT, Weak.SCALAR) and not always:
         return root
     if isinstance(root, Fold) and isinstance(root.ty, Weak):
-        return Fold(root.combiner, root.axes, Convert(root.args[0], dtype), dtype, root.at)
+        return Fold(root.combiner, root.axes, Convert(root.args[0], dtype.arithmetic), dtype, root.at)
     return Convert(root, dtype)
 
 

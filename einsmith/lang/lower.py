@@ -31,6 +31,7 @@ from einsmith.expr.nodes import (
     Tensor,
     apply,
     cast,
+    template,
 )
 from einsmith.expr.ranges import leaves
 from einsmith.expr.rewrite import map_bodies, substitute
@@ -79,14 +80,14 @@ class Scope:
         return self.slots[tensor]
 
     def resolve(self, ty: Ty, want: DType | None) -> DType:
-        """The type to compute in: a strong type is itself, a number is float64, the rest take what is wanted."""
+        """The type to compute in: a strong type's own, a number is float64, the rest take what is wanted."""
         if isinstance(ty, DType):
-            return ty
+            return ty.arithmetic
         if ty is Weak.SCALAR:
             return dt.f64
         if want is not None and (want.is_float or (ty is Weak.INT and want.is_int)):
-            return want
-        return self.float_
+            return want.arithmetic
+        return self.float_.arithmetic
 
     # Conversion walks (node, wanted type, guards) with an explicit stack; results are kept per such triple.
 
@@ -239,19 +240,19 @@ def _computed_in(node: Op, ty: DType) -> DType:
     integer arithmetic of a template is exact, but for that in int64 on elements of tensors."""
     if not node.wraps or ty.bits == 64 or not ty.is_int or node.fn == "where":
         return ty
-    return dt.i32 if ty.bits < 32 else dt.i64
+    return dt.i32 if ty.bits < 32 or node.ty is dt.u8 else dt.i64
 
 
 def _wrapping(node: Op, args: Sequence[Expr], ty: DType) -> Expr:
-    wide = _computed_in(node, ty)
-    if wide is ty:
+    wide, own = _computed_in(node, ty), node.ty if node.wraps and node.ty is dt.u8 else ty
+    if wide is own:
         return apply(node.fn, *args)
     if node.fn in _RING:  # sums and products of what has wrapped wrap to the same value as those of what has not
         args = [
             _before_wrap(e) if isinstance(a, Op) and a.wraps and a.ty is node.ty and a.fn in _RING else e
             for a, e in zip(node.args, args, strict=True)
         ]
-    return cast(apply(node.fn, *args), ty)
+    return cast(cast(apply(node.fn, *args), own), ty)
 
 
 def _before_wrap(e: Expr) -> Expr:
@@ -262,20 +263,22 @@ def _before_wrap(e: Expr) -> Expr:
 
 def index_type(i: Form) -> DType:
     if isinstance(i.ty, DType):
-        return i.ty
+        return i.ty.arithmetic
     return dt.i64 if isinstance(i, Literal) and abs(i.value) >= 2**31 else dt.i32
 
 
 def _body(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType, scope: Scope) -> Expr | Reduce:
     if not isinstance(root, Fold):
-        return scope.convert(root, dtype)
+        return cast(scope.convert(root, dtype.arithmetic), dtype)
+    if dtype.in_memory_only:
+        return cast(scope._nested(root, dtype.arithmetic, ()), dtype)
     clash = [a.name for a in root.axes if a in axes]
     if clash:
         raise FormulaError(f"axis {clash[0]} is bound twice, by {root.combiner} and around it", hint="use another axis")
     scope.axes += root.axes
     scope.position.update({a: len(axes) + i for i, a in enumerate(root.axes)})
     (body,) = root.args
-    inner = natural(body, float_) if root.combiner.startswith("arg") else dtype
+    inner = natural(body, float_).arithmetic if root.combiner.startswith("arg") else dtype
     return Reduce(root.combiner, tuple(a.extent for a in root.axes), (scope.convert(body, inner),))
 
 
@@ -357,10 +360,11 @@ def lower_pieces(
 
 
 def accumulated_type(bodies: Sequence[Form]) -> DType:
-    """The element type of a tensor that starts from and accumulates these. Integers accumulate in int64."""
+    """The type that a tensor which starts from these and accumulates them is computed in: integers in int64, float16 and
+    bfloat16 in float32."""
     ty = join(b.ty for b in bodies)
     dtype = ty if isinstance(ty, DType) else float_type(bodies)
-    return dtype if dtype.is_float else dt.i64
+    return dtype.arithmetic if dtype.is_float else dt.i64
 
 
 def lower_scatter(
@@ -396,6 +400,14 @@ def lower_scatter(
             args += start.args
     params = tuple((a.dtype, a.shape) for a in args)
     return _compute(Template(tuple(shape), params, (*before, part)), args, [(scope, body)])
+
+
+def stored(x: Tensor, dtype: DType) -> Tensor:
+    """A tensor as one of another type; itself where it has that type."""
+    if x.dtype is dtype:
+        return x
+    at = tuple(Axis(d) for d in range(len(x.shape)))
+    return canonical(template(x.shape, [(x.dtype, x.shape)], cast(Read(0, at, x.dtype), dtype)), [x])
 
 
 # ---------------------------------------------------------------------------------------------------------- diagnosis

@@ -19,7 +19,7 @@ from einsmith.errors import FormulaError
 from einsmith.lang.tokenizer import Token, tokenize
 
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
-CASTS = {"f32": dt.f32, "f64": dt.f64, "i8": dt.i8, "i32": dt.i32, "i64": dt.i64, "bool": dt.bool_}
+CASTS = {d.name: d for d in dt.ALL}
 UNARY = ("exp", "log", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "abs", "sign", "floor", "relu", "sin", "cos",
          "stop_gradient")  # fmt: skip
 FUNCTIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(CASTS, 1), "pow": 2, "min": 2, "max": 2, "where": 3, "size": 1,

@@ -1,7 +1,7 @@
 """The loop nest: what patterns produce and code generators read.
 
 A Function is a list of instructions in static single assignment with nested regions. Values are scalars or vectors
-of f32, f64, i1, i8, i32, i64, or `ptr`. Offsets are counted in elements, never in bytes. Nothing here knows a backend.
+of f32, f64, i1, i8, i16, i32, i64, or `ptr`; f16, bf16 and u8 are moved and converted only. Offsets are counted in elements, never in bytes. Nothing here knows a backend.
 
 A kernel's function runs once per task: it gets the pointers of its buffers, a scratch area of its own thread, and the
 number of its task.
@@ -30,12 +30,11 @@ class Type(NamedTuple):
 
 
 I64, I32, I1, PTR = Type("i64"), Type("i32"), Type("i1"), Type("ptr")
-_MEMORY = {"f32": "f32", "f64": "f64", "i8": "i8", "i32": "i32", "i64": "i64", "bool": "i1"}
 
 
 def elem_of(dtype: DType) -> str:
     """The element type name of a DType. bool is i1 in registers and one byte (0 or 1) in memory."""
-    return _MEMORY[dtype.name]
+    return "i1" if dtype.is_bool else dtype.name
 
 
 class Value:
@@ -209,6 +208,8 @@ class Builder:
             return self._emit("select", a, type)
         if len({x.type for x in a}) != 1:
             raise CompileError(f"{fn} of {[str(x.type) for x in a]}")
+        if a[0].type.elem in ("f16", "bf16", "u8"):
+            raise CompileError(f"{fn} in {a[0].type.elem}, a format of memory")
         if fn in _COMPARE:
             return self._emit(fn, a, Type("i1", a[0].type.lanes))
         if (fn in _UNARY and len(a) == 1) or (fn in _BINARY and len(a) == 2) or (fn == "fma" and len(a) == 3):
@@ -233,7 +234,8 @@ class Builder:
         return self.op("select", c, a, b)
 
     def cast(self, x: Value, elem: str) -> Value:
-        """Conversion between numbers: towards zero from float to integer; a bool gives 0 or 1; to i1 by != 0."""
+        """Conversion between numbers: towards zero from float to integer; a bool gives 0 or 1; to i1 by != 0; to f16
+        and bf16 to the nearest, ties to even, by way of f32."""
         return x if x.type.elem == elem else self._emit("cast", [x], Type(elem, x.type.lanes))
 
     # -- lanes
@@ -297,7 +299,7 @@ class Builder:
 
     def alloc(self, elem: str, n: int) -> Value:
         """A pointer to n elements of the thread's scratch, aligned to 64 bytes, uninitialised at each task."""
-        bytes_of = {"f32": 4, "i32": 4, "f64": 8, "i64": 8, "i8": 1, "i1": 1}
+        bytes_of = {"f32": 4, "i32": 4, "f64": 8, "i64": 8, "f16": 2, "bf16": 2, "i16": 2, "u8": 1, "i8": 1, "i1": 1}
         at = self._scratch
         self._scratch += (n * bytes_of[elem] + 63) // 64 * 64
         return self._emit("address", [self.scratch_base], PTR, (at,))

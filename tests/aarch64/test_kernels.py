@@ -58,7 +58,7 @@ def renamed(lowered: Lowered, name: str) -> Lowered:
     return replace(lowered, launches=launches)
 
 
-@pytest.mark.parametrize("elem", ["f32", "f64", "i8", "i32", "i64"])
+@pytest.mark.parametrize("elem", ["f32", "f64", "i8", "i16", "i32", "i64"])
 def test_instructions(tmp_path, elem):
     """Scalars, one register, parts of registers and several registers."""
     rng = np.random.default_rng()
@@ -87,7 +87,7 @@ def test_instructions(tmp_path, elem):
             np.testing.assert_array_equal(got, want, err_msg=name)
 
 
-@pytest.mark.parametrize("elem", ["f32", "f64", "i8", "i32", "i64", "i1"])
+@pytest.mark.parametrize("elem", ["f32", "f64", "u8", "i8", "i16", "i32", "i64", "i1"])
 def test_casts_masks_and_gathers(tmp_path, elem):
     """The last lanes that a mask allows end where memory ends."""
     rng = np.random.default_rng()
@@ -110,7 +110,7 @@ def test_casts_masks_and_gathers(tmp_path, elem):
             b.scatter(y, b.buffers[4], offsets, mask)
             jobs.append(Job([(b.finish(), 1)], [a, tail, whole, picked, spread, where]))
             checks.append((live, a.copy()))
-    for to in ("f32", "f64", "i8", "i32", "i64", "i1"):
+    for to in ("f32", "f64", "u8", "i8", "i16", "i32", "i64", "i1"):
         for lanes in (0, 3, 4, 16):
             b = Builder(f"cast_{to}_{lanes}", 2)
             with b.loop(0, n // 12 * 12 if lanes == 3 else n, max(1, lanes)) as row:

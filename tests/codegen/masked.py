@@ -19,9 +19,13 @@ import numpy as np
 
 from einsmith.codegen.llvm import emit_module
 from einsmith.codegen.native import compile_text
+from einsmith.dtypes import dtype_of
 from einsmith.loops.nest import Builder, Value
 
-NUMPY = {"f32": np.float32, "f64": np.float64, "i8": np.int8, "i32": np.int32, "i64": np.int64, "i1": np.bool_}
+NUMPY = {
+    "f16": np.float16, "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32,
+    "i64": np.int64, "i1": np.bool_,
+}  # fmt: skip
 ELEMS = tuple(NUMPY)
 LANES = (0, 2, 4, 8, 16, 32, 64)
 GUARD = 64
@@ -75,13 +79,15 @@ def _small(rng: np.random.Generator, elem: str, n: int) -> np.ndarray:
 
 def _numbers(rng: np.random.Generator, elem: str, n: int) -> np.ndarray:
     """Integers of which every byte counts."""
-    if elem in ("i8", "i32", "i64"):
+    if elem in ("i8", "i16", "i32", "i64"):
         limits = np.iinfo(NUMPY[elem])
         return rng.integers(limits.min, limits.max, n, NUMPY[elem], endpoint=True)
     return _small(rng, elem, n) if elem == "i1" else (rng.standard_normal(n) * 30).astype(NUMPY[elem])
 
 
 def cast(x: np.ndarray, elem: str) -> np.ndarray:
+    if elem == "f16":
+        return dtype_of(elem).narrow(x)
     return x != 0 if elem == "i1" else x.astype(NUMPY[elem])
 
 

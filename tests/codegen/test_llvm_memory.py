@@ -29,7 +29,7 @@ class Guarded:
         self.array[:] = data
 
 
-@pytest.mark.parametrize("elem", ["f32", "f64", "i8", "i32", "i64", "i1"])
+@pytest.mark.parametrize("elem", ["f32", "f64", "u8", "i8", "i16", "i32", "i64", "i1"])
 def test_masked_tails_beside_a_guard_page(elem):
     rng = np.random.default_rng()
     for lanes in LANES[1:]:
@@ -50,7 +50,7 @@ def test_masked_tails_beside_a_guard_page(elem):
                 assert not whole[live:].any()
 
 
-@pytest.mark.parametrize("elem", ["f32", "f64", "i8", "i32", "i64", "i1"])
+@pytest.mark.parametrize("elem", ["f32", "f64", "u8", "i8", "i16", "i32", "i64", "i1"])
 def test_scattered_masks_leave_the_rest_alone(elem):
     rng = np.random.default_rng()
     for lanes in LANES[1:]:
@@ -89,7 +89,7 @@ def test_scalar_masks(elem):
 
 
 @pytest.mark.parametrize("index", ["i32", "i64"])
-@pytest.mark.parametrize("elem", ["f32", "f64", "i8", "i32", "i64", "i1"])
+@pytest.mark.parametrize("elem", ["f32", "f64", "u8", "i8", "i16", "i32", "i64", "i1"])
 def test_gather_and_scatter(elem, index):
     rng = np.random.default_rng()
     for lanes in LANES:

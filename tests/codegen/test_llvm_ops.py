@@ -16,9 +16,12 @@ CPU, FEATURES, TRIPLE = llvm_jit.host()
 TARGET = SimpleNamespace(
     cpu=CPU, features=FEATURES, triple=TRIPLE, vector_bytes=64 if "+avx512f" in FEATURES.split(",") else 32
 )
-NUMPY = {"f32": np.float32, "f64": np.float64, "i8": np.int8, "i32": np.int32, "i64": np.int64, "i1": np.bool_}
+NUMPY = {
+    "f32": np.float32, "f64": np.float64, "u8": np.uint8, "i8": np.int8, "i16": np.int16, "i32": np.int32,
+    "i64": np.int64, "i1": np.bool_,
+}  # fmt: skip
 LANES = [0, 2, 3, 4, 7, 8, 15, 16, 17]
-ELEMS = ["f32", "f64", "i8", "i32", "i64"]
+ELEMS = ["f32", "f64", "i8", "i16", "i32", "i64"]
 signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
@@ -131,7 +134,7 @@ def test_logic(fn):
         np.testing.assert_array_equal(apply(fn, "i1", lanes, args, "i1"), table[fn](*args))
 
 
-@pytest.mark.parametrize("elem", ["f32", "f64", "i8", "i32", "i64"])
+@pytest.mark.parametrize("elem", ELEMS)
 @pytest.mark.parametrize("fn", ["where", "fma"])
 def test_ternary(fn, elem):
     rng = np.random.default_rng()
@@ -149,7 +152,7 @@ def test_ternary(fn, elem):
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 8, 64, 100, -1, -3, -4])
-@pytest.mark.parametrize("elem", ["i8", "i32", "i64"])
+@pytest.mark.parametrize("elem", ["i8", "i16", "i32", "i64"])
 def test_division_by_a_constant(elem, divisor):
     rng = np.random.default_rng()
     for lanes in (0, 5, 16):
@@ -179,8 +182,8 @@ def test_extremum_with_a_constant(fn, side, literal):
         np.testing.assert_array_equal(out, BINARY[fn](a, NUMPY[elem](literal)))
 
 
-@pytest.mark.parametrize("source", ["f32", "f64", "i8", "i32", "i64", "i1"])
-@pytest.mark.parametrize("to", ["f32", "f64", "i8", "i32", "i64", "i1"])
+@pytest.mark.parametrize("source", NUMPY)
+@pytest.mark.parametrize("to", NUMPY)
 def test_cast(source, to):
     rng = np.random.default_rng()
     for lanes in LANES:
@@ -192,7 +195,7 @@ def test_cast(source, to):
             b.store(b.cast(b.load(b.buffers[0], row.var, source, lanes), to), b.buffers[1], row.var)
         run(b, a, out)
         with np.errstate(all="ignore"):
-            if source[0] == "f" and to in ("i8", "i32", "i64"):
+            if source[0] == "f" and to[0] in "iu" and to != "i1":
                 low, high = np.iinfo(NUMPY[to]).min, np.iinfo(NUMPY[to]).max
                 want = np.array([0 if np.isnan(v) else high if v >= high else low if v <= low else int(v)
                                  for v in a], NUMPY[to])
@@ -201,7 +204,7 @@ def test_cast(source, to):
         np.testing.assert_array_equal(out, want, err_msg=f"{source} to {to} x{lanes}")
 
 
-@pytest.mark.parametrize("elem", ["f32", "f64", "i8", "i32", "i64", "i1"])
+@pytest.mark.parametrize("elem", NUMPY)
 def test_lanes(elem):
     rng = np.random.default_rng()
     for lanes in (2, 3, 8, 16, 17):

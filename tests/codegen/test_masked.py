@@ -81,7 +81,7 @@ def test_masked_stores(rng, name):
 
 def test_narrowing_stores_under_known_masks():
     """All prefixes and single lanes."""
-    narrowed = [("i32", "i8"), ("i64", "i8"), ("i64", "i32"), ("i32", "i1")]
+    narrowed = [("i32", "i8"), ("i64", "i8"), ("i64", "i32"), ("i32", "i1"), ("i32", "i16"), ("f32", "f16")]
     parameters = [(*x, lanes, False, False) for x in narrowed for lanes in LANES if lanes <= 16]
     failed = _failures(parameters, TARGETS["host"], full=True)
     assert not failed, "\n".join(failed)
