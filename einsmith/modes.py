@@ -42,6 +42,8 @@ def to_array(x: Any, name: str = "array") -> np.ndarray:
         array = _foreign(x, name)
     else:
         raise DtypeError(f"{name} is a {type(x).__name__}; pass an array or a number")
+    if array.dtype.name == "bfloat16":  # of ml_dtypes, which gives NumPy such a type
+        array = array.view(dt.BFLOAT16)
     if isinstance(array, np.ma.MaskedArray):
         raise DtypeError(f"{name} is a masked array, whose mask would be lost; pass .filled(value) or .data")
     if array.dtype not in SUPPORTED:
@@ -54,7 +56,7 @@ def to_array(x: Any, name: str = "array") -> np.ndarray:
 def _unsupported(array: np.ndarray, name: str) -> DtypeError:
     kinds = {"O": "an array of Python objects", "V": "a structured array", "M": "an array of dates",
              "m": "an array of durations", "U": "an array of strings", "S": "an array of bytes"}  # fmt: skip
-    known = ", ".join(map(str, SUPPORTED))
+    known = ", ".join(str(d) for d in SUPPORTED if d != dt.BFLOAT16)
     return DtypeError(
         f"{name} is {kinds.get(array.dtype.kind, 'an array')}, of element type {str(array.dtype)!r}, which is not "
         f"supported; convert it to one of {known}"

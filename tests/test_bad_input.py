@@ -32,7 +32,7 @@ IDS = np.array([0, 4, 2])
         ("Y[i] = X[i+1] - X[i]", [V], {}, es.BoundsError, r'runs from 1 to 5(.|\n)*extents=\{"i": "X.shape\[0\]-1"\}'),
         ("Y[i] = sum[r](X[i+r] * W[r])", [V[:3], V], {}, es.BoundsError, "no extent of i keeps the read of X"),
         ("Y[i] = X[i]", [M], {}, es.ShapeError, r"X has shape \(3, 4\), 2-d, but .* 1-d"),
-        ("Y[i] = X[i]", [V.astype(np.float16)], {}, es.DtypeError, "float16.*not supported; convert.*float32"),
+        ("Y[i] = X[i]", [V.astype(np.complex64)], {}, es.DtypeError, "complex64.*not supported; convert.*float32"),
         ("Y[i] = X[i]", [V.astype(complex)], {}, es.DtypeError, "complex128.*not supported"),
         ("Y[i] = X[i]", [np.array(["a"])], {}, es.DtypeError, "not supported"),
         ("Y[i] = E[ids[i]]", [V, V], {}, es.DtypeError, "ids is f32.*integer array"),

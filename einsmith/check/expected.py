@@ -203,10 +203,10 @@ def difference(got: np.ndarray, want: Wanted, dtype: DType, mask: np.ndarray | N
     g, v, e = got[where], want.value[where], want.error[where]
     with np.errstate(all="ignore"):
         if dtype.is_float:
-            most = float(np.finfo(dtype.numpy).max)
-            wide, narrow = g.astype(np.float64), v.astype(dtype.numpy).astype(np.float64)
+            most = dtype.max
+            wide, narrow = dtype.wide(g), dtype.wide(dtype.narrow(v))
             far = ~(np.abs(wide - v) <= np.where(np.isnan(e), np.inf, e))
-            same = (np.isnan(g) & np.isnan(v)) | (wide == narrow)
+            same = (np.isnan(wide) & np.isnan(v)) | (wide == narrow)
             beyond = np.abs(v) + np.where(np.isnan(e), np.inf, e) > most
             # A number on the way that leaves the type's range makes infinities and NaN that the evaluator does not see.
             left = ~np.isfinite(wide) & (want.greatest > most)

@@ -94,6 +94,8 @@ def _apart(x: np.ndarray, y: np.ndarray, dtype: DType, kernel: Kernel | Rows) ->
         )  # fmt: skip
         return np.zeros(x.shape, bool) if positions else x != y  # near ties fall to either side
     with np.errstate(all="ignore"):
-        scale = np.abs(np.where(np.isfinite(y), y, 0)).max(initial=np.finfo(dtype.numpy).tiny)
-        close = np.abs(x - y) <= 1e4 * float(np.finfo(dtype.numpy).eps) * scale
+        x, y = dtype.wide(x), dtype.wide(y)
+        scale = np.abs(np.where(np.isfinite(y), y, 0)).max(initial=dtype.tiny)
+        unit = 1e4 * dtype.arithmetic.eps + (2 * dtype.eps if dtype.in_memory_only else 0)
+        close = np.abs(x - y) <= unit * scale
         return ~(close | (x == y) | ~np.isfinite(x) | ~np.isfinite(y))

@@ -41,7 +41,7 @@ Pair = tuple[np.ndarray, np.ndarray]  # value, bound of its error (for condition
 
 
 def _unit(dtype: DType) -> float:
-    return float(np.finfo(dtype.numpy).eps) / 2 if dtype.is_float else 0.0
+    return dtype.eps / 2 if dtype.is_float else 0.0
 
 
 def errors(graph: Graph, inputs: Sequence[np.ndarray]) -> tuple[list[Pair], float]:
@@ -71,7 +71,7 @@ def pair_of(a: np.ndarray, dtype: DType) -> Pair:
     value = interp._widen(a, dtype, a.shape, "an argument")
     error = np.zeros(a.shape)
     if dtype.is_float:
-        small = np.abs(value) < np.finfo(dtype.numpy).tiny
+        small = np.abs(value) < dtype.arithmetic.tiny
         error[small] = np.abs(value[small])
     return value, error
 
@@ -263,5 +263,5 @@ class _Run:
         if e.fn in ("neg", "abs", "min", "max", "sign", "floor", "stop_gradient"):
             return True
         if e.fn == "cast":
-            return bool(e.args[0].dtype.is_bool or np.array_equal(value, value.astype(e.dtype.numpy)))
+            return bool(e.args[0].dtype.is_bool or np.array_equal(value, e.dtype.wide(e.dtype.narrow(value))))
         return False

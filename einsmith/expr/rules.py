@@ -240,7 +240,7 @@ def _cast(e: Apply, facts: Facts) -> Expr | None:
         return x
     if isinstance(x, Const):
         if x.dtype.is_float and not e.dtype.is_float:
-            rounded = x.dtype.numpy.type(x.value)
+            rounded = x.dtype.arithmetic.numpy.type(x.value)
             if not isfinite(rounded) or int(rounded) != int(x.value):
                 return None
         out = cast(x, e.dtype)

@@ -39,7 +39,8 @@ and 2 of a formula with two inputs and a tensor for `scale`. A name with ~ behin
 
 Key = tuple[Any, ...]
 
-_FLOATS, _INTEGERS = (torch.float32, torch.float64), (torch.int8, torch.int32, torch.int64, torch.bool)
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 _TYPES: dict[torch.dtype, DType] = {t: dtype_of(str(t).removeprefix("torch.")) for t in (*_FLOATS, *_INTEGERS)}
 _TORCH = {d: t for t, d in _TYPES.items()}
 _DEFINITIONS: dict[str, _Definition] = {}
@@ -51,9 +52,10 @@ _lock = locks.Awaited("registering an operator")
 def operator(f: Callable, **params: Any) -> TorchOperator:
     """`f` on torch tensors: an operator of `es.op`, or any function of traced tensors giving one or several tensors.
 
-    params: passed to every call of f (a formula's static parameters, say). The result takes CPU tensors of float32,
-    float64, int8, int32, int64 or bool by position; a formula's inputs also by name, and numbers or 0-d tensors for its
-    run-time parameters; tensors are then differentiated too. It gives new tensors, several as a tuple. Gradients are
+    params: passed to every call of f (a formula's static parameters, say). The result takes CPU tensors of float16,
+    bfloat16, float32, float64, uint8, int8, int16, int32, int64 or bool by position; a formula's inputs also by name,
+    and numbers or 0-d tensors for its run-time parameters; tensors are then differentiated too. float16 and bfloat16
+    are computed in float32 and rounded where a tensor is written. It gives new tensors, several as a tuple. Gradients are
     those of es.vjp and tangents those of es.jvp, to any order; integer tensors have none. torch.func and
     torch.autograd.forward_ad compose with it; under torch.vmap it is one operator with an axis more. Inputs are read
     where they lie; non-contiguous ones are copied, and under torch.autocast those of fewer bits become float32. It can

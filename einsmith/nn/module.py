@@ -264,6 +264,8 @@ class Module:
         kind = dtype_of(dtype)
         if not kind.is_float:
             raise DtypeError(f"a module's parameters are floats; {kind.name} is not")
+        if kind.in_memory_only:
+            raise DtypeError(f"a module's parameters are float32 or float64, which updates need; not {kind.name}")
         for table in ("_parameters", "_buffers"):
             for _, stored in self._named(table):
                 if stored.dtype.is_float:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import ShapeError, TraceError
+from einsmith.errors import DtypeError, ShapeError, TraceError
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, touch
 
@@ -54,7 +54,10 @@ class Stored:
 
     def __init__(self, data: Any):
         source = to_numpy(data)
-        self._data = aligned_empty(source.shape, dtype_of(source).numpy)
+        kind = dtype_of(source)
+        if kind.is_float and kind.in_memory_only:
+            raise DtypeError(f"a module's floats are float32 or float64, which updates need; convert these {kind.name}")
+        self._data = aligned_empty(source.shape, kind.numpy)
         self._data[...] = source
 
     @property

@@ -187,12 +187,47 @@ def test_integer_outputs_have_no_gradient(rng):
     torch.testing.assert_close(x.grad, 2 * x.detach())
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool])
 def test_integers(dtype, rng):
     f = operator(es.op("y[i] = where(m[i] > 0, x[i], 0)"))
     m = torch.tensor(rng.integers(0, 2, 17)).to(dtype)
     x = torch.tensor(rng.standard_normal(17), dtype=torch.float32)
     assert torch.equal(f(m, x), torch.where(m > 0, x, 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_floats_of_16_bits(dtype, rng):
+    """Computed in float32 and rounded where a tensor is written, as torch does it for one operation."""
+    unit = torch.finfo(dtype).eps
+    f = operator(es.op("y[i,j] = relu(sum[k](x[i,k]*w[k,j]) + b[j])"))
+    for n in (1, 7, 16, 17, 33):
+        x, w, b = (torch.tensor(rng.standard_normal(s)).to(dtype).requires_grad_() for s in ((n, n), (n, n), (n,)))
+        wide = [t.detach().float().requires_grad_() for t in (x, w, b)]
+        want = torch.relu(wide[0] @ wide[1] + wide[2])
+        y = f(x, w, b)
+        assert y.dtype is dtype
+        torch.testing.assert_close(y.float(), want, rtol=unit, atol=1e-4)
+        g = torch.tensor(rng.standard_normal((n, n))).to(dtype)
+        grads = torch.autograd.grad(y, (x, w, b), g, create_graph=True)
+        expected = torch.autograd.grad(want, wide, g.float(), create_graph=True)
+        for got, ref in zip(grads, expected, strict=True):
+            assert got.dtype is dtype
+            torch.testing.assert_close(got.float(), ref, rtol=unit, atol=1e-3)
+        second = torch.autograd.grad(grads[0].float().pow(2).sum(), w)[0]
+        ref = torch.autograd.grad(expected[0].pow(2).sum(), wide[1])[0]
+        torch.testing.assert_close(second.float(), ref, rtol=4 * unit, atol=4 * unit * float(ref.detach().abs().max()))
+        _, moved = torch.func.jvp(lambda x, f=f, w=w, b=b: f(x, w, b), (x.detach(),), (g,))
+        _, ref = torch.func.jvp(lambda x, v=wide: torch.relu(x @ v[1] + v[2]), (wide[0].detach(),), (g.float(),))
+        torch.testing.assert_close(moved.float(), ref, rtol=unit, atol=1e-3)
+
+
+def test_float16_meets_other_types(rng):
+    f = operator(es.op("y[i] = a[i]*b[i] + 0.5"))
+    half, brain = (torch.tensor(rng.standard_normal(17)).to(t) for t in (torch.float16, torch.bfloat16))
+    assert f(half, brain).dtype is torch.float32
+    torch.testing.assert_close(f(half, brain), half.float() * brain.float() + 0.5)
+    assert f(half, half.double()).dtype is torch.float64
+    assert f(brain, torch.arange(17, dtype=torch.uint8)).dtype is torch.bfloat16
 
 
 def test_a_tensor_for_a_parameter_is_differentiated(rng):
@@ -536,8 +571,8 @@ def test_no_memory_is_lost():
 def test_errors_name_the_argument(rng):
     f = operator(es.op("y[i] = scale*x[i] + b[i]", name="line"), scale=2.0)
     x = torch.zeros(3)
-    with pytest.raises(DtypeError, match=r"line: b has the type torch\.bfloat16; convert it to one of float32"):
-        f(x, x.bfloat16())
+    with pytest.raises(DtypeError, match=r"line: b has the type torch\.complex64; convert it to one of float16"):
+        f(x, x.to(torch.complex64))
     with pytest.raises(DtypeError, match=r"line: b has the layout torch\.sparse_coo"):
         f(x, x.to_sparse())
     with pytest.raises(DtypeError, match="line: x is a ndarray; pass a torch tensor"):
