@@ -94,7 +94,7 @@ class _Run:
 
     def narrow(self, x: np.ndarray, dtype: DType) -> None:
         """Notes integers of a type that does not hold them: what they become is not said anywhere."""
-        if dtype.is_int and dtype.bits < 64 and x.size and np.abs(x).max() >= 2 ** (dtype.bits - 1):
+        if dtype.is_int and dtype.bits < 64 and x.size and not dtype.range[0] <= x.min() <= x.max() <= dtype.range[1]:
             self.greatest = np.inf
 
     def recurrence(self, node: Recurrence, args: Sequence[Pair]) -> list[Pair]:

@@ -41,7 +41,8 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
     chains = 2 if target.triple.startswith("x86_64") and target.vector_bytes < 64 else 4
     fold = target.triple.startswith("x86_64")
     masks = fold and (target.vector_bytes >= 64 or "+avx512bw" in target.features.split(","))
-    bodies = [_Emitter(f, declarations, (has_fma(target), has_halves(target)), chains, fold, masks).run() for f in functions]
+    has = has_fma(target), has_halves(target)
+    bodies = [_Emitter(f, declarations, has, chains, fold, masks).run() for f in functions]
     width = f' "prefer-vector-width"="{target.vector_bytes * 8}"' if target.vector_bytes >= 32 else ""
     parts = [f'target triple = "{target.triple}"', "", *bodies, *declarations.values(), ""]
     parts.append(f"attributes #0 = {{ nounwind{width} }}")
@@ -51,11 +52,11 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
 
 
 class _Emitter(MemoryEmitter):
-    """Emits one function. `chains`: how many special functions may be computed side by side; `folds`: loads may become
-    operands of arithmetic; `masks`: as a MemoryEmitter's."""
+    """Emits one function. `has`: what a Text asks of the target; `chains`: how many special functions may be computed
+    side by side; `folds`: loads may become operands of arithmetic; `masks`: as a MemoryEmitter's."""
 
-    def __init__(self, function: Function, declarations: dict[str, str], has: tuple[bool, bool], chains: int, folds: bool,
-                 masks: bool):
+    def __init__(self, function: Function, declarations: dict[str, str], has: tuple[bool, bool], chains: int,
+                 folds: bool, masks: bool):
         super().__init__(Text(declarations, *has), masks)
         fma = has[0]
         self.chains = chains

@@ -166,7 +166,8 @@ class MemoryEmitter:
         """What is loaded or stored under a mask, and the mask: of a whole register where LLVM would make it one and may
         lose that (see llvm_faults.WIDENED)."""
         operand = self.get(mask)
-        if not self.mask_registers or (LLVM_ELEM[memory.elem], memory.lanes) != ("i8", 8) or self.lanes_of(mask) is not None:
+        eight_bytes = (LLVM_ELEM[memory.elem], memory.lanes) == ("i8", 8)
+        if not self.mask_registers or not eight_bytes or self.lanes_of(mask) is not None:
             return memory, operand
         wider = self.resized(mask.type, operand, 16)
         return Type("i8", 16), self.text.once(f"and <16 x i1> {wider}, {LANES_KEPT}")

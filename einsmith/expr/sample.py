@@ -48,7 +48,7 @@ class Sample:
         if len(args) < len(e.args):
             return None
         out = FUNCTIONS[e.fn].numpy(*args)
-        return out if e.fn != "cast" or e.dtype.is_int and e.args[0].dtype.is_int else e.dtype.wide(e.dtype.narrow(out)) if e.dtype.in_memory_only else out.astype(e.dtype.numpy)
+        return out if e.fn != "cast" or e.dtype.is_int and e.args[0].dtype.is_int else out.astype(e.dtype.numpy)
 
 
 @lru_cache(maxsize=64)

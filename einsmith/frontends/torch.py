@@ -55,8 +55,8 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
     params: passed to every call of f (a formula's static parameters, say). The result takes CPU tensors of float16,
     bfloat16, float32, float64, uint8, int8, int16, int32, int64 or bool by position; a formula's inputs also by name,
     and numbers or 0-d tensors for its run-time parameters; tensors are then differentiated too. float16 and bfloat16
-    are computed in float32 and rounded where a tensor is written. It gives new tensors, several as a tuple. Gradients are
-    those of es.vjp and tangents those of es.jvp, to any order; integer tensors have none. torch.func and
+    are computed in float32 and rounded where a tensor is written. It gives new tensors, several as a tuple. Gradients
+    are those of es.vjp and tangents those of es.jvp, to any order; integer tensors have none. torch.func and
     torch.autograd.forward_ad compose with it; under torch.vmap it is one operator with an axis more. Inputs are read
     where they lie; non-contiguous ones are copied, and under torch.autocast those of fewer bits become float32. It can
     be pickled if f can.

@@ -24,7 +24,16 @@ from einsmith.lang.builder import Value, element
 from einsmith.lang.elaborate import Elaborator
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, Weak
 from einsmith.lang.infer import Extents, infer
-from einsmith.lang.lower import Scope, accumulated_type, index_type, lower, lower_pieces, lower_scatter, push_guards, stored
+from einsmith.lang.lower import (
+    Scope,
+    accumulated_type,
+    index_type,
+    lower,
+    lower_pieces,
+    lower_scatter,
+    push_guards,
+    stored,
+)
 from einsmith.lang.parser import Element, Name, ShapeOf
 from einsmith.lang.program import Line, Program, conditions, reads_of
 from einsmith.lang.sweeps import in_one_sweep

@@ -360,8 +360,8 @@ def lower_pieces(
 
 
 def accumulated_type(bodies: Sequence[Form]) -> DType:
-    """The type that a tensor which starts from these and accumulates them is computed in: integers in int64, float16 and
-    bfloat16 in float32."""
+    """The type that a tensor which starts from these and accumulates them is computed in: integers in int64, float16
+    and bfloat16 in float32."""
     ty = join(b.ty for b in bodies)
     dtype = ty if isinstance(ty, DType) else float_type(bodies)
     return dtype.arithmetic if dtype.is_float else dt.i64

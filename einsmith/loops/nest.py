@@ -1,7 +1,8 @@
 """The loop nest: what patterns produce and code generators read.
 
 A Function is a list of instructions in static single assignment with nested regions. Values are scalars or vectors
-of f32, f64, i1, i8, i16, i32, i64, or `ptr`; f16, bf16 and u8 are moved and converted only. Offsets are counted in elements, never in bytes. Nothing here knows a backend.
+of f32, f64, i1, i8, i16, i32, i64, or `ptr`; those of f16, bf16 and u8 are only moved, chosen and converted. Offsets
+are counted in elements, never in bytes. Nothing here knows a backend.
 
 A kernel's function runs once per task: it gets the pointers of its buffers, a scratch area of its own thread, and the
 number of its task.

@@ -48,7 +48,9 @@ def converted(target, bits: np.ndarray, of: str, to: str, lanes: int) -> np.ndar
 
 
 def single_of(bits: np.ndarray, elem: str) -> np.ndarray:
-    return bits.view(np.float16).astype(np.float32) if elem == "f16" else (bits.astype(np.uint32) << 16).view(np.float32)
+    if elem == "f16":
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def around_every_boundary(elem: str) -> np.ndarray:

@@ -69,8 +69,9 @@ class Case:
             shape = (1, *i.shape[1:]) if i.layout == "broadcast" and i.shape and i.shape[0] else i.shape
             if dtype.kind == "b":
                 a = rng.integers(0, 2, shape).astype(dtype)
-            elif dtype.kind == "i" or self.exact:
+            elif dtype.kind in "iu" or self.exact:
                 low, high = (-3, 4) if i.low is None or i.high is None else (i.low, i.high)
+                low, high = (0, high - low) if dtype.kind == "u" and low < 0 else (low, high)
                 a = rng.integers(low, high, shape).astype(dtype)
             else:
                 a = rng.standard_normal(shape).astype(dtype)

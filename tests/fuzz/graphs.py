@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from einsmith import dtypes
 from tests.fuzz.case import LAYOUTS, Case, Input
 from tests.fuzz.choices import Choices
-from tests.fuzz.writer import LANES, SMALL
+from tests.fuzz.writer import FLOATS, LANES, SMALL
 
 _HEIGHTS = (4, 2, 3, 5, 8, 1, 17)
 
@@ -17,7 +16,7 @@ class Graph:
 
     def __init__(self, choose: Choices):
         self.choose, self.pick, self.chance = choose, choose.pick, choose.chance
-        self.dtype = self.pick(("float32",) * 4 + tuple(str(d.numpy) for d in dtypes.ALL if d.is_float))
+        self.dtype = self.pick(("float32",) * 4 + tuple(str(d.numpy) for d in FLOATS))
         self.inputs: dict[str, Input] = {}
         self.lines: list[str] = []
         self.outputs: list[str] = []

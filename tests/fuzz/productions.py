@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from einsmith import dtypes
-from tests.fuzz.writer import Writer
+from tests.fuzz.writer import TYPES, Writer
 
 
 def contraction(w: Writer) -> None:
@@ -385,4 +384,4 @@ def typed(w: Writer) -> None:
 
 
 def _casts() -> tuple[str, ...]:
-    return tuple(d.name for d in dtypes.ALL if not d.is_bool)
+    return tuple(d.name for d in TYPES if not d.is_bool)

@@ -38,7 +38,7 @@ def run(case: Case, arrays: Sequence[np.ndarray], cotangents: Callable[[Sequence
     given = []
     for a in arrays:
         x = torch.from_numpy(np.array(a, np.float64 if a.dtype.kind == "f" else a.dtype))
-        given.append(x.to(torch.int64) if a.dtype.kind == "i" else x)
+        given.append(x.to(torch.int64) if a.dtype.kind in "iu" else x)
     floats = [x.requires_grad_() for x in given if x.dtype == torch.float64]
     if case.is_python:
         before = torch.get_default_dtype()
@@ -72,7 +72,7 @@ _COMPARE: Mapping[type, Callable] = {
     ast.NotEq: operator.ne,
 }  # fmt: skip
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
-_CASTS = ("f16", "f32", "f64", "i8", "i16", "i32", "i64", "bool")
+_CASTS = ("f16", "f32", "f64", "u8", "i8", "i16", "i32", "i64", "bool")
 
 
 class _Formula:

@@ -19,7 +19,8 @@ infinities, zeros, empty tensors and what overflows. Every row is computed by th
 evaluator (`es.interpret`), beside PyTorch's function of that name. "=" says that PyTorch gives the same; else there is
 its result, and why Einsmith's is another one. `python -m tests.semantics --update` writes this page.
 
-The evaluator computes in float64 and int64 whatever the types of its arguments; where that shows, the page says so.
+The evaluator computes in float64 and int64 whatever the types of its arguments, and rounds to float16 alone; where that
+shows, the page says so.
 A zero that `max`, `min`, `relu` or a derivative gives may have either sign, in Einsmith as in PyTorch.
 """
 
@@ -100,7 +101,7 @@ def _row(torch: Any, row: Row, notes: Notes, signed: bool) -> list[str]:
     if not agree(mine, evaluated, signed):
         said.append(f"evaluator {shown(evaluated, signed)}: {notes.number(row.exact)}")
     given = "; ".join(f"{'xy'[n]} = {shown(a, signed)}" for n, a in enumerate(row.arrays))
-    kind = row.arrays[0].dtype.name.replace("float", "f").replace("int", "i")
+    kind = row.arrays[0].dtype.name.replace("float", "f").replace("uint", "u").replace("int", "i")
     peer = "=" if agree(mine, theirs, signed) and not isinstance(mine, str) else shown(theirs, signed)
     return [f"`{row.what}`", f"{kind}: {given}", shown(mine, signed), peer, ", ".join(said)]
 

@@ -60,6 +60,10 @@ def _f32(*x: float) -> np.ndarray:
     return np.array(x, np.float32)
 
 
+def _of(kind: type) -> Callable[..., np.ndarray]:
+    return lambda *x: np.array(x, kind)
+
+
 def _f64(*x: float) -> np.ndarray:
     return np.array(x, np.float64)
 
@@ -162,6 +166,25 @@ DENORMALS = [
 
 _Z = (_f32(0.0, -0.0),)
 PYTHON_ZERO = "a remainder of zero has the sign of the divisor, as in Python"
+_HALF, _BYTES = _of(np.float16), _of(np.uint8)
+NARROW = [
+    Row("x + 1", "z[i] = x[i] + 1", (_HALF(2048.0, 65504.0, 0.1, nan),), lambda torch: lambda x: x + 1),
+    Row("x*x/300", "z[i] = x[i]*x[i]/300", (_HALF(300.0),), lambda torch: lambda x: x * x / 300,
+        "a statement rounds once, where its tensor is written"),
+    Row("sum[i](x[i])", "z[] = sum[i](x[i])", (_HALF(60000.0, 60000.0, -60000.0),), _binary("sum")),
+    Row("x*y", "z[i] = x[i]*y[i]", (_HALF(60000.0), _f32(2.0)), _binary("mul")),
+    Row("x*y", "z[i] = x[i]*y[i]", (_HALF(0.5), _i64(3)), _binary("mul")),
+    Row("f16(x)", "z[i] = f16(x[i])", (_f32(65519.9, 65520.0, 2.0**-24, 2.0**-25, nan),),
+        lambda torch: lambda x: x.half()),
+    Row("f16(x)", "z[i] = f16(x[i])", (_f64(1 + 2.0**-11 + 2.0**-40),), lambda torch: lambda x: x.half()),
+    Row("x + 1", "z[i] = x[i] + 1", (_BYTES(255, 0),), lambda torch: lambda x: x + 1),
+    Row("x - y", "z[i] = x[i] - y[i]", (_BYTES(0), _BYTES(1)), _binary("sub")),
+    Row("x - y", "z[i] = x[i] - y[i]", (_BYTES(0), _of(np.int8)(100)), _binary("sub")),
+    Row("x + 300", "z[i] = x[i] + 300", (_BYTES(1),), lambda torch: lambda x: x + 300, REFUSED),
+    Row("x*x", "z[i] = x[i]*x[i]", (_of(np.int16)(32767, 182),), lambda torch: lambda x: x * x),
+    Row("sum[i](x[i])", "z[] = sum[i](x[i])", (_BYTES(200, 100),), _binary("sum")),
+]  # fmt: skip
+
 NEUTRAL = "adding a literal 0 is left out"
 ZEROS = [
     *(Row(f"{n}(x)", f"z[i] = {n}(x[i])", _Z, _binary(n))
@@ -181,6 +204,12 @@ SECTIONS = [
         "Quotients and remainders follow Python: towards minus infinity. Arithmetic of int32 and int64 tensors wraps."
         " Sums and products of integers are int64. No operand traps."), INTEGERS),
     Section("Casts", "Floats go to integers towards zero, and out of range they saturate on every machine.", CASTS),
+    Section("Types of 8 and 16 bits", (
+        "float16 and bfloat16 are computed in float32, uint8 in int32, and rounded or wrapped where a tensor of that"
+        " type is written, or by a cast; so are sums and gradients. To float16 all goes by way of float32, to the"
+        " nearest, ties to even. float16 with bfloat16 is float32, uint8 with int8 int16; numbers and integers widen no"
+        " float."),
+        NARROW),
     Section("Comparisons, choices, positions", (
         "NaN compares as in IEEE 754. `where` computes only what it chooses. Positions are those of the first of equal"
         " elements, or of the first NaN, as int32."), COMPARED),
