@@ -188,6 +188,10 @@ class _Run:
         np.add.at(out[0], at, v)
         self.note(out[0])
         np.add.at(out[1], at, e + C * _unit(s.body.dtype) * (sqrt(prod(full)) * np.abs(v) + first))
+        moved = [np.broadcast_to(u > 0, full) for _, u in index]  # what may be added elsewhere in these dimensions
+        for point in np.argwhere(np.any(moved, axis=0)) if moved else ():
+            p = tuple(point)
+            out[1][tuple(slice(None) if m[p] else i[p] for i, m in zip(at, moved, strict=True))] = np.inf
 
     def expressions(self, roots: Sequence[Expr], full: tuple[int, ...], inputs: Sequence[Pair]) -> list[Pair]:
         done: dict[Expr, Pair] = {}

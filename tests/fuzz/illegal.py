@@ -45,7 +45,8 @@ WORDS = (
     "4611686018427387904", "9223372036854775807", "9223372036854775808", "99999999999999999999999", "True", "inf",
     "nan", "+", "-", "*", "/", "//", "%", "**", "<", "<=", "==", "!=", ">", ">=", "=", "+=", "(", ")", "[", "]", ",",
     ".", "shape", "size", "sum", "max", "min", "mean", "prod", "argmax", "argmin", "where", "exp", "log", "sqrt",
-    "floor", "relu", "pow", "sign", "abs", "stop_gradient", "random_bits", "f32", "f64", "i8", "i32", "i64", "bool",
+    "floor", "relu", "pow", "sign", "abs", "stop_gradient", "random_bits", "f16", "bf16", "f32", "f64", "u8", "i8",
+    "i16", "i32", "i64", "bool",
     "and", "or", "not", "return", "if", "else", "for", "lambda", "in", "\n", "#", "\x00", "\\", "'", '"', "é", "π",
     "²", "∑", "\u200b", "\ud800", "𝐱", "٣", ":", ";", "@", "&", "|", "~", "!", "$", "{", "}", "`", "_", "__class__",
 )  # fmt: skip
@@ -60,7 +61,8 @@ SNIPPETS = (
     "2**i", "i**-1", "i**17", "(i+1)**-17", "inf - inf", "-inf", "nan", "i//-3", "i % -3", "i//(-1)", "i*i*i*i*i*i",
 )  # fmt: skip
 SIZES = (0, -1, 1, 2, 3, 17, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 10**30)
-DTYPES = ("float32", "float64", "int8", "int32", "int64", "bool", "float16", "uint8", "complex64", "object", "<U1")
+DTYPES = ("float32", "float64", "int8", "int32", "int64", "bool", "float16", "uint8", "int16", "uint16", "complex64",
+          "object", "<U1")  # fmt: skip
 ODD = (None, "abc", "", b"x", True, -1, 0, 1, 0.5, float("nan"), float("inf"), 1e300, 2**31, 2**63, 2**70, -(2**63),
        [], [1, 2], (), {}, np.float32(2), np.int8(3), np.zeros(2), np.array(2), np.array(0.5), 1j)  # fmt: skip
 STRINGS = ("", "(", ")", "X.shape[0]", "X.shape[9]", "1/2", "1//0", "10**10**10", "i", "n", "X[0]", "sum[i](i)", "-3",
@@ -174,7 +176,7 @@ _CLASSES = (
     ("+", "-", "*", "//", "%", "/", "**"), ("<", "<=", "==", "!=", ">", ">="), ("and", "or"),
     ("sum", "max", "min", "mean", "prod", "argmax", "argmin"), ("=", "+="),
     ("exp", "log", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "abs", "sign", "floor", "relu", "sin", "cos", "f32",
-     "f64", "i8", "i32", "i64", "bool", "stop_gradient"),
+     "f64", "f16", "u8", "i8", "i16", "i32", "i64", "bool", "stop_gradient"),
 )  # fmt: skip
 
 
