@@ -481,9 +481,9 @@ def touched_bytes(kernel: Kernel) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def lanes_of(kernel: Kernel, target: Target) -> int:
-    """Lanes of a vector: by f32 where the kernel has 4-byte elements, else by its narrowest type above one byte."""
-    sizes = {b.dtype.itemsize for b in kernel.buffers if b.dtype.itemsize > 1}
-    return target.lanes(min(sizes, default=4))
+    """Lanes of a vector: by f32 where the kernel computes in 4 bytes, else by its narrowest type above one byte."""
+    sizes = {b.dtype.arithmetic.itemsize for b in kernel.buffers} - {1}
+    return target.lanes(4 if 4 in sizes else min(sizes, default=4))
 
 
 def function_name(pattern: str, kernel: Node, config: Any, launch: int = 0) -> str:
