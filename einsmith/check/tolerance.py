@@ -110,7 +110,7 @@ class _Run:
                 noisy = []
                 for a, (v, e) in zip(node.args, args, strict=True):
                     if turn == 0:
-                        noisy.append(v.astype(a.dtype.numpy).astype(v.dtype))
+                        noisy.append(a.dtype.wide(a.dtype.narrow(v)))
                         continue
                     more = np.where(np.isfinite(e), e, 1.0) * rng.choice([-1, 1], v.shape)
                     if v.dtype.kind == "f":

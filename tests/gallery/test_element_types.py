@@ -236,3 +236,28 @@ def test_out_of_range_and_casts():
     whole = np.array([300, -1, 255, 256], np.int32)
     np.testing.assert_array_equal(es.op("y[i] = u8(x[i])")(whole), [44, 255, 255, 0])
     np.testing.assert_array_equal(es.op("y[i] = u8(x[i]) + 1")(whole), [45, 0, 0, 1])
+
+
+def test_parameters_of_modules_are_wider():
+    with pytest.raises(es.DtypeError, match="float32 or float64"):
+        es.nn.Linear(3, 2).to("float16")
+    with pytest.raises(es.DtypeError, match="float32 or float64.*f16"):
+        es.nn.Parameter(np.zeros(3, np.float16))
+    with pytest.raises(es.DtypeError, match="float32 or float64"):
+        es.nn.Linear(3, 2, dtype="float16")
+
+
+def test_layers_take_float16(rng):
+    layer, x = es.nn.Linear(5, 3), halves(rng, 7, 5)
+    y = es.jit(lambda x: layer(x))(x)
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y, f32(x) @ layer.weight.numpy().T + layer.bias.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_bfloat16_is_rounded_on_the_way(rng):
+    x = rng.standard_normal(100).astype(np.float32)
+    got = es.op("y[i] = f32(bf16(x[i]))*2")(x)
+    np.testing.assert_array_equal(got, 2 * dt.bf16.wide(dt.bf16.narrow(x)))
+    bits = es.op("y[i] = bf16(x[i])")(x)
+    assert bits.dtype == dt.BFLOAT16
+    np.testing.assert_array_equal(es.op("y[i] = f32(x[i])")(bits), dt.bf16.wide(bits))
