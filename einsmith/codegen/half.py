@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsmith.dtypes import dtype_of
+from einsmith.loops.nest import Type
 
 if TYPE_CHECKING:
     from einsmith.codegen.llvm_ops import Lanes
@@ -31,12 +32,12 @@ def widened(v: Lanes, x: str, elem: str) -> str:
     """Lanes of a format as float32, which `v` computes with."""
     lanes, text = v.t.lanes, v.ops.text
     if elem == "bf16":
-        return v.unbits(v.shl(v.ifrom(x, elem), 16))
+        return v.unbits(v.shl(v.ops.cast(x, Type("i16", lanes), "i32"), 16))
     if text.halves:
         half, bits = (f"<{lanes} x {t}>" if lanes else t for t in ("half", "i16"))
         single = f"<{lanes} x float>" if lanes else "float"
         return text.emit(f"fpext {half} {text.emit(f'bitcast {bits} {x} to {half}')} to {single}")
-    h = v.ifrom(x, elem)
+    h = v.ops.cast(x, Type("i16", lanes), "i32")
     size = v.iand(h, v.i(0x7FFF))
     moved = v.shl(size, 13)
     normal = v.iadd(moved, v.i(_REBIAS))
@@ -59,10 +60,10 @@ def narrowed(v: Lanes, x: str, elem: str) -> str:
     if elem == "bf16":
         odd = v.iand(v.lshr(b, 16), v.i(1))
         rounded = v.lshr(v.iadd(b, v.iadd(odd, v.i(0x7FFF))), 16)
-        return v.ito(v.iselect(is_nan, v.ior(v.lshr(b, 16), v.i(0x40)), rounded), "i16")
+        return v.ops.cast(v.iselect(is_nan, v.ior(v.lshr(b, 16), v.i(0x40)), rounded), v.int, "i16")
     odd = v.iand(v.lshr(size, 13), v.i(1))
     normal = v.lshr(v.iadd(v.isub(size, v.i(_REBIAS)), v.iadd(odd, v.i(0xFFF))), 13)
     small = v.isub(v.bits(v.add(v.unbits(size), v.f(0.5))), v.i(0x3F000000))  # in units of 2**-24, that of 0.5
     large = v.iselect(is_nan, v.i(0x7E00), v.i(0x7C00))
     out = v.iselect(v.apart(size, v.i(0x38800000)), small, v.iselect(v.apart(size, v.i(0x47800000)), normal, large))
-    return v.ito(v.ior(out, v.iand(v.lshr(b, 16), v.i(0x8000))), "i16")
+    return v.ops.cast(v.ior(out, v.iand(v.lshr(b, 16), v.i(0x8000))), v.int, "i16")

@@ -469,14 +469,6 @@ class Lanes:
         """Whether unsigned a < b."""
         return self.ops.compare("ult", self.int, a, b)
 
-    def ifrom(self, x: str, elem: str) -> str:
-        """The bits of shorter lanes, with zeros before them."""
-        return self.ops.text.emit(f"zext {spell(Type(elem, self.t.lanes))} {x} to {spell(self.int)}")
-
-    def ito(self, x: str, elem: str) -> str:
-        """The last bits."""
-        return self.ops.cast(x, self.int, elem)
-
     def wide(self) -> Lanes:
         return Lanes(self.ops, Type("f64", self.t.lanes))
 
