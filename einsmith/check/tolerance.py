@@ -1,9 +1,9 @@
 """How far a computed result may lie from the exact one: a running error analysis of a graph (ALGORITHMS D).
 
 Every value is carried with a bound of its error. A scalar function is evaluated at the corners of its arguments'
-intervals, which covers steps (floor, comparisons) too, and adds a rounding of its own; a sum of K terms adds
-sqrt(K) roundings of the sum of absolute values. Where a decision (a comparison, argmax) falls within the error its
-result is uncertain, and what depends on it may be either side's.
+intervals, which covers steps (floor, comparisons) too, and adds a rounding of its own, of the greatest number in its
+interval; a sum of K terms adds sqrt(K) roundings of the sum of absolute values. Where a decision (a comparison,
+argmax) falls within the error its result is uncertain, and what depends on it may be either side's.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def _unit(dtype: DType) -> float:
     return dtype.eps / 2 if dtype.is_float else 0.0
 
 
-def errors(graph: Graph, inputs: Sequence[np.ndarray]) -> tuple[list[Pair], float]:
+def errors(graph: Graph, inputs: Sequence[np.ndarray], run: Analysis | None = None) -> tuple[list[Pair], float]:
     """(value, error bound) of every output and then of every update, float64 or integer, and the greatest magnitude of
-    any number met."""
-    run = _Run()
+    any number met. `run`: an analysis that has met nothing so far."""
+    run = run or Analysis()
     pairs: dict = {}
     for x, a in zip(graph.inputs, inputs, strict=True):
         pairs[x] = [(interp._widen(a, x.dtype, x.shape, "an input"), np.zeros(x.shape))]
@@ -78,12 +78,14 @@ def pair_of(a: np.ndarray, dtype: DType) -> Pair:
 
 def template_errors(t: Template, args: Sequence[Pair]) -> tuple[list[Pair], float]:
     """The results of a template for arguments with errors of their own, and the greatest magnitude met."""
-    run = _Run()
+    run = Analysis()
     with np.errstate(all="ignore"):
         return run.template(t, args), run.greatest
 
 
-class _Run:
+class Analysis:
+    """What is met on the way through a graph."""
+
     def __init__(self) -> None:
         self.greatest = 0.0
 
@@ -159,7 +161,9 @@ class _Run:
             if body.combiner == "sum":
                 magnitude = np.abs(v).sum(axis=axes)
                 self.note(magnitude)
-                error = e.sum(axis=axes) + C * unit * sqrt(k + 1) * magnitude
+                error = e.sum(axis=axes)
+                if unit:
+                    error = error + C * unit * sqrt(k + 1) * (magnitude + error)
                 out.append((self.note(v.sum(axis=axes, dtype=v.dtype)), error))
             elif body.combiner == "prod":
                 most = (np.abs(v) + e).prod(axis=axes)
@@ -187,7 +191,8 @@ class _Run:
         first = np.abs(out[0][at])
         np.add.at(out[0], at, v)
         self.note(out[0])
-        np.add.at(out[1], at, e + C * _unit(s.body.dtype) * (sqrt(prod(full)) * np.abs(v) + first))
+        unit = _unit(s.body.dtype)
+        np.add.at(out[1], at, e + C * unit * (sqrt(prod(full)) * (np.abs(v) + e) + first) if unit else e)
         moved = [np.broadcast_to(u > 0, full) for _, u in index]  # what may be added elsewhere in these dimensions
         for point in np.argwhere(np.any(moved, axis=0)) if moved else ():
             p = tuple(point)
@@ -257,7 +262,7 @@ class _Run:
                     near = np.minimum(np.abs(value), np.abs(k) - np.abs(value)) <= u + np.abs(v / k) * w + error
                 error = np.where(near, np.maximum(error, np.abs(k) + w), error)
         if e.dtype.is_float and not self.free(e, value):
-            error = error + C * _unit(e.dtype) * np.abs(value) + TINY
+            error = error + C * _unit(e.dtype) * (np.abs(value) + error) + TINY
         self.note(value)
         return value, error
 

@@ -40,15 +40,15 @@ def run(case: Case, arrays: Sequence[np.ndarray], cotangents: Callable[[Sequence
         x = torch.from_numpy(np.array(a, np.float64 if a.dtype.kind == "f" else a.dtype))
         given.append(x.to(torch.int64) if a.dtype.kind in "iu" else x)
     floats = [x.requires_grad_() for x in given if x.dtype == torch.float64]
-    if case.is_python:
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # also of what integers and numbers make together
+    try:
+        if case.is_python:
             outs = case.python()(Functions(), *given)
-        finally:
-            torch.set_default_dtype(before)
-    else:
-        outs = _Formula(case, dict(zip(case.inputs, given, strict=True))).results()
+        else:
+            outs = _Formula(case, dict(zip(case.inputs, given, strict=True))).results()
+    finally:
+        torch.set_default_dtype(before)
     outs = outs if isinstance(outs, tuple) else (outs,)
     values = [o.detach().numpy() for o in outs]
     if cotangents is None:

@@ -1,0 +1,68 @@
+"""What a trial takes for right: roundings and what they decide, halves at ties, integers among numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.modes import trace_call
+from tests.fuzz.case import Case, Input
+from tests.fuzz.check import agree
+from tests.fuzz.tolerance import errors
+from tests.fuzz.trial import Check, run_check
+
+
+def test_what_is_added_to_a_step_is_rounded_as_the_greater_side_of_it() -> None:
+    """erf(3.9) is 1 in float32 and below 1 in float64, so that the integer is 1 or 0; then 1/17 is added."""
+    x = np.full(17, 3.9, np.float32)
+    traced = trace_call(es.op("y[i] = i32(erf(x[i])) + i / 17"), (x,), {})
+    ((value, error),), _, _ = errors(traced.graph, [x])
+    far = np.arange(17, dtype=np.float32) / np.float32(17) + np.float32(1)
+    assert (value < 1).all() and (np.abs(far - value) <= error).all() and (error < 1.00001).all()
+
+
+def test_sums_of_what_may_jump() -> None:
+    """Roundings of a sum and of a scatter are those of what may be added."""
+    x = np.full(4097, 3.9, np.float32)
+    for text in ("y[] = sum[i](i32(erf(x[i])) / 3)", "y[i - i] += i32(erf(x[i])) / 3"):
+        traced = trace_call(es.op(text, extents={"y.shape[0]": 1} if "+=" in text else {}), (x,), {})
+        ((value, error),), _, _ = errors(traced.graph, [x])
+        assert (4097 / 3 * (1 + 1e-7) - value <= error).all()
+
+
+def test_gradients_of_ties_are_compared_exactly_as_long_as_halves_are_held() -> None:
+    """At every step of a maximum that ties the gradient is halved."""
+    text = """
+T0[a0, a1] = where(a1 >= 1, max(T1[a0, a1-1], X0[a0, a1]), X0[a0, a1])
+T1[a0, a1] = min(3, max(-3, T0[a0, a1]))
+return T1
+"""
+    for n in (5, 29):
+        inputs = {"X0": Input((2, n), "float32")}
+        run_check(Case(text.strip(), {"a1": n}, inputs, {}, True, 0, {"a0": 2, "a1": n}), Check("gradient"))
+
+
+@pytest.mark.parametrize("digits, whole", [(3, True), (23, False)])
+def test_digits_decide_whether_results_are_compared_exactly(digits: int, whole: bool) -> None:
+    x = np.array([3, 2.0**-digits, 1], np.float32)
+    traced = trace_call(es.op("y[i] = x[i] + x[i]"), (x,), {})
+    assert errors(traced.graph, [x])[2] is whole
+    wrong = (2 * x * np.float32(1 + 2.0**-23)).astype(np.float32)
+    if whole:
+        with pytest.raises(AssertionError):
+            agree([wrong], traced.graph, [x], "y", exact=True)
+    else:
+        agree([wrong], traced.graph, [x], "y", exact=True)
+
+
+def test_numbers_and_integers_make_float64_in_the_twin() -> None:
+    """Also where PyTorch's usual type would be float32, which the twin does not take for a float of its own."""
+    text = """
+T0[a0, a1] = 0.5 + where(0.5 <= relu(X0[a0, a1]), 1, 0)
+T1[a0] = sum[a2](where(a2 <= a0, T0[a0, a2], 0))
+T2[a0, a1] = where(a1 <= a0, T0[a0, a1] * T1[a0], 0)
+return T2
+"""
+    inputs = {"X0": Input((2, 17), "float32")}
+    run_check(Case(text.strip(), {}, inputs, {}, False, 0, {"a0": 2, "a1": 17, "a2": 17}), Check("twin"))
