@@ -256,6 +256,9 @@ class Analysis:
                 else:
                     moved = np.abs(corner.astype(float) - value)
                 error = np.maximum(error, np.where(np.isnan(moved), np.inf, moved))
+            if e.fn in ("eq", "ne"):  # equal numbers may lie between the corners
+                (v, u), (k, w) = args
+                error = np.where((u + w > 0) & ~(np.abs(v.astype(float) - k) > u + w), np.inf, error)
             if e.fn == "mod":  # where a multiple of the divisor is within reach, the remainder may be any
                 (v, u), (k, w) = args
                 with np.errstate(all="ignore"):

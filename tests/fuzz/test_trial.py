@@ -31,6 +31,14 @@ def test_sums_of_what_may_jump() -> None:
         assert (4097 / 3 * (1 + 1e-7) - value <= error).all()
 
 
+def test_a_position_within_roundings_may_be_any_of_the_rivals() -> None:
+    """erf is 1 in float32 at both, whose order float64 tells."""
+    x = np.array([3.95, 3.96, 0.0], np.float32)
+    traced = trace_call(es.op("y[i] = where(i == argmax[k](erf(x[k])), 1, 0)", extents={"i": 3}), (x,), {})
+    ((value, error),), _, _ = errors(traced.graph, [x])
+    assert value.tolist() == [0, 1, 0] and (error[:2] >= 1).all()
+
+
 def test_gradients_of_ties_are_compared_exactly_as_long_as_halves_are_held() -> None:
     """At every step of a maximum that ties the gradient is halved."""
     text = """
