@@ -35,7 +35,7 @@ class Graph:
 
     def extent(self, most: int = 100) -> int:
         if self.choose(2):
-            n = self.pick(LANES) * self.pick((1, 1, 2)) + self.pick((1, -1, 0))
+            n = self.pick(LANES) * self.pick((1, 1, 2)) + self.pick((1, 1, -1, 0))
         else:
             n = self.pick(SMALL)
         return max(1, min(n, most))
@@ -60,6 +60,7 @@ class Graph:
     def image(self) -> None:
         """Convolution, normalisation, activation, pooling, in any number; then a linear layer and a loss, or not."""
         b, c, h, w = self.pick((2, 1, 3)), self.extent(20), self.pick(_HEIGHTS), self.extent(70)
+        w *= self.pick((1, 2))  # pooled, it is an extent again
         x = self.input(b, c, h, w)
         for _ in range(self.pick((1, 2, 3))):
             form = self.pick(("conv", "norm", "pool", "activation", "residual"))

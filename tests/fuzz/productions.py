@@ -41,7 +41,7 @@ def convolution(w: Writer) -> None:
     places: list[str] = []
     index, guards, shape = [], [], []
     for r in taps:
-        p = w.axis([*fixed, *taps, *places], most=200 if not places else 70)
+        p = w.axis([*fixed, *taps, *places], most=200 if not places else 70, row=len(places) == rank - 1)
         places.append(p)
         stride, dilation, pad = w.pick((1, 1, 1, 2, 3)), w.pick((1, 1, 1, 2)), w.pick((0, 1, 0, 2))
         slack = w.choose(stride + 1) if w.chance(2) else 0
@@ -104,14 +104,12 @@ def _pool(w: Writer, t: str, left: list[str], places: list[str]) -> None:
 def window(w: Writer) -> None:
     """Windows of any reduction: pooling, morphology, stencils; chains and statements before them."""
     rank = w.pick((2, 1))
-    lead = w.some_axes(w.pick((0, 1, 2)), most=12)
     taps = [w.axis_of(w.pick((2, 3, 1, 5, 4))) for _ in range(rank)]
-    places: list[str] = []
     strides = [w.pick((1, 1, 2, 3)) for _ in taps]
+    places = w.some_axes(rank, taps)
+    lead = w.some_axes(w.pick((0, 1, 2)), [*taps, *places], most=12)
     shape = []
-    for r, s in zip(taps, strides, strict=True):
-        p = w.axis([*lead, *taps, *places])
-        places.append(p)
+    for p, r, s in zip(places, taps, strides, strict=True):
         shape.append((w.axes[p] - 1) * s + w.axes[r])
         if w.chance(2):
             w.largest.add(p)
@@ -145,8 +143,8 @@ def window(w: Writer) -> None:
 
 def rows(w: Writer) -> None:
     """Rows: softmax, normalisation, causal masks, attention, losses at labels."""
-    lead = w.some_axes(w.pick((1, 2, 0)), most=70)
-    j = w.axis(lead)
+    j = w.axis(row=True)
+    lead = w.some_axes(w.pick((1, 2, 0)), [j], most=70)
     k = w.axis_of(w.axes[j])
     form = w.pick(("softmax", "norm", "centred", "masked", "loss", "attention", "columns"))
     x = w.input([w.axes[a] for a in (*lead, j)])

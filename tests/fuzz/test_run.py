@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from tests.fuzz import session
+from tests.fuzz import productions, session
 from tests.fuzz.case import LAYOUTS, Case, Input, as_test, lay
 from tests.fuzz.choices import Choices
 from tests.fuzz.run import Run, Settings, finds_of
 from tests.fuzz.shrink import shrink
 from tests.fuzz.trial import Check, Wrong, run_check
+from tests.fuzz.writer import Writer
 
 
 def test_the_first_cases_of_a_fixed_seed() -> None:
@@ -30,6 +32,20 @@ def test_a_seed_and_a_number_give_a_case() -> None:
             case = make(first)
             assert case == make(again) and first.taken == again.taken
             assert case == make(Choices(0, first.taken)) and Case.of(case.data()) == case
+
+
+@pytest.mark.parametrize("make", [productions.window, productions.reduction, productions.typed, productions.pointwise])
+def test_rows_end_about_a_vector(make) -> None:
+    """Results whose rows have one element more than whole vectors, none more, and one less, are frequent."""
+    tails: Counter[int] = Counter()
+    for n in range(600):
+        w = Writer(Choices(f"rows/{n}"))
+        make(w)
+        axes, lanes = next((w.shapes[t] for t in w.outputs), ()), w.vectors[0]
+        length = w.axes[axes[-1]] if axes else 1
+        if length >= lanes - 1:
+            tails[(length + 1) % lanes - 1] += 1
+    assert tails[1] > 60 and min(tails[0], tails[-1]) > 24, tails
 
 
 def test_the_smallest_choices_are_legal() -> None:
@@ -83,7 +99,7 @@ _DYING = """
 import os
 import time
 
-from tests.fuzz import session
+from tests.fuzz import productions, session
 
 whole = session.session
 

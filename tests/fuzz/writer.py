@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from einsmith import dtypes
 from tests.fuzz.case import LAYOUTS, Case, Input
 from tests.fuzz.choices import Choices
@@ -24,6 +26,8 @@ SMALL = (2, 3, 1, 4, 5, 6, 7, 8)
 PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 67, 131)
 LONG = (100, 127, 200, 257, 300, 384, 513, 701, 1031, 2049, 4100, 8209)
 LANES = (16, 8, 4, 32, 48, 64)
+_EXTENTS = ("small",) * 4 + ("vector",) * 4 + ("prime", "prime", "long", "one")
+_ROWS = ("small",) * 2 + ("vector",) * 6 + ("prime", "prime", "long", "one")
 
 UNARY = (
     "relu({})", "-({})", "abs({})", "tanh({})", "sigmoid({})", "sin({})", "cos({})", "erf({})", "({})**2",
@@ -57,6 +61,8 @@ class Writer:
             self.unary, self.binary = INT_UNARY, INT_BINARY
         else:
             self.unary, self.binary = (EXACT_UNARY, EXACT_BINARY) if self.exact else (UNARY, BINARY)
+        size = np.dtype(self.dtype).itemsize
+        self.vectors = (64 // size, 32 // size)
         self.axes: dict[str, int] = {}
         self.inputs: dict[str, Input] = {}
         self.parameters: dict[str, Any] = {}
@@ -68,18 +74,20 @@ class Writer:
 
     # ------------------------------------------------------------------------------------------------------- extents
 
-    def extent(self, room: int) -> int:
-        form = self.pick(("small",) * 4 + ("vector",) * 4 + ("prime", "prime", "long", "one"))
+    def extent(self, room: int, row: bool = False) -> int:
+        """row: of an axis along which vectors lie."""
+        form = self.pick(_ROWS if row else _EXTENTS)
         if form == "vector":
-            n = self.pick(LANES) * self.pick((1, 1, 2)) + self.pick((1, -1, 0))
-        else:
-            n = self.pick({"small": SMALL, "prime": PRIMES, "long": LONG, "one": (1,)}[form])
+            lanes, more = self.pick((*LANES, *self.vectors)), self.pick((1, 1, -1, 0))
+            n = lanes * self.pick((1, 1, 2, 3)) + more
+            return n if n <= room else max(1, min((room - more) // lanes * lanes + more, room))
+        n = self.pick({"small": SMALL, "prime": PRIMES, "long": LONG, "one": (1,)}[form])
         return max(1, min(n, room))
 
-    def axis(self, others: Iterable[str] = (), most: int = 1 << 30) -> str:
+    def axis(self, others: Iterable[str] = (), most: int = 1 << 30, row: bool = False) -> str:
         """A new axis, in a statement that also has `others`."""
         name = f"a{len(self.axes)}"
-        self.axes[name] = self.extent(min(most, self.budget // max(1, self.points(others))))
+        self.axes[name] = self.extent(min(most, self.budget // max(1, self.points(others))), row)
         return name
 
     def axis_of(self, n: int) -> str:
@@ -88,9 +96,10 @@ class Writer:
         return name
 
     def some_axes(self, count: int, others: Iterable[str] = (), most: int = 1 << 30) -> list[str]:
+        """New axes. The last, which vectors lie along, is drawn first: it has the most room."""
         made: list[str] = []
-        for _ in range(count):
-            made.append(self.axis([*others, *made], most))
+        for n in range(count):
+            made.insert(0, self.axis([*others, *made], most, row=n == 0))
         return made
 
     def points(self, axes: Iterable[str]) -> int:
