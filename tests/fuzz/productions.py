@@ -110,8 +110,9 @@ def window(w: Writer) -> None:
     lead = w.some_axes(w.pick((0, 1, 2)), [*taps, *places], most=12)
     shape = []
     for p, r, s in zip(places, taps, strides, strict=True):
-        shape.append((w.axes[p] - 1) * s + w.axes[r])
-        if w.chance(2):
+        rest = w.pick((0, 0, 0, 1, 4))  # that no window covers
+        shape.append((w.axes[p] - 1) * s + w.axes[r] + rest)
+        if w.chance(2) and rest < s:
             w.largest.add(p)
     inner = [*lead, *(w.axis_of(n) for n in shape)]
     if w.chance(2) and w.points(inner) <= w.budget:  # a tensor made before
@@ -241,10 +242,11 @@ def pointwise(w: Writer) -> None:
     for _ in range(w.pick((1, 2, 3))):
         index, shape = [], []
         for a in w.choose.shuffled(left):
-            n, c = w.axes[a], w.pick((2, 3, 5, 16))
+            n, c, rest = w.axes[a], w.pick((2, 3, 5, 16)), w.pick((0, 0, 1, 6))
             form = w.pick(("plain",) * 4 + ("offset", "stride", "back", "div", "mod", "digits", "clip", "shift"))
             at, size = {
-                "plain": (a, n), "offset": (f"{a} + {c}", n + c), "stride": (f"{c}*{a} + 1", c * n + 2 - c),
+                "plain": (a, n), "offset": (f"{a} + {c}", n + c + rest),
+                "stride": (f"{c}*{a} + 1", c * n + 2 - c + rest),
                 "back": (f"{n - 1} - {a}", n), "div": (f"{a} // {c}", (n - 1) // c + 1),
                 "mod": (f"{a} % {c}", min(c, n)), "digits": (f"({a} % {c})*{(n - 1) // c + 1} + {a} // {c}",
                                                              min(c, n) * ((n - 1) // c + 1)),
@@ -265,6 +267,7 @@ def pointwise(w: Writer) -> None:
         if w.chance(5) and index[0] in left:
             a, d = index[0], w.pick((1, 2, 7))
             up = f"{x}[{', '.join([f'{a} - {d}', *index[1:]])}]"
+            w.extents[a] = w.axes[a]  # which reads of some of its places need not tell
             read = f"where({a} >= {d}, {up}, {w.pick((read, '0'))})"
         terms.append(w.chain(read, left, 1))
     e = terms[0]
@@ -273,6 +276,7 @@ def pointwise(w: Writer) -> None:
         e = shape_of.format(e, t)
     if w.chance(4):
         e = f"where({w.condition(left)}, {e}, {w.operand(left)})"
+        w.extents.update({a: w.axes[a] for a in left})
     w.finish(e, left)
 
 
