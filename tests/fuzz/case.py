@@ -14,6 +14,9 @@ LAYOUTS = ("plain", "strided", "reversed", "turned", "offset", "misaligned", "br
 """How an array lies in memory when it is passed to a call."""
 
 
+SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class Input:
     """`low` and `high`: the range of integer elements, `high` excluded; None for the usual one. `layout`: one of
@@ -24,6 +27,8 @@ class Input:
     low: int | None = None
     high: int | None = None
     layout: str = "plain"
+    special: bool = False
+    """Whether some elements are infinite, not numbers, or negative zeros."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,11 @@ class Case:
     exact: bool
     seed: int
     axes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def special(self) -> bool:
+        """Whether only values say something: of what is infinite or not a number derivatives depend on their form."""
+        return any(i.special for i in self.inputs.values())
 
     @property
     def is_python(self) -> bool:
@@ -75,6 +85,8 @@ class Case:
                 a = rng.integers(low, high, shape).astype(dtype)
             else:
                 a = rng.standard_normal(shape).astype(dtype)
+                if i.special:
+                    a = np.where(rng.integers(0, 8, shape) > 0, a, rng.choice(SPECIAL, shape)).astype(dtype)
             out.append(np.array(np.broadcast_to(a, i.shape)))
         return out
 

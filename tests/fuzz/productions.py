@@ -104,7 +104,8 @@ def _pool(w: Writer, t: str, left: list[str], places: list[str]) -> None:
 def window(w: Writer) -> None:
     """Windows of any reduction: pooling, morphology, stencils; chains and statements before them."""
     rank = w.pick((2, 1))
-    taps = [w.axis_of(w.pick((2, 3, 1, 5, 4))) for _ in range(rank)]
+    large = w.chance(12) and w.budget > 3_000
+    taps = [w.axis_of(w.pick((17, 16, 12) if large else (2, 3, 1, 5, 4))) for _ in range(rank)]
     strides = [w.pick((1, 1, 2, 3)) for _ in taps]
     places = w.some_axes(rank, taps)
     lead = w.some_axes(w.pick((0, 1, 2)), [*taps, *places], most=12)
@@ -243,14 +244,16 @@ def pointwise(w: Writer) -> None:
         index, shape = [], []
         for a in w.choose.shuffled(left):
             n, c, rest = w.axes[a], w.pick((2, 3, 5, 16)), w.pick((0, 0, 1, 6))
-            form = w.pick(("plain",) * 4 + ("offset", "stride", "back", "div", "mod", "digits", "clip", "shift"))
+            others = ("offset", "stride", "back", "div", "mod", "digits", "clip", "shift", "twice")
+            form = w.pick(("plain",) * 4 + others)
             at, size = {
                 "plain": (a, n), "offset": (f"{a} + {c}", n + c + rest),
                 "stride": (f"{c}*{a} + 1", c * n + 2 - c + rest),
                 "back": (f"{n - 1} - {a}", n), "div": (f"{a} // {c}", (n - 1) // c + 1),
                 "mod": (f"{a} % {c}", min(c, n)), "digits": (f"({a} % {c})*{(n - 1) // c + 1} + {a} // {c}",
                                                              min(c, n) * ((n - 1) // c + 1)),
-                "clip": (f"min(max({a} - {c}, 0), {n - 1})", n), "shift": (a, n),
+                "twice": (f"{a} % {c + 2} % {c}", min(c, n)), "clip": (f"min(max({a} - {c}, 0), {n - 1})", n),
+                "shift": (a, n),
             }[form]  # fmt: skip
             index.append(at)
             shape.append(size)
@@ -350,7 +353,7 @@ def pieces(w: Writer) -> None:
             w.extents[i] = w.axes[i]
             lines.append((f"{i} + {n}" if p else i, [i, *rest]))
             n += w.axes[i]
-    for at, scope in lines:
+    for at, scope in w.choose.shuffled(lines):
         w.lines.append(f"{name}[{', '.join([at, *rest])}] = {w.chain(w.read(scope), scope, 2)}")
     w.extents.update({a: w.axes[a] for a in rest})
     axis = w.axis_of(n)

@@ -45,7 +45,8 @@ def test_rows_end_about_a_vector(make) -> None:
         length = w.axes[axes[-1]] if axes else 1
         if length >= lanes - 1:
             tails[(length + 1) % lanes - 1] += 1
-    assert tails[1] > 60 and min(tails[0], tails[-1]) > 24, tails
+    many = tails.total()
+    assert many > 120 and tails[1] > 0.2 * many and min(tails[0], tails[-1]) > 0.1 * many, tails
 
 
 def test_the_smallest_choices_are_legal() -> None:

@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.modes import trace_call
 from tests.fuzz.case import Case, Input
-from tests.fuzz.check import agree
+from tests.fuzz.check import Unfit, agree
 from tests.fuzz.tolerance import errors
 from tests.fuzz.trial import Check, run_check
 
@@ -74,3 +74,19 @@ return T2
 """
     inputs = {"X0": Input((2, 17), "float32")}
     run_check(Case(text.strip(), {}, inputs, {}, False, 0, {"a0": 2, "a1": 17, "a2": 17}), Check("twin"))
+
+
+def test_elements_that_are_no_numbers() -> None:
+    """Values are compared, also whether they are numbers; derivatives say nothing."""
+    given = Input((300,), "float32", special=True)
+    case = Case("y[i] = max(x[i], -x[i]) + 0.5", {}, {"x": given}, {}, False, 1, {"i": 300})
+    (x,) = case.arrays()
+    assert np.isnan(x).any() and np.isinf(x).any() and np.signbit(x[x == 0]).any() and Case.of(case.data()) == case
+    run_check(case, Check())
+    for what in ("gradient", "twin", "dot"):
+        with pytest.raises(Unfit):
+            run_check(case, Check(what))
+    traced = trace_call(case.function(), (x,), {})
+    lost = np.nan_to_num(np.abs(x), nan=1.0, posinf=np.inf) + np.float32(0.5)
+    with pytest.raises(AssertionError, match="elements differ"):
+        agree([lost], traced.graph, [x], "y")

@@ -95,6 +95,8 @@ class Trial:
         at = [n for n, a in enumerate(self.arrays) if a.dtype.kind == "f"]
         if not at or not any(t.dtype.is_float for t in outputs):
             raise Unfit("no float input or no float output")
+        if self.case.special:
+            raise Unfit("derivatives where there are no numbers")
         if self.directions is None:
             c = [self.random(t.shape, t.dtype.numpy) for t in outputs]
             v = [self.random(self.arrays[n].shape, self.arrays[n].dtype) for n in at]
@@ -181,6 +183,8 @@ class Trial:
 
     def twin(self) -> None:
         """Values and gradients agree with an independent translation to PyTorch."""
+        if self.case.special:
+            raise Unfit("what infinite numbers become is compared with the evaluator")
         rng = np.random.default_rng(self.case.seed + 2)
         kept: list[Any] = []
         floats = [t.dtype.is_float for t in self.program("value").traced.graph.outputs]

@@ -33,17 +33,20 @@ UNARY = (
     "relu({})", "-({})", "abs({})", "tanh({})", "sigmoid({})", "sin({})", "cos({})", "erf({})", "({})**2",
     "exp(tanh({}))", "sqrt(1 + abs({}))", "log(1.5 + abs({}))", "rsqrt(1 + ({})**2)", "pow(0.5 + abs({}), 1.5)",
     "sign({})", "floor(2*{})", "stop_gradient({})", "max({}, 0.25)", "where({} > 0, 1, -1)", "min(max({}, -1), 1)",
+    "f32({} > 0)", "({})**3",
 )  # fmt: skip
 BINARY = (
     "({}) + ({})", "({}) * ({})", "({}) - ({})", "({}) / (1 + abs({}))", "max({}, {})", "min({}, {})",
     "where({} > 0, {}, 0)", "where(({}) <= ({}), 1, 0)", "({}) % (1 + abs({}))",
+    "pow({}, stop_gradient(min(3, floor(abs(2*{})))))", "({}) % (-0.5 - abs({}))",
 )  # fmt: skip
 EXACT_UNARY = (
-    "relu({})", "-({})", "abs({})", "sign({})", "min(2, max(-2, {}))", "where({} > 0, 1, 0)", "stop_gradient({})",
+    "relu({})", "-({})", "abs({})", "sign({})", "min(2, max(-2, {}))", "where({} > 0, 1, 0)", "f32({} > 0)",
+    "stop_gradient({})",
 )  # fmt: skip
 EXACT_BINARY = ("({}) + ({})", "({}) - ({})", "max({}, {})", "min({}, {})", "where({} > 0, {}, 0)",
                 "min(2, max(-2, {})) * ({})", "where(({}) <= ({}), 1, 0)")  # fmt: skip
-INT_UNARY = (*EXACT_UNARY[:-1], "({}) // 2", "({}) % 3", "({}) // -3", "i64({})")
+INT_UNARY = (*EXACT_UNARY[:-2], "i32({} > 0)", "({}) // 2", "({}) % 3", "({}) // -3", "i64({})")
 INT_BINARY = (*EXACT_BINARY, "({}) // (1 + abs({}))", "({}) % (1 + abs({}))", "where(({}) == ({}), 2, -1)")
 
 
@@ -63,6 +66,7 @@ class Writer:
             self.unary, self.binary = (EXACT_UNARY, EXACT_BINARY) if self.exact else (UNARY, BINARY)
         size = np.dtype(self.dtype).itemsize
         self.vectors = (64 // size, 32 // size)
+        self.special = self.chance(8) and not self.exact
         self.axes: dict[str, int] = {}
         self.inputs: dict[str, Input] = {}
         self.parameters: dict[str, Any] = {}
@@ -111,7 +115,9 @@ class Writer:
               name: str = "X") -> str:  # fmt: skip
         name = f"{name}{len(self.inputs)}"
         layout = self.pick(("plain",) * 6 + LAYOUTS)
-        self.inputs[name] = Input(tuple(shape), dtype or self.element(), low, high, layout)
+        dtype = dtype or self.element()
+        special = self.special and np.dtype(dtype).kind == "f" and self.chance(2)
+        self.inputs[name] = Input(tuple(shape), dtype, low, high, layout, special)
         return name
 
     def element(self) -> str:
