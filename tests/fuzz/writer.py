@@ -66,7 +66,7 @@ class Writer:
             self.unary, self.binary = (EXACT_UNARY, EXACT_BINARY) if self.exact else (UNARY, BINARY)
         size = np.dtype(self.dtype).itemsize
         self.vectors = (64 // size, 32 // size)
-        self.special = self.chance(8) and not self.exact
+        self.special = self.chance(4) and not self.exact
         self.axes: dict[str, int] = {}
         self.inputs: dict[str, Input] = {}
         self.parameters: dict[str, Any] = {}
@@ -116,7 +116,7 @@ class Writer:
         name = f"{name}{len(self.inputs)}"
         layout = self.pick(("plain",) * 6 + LAYOUTS)
         dtype = dtype or self.element()
-        special = self.special and np.dtype(dtype).kind == "f" and self.chance(2)
+        special = self.special and np.dtype(dtype).kind == "f" and self.choose(3) > 0
         self.inputs[name] = Input(tuple(shape), dtype, low, high, layout, special)
         return name
 
