@@ -104,8 +104,8 @@ def _pool(w: Writer, t: str, left: list[str], places: list[str]) -> None:
 def window(w: Writer) -> None:
     """Windows of any reduction: pooling, morphology, stencils; chains and statements before them."""
     rank = w.pick((2, 1))
-    large = w.chance(12) and w.budget > 3_000
-    taps = [w.axis_of(w.pick((17, 16, 12) if large else (2, 3, 1, 5, 4))) for _ in range(rank)]
+    sizes = ((131, 257) if rank == 1 else (12, 13, 17)) if w.chance(6) else (2, 3, 1, 5, 4)
+    taps = [w.axis_of(w.pick(sizes)) for _ in range(rank)]
     strides = [w.pick((1, 1, 2, 3)) for _ in taps]
     places = w.some_axes(rank, taps)
     lead = w.some_axes(w.pick((0, 1, 2)), [*taps, *places], most=12)
@@ -244,7 +244,7 @@ def pointwise(w: Writer) -> None:
         index, shape = [], []
         for a in w.choose.shuffled(left):
             n, c, rest = w.axes[a], w.pick((2, 3, 5, 16)), w.pick((0, 0, 1, 6))
-            others = ("offset", "stride", "back", "div", "mod", "digits", "clip", "shift", "twice")
+            others = ("offset", "stride", "back", "div", "mod", "digits", "clip", "shift", "twice", "one")
             form = w.pick(("plain",) * 4 + others)
             at, size = {
                 "plain": (a, n), "offset": (f"{a} + {c}", n + c + rest),
@@ -253,7 +253,7 @@ def pointwise(w: Writer) -> None:
                 "mod": (f"{a} % {c}", min(c, n)), "digits": (f"({a} % {c})*{(n - 1) // c + 1} + {a} // {c}",
                                                              min(c, n) * ((n - 1) // c + 1)),
                 "twice": (f"{a} % {c + 2} % {c}", min(c, n)), "clip": (f"min(max({a} - {c}, 0), {n - 1})", n),
-                "shift": (a, n),
+                "shift": (a, n), "one": (str(n // 2), n),
             }[form]  # fmt: skip
             index.append(at)
             shape.append(size)
