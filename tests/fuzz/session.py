@@ -169,7 +169,7 @@ def _checks(choose: Choices):
     yield Check("value", n)
     if choose.chance(2):
         yield Check("call", n)
-    if choose.chance(3):
+    if choose(3):  # what alone knows derivatives of its own
         yield Check("twin")
     if choose.chance(2):
         yield Check("value", choose.pick((2, 1, 3)))
