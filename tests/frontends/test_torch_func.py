@@ -355,8 +355,8 @@ def test_operators_are_pickled(rng):
 @pytest.mark.parametrize(
     "made,remedy",
     [
-        (lambda: torch.ones(3, dtype=torch.bfloat16), "convert it to one of float32"),
-        (lambda: torch.ones(3, dtype=torch.complex64), "convert it to one of float32"),
+        (lambda: torch.ones(3, dtype=torch.float8_e5m2), "convert it to one of float16"),
+        (lambda: torch.ones(3, dtype=torch.complex64), "convert it to one of float16"),
         (lambda: torch.ones(3).to_sparse(), "to_dense"),
         (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8), "convert it"),
     ],
