@@ -11,7 +11,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from einsmith.errors import EinsmithError
@@ -195,13 +195,14 @@ def _run(trial: Trial, check: Check, choose: Choices, reached: Collection[Cell])
     elif check.what == "call":
         trial.call(check.threads)
     elif check.forced:
-        trial.compare(check, _steered(choose, trial, reached))
+        trial.compare(check, _steered(choose, trial, check, reached))
     else:
         trial.compare(check)
 
 
-def _steered(choose: Choices, trial: Trial, reached: Collection[Cell]):
-    """Of a kernel's configurations some are drawn, and the one of them is taken that reaches most cells anew."""
+def _steered(choose: Choices, trial: Trial, check: Check, reached: Collection[Cell]):
+    """Of a kernel's configurations some are drawn, and the one of them is taken that reaches most cells anew. It is
+    announced: the process may die of it."""
     trial.seen.forced.clear()
 
     def pick(kernel: Any, target: Any, choice: Any, others: Any) -> int:
@@ -211,7 +212,10 @@ def _steered(choose: Choices, trial: Trial, reached: Collection[Cell]):
             found = cells(kernel, target, others[n][0], others[n][1])
             return sum(c not in reached and c not in trial.seen.reached for c in found)
 
-        return max(drawn, key=gain)
+        n = max(drawn, key=gain)
+        taken = others[n][0], str(others[n][1])
+        announce(trial.case, replace(check, forced=(*trial.seen.forced, taken)))
+        return n
 
     return pick
 

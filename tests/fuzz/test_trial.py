@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
 import einsmith as es
 from einsmith.modes import trace_call
+from tests.fuzz import session
 from tests.fuzz.case import Case, Input
 from tests.fuzz.check import Unfit, agree
+from tests.fuzz.choices import Choices
 from tests.fuzz.tolerance import errors
-from tests.fuzz.trial import Check, run_check
+from tests.fuzz.trial import Check, Trial, run_check
 
 
 def test_what_is_added_to_a_step_is_rounded_as_the_greater_side_of_it() -> None:
@@ -90,3 +94,15 @@ def test_elements_that_are_no_numbers() -> None:
     lost = np.nan_to_num(np.abs(x), nan=1.0, posinf=np.inf) + np.float32(0.5)
     with pytest.raises(AssertionError, match="elements differ"):
         agree([lost], traced.graph, [x], "y")
+
+
+def test_configurations_that_are_forced_are_announced(tmp_path, monkeypatch) -> None:
+    """A process that dies of them leaves a test that has them."""
+    case = Case("Y[i] = sum[k](X[i, k])", {}, {"X": Input((5, 33), "float32")}, {}, False, 3)
+    told = tmp_path / "case.txt"
+    file = os.open(told, os.O_RDWR | os.O_CREAT)
+    monkeypatch.setattr(session, "ANNOUNCED", file)
+    trial = Trial(case)
+    session._run(trial, Check("value", 1, "host", (session.VARIED,)), Choices("announced"), ())
+    os.close(file)
+    assert trial.seen.forced and repr(tuple(trial.seen.forced)) in told.read_text()
