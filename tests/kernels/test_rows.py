@@ -231,10 +231,8 @@ def test_a_block_of_an_inner_axis_ends_before_its_buffer(batch, rng):
     def gradient(x):
         return es.grad(lambda x: largest(x).sum())(x)
 
-    for dtype in (np.float64, np.float32):
-        x = rng.standard_normal((batch, 32, 65, 4)).astype(dtype)
-        for size in (64, 32):
-            assert strictly(gradient, [x], Target(vector_bytes=size, cores=3))
+    x = rng.standard_normal((batch, 32, 65, 4)).astype(np.float64)
+    assert strictly(gradient, [x], Target(vector_bytes=64, cores=2))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -59,10 +59,10 @@ def test_modules_on_arrays(rng) -> None:
     def wanted() -> np.ndarray:
         return np.tanh(x @ m[0].weight.data.T + m[0].bias.data) @ m[2].weight.data.T + m[2].bias.data
 
-    np.testing.assert_allclose(m(x), wanted(), rtol=1e-12)
+    np.testing.assert_allclose(m(x), wanted(), rtol=1e-12, atol=1e-14)
     m[0].weight.data[...] += 1  # parameters are live
-    np.testing.assert_allclose(m(x), wanted(), rtol=1e-12)
-    np.testing.assert_allclose(F.linear(x, m[0].weight), x @ m[0].weight.data.T, rtol=1e-12)
+    np.testing.assert_allclose(m(x), wanted(), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(F.linear(x, m[0].weight), x @ m[0].weight.data.T, rtol=1e-12, atol=1e-14)
     m.float()
     assert m(x.astype(np.float32)).dtype == np.float32
     np.testing.assert_allclose(m(x.astype(np.float32)), wanted(), rtol=1e-5)
@@ -90,4 +90,5 @@ def test_gradients_by_parameter_name(rng) -> None:
     assert list(grads) == ["weight", "bias"]
     np.testing.assert_allclose(grads["weight"], error.T @ x, rtol=1e-11)
     np.testing.assert_allclose(grads["bias"], error.sum(0), rtol=1e-11)
-    np.testing.assert_allclose(nn.functional_call(m, {"bias": np.zeros(2)}, x), x @ params["weight"].T, rtol=1e-12)
+    got = nn.functional_call(m, {"bias": np.zeros(2)}, x)
+    np.testing.assert_allclose(got, x @ params["weight"].T, rtol=1e-12, atol=1e-14)
