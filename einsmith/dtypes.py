@@ -88,6 +88,10 @@ class DType:
             return bits.view(np.float32).astype(np.float64).reshape(values.shape)
         return values.astype({"f": np.float64, "i": np.int64, "b": np.bool_}[self.kind], copy=False)
 
+    def rounded(self, values: np.ndarray) -> np.ndarray:
+        """Numbers as an array of this type holds them, as float64, int64 or bool."""
+        return self.wide(self.narrow(values))
+
     @cached_property
     def itemsize(self) -> int:
         """Bytes an element takes in memory (a bool takes one)."""

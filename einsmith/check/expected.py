@@ -204,7 +204,7 @@ def difference(got: np.ndarray, want: Wanted, dtype: DType, mask: np.ndarray | N
     with np.errstate(all="ignore"):
         if dtype.is_float:
             most = dtype.max
-            wide, narrow = dtype.wide(g), dtype.wide(dtype.narrow(v))
+            wide, narrow = dtype.wide(g), dtype.rounded(v)
             far = ~(np.abs(wide - v) <= np.where(np.isnan(e), np.inf, e))
             same = (np.isnan(wide) & np.isnan(v)) | (wide == narrow)
             beyond = np.abs(v) + np.where(np.isnan(e), np.inf, e) > most

@@ -108,17 +108,17 @@ class Analysis:
         moved = [np.zeros(v.shape) for v in values]
         rng = np.random.default_rng(0)
         if floats or any(e.any() for _, e in args):
-            for turn in range(4):
+            disturbed = [[a.dtype.rounded(v) for a, (v, _) in zip(node.args, args, strict=True)]]
+            for _ in range(3):
                 noisy = []
-                for a, (v, e) in zip(node.args, args, strict=True):
-                    if turn == 0:
-                        noisy.append(a.dtype.wide(a.dtype.narrow(v)))
-                        continue
+                for v, e in args:
                     more = np.where(np.isfinite(e), e, 1.0) * rng.choice([-1, 1], v.shape)
                     if v.dtype.kind == "f":
                         more = more + 2 * C * unit * np.abs(v) * rng.standard_normal(v.shape)
                     noisy.append((v + more).astype(v.dtype) if v.dtype.kind == "f" else v)
-                others = interp.evaluate_recurrence(node, noisy)
+                disturbed.append(noisy)
+            for given in disturbed:
+                others = interp.evaluate_recurrence(node, given)
                 moved = [np.fmax(m, np.abs(o.astype(float) - v)) for m, o, v in zip(moved, others, values, strict=True)]
         out: list[Pair] = []
         for v, m, (d, _) in zip(values, moved, node.results, strict=True):
@@ -275,5 +275,5 @@ class Analysis:
         if e.fn in ("neg", "abs", "min", "max", "sign", "floor", "stop_gradient"):
             return True
         if e.fn == "cast":
-            return bool(e.args[0].dtype.is_bool or np.array_equal(value, e.dtype.wide(e.dtype.narrow(value))))
+            return bool(e.args[0].dtype.is_bool or np.array_equal(value, e.dtype.rounded(value)))
         return False

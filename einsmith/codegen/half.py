@@ -28,14 +28,18 @@ def bits_of(value: float, elem: str) -> int:
     return int(dtype_of(elem).narrow(np.array([value], np.float64)).view(np.uint16)[0])
 
 
+def _spelled(lanes: int) -> tuple[str, ...]:
+    """Lanes of float16, of its bits, and of float32."""
+    return tuple(f"<{lanes} x {t}>" if lanes else t for t in ("half", "i16", "float"))
+
+
 def widened(v: Lanes, x: str, elem: str) -> str:
     """Lanes of a format as float32, which `v` computes with."""
     lanes, text = v.t.lanes, v.ops.text
     if elem == "bf16":
         return v.unbits(v.shl(v.ops.cast(x, Type("i16", lanes), "i32"), 16))
     if text.halves:
-        half, bits = (f"<{lanes} x {t}>" if lanes else t for t in ("half", "i16"))
-        single = f"<{lanes} x float>" if lanes else "float"
+        half, bits, single = _spelled(lanes)
         return text.emit(f"fpext {half} {text.emit(f'bitcast {bits} {x} to {half}')} to {single}")
     h = v.ops.cast(x, Type("i16", lanes), "i32")
     size = v.iand(h, v.i(0x7FFF))
@@ -51,8 +55,7 @@ def narrowed(v: Lanes, x: str, elem: str) -> str:
     """Lanes of float32, which `v` computes with, in a format."""
     lanes, text = v.t.lanes, v.ops.text
     if elem == "f16" and text.halves:
-        half, bits = (f"<{lanes} x {t}>" if lanes else t for t in ("half", "i16"))
-        single = f"<{lanes} x float>" if lanes else "float"
+        half, bits, single = _spelled(lanes)
         return text.emit(f"bitcast {half} {text.emit(f'fptrunc {single} {x} to {half}')} to {bits}")
     b = v.bits(x)
     size = v.iand(b, v.i(0x7FFFFFFF))

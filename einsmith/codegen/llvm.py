@@ -42,7 +42,7 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
     fold = target.triple.startswith("x86_64")
     masks = fold and (target.vector_bytes >= 64 or "+avx512bw" in target.features.split(","))
     has = has_fma(target), has_halves(target)
-    bodies = [_Emitter(f, declarations, has, chains, fold, masks).run() for f in functions]
+    bodies = [_Emitter(f, Text(declarations, *has), chains, fold, masks).run() for f in functions]
     width = f' "prefer-vector-width"="{target.vector_bytes * 8}"' if target.vector_bytes >= 32 else ""
     parts = [f'target triple = "{target.triple}"', "", *bodies, *declarations.values(), ""]
     parts.append(f"attributes #0 = {{ nounwind{width} }}")
@@ -52,16 +52,14 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
 
 
 class _Emitter(MemoryEmitter):
-    """Emits one function. `has`: what a Text asks of the target; `chains`: how many special functions may be computed
-    side by side; `folds`: loads may become operands of arithmetic; `masks`: as a MemoryEmitter's."""
+    """Emits one function. `chains`: how many special functions may be computed side by side; `folds`: loads may become
+    operands of arithmetic; `text` and `masks`: as a MemoryEmitter's."""
 
-    def __init__(self, function: Function, declarations: dict[str, str], has: tuple[bool, bool], chains: int,
-                 folds: bool, masks: bool):
-        super().__init__(Text(declarations, *has), masks)
-        fma = has[0]
+    def __init__(self, function: Function, text: Text, chains: int, folds: bool, masks: bool):
+        super().__init__(text, masks)
         self.chains = chains
         self.function = function
-        self.chosen = llvm_faults.chosen_sums(function.body) if fma and folds else {}
+        self.chosen = llvm_faults.chosen_sums(function.body) if text.fma and folds else {}
         self.sums: dict[str, tuple[str, int]] = {}  # operand -> (operand, constant) that it is the sum of
 
     def run(self) -> str:

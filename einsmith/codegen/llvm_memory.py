@@ -7,9 +7,9 @@ from typing import Any
 
 from einsmith.codegen.llvm_faults import LANES_KEPT, only_lane
 from einsmith.codegen.llvm_ops import FLOATS, LLVM_ELEM, Ops, Text, constant, lanes_constant, literal, mangle, spell
-from einsmith.loops.nest import Op, Type, Value
+from einsmith.loops.nest import BYTES, Op, Type, Value
 
-_SIZE = {"f32": 4, "f64": 8, "i1": 1, "i32": 4, "i64": 8, "ptr": 8} | {"i8": 1, "u8": 1, "i16": 2, "f16": 2, "bf16": 2}
+_SIZE = BYTES | {"ptr": 8}
 Number = float | int | bool
 
 

@@ -16,7 +16,7 @@ from einsmith.dtypes import DType
 from einsmith.expr.bounds import Facts
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
-from einsmith.expr.ranges import leaves, of_type
+from einsmith.expr.ranges import leaves
 
 
 def fits(value: Any, dtype: DType) -> bool:
@@ -43,7 +43,7 @@ def _fitting(form: Linear, dtype: DType, facts: Facts) -> bool:
         return True
     low = high = form.const
     for atom, c in form.terms.items():
-        reach, least = facts.interval(Linear(0, {atom: 1})), of_type(atom.dtype)
+        reach, least = facts.interval(Linear(0, {atom: 1})), atom.dtype.range
         ends = [c * (own if end is None else end) for end, own in zip(reach, least, strict=True)]
         low, high = low + min(ends), high + max(ends)
     return not leaves((low, high), dtype)

@@ -250,7 +250,7 @@ def _apply(e: Apply, args: list[np.ndarray]) -> np.ndarray:
     if e.dtype.is_bool:
         return x != 0
     if e.dtype.is_float and e.dtype.in_memory_only:
-        return e.dtype.wide(e.dtype.narrow(x))
+        return e.dtype.rounded(x)
     if x.dtype.kind == "f" and e.dtype.is_int:
         return _to_integer(x, e.dtype)
     if e.dtype.is_int and e.dtype.bits < 64 and x.dtype.kind == "i":

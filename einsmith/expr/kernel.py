@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from einsmith.dtypes import DType
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Template
@@ -22,6 +24,11 @@ class Buffer(Node):
 
     def __new__(cls, dtype: DType, shape: tuple[int, ...], far: bool = False, short: int = 0):
         return super().__new__(cls, dtype, shape, bool(far), short)
+
+    @property
+    def size(self) -> int:
+        """Elements from the pointer to the end."""
+        return prod(self.shape) - self.short
 
 
 class Stage(Node):

@@ -37,7 +37,7 @@ class Const(Node):
     def __new__(cls, value, dtype: DType):
         number = {"f": float, "i": int, "b": bool}[dtype.kind](value)
         if dtype.in_memory_only and dtype.is_float:
-            number = float(dtype.wide(dtype.narrow(np.asarray(number))))
+            number = float(dtype.rounded(np.asarray(number)))
         return super().__new__(cls, number, dtype)
 
     args = ()

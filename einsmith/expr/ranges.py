@@ -12,14 +12,9 @@ Range = tuple[int, int]
 """An interval without open ends."""
 
 
-def of_type(dtype: DType) -> Range:
-    """The values of an integer type."""
-    return dtype.range
-
-
 def leaves(reach: Range, dtype: DType) -> bool:
     """Whether some value of an interval is none of an integer type."""
-    low, high = of_type(dtype)
+    low, high = dtype.range
     return reach[0] < low or high < reach[1]
 
 

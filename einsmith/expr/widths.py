@@ -22,7 +22,7 @@ from einsmith.dtypes import DType
 from einsmith.expr.bounds import Facts
 from einsmith.expr.guarded import met_under
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, cast, postorder
-from einsmith.expr.ranges import Range, leaves, of_type, reach_of, wrapped
+from einsmith.expr.ranges import Range, leaves, reach_of, wrapped
 from einsmith.expr.rewrite import map_parts, rebuild
 
 _LINEAR = ("add", "sub", "neg", "mul")
@@ -54,12 +54,12 @@ class Reaches:
         if e.fn == "cast":
             of = e.args[0].dtype
             found = (0, 1) if of.is_bool else self.known[e.args[0]] if of.is_int else None
-            return of_type(e.dtype) if found is not None and leaves(found, e.dtype) else found
+            return e.dtype.range if found is not None and leaves(found, e.dtype) else found
         if e.fn not in _INTEGER:
             return None
         args = [self.known[a] for a in e.args]
         if e.fn == "mod" and args[1] is not None and args[0] is None:
-            return reach_of("mod", [of_type(e.dtype), args[1]])
+            return reach_of("mod", [e.dtype.range, args[1]])
         if e.fn == "where":
             args[0] = 0, 1
         return None if None in args else reach_of(e.fn, args)  # type: ignore[arg-type]

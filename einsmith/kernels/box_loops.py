@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from math import prod
 
 from einsmith.expr.kernel import Kernel
 from einsmith.kernels.boxes import Box
@@ -21,7 +20,7 @@ def emitter(b: Builder, kernel: Kernel, box: Box, lanes: int) -> Emitter:
     """An Emitter for a box, with the kernel's buffers in place."""
     em = Emitter(b, box.extents + box.reduce, lanes)
     for n, buffer in enumerate(kernel.buffers):
-        em.place(n, Memory(b.buffers[n], buffer.dtype, (prod(buffer.shape) - buffer.short,), buffer.far))
+        em.place(n, Memory(b.buffers[n], buffer.dtype, (buffer.size,), buffer.far))
     return em
 
 

@@ -145,7 +145,7 @@ def _leaves(kernel: Kernel, r: Read, extents: Sequence[int]) -> bool:
     buffer = kernel.buffers[kernel.stages[0].args[r.slot][1]]
     flat = flat_index(r.index, buffer.shape)
     low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
-    return low is not None and high is not None and (low < 0 or -high >= prod(buffer.shape) - buffer.short)
+    return low is not None and high is not None and (low < 0 or -high >= buffer.size)
 
 
 def _operands(kernel: Kernel) -> list[int]:

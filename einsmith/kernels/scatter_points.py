@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from einsmith.expr.kernel import Kernel
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.nodes import Axis, Expr, Scatter, postorder
@@ -52,7 +50,7 @@ def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
 def emitter(b: Builder, kernel: Kernel, extents: tuple[int, ...], lanes: int) -> Emitter:
     em = Emitter(b, extents, lanes)
     for n, buffer in enumerate(kernel.buffers):
-        em.place(n, Memory(b.buffers[n], buffer.dtype, (prod(buffer.shape) - buffer.short,)))
+        em.place(n, Memory(b.buffers[n], buffer.dtype, (buffer.size,)))
     return em
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.autodiff.totals import converted
 from einsmith.dtypes import DType
 from einsmith.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, ShapeError, VerifyError
 from einsmith.expr.linear import linear
@@ -24,16 +25,7 @@ from einsmith.lang.builder import Value, element
 from einsmith.lang.elaborate import Elaborator
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, Weak
 from einsmith.lang.infer import Extents, infer
-from einsmith.lang.lower import (
-    Scope,
-    accumulated_type,
-    index_type,
-    lower,
-    lower_pieces,
-    lower_scatter,
-    push_guards,
-    stored,
-)
+from einsmith.lang.lower import Scope, accumulated_type, index_type, lower, lower_pieces, lower_scatter, push_guards
 from einsmith.lang.parser import Element, Name, ShapeOf
 from einsmith.lang.program import Line, Program, conditions, reads_of
 from einsmith.lang.sweeps import in_one_sweep
@@ -166,7 +158,7 @@ def _tensor(
     for p in added:
         total = lower_scatter(shape, p.left, p.index, p.body, dtype, total)
     assert total is not None
-    return Value(stored(total, ty) if isinstance(ty, DType) and ty.is_float else total)
+    return Value(converted(total, ty) if isinstance(ty, DType) and ty.is_float else total)
 
 
 class _Part:

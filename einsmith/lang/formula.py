@@ -75,7 +75,7 @@ class Form:
     @property
     def reach(self) -> Range:
         """The interval of an integer's values, exact where it is no arithmetic on elements."""
-        return ranges.of_type(self.ty if isinstance(self.ty, DType) else dt.i64)
+        return (self.ty if isinstance(self.ty, DType) else dt.i64).range
 
 
 def _short(value: int) -> str:
@@ -128,7 +128,7 @@ class Load(Form):
 
     @property
     def reach(self) -> Range:
-        return ranges.of_type(dt.i32) if self.weak else super().reach
+        return dt.i32.range if self.weak else super().reach
 
 
 def _reads_floats(index: Form) -> bool:

@@ -27,7 +27,7 @@ def measured(e: Op) -> tuple[Ty, bool, Range]:
     found = ranges.reach_of(e.fn, [a.reach for a in e.args])
     dtype = e.ty if isinstance(e.ty, DType) else dt.i64
     if dtype is not e.ty:  # of literals alone, which have the type of what they meet, perhaps a float
-        return e.ty, False, ranges.of_type(dtype) if ranges.leaves(found, dtype) else found
+        return e.ty, False, dtype.range if ranges.leaves(found, dtype) else found
     wide = [a for a in e.args if not isinstance(a.ty, DType) and ranges.leaves(a.reach, dtype)]
     if any(a.loads or a.folds for a in wide):  # arithmetic on run-time numbers and reductions, which are int64
         dtype = dt.i64
@@ -50,7 +50,7 @@ def measured(e: Op) -> tuple[Ty, bool, Range]:
             hint=f"convert what it meets, as in i64(x), or write {value}.0 for a float",
         )
     wraps = ranges.leaves(found, dtype)
-    return dtype, wraps, ranges.of_type(dtype) if wraps else found
+    return dtype, wraps, dtype.range if wraps else found
 
 
 def folded(e: Fold, own: Range) -> Range:

@@ -31,7 +31,6 @@ from einsmith.expr.nodes import (
     Tensor,
     apply,
     cast,
-    template,
 )
 from einsmith.expr.ranges import leaves
 from einsmith.expr.rewrite import map_bodies, substitute
@@ -400,14 +399,6 @@ def lower_scatter(
             args += start.args
     params = tuple((a.dtype, a.shape) for a in args)
     return _compute(Template(tuple(shape), params, (*before, part)), args, [(scope, body)])
-
-
-def stored(x: Tensor, dtype: DType) -> Tensor:
-    """A tensor as one of another type; itself where it has that type."""
-    if x.dtype is dtype:
-        return x
-    at = tuple(Axis(d) for d in range(len(x.shape)))
-    return canonical(template(x.shape, [(x.dtype, x.shape)], cast(Read(0, at, x.dtype), dtype)), [x])
 
 
 # ---------------------------------------------------------------------------------------------------------- diagnosis

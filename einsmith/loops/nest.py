@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
+from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.errors import CompileError
 
@@ -36,6 +37,11 @@ I64, I32, I1, PTR = Type("i64"), Type("i32"), Type("i1"), Type("ptr")
 def elem_of(dtype: DType) -> str:
     """The element type name of a DType. bool is i1 in registers and one byte (0 or 1) in memory."""
     return "i1" if dtype.is_bool else dtype.name
+
+
+BYTES = {elem_of(d): d.itemsize for d in dt.ALL}
+"""What an element takes in memory."""
+_FORMATS = frozenset(elem_of(d) for d in dt.ALL if d.in_memory_only)
 
 
 class Value:
@@ -209,7 +215,7 @@ class Builder:
             return self._emit("select", a, type)
         if len({x.type for x in a}) != 1:
             raise CompileError(f"{fn} of {[str(x.type) for x in a]}")
-        if a[0].type.elem in ("f16", "bf16", "u8"):
+        if a[0].type.elem in _FORMATS:
             raise CompileError(f"{fn} in {a[0].type.elem}, a format of memory")
         if fn in _COMPARE:
             return self._emit(fn, a, Type("i1", a[0].type.lanes))
@@ -300,9 +306,8 @@ class Builder:
 
     def alloc(self, elem: str, n: int) -> Value:
         """A pointer to n elements of the thread's scratch, aligned to 64 bytes, uninitialised at each task."""
-        bytes_of = {"f32": 4, "i32": 4, "f64": 8, "i64": 8, "f16": 2, "bf16": 2, "i16": 2, "u8": 1, "i8": 1, "i1": 1}
         at = self._scratch
-        self._scratch += (n * bytes_of[elem] + 63) // 64 * 64
+        self._scratch += (n * BYTES[elem] + 63) // 64 * 64
         return self._emit("address", [self.scratch_base], PTR, (at,))
 
     def address(self, ptr: Value, offset: Value, elem: str) -> Value:
