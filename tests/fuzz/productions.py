@@ -354,7 +354,10 @@ def pieces(w: Writer) -> None:
             lines.append((f"{i} + {n}" if p else i, [i, *rest]))
             n += w.axes[i]
     for at, scope in w.choose.shuffled(lines):
-        w.lines.append(f"{name}[{', '.join([at, *rest])}] = {w.chain(w.read(scope), scope, 2)}")
+        e = w.chain(w.read(scope), scope, 2)
+        if w.chance(3):  # a piece of two forms
+            e = f"where({scope[0]} < {w.choose(w.axes[scope[0]] + 1)}, {e}, {w.chain(w.read(scope), scope, 3)})"
+        w.lines.append(f"{name}[{', '.join([at, *rest])}] = {e}")
     w.extents.update({a: w.axes[a] for a in rest})
     axis = w.axis_of(n)
     w.shapes[name] = (axis, *rest)
