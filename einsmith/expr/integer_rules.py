@@ -140,14 +140,27 @@ def divide(e: Apply, facts: Facts) -> Expr | None:
     if lo is not None and hi is not None and lo // k == hi // k:
         return _expr(rest - lo // k * k if is_mod else whole + lo // k, dtype)
     quotient, const = divmod(rest.const, k)
-    g = gcd(k, *rest.terms.values())
-    inner = Linear(const // g, {a: c // g for a, c in rest.terms.items()})
+    g, low = _without_carry(rest - (rest.const - const), k, facts)
+    inner = Linear(const // g, {a: c // g for a, c in rest.terms.items() if a not in low.terms})
     if is_mod:
         body = _operand(inner, dtype, facts)
         core = None if body is None else apply("mod", body, Const(k // g, dtype))
-        return None if core is None else _expr(Linear(const % g, {core: g}), dtype)
+        return None if core is None else _expr(low + Linear(0, {core: g}), dtype)
     floor = _quotient_of(inner, k // g, dtype, facts)
     return None if floor is None else _expr(whole + quotient + Linear(0, {floor: 1}), dtype)
+
+
+def _without_carry(form: Linear, k: int, facts: Facts) -> tuple[int, Linear]:
+    """(g, r) where the form is g*a + r with 0 <= r < g and g divides k: of g*a + r, r is a digit of its own."""
+    divisors = {k}
+    for c in form.terms.values():
+        divisors |= {gcd(c, g) for g in divisors}
+    for g in sorted(divisors - {1, k}, reverse=True):
+        low = Linear(form.const % g, {a: c for a, c in form.terms.items() if c % g})
+        least, most = facts.interval(low)
+        if least is not None and least >= 0 and most is not None and most < g:
+            return g, low
+    return 1, Linear()
 
 
 def decide_extreme(e: Apply, facts: Facts) -> Expr | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 from einsmith.expr.kernel import Kernel
@@ -402,12 +403,20 @@ class Lowering(Finishing):
     def _meet(self, group: Group, steps: Sequence[int]) -> bool:
         """Whether rows of a tile read the same element at different points of an axis of K: unrolled, the compiler
         would load it once and keep it in place of a sum."""
-        return len(self._elements(group, steps, group.extent)) < len(steps) * group.extent
+        step = self._step(group)
+        if not step:
+            return group.extent > 1 or len({*steps}) < len(steps)
+        apart = (abs(x - y) for x, y in combinations(steps, 2))
+        return any(d % step == 0 and d // abs(step) < group.extent for d in apart)
+
+    def _step(self, group: Group) -> int:
+        """Elements between what a row of a tile reads at a point of an axis of K and at the next."""
+        return self.a_in.forms[next(iter(self.a_in.reads.values()))].coef.get(group.inner, 0)
 
     def _elements(self, group: Group, steps: Sequence[int], points: int) -> dict[int, list[tuple[int, int]]]:
         """What rows of a tile read at so many points of an axis of K: the (row, point) that read each element, by its
         distance from the first one, in the order of the points."""
-        step = self.a_in.forms[next(iter(self.a_in.reads.values()))].coef.get(group.inner, 0)
+        step = self._step(group)
         found: dict[int, list[tuple[int, int]]] = {}
         for i, x in enumerate(steps):
             for t in range(points):

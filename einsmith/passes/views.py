@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
+from collections.abc import Sequence
 
 from einsmith import dtypes as dt
 from einsmith.expr.linear import Linear, linear
 from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import (
-    Apply,
     Axis,
     Compute,
     Const,
@@ -21,19 +18,16 @@ from einsmith.expr.nodes import (
     Read,
     Template,
     Tensor,
-    postorder,
+    apply,
     size,
 )
-
-_NUMPY: dict[str, Callable] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "cast": lambda x: x,
-    "floordiv": np.floor_divide, "mod": np.mod, "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
+from einsmith.expr.rewrite import substitute
+from einsmith.expr.simplify import simplify
 
 
 def is_view(t: Template) -> bool:
     """Whether the template reads its one argument so that element n of the output, in row-major order, is element n
-    of the argument. Decided exactly, by enumeration where the normal form does not show it."""
+    of the argument. Digits of a number that the index takes apart are put together by the simplifier."""
     return t.memo("is_view", _is_view)
 
 
@@ -47,41 +41,28 @@ def _is_view(t: Template) -> bool:
     index = part.body.index
     if shape == t.shape and all(isinstance(e, Axis) and e.position == d for d, e in enumerate(index)):
         return True
-    own: tuple[Expr, ...] = tuple(Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(t.shape))
-    if _flat(index, shape) == _flat(own, t.shape):
+    own = _flat([Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(t.shape)], t.shape)
+    ones = {d: Const(0, dt.i32) for d, n in enumerate(t.shape) if n == 1}
+    index = tuple(substitute(e, ones) for e in index)
+    place = _flat(index, shape)
+    if place == own or linear(simplify(place.expr(dt.i64), t.shape)) == own:
         return True
-    flat = np.zeros((1,) * t.rank, np.int64)
-    for e, n in zip(index, shape, strict=True):
-        value = _enumerate(e, t.shape)
-        if value is None:
-            return False
-        flat = flat * n + value
-    want = np.arange(size(t.shape), dtype=np.int64).reshape(t.shape)
-    return bool(np.array_equal(np.broadcast_to(flat, t.shape), want))
+    return all(simplify(e, t.shape) is _digit(own, d, shape, t.shape) for d, e in enumerate(index))
 
 
-def _flat(index: tuple[Expr, ...], shape: tuple[int, ...]) -> Linear:
+def _digit(number: Linear, d: int, shape: Sequence[int], extents: Sequence[int]) -> Expr:
+    """The index in dimension d of the element of a number, in the form in which reads are left."""
+    dtype = dt.i32 if size(shape) <= dt.i32.range[1] else dt.i64
+    whole = apply("floordiv", number.expr(dtype), Const(size(shape[d + 1 :]), dtype))
+    return simplify(apply("mod", whole, Const(shape[d], dtype)), extents)
+
+
+def _flat(index: Sequence[Expr], shape: Sequence[int]) -> Linear:
     """The number, in row-major order, of the element at an index."""
     out = Linear()
     for e, n in zip(index, shape, strict=True):
         out = out * n + linear(e)
     return out
-
-
-def _enumerate(e: Expr, extents: tuple[int, ...]) -> np.ndarray | None:
-    """The integer expression at every point of the box, broadcast along axes that it does not mention."""
-    values: dict[Expr, np.ndarray] = {}
-    for x in postorder([e]):
-        if isinstance(x, Const):
-            values[x] = np.asarray(x.value, np.int64)
-        elif isinstance(x, Axis):
-            n = extents[x.position]
-            values[x] = np.arange(n).reshape([-1 if d == x.position else 1 for d in range(len(extents))])
-        elif isinstance(x, Apply) and x.fn in _NUMPY:
-            values[x] = _NUMPY[x.fn](*(values[a] for a in x.args))
-        else:
-            return None
-    return values[e]
 
 
 def storage(t: Tensor) -> Tensor:
