@@ -25,7 +25,7 @@ from einsmith.kernels.contraction_lanes import State
 from einsmith.kernels.contraction_plan import Config
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, Sampler, digits
-from einsmith.kernels.contraction_window import SLOT, fill
+from einsmith.kernels.contraction_window import SLACK, SLOT, covers, fill
 from einsmith.loops.nest import Builder, Value, elem_of
 
 
@@ -52,7 +52,7 @@ class DirectLowering:
         n = self.lanes
         at = dict(enumerate(b.buffers[: len(kernel.buffers)]))
         for i, w in shape.windows:
-            at[-1 - i] = b.alloc(self.elem, w.elements + 16 * n)
+            at[-1 - i] = b.alloc(self.elem, w.elements + SLACK * n)
         self.slots = pointers_of(kernel, shape, at)
         self.windows = [(w, at[-1 - i]) for i, w in shape.windows]
         self.rank = len(p.piece.extents)
@@ -205,10 +205,10 @@ class DirectLowering:
             if k not in done:
                 s, vector = self.samplers[which], k[1]
                 if (which, vector) not in states:
-                    # Windows are followed by slack, and lanes past the end are not stored: only memory of others, and
-                    # sums over the lanes, need the mask.
-                    slack = bool(s.reads) and all(r.slot >= SLOT for r in s.reads) and not self.in_k
-                    last = limit if vector == vectors - 1 and kinds[which] and not slack else None
+                    # Lanes past the end are not stored: sums over the lanes, and reads of others' memory, need the
+                    # mask.
+                    masked = kinds[which] and (self.in_k or not covers(s, v))
+                    last = limit if vector == vectors - 1 and masked else None
                     at = b.add(start, b.const(vector * n)) if vector else start
                     states[which, vector] = State(s, at, last, n)
                 done[k] = states[which, vector].bind(self._part(s, values, point, bases[which])).product()

@@ -8,7 +8,6 @@ from typing import Any
 
 from einsmith.errors import CompileError
 from einsmith.expr.kernel import Kernel
-from einsmith.expr.nodes import Read
 from einsmith.kernels.contraction_depth import fits
 from einsmith.kernels.contraction_plan import (
     WINDOW_BYTES,
@@ -24,7 +23,7 @@ from einsmith.kernels.contraction_plan import (
 from einsmith.kernels.contraction_problem import Problem
 from einsmith.kernels.contraction_sample import Part, Pointer, Sampler
 from einsmith.kernels.contraction_walk import ceil_div
-from einsmith.kernels.contraction_window import SLOT, Window, holds
+from einsmith.kernels.contraction_window import SLACK, SLOT, Window, covers, holds
 from einsmith.loops.nest import Builder, Value, elem_of
 
 ROW_FILLED = 0.8
@@ -82,7 +81,7 @@ class Sizes:
             # A row read past its end reaches into what follows, at the end of the window into its slack.
             for i, w in changed.windows:
                 lent = [(x, own) for own, x in self.lent if holds(own, w, self.slots)]
-                at, whole = lent[0] if lent else (b.alloc(self.elem, w.elements + 16 * self.lanes), w)
+                at, whole = lent[0] if lent else (b.alloc(self.elem, w.elements + SLACK * self.lanes), w)
                 self.slots[SLOT + i] = Pointer(at, whole.shape, w.dtype)
                 if not lent:
                     self.windows.append((w, at))
@@ -146,8 +145,7 @@ class Sizes:
         if config.a != "inline":
             self.a_rows = self._orientation(self.m_side) == "along"
             self.a_pack = sampler(b, p, self.m_side, slots, p.k if self.a_rows else self.m_side.axes, self.lanes)
-        read = self.n_side.operand.expr
-        loose = self.n_side.operand.plain and isinstance(read, Read) and read.slot >= SLOT
+        loose = self.n_side.operand.plain and covers(sampler(None, p, self.n_side, slots, (), 0), self.n_side.axes[-1])
         self.b_in = sampler(b, p, self.n_side, slots, self.n_side.axes, self.lanes, self.row, loose)
         self.b_along: Sampler | None = None
         if config.b != "inline" and not config.rows:

@@ -41,6 +41,9 @@ NEAR = 1 << 20
 """Bytes of a tensor that is likely to be in a cache nearby."""
 LINE = 64
 
+SLACK = 16
+"""Vectors of elements behind a window: past the end of an axis lanes read no further if so far apart at most."""
+
 UNROLLED = 8
 """Vectors of a row up to which filling it is unrolled."""
 
@@ -245,6 +248,13 @@ def holds(w: Window, part: Window, slots: Mapping[int, Pointer]) -> bool:
         return found | {(g,) for g in s.generic}
 
     return expr == other and left(guards) == left(others)
+
+
+def covers(s: Sampler, axis: int) -> bool:
+    """Whether all that lanes past the end of an axis read lies in windows or in the slack behind them: what reads
+    backwards reaches before the first element, where another's memory lies or none."""
+    return bool(s.reads) and all(r.slot >= SLOT and 0 <= s.forms[f].coef.get(axis, 0) <= SLACK
+                                 for r, f in s.reads.items())
 
 
 def rebuild_reads(x: Expr, rule) -> list[Expr]:

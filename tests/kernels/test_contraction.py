@@ -21,9 +21,12 @@ from einsmith.kernels.contraction_sample import Pointer, Sampler
 from einsmith.kernels.contraction_search import candidates
 from einsmith.kernels.contraction_tile import Lowering
 from einsmith.loops.nest import Builder
+from tests.kernels.cover import _candidates
+from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native
 from tests.kernels.runner import check_exact as check
-from tests.kernels.runner import fresh, host, reference, run_native
 from tests.kernels.samples import (
+    F,
+    both,
     capsule,
     capsule_da,
     conv,
@@ -239,6 +242,27 @@ def test_tiles_are_turned_where_results_lie_along_m():
     buffers = (*kernel.buffers, Buffer(f, shape[1:2]), Buffer(f, shape))
     first = Stage(kernel.root, kernel.stages[0].args, (None,))
     check(Kernel((first, stage), buffers), [Configs((Config(False, 14, 2, "inline", "buffer", windows=side),))])
+
+
+def turned_filter(b: int, c: int, o: int, h: int, w: int, k: int, kind: str) -> Kernel:
+    """A full convolution whose filter is read backwards along an output axis: along a row, a column or a channel."""
+    y, x = lin((1, 2), (-1, 5)), lin((-1, 3), (1, 6), const=k - 1)
+    index, shape = {"row": ((4, 1, y, x), (c, o, k, k)), "column": ((4, 1, x, y), (c, o, k, k)),
+                    "channel": ((x, 4, 1, y), (k, c, o, k))}[kind]  # fmt: skip
+    body = zero_unless(both(inside(y, k), inside(x, k)), times(load(0, 0, 4, 5, 6), load(1, *index)))
+    return sum_of((b, o, h + k - 1, w + k - 1), ((F, (b, c, h, w)), (F, shape)), (c, h, w), body)
+
+
+@pytest.mark.parametrize("kind", ["row", "column", "channel"])
+def test_windows_that_are_read_backwards(kind):
+    """Lanes past the end of a row reach before its beginning, before that of the window for the first one."""
+    kernel = turned_filter(2, 2, 3, 2, 11, 3, kind)
+    base = fresh(kernel, 0)
+    want = reference(kernel, base)
+    found = [c for p in problems(kernel.root) for c in _candidates(kernel, p, WIDE) if c.windows and c.rows]
+    assert found
+    for c in found[::8]:
+        compare(PATTERN.lower(kernel, Configs((c,)), WIDE), kernel, base, want, str(c), None, 0)
 
 
 def test_windows_of_a_block_of_an_output_axis():
