@@ -2,8 +2,10 @@
 
 Every value is carried with a bound of its error. A scalar function is evaluated at the corners of its arguments'
 intervals, which covers steps (floor, comparisons) too, and adds a rounding of its own, of the greatest number in its
-interval; a sum of K terms adds sqrt(K) roundings of the sum of absolute values. Where a decision (a comparison,
-argmax) falls within the error its result is uncertain, and what depends on it may be either side's.
+interval; a sum of K terms adds K roundings of the sum of absolute values (N. Higham, Accuracy and Stability of
+Numerical Algorithms, 2002, section 4.2), which like terms that one accumulator takes in turn come near. Where a
+decision (a comparison, argmax) falls within the error its result is uncertain, and what depends on it may be either
+side's.
 """
 
 from __future__ import annotations
@@ -44,13 +46,19 @@ def _unit(dtype: DType) -> float:
     return dtype.eps / 2 if dtype.is_float else 0.0
 
 
+def within(most: np.ndarray, value: np.ndarray, error: np.ndarray, dtype: DType) -> np.ndarray:
+    """The bound of an error; none where finite numbers on the way, `most` at most, may leave the type: infinities come
+    of them, NaN, and what is made of these."""
+    return np.where(np.isfinite(value) & ~(most <= dtype.max), np.inf, error)
+
+
 def errors(graph: Graph, inputs: Sequence[np.ndarray], run: Analysis | None = None) -> tuple[list[Pair], float]:
     """(value, error bound) of every output and then of every update, float64 or integer, and the greatest magnitude of
     any number met. `run`: an analysis that has met nothing so far."""
     run = run or Analysis()
     pairs: dict = {}
     for x, a in zip(graph.inputs, inputs, strict=True):
-        pairs[x] = [(interp._widen(a, x.dtype, x.shape, "an input"), np.zeros(x.shape))]
+        pairs[x] = [pair_of(np.asarray(a), x.dtype)]
     roots = [*graph.outputs, *(t for _, t in graph.updates)]
     with np.errstate(all="ignore"):
         for node in postorder(roots):
@@ -162,9 +170,11 @@ class Analysis:
                 magnitude = np.abs(v).sum(axis=axes)
                 self.note(magnitude)
                 error = e.sum(axis=axes)
+                value = self.note(v.sum(axis=axes, dtype=v.dtype))
                 if unit:
-                    error = error + C * unit * sqrt(k + 1) * (magnitude + error)
-                out.append((self.note(v.sum(axis=axes, dtype=v.dtype)), error))
+                    error = error + unit * max(k, C * sqrt(k + 1)) * (magnitude + error)
+                    error = within(magnitude + error, value, error, expr.dtype)
+                out.append((value, error))
             elif body.combiner == "prod":
                 most = (np.abs(v) + e).prod(axis=axes)
                 error = most - np.abs(v).prod(axis=axes) + C * unit * (k + 1) * most
@@ -266,6 +276,7 @@ class Analysis:
                 error = np.where(near, np.maximum(error, np.abs(k) + w), error)
         if e.dtype.is_float and not self.free(e, value):
             error = error + C * _unit(e.dtype) * (np.abs(value) + error) + TINY
+            error = within(np.abs(value) + error, value, error, e.dtype)
         self.note(value)
         return value, error
 

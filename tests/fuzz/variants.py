@@ -9,6 +9,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from einsmith import compile as driver
+from einsmith import knobs
+from einsmith.check import trap
 from einsmith.codegen import llvm_jit, native, objects, worker
 from einsmith.expr.kernel import Rows
 from einsmith.expr.nodes import Reduce
@@ -87,12 +89,14 @@ def forget(code: bool = False) -> None:
 
 
 _ALWAYS = [0]
-"""Objects that stay loaded: the native entry that runs programs."""
+"""Objects that stay loaded: the native entry that runs programs, the helpers of checked runs."""
 
 
 def in_memory() -> None:
     """From now on no code is read from disk or written there, and no other process compiles."""
     native_entry()
+    if knobs.CHECK.get():
+        trap._native()
     _ALWAYS[0] = len(llvm_jit._keep)
     objects.read = lambda key: None  # type: ignore[assignment]
     objects.write = lambda key, entry: None  # type: ignore[assignment]
