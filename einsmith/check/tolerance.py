@@ -36,7 +36,7 @@ from einsmith.expr.nodes import (
     postorder,
 )
 
-C = 4.0  # roundings of one operation, those of the vector functions (2.6 ULP) included
+C = 4.0  # roundings of one operation, those of the vector functions (2.7 ULP) included
 TINY = 1e-37  # results below are flushed to zero
 
 Pair = tuple[np.ndarray, np.ndarray]  # value, bound of its error (for conditions: whether it is uncertain, as 0 or inf)

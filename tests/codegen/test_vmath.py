@@ -12,7 +12,7 @@ from einsmith.loops.nest import Builder
 from einsmith.target import facts
 from tests.codegen.test_llvm_ops import NUMPY, _cache, run  # noqa: F401
 
-LIMIT = {"exp": 1.5, "log": 1.5, "tanh": 2.5, "sigmoid": 2.5, "erf": 2.6, "sin": 1.6, "cos": 1.6}
+LIMIT = {"exp": 1.5, "log": 1.5, "tanh": 2.5, "sigmoid": 2.5, "erf": 2.7, "sin": 1.6, "cos": 1.6}
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-45, -1e-45, 1e-39, -1e-39, 5e-324, 2.5e-310, 88.72, 88.73,
            -87.3, -87.4, -103.9, -104.1, -88.5, 709.78, 709.79, -745.1, -745.2, -708.4, 1e30, -1e30, 3e38, 1e300,
            0.625, 0.6249999, 0.7071067, 0.7071068, 1.4142135, 1.4142137, 9.0, 20.0]  # fmt: skip
@@ -194,7 +194,7 @@ def test_without_fused_products_or_wide_vectors(fn, cpu):
     with np.errstate(all="ignore"):
         want = np.power(x.astype(np.float64), y.astype(np.float64)) if fn == "pow" else exact(fn, x)
         want = np.where(np.isinf(want), want, np.clip(want, -1e300, 1e300))
-    assert ulps(out, want).max() <= (2.6 if cpu == "haswell" else 4.0)
+    assert ulps(out, want).max() <= (2.7 if cpu == "haswell" else 4.0)
 
 
 @pytest.mark.parametrize("elem", ["f32", "f64"])
