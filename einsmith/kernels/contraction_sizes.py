@@ -145,7 +145,9 @@ class Sizes:
         if config.a != "inline":
             self.a_rows = self._orientation(self.m_side) == "along"
             self.a_pack = sampler(b, p, self.m_side, slots, p.k if self.a_rows else self.m_side.axes, self.lanes)
-        loose = self.n_side.operand.plain and covers(sampler(None, p, self.n_side, slots, (), 0), self.n_side.axes[-1])
+        loose = False
+        if config.rows and self.n_side.operand.plain:
+            loose = covers(sampler(None, p, self.n_side, slots, (), 0), self.n_side.axes[-1])
         self.b_in = sampler(b, p, self.n_side, slots, self.n_side.axes, self.lanes, self.row, loose)
         self.b_along: Sampler | None = None
         if config.b != "inline" and not config.rows:

@@ -244,6 +244,14 @@ def test_tiles_are_turned_where_results_lie_along_m():
     check(Kernel((first, stage), buffers), [Configs((Config(False, 14, 2, "inline", "buffer", windows=side),))])
 
 
+def test_a_side_without_axes():
+    """A matrix times a vector, whichever side lanes lie along, in all configurations."""
+    kernel = sum_of((5,), ((F, (5, 7)), (F, (7,))), (7,), times(load(0, 0, 1), load(1, 1)))
+    found = [Configs((c,)) for p in problems(kernel.root) for c in _candidates(kernel, p, host())]
+    sides = [Configs((Config(swap, 4, 1, a, "inline"),)) for swap in (False, True) for a in ("inline", "panel")]
+    check(kernel, [*found, *sides])
+
+
 def turned_filter(b: int, c: int, o: int, h: int, w: int, k: int, kind: str) -> Kernel:
     """A full convolution whose filter is read backwards along an output axis: along a row, a column or a channel."""
     y, x = lin((1, 2), (-1, 5)), lin((-1, 3), (1, 6), const=k - 1)
