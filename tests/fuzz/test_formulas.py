@@ -1,4 +1,4 @@
-"""150 random formulas: compiled for 1 and 2 threads against the evaluator, gradients against central differences.
+"""60 random formulas: compiled for 1 and 2 threads against the evaluator, gradients against central differences.
 
 The slow run draws 2,000 others, new ones at every run. A failure prints the formula with its inputs and seed, and
 hypothesis the smallest one that it finds.
@@ -35,13 +35,13 @@ def _gradients(case: Case) -> None:
         reject()
 
 
-@settings(max_examples=150, suppress_health_check=_CHECKS)
+@settings(max_examples=60, suppress_health_check=_CHECKS)
 @given(cases())
 def test_values(case: Case) -> None:
     _values(case)
 
 
-@settings(max_examples=150, suppress_health_check=_CHECKS)
+@settings(max_examples=60, suppress_health_check=_CHECKS)
 @given(cases(("f64", "f32"), smooth=True))
 def test_gradients(case: Case) -> None:
     _gradients(case)

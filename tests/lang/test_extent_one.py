@@ -95,24 +95,42 @@ def test_the_gallery_has_its_values(entry, rng):
             gallery(entry, s, rng, lambda f, arrays, rng: None)
 
 
+EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+
+
+def some(check: Callable[[Any], bool], alone: list, together: Any, every: bool, rng: np.random.Generator) -> None:
+    """Checks everything together, and each alone, or (`every` takes minutes) only the first of them, in a random
+    order, that has a value."""
+    done = check(together)
+    for k in rng.permutation(len(alone)):
+        has = check(alone[k])
+        done |= has
+        if has and not every:
+            break
+    assert done
+
+
+@EVERY
 @pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
-def test_the_gallery_compiled(entry, rng):
+def test_the_gallery_compiled(entry, every, rng):
     case = entry.cases[0]
-    small = [shrunk(case, {n}) for n in sizes_of(case)] + [shrunk(case, set(sizes_of(case)), parameters=True)]
-    assert any([gallery(entry, s, rng, agree) for s in small])
+    alone = [shrunk(case, {n}) for n in sizes_of(case)]
+    together = shrunk(case, set(sizes_of(case)), parameters=True)
+    some(lambda s: gallery(entry, s, rng, agree), alone, together, every, rng)
 
 
 def lengths(inputs: tuple[np.ndarray, ...]) -> list[int]:
     return sorted({n for a in inputs for n in a.shape} - {1})
 
 
+@EVERY
 @pytest.mark.parametrize("name", CASES)
-def test_recurrences(name, rng):
+def test_recurrences(name, every, rng):
     """Steps, batches, channels of one."""
     c = CASES[name]
     sizes = lengths(c.inputs)
-    done = 0
-    for one in [{n} for n in sizes] + [set(sizes)]:
+
+    def check(one: set[int]) -> bool:
         arrays = {
             n: a[tuple(slice(0, 1) if e in one else slice(None) for e in a.shape)]
             for n, a in zip(c.formula.inputs, c.inputs, strict=True)
@@ -121,28 +139,33 @@ def test_recurrences(name, rng):
             es.interpret(lambda *x: c.formula(*x))(*arrays.values())
         except es.EinsmithError as e:
             assert REFUSED.search(str(e)) or "has two extents" in str(e), f"{one}: {e}"
-            continue
+            return False
         want = flatten(c.loop(*arrays.values(), **c.parameters))[0]
         got = flatten(c.formula(*arrays.values()))[0]
         for g, w in zip(got, want, strict=True):
             np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-12)
         if any(a.dtype.kind == "f" for a in arrays.values()):
             agree(c.formula, arrays, rng)
-        done += 1
-    assert done
+        return True
+
+    some(check, [{n} for n in sizes], set(sizes), every, rng)
 
 
+@EVERY
 @pytest.mark.parametrize("cell", [MILSTM, SCRN, SubLSTM, LLTM, es.nn.RNN, es.nn.LSTM, es.nn.GRU])
-@pytest.mark.parametrize("steps,batch,width,hidden", [(1, 3, 2, 4), (5, 1, 2, 4), (5, 3, 1, 4), (5, 3, 2, 1), (1,) * 4])
-def test_cells(cell, steps, batch, width, hidden, rng):
-    sizes = (width, hidden) if cell is not SCRN else (width, hidden, hidden)
-    module = cell(*sizes, dtype="float64")
-    arrays = {n: a.copy() for n, a in module.state_dict().items()}
+def test_cells(cell, every, rng):
+    def check(sizes: tuple[int, int, int, int]) -> bool:
+        steps, batch, width, hidden = sizes
+        module = cell(width, hidden, *[hidden] * (cell is SCRN), dtype="float64")
+        arrays = {n: a.copy() for n, a in module.state_dict().items()}
 
-    def run(x, **parameters):
-        return es.nn.functional_call(module, parameters, x)
+        def run(x, **parameters):
+            return es.nn.functional_call(module, parameters, x)
 
-    agree(run, {"x": rng.standard_normal((steps, batch, width)), **arrays}, rng)
+        agree(run, {"x": rng.standard_normal((steps, batch, width)), **arrays}, rng)
+        return True
+
+    some(check, [(1, 3, 2, 4), (5, 1, 2, 4), (5, 3, 1, 4), (5, 3, 2, 1)], (1,) * 4, every, rng)
 
 
 FORMULAS = [
