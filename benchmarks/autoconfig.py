@@ -36,7 +36,7 @@ def kernel_of(conv: Conv, batch: int) -> Any:
     from einsmith import dtypes as dt
     from einsmith import functional, modes
     from einsmith.compile import run_passes
-    from einsmith.passes.fuse import Call, fuse
+    from einsmith.passes.schedule.plan import Call, fuse
 
     x = (batch, conv.c_in, conv.size, conv.size)
     w = (conv.c_out, conv.c_in // conv.groups, conv.kernel, conv.kernel)
@@ -67,7 +67,7 @@ def spread(alternatives: Sequence[tuple[str, Any, Any]], count: int) -> list[int
 def measure(conv: Conv, batch: int, threads: int, count: int, cap: float, winograd: bool = False) -> dict:
     """One cell, as it is written to JSON."""
     from einsmith.errors import CompileError
-    from einsmith.kernels import autoconfig
+    from einsmith.kernels import choose as autoconfig
     from einsmith.tune import calibrate
     from einsmith.tune.measure import example_buffers, prepare, shortest
 

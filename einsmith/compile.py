@@ -14,28 +14,28 @@ from functools import partial
 import numpy as np
 
 from einsmith import knobs, locks
-from einsmith.codegen import native
+from einsmith.codegen.cache import native
 from einsmith.errors import IndexOutOfRange, TraceError
-from einsmith.expr.kernel import Kernel, Rows
+from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.nodes import Graph, Leaf, Reduce, Template, Tensor, postorder, size
 from einsmith.expr.printer import show
-from einsmith.expr.verify import verify_graph
-from einsmith.kernels import autoconfig
+from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.loops import nest
-from einsmith.passes.accumulate import accumulate
-from einsmith.passes.checks import index_checks, violation
-from einsmith.passes.chunks import chunks
-from einsmith.passes.coordinates import coordinates
-from einsmith.passes.disjoint import disjoint
-from einsmith.passes.fuse import Call, Plan, fuse
-from einsmith.passes.inline import inline, simplify_graph
-from einsmith.passes.loops import lower_loops
-from einsmith.passes.narrow import narrow
-from einsmith.passes.pieces import pieces, read_parts
-from einsmith.passes.sweeps import sweeps
-from einsmith.passes.together import together
-from einsmith.passes.views import producer, storage
+from einsmith.passes.algebra.fold_into_scatter import accumulate
+from einsmith.passes.algebra.horizontal_fusion import together
+from einsmith.passes.algebra.inline import inline, simplify_graph
+from einsmith.passes.algebra.merge_disjoint import disjoint
+from einsmith.passes.algebra.multi_reduce import sweeps
+from einsmith.passes.algebra.narrow_argmax import narrow
+from einsmith.passes.algebra.reduction_basis import coordinates
+from einsmith.passes.algebra.split_index_set import pieces, read_parts
+from einsmith.passes.analysis.index_checks import index_checks, violation
+from einsmith.passes.recurrence.lower_loops import lower_loops
+from einsmith.passes.recurrence.strip_mine import chunks
+from einsmith.passes.schedule.plan import Call, Plan, fuse
+from einsmith.passes.schedule.views import producer, storage
+from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.assemble import Assembler, At, NativeKernel, Place, layout
 from einsmith.runtime.program import CheckFinite, CheckZero, Program
@@ -118,7 +118,7 @@ class Executable:
     bind: arrays that live as long as the executable and hold leaves' values (parameters, state, constants); updates are
     stored into them. The other inputs are passed to each call, in the graph's order, as C-contiguous arrays of the
     leaf's shape and type. `finite`: a tensor whose first element must be finite before anything is stored into a leaf.
-    `winograd`: whether convolutions may be computed in Winograd's form (see `kernels.winograd`).
+    `winograd`: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`).
     """
 
     def __init__(

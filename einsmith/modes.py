@@ -22,7 +22,7 @@ from einsmith.errors import ArgumentError, DtypeError, TraceError
 from einsmith.expr.nodes import Graph, Leaf, leaf
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
-from einsmith.passes.checks import index_checks
+from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.pool import get_threads
 from einsmith.tree import flatten, unflatten
 
@@ -351,7 +351,7 @@ def jit(f: Callable | None = None, static_argnames: Sequence[str] = (), winograd
     """f compiled: traced once per structure, shapes, types and static values of its arguments, then one native call.
 
     winograd: allows 3x3 convolutions at stride 1 to be computed in Winograd's form, which is faster and rounds
-    differently; the bound of its error is in `kernels.winograd`. It mixes the pixels of a tile: an infinity or NaN
+    differently; the bound of its error is in `composite.winograd`. It mixes the pixels of a tile: an infinity or NaN
     makes all results of the tiles (of at most 4 x 4) that read it NaN or infinite, not only the 3 x 3 around it.
     """
     if f is None:

@@ -55,7 +55,7 @@ class TrainStep:
     loss: a function of (model's output, target) giving a float scalar. optimizer: an `es.optim` rule. threads: worker
     threads (default: all cores the process may use). The model's parameters are updated in place. Every batch shape is
     compiled at its first use; `compile` does that without training. winograd: allows 3x3 convolutions at stride 1 in
-    Winograd's form, which is faster and rounds differently (the bound is in `kernels.winograd`), and in which an
+    Winograd's form, which is faster and rounds differently (the bound is in `composite.winograd`), and in which an
     infinity or NaN reaches all results of its tile. If the loss is not
     finite nothing is updated and NonFiniteError names the step. Ctrl-C waits for the end of a step.
 

@@ -20,8 +20,8 @@ from einsmith.dtypes import dtype_of
 from einsmith.errors import DtypeError, GradientError, ShapeError, TraceError
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Tensor, leaf
-from einsmith.expr.rewrite import rebuild
-from einsmith.expr.simplify import values_only
+from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.expr.rewrite.simplify import values_only
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import (

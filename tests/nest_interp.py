@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from einsmith.expr.kernel import Kernel
-from einsmith.kernels.kernel import Lowered
+from einsmith.kernels.pattern import Lowered
 from einsmith.loops.nest import If, Loop, Op
+from einsmith.plan.kernel import Kernel
 
 _NUMPY = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "i1": np.bool_, "u8": np.uint8, "i8": np.int8,

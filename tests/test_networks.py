@@ -15,7 +15,7 @@ from einsmith import training
 from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, Item, Leaf, Tensor, leaf
-from einsmith.passes.fuse import Call
+from einsmith.passes.schedule.plan import Call
 from tests.fuzz.check import agree
 
 BATCHES = (1, 3, 16, 17)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from benchmarks.problems import Problem, Session
-from einsmith.codegen.native import compile_functions
+from einsmith.codegen.cache.native import compile_functions
 from einsmith.loops.nest import Builder, Function
 from einsmith.target.facts import host
 

@@ -26,7 +26,7 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
-from einsmith.expr.rewrite import rebuild
+from einsmith.expr.rewrite.rebuild import rebuild
 
 
 def batch(tensors: Sequence[Tensor], leaves: Mapping[Leaf, Leaf], extent: int) -> list[Tensor]:

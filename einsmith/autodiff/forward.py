@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.autodiff.adjoint import Adjoint, position
+from einsmith.autodiff.adjoint.node import Adjoint, position
+from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, choose, constant, mul
 from einsmith.autodiff.plan import Plan
-from einsmith.autodiff.recurrent import push_forward
-from einsmith.autodiff.rules import RULES, USES_VALUE, Under, choose, constant, mul
+from einsmith.autodiff.recurrence.derivatives import push_forward
 from einsmith.autodiff.sweep import exchange
 from einsmith.autodiff.totals import converted, zeros
 from einsmith.errors import GradientError

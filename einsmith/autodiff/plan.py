@@ -20,8 +20,8 @@ from einsmith.expr.nodes import (
     Tensor,
     reads,
 )
-from einsmith.expr.rewrite import map_bodies, substitute
-from einsmith.expr.simplify import canonical, canonical_template
+from einsmith.expr.rewrite.rebuild import map_bodies, substitute
+from einsmith.expr.rewrite.simplify import canonical, canonical_template
 
 
 @dataclass

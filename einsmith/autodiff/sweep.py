@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from einsmith.autodiff.adjoint import plan_adjoint
+from einsmith.autodiff.adjoint.node import plan_adjoint
 from einsmith.autodiff.plan import constant_value
-from einsmith.autodiff.recompute import recomputed
-from einsmith.autodiff.recurrent import pull_back
+from einsmith.autodiff.recurrence.derivatives import pull_back
+from einsmith.autodiff.recurrence.recompute import recomputed
 from einsmith.autodiff.totals import add, converted, zeros
 from einsmith.errors import GradientError
 from einsmith.expr.nodes import (
@@ -19,7 +19,7 @@ from einsmith.expr.nodes import (
     Tensor,
     postorder,
 )
-from einsmith.expr.rewrite import with_args
+from einsmith.expr.rewrite.rebuild import with_args
 
 
 def gradients(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from einsmith.autodiff.plan import constant_value
 from einsmith.dtypes import DType
 from einsmith.expr.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, cast, template
-from einsmith.expr.simplify import canonical
+from einsmith.expr.rewrite.simplify import canonical
 
 _TERMS = 16
 """Tensors that one kernel adds up: each is a pointer of it."""

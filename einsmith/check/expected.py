@@ -11,9 +11,9 @@ import numpy as np
 
 from einsmith.check.tolerance import Pair, pair_of, template_errors
 from einsmith.dtypes import DType
-from einsmith.expr.kernel import Kernel, Rows
 from einsmith.expr.nodes import Apply, Axis, Const, Piece, Reduce, Template, postorder
-from einsmith.expr.rewrite import substitute
+from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.plan.kernel import Kernel, Rows
 
 WORK = 4_000_000
 """Values of expressions that one comparison may take; of more, a part is computed."""

@@ -13,7 +13,7 @@ from einsmith.check import trap
 from einsmith.check.expected import Difference, difference, read_buffers, wanted, written_buffers
 from einsmith.check.guarded import Block, Guarded
 from einsmith.errors import IndexOutOfRange
-from einsmith.expr.kernel import Buffer, Kernel, Rows
+from einsmith.plan.kernel import Buffer, Kernel, Rows
 from einsmith.runtime.program import Program, RunLaunch
 from einsmith.target.facts import Target
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from einsmith.check.kernel import Fault, Held, Outcome, Source, Subject, Way, Written, run, with_code
-from einsmith.codegen import native
-from einsmith.codegen.llvm import emit_module
+from einsmith.codegen.cache import native
+from einsmith.codegen.llvm.nest import emit_module
 from einsmith.dtypes import DType
-from einsmith.expr.kernel import Kernel, Rows
 from einsmith.expr.nodes import Reduce
-from einsmith.kernels import autoconfig
-from einsmith.kernels.kernel import Lowered
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.pattern import Lowered
+from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
 OLDER = {"avx512f": (("haswell", "AVX2"), ("x86-64", "SSE")), "avx2": (("x86-64", "SSE"),)}

@@ -19,7 +19,7 @@ from einsmith.check.expected import WORK, Wanted, difference, read_buffers, work
 from einsmith.check.guarded import view
 from einsmith.check.kernel import Fault, Held, Subject
 from einsmith.check.tolerance import errors
-from einsmith.codegen.entry import RUN_WORDS
+from einsmith.codegen.entry.program import RUN_WORDS
 from einsmith.errors import CheckError
 from einsmith.expr.nodes import Compute, Graph, Leaf, Recurrence, postorder
 from einsmith.runtime.assemble import Assembler, At, Place

@@ -16,13 +16,13 @@ from einsmith.check import kernel as checks
 from einsmith.check import others
 from einsmith.check.expected import written_buffers
 from einsmith.check.kernel import Fault, Held, Source, Subject
-from einsmith.codegen import native
+from einsmith.codegen.cache import native
 from einsmith.errors import CheckError
 from einsmith.expr.interned import Node
-from einsmith.expr.kernel import Kernel, Rows
 from einsmith.expr.nodes import Graph
 from einsmith.expr.printer import show
-from einsmith.expr.serial import from_data, to_data
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.plan.serial import from_data, to_data
 from einsmith.target.facts import Target
 
 _KERNEL = '''"""Shows a fault of generated code again: python {name}

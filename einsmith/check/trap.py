@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from einsmith import locks
-from einsmith.codegen import native
-from einsmith.codegen.entry_machine import FLUSH
+from einsmith.codegen.cache import native
+from einsmith.codegen.entry.machine import FLUSH
 from einsmith.errors import CheckError
 
 _NAMES = ("einsmith_each", "einsmith_trap", "einsmith_trap_state")

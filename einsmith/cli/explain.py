@@ -16,8 +16,8 @@ from einsmith import functional, models, modes, optim
 from einsmith.cli.tasks import assignment, model_arguments, number, task_of
 from einsmith.compile import Executable, label
 from einsmith.errors import EinsmithError
-from einsmith.kernels import autoconfig
-from einsmith.kernels.kernel import Cost
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.pattern import Cost
 from einsmith.lang.op import op
 from einsmith.runtime.pool import get_threads
 from einsmith.training import TrainStep

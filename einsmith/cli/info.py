@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from einsmith import knobs, models
-from einsmith.codegen import native, objects
+from einsmith.codegen.cache import native, objects
 from einsmith.runtime.pool import get_threads
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate as calibration

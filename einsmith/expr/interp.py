@@ -34,7 +34,7 @@ from einsmith.expr.nodes import (
     postorder,
 )
 from einsmith.expr.printer import show
-from einsmith.expr.recurrence import at_step, step_groups, step_parts
+from einsmith.expr.recurrence.define import at_step, step_groups, step_parts
 
 POINTS_AT_ONCE = 4_000_000
 Box = Sequence[tuple[int, int]]

@@ -1,4 +1,4 @@
-"""A recurrence as a loop over steps: what `passes.loops` makes of a Recurrence, and fusion and the program read."""
+"""A recurrence as a loop over steps: what `lower_loops` makes of a Recurrence, and fusion and the program read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Segment(Node):
     changes in their places. `first` and `stop` are the numbers of 0-d i64 arguments that tell, when the program runs,
     from which step on and before which it is done; None: all are. The outputs `idle` are not read: what makes them
     alone need not run. `rows`: where it is not 0, the outputs are that many positions each, from targets[i][1] + rows*t
-    on (`passes.chunks`)."""
+    on (`passes.recurrence.strip_mine`)."""
 
     __slots__ = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows")
     fields = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows")

@@ -26,7 +26,7 @@ from einsmith.expr.nodes import (
     Template,
     postorder,
 )
-from einsmith.expr.rewrite import operands
+from einsmith.expr.rewrite.rebuild import operands
 
 _ATOM = 9  # binds tighter than every operator
 _COMPARE = 4

@@ -26,7 +26,7 @@ from einsmith.expr.nodes import Compute as _Compute
 from einsmith.expr.nodes import Const as _Const
 from einsmith.expr.nodes import Tensor, leaf, template
 from einsmith.expr.nodes import size as points
-from einsmith.expr.rewrite import rebuild
+from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.lang import formula as fm
 from einsmith.lang import trace, views
 from einsmith.lang.formula import AxisVar, Form, Weak

@@ -16,10 +16,10 @@ from einsmith import dtypes as dt
 from einsmith.autodiff.totals import converted
 from einsmith.dtypes import DType
 from einsmith.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, ShapeError, VerifyError
-from einsmith.expr.linear import linear
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.analysis.verify import progressions_meet
 from einsmith.expr.nodes import Axis, Leaf, Tensor, leaf
-from einsmith.expr.recurrence import recurrence
-from einsmith.expr.verify import progressions_meet
+from einsmith.expr.recurrence.define import recurrence
 from einsmith.lang import formula as fm
 from einsmith.lang.builder import Value, element
 from einsmith.lang.elaborate import Elaborator

@@ -22,10 +22,10 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType, promote
 from einsmith.errors import DtypeError, FormulaError, ShapeError
-from einsmith.expr import ranges
+from einsmith.expr.analysis import ranges
+from einsmith.expr.analysis.ranges import Range
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import Tensor
-from einsmith.expr.ranges import Range
 from einsmith.lang.integers import folded, measured
 
 

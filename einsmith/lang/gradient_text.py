@@ -17,7 +17,7 @@ from einsmith import dtypes as dt
 from einsmith.autodiff.sweep import gradients
 from einsmith.dtypes import DType
 from einsmith.errors import EinsmithError, GradientError
-from einsmith.expr.linear import linear
+from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -38,7 +38,7 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.expr.printer import show_expressions
-from einsmith.expr.simplify import values_only
+from einsmith.expr.rewrite.simplify import values_only
 from einsmith.lang.builder import Value
 from einsmith.lang.infer import infer
 from einsmith.lang.parser import RESERVED, Name, parse

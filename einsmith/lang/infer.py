@@ -18,8 +18,8 @@ from math import prod
 
 from einsmith import dtypes as dt
 from einsmith.errors import BoundsError, FormulaError, ShapeError
-from einsmith.expr.bounds import bounds
-from einsmith.expr.linear import linear
+from einsmith.expr.analysis.bounds import bounds
+from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, Expr, postorder
 from einsmith.lang.elaborate import Elaborator, NotYet
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name

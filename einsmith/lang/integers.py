@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.errors import FormulaError
-from einsmith.expr import ranges
-from einsmith.expr.ranges import Range
+from einsmith.expr.analysis import ranges
+from einsmith.expr.analysis.ranges import Range
 
 if TYPE_CHECKING:
     from einsmith.lang.formula import Fold, Op, Ty

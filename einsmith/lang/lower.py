@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.errors import BoundsError, FormulaError
-from einsmith.expr.bounds import bounds, prove
-from einsmith.expr.linear import linear
+from einsmith.expr.analysis.bounds import bounds, prove
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.analysis.ranges import leaves
+from einsmith.expr.analysis.verify import verify_template
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -32,10 +34,8 @@ from einsmith.expr.nodes import (
     apply,
     cast,
 )
-from einsmith.expr.ranges import leaves
-from einsmith.expr.rewrite import map_bodies, substitute
-from einsmith.expr.simplify import canonical
-from einsmith.expr.verify import verify_template
+from einsmith.expr.rewrite.rebuild import map_bodies, substitute
+from einsmith.expr.rewrite.simplify import canonical
 from einsmith.lang.formula import (
     AxisVar,
     Convert,

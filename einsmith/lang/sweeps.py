@@ -14,7 +14,7 @@ from functools import partial
 
 from einsmith.autodiff.sweep import exchange
 from einsmith.expr.nodes import Apply, Compute, Const, Expr, Item, Piece, Reduce, Template, Tensor, postorder
-from einsmith.expr.simplify import canonical
+from einsmith.expr.rewrite.simplify import canonical
 
 
 def in_one_sweep(tensors: list[Tensor]) -> list[Tensor]:

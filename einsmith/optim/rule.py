@@ -9,7 +9,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.errors import FormulaError, ShapeError
 from einsmith.expr.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
-from einsmith.expr.rewrite import map_bodies, prune_args, rebuild, substitute
+from einsmith.expr.rewrite.rebuild import map_bodies, prune_args, rebuild, substitute
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.optim.program import Program

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from einsmith.expr.kernel import Kernel, Rows
 from einsmith.expr.loop import Segment
 from einsmith.expr.nodes import Item, Tensor, nbytes, size
-from einsmith.passes.fuse import Call, LoopCall, Plan
-from einsmith.passes.memory import arena
-from einsmith.passes.views import storage
+from einsmith.passes.schedule.arena import arena
+from einsmith.passes.schedule.plan import Call, LoopCall, Plan
+from einsmith.passes.schedule.views import storage
+from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.program import BeginLoop, EndLoop, Move, RunLaunch, Step
 
 At = tuple[int, int | str]

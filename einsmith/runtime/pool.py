@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from einsmith import knobs, locks
-from einsmith.codegen import entry, native
+from einsmith.codegen.cache import native
+from einsmith.codegen.entry import program as entry
 from einsmith.errors import ArgumentError
 from einsmith.runtime import buffers
 from einsmith.target.facts import physical_cores

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith.codegen import entry
+from einsmith.codegen.entry import program as entry
 from einsmith.runtime import buffers, pool
 
 

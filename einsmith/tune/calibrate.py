@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from einsmith import knobs, locks
-from einsmith.codegen import native
+from einsmith.codegen.cache import native
 from einsmith.errors import EinsmithError
-from einsmith.kernels import autoconfig
+from einsmith.kernels import choose as autoconfig
 from einsmith.target.facts import Target
 from einsmith.tune import store
 from einsmith.tune.probes import PLAIN, Probe, probes

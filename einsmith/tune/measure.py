@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.codegen import native
-from einsmith.expr.kernel import Kernel, Rows
+from einsmith.codegen.cache import native
+from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program, RunLaunch
 from einsmith.target.facts import Target

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.codegen import native
+from einsmith.codegen.cache import native
 from einsmith.loops.nest import Builder, Function, Value
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program, RunLaunch

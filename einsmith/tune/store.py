@@ -35,10 +35,10 @@ def facts_of(target: Target) -> dict[str, Any]:
 @cache
 def version() -> str:
     """A hash of the sources that make the measured code: figures of other code are not these figures."""
-    root = Path(__file__).resolve().parent
+    root = Path(__file__).resolve().parent.parent
     out = hashlib.blake2b(digest_size=8)
-    for path in sorted([*(root.parent / "codegen").glob("*.py"), root / "probes.py", root / "calibrate.py"]):
-        out.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted([*root.glob("codegen/**/*.py"), root / "tune/probes.py", root / "tune/calibrate.py"]):
+        out.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return out.hexdigest()
 
 

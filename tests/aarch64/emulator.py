@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from einsmith.codegen import llvm_jit
-from einsmith.codegen.llvm import emit_module
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Function
 from einsmith.target.facts import Target
 

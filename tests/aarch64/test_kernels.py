@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith.codegen import entry, llvm_jit
-from einsmith.codegen.llvm import emit_module
-from einsmith.kernels import autoconfig
-from einsmith.kernels.kernel import Lowered
+from einsmith.codegen.entry import program as entry
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm.nest import emit_module
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.pattern import Lowered
 from einsmith.loops.nest import Builder
 from tests.aarch64.emulator import TARGET, Job, compiler, emulator, execute, link, start
 from tests.codegen.test_llvm_ops import BINARY, NUMPY, UNARY, values

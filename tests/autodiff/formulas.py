@@ -7,7 +7,7 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Axis, Compute, Const, Expr, Graph, Item, Read, Reduce, Tensor, apply, cast, template
-from einsmith.expr.rewrite import prune_args
+from einsmith.expr.rewrite.rebuild import prune_args
 
 
 class F:
@@ -149,7 +149,7 @@ def check_gradients(output: Tensor, wrt, feed: dict, order: int = 1, seed: int =
 
 
 def verify(tensors) -> None:
-    from einsmith.expr.verify import verify_graph
+    from einsmith.expr.analysis.verify import verify_graph
 
     leaves = {t for t in _below(tensors) if type(t).__name__ == "Leaf"}
     verify_graph(Graph(tuple(leaves), tuple(tensors), (), ()))

@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.compile import Executable
 from einsmith.errors import FormulaError, GradientError
-from einsmith.expr.verify import verify_graph
+from einsmith.expr.analysis.verify import verify_graph
 from einsmith.modes import trace_call
 from einsmith.tree import flatten
 from tests.lang.recurrences import CASES

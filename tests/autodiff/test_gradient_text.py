@@ -11,7 +11,7 @@ from einsmith.autodiff.sweep import gradients
 from einsmith.errors import FormulaError, GradientError, ShapeError
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, Leaf, leaf, postorder
-from einsmith.expr.simplify import values_only
+from einsmith.expr.rewrite.simplify import values_only
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, tracing
 

@@ -9,7 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith.expr.nodes import Compute, Reduce, postorder
-from einsmith.expr.simplify import values_only
+from einsmith.expr.rewrite.simplify import values_only
 from einsmith.modes import trace_call
 
 ORDERS = (1, 2, 3)

@@ -7,9 +7,9 @@ import pytest
 
 import einsmith as es
 from einsmith.compile import Executable
+from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Axis, Recurrence, postorder
-from einsmith.expr.verify import verify_graph
 from einsmith.modes import trace_call
 from einsmith.tree import flatten
 from tests.lang.recurrences import CASES

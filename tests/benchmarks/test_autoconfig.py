@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import autoconfig
 from benchmarks.networks import Conv
-from einsmith.kernels import autoconfig as driver
+from einsmith.kernels import choose as driver
 
 TINY = Conv(3, 4, 3, 1, 1, 6)
 

@@ -9,9 +9,9 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith.check import others
 from einsmith.check.kernel import Held, Source, Subject
-from einsmith.codegen import native
-from einsmith.expr.kernel import Kernel
+from einsmith.codegen.cache import native
 from einsmith.expr.nodes import Axis, Const, Expr, Read, Reduce, apply, cast, template
+from einsmith.plan.kernel import Kernel
 from tests.kernels.samples import kernel_of
 
 N = 17

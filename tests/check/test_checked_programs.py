@@ -14,14 +14,14 @@ import einsmith as es
 from einsmith import compile as driver
 from einsmith import knobs
 from einsmith.check.program import CheckedProgram
-from einsmith.codegen import native
-from einsmith.codegen.llvm_memory import MemoryEmitter
+from einsmith.codegen.cache import native
+from einsmith.codegen.llvm.memory import MemoryEmitter
 from einsmith.expr.nodes import Graph, Leaf, postorder
-from einsmith.expr.serial import from_data, to_data
-from einsmith.kernels import combine
+from einsmith.kernels.emit import combine
 from einsmith.modes import trace_call
-from einsmith.passes.memory import arena
-from einsmith.passes.views import storage
+from einsmith.passes.schedule.arena import arena
+from einsmith.passes.schedule.views import storage
+from einsmith.plan.serial import from_data, to_data
 from einsmith.runtime import assemble
 from einsmith.runtime.program import Program
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.codegen.llvm import emit_module
-from einsmith.codegen.native import compile_text
+from einsmith.codegen.cache.native import compile_text
+from einsmith.codegen.llvm.nest import emit_module
 from einsmith.dtypes import dtype_of
 from einsmith.loops.nest import Builder, Value
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from einsmith.codegen import llvm_jit
-from einsmith.codegen.llvm import emit_module
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm.nest import emit_module
 from einsmith.target.facts import Target
 from tests.kernels.cover import cases, pairwise
 

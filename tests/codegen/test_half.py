@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from einsmith import dtypes as dt
-from einsmith.codegen import half, llvm_jit
-from einsmith.codegen.llvm import emit_module
-from einsmith.codegen.native import host_target
+from einsmith.codegen.cache.native import host_target
+from einsmith.codegen.llvm import half
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Builder
 from tests.codegen.test_llvm_ops import run
 

@@ -7,10 +7,12 @@ import re
 import llvmlite.binding as llvm
 import pytest
 
-from einsmith.codegen import llvm as emission
-from einsmith.codegen import llvm_faults, llvm_jit, llvm_memory
-from einsmith.codegen.llvm import emit_module
-from einsmith.codegen.llvm_faults import FAULTS, NARROWED, UNMASKED
+from einsmith.codegen.llvm import faults as llvm_faults
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import memory as llvm_memory
+from einsmith.codegen.llvm import nest as emission
+from einsmith.codegen.llvm.faults import FAULTS, NARROWED, UNMASKED
+from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Builder
 
 VERSION = llvm.llvm_version_info

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from einsmith.codegen import llvm_jit
-from einsmith.codegen.native import compile_functions
+from einsmith.codegen.cache.native import compile_functions
+from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.loops.nest import Builder
 
 CPU, FEATURES, TRIPLE = llvm_jit.host()

@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from einsmith.codegen import lockstep
-from einsmith.codegen.llvm import emit_module
-from einsmith.codegen.llvm_ops import FUNCTIONS
+from einsmith.codegen.llvm import lockstep
+from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.ops import FUNCTIONS
 from einsmith.loops.nest import Builder
 from tests.codegen.test_llvm_ops import TARGET, _cache, run  # noqa: F401
 

@@ -11,8 +11,10 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from einsmith.codegen import llvm_faults, llvm_jit, llvm_memory
-from einsmith.codegen.native import host_target
+from einsmith.codegen.cache.native import host_target
+from einsmith.codegen.llvm import faults as llvm_faults
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import memory as llvm_memory
 from tests.codegen.masked import ELEMS, FORMS, LANES, kept, loads, run_all, stores
 from tests.kernels.runner import forgotten
 

@@ -7,12 +7,12 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.codegen import llvm_jit
+from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.compile import run_passes
 from einsmith.expr.nodes import Graph
-from einsmith.kernels import autoconfig
+from einsmith.kernels import choose as autoconfig
 from einsmith.modes import trace_call
-from einsmith.passes.fuse import fuse
+from einsmith.passes.schedule.plan import fuse
 from einsmith.target.facts import Target
 from tests.kernels.runner import compare, fresh, host, reference
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from einsmith import dtypes as dt
-from einsmith.codegen import llvm_jit
-from einsmith.codegen.llvm import emit_module
-from einsmith.expr.kernel import Kernel
-from einsmith.kernels import autoconfig
-from einsmith.kernels.contraction import PATTERN, Config, Configs
-from einsmith.kernels.contraction_problem import problems
-from einsmith.kernels.contraction_search import candidates
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm.nest import emit_module
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
+from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.search import candidates
+from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 from tests.kernels import samples as s
 

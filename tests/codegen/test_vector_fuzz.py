@@ -9,8 +9,8 @@ import random
 import numpy as np
 import pytest
 
-from einsmith.codegen import llvm_jit
-from einsmith.codegen.llvm import emit_module
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Builder, Value
 from tests.codegen.test_masked import TARGETS
 from tests.kernels.runner import forgotten

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from einsmith.codegen import llvm_jit
+from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.loops.nest import Builder
 from einsmith.target import facts
 from tests.codegen.test_llvm_ops import NUMPY, _cache, run  # noqa: F401

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einsmith import dtypes as dt
-from einsmith.expr import bounds as bounds_module
-from einsmith.expr.bounds import Facts, bounds, prove
+from einsmith.expr.analysis import bounds as bounds_module
+from einsmith.expr.analysis.bounds import Facts, bounds, prove
+from einsmith.expr.analysis.linear import linear
 from einsmith.expr.interp import evaluate_template
-from einsmith.expr.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Const, apply, template
 
 from .formulas import add, conditions, integers, k, mul

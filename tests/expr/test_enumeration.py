@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from einsmith import dtypes as dt
 from einsmith.errors import BoundsError
-from einsmith.expr import enumeration
-from einsmith.expr.bounds import Facts, bounds
-from einsmith.expr.enumeration import holds_everywhere
+from einsmith.expr.analysis import enumeration
+from einsmith.expr.analysis.bounds import Facts, bounds
+from einsmith.expr.analysis.enumeration import holds_everywhere
+from einsmith.expr.analysis.verify import verify_template
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Axis, Read, apply, template
-from einsmith.expr.verify import verify_template
 
 from .formulas import add, conditions, k, mul
 

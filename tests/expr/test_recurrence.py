@@ -9,6 +9,7 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.errors import BoundsError, RecurrenceError, VerifyError
+from einsmith.expr.analysis.verify import verify_graph, verify_recurrence
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import (
     Apply,
@@ -28,8 +29,7 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.order import components
 from einsmith.expr.printer import show
-from einsmith.expr.recurrence import recurrence
-from einsmith.expr.verify import verify_graph, verify_recurrence
+from einsmith.expr.recurrence.define import recurrence
 
 T = 5
 X = leaf((T,), dt.f64)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from einsmith import dtypes as dt
-from einsmith.expr import rewrite
 from einsmith.expr.nodes import Apply, Axis, Read, postorder
+from einsmith.expr.rewrite import rebuild as rewrite
 
 
 def chain(n: int) -> list:

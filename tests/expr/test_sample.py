@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 import einsmith as es
 from einsmith import dtypes as dt
-from einsmith.expr.bounds import Facts
+from einsmith.expr.analysis.bounds import Facts
+from einsmith.expr.analysis.sample import POINTS, Sample
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Axis, Read, apply, template
-from einsmith.expr.sample import POINTS, Sample
 
 from .formulas import add, conditions, integers, k
 

@@ -27,8 +27,8 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
-from einsmith.expr.rules import RULES, Rule, p, rule
-from einsmith.expr.simplify import simplify, simplify_template
+from einsmith.expr.rewrite.rules import RULES, Rule, p, rule
+from einsmith.expr.rewrite.simplify import simplify, simplify_template
 
 from .formulas import conditions, integers, k
 

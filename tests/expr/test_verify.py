@@ -9,6 +9,7 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.errors import BoundsError, IndexOutOfRange, VerifyError
+from einsmith.expr.analysis.verify import out_of_bounds, verify_graph, verify_template
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import (
     Apply,
@@ -27,7 +28,6 @@ from einsmith.expr.nodes import (
     leaf,
     template,
 )
-from einsmith.expr.verify import out_of_bounds, verify_graph, verify_template
 
 from .formulas import add, k, mul
 

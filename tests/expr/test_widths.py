@@ -5,11 +5,11 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.errors import VerifyError
+from einsmith.expr.analysis.verify import verify_template
+from einsmith.expr.analysis.widths import widened
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Axis, Const, Read, Reduce, apply, cast, template
-from einsmith.expr.simplify import simplify_template
-from einsmith.expr.verify import verify_template
-from einsmith.expr.widths import widened
+from einsmith.expr.rewrite.simplify import simplify_template
 
 
 def number(value, dtype=dt.i32):

@@ -20,7 +20,8 @@ import numpy as np
 
 import einsmith as es
 import einsmith.functional as F  # noqa: N812
-from einsmith.codegen import objects, worker
+from einsmith.codegen.cache import build as worker
+from einsmith.codegen.cache import objects
 from tests.fuzz.variants import Seen, cells, observed
 from tests.gallery.entries import ENTRIES, Entry
 from tests.gallery.entry import Ints

@@ -75,7 +75,7 @@ def test_shrinking() -> None:
 
 
 _PLANTED = """
-from einsmith.codegen import worker
+from einsmith.codegen.cache import build as worker
 
 whole = worker.emit_module
 worker.emit_module = lambda functions, target: whole(functions, target).replace(" = fsub ", " = fadd ")

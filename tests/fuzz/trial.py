@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
-from einsmith.codegen import native
+from einsmith.codegen.cache import native
 from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
 from einsmith.modes import to_array, trace_call

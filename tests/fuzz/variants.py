@@ -11,10 +11,12 @@ from typing import Any
 from einsmith import compile as driver
 from einsmith import knobs
 from einsmith.check import trap
-from einsmith.codegen import llvm_jit, native, objects, worker
-from einsmith.expr.kernel import Rows
+from einsmith.codegen.cache import build as worker
+from einsmith.codegen.cache import native, objects
+from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.expr.nodes import Reduce
-from einsmith.kernels import autoconfig
+from einsmith.kernels import choose as autoconfig
+from einsmith.plan.kernel import Rows
 from einsmith.runtime.pool import native_entry
 from einsmith.target.facts import Target
 

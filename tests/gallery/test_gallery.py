@@ -16,7 +16,7 @@ from einsmith.autodiff.sweep import gradients
 from einsmith.compile import run_passes
 from einsmith.expr import interp
 from einsmith.expr.nodes import Apply, Compute, Graph, Item, Leaf, Read, leaf, postorder, size
-from einsmith.expr.simplify import values_only
+from einsmith.expr.rewrite.simplify import values_only
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, tracing
 from tests.gallery.entries import ENTRIES, Entry

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import einsmith as es
 from einsmith.compile import PASSES
-from einsmith.expr.verify import verify_graph
+from einsmith.expr.analysis.verify import verify_graph
 from einsmith.modes import trace_call
 
 AXES = "ijkl"

@@ -21,22 +21,21 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith import dtypes as dt
 from einsmith.compile import run_passes
-from einsmith.expr.kernel import Kernel, Rows
 from einsmith.expr.nodes import Graph
-from einsmith.kernels import autoconfig
-from einsmith.kernels import contraction_box as box
-from einsmith.kernels import contraction_dot as dot
-from einsmith.kernels import contraction_finish as finish
-from einsmith.kernels import contraction_search as search
-from einsmith.kernels import contraction_traffic as traffic
-from einsmith.kernels.contraction import Configs
-from einsmith.kernels.contraction_pairs import mate_of, pairs
-from einsmith.kernels.contraction_plan import Config, Cut, Direct, Windows, cuts_of
-from einsmith.kernels.contraction_problem import Problem, mated, problems
-from einsmith.kernels.contraction_settings import changed_by
-from einsmith.kernels.kernel import Lowered
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.contraction import direct_boxes as box
+from einsmith.kernels.contraction import epilogue as finish
+from einsmith.kernels.contraction import inner_product as dot
+from einsmith.kernels.contraction import search, traffic
+from einsmith.kernels.contraction.companions import companion_of, pairs
+from einsmith.kernels.contraction.config import Config, Direct, HaloBlock, Halos, halo_blocks
+from einsmith.kernels.contraction.features import with_halos_of
+from einsmith.kernels.contraction.pattern import Configs
+from einsmith.kernels.contraction.problem import Problem, problems, with_companion
+from einsmith.kernels.pattern import Lowered
 from einsmith.modes import trace_call
-from einsmith.passes.fuse import fuse
+from einsmith.passes.schedule.plan import fuse
+from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from tests.kernels import samples as s
 from tests.kernels.runner import compare, fresh, reference, replaceable
@@ -314,7 +313,7 @@ def _two_and_two(kernel: Kernel, c: Configs) -> Configs | None:
     found = problems(kernel.root) or ()
     pieces, joint = list(c.pieces), []
     for first, second in pairs(found):
-        other = mate_of(kernel, found[first], found[second], pieces[second])
+        other = companion_of(kernel, found[first], found[second], pieces[second])
         if other is not None:
             pieces[first] = other
             joint.append((first, second))
@@ -327,11 +326,11 @@ def _forms(kernel: Kernel | Rows, config: Any, target: Target) -> Iterator[tuple
         return
     found = list(problems(kernel.root) or ())
     for first, second in config.joint:
-        found[second] = mated(found[second], found[first])
+        found[second] = with_companion(found[second], found[first])
     mates = {first for first, _ in config.joint}
     for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
         if n not in mates and c.direct is None and c.depth == 1:
-            changed = changed_by(kernel, p, c.windows)
+            changed = with_halos_of(kernel, p, c.windows)
             assert changed is not None
             yield "form", finish.of(kernel, changed.problem, c, target.lanes(p.dtype.itemsize), target.l2)[1]
 
@@ -354,9 +353,9 @@ def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
     return list(out)
 
 
-def _more_windows(p: Problem) -> list[Windows]:
+def _more_windows(p: Problem) -> list[Halos]:
     """With cuts at a few kilobytes."""
-    cuts = {((i, cut),): None for limit in (1 << 9, 1 << 11) for i in (0, 1) for cut in cuts_of(p, i, limit)}
+    cuts = {((i, cut),): None for limit in (1 << 9, 1 << 11) for i in (0, 1) for cut in halo_blocks(p, i, limit)}
     return [*search._WINDOWS, *cuts]
 
 
@@ -375,7 +374,7 @@ def settings(config: Any) -> Iterator[tuple[str, Any]]:
         elif isinstance(value, Configs) or hasattr(value, "_fields"):
             continue
         elif name == "windows":
-            yield name, tuple((i, "cut" if isinstance(x, Cut) else x) for i, x in value)
+            yield name, tuple((i, "cut" if isinstance(x, HaloBlock) else x) for i, x in value)
         elif isinstance(value, tuple):
             yield name, len(value)
         elif isinstance(value, bool) or not isinstance(value, int):

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.codegen import llvm_jit, native
-from einsmith.codegen.native import compile_functions, host_target
+from einsmith.codegen.cache import native
+from einsmith.codegen.cache.native import compile_functions, host_target
+from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.expr.interp import evaluate_template
-from einsmith.expr.kernel import Buffer, Kernel, Rows, Stage
 from einsmith.expr.nodes import Read, Reduce, postorder
-from einsmith.kernels.contraction import PATTERN as CONTRACTION
-from einsmith.kernels.kernel import Lowered
-from einsmith.passes.inline import is_identity
+from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
+from einsmith.kernels.pattern import Lowered
+from einsmith.passes.algebra.inline import is_identity
+from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
 from einsmith.target.facts import Target
 from tests import nest_interp
 

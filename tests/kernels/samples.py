@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import dtypes as dt
-from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
+from einsmith.plan.kernel import Buffer, Kernel, Stage
 
 F = dt.f32
 

@@ -11,13 +11,17 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith import dtypes as dt
 from einsmith.compile import run_passes
-from einsmith.expr.kernel import Kernel
-from einsmith.kernels import autoconfig, contraction_cost, contraction_settings, im2col, reduction_plan
-from einsmith.kernels.contraction import PATTERN
-from einsmith.kernels.winograd import Winograd
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.composite import im2col
+from einsmith.kernels.composite.winograd import Winograd
+from einsmith.kernels.contraction import cost as contraction_cost
+from einsmith.kernels.contraction import features as contraction_settings
+from einsmith.kernels.contraction.pattern import PATTERN
+from einsmith.kernels.reduction import cost as reduction_plan
 from einsmith.loops import nest
 from einsmith.modes import trace_shapes
-from einsmith.passes.fuse import fuse
+from einsmith.passes.schedule.plan import fuse
+from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 from tests.kernels.samples import (
     conv,

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from einsmith import dtypes as dt
-from einsmith.codegen import llvm_jit
-from einsmith.codegen.llvm import emit_module
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm.nest import emit_module
 from einsmith.errors import CompileError
-from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
-from einsmith.kernels.contraction import PATTERN, Config, Configs
-from einsmith.kernels.contraction_finish import epilogue
-from einsmith.kernels.contraction_plan import WINDOW_BYTES, Cut, Direct, cuts_of, windowed
-from einsmith.kernels.contraction_problem import problems
-from einsmith.kernels.contraction_sample import Pointer, Sampler
-from einsmith.kernels.contraction_search import candidates
-from einsmith.kernels.contraction_tile import Lowering
+from einsmith.kernels.contraction.blocked import Lowering
+from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloBlock, halo_blocks, with_halos
+from einsmith.kernels.contraction.epilogue import epilogue
+from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
+from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.search import candidates
+from einsmith.kernels.emit.access import OperandAccess, Pointer
 from einsmith.loops.nest import Builder
+from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.cover import _candidates
 from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native
 from tests.kernels.runner import check_exact as check
@@ -276,12 +276,12 @@ def test_windows_that_are_read_backwards(kind):
 def test_windows_of_a_block_of_an_output_axis():
     """Rows of an image, images and channels, as M and as N, at any stride."""
     for kernel, cut, size in (
-        (conv(2, 3, 28, 28, 20, 3, 3, 1), Cut(1, 7), (14, 1)),
-        (conv(1, 4, 16, 28, 9, 3, 3, 1, 2), Cut(1, 2), (14, 2)),
-        (conv(1, 3, 12, 32, 3, 3, 3, 1), Cut(1, 4), (3, 4)),
-        (conv_dx(2, 3, 8, 16, 4, 3, 3, 1), Cut(1, 4), (3, 4)),
-        (conv_dw(2, 6, 9, 8, 17, 3, 3, 1), Cut(0, 2), (9, 2)),
-        (conv(4, 3, 7, 7, 17, 3, 3, 1), Cut(0, 2), (7, 2)),
+        (conv(2, 3, 28, 28, 20, 3, 3, 1), HaloBlock(1, 7), (14, 1)),
+        (conv(1, 4, 16, 28, 9, 3, 3, 1, 2), HaloBlock(1, 2), (14, 2)),
+        (conv(1, 3, 12, 32, 3, 3, 3, 1), HaloBlock(1, 4), (3, 4)),
+        (conv_dx(2, 3, 8, 16, 4, 3, 3, 1), HaloBlock(1, 4), (3, 4)),
+        (conv_dw(2, 6, 9, 8, 17, 3, 3, 1), HaloBlock(0, 2), (9, 2)),
+        (conv(4, 3, 7, 7, 17, 3, 3, 1), HaloBlock(0, 2), (7, 2)),
     ):
         (p,) = problems(kernel.root)
         which = int(p.operands[0].plain)
@@ -294,22 +294,22 @@ def test_windows_of_a_block_of_an_output_axis():
         which = int(p.operands[0].plain)
         for points, split, swap in ((3, 1, bool(which)), (1, 2, bool(which)), (3, 2, not which)):
             c = Config(swap, 3 if swap == which else 5, 1, "inline" if swap == which else "panel", "panel", split=split)
-            c = replace(c, order="n" if swap == which else "m", windows=((which, Cut(None, points)),))
+            c = replace(c, order="n" if swap == which else "m", windows=((which, HaloBlock(None, points)),))
             check(kernel, [Configs((c,))])
     kernel = conv(2, 64, 56, 56, 64, 3, 3, 1)
     (p,) = problems(kernel.root)
-    assert Cut(1, 28) in cuts_of(p, 0, WINDOW_BYTES)
-    found = [c for c in candidates(kernel, (p,), host()) if c.windows == ((0, Cut(1, 28)),)]
+    assert HaloBlock(1, 28) in halo_blocks(p, 0, HALO_BYTES)
+    found = [c for c in candidates(kernel, (p,), host()) if c.windows == ((0, HaloBlock(1, 28)),)]
     assert {(c.tm, c.tn) for c in found} == {(2, 1), (1, 2)}
 
 
 def test_a_window_of_a_block_of_k_may_be_larger():
     (p,) = problems(conv_dw(2, 64, 56, 56, 8, 3, 3, 1).root)
-    found = windowed(p, ((1, "k"),), WINDOW_BYTES)
+    found = with_halos(p, ((1, "k"),), HALO_BYTES)
     assert found is not None and found.k_outer
-    assert found.windows[0][1].elements * 4 > WINDOW_BYTES
+    assert found.windows[0][1].elements * 4 > HALO_BYTES
     (p,) = problems(conv(2, 64, 56, 56, 8, 3, 3, 1).root)
-    assert windowed(p, ((0, "side"),), WINDOW_BYTES) is None
+    assert with_halos(p, ((0, "side"),), HALO_BYTES) is None
 
 
 def _single_pixels(b, c, h, w, o, pad, stride) -> Kernel:
@@ -331,15 +331,15 @@ def test_windows_leave_out_what_a_stride_skips():
     ):  # fmt: skip
         (p,) = problems(kernel.root)
         image = int(0 in p.right)
-        found = windowed(p, ((image, "side"),), WINDOW_BYTES)
+        found = with_halos(p, ((image, "side"),), HALO_BYTES)
         assert found is not None and found.windows[0][1].elements == p.count(p.k) * pixels
         base = Config(not image, 4, 2, "inline", "inline", windows=((image, "side"),))
         every = [base, replace(base, b="panel"), replace(base, swap=bool(image), nv=1), replace(base, mr=3, a="buffer")]
         check(kernel, [Configs((c,)) for c in every])
     (p,) = problems(_single_pixels(2, 5, 8, 8, 9, 0, 1).root)
-    assert all(windowed(p, ((i, "side"),), WINDOW_BYTES) is None for i in (0, 1))
+    assert all(with_halos(p, ((i, "side"),), HALO_BYTES) is None for i in (0, 1))
     (p,) = problems(_single_pixels(2, 5, 8, 8, 9, 0, 2).root)
-    assert all(windowed(p, ((i, x),), WINDOW_BYTES) is None for i in (0, 1) for x in ("all", "k"))
+    assert all(with_halos(p, ((i, x),), HALO_BYTES) is None for i in (0, 1) for x in ("all", "k"))
 
 
 def test_vectors_along_k():
@@ -577,7 +577,7 @@ def test_repeated_guards_and_reads_in_bounds():
     (p,) = problems(kernel.root)
     ((x, _, _),) = epilogue(kernel, p)
     assert sum(1 for e in postorder([x]) if isinstance(e, Apply) and e.fn == "where") == 1
-    s = Sampler(None, [x], (), p.extents, {2: Pointer(None, shape, f)}, (3,), 16, (), (-1,))
+    s = OperandAccess(None, [x], (), p.extents, {2: Pointer(None, shape, f)}, (3,), 16, (), (-1,))
     assert [r.slot for r in s.safe] == [2]
 
 

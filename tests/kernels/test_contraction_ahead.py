@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from einsmith import dtypes as dt
-from einsmith.expr.kernel import Buffer, Kernel, Stage
-from einsmith.kernels import contraction_finish as finish
-from einsmith.kernels import contraction_search as search
-from einsmith.kernels import contraction_traffic as traffic
-from einsmith.kernels.contraction import PATTERN, Config, Configs
-from einsmith.kernels.contraction_problem import problems
+from einsmith.kernels.contraction import epilogue as finish
+from einsmith.kernels.contraction import search, traffic
+from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
+from einsmith.kernels.contraction.problem import problems
 from einsmith.loops.nest import If, Loop, Op
+from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import (

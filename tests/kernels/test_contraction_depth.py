@@ -11,9 +11,9 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.errors import CompileError
-from einsmith.kernels.contraction import PATTERN, Config, Configs
-from einsmith.kernels.contraction_depth import depth_of
-from einsmith.kernels.contraction_walk import transpose
+from einsmith.kernels.contraction.k_pack import depth_of
+from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
+from einsmith.kernels.emit.walk import transpose
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import biased, conv_dw, load, product, sum_of, times

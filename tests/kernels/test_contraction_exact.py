@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from einsmith import dtypes as dt
-from einsmith.expr.kernel import Kernel
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply
-from einsmith.kernels import autoconfig
-from einsmith.kernels.contraction import PATTERN, Config, Configs
-from einsmith.kernels.contraction_exact import needed
-from einsmith.kernels.contraction_problem import problems
-from einsmith.kernels.contraction_search import candidates
-from einsmith.kernels.contraction_trim import share, trims
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.contraction.k_bounds import k_bounds, share
+from einsmith.kernels.contraction.nan_repair import needed
+from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
+from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.search import candidates
+from einsmith.plan.kernel import Kernel
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import fresh, host, poisoned, random_array, reference, run_native
 from tests.kernels.samples import (
@@ -165,8 +165,8 @@ def test_guards_of_terms_and_of_factors():
     """A padded factor is zero, and its term zero times the other; a guard around the product skips the term."""
     inner, outer = CASES["padded factor"], CASES["depthwise"]
     (p,), (q,) = problems(inner.root), problems(outer.root)
-    assert p.operands[0].guards and not p.exact and not needed(p) and not trims(p, 0)
-    assert q.operands[0].guards == q.exact and needed(q) and trims(q, 0)
+    assert p.operands[0].guards and not p.exact and not needed(p) and not k_bounds(p, 0)
+    assert q.operands[0].guards == q.exact and needed(q) and k_bounds(q, 0)
     (p,) = problems(CASES["of results"].root)
     assert not needed(p)
     y = lin((1, 0), (1, 2), const=-1)
@@ -190,7 +190,7 @@ def test_trimmed_loops_of_operands_with_one_point():
     kernel = sum_of((1, 1), ((F, (1, 7)), (F, (7, 1))), (7,), body)
     (p,) = problems(kernel.root)
     for which in (0, 1):
-        assert share(p, tuple(trims(p, which)), p.left + p.right, 8) in (1.0, 3 / 7)
+        assert share(p, tuple(k_bounds(p, which)), p.left + p.right, 8) in (1.0, 3 / 7)
     check(kernel, PATTERN.configs(kernel, host()), target=host())
 
 

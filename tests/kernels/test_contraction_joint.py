@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from einsmith import dtypes as dt
-from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import apply
-from einsmith.kernels.contraction import PATTERN, Configs
-from einsmith.kernels.contraction_joint import Joined
-from einsmith.kernels.contraction_pairs import mate_of, pairs
-from einsmith.kernels.contraction_plan import Config
-from einsmith.kernels.contraction_problem import mated, problems
-from einsmith.kernels.contraction_tile import Lowering
-from einsmith.kernels.contraction_window import SLOT, holds
+from einsmith.kernels.contraction.blocked import Lowering
+from einsmith.kernels.contraction.companions import companion_of, pairs
+from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.halo import SLOT, holds
+from einsmith.kernels.contraction.joint_tile import Joined
+from einsmith.kernels.contraction.pattern import PATTERN, Configs
+from einsmith.kernels.contraction.problem import problems, with_companion
 from einsmith.loops.nest import Builder
+from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import load, pointwise_dx, strided_conv_dx, template, times
@@ -34,7 +34,7 @@ def joint(kernel: Kernel, c: Config) -> Configs | None:
         images = 0 if 0 in p.operands[0].axes else 1
         windows = tuple((images, x) for _, x in c.windows)
         pieces[second] = replace(c, swap=c.swap != bool(images), windows=windows)
-        other = mate_of(kernel, found[first], p, pieces[second])
+        other = companion_of(kernel, found[first], p, pieces[second])
         if other is None:
             return None
         pieces[first] = other
@@ -104,7 +104,7 @@ def test_a_mate_reads_the_window_of_the_piece_that_makes_it():
     config, found = joint(kernel, PIXELS), problems(kernel.root)
     assert config is not None and found is not None
     first, second = config.joint[1]
-    configs, both = (config.pieces[first], config.pieces[second]), mated(found[second], found[first])
+    configs, both = (config.pieces[first], config.pieces[second]), with_companion(found[second], found[first])
     low = Joined(kernel, configs, host(), Builder("probe", 4), both, found[first])
     alone = Lowering(kernel, configs[0], host(), Builder("probe", 4), found[first])
     ((whole, at),), ((part, _),) = low.windows, alone.windows
@@ -123,7 +123,7 @@ def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
     assert PATTERN.cost(kernel, best, target).rank < PATTERN.cost(kernel, separate, target).rank
     found = problems(kernel.root)
     assert found is not None
-    both = Joined(kernel, best.pieces[:2], target, Builder("probe", 4), mated(found[1], found[0]), found[0])
+    both = Joined(kernel, best.pieces[:2], target, Builder("probe", 4), with_companion(found[1], found[0]), found[0])
     assert both.turned and both.epi.interleaved
     assert not pairs(problems(pointwise_dx(2, 3, 8, 8, 4, 2).root) or ())
-    assert mate_of(kernel, found[0], found[1], replace(best.pieces[1], kc=64)) is None
+    assert companion_of(kernel, found[0], found[1], replace(best.pieces[1], kc=64)) is None

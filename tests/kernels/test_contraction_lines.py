@@ -8,14 +8,14 @@ from itertools import product
 import pytest
 
 from einsmith import dtypes as dt
-from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Piece, Template, apply, template
-from einsmith.kernels import contraction_finish as finish
-from einsmith.kernels.contraction import Config, Configs
-from einsmith.kernels.contraction_lines import unit_of
-from einsmith.kernels.contraction_problem import problems
-from einsmith.kernels.contraction_tile import Lowering
+from einsmith.kernels.contraction import epilogue as finish
+from einsmith.kernels.contraction.blocked import Lowering
+from einsmith.kernels.contraction.pattern import Config, Configs
+from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.write_combining import unit_of
 from einsmith.loops.nest import Builder
+from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import far, kernel_of, load, num, over, pointwise_dx, times

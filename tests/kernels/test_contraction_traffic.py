@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from einsmith import dtypes as dt
-from einsmith.expr.kernel import Buffer, Kernel
-from einsmith.kernels import contraction_cost as cost
-from einsmith.kernels import contraction_traffic as traffic
-from einsmith.kernels.contraction import PATTERN, Config, Configs
-from einsmith.kernels.contraction_plan import sides
-from einsmith.kernels.contraction_problem import problems
-from einsmith.kernels.contraction_search import candidates, in_cache, table_of
-from einsmith.kernels.contraction_settings import analysis
-from einsmith.kernels.contraction_traffic import Steps
+from einsmith.kernels.contraction import cost, traffic
+from einsmith.kernels.contraction.config import sides
+from einsmith.kernels.contraction.features import analysis
+from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
+from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.search import candidates, in_cache, table_of
+from einsmith.kernels.contraction.traffic import Steps
+from einsmith.plan.kernel import Buffer, Kernel
 from einsmith.target.facts import Target
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host

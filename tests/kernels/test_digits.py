@@ -7,13 +7,13 @@ import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
-from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Apply, Piece, Reduce, Template, postorder, template
-from einsmith.kernels import autoconfig
-from einsmith.kernels.autoconfig import ByDigits, DigitsConfig, choose
-from einsmith.kernels.contraction_problem import problems
-from einsmith.kernels.digits import by_digits
-from einsmith.kernels.im2col import Im2col
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.choose import SplitAxes, SplitAxesConfig, choose
+from einsmith.kernels.composite.im2col import Im2col
+from einsmith.kernels.composite.split_axes import with_split_axes
+from einsmith.kernels.contraction.problem import problems
+from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check, reference
 from tests.kernels.samples import add, axes, div, kernel_of, lt, mod, mul, num, plain, read, shuffled, sub
@@ -99,7 +99,7 @@ def divisions(kernel: Kernel) -> int:
 @pytest.mark.parametrize("name", KERNELS)
 def test_values_stay_where_they_are(name, rng):
     kernel = KERNELS[name]()
-    split = by_digits(kernel)
+    split = with_split_axes(kernel)
     assert divisions(kernel) and not divisions(split)
     arrays = [rng.standard_normal(b.shape).astype(np.float32) for b in kernel.buffers]
     want = reference(kernel, arrays)
@@ -111,9 +111,9 @@ def test_values_stay_where_they_are(name, rng):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_compiled_in_every_pattern(name, rng):
-    kernel, pattern = KERNELS[name](), ByDigits()
+    kernel, pattern = KERNELS[name](), SplitAxes()
     for target in (NARROW, WIDE):
-        found: dict[str, DigitsConfig] = {}
+        found: dict[str, SplitAxesConfig] = {}
         for config in pattern.configs(kernel, target):
             found.setdefault(config.pattern, config)
         assert "contraction" in found
@@ -123,9 +123,9 @@ def test_compiled_in_every_pattern(name, rng):
 @pytest.mark.parametrize("name", ["grouped_dx", "grouped_dw", "with_epilogue"])
 def test_a_group_is_a_batch_axis(name):
     kernel = KERNELS[name]()
-    (found,) = problems(by_digits(kernel).root)
+    (found,) = problems(with_split_axes(kernel).root)
     assert GROUPS in [found.extents[a] for a in found.batch]
-    assert not Im2col().match(by_digits(kernel))  # an index of digits is no window: nothing to write out
+    assert not Im2col().match(with_split_axes(kernel))  # an index of digits is no window: nothing to write out
 
 
 def test_what_cannot_be_split():
@@ -134,9 +134,9 @@ def test_what_cannot_be_split():
     for at, extent in ((add(i, 2), 12), (i, 13), (sub(12, i), 12)):  # digits would be cut
         body = mul(read(0, div(at, 4), k), read(1, k, j))
         kernel = of_sum((extent, 7), (5,), params, body)
-        assert by_digits(kernel) is kernel
+        assert with_split_axes(kernel) is kernel
     moved = plain((12,), params_of((3, 4)), read(0, div(i, 4), mod(i, 4)))  # nothing is reduced
-    assert by_digits(moved) is moved
+    assert with_split_axes(moved) is moved
 
 
 def test_pieces_that_end_within_a_digit():
@@ -146,7 +146,7 @@ def test_pieces_that_end_within_a_digit():
         for o, n in ((0, 6), (6, 6))
     )
     kernel = kernel_of(Template((12,), tuple(params_of((3, 5), (5,))), parts))
-    assert by_digits(kernel) is kernel
+    assert with_split_axes(kernel) is kernel
 
 
 @pytest.mark.parametrize("stride,padding,kernel", [(1, 0, 1), (1, 1, 3), (2, 1, 3)])
@@ -166,8 +166,8 @@ def test_gradients_of_grouped_convolutions(stride, padding, kernel, rng, torch):
         np.testing.assert_allclose(f(x, w, dy), want.numpy(), rtol=1e-4, atol=1e-4)
         ((run, _),) = f._cache.values()
         (call,) = run.plan.calls
-        assert all(GROUPS in [p.extents[a] for a in p.batch] for p in problems(by_digits(call.kernel).root) or [])
-        assert stride > 1 or problems(by_digits(call.kernel).root)
+        assert all(GROUPS in [p.extents[a] for a in p.batch] for p in problems(with_split_axes(call.kernel).root) or [])
+        assert stride > 1 or problems(with_split_axes(call.kernel).root)
 
 
 def test_large_ones_are_contractions():
@@ -201,5 +201,5 @@ def test_a_product_of_digits_is_asked_alone(monkeypatch):
     kernel = of_sum(*grouped(3, 24, 40, 196))
     chosen = choose(kernel, Target(cores=2, l2=(1 << 20) + 64))
     assert chosen.pattern.name == "by digits" and chosen.config.pattern == "contraction"
-    assert set(seen) == {by_digits(kernel)}
+    assert set(seen) == {with_split_axes(kernel)}
     assert chosen.cost.rank == min(cost.rank for _, _, cost in chosen.alternatives)

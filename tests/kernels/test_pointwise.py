@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from einsmith import dtypes as dt
-from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Axis, Const, Piece, Read, Template, apply, cast, template
-from einsmith.kernels import boxes as bx
-from einsmith.kernels.pointwise import Pointwise, PointwiseConfig, vector_axis
+from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, vector_axis
+from einsmith.kernels.emit import boxes as bx
 from einsmith.loops.nest import show
+from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, both, div, kernel_of, le, lt, mod, mul, num, plain, read, sub

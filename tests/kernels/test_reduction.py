@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from einsmith import dtypes as dt
-from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Axis, Piece, Reduce, Template, apply, cast, template
-from einsmith.kernels.reduction import Reduction, ReductionConfig
+from einsmith.kernels.reduction.pattern import Reduction, ReductionConfig
 from einsmith.loops.nest import show
+from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, both, kernel_of, le, lt, mul, num, plain, read, sub

@@ -11,19 +11,19 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.compile import Executable, run_passes
 from einsmith.expr.interp import evaluate
-from einsmith.expr.kernel import Rows
 from einsmith.expr.nodes import Apply, Graph, nbytes, postorder
-from einsmith.kernels import autoconfig
-from einsmith.kernels.autoconfig import ROWS
-from einsmith.kernels.rows_members import block_kernel
-from einsmith.kernels.rows_share import shared
-from einsmith.kernels.touched import touched
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.choose import ROWS
+from einsmith.kernels.footprint import touched
+from einsmith.kernels.rows.members import block_kernel
+from einsmith.kernels.rows.shared import shared
 from einsmith.lang import builder as fb
 from einsmith.loops.nest import Op
 from einsmith.modes import trace_call
-from einsmith.passes.checks import index_checks
-from einsmith.passes.fuse import fuse
-from einsmith.passes.rows import ways
+from einsmith.passes.analysis.index_checks import index_checks
+from einsmith.passes.schedule.plan import fuse
+from einsmith.passes.schedule.row_fusion import ways
+from einsmith.plan.kernel import Rows
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate
 from tests import nest_interp

@@ -8,12 +8,14 @@ import pytest
 import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.errors import CompileError
-from einsmith.expr.kernel import Buffer, Kernel, Stage
 from einsmith.expr.nodes import Axis, Piece, Scatter, Template, apply, template
-from einsmith.expr.rewrite import substitute
-from einsmith.kernels import autoconfig, scatter, scatter_buckets
-from einsmith.kernels.scatter import ScatterAdd, ScatterConfig, in_place
-from einsmith.kernels.scatter_points import owned_axes, row_axes
+from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.scatter import buckets as scatter_buckets
+from einsmith.kernels.scatter import pattern as scatter
+from einsmith.kernels.scatter.pattern import ScatterAdd, ScatterConfig, in_place
+from einsmith.kernels.scatter.points import owned_axes, row_axes
+from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, div, kernel_of, mod, mul, num, plain, read, sub
 from tests.nest_interp import run

@@ -11,17 +11,17 @@ import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
-from einsmith.codegen import llvm_jit
-from einsmith.codegen.llvm import emit_module
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm.nest import emit_module
 from einsmith.compile import run_passes
-from einsmith.expr.kernel import Buffer, Kernel
 from einsmith.expr.nodes import Piece, Template
-from einsmith.kernels import autoconfig
-from einsmith.kernels.stencil import StencilPattern
-from einsmith.kernels.stencil_read import AHEAD, short, turned, waits
-from einsmith.kernels.stencil_terms import stencils
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.stencil.loads import AHEAD, short, turned, waits
+from einsmith.kernels.stencil.pattern import StencilPattern
+from einsmith.kernels.stencil.terms import stencils
 from einsmith.modes import trace_shapes
-from einsmith.passes.fuse import fuse
+from einsmith.passes.schedule.plan import fuse
+from einsmith.plan.kernel import Buffer, Kernel
 from einsmith.target.facts import Target
 from tests import nest_interp
 from tests.kernels import samples as s

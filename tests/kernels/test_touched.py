@@ -6,10 +6,10 @@ import numpy as np
 
 import einsmith as es
 from einsmith.compile import run_passes
-from einsmith.kernels.touched import touched
+from einsmith.kernels.footprint import touched
 from einsmith.lang import builder as fb
 from einsmith.modes import trace_call
-from einsmith.passes.fuse import fuse
+from einsmith.passes.schedule.plan import fuse
 
 
 def kernels(f, *arrays: np.ndarray):

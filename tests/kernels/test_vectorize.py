@@ -10,12 +10,12 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.errors import CompileError
-from einsmith.expr.kernel import Buffer
-from einsmith.expr.linear import Linear, linear
+from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import Axis, apply
-from einsmith.kernels.kernel import Launch, Lowered
-from einsmith.kernels.vectorize import Emitter, Lanes, Memory, flat_index, ramp
+from einsmith.kernels.emit.vector import Lanes, Memory, VectorEmitter, flat_index, ramp
+from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, show
+from einsmith.plan.kernel import Buffer
 from tests.kernels.samples import add, axes, div, lt, mod, mul, num, read, sub
 from tests.nest_interp import Fault, run
 
@@ -53,7 +53,7 @@ def test_integer_expressions_along_the_lanes(base):
             out = np.zeros(LANES, np.int32)
 
             def build(b, known=known, e=e, out=out):
-                em = Emitter(b, (64,), LANES)
+                em = VectorEmitter(b, (64,), LANES)
                 em.place(0, memory(b, 0, out))
                 em.bind(0, ramp(base, LANES) if known else ramp(b.mul(b.add(b.task, b.const(1)), b.const(base)),
                                                                 LANES, 8))
@@ -70,7 +70,7 @@ def test_patterns_of_several_axes():
     out = np.zeros(LANES, np.float32)
 
     def build(b):
-        em = Emitter(b, (6, 10), LANES)
+        em = VectorEmitter(b, (6, 10), LANES)
         em.place(0, memory(b, 0, a))
         em.bind(0, Lanes(2, tuple(x // 4 for x in range(LANES))))
         em.bind(1, Lanes(b.add(b.task, b.const(5)), tuple(x % 4 for x in range(LANES))))
@@ -87,7 +87,7 @@ def test_lanes_known_only_at_run_time():
     out = np.zeros(LANES, np.float32)
 
     def build(b):
-        em = Emitter(b, (7, 11), LANES)
+        em = VectorEmitter(b, (7, 11), LANES)
         em.place(0, memory(b, 0, a))
         em.bind(0, b.load(b.buffers[1], b.const(0), "i32", LANES))
         em.bind(1, 4)
@@ -101,7 +101,7 @@ def test_lanes_known_only_at_run_time():
                                     [0, 0, 1, 1, 2, 2, 3, 3], [9, -4, 100, 7, 0, 0, 3, 2]])
 def test_literal_vectors(values):
     out = np.zeros(LANES, np.int32)
-    execute(lambda b: b.store(Emitter(b, (), LANES).literal(values, "i32"), b.buffers[0], b.const(0)), [out])
+    execute(lambda b: b.store(VectorEmitter(b, (), LANES).literal(values, "i32"), b.buffers[0], b.const(0)), [out])
     assert out.tolist() == values
 
 
@@ -115,7 +115,7 @@ def test_wide_loads_touch_no_more_than_there_is(stride, count):
     out = np.full(LANES, -1, np.float32)
 
     def build(b):
-        em = Emitter(b, (count,), LANES)
+        em = VectorEmitter(b, (count,), LANES)
         em.place(0, memory(b, 0, a))
         em.place(1, memory(b, 1, out))
         em.bind(0, ramp(0, LANES))
@@ -142,7 +142,7 @@ def test_uniform_read_under_a_guard_that_differs_between_lanes():
     for at, want in ((0, [7.0] + [-1.0] * 7), (5, [-1.0] * 8)):
 
         def build(b, at=at):
-            em = Emitter(b, (9, LANES), LANES)
+            em = VectorEmitter(b, (9, LANES), LANES)
             em.place(0, memory(b, 0, a))
             em.bind(0, b.add(b.task, b.const(at)))
             em.bind(1, ramp(0, LANES))
@@ -158,7 +158,7 @@ def test_what_does_not_depend_on_a_loop_leaves_it_and_binding_is_a_barrier():
     out = np.zeros((3, 4), np.float32)
 
     def build(b):
-        em = Emitter(b, (3, 4), 0)
+        em = VectorEmitter(b, (3, 4), 0)
         for n, x in enumerate((a, c, out)):
             em.place(n, memory(b, n, x))
         with b.loop(0, 3) as rows:
@@ -188,7 +188,7 @@ def test_equal_work_is_emitted_once():
         deep = apply("add", deep, x)
 
     def build(b):
-        em = Emitter(b, (8,), LANES)
+        em = VectorEmitter(b, (8,), LANES)
         em.place(0, memory(b, 0, a))
         em.bind(0, ramp(0, LANES))
         em.emit(deep)
@@ -208,7 +208,7 @@ def test_override_replaces_a_read():
             seen.append(r)
             return b.const(3.0, "f32", LANES) if r.slot == 1 else None
 
-        em = Emitter(b, (8,), LANES, packed)
+        em = VectorEmitter(b, (8,), LANES, packed)
         em.place(0, memory(b, 0, a))
         em.bind(0, ramp(0, LANES))
         b.store(em.emit(apply("add", read(0, i), read(1, i))), b.buffers[0], b.const(0))
@@ -222,7 +222,7 @@ def test_lanes_are_not_stored_over_each_other():
     a = np.zeros(8, np.float32)
 
     def build(b):
-        em = Emitter(b, (8, 8), LANES)
+        em = VectorEmitter(b, (8, 8), LANES)
         em.place(0, memory(b, 0, a))
         em.bind(0, 3)
         em.bind(1, ramp(0, LANES))

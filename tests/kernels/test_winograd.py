@@ -9,11 +9,11 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.expr.interp import evaluate_template
-from einsmith.expr.kernel import Kernel
-from einsmith.kernels import autoconfig
-from einsmith.kernels.contraction_problem import problems
-from einsmith.kernels.im2col import Im2col
-from einsmith.kernels.winograd import TRANSFORMS, Winograd
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.composite.im2col import Im2col
+from einsmith.kernels.composite.winograd import TRANSFORMS, Winograd
+from einsmith.kernels.contraction.problem import problems
+from einsmith.plan.kernel import Kernel
 from tests.kernels.runner import check, host, run_native
 from tests.kernels.samples import (
     axes,

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Recurrence, postorder
-from einsmith.expr.verify import verify_graph
 from einsmith.modes import trace_call
-from einsmith.passes.checks import index_checks
-from einsmith.passes.inline import inline, simplify_graph
+from einsmith.passes.algebra.inline import inline, simplify_graph
+from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.tree import flatten
 from tests.lang.recurrences import CASES
 

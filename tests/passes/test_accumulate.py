@@ -24,10 +24,10 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.expr.nodes import apply as fn
-from einsmith.kernels.scatter import in_place
-from einsmith.passes import accumulate as module
-from einsmith.passes.accumulate import accumulate
-from einsmith.passes.checks import index_checks
+from einsmith.kernels.scatter.pattern import in_place
+from einsmith.passes.algebra import fold_into_scatter as module
+from einsmith.passes.algebra.fold_into_scatter import accumulate
+from einsmith.passes.analysis.index_checks import index_checks
 
 F, SHAPE = dt.f64, (5, 3)
 N, K = Axis(0), Axis(1)

@@ -7,12 +7,12 @@ import pytest
 
 import einsmith as es
 from einsmith.compile import run_passes
+from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Const, Graph, postorder
-from einsmith.expr.verify import verify_graph
 from einsmith.modes import trace_call
-from einsmith.passes.disjoint import disjoint
-from einsmith.passes.inline import inline, simplify_graph
+from einsmith.passes.algebra.inline import inline, simplify_graph
+from einsmith.passes.algebra.merge_disjoint import disjoint
 
 LOSSES = {
     "two columns": ("s[] = sum[b,n](g[b,n] * (sum[i](x[b,i]*W[n,0*9+i]) * sum[j](h[b,j]*W[n,9+j])))", 0),

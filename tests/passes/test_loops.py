@@ -24,7 +24,7 @@ from einsmith.expr.nodes import (
     leaf,
 )
 from einsmith.modes import trace_call
-from einsmith.passes.fuse import LoopCall, Plan
+from einsmith.passes.schedule.plan import LoopCall, Plan
 from einsmith.tree import flatten
 from tests.lang.recurrences import CASES
 from tests.passes import ragged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einsmith.passes.memory import _Placed
+from einsmith.passes.schedule.arena import _Placed
 
 
 def _searched(items: list[tuple[int, int, int]]) -> list[int]:

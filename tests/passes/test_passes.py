@@ -20,11 +20,11 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
-from einsmith.passes.checks import index_checks
-from einsmith.passes.fuse import fuse
-from einsmith.passes.inline import inline, simplify_graph
-from einsmith.passes.memory import arena, lifetimes
-from einsmith.passes.views import is_view, storage
+from einsmith.passes.algebra.inline import inline, simplify_graph
+from einsmith.passes.analysis.index_checks import index_checks
+from einsmith.passes.schedule.arena import arena, lifetimes
+from einsmith.passes.schedule.plan import fuse
+from einsmith.passes.schedule.views import is_view, storage
 from einsmith.target.facts import Target
 
 F = dt.f32

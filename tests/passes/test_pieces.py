@@ -7,13 +7,13 @@ import pytest
 
 import einsmith as es
 from einsmith.compile import run_passes
+from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import Apply, Compute, Graph, postorder
-from einsmith.expr.verify import verify_graph
 from einsmith.modes import trace_call
-from einsmith.passes.inline import inline, simplify_graph
-from einsmith.passes.pieces import pieces, read_parts
+from einsmith.passes.algebra.inline import inline, simplify_graph
+from einsmith.passes.algebra.split_index_set import pieces, read_parts
 
 
 def graph_of(f, *arrays) -> Graph:

@@ -13,7 +13,7 @@ from einsmith.compile import run_passes
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Compute, Template, postorder, size
 from einsmith.modes import trace_shapes
-from einsmith.passes.views import is_view
+from einsmith.passes.schedule.views import is_view
 
 
 def moves_nothing(t: Template) -> bool:

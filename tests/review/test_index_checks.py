@@ -9,8 +9,8 @@ import pytest
 import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Axis, Compute, Graph, Read, apply, leaf, template
-from einsmith.passes.checks import index_checks
-from einsmith.passes.fuse import fuse
+from einsmith.passes.analysis.index_checks import index_checks
+from einsmith.passes.schedule.plan import fuse
 
 _GATHER = """
 import numpy as np, einsmith as es

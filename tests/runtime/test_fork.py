@@ -259,7 +259,7 @@ def test_the_forking_thread_keeps_what_it_holds(tmp_path):
 def test_workers_that_compile_hear_nothing_of_a_child(tmp_path):
     """Many kernels are compiled by worker processes, whose pipes a child inherits."""
     out = script("""
-    from einsmith.codegen import worker
+    from einsmith.codegen.cache import build as worker
     worker.PARALLEL_FROM, worker._workers = 2, lambda kernels: 1 if kernels > 1 else 0
     def many():
         n = f"{os.getpid()}{next(numbers)}"

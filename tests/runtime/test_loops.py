@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einsmith.codegen import native
+from einsmith.codegen.cache import native
 from einsmith.loops.nest import Builder
 from einsmith.runtime.program import BeginLoop, CheckZero, EndLoop, Move, Program, RunLaunch
 

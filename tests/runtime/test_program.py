@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from einsmith import knobs
-from einsmith.codegen import entry, llvm_jit
-from einsmith.codegen.native import compile_functions
+from einsmith.codegen.cache.native import compile_functions
+from einsmith.codegen.entry import program as entry
+from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.errors import KnobError
 from einsmith.loops.nest import Builder, Function
 from einsmith.runtime import buffers, pool

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from einsmith.codegen import native
-from einsmith.kernels import autoconfig
+from einsmith.codegen.cache import native
+from einsmith.kernels import choose as autoconfig
 from einsmith.loops.nest import Builder
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate, probes, store

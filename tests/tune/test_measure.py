@@ -12,7 +12,7 @@ import numpy as np
 import einsmith as es
 from einsmith import modes
 from einsmith.compile import Executable
-from einsmith.kernels import autoconfig
+from einsmith.kernels import choose as autoconfig
 from einsmith.tune.measure import example_buffers, seconds_of
 
 ROOT = Path(__file__).resolve().parents[2]

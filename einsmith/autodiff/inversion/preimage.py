@@ -1,0 +1,161 @@
+"""Inverting a read: all points u of a box with `index(u) = z`, written as loops over z (ALGORITHMS section C).
+
+The box of the axes is taken into account throughout, so that the loops that remain are the short ones: for
+`z = 2*p + r` with 3 positions of r, it is r that is left to loop over, in one phase of z two of them, in the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from einsmith import dtypes as dt
+from einsmith.autodiff.adjoint.rules import negate
+from einsmith.autodiff.inversion.equations import MAX_PHASES
+from einsmith.autodiff.inversion.tighten import Part
+from einsmith.expr.interned import Node
+from einsmith.expr.nodes import Apply, Const, Expr, apply, postorder, reads
+from einsmith.expr.rewrite.rebuild import rebuild
+
+MAX_CASES = 16
+"""Affine branches of one index at most."""
+
+Branch = tuple[tuple[Expr, ...], tuple[Expr, ...]]
+"""An index and the conditions under which it holds."""
+
+FALSE = Const(False, dt.bool_)
+
+WASTE = 1.25
+"""Points visited, over those of the two boxes, beyond which other loops are tried."""
+
+
+@dataclass(frozen=True)
+class Fibre:
+    """The solutions for the part `z = offset + step*i`, i in the box `extents`, of z-space.
+
+    The points are `axes` (one expression per axis of the domain) for every value of the `free` axes at which all
+    `guards` hold. Positions 0..n-1 in these expressions are i, n.. the free axes. Guards that read tensors come last,
+    and their reads are in bounds where the guards before them hold. An empty part has the one guard False.
+    """
+
+    offset: tuple[int, ...]
+    step: tuple[int, ...]
+    extents: tuple[int, ...]
+    free: tuple[int, ...]
+    axes: tuple[Expr, ...]
+    guards: tuple[Expr, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return FALSE in self.guards
+
+    @property
+    def points(self) -> int:
+        """Points that loops over this part visit."""
+        return 0 if self.is_empty else prod(self.extents) * prod(self.free)
+
+
+def invert(
+    index: Sequence[Expr], extents: Sequence[int], shape: Sequence[int], guards: Sequence[Expr] = ()
+) -> list[Fibre]:
+    """All fibres of the map u -> index(u) from the box `extents` into the box `shape`, as parts that cover it.
+
+    `guards` are conditions on u that restrict the domain. Every u of the domain at which they hold, and whose image
+    lies in `shape`, is in the fibre of its image, exactly once. An index that is not affine in its axes (it reads a
+    tensor or multiplies axes) is left as the guard `z == index`.
+    """
+    if any(n == 0 for n in extents):
+        return [Fibre((0,) * len(shape), (1,) * len(shape), tuple(shape), (), (), (FALSE,))]
+    n = len(shape)
+    problem = tuple(index), tuple(extents), tuple(guards)
+    parts = _parts(*problem, (0,) * n, (1,) * n, tuple(shape), MAX_PHASES, False)
+    visited = sum(p.points for p in parts)
+    if visited > WASTE * max(prod(shape), prod(extents)):
+        others = _parts(*problem, (0,) * n, (1,) * n, tuple(shape), MAX_PHASES, True)
+        if sum(p.points for p in others) < visited:
+            return others
+    return parts
+
+
+def _parts(index, extents, guards, offset, step, box, budget, outer_first) -> list[Fibre]:
+    """The fibres of one strided part of z-space, split further into phases and intervals where that saves work."""
+    if any(n <= 0 for n in box):
+        return []
+    system = Part(index, extents, guards, offset, step, box, outer_first)
+    if system.feasible and system.free():
+        moduli = system.moduli(budget)
+        if prod(moduli) > 1:
+            out = []
+            for residue in product(*map(range, moduli)):
+                first = tuple(o + s * r for o, s, r in zip(offset, step, residue, strict=True))
+                steps = tuple(s * m for s, m in zip(step, moduli, strict=True))
+                part = tuple(-(-(e - r) // m) for e, r, m in zip(box, residue, moduli, strict=True))
+                out += _parts(index, extents, guards, first, steps, part, budget // prod(moduli), outer_first)
+            return out
+        system.tighten()
+    if not system.feasible:
+        return [Fibre(offset, step, box, (), (), (FALSE,))]
+    if system.free():
+        window = system.window()
+        if window is None:
+            return [Fibre(offset, step, box, (), (), (FALSE,))]
+        if any(w != (0, e) for w, e in zip(window, box, strict=True)):
+            return _split(index, extents, guards, offset, step, box, budget, outer_first, window)
+    return [Fibre(offset, step, box, *system.solution())]
+
+
+def _split(index, extents, guards, offset, step, box, budget, outer_first, window) -> list[Fibre]:
+    """The part inside `window`, where the fibres are, and empty parts around it: a guard on z alone leaves the sum."""
+    out = []
+    ranges = [(0, e) for e in box]
+
+    def shifted(axes: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        first = tuple(o + s * lo for o, s, (lo, _) in zip(offset, step, axes, strict=True))
+        return first, tuple(hi - lo for lo, hi in axes)
+
+    for k, (lo, hi) in enumerate(window):
+        for side in ((0, lo), (hi, box[k])):
+            if side[0] < side[1]:
+                first, part = shifted([*ranges[:k], side, *ranges[k + 1 :]])
+                if all(part):
+                    out.append(Fibre(first, step, part, (), (), (FALSE,)))
+        ranges[k] = (lo, hi)
+    first, part = shifted(ranges)
+    return out + _parts(index, extents, guards, first, step, part, budget, outer_first)
+
+
+def affine_cases(index: tuple[Expr, ...]) -> list[Branch]:
+    """An index with abs, min, max and where in it as branches that have none, each with the conditions under which it
+    is the index: `abs(i-3)` is `i-3` where `3 <= i` and `3-i` where `i < 3`. A function of what reads a tensor stays as
+    it is, and so does what is left when there are MAX_CASES branches."""
+    done: list[Branch] = []
+    todo: list[Branch] = [(index, ())]
+    while todo:
+        branch, chosen = todo.pop(0)
+        e = next((e for e in postorder(branch) if _is_piecewise(e)), None)
+        if e is None or len(done) + len(todo) + 2 > MAX_CASES:
+            done.append((branch, chosen))
+            continue
+        for condition, piece in _branches(e):
+            new = tuple(rebuild(branch, {e: piece}.get))
+            guards = tuple(rebuild([*chosen, condition], {e: piece}.get))
+            todo.append((new, guards))
+    return done
+
+
+def _is_piecewise(e: Node) -> bool:
+    return isinstance(e, Apply) and e.dtype.is_int and e.fn in ("abs", "min", "max", "where") and not reads(e)
+
+
+def _branches(e: Apply) -> list[tuple[Expr, Expr]]:
+    if e.fn == "where":
+        return [(e.args[0], e.args[1]), (negate(e.args[0]), e.args[2])]
+    if e.fn == "abs":
+        (x,) = e.args
+        zero = Const(0, x.dtype)
+        return [(apply("le", zero, x), x), (apply("lt", x, zero), apply("neg", x))]
+    a, b = e.args
+    first, second = (a, b) if e.fn == "min" else (b, a)  # a <= b: min takes a, max takes b
+    return [(apply("le", a, b), first), (apply("lt", b, a), second)]

@@ -1,0 +1,144 @@
+"""Cotangents that are zero under a condition pass the condition on, so that nothing is computed from them elsewhere.
+
+    before   d[t, b, k] = where(t < n[b], g[t, b, k], 0);  e[t, b, j] = sum[k](d[t, b, k]*U[j, k])
+    after    s[t, b, j] = sum[k](d[t, b, k]*U[j, k]);  e[t, b, j] = where(t < n[b], s[t, b, j], 0)
+
+What is not reached contributes nothing, whatever it would be multiplied by. The steps of a recurrence beyond all n then
+need no products (see `passes.recurrence.live_steps`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    is_zero,
+    postorder,
+    reads,
+)
+from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.expr.rewrite.simplify import canonical, simplify
+
+_TIME = Axis(0)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """An expression over a tensor's axes, that speaks of the first one; slot n reads `tensors[n]`."""
+
+    holds: Expr
+    tensors: tuple[Tensor, ...]
+
+
+def common_condition(tensors: Iterable[Tensor | None]) -> Condition | None:
+    """The condition but for which all of these tensors of one shape are zero everywhere; None: there is none."""
+    found: Condition | None = None
+    for t in tensors:
+        parts = t.template.parts if isinstance(t, Compute) else ()
+        if not isinstance(t, Compute) or t.template.is_scatter or len(t.template.dtypes) > 1:
+            return None
+        for p in parts:
+            if is_zero(p.body):
+                continue
+            assert isinstance(p, Piece)
+            here = _condition(p, t)
+            if here is None or (found is not None and here != found):
+                return None
+            found = here
+    return found
+
+
+def _condition(p: Piece, t: Compute) -> Condition | None:
+    body = p.body
+    if not isinstance(body, Apply) or body.fn != "where":
+        return None
+    holds, value, other = body.args
+    if is_zero(value):
+        holds, other = simplify(apply("not", holds), p.domain), value
+    if not is_zero(other) or not reads(holds):
+        return None
+    used = {e.position for e in postorder([holds]) if isinstance(e, Axis)}
+    if 0 not in used or not _whole(p, t.shape, used):
+        return None
+    slots = {s: n for n, s in enumerate(dict.fromkeys(r.slot for r in reads(holds)))}
+    return Condition(substitute(holds, {}, slots), tuple(t.args[s] for s in slots))
+
+
+def _whole(p: Piece, shape: tuple[int, ...], axes: Iterable[int]) -> bool:
+    """Whether a piece runs over all of these dimensions."""
+    return all((p.offset[d], p.step[d], p.extents[d]) == (0, 1, shape[d]) for d in axes)
+
+
+def under(made: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
+    """A tensor that is linear in a cotangent, as one that is computed only where it reads elements of it that are not
+    zero by the condition; the tensor itself where that would need a condition inside of a product."""
+    if not isinstance(made, Compute) or cotangent not in made.args or made.template.is_scatter:
+        return made
+    slot, parts = made.args.index(cotangent), []
+    spoken_of = sorted({e.position for e in postorder([condition.holds]) if isinstance(e, Axis)})
+    outer: set[Expr] = set()
+    for p in made.template.parts:
+        assert isinstance(p, Piece)
+        if is_zero(p.body):
+            parts.append(p)
+            continue
+        read = dict.fromkeys(r.index for b in p.bodies for r in reads(b) if r.slot == slot)
+        if len({tuple(index[d] for d in spoken_of) for index in read}) != 1 or len(p.bodies) != 1:
+            return made
+        index = next(iter(read))
+        moved = {s: len(made.args) + s for s in range(len(condition.tensors))}
+        holds = substitute(condition.holds, dict(enumerate(index)), moved)
+        if not all(isinstance(i, (Axis, Const)) for r in reads(holds) for i in r.index):
+            return made
+        used = {e.position for e in postorder([holds]) if isinstance(e, Axis)}
+        if isinstance(p.body, Reduce) and max(used) >= len(p.extents):
+            along = {e.position for i in index for e in postorder([i]) if isinstance(e, Axis)}
+            if p.body.combiner != "sum" or len(read) > 1 or not along >= {d for d, n in enumerate(p.extents) if n > 1}:
+                return made
+            inner = _where(holds, p.bodies[0], p.domain, len(made.args), condition.tensors)
+            parts.append(Piece(p.offset, p.step, p.extents, Reduce("sum", p.body.extents, (inner,))))
+        elif not _whole(p, made.shape, used):
+            return made
+        else:
+            outer.add(holds)
+            parts.append(p)
+    if len(outer) > 1 or (outer and any(a is not b for a, b in zip(parts, made.template.parts, strict=True))):
+        return made
+    args = (*made.args, *condition.tensors)
+    params = tuple((a.dtype, a.shape) for a in args)
+    if not outer:
+        return canonical(Template(made.shape, params, tuple(parts)), args)
+    (holds,) = outer
+    whole = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(made.shape))
+    value = Read(len(args), whole, made.dtype)
+    body = _where(holds, value, made.shape, len(made.args), condition.tensors)
+    piece = Piece((0,) * len(made.shape), (1,) * len(made.shape), made.shape, body)
+    return canonical(Template(made.shape, (*params, (made.dtype, made.shape)), (piece,)), (*args, made))
+
+
+def _where(holds: Expr, value: Expr, domain: Sequence[int], first: int, tensors: Sequence[Tensor]) -> Expr:
+    """The value where the condition holds, zero elsewhere. The condition, whose slots from `first` on are `tensors`,
+    may speak of fewer positions than there are: beyond them no element of the cotangent is read."""
+    zero = Const(0, value.dtype)
+    body = apply("where", holds, value, zero)
+    limits: dict[tuple[Expr, int], None] = {}
+    for r in reads(holds):
+        for i, n in zip(r.index, tensors[r.slot - first].shape, strict=True):
+            if isinstance(i, Axis) and domain[i.position] > n:
+                limits[i, n] = None
+    for i, n in limits:
+        body = apply("where", apply("lt", i, Const(n, i.dtype)), body, zero)
+    return body

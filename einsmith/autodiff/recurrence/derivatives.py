@@ -1,0 +1,201 @@
+"""Derivatives of recurrences, which are recurrences again.
+
+    before    h[t] = tanh(x[t] + u*h[t-1]),  and the cotangent g of h
+    adjoint   d[t] = g[t] + u*(1 - h[t+1]**2)*d[t+1];  dx[t] = (1 - h[t]**2)*d[t],  du = sum[t](h[t-1]*dx[t])
+    tangent   m[t] = (1 - h[t]**2)*(mx[t] + mu*h[t-1] + u*m[t-1])
+
+A member's cotangent is the sum of what its readers outside give it and of the adjoints of the members' reads of it.
+What the arguments get reads members of the recurrence that this is, and so stands outside of it. (ALGORITHMS B)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+from einsmith.autodiff.adjoint.node import plan_adjoint
+from einsmith.autodiff.plan import Plan
+from einsmith.autodiff.recurrence.conditions import Condition, common_condition, under
+from einsmith.autodiff.totals import zeros
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Recurrence,
+    Scatter,
+    Template,
+    Tensor,
+    apply,
+    is_zero,
+    leaf,
+    postorder,
+    template,
+)
+from einsmith.expr.recurrence.define import recurrence, solve, step_parts
+from einsmith.expr.recurrence.drafts import clipped, moved, shifted
+from einsmith.expr.rewrite.simplify import canonical
+
+
+def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """(argument, contribution to its cotangent) for the float arguments in `needed`; `given` are the cotangents that
+    the members have from outside."""
+    count = len(node.args)
+    items = [Item(node, j) for j in range(len(node.members))]
+    wanted = {s for s, a in enumerate(node.args) if a in needed and a.dtype.is_float}
+    active = _active(node, wanted)
+    reached = _reach(given, lambda j: (i for i in _members_read(node, j) if i in active)) & active
+    found: dict[int, list[Tensor]] = {j: [given[j]] if j in given else [] for j in sorted(reached)}
+    # The cotangent of a member's steps is a tensor of its own: its initial values are none of them.
+    own = {j: leaf((node.steps, *node.results[j][1][1:]), node.results[j][0].arithmetic) for j in found}
+    outside: list[tuple[Tensor, Tensor]] = []
+
+    def spread(
+        j: int, parts: Sequence[Piece | Scatter], steps: int, cotangent: Tensor, part: list[Tensor],
+        condition: Condition | None = None,
+    ) -> None:
+        """Hands the cotangent of pieces of member j, `part` of its values, on to what they read. It is zero where the
+        condition does not hold."""
+        t = Template((steps, *node.results[j][1][1:]), node.members[j].params, tuple(parts))
+        within = frozenset(count + i for i in own)
+        slots = frozenset(s for s in _slots(t) if s in wanted or s in within)
+        plan = plan_adjoint(t, slots, (None,), within)
+        tensors = plan.made([*node.args, *items], part, [cotangent])
+        for slot, numbers in plan.contributions.items():
+            for made in (tensors[n] for n in numbers):
+                assert made is not None
+                if condition is not None and isinstance(cotangent, Leaf):
+                    made = under(made, cotangent, condition)
+                if slot >= count:
+                    found[slot - count].append(made)
+                else:
+                    outside.append((node.args[slot], made))
+
+    for j, cotangent in reversed(own.items()):
+        first = node.origins[j]
+        steps = [shifted(p, -first) for p in step_parts(node, j)]
+        # What a step reads is made before what reads it: these contributions are complete, unless an earlier member
+        # reads this one.
+        complete = not any(j in _members_read(node, i) for i in own if i <= j)
+        condition = common_condition(_span(t, first, node.steps) for t in found[j]) if complete else None
+        spread(j, steps, node.steps, cotangent, [_slice(items[j], first, node.steps)], condition)
+    definitions: dict[Leaf, Tensor] = {}
+    for j, x in own.items():
+        first, size = node.origins[j], node.results[j][1][0]
+        definitions[x] = _total(found[j], first, node.steps, x)
+        for start, n in ((0, first), (first + node.steps, size - first - node.steps)):
+            parts = _clipped_parts(node.members[j], start, n)
+            if n and any(s in wanted for p in parts for s in _slots_of(p)):
+                spread(j, parts, n, _total(found[j], start, n, x), [_slice(items[j], start, n)])
+    solved = solve(definitions, [g for _, g in outside])
+    return [(a, g) for (a, _), g in zip(outside, solved, strict=True)]
+
+
+def _total(found: Sequence[Tensor], first: int, n: int, like: Leaf) -> Tensor:
+    """The sum of tensors at positions first .. first+n-1 of dimension 0. One that is zero everywhere else is made for
+    these positions alone."""
+    shape = (n, *like.shape[1:])
+    terms: list[Expr] = []
+    args: list[Tensor] = []
+    for t in found:
+        here = _span(t, first, n)
+        if here is not None and _all_zero(here):
+            continue
+        others = [_span(t, a, b - a) for a, b in ((0, first), (first + n, t.shape[0])) if b > a]
+        alone = here is not None and all(o is not None and _all_zero(o) for o in others)
+        at = tuple(Axis(d) if e > 1 else Const(0, Axis.dtype) for d, e in enumerate(shape))
+        terms.append(Read(len(args), at if alone else (moved(at[0], first), *at[1:]), like.dtype))
+        args.append(here if alone and here is not None else t)
+    if not terms:
+        return zeros(shape, like.dtype)
+    if len(terms) == 1 and args[0].shape == shape:
+        return args[0]
+    body = terms[0]
+    for x in terms[1:]:
+        body = apply("add", body, x)
+    return canonical(template(shape, [(a.dtype, a.shape) for a in args], body), tuple(args))
+
+
+def _span(t: Tensor, first: int, n: int) -> Compute | None:
+    """Positions first .. first+n-1 of a tensor as one made like it; None for what has no pieces."""
+    if not isinstance(t, Compute) or t.template.is_scatter:
+        return None
+    if (first, n) == (0, t.shape[0]):
+        return t
+    parts = _clipped_parts(t.template, first, n)
+    return canonical(Template((n, *t.shape[1:]), t.template.params, tuple(parts)), t.args)
+
+
+def _clipped_parts(t: Template, first: int, n: int) -> list[Piece]:
+    """The pieces at positions first .. first+n-1 of dimension 0, counted from there."""
+    return [shifted(q, -first) for p in t.parts if isinstance(p, Piece) for q in clipped(p, first, first + n)]
+
+
+def _all_zero(t: Compute) -> bool:
+    return all(is_zero(p.body) for p in t.template.parts)
+
+
+def _slice(t: Tensor, first: int, n: int) -> Tensor:
+    """Positions first .. first+n-1 of a tensor."""
+    if (first, n) == (0, t.shape[0]):
+        return t
+    shape = (n, *t.shape[1:])
+    at: list[Expr] = [Axis(d) if e > 1 else Const(0, Axis.dtype) for d, e in enumerate(shape)]
+    at[0] = moved(at[0], first)
+    return canonical(template(shape, [(t.dtype, t.shape)], Read(0, tuple(at), t.dtype)), (t,))
+
+
+def push_forward(
+    node: Recurrence, known: Mapping[Tensor, Tensor], plan_of: Callable[[Template, frozenset[int]], tuple[Plan, dict]]
+) -> dict[int, Tensor]:
+    """The tangents of the members that depend on arguments with tangents. `plan_of(template, slots with tangents)`
+    gives the plan of a template's tangents and the number of each result's."""
+    items = [Item(node, j) for j in range(len(node.members))]
+    active = _active(node, {s for s, a in enumerate(node.args) if a in known})
+    own = {j: leaf(node.results[j][1], node.results[j][0].arithmetic) for j in sorted(active)}
+    moved = [known.get(a) for a in node.args] + [own.get(j) for j in range(len(items))]
+    definitions: dict[Leaf, Tensor] = {}
+    for j, x in own.items():
+        slots = frozenset(s for s in _slots(node.members[j]) if moved[s] is not None)
+        plan, numbers = plan_of(node.members[j], slots)
+        made = plan.made([*node.args, *items], [items[j]], moved)[numbers[0]]
+        assert made is not None
+        definitions[x] = made
+    solved = recurrence(definitions)
+    return {j: solved[x] for j, x in own.items()}
+
+
+def _slots(t: Template) -> set[int]:
+    return {s for p in t.parts for s in _slots_of(p)}
+
+
+def _slots_of(p: Piece | Scatter) -> set[int]:
+    return {e.slot for e in postorder(p.bodies) if isinstance(e, Read)}
+
+
+def _members_read(node: Recurrence, j: int) -> list[int]:
+    return [s - len(node.args) for s in sorted(_slots(node.members[j])) if s >= len(node.args)]
+
+
+def _active(node: Recurrence, slots: set[int]) -> set[int]:
+    """The float members that depend on arguments of these slots through floats."""
+    floats = [j for j in range(len(node.members)) if node.results[j][0].is_float]
+    readers: dict[int, list[int]] = {}
+    for j in floats:
+        for i in _members_read(node, j):
+            readers.setdefault(i, []).append(j)
+    return _reach((j for j in floats if slots & _slots(node.members[j])), lambda i: readers.get(i, []))
+
+
+def _reach(roots: Iterable[int], below: Callable[[int], Iterable[int]]) -> set[int]:
+    out = set(roots)
+    todo = list(out)
+    while todo:
+        for i in below(todo.pop()):
+            if i not in out:
+                out.add(i)
+                todo.append(i)
+    return out

@@ -1,0 +1,230 @@
+"""The adjoint of a recurrence that saves only every S-th state: segment by segment, backward.
+
+    forward   E[g+1] = the state at the end of segment g, from E[g]
+    adjoint   in segment g, from the last one to the first: the segment's states again, from E[g]; with them the
+              cotangents of E[g], from those of E[g+1], and of what the segment reads; what is read in all segments gets
+              the sum, which is carried along
+
+Both are recurrences over g whose steps hold recurrences over a segment's own steps. (ALGORITHMS B)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+
+from einsmith.autodiff.plan import constant_value
+from einsmith.autodiff.totals import add, zeros
+from einsmith.dtypes import DType
+from einsmith.errors import GradientError, RecurrenceError
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    leaf,
+    postorder,
+    reads,
+    template,
+)
+from einsmith.expr.recurrence.define import step_parts
+from einsmith.expr.recurrence.drafts import clipped
+from einsmith.expr.recurrence.segments import Carried, initial_slots, lifted, segment
+from einsmith.expr.rewrite.rebuild import map_bodies, prune_recurrence, rebuild, substitute
+from einsmith.expr.rewrite.simplify import canonical
+
+Gradients = Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]]
+
+
+def _absorbed(node: Recurrence, alone: Container[Tensor]) -> Recurrence:
+    """The recurrence with arguments as members before the others: those in `alone` of which each step reads its own
+    element only. They are then made again as well, and not saved."""
+    while True:
+        found = next((s for s, a in enumerate(node.args) if a in alone and _by_steps(node, s)), None)
+        if found is None:
+            return node
+        made = node.args[found]
+        assert isinstance(made, Compute)
+        args = (*node.args, *made.args)
+        count, members = len(args), len(node.members)
+        slots = {s: s for s in range(len(node.args))} | {len(node.args) + j: count + 1 + j for j in range(members)}
+        slots[found] = count
+        t = made.template
+        params = (*((a.dtype, a.shape) for a in args), (made.dtype, made.shape), *node.results)
+        moved = {s: len(node.args) + s for s in range(len(made.args))}
+        first = map_bodies(t, lambda b: substitute(b, {}, moved), params)  # noqa: B023
+        others = (map_bodies(m, lambda b: substitute(b, {}, slots), params) for m in node.members)  # noqa: B023
+        new = Recurrence(node.steps, node.reverse, (0, *node.origins), (first, *others), args, node.checkpoint)
+        node = prune_recurrence(new)
+
+
+def _by_steps(node: Recurrence, slot: int) -> bool:
+    """Whether an argument is a tensor of one piece and each step reads its own element of it only."""
+    a = node.args[slot]
+    if not isinstance(a, Compute) or len(a.template.parts) > 1 or len(a.template.dtypes) > 1 or not a.args:
+        return False
+    part = a.template.parts[0]
+    if isinstance(part.body, Reduce) and part.body.combiner != "sum":
+        return False
+    if any(reads(i) for b in part.bodies for e in reads(b) for i in e.index):
+        return False  # its gradient is a sum at positions that tensors give
+    if not isinstance(part, Piece) or part.extents != a.shape or a.shape[:1] != (node.steps,):
+        return False
+    for j, m in enumerate(node.members):
+        steps = step_parts(node, j)
+        for p in m.parts:
+            for e in postorder(p.bodies):
+                if isinstance(e, Read) and e.slot == slot and (p not in steps or e.index[0] is not Axis(0)):
+                    return False
+    return True
+
+
+def recomputed(
+    node: Recurrence, given: Mapping[int, Tensor], needed: Container[Tensor], alone: Container[Tensor],
+    gradients: Gradients,
+) -> tuple[list[tuple[Tensor, Tensor]], dict[Tensor, Tensor]]:
+    """(tensor, contribution to its cotangent) for float tensors in `needed` that the recurrence is made from, and what
+    its members are to be exchanged for, so that their states are not all saved. `given` are the cotangents of members;
+    `alone` are tensors with one reader; `gradients` is the reverse sweep. Raises GradientError for a step that no
+    recurrence over segments can hold."""
+    whole = _absorbed(node, alone)
+    more = len(whole.members) - len(node.members)
+    try:
+        found, members = _Recomputed(whole, {j + more: g for j, g in given.items()}, needed, gradients).run()
+    except RecurrenceError as e:
+        raise GradientError(e.message) from e
+    return found, {Item(node, j): members[j + more] for j in range(len(node.members))}
+
+
+class _Recomputed:
+    """`size` steps a segment, `count` segments, `left` more steps after them."""
+
+    def __init__(self, node: Recurrence, given: Mapping[int, Tensor], needed: Container[Tensor], gradients: Gradients):
+        self.given, self.gradients, self.original = given, gradients, node
+        self.size = node.checkpoint
+        self.count = node.steps // self.size
+        self.left = node.steps - self.count * self.size
+        # Everything is made over leaves in the place of the arguments, whose own gradients are none of this.
+        self.args = tuple(leaf(a.shape, a.dtype) for a in node.args)
+        self.node = Recurrence(node.steps, node.reverse, node.origins, node.members, self.args)
+        self.base = self.left if node.reverse else 0
+        self.seg = segment(self.node, self.size, self.base, self.count)
+        self.wanted = [x for x, a in zip(self.args, node.args, strict=True) if a in needed and a.dtype.is_float]
+
+    def run(self) -> tuple[list[tuple[Tensor, Tensor]], dict[int, Tensor]]:
+        """Contributions to the arguments' cotangents, and the members."""
+        node, seg = self.node, self.seg
+        sources: dict[Leaf, tuple[Tensor, int | None]] = {x: (x, None) for x in self.args}
+        sources |= {x: (t, 0) for x, t in seg.slices.items()}
+        starts = {j: initial_slots(node, j, x.shape[0]) for j, x in seg.states.items()}
+        carried = [Carried(x, seg.ends[j], starts[j]) for j, x in seg.states.items()]
+        made, states = lifted(self.count, node.reverse, list(seg.values.values()), carried, sources, seg.number)
+        values, state = dict(zip(seg.values, made, strict=True)), dict(zip(seg.states, states, strict=True))
+
+        # Outside of the segments: the members, from what the segments make.
+        whole = {j: leaf(t.shape, t.dtype) for j, t in values.items()}
+        last = {j: leaf(x.shape, x.dtype) for j, x in seg.states.items()}
+        members = self._members(whole, last)
+        seen = [*whole.values(), *last.values(), *self.wanted]
+        _, found = self.gradients([members[j] for j in self.given], list(self.given.values()), seen)
+        cotangent = dict(zip(seen, found, strict=True))
+        totals = {x: [cotangent[x]] for x in self.wanted}
+
+        # Within a segment.
+        given = [j for j, t in seg.values.items() if t.dtype.is_float and constant_value(cotangent[whole[j]]) != 0]
+        on_values = {j: leaf(seg.values[j].shape, seg.values[j].dtype.arithmetic) for j in given}
+        on_states = {j: leaf(x.shape, x.dtype.arithmetic) for j, x in seg.states.items() if x.dtype.is_float}
+        parts = [x for x, t in seg.slices.items() if any(a in self.wanted for a in t.args)]
+        targets = [*(seg.states[j] for j in on_states), *parts, *self.wanted]
+        outputs = [*(seg.values[j] for j in on_values), *(seg.ends[j] for j in on_states)]
+        _, inner = self.gradients(outputs, [*on_values.values(), *on_states.values()], targets)
+        of = dict(zip(targets, inner, strict=True))
+
+        # The segments backward.
+        sources |= {x: (state[j], int(node.reverse)) for j, x in seg.states.items()}
+        sources |= {x: (cotangent[whole[j]], 0) for j, x in on_values.items()}
+        sums = {x: leaf(x.shape, x.dtype.arithmetic) for x in self.wanted if constant_value(of[x]) != 0}
+        carried = [Carried(x, of[seg.states[j]], cotangent[last[j]]) for j, x in on_states.items()]
+        carried += [Carried(s, add([s, of[x]]), zeros(x.shape, x.dtype.arithmetic)) for x, s in sums.items()]
+        on_parts, slots = lifted(self.count, not node.reverse, [of[x] for x in parts], carried, sources, seg.number)
+        ends = [_element(t, self.count if node.reverse else 0) for t in slots]
+        for x, g in zip(sums, ends[len(on_states) :], strict=True):
+            totals[x].append(g)
+        outputs = [*(seg.slices[x] for x in parts), *(starts[j] for j in on_states)]
+        _, found = self.gradients(outputs, [*on_parts, *ends[: len(on_states)]], self.wanted)
+        for x, g in zip(self.wanted, found, strict=True):
+            totals[x].append(g)
+
+        # In terms of the arguments.
+        real: dict = dict(zip(self.args, self.original.args, strict=True))
+        memo = dict(real)
+        ended = [_element(state[j], 0 if node.reverse else self.count) for j in last]
+        made = rebuild([*values.values(), *ended], _same, memo)
+        memo |= dict(zip([*whole.values(), *last.values()], made, strict=True))
+        pairs = [(real[x], g) for x, gs in totals.items() for g in gs if constant_value(g) != 0]
+        contributions = rebuild([g for _, g in pairs], _same, memo)
+        again = rebuild(members.values(), _same, memo)
+        return [(a, g) for (a, _), g in zip(pairs, contributions, strict=True)], dict(zip(members, again, strict=True))
+
+    def _members(self, whole: Mapping[int, Leaf], last: Mapping[int, Leaf]) -> dict[int, Tensor]:
+        """Every member: its initial values, the segments' steps (`whole`), the steps that are left over."""
+        node, steps = self.node, self.count * self.size
+        after = self._left_over(last) if self.left else {}
+        by = Const(self.size, Axis.dtype)
+        out: dict[int, Tensor] = {}
+        for j, (dtype, shape) in enumerate(node.results):
+            first = node.origins[j]
+            args: list[Tensor] = [*self.args]
+            parts: list[Piece] = []
+            for start, stop in ((0, first), (first + node.steps, shape[0])):
+                parts += [q for p in node.members[j].parts if isinstance(p, Piece) for q in clipped(p, start, stop)]
+
+            slot = len(args)
+            args.append(whole[j])
+            t = Axis(0) if steps > 1 else Const(0, Axis.dtype)
+            place = apply("floordiv", t, by), apply("mod", t, by)
+            parts.append(_copy(first + self.base, (steps, *shape[1:]), slot, place, dtype))
+            if self.left:
+                args.append(after[j])
+                start = first + (0 if node.reverse else steps)
+                t = Axis(0) if self.left > 1 else Const(0, Axis.dtype)
+                parts.append(_copy(start, (self.left, *shape[1:]), slot + 1, (t,), dtype))
+            params = tuple((a.dtype, a.shape) for a in args)
+            out[j] = canonical(Template(shape, params, tuple(parts)), args)
+        return out
+
+    def _left_over(self, last: Mapping[int, Leaf]) -> dict[int, Tensor]:
+        """The steps after all segments, from the state there."""
+        node = self.node
+        rest = segment(node, self.left, 0 if node.reverse else self.count * self.size, 1)
+        memo: dict = {x: last[j] for j, x in rest.states.items()}
+        for x, t in rest.slices.items():
+            memo[x] = rebuild([_element(t, 0)], _same, dict(memo))[0]
+        return dict(zip(rest.values, rebuild(rest.values.values(), _same, memo), strict=True))
+
+
+def _same(node: object) -> None:
+    """The rule of a rebuilding that changes leaves alone."""
+
+
+def _copy(start: int, extents: tuple[int, ...], slot: int, place: tuple[Expr, ...], dtype: DType) -> Piece:
+    """Positions from `start` on along dimension 0 as a copy of a tensor, whose index begins with `place`."""
+    rest = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(extents) if d)
+    zeros = (0,) * len(rest)
+    return Piece((start, *zeros), (1,) * len(extents), extents, Read(slot, (*place, *rest), dtype))
+
+
+def _element(t: Tensor, at: int) -> Tensor:
+    """Element `at` along dimension 0."""
+    shape = t.shape[1:]
+    index = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(shape))
+    body = Read(0, (Const(at, Axis.dtype), *index), t.dtype)
+    return canonical(template(shape, [(t.dtype, t.shape)], body), (t,))

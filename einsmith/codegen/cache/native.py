@@ -1,0 +1,129 @@
+"""Functions to machine code in this process, through the cache on disk.
+
+`compile_functions` is keyed by the LLVM IR text. `compile_cached` and `compile_many` are keyed by what the caller knows
+beforehand (a kernel's digest and configuration), so that a warm process neither lowers a kernel nor builds text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from einsmith import knobs, locks
+from einsmith.codegen.cache import build as worker
+from einsmith.codegen.cache import objects
+from einsmith.codegen.cache.objects import Entry
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm.nest import emit_module
+from einsmith.loops.nest import Function
+from einsmith.target import facts
+from einsmith.target.facts import Target
+
+
+class Compiled(NamedTuple):
+    """Addresses of functions by name, in the order they were given, the metadata stored with them, and the size of
+    their object code."""
+
+    addresses: dict[str, int]
+    metadata: dict[str, Any]
+    nbytes: int
+
+
+Maker = Callable[[], tuple[Sequence[Function], dict[str, Any]]]
+"""Lowers a kernel: its functions, and a small dictionary that JSON can hold (task counts, bytes of scratch, ...)."""
+
+_loaded: dict[str, Compiled] = {}
+_lock = locks.lock()
+
+
+@cache
+def host_target() -> Target:
+    """This machine: its hardware facts, and the names by which LLVM knows it."""
+    cpu, features, triple = llvm_jit.host()
+    return dataclasses.replace(facts.host(), cpu=cpu, features=features, triple=triple)
+
+
+def compile_functions(functions: Sequence[Function], target: Any) -> dict[str, int]:
+    """The functions' addresses by name. One object a function, so that equal functions are shared.
+
+    Raises CompileError where a function has no native form.
+    """
+    out: dict[str, int] = {}
+    for f in functions:
+        out.update(compile_text(emit_module([f], target), [f.name], target).addresses)
+    return out
+
+
+def compile_text(text: str, names: Sequence[str], target: Any, opt: int = llvm_jit.OPT) -> Compiled:
+    """LLVM IR text to addresses of the named functions, at a code generation level."""
+    key = digest(b"text", text.encode(), target, opt)
+    found = _find(key)
+    return found or _keep(key, Entry(_object(text, names, target, opt), tuple(names), {}))
+
+
+def compile_cached(key: bytes, make: Maker, target: Any) -> Compiled:
+    """What `make` gives, compiled; `make` runs only if nothing is kept under `key`.
+
+    `key` must determine the functions (with Einsmith's sources, the CPU and LLVM, which are added here).
+    """
+    return compile_many([(key, make)], target)[0]
+
+
+def compile_many(items: Sequence[tuple[bytes, Maker]], target: Any) -> list[Compiled]:
+    """`compile_cached` for several kernels at once; where much is missing, worker processes share the work."""
+    keys = [digest(b"kernel", key, target) for key, _ in items]
+    found = {key: _find(key) for key in dict.fromkeys(keys)}
+    missing = {key: make for key, (_, make) in zip(keys, items, strict=True) if found[key] is None}
+    start = time.perf_counter()
+    if missing:
+        for key, entry in worker.build(missing, target):
+            found[key] = _keep(key, entry)
+        if knobs.debug() >= 1:
+            seconds = time.perf_counter() - start
+            print(f"einsmith: compiled {len(missing)} kernels in {seconds:.2f} s", file=sys.stderr)
+    return [found[key] for key in keys]  # type: ignore[misc]
+
+
+def digest(kind: bytes, key: bytes, target: Any, opt: int = llvm_jit.OPT) -> str:
+    """The name of a cache entry: everything that the object code depends on."""
+    machine = llvm_jit.resolve(target)
+    # A pattern may look at any fact of the target, so all are part of the key.
+    parts = (kind, key, objects.source_hash(), *machine[:3], repr(target), llvm_jit.VERSION, f"O{opt}")
+    out = hashlib.blake2b(objects.FORMAT, digest_size=20)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        out.update(len(data).to_bytes(8, "little") + data)
+    return out.hexdigest()
+
+
+def _find(key: str) -> Compiled | None:
+    """Code that is loaded already, or kept on disk."""
+    with _lock:
+        if key in _loaded:
+            return _loaded[key]
+    entry = objects.read(key)
+    return None if entry is None else _load(key, entry)
+
+
+def _load(key: str, entry: Entry) -> Compiled:
+    out = Compiled(llvm_jit.load(entry.code, entry.names), entry.metadata, len(entry.code))
+    with _lock:
+        return _loaded.setdefault(key, out)
+
+
+def _keep(key: str, entry: Entry) -> Compiled:
+    out = _load(key, entry)
+    objects.write(key, entry)
+    return out
+
+
+def _object(text: str, names: Sequence[str], target: Any, opt: int) -> bytes:
+    """Object code of a text, printed first at EINSMITH_DEBUG >= 5."""
+    if knobs.debug() >= 5:
+        print(f"; {', '.join(names)}\n{text}", file=sys.stderr)
+    return llvm_jit.emit_object(text, target, opt)

@@ -1,0 +1,195 @@
+"""The cache of object code on disk.
+
+One file an entry, named by its key. An entry is trusted only if its checksum, length and version fit; anything else is
+a miss, and is written anew. The directory is private (0700) and must be ours, since what it holds is executed. A
+file's time of change is when the entry was last used: beyond EINSMITH_CACHE_LIMIT those used longest ago are removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+import tempfile
+import time
+import warnings
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from einsmith import knobs, locks
+
+FORMAT = b"EINSMITH-OBJ-2\n"
+_NEW = ".new-"
+_SUM = 32
+_SLACK = 16
+"""The folder is looked through when a process has written this part of the limit since it last did so, and is then
+brought that much below the limit, so that a process that writes alone keeps to it."""
+_ABANDONED = 3600.0
+"""Seconds after which a file that was begun and not renamed belongs to a process that has died."""
+_warned: set[str] = set()
+_lock = locks.lock()
+_written: dict[Path, int] = {}  # bytes written into a folder since it was last looked through
+
+
+class Entry(NamedTuple):
+    """Object code, the functions in it, and what its maker wants to know again (JSON)."""
+
+    code: bytes
+    names: tuple[str, ...]
+    metadata: dict[str, Any]
+
+
+@cache
+def source_hash() -> bytes:
+    """A hash of Einsmith's own sources: code made by other sources is never reused."""
+    root = Path(__file__).resolve().parent.parent.parent
+    out = hashlib.blake2b(digest_size=16)
+    for path in sorted(root.rglob("*.py")):
+        out.update(str(path.relative_to(root)).encode() + b"\0")
+        out.update(path.read_bytes())
+    return out.digest()
+
+
+def _say(problem: str) -> None:
+    """Says once that the cache is not used. The work goes on without it."""
+    with _lock:
+        if problem in _warned:
+            return
+        _warned.add(problem)
+    warnings.warn(f"compiled code is not kept on disk: {problem}", RuntimeWarning, stacklevel=3)
+
+
+def folder(create: bool = True) -> Path | None:
+    """The directory of entries, made if missing; None (said once) where it cannot be used safely."""
+    path = knobs.cache_dir() / "objects"
+    try:
+        if create:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        _say(f"{path}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written")
+        return None
+    if not stat.S_ISDIR(found.st_mode):
+        _say(f"{path} is not a directory; remove it")
+        return None
+    if hasattr(os, "getuid"):
+        if found.st_uid != os.getuid():
+            _say(f"{path} belongs to another user; set EINSMITH_CACHE_DIR to a directory of your own")
+            return None
+        if stat.S_IMODE(found.st_mode) & 0o022:
+            _say(f"{path} can be written by others; run chmod 700 on it")
+            return None
+    return path
+
+
+def read(key: str) -> Entry | None:
+    """The entry of a key, or None where there is none or it is damaged in any way."""
+    where = folder()
+    if where is None:
+        return None
+    try:
+        data = (where / key).read_bytes()
+    except OSError:
+        return None
+    try:
+        found = _decode(data, key)
+    except (ValueError, KeyError, TypeError, IndexError):
+        if knobs.debug() >= 1:
+            print(f"einsmith: the cache entry {key} is damaged and is made anew", file=sys.stderr)
+        return None
+    with suppress(OSError):  # removed meanwhile, or not ours to change: it is read all the same
+        os.utime(where / key)
+    return found
+
+
+def write(key: str, entry: Entry) -> None:
+    """Stores an entry, by writing a new file and renaming it. A failure is said once and is otherwise harmless."""
+    where = folder()
+    if where is None:
+        return
+    data = _encode(entry, key)
+    try:
+        handle, name = tempfile.mkstemp(dir=where, prefix=_NEW)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(name, where / key)
+        except BaseException:
+            os.unlink(name)
+            raise
+        _limit(where, len(data))
+    except OSError as e:
+        _say(f"{where}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written")
+
+
+def _limit(where: Path, written: int) -> None:
+    """Counts bytes written into the folder, and removes what was used least recently where that has become due."""
+    limit = knobs.CACHE_LIMIT.get() << 20
+    with _lock:
+        due = where not in _written or _written[where] + written > limit // _SLACK
+        _written[where] = 0 if due else _written[where] + written
+    if not due:
+        return
+    now, total = time.time(), 0
+    found: list[tuple[float, int, Path]] = []
+    for path in where.iterdir():
+        with suppress(OSError):  # another process has removed or renamed it
+            info = path.lstat()
+            if not stat.S_ISREG(info.st_mode):
+                continue
+            if path.name.startswith(_NEW) and now - info.st_mtime > _ABANDONED:
+                path.unlink()
+            elif not path.name.startswith(_NEW):
+                found.append((info.st_mtime, info.st_size, path))
+                total += info.st_size
+    if total <= limit - limit // _SLACK:
+        return
+    for _, size, path in sorted(found):
+        if total <= limit - limit // _SLACK:
+            break
+        with suppress(OSError):
+            path.unlink()
+        total -= size
+
+
+def clear() -> tuple[int, int]:
+    """Removes every entry; how many there were and their bytes."""
+    files, size = 0, 0
+    where = folder(create=False)
+    for path in where.iterdir() if where is not None else ():
+        size, files = size + path.stat().st_size, files + 1
+        path.unlink(missing_ok=True)
+    return files, size
+
+
+def usage() -> tuple[int, int]:
+    """How many entries there are and their bytes."""
+    where = folder(create=False)
+    sizes = [p.stat().st_size for p in where.iterdir()] if where is not None else []
+    return len(sizes), sum(sizes)
+
+
+def _encode(entry: Entry, key: str) -> bytes:
+    head = json.dumps({"key": key, "names": entry.names, "metadata": entry.metadata}).encode()
+    body = len(head).to_bytes(8, "little") + head + entry.code
+    return FORMAT + hashlib.blake2b(body, digest_size=_SUM).digest() + body
+
+
+def _decode(data: bytes, key: str) -> Entry:
+    start = len(FORMAT) + _SUM
+    if data[: len(FORMAT)] != FORMAT:
+        raise ValueError("format")
+    body = data[start:]
+    if hashlib.blake2b(body, digest_size=_SUM).digest() != data[len(FORMAT) : start]:
+        raise ValueError("checksum")
+    size = int.from_bytes(body[:8], "little")
+    head = json.loads(body[8 : 8 + size])
+    if head["key"] != key:
+        raise ValueError("key")
+    return Entry(body[8 + size :], tuple(head["names"]), dict(head["metadata"]))

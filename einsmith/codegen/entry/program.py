@@ -1,0 +1,488 @@
+"""The native entry that runs a program, and its fork-join pool, as LLVM IR text.
+
+Three functions: `einsmith_run` goes through a table of steps (launches, checks, loops), told by a record of RUN_WORDS,
+`einsmith_worker` is the life of a worker thread, and `einsmith_stop` ends all workers. The shared state is a block of
+memory whose words stand on cache lines of their own:
+
+    generation   grows with every parallel launch; idle workers watch it, and sleep on it (futex)
+    sleepers     how many workers sleep, so that waking costs a system call only where it is needed
+    done         tasks finished in this launch; waiting: the caller sleeps on it
+    stop         workers leave
+    launch       epoch, function, pointers, tasks, threads, scratch, stride of scratch
+    tickets      one word a thread: epoch << 32 | next task of that thread's share
+    places       four bytes a thread: the processor on which it was seen last
+
+A launch's tasks are cut into one contiguous share a thread, so that the same data stays in the same core's cache from
+launch to launch; a thread that has finished its share takes from the others'. A task is claimed by compare-and-swap on
+a ticket. A worker may be late, and still look at the launch before: the ticket carries the epoch, and the launch's
+fields are believed only if their epoch, read after them, is the ticket's (it is written before them). Then a claim
+can only succeed while its launch still has that task open, so the fields cannot have changed.
+
+Denormal numbers are flushed to zero in every thread; the control register is restored before the caller goes on.
+"""
+
+from __future__ import annotations
+
+from einsmith.codegen.entry.loops import LOOPS
+from einsmith.codegen.entry.machine import FLUSH, FUTEX, NO_PLACES, PLACES, POLL
+
+LINE = 64
+WORDS = {"generation": 0, "sleepers": 64, "done": 128, "waiting": 192, "stop": 256, "launch": 320, "tickets": 448}
+MAX_THREADS = 4096
+WORDS["places"] = WORDS["tickets"] + MAX_THREADS * LINE
+STATE_BYTES = WORDS["places"] + MAX_THREADS * 4
+
+RUN_WORDS = ("steps", "count", "pool", "threads", "scratch", "stride", "times")
+"""What a run is told: the table of steps and how many there are, the pool's state (or 0), threads, scratch of the first
+thread and from one thread's to the next's, and where nanoseconds are added up by step (or 0)."""
+
+STEP_WORDS = 8
+"""Words of a step in the table. A launch: kind, function, tasks, pointer to the pointers. A check: kind, checked
+pointer, 2 unused, code. The beginning of a loop: kind, pointer to the turn at which it stops (an i64), most turns,
+pointer to the moves, their number, pointer to the first turn (or 0), the step after the loop's end, turns left. Its
+end: kind, its beginning.
+
+A move of a loop is the words target, base, offset, delta: in turn t, counted from 0, the word at `target` is the word
+at `base` + offset + delta * t. A loop that runs downward begins with its last turn."""
+LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN = range(7)
+MOVE_WORDS = 4
+
+SPIN_NANOSECONDS = 50_000
+"""How long a thread without work watches before it sleeps."""
+ALONE_NANOSECONDS = 5_000
+"""After this much of it, it lets others run: the thread it waits for may need this very core."""
+SETTLED_NANOSECONDS = 1_000_000
+"""From one move of a worker to another processor to the next, at least. (Not a number of launches: a worker that the
+caller keeps from its processor takes part in few of them.)"""
+NAMES = ("einsmith_run", "einsmith_worker", "einsmith_stop")
+
+_BODY = """
+declare i32 @clock_gettime(i32, ptr)
+declare i32 @sched_yield()
+
+define internal i64 @now() #0 {
+  %ts = alloca [2 x i64], align 8
+  %r = call i32 @clock_gettime(i32 {clock}, ptr %ts)
+  %s = load i64, ptr %ts, align 8
+  %p = getelementptr i64, ptr %ts, i64 1
+  %ns = load i64, ptr %p, align 8
+  %m = mul i64 %s, 1000000000
+  %t = add i64 %m, %ns
+  ret i64 %t
+}
+
+; The generation once it is not `last`: watches it for a while, then sleeps.
+define internal i32 @await_launch(ptr %pool, i32 %last) #0 {
+entry:
+  %sleepers = getelementptr i8, ptr %pool, i64 {sleepers}
+  %start = call i64 @now()
+  br label %round
+round:
+  br label %spin
+spin:
+  %k = phi i32 [ 0, %round ], [ %k1, %again ]
+  %g = load atomic i32, ptr %pool acquire, align 4
+  %new = icmp ne i32 %g, %last
+  br i1 %new, label %out, label %again
+again:
+  call void @relax()
+  %k1 = add i32 %k, 1
+  %more = icmp ult i32 %k1, 32
+  br i1 %more, label %spin, label %clock
+clock:
+  %t = call i64 @now()
+  %spent = sub i64 %t, %start
+  %long = icmp sgt i64 %spent, {spin}
+  br i1 %long, label %sleep, label %share
+share:
+  %some = icmp sgt i64 %spent, {alone}
+  br i1 %some, label %yield, label %round
+yield:
+  %y = call i32 @sched_yield()
+  br label %round
+sleep:
+  %a = atomicrmw add ptr %sleepers, i32 1 seq_cst
+  call void @park(ptr %pool, i32 %last)
+  %b = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  %g2 = load atomic i32, ptr %pool acquire, align 4
+  %new2 = icmp ne i32 %g2, %last
+  br i1 %new2, label %out, label %sleep
+out:
+  %r = phi i32 [ %g, %spin ], [ %g2, %sleep ]
+  ret i32 %r
+}
+
+; Returns when `done` is `tasks`.
+define internal void @await_done(ptr %pool, i32 %tasks) #0 {
+entry:
+  %done = getelementptr i8, ptr %pool, i64 {done}
+  %waiting = getelementptr i8, ptr %pool, i64 {waiting}
+  br label %first
+first:
+  %j = phi i32 [ 0, %entry ], [ %j1, %wait ]
+  %d0 = load atomic i32, ptr %done acquire, align 4
+  %all0 = icmp eq i32 %d0, %tasks
+  br i1 %all0, label %out, label %wait
+wait:
+  call void @relax()
+  %j1 = add i32 %j, 1
+  %few = icmp ult i32 %j1, 64
+  br i1 %few, label %first, label %timed
+timed:
+  %start = call i64 @now()
+  br label %round
+round:
+  br label %spin
+spin:
+  %k = phi i32 [ 0, %round ], [ %k1, %again ]
+  %d = load atomic i32, ptr %done acquire, align 4
+  %all = icmp eq i32 %d, %tasks
+  br i1 %all, label %out, label %again
+again:
+  call void @relax()
+  %k1 = add i32 %k, 1
+  %more = icmp ult i32 %k1, 32
+  br i1 %more, label %spin, label %clock
+clock:
+  %t = call i64 @now()
+  %spent = sub i64 %t, %start
+  %long = icmp sgt i64 %spent, {spin}
+  br i1 %long, label %doze, label %share
+share:
+  %some = icmp sgt i64 %spent, {alone}
+  br i1 %some, label %yield, label %round
+yield:
+  %y = call i32 @sched_yield()
+  br label %round
+doze:
+  store atomic i32 1, ptr %waiting seq_cst, align 4
+  br label %sleep
+sleep:
+  %d2 = load atomic i32, ptr %done seq_cst, align 4
+  %all2 = icmp eq i32 %d2, %tasks
+  br i1 %all2, label %up, label %nap
+nap:
+  call void @park(ptr %done, i32 %d2)
+  br label %sleep
+up:
+  store atomic i32 0, ptr %waiting seq_cst, align 4
+  br label %out
+out:
+  ret void
+}
+
+; Runs tasks of the open launch, thread %me's share first, until none is left to claim.
+define internal void @drain(ptr %pool, i64 %me) #0 {
+entry:
+  %launch = getelementptr i8, ptr %pool, i64 {launch}
+  %p_fn = getelementptr i64, ptr %launch, i64 1
+  %p_pointers = getelementptr i64, ptr %launch, i64 2
+  %p_tasks = getelementptr i64, ptr %launch, i64 3
+  %p_threads = getelementptr i64, ptr %launch, i64 4
+  %p_scratch = getelementptr i64, ptr %launch, i64 5
+  %p_stride = getelementptr i64, ptr %launch, i64 6
+  %tickets = getelementptr i8, ptr %pool, i64 {tickets}
+  %done = getelementptr i8, ptr %pool, i64 {done}
+  %waiting = getelementptr i8, ptr %pool, i64 {waiting}
+  br label %share
+share:
+  %turn = phi i64 [ 0, %entry ], [ %turn1, %next_share ]
+  %count = phi i32 [ 0, %entry ], [ %n0, %next_share ]
+  br label %try
+try:
+  %n0 = phi i32 [ %count, %share ], [ %n0, %retry ], [ %n1, %ran ]
+  %threads0 = load atomic i64, ptr %p_threads monotonic, align 8
+  %in = icmp ult i64 %me, %threads0
+  %left = icmp ult i64 %turn, %threads0
+  %ok = and i1 %in, %left
+  br i1 %ok, label %look, label %finish
+look:
+  %sum = add i64 %me, %turn
+  %over = icmp uge i64 %sum, %threads0
+  %wrapped = sub i64 %sum, %threads0
+  %whose = select i1 %over, i64 %wrapped, i64 %sum
+  %at = mul i64 %whose, 64
+  %ticket = getelementptr i8, ptr %tickets, i64 %at
+  %old = load atomic i64, ptr %ticket acquire, align 8
+  %fn = load atomic i64, ptr %p_fn monotonic, align 8
+  %pointers = load atomic i64, ptr %p_pointers monotonic, align 8
+  %tasks = load atomic i64, ptr %p_tasks monotonic, align 8
+  %threads = load atomic i64, ptr %p_threads monotonic, align 8
+  %scratch = load atomic i64, ptr %p_scratch monotonic, align 8
+  %stride = load atomic i64, ptr %p_stride monotonic, align 8
+  fence acquire
+  %epoch = load atomic i64, ptr %launch monotonic, align 8
+  %theirs = lshr i64 %old, 32
+  %current = icmp eq i64 %epoch, %theirs
+  %stable = icmp eq i64 %threads, %threads0
+  %believed = and i1 %current, %stable
+  br i1 %believed, label %read, label %finish
+read:
+  %task = and i64 %old, 4294967295
+  %upper = add i64 %whose, 1
+  %scaled = mul i64 %upper, %tasks
+  %end = udiv i64 %scaled, %threads
+  %open = icmp ult i64 %task, %end
+  br i1 %open, label %claim, label %next_share
+claim:
+  %bumped = add i64 %old, 1
+  %swap = cmpxchg ptr %ticket, i64 %old, i64 %bumped acq_rel monotonic
+  %mine = extractvalue { i64, i1 } %swap, 1
+  br i1 %mine, label %ran, label %retry
+retry:
+  br label %try
+ran:
+  %f = inttoptr i64 %fn to ptr
+  %b = inttoptr i64 %pointers to ptr
+  %off = mul i64 %me, %stride
+  %sa = add i64 %scratch, %off
+  %s = inttoptr i64 %sa to ptr
+  call void %f(ptr %b, ptr %s, i64 %task)
+  %n1 = add i32 %n0, 1
+  br label %try
+next_share:
+  %turn1 = add i64 %turn, 1
+  br label %share
+finish:
+  %some = icmp ne i32 %n0, 0
+  br i1 %some, label %report, label %out
+report:
+  %before = atomicrmw add ptr %done, i32 %n0 seq_cst
+  %w = load atomic i32, ptr %waiting seq_cst, align 4
+  %asleep = icmp ne i32 %w, 0
+  br i1 %asleep, label %rouse, label %out
+rouse:
+  call void @wake(ptr %done)
+  br label %out
+out:
+  ret void
+}
+
+define void @einsmith_worker(ptr %pool, i64 %me, i64 %generation) #0 {
+entry:
+  %fp = call i64 @fp_enter()
+  %stop = getelementptr i8, ptr %pool, i64 {stop}
+  %g0 = trunc i64 %generation to i32
+  br label %idle
+idle:
+  %last = phi i32 [ %g0, %entry ], [ %g, %work ]
+  %moved = phi i64 [ 0, %entry ], [ %moved1, %work ]
+  %g = call i32 @await_launch(ptr %pool, i32 %last)
+  %end = load atomic i32, ptr %stop acquire, align 4
+  %ended = icmp ne i32 %end, 0
+  br i1 %ended, label %out, label %work
+work:
+  %moved1 = call i64 @settle(ptr %pool, i64 %me, i64 %moved)
+  call void @drain(ptr %pool, i64 %me)
+  br label %idle
+out:
+  call void @fp_leave(i64 %fp)
+  ret void
+}
+
+define void @einsmith_stop(ptr %pool) #0 {
+  %stop = getelementptr i8, ptr %pool, i64 {stop}
+  store atomic i32 1, ptr %stop seq_cst, align 4
+  %a = atomicrmw add ptr %pool, i32 1 seq_cst
+  call void @wake(ptr %pool)
+  ret void
+}
+
+; Opens a launch to all threads, takes part, and returns when it is done.
+define internal void @fork_join(ptr %pool, i64 %fn, i64 %pointers, i64 %tasks, i64 %threads, i64 %scratch,
+                                i64 %stride) #0 {
+entry:
+  %launch = getelementptr i8, ptr %pool, i64 {launch}
+  %sleepers = getelementptr i8, ptr %pool, i64 {sleepers}
+  %done = getelementptr i8, ptr %pool, i64 {done}
+  %tickets = getelementptr i8, ptr %pool, i64 {tickets}
+  %before = load atomic i64, ptr %launch monotonic, align 8
+  %grown = add i64 %before, 1
+  %epoch = and i64 %grown, 4294967295
+  store atomic i64 %epoch, ptr %launch monotonic, align 8
+  fence release
+  %p_fn = getelementptr i64, ptr %launch, i64 1
+  %p_pointers = getelementptr i64, ptr %launch, i64 2
+  %p_tasks = getelementptr i64, ptr %launch, i64 3
+  %p_threads = getelementptr i64, ptr %launch, i64 4
+  %p_scratch = getelementptr i64, ptr %launch, i64 5
+  %p_stride = getelementptr i64, ptr %launch, i64 6
+  store atomic i64 %fn, ptr %p_fn monotonic, align 8
+  store atomic i64 %pointers, ptr %p_pointers monotonic, align 8
+  store atomic i64 %tasks, ptr %p_tasks monotonic, align 8
+  store atomic i64 %threads, ptr %p_threads monotonic, align 8
+  store atomic i64 %scratch, ptr %p_scratch monotonic, align 8
+  store atomic i64 %stride, ptr %p_stride monotonic, align 8
+  store atomic i32 0, ptr %done monotonic, align 4
+  %high = shl i64 %epoch, 32
+  br label %deal
+deal:
+  %t = phi i64 [ 0, %entry ], [ %t1, %deal ]
+  %scaled = mul i64 %t, %tasks
+  %first = udiv i64 %scaled, %threads
+  %value = or i64 %high, %first
+  %at = mul i64 %t, 64
+  %ticket = getelementptr i8, ptr %tickets, i64 %at
+  store atomic i64 %value, ptr %ticket release, align 8
+  %t1 = add i64 %t, 1
+  %more = icmp ult i64 %t1, %threads
+  br i1 %more, label %deal, label %go
+go:
+  %place = call i32 @note_place(ptr %pool, i64 0)
+  %g = atomicrmw add ptr %pool, i32 1 seq_cst
+  %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
+  %any = icmp ne i32 %asleep, 0
+  br i1 %any, label %rouse, label %work
+rouse:
+  call void @wake(ptr %pool)
+  br label %work
+work:
+  call void @drain(ptr %pool, i64 0)
+  %count = trunc i64 %tasks to i32
+  call void @await_done(ptr %pool, i32 %count)
+  ret void
+}
+
+; Runs the steps in order; 0, or the code of the first check that fails. Where times is given, nanoseconds are added
+; up by step.
+define i64 @einsmith_run(ptr %run) #0 {
+entry:
+  %r_count = getelementptr i64, ptr %run, i64 1
+  %r_pool = getelementptr i64, ptr %run, i64 2
+  %r_threads = getelementptr i64, ptr %run, i64 3
+  %r_scratch = getelementptr i64, ptr %run, i64 4
+  %r_stride = getelementptr i64, ptr %run, i64 5
+  %r_times = getelementptr i64, ptr %run, i64 6
+  %steps = load ptr, ptr %run, align 8
+  %count = load i64, ptr %r_count, align 8
+  %pool = load ptr, ptr %r_pool, align 8
+  %threads = load i64, ptr %r_threads, align 8
+  %scratch = load ptr, ptr %r_scratch, align 8
+  %stride = load i64, ptr %r_stride, align 8
+  %times = load ptr, ptr %r_times, align 8
+  %fp = call i64 @fp_enter()
+  %scratch_address = ptrtoint ptr %scratch to i64
+  %timed = icmp ne ptr %times, null
+  br label %head
+head:
+  %n = phi i64 [ 0, %entry ], [ %following, %next ]
+  %more = icmp ult i64 %n, %count
+  br i1 %more, label %begin, label %out
+begin:
+  br i1 %timed, label %stamp, label %step
+stamp:
+  %t0 = call i64 @now()
+  br label %step
+step:
+  %start = phi i64 [ 0, %begin ], [ %t0, %stamp ]
+  %record = mul i64 %n, {step_bytes}
+  %at = getelementptr i8, ptr %steps, i64 %record
+  %p1 = getelementptr i64, ptr %at, i64 1
+  %p2 = getelementptr i64, ptr %at, i64 2
+  %p3 = getelementptr i64, ptr %at, i64 3
+  %p4 = getelementptr i64, ptr %at, i64 4
+  %kind = load i64, ptr %at, align 8
+  %what = load i64, ptr %p1, align 8
+  %what_pointer = inttoptr i64 %what to ptr
+  %code = load i64, ptr %p4, align 8
+  switch i64 %kind, label %launch [ i64 1, label %zero
+                                    i64 2, label %single
+                                    i64 3, label %double
+                                    i64 4, label %loop
+                                    i64 5, label %loop_end
+                                    i64 6, label %loop ]
+zero:
+  %z = load i32, ptr %what_pointer, align 4
+  %bad_z = icmp ne i32 %z, 0
+  br i1 %bad_z, label %failed, label %next_step
+single:
+  %f32 = load i32, ptr %what_pointer, align 4
+  %e32 = and i32 %f32, 2139095040
+  %bad_f = icmp eq i32 %e32, 2139095040
+  br i1 %bad_f, label %failed, label %next_step
+double:
+  %f64 = load i64, ptr %what_pointer, align 8
+  %e64 = and i64 %f64, 9218868437227405312
+  %bad_d = icmp eq i64 %e64, 9218868437227405312
+  br i1 %bad_d, label %failed, label %next_step
+loop:
+  %l_after = call i64 @loop_begin(ptr %at)
+  %l_skip = icmp ne i64 %l_after, 0
+  %l_n1 = add i64 %n, 1
+  %l_next = select i1 %l_skip, i64 %l_after, i64 %l_n1
+  br label %next
+loop_end:
+  %e_bytes = mul i64 %what, {step_bytes}
+  %e_begin = getelementptr i8, ptr %steps, i64 %e_bytes
+  %e_more = call i1 @loop_turn(ptr %e_begin)
+  %e_first = add i64 %what, 1
+  %e_n1 = add i64 %n, 1
+  %e_next = select i1 %e_more, i64 %e_first, i64 %e_n1
+  br label %next
+launch:
+  %tasks = load i64, ptr %p2, align 8
+  %pointers = load i64, ptr %p3, align 8
+  %one_task = icmp ule i64 %tasks, 1
+  %one_thread = icmp ule i64 %threads, 1
+  %inline = or i1 %one_task, %one_thread
+  br i1 %inline, label %serial, label %parallel
+parallel:
+  call void @fork_join(ptr %pool, i64 %what, i64 %pointers, i64 %tasks, i64 %threads, i64 %scratch_address, i64 %stride)
+  br label %next_step
+serial:
+  %buffers = inttoptr i64 %pointers to ptr
+  br label %turn
+turn:
+  %k = phi i64 [ 0, %serial ], [ %k1, %do ]
+  %go = icmp ult i64 %k, %tasks
+  br i1 %go, label %do, label %next_step
+do:
+  call void %what_pointer(ptr %buffers, ptr %scratch, i64 %k)
+  %k1 = add i64 %k, 1
+  br label %turn
+next_step:
+  %n1 = add i64 %n, 1
+  br i1 %timed, label %note, label %next
+note:
+  %t1 = call i64 @now()
+  %spent = sub i64 %t1, %start
+  %slot = getelementptr i64, ptr %times, i64 %n
+  %t_before = load i64, ptr %slot, align 8
+  %t_after = add i64 %t_before, %spent
+  store i64 %t_after, ptr %slot, align 8
+  br label %next
+next:
+  %following = phi i64 [ %n1, %next_step ], [ %n1, %note ], [ %l_next, %loop ], [ %e_next, %loop_end ]
+  br label %head
+failed:
+  br label %out
+out:
+  %status = phi i64 [ 0, %head ], [ %code, %failed ]
+  call void @fp_leave(i64 %fp)
+  ret i64 %status
+}
+
+attributes #0 = { nounwind }
+"""
+
+
+def emit_entry(triple: str) -> str:
+    """The text for a triple such as x86_64-unknown-linux-gnu."""
+    arch = triple.split("-")[0]
+    family = "x86" if arch == "x86_64" else "aarch64" if arch in ("aarch64", "arm64") else "other"
+    futex = {"x86_64": 202, "aarch64": 98, "arm64": 98, "riscv64": 98}.get(arch) if "linux" in triple else None
+    fields = {
+        "clock": 6 if "darwin" in triple or "macos" in triple else 1,
+        "spin": SPIN_NANOSECONDS,
+        "alone": ALONE_NANOSECONDS,
+        "step_bytes": 8 * STEP_WORDS,
+        "move_bytes": 8 * MOVE_WORDS,
+        "number": futex,
+        "settled": SETTLED_NANOSECONDS,
+        **WORDS,
+    }
+    system = (POLL if futex is None else FUTEX) + (PLACES if "linux" in triple else NO_PLACES)
+    text = f'target triple = "{triple}"\n' + FLUSH[family] + system + LOOPS + _BODY
+    for name, value in fields.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text

@@ -1,0 +1,151 @@
+"""What LLVM gets wrong, and what emission does to keep clear of it.
+
+Each fault has a text that shows it; a test compiles the texts, so that a version without one is noticed. The emitters
+named here are the only ones that may make the instructions concerned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from einsmith.codegen.llvm.jit import Machine
+from einsmith.loops.nest import If, Loop, Value
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`wrong`: a regular expression that the assembly of `text` for `machine` matches where the fault exists, which is
+    from LLVM `first` on, up to and with `last` (None: in every version since, as far as is known)."""
+
+    name: str
+    what: str
+    first: tuple[int, int]
+    last: tuple[int, int] | None
+    machine: Machine
+    text: str
+    wrong: str
+    emitter: str
+
+    def exists(self, version: Sequence[int]) -> bool:
+        """Whether this version of LLVM is known to have it."""
+        return self.first <= tuple(version[:2]) and (self.last is None or tuple(version[:2]) <= self.last)
+
+
+_AVX512 = Machine("skylake-avx512", "", "x86_64-unknown-linux-gnu", 64)
+
+NARROWED = Fault(
+    "narrowed lane",
+    "A truncated vector of i32 or i64 is stored under a constant mask with one true lane: the lane is stored with the "
+    "width that it had before, over what lies behind the element.",
+    (22, 1), None, _AVX512,
+    """
+define void @f(ptr %from, ptr %to) {
+  %wide = load <16 x i32>, ptr %from, align 4
+  %x = trunc <16 x i32> %wide to <16 x i8>
+  call void @llvm.masked.store.v16i8.p0(<16 x i8> %x, ptr align 1 %to, <16 x i1> <i1 true, i1 false, i1 false, \
+i1 false, i1 false, i1 false, i1 false, i1 false, i1 false, i1 false, i1 false, i1 false, i1 false, i1 false, \
+i1 false, i1 false>)
+  ret void
+}
+declare void @llvm.masked.store.v16i8.p0(<16 x i8>, ptr, <16 x i1>)
+""",
+    r"mov[lq]\s+%\w+, \(%rsi\)", "llvm_memory.MemoryEmitter.do_store",
+)  # fmt: skip
+
+UNMASKED = Fault(
+    "unmasked operand",
+    "A masked load is an operand of a fused multiply-add, which is chosen against zero by the same mask, and the other "
+    "operands are used again: the load is put into the multiply-add, taken out of it again, and loses its mask.",
+    (22, 1), None, _AVX512,
+    """
+define void @f(ptr %from, ptr %to, <16 x float> %w, <16 x float> %c, i16 %bits) {
+  %mask = bitcast i16 %bits to <16 x i1>
+  %x = call <16 x float> @llvm.masked.load.v16f32.p0(ptr align 4 %from, <16 x i1> %mask, <16 x float> zeroinitializer)
+  %sum = call <16 x float> @llvm.fma.v16f32(<16 x float> %x, <16 x float> %w, <16 x float> %c)
+  %chosen = select <16 x i1> %mask, <16 x float> %sum, <16 x float> zeroinitializer
+  store <16 x float> %chosen, ptr %to, align 4
+  %to1 = getelementptr float, ptr %to, i64 16
+  store <16 x float> %w, ptr %to1, align 4
+  %to2 = getelementptr float, ptr %to, i64 32
+  store <16 x float> %c, ptr %to2, align 4
+  ret void
+}
+declare <16 x float> @llvm.masked.load.v16f32.p0(ptr, <16 x i1>, <16 x float>)
+declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
+""",
+    r"vmovups\s+\(%rdi\), %zmm\d+\n", "llvm._Emitter.do_fma",
+)  # fmt: skip
+
+WIDENED = Fault(
+    "widened mask",
+    "The mask of a masked load or store of eight bytes is widened to the sixteen lanes of a register by a move that "
+    "clears the others. The move is taken for a copy where masks wait in memory, and the mask is stored as it was "
+    "before: lanes 8 to 15 of a comparison of bytes, or bits that no constant set, are loaded and stored.",
+    (22, 1), None, _AVX512,
+    """
+define void @f(ptr %from, ptr %to, ptr %bytes, i64 %n) {
+entry:
+"""
+    + "".join(
+        f"""
+  %p{k} = getelementptr i8, ptr %bytes, i64 {8 * k}
+  %b{k} = load <8 x i8>, ptr %p{k}, align 1
+  %m{k} = icmp eq <8 x i8> %b{k}, zeroinitializer
+"""
+        for k in range(4)
+    )
+    + """
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+"""
+    + "".join(
+        f"""
+  %from{k} = getelementptr [64 x i8], ptr %from, i64 %i, i64 {16 * k}
+  %to{k} = getelementptr [64 x i8], ptr %to, i64 %i, i64 {16 * k}
+  %x{k} = call <8 x i8> @llvm.masked.load.v8i8.p0(ptr align 1 %from{k}, <8 x i1> %m{k}, <8 x i8> zeroinitializer)
+  %y{k} = select <8 x i1> %m{k}, <8 x i8> %x{k}, <8 x i8> zeroinitializer
+  store <8 x i8> %y{k}, ptr %to{k}, align 1
+"""
+        for k in range(4)
+    )
+    + """
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %n
+  br i1 %more, label %loop, label %end
+end:
+  ret void
+}
+declare <8 x i8> @llvm.masked.load.v8i8.p0(ptr, <8 x i1>, <8 x i8>)
+""",
+    r"vptestnmb\s.*, %k(\d)\n\s+(kmovw\s+%k\1, -?\d+\(%rsp\)\n\s+){2}", "llvm_memory.MemoryEmitter.whole_mask",
+)  # fmt: skip
+LANES_KEPT = "<" + ", ".join(f"i1 {str(n < 8).lower()}" for n in range(16)) + ">"
+"""What a mask of eight lanes is cut to where it is widened, in an instruction that no move is (see WIDENED)."""
+
+FAULTS = (NARROWED, UNMASKED, WIDENED)
+
+
+def only_lane(mask: Sequence[Any] | None) -> int | None:
+    """The lane that a constant mask allows, if it is one (see NARROWED): it is stored as the scalar that it is."""
+    allowed = [n for n, x in enumerate(mask or ()) if x]
+    return allowed[0] if len(allowed) == 1 else None
+
+
+def chosen_sums(body: Sequence[Any]) -> dict[int, list[Value]]:
+    """The values that each fused multiply-add of a function is chosen against (see UNMASKED)."""
+    sums: set[int] = set()
+    out: dict[int, list[Value]] = {}
+    regions = [body]
+    for region in regions:
+        for x in region:
+            if isinstance(x, Loop | If):
+                regions.append(x.body)
+            elif x.name == "fma":
+                sums.add(x.result.id)
+            elif x.name == "select":
+                for a, b in ((x.args[1], x.args[2]), (x.args[2], x.args[1])):
+                    out.setdefault(a.id, []).append(b)
+    return {n: others for n, others in out.items() if n in sums}

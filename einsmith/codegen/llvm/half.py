@@ -1,0 +1,72 @@
+"""float16 and bfloat16, which are formats of memory, from and to float32.
+
+bfloat16 is the first half of a float32. float16 is converted by instructions where the target has them, else by integer
+arithmetic: its numbers below 2**-14 have no leading one, which float arithmetic puts there and takes away (F. Giesen,
+"Float->half variants", 2012). All is rounded to the nearest, ties to even; what is too large becomes infinite, and NaN
+stays NaN.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einsmith.dtypes import dtype_of
+from einsmith.loops.nest import Type
+
+if TYPE_CHECKING:
+    from einsmith.codegen.llvm.ops import Lanes
+
+FORMATS = ("f16", "bf16")
+_REBIAS = (127 - 15) << 23
+"""From the exponent of a float16, moved to where that of a float32 stands."""
+
+
+def bits_of(value: float, elem: str) -> int:
+    """The bits of a number in such a format."""
+    return int(dtype_of(elem).narrow(np.array([value], np.float64)).view(np.uint16)[0])
+
+
+def _spelled(lanes: int) -> tuple[str, ...]:
+    """Lanes of float16, of its bits, and of float32."""
+    return tuple(f"<{lanes} x {t}>" if lanes else t for t in ("half", "i16", "float"))
+
+
+def widened(v: Lanes, x: str, elem: str) -> str:
+    """Lanes of a format as float32, which `v` computes with."""
+    lanes, text = v.t.lanes, v.ops.text
+    if elem == "bf16":
+        return v.unbits(v.shl(v.ops.cast(x, Type("i16", lanes), "i32"), 16))
+    if text.halves:
+        half, bits, single = _spelled(lanes)
+        return text.emit(f"fpext {half} {text.emit(f'bitcast {bits} {x} to {half}')} to {single}")
+    h = v.ops.cast(x, Type("i16", lanes), "i32")
+    size = v.iand(h, v.i(0x7FFF))
+    moved = v.shl(size, 13)
+    normal = v.iadd(moved, v.i(_REBIAS))
+    beyond = v.ior(moved, v.i(0x7F800000))
+    small = v.bits(v.mul(v.from_int(size), v.f(2.0**-24)))
+    out = v.iselect(v.apart(size, v.i(0x400)), small, v.iselect(v.apart(v.i(0x7BFF), size), beyond, normal))
+    return v.unbits(v.ior(out, v.shl(v.iand(h, v.i(0x8000)), 16)))
+
+
+def narrowed(v: Lanes, x: str, elem: str) -> str:
+    """Lanes of float32, which `v` computes with, in a format."""
+    lanes, text = v.t.lanes, v.ops.text
+    if elem == "f16" and text.halves:
+        half, bits, single = _spelled(lanes)
+        return text.emit(f"bitcast {half} {text.emit(f'fptrunc {single} {x} to {half}')} to {bits}")
+    b = v.bits(x)
+    size = v.iand(b, v.i(0x7FFFFFFF))
+    is_nan = v.apart(v.i(0x7F800000), size)
+    if elem == "bf16":
+        odd = v.iand(v.lshr(b, 16), v.i(1))
+        rounded = v.lshr(v.iadd(b, v.iadd(odd, v.i(0x7FFF))), 16)
+        return v.ops.cast(v.iselect(is_nan, v.ior(v.lshr(b, 16), v.i(0x40)), rounded), v.int, "i16")
+    odd = v.iand(v.lshr(size, 13), v.i(1))
+    normal = v.lshr(v.iadd(v.isub(size, v.i(_REBIAS)), v.iadd(odd, v.i(0xFFF))), 13)
+    small = v.isub(v.bits(v.add(v.unbits(size), v.f(0.5))), v.i(0x3F000000))  # in units of 2**-24, that of 0.5
+    large = v.iselect(is_nan, v.i(0x7E00), v.i(0x7C00))
+    out = v.iselect(v.apart(size, v.i(0x38800000)), small, v.iselect(v.apart(size, v.i(0x47800000)), normal, large))
+    return v.ops.cast(v.ior(out, v.iand(v.lshr(b, 16), v.i(0x8000))), v.int, "i16")

@@ -1,0 +1,164 @@
+"""llvmlite: LLVM IR text to object code, and object code to addresses. This file and worker.py
+import llvmlite, no other.
+
+Objects are position independent, of the small code model, and linked by JITLink, which puts an object's code and
+constants side by side; so constants are one short address away and an object loads in about 0.1 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import count
+from typing import Any, NamedTuple
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from einsmith import locks
+from einsmith.errors import CompileError
+
+VERSION = f"{llvmlite.__version__}/{'.'.join(map(str, llvm.llvm_version_info))}"
+
+OPT = 2
+"""Code generation level. Level 3 makes no faster kernels."""
+
+# LLVM aborts the process on some names it does not know, so only these and the host's own are let through.
+_CPUS = {
+    "x86_64": "generic x86-64 x86-64-v2 x86-64-v3 x86-64-v4 haswell broadwell skylake skylake-avx512 cascadelake "
+              "icelake-client icelake-server sapphirerapids emeraldrapids graniterapids alderlake "
+              "znver1 znver2 znver3 znver4 znver5",
+    "aarch64": "generic cortex-a57 cortex-a72 cortex-a76 neoverse-n1 neoverse-n2 neoverse-v1 neoverse-v2 "
+               "apple-m1 apple-m2",
+}  # fmt: skip
+
+_X86 = ("x86_64", "i386", "i486", "i586", "i686")
+
+_lock = locks.Awaited("compiling")
+"""Held in every use of LLVM, which has locks of its own that a forked child would find held."""
+_names = count()
+_keep: list[Any] = []  # code stays mapped for the life of the process: programs hold bare addresses
+
+
+def host() -> tuple[str, str, str]:
+    """The CPU name, features (`+avx2,-avx512f,...`) and triple of this machine."""
+    with _lock:
+        _start()
+        return _host()
+
+
+class Machine(NamedTuple):
+    """What LLVM has to know of a target."""
+
+    cpu: str
+    features: str
+    triple: str
+    vector_bytes: int
+
+
+def resolve(target: Any) -> Machine:
+    """A target's names, with "host" replaced by what this machine is."""
+    mine = host() if "host" in (target.cpu, target.features, target.triple) else ("", "", "")
+    given = (target.cpu, target.features, target.triple)
+    cpu, features, triple = (h if g == "host" else g for g, h in zip(given, mine, strict=True))
+    return Machine(cpu, features, triple, getattr(target, "vector_bytes", 0))
+
+
+def has_fma(machine: Machine) -> bool:
+    """Whether a fused multiply-add is one instruction. Without it, it would be a slow call."""
+    arch, features = machine.triple.split("-")[0], machine.features.split(",")
+    if arch not in _X86:
+        return True
+    if "+fma" in features or "-fma" in features:
+        return "+fma" in features
+    return machine.cpu in _CPUS["x86_64"].split() and machine.cpu not in ("generic", "x86-64", "x86-64-v2")
+
+
+def has_halves(machine: Machine) -> bool:
+    """Whether float16 is converted to and from float32 by instructions. Without them, it would be calls of a library
+    that need not be there."""
+    arch, features = machine.triple.split("-")[0], machine.features.split(",")
+    if arch not in _X86:
+        return arch in ("aarch64", "arm64")
+    if "+f16c" in features or "-f16c" in features:
+        return "+f16c" in features
+    return has_fma(machine)  # which no processor has without F16C
+
+
+@cache
+def _host() -> tuple[str, str, str]:
+    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.get_process_triple()
+
+
+@cache
+def _start() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@cache
+def _start_all() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def machine(cpu: str, features: str, triple: str, opt: int = OPT) -> Any:
+    """The llvmlite target machine of a code generation level. Raises CompileError for a CPU name that is not known
+    to be safe."""
+    with _lock:
+        return _machine(cpu, features, triple, opt)
+
+
+@cache
+def _machine(cpu: str, features: str, triple: str, opt: int) -> Any:
+    _start()
+    arch = triple.split("-")[0]
+    if arch != _host()[2].split("-")[0]:
+        _start_all()
+    elif cpu == _host()[0]:
+        arch = ""
+    if arch and cpu not in _CPUS.get({"arm64": "aarch64"}.get(arch, arch), "generic").split():
+        raise CompileError(f"the CPU name {cpu!r} is not known for {triple}; use 'generic' or the host's own")
+    target = llvm.Target.from_triple(triple)
+    return target.create_target_machine(cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small")
+
+
+def emit_object(text: str, target: Any, opt: int = OPT) -> bytes:
+    """Object code of a module. Raises CompileError where LLVM rejects the text."""
+    target = resolve(target)
+    try:
+        with _lock:
+            return machine(target.cpu, target.features, target.triple, opt).emit_object(llvm.parse_assembly(text))
+    except RuntimeError as e:
+        raise CompileError(f"LLVM rejects the generated code: {e}") from None
+
+
+def emit_assembly(text: str, target: Any) -> str:
+    """The machine code of a module as text, to be read and to be tested."""
+    target = resolve(target)
+    try:
+        with _lock:
+            return machine(target.cpu, target.features, target.triple).emit_assembly(llvm.parse_assembly(text))
+    except RuntimeError as e:
+        raise CompileError(f"LLVM rejects the generated code: {e}") from None
+
+
+@cache
+def _linker() -> Any:
+    cpu, features, triple = host()
+    return llvm.create_lljit_compiler(machine(cpu, features, triple), use_jit_link=True)
+
+
+def load(code: bytes, names: Sequence[str]) -> dict[str, int]:
+    """Links object code into the process; the addresses of its functions. Raises CompileError if it does not link."""
+    with _lock:
+        library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        for name in names:
+            library.export_symbol(name)
+        try:
+            tracker = library.link(_linker(), f"einsmith{next(_names)}")
+            addresses = {name: int(tracker[name]) for name in names}
+        except (RuntimeError, KeyError) as e:
+            raise CompileError(f"generated code does not link: {e}") from None
+        _keep.append(tracker)
+    return addresses

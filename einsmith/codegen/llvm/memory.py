@@ -1,0 +1,253 @@
+"""Loads, stores, gathers and scatters of the loop nest as LLVM IR text, and the operands they work on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.codegen.llvm.faults import LANES_KEPT, only_lane
+from einsmith.codegen.llvm.ops import FLOATS, LLVM_ELEM, Ops, Text, constant, lanes_constant, literal, mangle, spell
+from einsmith.loops.nest import BYTES, Op, Type, Value
+
+_SIZE = BYTES | {"ptr": 8}
+Number = float | int | bool
+
+
+class MemoryEmitter:
+    """The operands of one function's values, the constants among them, and the instructions that touch memory.
+    mask_registers: masks are in registers of their own (AVX-512)."""
+
+    def __init__(self, text: Text, mask_registers: bool = False):
+        self.text = text
+        self.mask_registers = mask_registers
+        self.ops = Ops(text)
+        self.operand: dict[int, str] = {}
+        self.literal: dict[int, Number] = {}
+        self.lanes: dict[str, tuple[Number, ...]] = {}  # of operands that are constant vectors
+        self.masked: set[str] = set()  # operands that are masked loads
+
+    # -- values
+
+    def put(self, value: Value, operand: str, number: Number | None = None) -> None:
+        self.operand[value.id] = operand
+        if number is None:
+            self.literal.pop(value.id, None)
+        else:
+            self.literal[value.id] = number
+
+    def put_int(self, value: Value, number: Number) -> None:
+        self.put(value, literal(number, value.type.elem), number)
+
+    def put_lanes(self, value: Value, lanes: Sequence[Number]) -> None:
+        """A constant, lane by lane."""
+        if all(x == lanes[0] for x in lanes) and value.type.elem not in FLOATS:
+            self.put(value, constant(lanes[0], value.type), lanes[0])
+            return
+        operand = lanes_constant(lanes, value.type.elem)
+        self.lanes[operand] = tuple(lanes)
+        self.put(value, operand)
+
+    def lanes_of(self, value: Value | None) -> tuple[Number, ...] | None:
+        """The lanes of a vector that is known."""
+        if value is None:
+            return None
+        number = self.number(value)
+        return self.lanes.get(self.get(value)) if number is None else (number,) * value.type.lanes
+
+    def get(self, value: Value) -> str:
+        return self.operand[value.id]
+
+    def number(self, value: Value | None) -> Number | None:
+        return None if value is None else self.literal.get(value.id)
+
+    # -- memory
+
+    def at(self, ptr: Value | None, offset: Value | None, elem: str) -> str:
+        assert ptr is not None and offset is not None
+        base = self.get(ptr)
+        if self.number(offset) == 0:
+            return base
+        memory = LLVM_ELEM["i8" if elem == "i1" else elem]
+        return self.text.once(f"getelementptr {memory}, ptr {base}, {spell(offset.type)} {self.get(offset)}")
+
+    def to_memory(self, value: Value) -> tuple[Type, str]:
+        """A value as it stands in memory: bools become bytes."""
+        t = value.type
+        if t.elem != "i1":
+            return t, self.get(value)
+        return Type("i8", t.lanes), self.ops.cast(self.get(value), t, "i8")
+
+    def from_memory(self, result: Value, operand: str) -> None:
+        t = result.type
+        if t.elem == "i1":
+            operand = self.ops.cast(operand, Type("i8", t.lanes), "i1")
+        self.put(result, operand)
+
+    def guarded(self, mask: Value, emit: Any, other: tuple[Type, str] | None) -> str:
+        """`emit()` where the scalar mask holds, else `other`."""
+        then, end, before = self.text.fresh("then"), self.text.fresh("end"), self.text.block
+        self.text.do(f"br i1 {self.get(mask)}, label %{then}, label %{end}")
+        self.text.label(then)
+        self.text.enter()
+        value = emit()
+        self.text.leave()
+        self.text.do(f"br label %{end}")
+        self.text.label(end)
+        if other is None:
+            return ""
+        return self.text.emit(f"phi {spell(other[0])} [ {value}, %{then} ], [ {other[1]}, %{before} ]")
+
+    def do_load(self, op: Op) -> None:
+        ptr, offset, mask, other = op.args
+        result = op.result
+        assert result is not None
+        memory = Type("i8" if result.type.elem == "i1" else result.type.elem, result.type.lanes)
+        allowed = self.number(mask)
+        if other is not None and mask is not None:
+            rest = self.to_memory(other)[1]
+        else:
+            rest = constant(0, memory)
+        if mask is not None and allowed is not None and not allowed:
+            self.from_memory(result, rest)
+            return
+        plain = f"load {spell(memory)}, ptr {{}}, align {_SIZE[memory.elem]}"
+        if mask is None or allowed:
+            loaded = self.text.emit(plain.format(self.at(ptr, offset, memory.elem)))
+        elif not memory.lanes:
+            loaded = self.guarded(
+                mask, lambda: self.text.emit(plain.format(self.at(ptr, offset, memory.elem))), (memory, rest)
+            )
+        else:
+            where = self.at(ptr, offset, memory.elem)
+            whole, allows = self.whole_mask(memory, mask)
+            loaded = self.memory_call(
+                f"llvm.masked.load.{mangle(whole)}.p0", whole,
+                [("ptr", f"align {_SIZE[memory.elem]} {where}"), (spell(Type("i1", whole.lanes)), allows),
+                 (spell(whole), self.resized(memory, rest, whole.lanes))],
+            )
+            loaded = self.resized(whole, loaded, memory.lanes)
+            self.masked.add(loaded)
+        self.from_memory(result, loaded)
+
+    def do_store(self, op: Op) -> None:
+        ptr, offset, value, mask = op.args
+        assert value is not None
+        allowed = self.number(mask)
+        if mask is not None and allowed is not None and not allowed:
+            return
+        memory, operand = self.to_memory(value)
+        size = _SIZE[memory.elem]
+
+        def plain() -> str:
+            self.text.do(f"store {spell(memory)} {operand}, ptr {self.at(ptr, offset, memory.elem)}, align {size}")
+            return ""
+
+        lane = only_lane(self.lanes_of(mask))
+        if mask is None or allowed:
+            plain()
+        elif lane is not None:
+            one = self.text.emit(f"extractelement {spell(memory)} {operand}, i32 {lane}")
+            where = self.at(ptr, offset, memory.elem)
+            if lane:
+                where = self.text.once(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {lane}")
+            self.text.do(f"store {LLVM_ELEM[memory.elem]} {one}, ptr {where}, align {size}")
+        elif not memory.lanes:
+            self.guarded(mask, plain, None)
+        else:
+            whole, allows = self.whole_mask(memory, mask)
+            operand = self.resized(memory, operand, whole.lanes)
+            self.memory_call(
+                f"llvm.masked.store.{mangle(whole)}.p0", None,
+                [(spell(whole), operand), ("ptr", f"align {size} {self.at(ptr, offset, memory.elem)}"),
+                 (spell(Type("i1", whole.lanes)), allows)],
+            )
+
+    def whole_mask(self, memory: Type, mask: Value) -> tuple[Type, str]:
+        """What is loaded or stored under a mask, and the mask: of a whole register where LLVM would make it one and may
+        lose that (see llvm_faults.WIDENED)."""
+        operand = self.get(mask)
+        eight_bytes = (LLVM_ELEM[memory.elem], memory.lanes) == ("i8", 8)
+        if not self.mask_registers or not eight_bytes or self.lanes_of(mask) is not None:
+            return memory, operand
+        wider = self.resized(mask.type, operand, 16)
+        return Type("i8", 16), self.text.once(f"and <16 x i1> {wider}, {LANES_KEPT}")
+
+    def resized(self, t: Type, operand: str, lanes: int) -> str:
+        """A vector's first lanes, or all of them and others of any value."""
+        if lanes == t.lanes:
+            return operand
+        picks = ", ".join(f"i32 {n if n < t.lanes else 'poison'}" for n in range(lanes))
+        return self.text.once(f"shufflevector {spell(t)} {operand}, {spell(t)} poison, <{lanes} x i32> <{picks}>")
+
+    def memory_call(self, name: str, result: Type | None, args: Sequence[tuple[str, str]]) -> str:
+        back = "void" if result is None else spell(result)
+        if name not in self.text.declarations:
+            self.text.declarations[name] = f"declare {back} @{name}({', '.join(t for t, _ in args)})"
+        call = f"call {back} @{name}({', '.join(f'{t} {a}' for t, a in args)})"
+        if result is not None:
+            return self.text.emit(call)
+        self.text.do(call)
+        return ""
+
+    def do_stream(self, op: Op) -> None:
+        ptr, offset, value = op.args
+        assert value is not None
+        memory, operand = self.to_memory(value)
+        align = _SIZE[memory.elem] * max(1, memory.lanes)
+        where = self.at(ptr, offset, memory.elem)
+        self.text.do(f"store {spell(memory)} {operand}, ptr {where}, align {align}, !nontemporal !0")
+
+    def lanes_at(self, ptr: Value | None, offsets: Value, elem: str) -> str:
+        assert ptr is not None
+        return self.text.emit(
+            f"getelementptr {LLVM_ELEM[elem]}, ptr {self.get(ptr)}, {spell(offsets.type)} {self.get(offsets)}"
+        )
+
+    def do_gather(self, op: Op) -> None:
+        ptr, offsets, mask = op.args
+        result = op.result
+        assert offsets is not None and result is not None
+        if not offsets.type.lanes:
+            self.do_load(Op("load", (ptr, offsets, mask, None), result))
+            return
+        memory = Type("i8" if result.type.elem == "i1" else result.type.elem, result.type.lanes)
+        pointers = Type("ptr", memory.lanes)
+        allowed = self.get(mask) if mask is not None else constant(True, Type("i1", memory.lanes))
+        where = self.lanes_at(ptr, offsets, memory.elem)
+        loaded = self.memory_call(
+            f"llvm.masked.gather.{mangle(memory)}.{mangle(pointers)}", memory,
+            [(spell(pointers), f"align {_SIZE[memory.elem]} {where}"), (f"<{memory.lanes} x i1>", allowed),
+             (spell(memory), constant(0, memory))],
+        )
+        self.from_memory(result, loaded)
+
+    def do_scatter(self, op: Op) -> None:
+        ptr, offsets, value, mask = op.args
+        assert offsets is not None and value is not None
+        if not offsets.type.lanes:
+            self.do_store(Op("store", (ptr, offsets, value, mask), None))
+            return
+        memory, operand = self.to_memory(value)
+        pointers = Type("ptr", memory.lanes)
+        allowed = self.get(mask) if mask is not None else constant(True, Type("i1", memory.lanes))
+        where = self.lanes_at(ptr, offsets, memory.elem)
+        self.memory_call(
+            f"llvm.masked.scatter.{mangle(memory)}.{mangle(pointers)}", None,
+            [(spell(memory), operand), (spell(pointers), f"align {_SIZE[memory.elem]} {where}"),
+             (f"<{memory.lanes} x i1>", allowed)],
+        )
+
+    def do_prefetch(self, op: Op) -> None:
+        where = self.at(op.args[0], op.args[1], op.attrs[0])
+        self.memory_call(
+            "llvm.prefetch.p0", None, [("ptr", where), ("i32", "0"), ("i32", "3"), ("i32", "1")]
+        )
+
+    def do_address(self, op: Op) -> None:
+        assert op.args[0] is not None and op.result is not None
+        where = f"getelementptr i8, ptr {self.get(op.args[0])}, i64 {op.attrs[0]}"
+        self.put(op.result, self.text.once(where))
+
+    def do_advance(self, op: Op) -> None:
+        assert op.result is not None
+        self.put(op.result, self.at(op.args[0], op.args[1], op.attrs[0]))

@@ -1,0 +1,403 @@
+"""Loop nests to LLVM IR text.
+
+The text needs no pass pipeline: values are in SSA form already, loops are emitted with phis and the test at the bottom,
+vectors as vectors. Integer scalars are folded and shared on the way, so that addresses stay short. The text is written
+directly; building it through objects costs as much as generating the code.
+
+A kernel is `void @name(ptr buffers, ptr scratch, i64 task)`. Buffers may be one memory (updates in place), so nothing
+is marked `noalias`. A bool is i1 in registers and one byte in memory.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+from einsmith.codegen.llvm import faults as llvm_faults
+from einsmith.codegen.llvm import lockstep
+from einsmith.codegen.llvm.jit import has_fma, has_halves, resolve
+from einsmith.codegen.llvm.memory import MemoryEmitter, Number
+from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, Text, constant, mangle, spell
+from einsmith.errors import CompileError
+from einsmith.loops.nest import Function, If, Loop, Op, Type, Value
+
+_SCALAR_INTS = ("i64", "i32")
+_FOLDED = ("add", "sub", "mul", "min", "max", "floordiv", "mod", "neg", "lt", "le", "eq", "ne")
+_LOGIC: dict[str, Callable[..., bool]] = {
+    "and": lambda a, b: a and b, "or": lambda a, b: a or b, "not": operator.not_, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
+
+
+def emit_module(functions: Sequence[Function], target: Any) -> str:
+    """LLVM IR text of the functions for `target` (cpu, features, triple: each may be "host"; vector_bytes).
+    Their names are distinct.
+
+    Raises CompileError for an instruction that has no form in LLVM.
+    """
+    target = resolve(target)
+    declarations: dict[str, str] = {}
+    # A chain has three or four values alive, and the coefficients want registers, too: of 32, or of half as many.
+    chains = 2 if target.triple.startswith("x86_64") and target.vector_bytes < 64 else 4
+    fold = target.triple.startswith("x86_64")
+    masks = fold and (target.vector_bytes >= 64 or "+avx512bw" in target.features.split(","))
+    has = has_fma(target), has_halves(target)
+    bodies = [_Emitter(f, Text(declarations, *has), chains, fold, masks).run() for f in functions]
+    width = f' "prefer-vector-width"="{target.vector_bytes * 8}"' if target.vector_bytes >= 32 else ""
+    parts = [f'target triple = "{target.triple}"', "", *bodies, *declarations.values(), ""]
+    parts.append(f"attributes #0 = {{ nounwind{width} }}")
+    parts.append("!0 = !{i32 1}")
+    parts.append('!1 = !{!"branch_weights", i32 1, i32 2000}')
+    return "\n".join(parts) + "\n"
+
+
+class _Emitter(MemoryEmitter):
+    """Emits one function. `chains`: how many special functions may be computed side by side; `folds`: loads may become
+    operands of arithmetic; `text` and `masks`: as a MemoryEmitter's."""
+
+    def __init__(self, function: Function, text: Text, chains: int, folds: bool, masks: bool):
+        super().__init__(text, masks)
+        self.chains = chains
+        self.function = function
+        self.chosen = llvm_faults.chosen_sums(function.body) if text.fma and folds else {}
+        self.sums: dict[str, tuple[str, int]] = {}  # operand -> (operand, constant) that it is the sum of
+
+    def run(self) -> str:
+        f = self.function
+        for n, buffer in enumerate(f.buffers):
+            at = self.text.emit(f"getelementptr ptr, ptr %buffers, i64 {n}")
+            self.operand[buffer.id] = self.text.emit(f"load ptr, ptr {at}, align 8")
+        self.operand[f.scratch.id] = "%scratch"
+        self.operand[f.task.id] = "%task"
+        self.region(f.body)
+        self.text.do("ret void")
+        head = f'define void @"{f.name}"(ptr %buffers, ptr %scratch, i64 %task) #0 {{\nentry:\n'
+        return head + "\n".join(self.text.lines) + "\n}\n"
+
+    # -- regions
+
+    def region(self, block: Sequence[Any]) -> None:
+        some = sum(x.name in FUNCTIONS for x in block if isinstance(x, Op)) > 1
+        for plain, found in groupby(block, lambda x: some and isinstance(x, Op)):
+            if plain:
+                for group in lockstep.groups(list(found), FUNCTIONS, self.chains):
+                    self.together(group)
+                continue
+            for x in found:
+                if isinstance(x, Loop):
+                    self.loop(x)
+                elif isinstance(x, If):
+                    self.branch(x)
+                else:
+                    self.instruction(x)
+
+    def together(self, group: Sequence[Op]) -> None:
+        """Instructions that do not need each other's results."""
+        if len(group) == 1:
+            self.instruction(group[0])
+            return
+        before, parts = self.text.lines, []
+        for op in group:
+            self.text.lines = []
+            self.instruction(op)
+            parts.append(self.text.lines)
+        self.text.lines = before
+        before += lockstep.in_turn(parts)
+
+    def branch(self, x: If) -> None:
+        known = self.number(x.cond)
+        if known is not None:
+            if known:
+                self.region(x.body)
+            return
+        then, end = self.text.fresh("then"), self.text.fresh("end")
+        self.text.do(f"br i1 {self.get(x.cond)}, label %{then}, label %{end}")
+        self.text.label(then)
+        self.text.enter()
+        self.region(x.body)
+        self.text.leave()
+        self.text.do(f"br label %{end}")
+        self.text.label(end)
+
+    def loop(self, x: Loop) -> None:
+        lo, hi = self.number(x.lo), self.number(x.hi)
+        trips = None if lo is None or hi is None else max(0, -(-(int(hi) - int(lo)) // x.step))
+        if trips == 0:
+            for out, init in zip(x.results, x.init, strict=True):
+                self.put(out, self.get(init), self.number(init))
+            return
+        if x.unroll > 1 and (trips is None or trips % x.unroll):
+            raise CompileError(f"{self.function.name}: a loop unrolled by {x.unroll} runs {trips} times")
+        if trips == x.unroll:
+            state = [(self.get(v), self.number(v)) for v in x.init]
+            for turn in range(trips):
+                self.put_int(x.var, int(lo or 0) + turn * x.step)
+                state = self.turn(x, state)
+            for out, (operand, number) in zip(x.results, state, strict=True):
+                self.put(out, operand, number)
+            return
+        self.counted(x, trips)
+
+    def turn(self, x: Loop, state: Sequence[tuple[str, Number | None]]) -> list[tuple[str, Number | None]]:
+        """The body once, with its variable set and these carried values; the values it yields."""
+        for carried, (operand, number) in zip(x.carried, state, strict=True):
+            self.put(carried, operand, number)
+        self.region(x.body)
+        return [(self.get(v), self.number(v)) for v in x.next]
+
+    def counted(self, x: Loop, trips: int | None) -> None:
+        """A loop with its test at the bottom, behind a guard unless it is known to run."""
+        text = self.text
+        body, end = text.fresh("loop"), text.fresh("done")
+        lo, hi, before = self.get(x.lo), self.get(x.hi), self.text.block
+        guarded = trips is None and not x.runs
+        if guarded:
+            runs = text.emit(f"icmp slt i64 {lo}, {hi}")
+            text.do(f"br i1 {runs}, label %{body}, label %{end}")
+        else:
+            text.do(f"br label %{body}")
+        self.text.label(body)
+        text.enter()
+        var = "%" + text.fresh("i")
+        names = ["%" + text.fresh("c") for _ in x.init]
+        phis = len(text.lines)  # the phis are written last, when what comes round is known
+        self.put(x.var, var)
+        state: list[tuple[str, Number | None]] = [(name, None) for name in names]
+        for turn in range(x.unroll):
+            if turn:
+                self.put(x.var, self.plus(var, turn * x.step, "i64"))
+            state = self.turn(x, state)
+        back = self.text.block
+        following = text.emit(f"add nsw i64 {var}, {x.step * x.unroll}")
+        again = text.emit(f"icmp slt i64 {following}, {hi}")
+        text.do(f"br i1 {again}, label %{body}, label %{end}")
+        text.leave()
+        lines = [f"  {var} = phi i64 [ {lo}, %{before} ], [ {following}, %{back} ]"]
+        for name, init, (operand, _) in zip(names, x.init, state, strict=True):
+            lines.append(f"  {name} = phi {spell(init.type)} [ {self.get(init)}, %{before} ], [ {operand}, %{back} ]")
+        text.lines[phis:phis] = lines
+        self.text.label(end)
+        for out, init, (operand, _) in zip(x.results, x.init, state, strict=True):
+            if guarded:
+                pairs = f"[ {self.get(init)}, %{before} ], [ {operand}, %{back} ]"
+                operand = text.emit(f"phi {spell(init.type)} {pairs}")
+            self.put(out, operand)
+
+    # -- instructions
+
+    def instruction(self, op: Op) -> None:
+        special = getattr(self, "do_" + op.name, None)
+        if special is not None:
+            special(op)
+            return
+        assert op.result is not None
+        args = [a for a in op.args if a is not None]
+        t = args[-1].type
+        numbers = [self.number(a) for a in args]
+        if not t.lanes and t.elem in _SCALAR_INTS and op.name in _FOLDED and self.fold(op, args, numbers):
+            return
+        if op.name == "select" and numbers[0] is not None:
+            chosen = args[1] if numbers[0] else args[2]
+            self.put(op.result, self.get(chosen), self.number(chosen))
+            return
+        if t.lanes and self.fold_lanes(op, args):
+            return
+        operands = [self.get(a) for a in args]
+        self.put(op.result, self.ops.apply(op.name, t, operands, numbers))
+        if op.name == "neg" and operands[0] in self.masked:  # a sign is part of a fused multiply-add
+            self.masked.add(self.get(op.result))
+
+    def fold(self, op: Op, args: Sequence[Value], numbers: Sequence[Number | None]) -> bool:
+        """Integer scalars: constants are computed, x+0, x*1, x//1 vanish, x+c+d becomes x+(c+d)."""
+        result = op.result
+        assert result is not None
+        elem = args[0].type.elem
+        known = [int(n) for n in numbers if n is not None]
+        if len(known) == len(args):
+            value = _compute(op.name, known)
+            if value is not None and (isinstance(value, bool) or _fits(value, elem)):
+                self.put_int(result, value)
+                return True
+            return False
+        if len(args) != 2 or not known:
+            return False
+        x = self.get(args[0] if numbers[0] is None else args[1])
+        c, on_right = known[0], numbers[1] is not None
+        if op.name == "add" or (op.name == "sub" and on_right):
+            self.put(result, self.plus(x, c if op.name == "add" else -c, elem))
+            return True
+        if op.name == "mul" and c in (0, 1) or op.name in ("floordiv", "mod") and on_right and c == 1:
+            if c == 0 or op.name == "mod":
+                self.put_int(result, 0)
+            else:
+                self.put(result, x)
+            return True
+        if op.name == "mul":
+            self.put(result, self.text.once(f"mul {elem} {x}, {c}"))
+            return True
+        return False
+
+    def fold_lanes(self, op: Op, args: Sequence[Value]) -> bool:
+        """Integer vectors that are known: so masks are, which LLVM would find to be constants, too."""
+        t, result = args[-1].type, op.result
+        known = [self.lanes_of(a) for a in args]
+        if result is None or t.elem in FLOATS or not all(known):
+            return False
+        columns = zip(*known, strict=True)
+        if op.name == "select":
+            lanes: list[Any] = [a if c else b for c, a, b in columns]
+        elif t.elem == "i1" and op.name in _LOGIC:
+            lanes = [_LOGIC[op.name](*x) for x in columns]
+        elif t.elem in _SCALAR_INTS and op.name in _FOLDED:
+            lanes = [_compute(op.name, x) for x in columns]
+            if not all(isinstance(x, bool) or _fits(x, t.elem) for x in lanes):
+                return False
+        else:
+            return False
+        self.put_lanes(result, lanes)
+        return True
+
+    def plus(self, x: str, c: int, elem: str) -> str:
+        """x + c, with chains of constants summed (integers wrap, so that the order is free)."""
+        base, already = self.sums.get(x, (x, 0))
+        total = already + c
+        half = 2 ** (31 if elem == "i32" else 63)
+        total = (total + half) % (2 * half) - half
+        if total == 0:
+            return base
+        name = self.text.once(f"add {elem} {base}, {total}")
+        self.sums[name] = (base, total)
+        return name
+
+    def do_const(self, op: Op) -> None:
+        assert op.result is not None
+        value = op.attrs[0]
+        self.put(op.result, constant(value, op.result.type), value)
+
+    def do_literal(self, op: Op) -> None:
+        assert op.result is not None
+        self.put_lanes(op.result, op.attrs[0])
+
+    def do_iota(self, op: Op) -> None:
+        assert op.result is not None
+        t = op.result.type
+        self.put_lanes(op.result, range(t.lanes))
+
+    def do_splat(self, op: Op) -> None:
+        (x,), result = op.args, op.result
+        assert x is not None and result is not None
+        number = self.number(x)
+        if number is not None:
+            self.put(result, constant(number, result.type), number)
+            return
+        v, s = spell(result.type), spell(x.type)
+        one = self.text.once(f"insertelement {v} poison, {s} {self.get(x)}, i32 0")
+        mask = f"<{result.type.lanes} x i32> zeroinitializer"
+        self.put(result, self.text.once(f"shufflevector {v} {one}, {v} poison, {mask}"))
+
+    def do_cast(self, op: Op) -> None:
+        (x,), result = op.args, op.result
+        assert x is not None and result is not None
+        number, elem = self.number(x), result.type.elem
+        if number is not None and elem in _SCALAR_INTS and x.type.elem in _SCALAR_INTS and abs(number) < 2**31:
+            self.put(result, constant(int(number), result.type), int(number))
+            return
+        lanes = self.lanes_of(x) if {elem, x.type.elem} <= {*_SCALAR_INTS} else None
+        if lanes and all(_fits(int(n), elem) for n in lanes):
+            self.put_lanes(result, lanes)
+            return
+        if number is None and not x.type.lanes and x.type.elem == "i32" and elem == "i64":
+            self.put(result, self.text.once(f"sext i32 {self.get(x)} to i64"))
+            return
+        self.put(result, self.ops.cast(self.get(x), x.type, elem))
+
+    def do_fma(self, op: Op) -> None:
+        assert op.result is not None
+        args = [a for a in op.args if a is not None]
+        operands, numbers = [self.get(a) for a in args], [self.number(a) for a in args]
+        t = op.result.type
+        others = self.chosen.get(op.result.id, ())
+        if t.elem in FLOATS and any(self.number(x) == 0 or x.id not in self.operand for x in others):
+            # A masked load stays an instruction of its own: see llvm_faults.UNMASKED.
+            operands = [self.ops.intrinsic("arithmetic.fence", t, x) if x in self.masked else x for x in operands]
+        self.put(op.result, self.ops.apply("fma", t, operands, numbers))
+
+    def do_add(self, op: Op) -> None:
+        self.shared(op)
+
+    def do_sub(self, op: Op) -> None:
+        self.shared(op)
+
+    def do_mul(self, op: Op) -> None:
+        self.shared(op)
+
+    def shared(self, op: Op) -> None:
+        """add, sub, mul: 64-bit scalars are addresses mostly, and are computed once a region."""
+        a, b = op.args
+        assert a is not None and b is not None and op.result is not None
+        numbers = [self.number(a), self.number(b)]
+        if a.type.lanes and self.fold_lanes(op, (a, b)):
+            return
+        if a.type.lanes or a.type.elem not in _SCALAR_INTS:
+            self.put(op.result, self.ops.apply(op.name, a.type, [self.get(a), self.get(b)], numbers))
+            return
+        if self.fold(op, [a, b], numbers):
+            return
+        x, y = self.get(a), self.get(b)
+        (left, c), (right, d) = self.sums.get(x, (x, 0)), self.sums.get(y, (y, 0))
+        if op.name == "add" and (c or d):
+            inner = self.text.once(f"add {a.type.elem} {left}, {right}")
+            self.put(op.result, self.plus(inner, c + d, a.type.elem))
+            return
+        self.put(op.result, self.text.once(f"{op.name} {a.type.elem} {x}, {y}"))
+
+    def do_shuffle(self, op: Op) -> None:
+        a, b = op.args
+        assert a is not None and b is not None and op.result is not None
+        lanes = ", ".join("i32 poison" if n < 0 else f"i32 {n}" for n in op.attrs[0])
+        v = spell(a.type)
+        self.put(op.result, self.text.emit(
+            f"shufflevector {v} {self.get(a)}, {v} {self.get(b)}, <{len(op.attrs[0])} x i32> <{lanes}>"
+        ))
+
+    def do_extract(self, op: Op) -> None:
+        x = op.args[0]
+        assert x is not None and op.result is not None
+        lane = op.args[1] if len(op.args) > 1 else None
+        where = f"{spell(lane.type)} {self.get(lane)}" if lane is not None else f"i32 {op.attrs[0]}"
+        self.put(op.result, self.text.emit(f"extractelement {spell(x.type)} {self.get(x)}, {where}"))
+
+    def do_insert(self, op: Op) -> None:
+        x, value = op.args
+        assert x is not None and value is not None and op.result is not None
+        parts = f"{spell(x.type)} {self.get(x)}, {spell(value.type)} {self.get(value)}, i32 {op.attrs[0]}"
+        self.put(op.result, self.text.emit(f"insertelement {parts}"))
+
+    def do_any(self, op: Op) -> None:
+        (x,) = op.args
+        assert x is not None and op.result is not None
+        name = f"llvm.vector.reduce.or.{mangle(x.type)}"
+        self.put(op.result, self.text.call(name, Type("i1"), [(x.type, self.get(x))]))
+
+    def do_barrier(self, op: Op) -> None:
+        self.text.do('call void asm sideeffect "", "~{memory}"()')
+
+
+def _fits(x: int, elem: str) -> bool:
+    half = 2 ** (63 if elem == "i64" else 31)
+    return -half <= x < half
+
+
+def _compute(name: str, args: Sequence[int]) -> int | bool | None:
+    """An integer instruction on constants, as Python defines it; None where it is left to run time."""
+    a, b = args[0], args[1] if len(args) > 1 else 0
+    if name in ("floordiv", "mod") and b == 0:
+        return 0
+    table: dict[str, Any] = {
+        "add": a + b, "sub": a - b, "mul": a * b, "min": min(a, b), "max": max(a, b), "neg": -a,
+        "lt": a < b, "le": a <= b, "eq": a == b, "ne": a != b,
+    }
+    if name == "floordiv":
+        return a // b
+    return a % b if name == "mod" else table.get(name)

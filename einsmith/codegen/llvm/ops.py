@@ -1,0 +1,498 @@
+"""Instructions of the loop nest's arithmetic as LLVM IR text.
+
+`Text` collects lines, names values and declares intrinsics; `Ops` has one method per instruction of the nest. Operands
+are their LLVM spelling (`%12`, `7`, `splat (float 0x...)`), types are `loops.nest.Type`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einsmith.codegen.llvm import half
+from einsmith.codegen.vecmath import polynomials as vmath
+from einsmith.codegen.vecmath import trigonometric as vtrig
+from einsmith.errors import CompileError
+from einsmith.expr.random import threefry
+from einsmith.loops.nest import Type
+
+_INTEGERS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+BITS = {"f32": 32, "f64": 64, "f16": 16, "bf16": 16, "u8": 8} | _INTEGERS
+LLVM_ELEM = {"f32": "float", "f64": "double", "ptr": "ptr", "f16": "i16", "bf16": "i16", "u8": "i8"} | {
+    x: x for x in _INTEGERS
+}  # what is only moved and converted is spelled as its bits
+FLOATS = ("f32", "f64")
+SUFFIX = LLVM_ELEM | {"f32": "f32", "f64": "f64", "ptr": "p0"}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "exp": vmath.exp, "log": vmath.log, "tanh": vmath.tanh, "sigmoid": vmath.sigmoid, "erf": vmath.erf,
+    "pow": vmath.pow, "sin": vtrig.sin, "cos": vtrig.cos,
+}  # fmt: skip
+
+
+def spell(type: Type) -> str:
+    """The LLVM spelling of a type."""
+    return f"<{type.lanes} x {LLVM_ELEM[type.elem]}>" if type.lanes else LLVM_ELEM[type.elem]
+
+
+def mangle(type: Type) -> str:
+    """The suffix an overloaded intrinsic's name carries for a type."""
+    return f"v{type.lanes}{SUFFIX[type.elem]}" if type.lanes else SUFFIX[type.elem]
+
+
+def literal(value: float | int | bool, elem: str) -> str:
+    """A scalar constant. Floats are spelled by their bits, so that nothing is rounded twice."""
+    if elem in FLOATS:
+        x = float(value)
+        if math.isnan(x):
+            return "0x7FF8000000000000"
+        if elem == "f32":
+            try:
+                x = struct.unpack("<f", struct.pack("<f", x))[0]
+            except OverflowError:
+                x = math.copysign(math.inf, x)
+        return f"0x{struct.unpack('<Q', struct.pack('<d', x))[0]:016X}"
+    if elem == "i1":
+        return "true" if value else "false"
+    if elem in half.FORMATS:
+        return str(half.bits_of(float(value), elem))
+    return str(int(value))
+
+
+def constant(value: float | int | bool, type: Type) -> str:
+    """A constant of a scalar type, or of a vector type with that value in every lane."""
+    text = literal(value, type.elem)
+    return f"splat ({LLVM_ELEM[type.elem]} {text})" if type.lanes else text
+
+
+def lanes_constant(values: Sequence[float | int | bool], elem: str) -> str:
+    """A vector constant, lane by lane."""
+    return "<" + ", ".join(f"{LLVM_ELEM[elem]} {literal(v, elem)}" for v in values) + ">"
+
+
+class Text:
+    """Lines of one function, the counter of its values, and the module's declarations. `fma`, `halves`: the target has
+    instructions that multiply and add, that convert float16."""
+
+    def __init__(self, declarations: dict[str, str], fma: bool, halves: bool):
+        self.lines: list[str] = []
+        self.declarations = declarations
+        self.fma, self.halves = fma, halves
+        self.block = "entry"
+        self._count = 0
+        self._seen: list[dict[str, str]] = [{}]
+
+    def fresh(self, prefix: str = "v") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def emit(self, text: str) -> str:
+        """`%new = text`; the new name."""
+        name = f"%{self.fresh()}"
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def do(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def label(self, name: str) -> None:
+        """Begins the block `name`."""
+        self.lines.append(f"{name}:")
+        self.block = name
+
+    def once(self, text: str) -> str:
+        """`emit` for cheap pure scalar work: the same text in an enclosing region is reused."""
+        for scope in self._seen:
+            if text in scope:
+                return scope[text]
+        name = self.emit(text)
+        self._seen[-1][text] = name
+        return name
+
+    def enter(self) -> None:
+        self._seen.append({})
+
+    def leave(self) -> None:
+        self._seen.pop()
+
+    def call(self, name: str, result: Type, args: Sequence[tuple[Type, str]]) -> str:
+        """A call of a pure function or intrinsic, declared on demand."""
+        if name not in self.declarations:
+            types = ", ".join(spell(t) for t, _ in args)
+            self.declarations[name] = f"declare {spell(result)} @{name}({types})"
+        return self.emit(f"call {spell(result)} @{name}({', '.join(f'{spell(t)} {a}' for t, a in args)})")
+
+
+class Ops:
+    """The arithmetic instructions. Every method takes operands of one type `t` and gives the result's operand."""
+
+    def __init__(self, text: Text):
+        self.text = text
+
+    def bin(self, op: str, t: Type, a: str, b: str) -> str:
+        return self.text.emit(f"{op} {spell(t)} {a}, {b}")
+
+    def compare(self, predicate: str, t: Type, a: str, b: str) -> str:
+        return self.text.emit(f"{'fcmp' if t.elem in FLOATS else 'icmp'} {predicate} {spell(t)} {a}, {b}")
+
+    def select(self, t: Type, c: str, a: str, b: str) -> str:
+        return self.text.emit(f"select {spell(Type('i1', t.lanes))} {c}, {spell(t)} {a}, {spell(t)} {b}")
+
+    def intrinsic(self, name: str, t: Type, *args: str) -> str:
+        return self.text.call(f"llvm.{name}.{mangle(t)}", t, [(t, a) for a in args])
+
+    # -- one method per instruction
+
+    def apply(self, name: str, t: Type, args: Sequence[str], literals: Sequence[float | int | bool | None]) -> str:
+        """An instruction by its name in the nest; `literals[i]` is the value of a constant operand, else None."""
+        if name in _FLOAT_BINARY and t.elem in FLOATS:
+            return self.bin(_FLOAT_BINARY[name], t, args[0], args[1])
+        if name in _INT_BINARY and t.elem not in FLOATS:
+            return self.bin(_INT_BINARY[name], t, args[0], args[1])
+        if name in _COMPARE:
+            by_float, by_int = _COMPARE[name]
+            if t.elem == "i1":
+                by_int = by_int.replace("s", "u")
+            return self.compare(by_float if t.elem in FLOATS else by_int, t, args[0], args[1])
+        if name in ("min", "max"):
+            return self.extremum(name, t, args, literals)
+        if name in ("floordiv", "mod"):
+            return self.float_division(name, t, *args) if t.elem in FLOATS else self.int_division(
+                name, t, args[0], args[1], literals[1]
+            )
+        if name in FUNCTIONS:
+            return FUNCTIONS[name](Lanes(self, t), *args)
+        method = getattr(self, "op_" + name, None)
+        if method is None:
+            raise CompileError(f"no LLVM form of {name} on {t}")
+        return method(t, *args)
+
+    def op_neg(self, t: Type, x: str) -> str:
+        return self.text.emit(f"fneg {spell(t)} {x}") if t.elem in FLOATS else self.bin("sub", t, constant(0, t), x)
+
+    def op_not(self, t: Type, x: str) -> str:
+        return self.bin("xor", t, x, constant(1 if t.elem == "i1" else -1, t))
+
+    def op_abs(self, t: Type, x: str) -> str:
+        if t.elem in FLOATS:
+            return self.intrinsic("fabs", t, x)
+        return self.text.call(f"llvm.abs.{mangle(t)}", t, [(t, x), (Type("i1"), "false")])
+
+    def op_sign(self, t: Type, x: str) -> str:
+        zero, one, minus = (constant(v, t) for v in (0, 1, -1))
+        if t.elem not in FLOATS:
+            low = self.select(t, self.compare("slt", t, x, zero), minus, x)
+            return self.select(t, self.compare("sgt", t, x, zero), one, low)
+        same = self.bin("fadd", t, x, zero)  # NaN stays, and -0 becomes 0
+        low = self.select(t, self.compare("olt", t, x, zero), minus, same)
+        return self.select(t, self.compare("ogt", t, x, zero), one, low)
+
+    def op_floor(self, t: Type, x: str) -> str:
+        return self.intrinsic("floor", t, x)
+
+    def op_sqrt(self, t: Type, x: str) -> str:
+        return self.intrinsic("sqrt", t, x)
+
+    def op_rsqrt(self, t: Type, x: str) -> str:
+        return self.bin("fdiv", t, constant(1.0, t), self.op_sqrt(t, x))
+
+    def op_random_bits(self, t: Type, *words: str) -> str:
+        return threefry(
+            words,
+            add=lambda a, b: self.bin("add", t, a, b),
+            xor=lambda a, b: self.bin("xor", t, a, b),
+            rotate=lambda x, n: self.intrinsic("fshl", t, x, x, constant(n, t)),
+            const=lambda n: constant(n, t),
+        )
+
+    def op_select(self, t: Type, c: str, a: str, b: str) -> str:
+        return self.select(t, c, a, b)
+
+    def op_fma(self, t: Type, a: str, b: str, c: str) -> str:
+        if t.elem not in FLOATS:
+            return self.bin("add", t, self.bin("mul", t, a, b), c)
+        if self.text.fma:
+            return self.intrinsic("fma", t, a, b, c)
+        return self.bin("fadd", t, self.bin("fmul", t, a, b), c)  # without the instruction fma is a slow call
+
+    def extremum(self, name: str, t: Type, args: Sequence[str], literals: Sequence[float | int | bool | None]) -> str:
+        a, b = args
+        if t.elem not in FLOATS:
+            return self.intrinsic(("u" if t.elem == "i1" else "s") + name, t, a, b)
+        predicate = "ogt" if name == "max" else "olt"
+        fixed = [x is not None and not math.isnan(x) for x in literals]
+        if fixed[1] and not fixed[0]:
+            a, b, fixed = b, a, [True, False]
+        # A select whose false side is b gives b where either is NaN: one instruction, and right if a is no NaN.
+        out = self.select(t, self.compare(predicate, t, a, b), a, b)
+        return out if fixed[0] else self.select(t, self.compare("uno", t, a, a), a, out)
+
+    def int_division(self, name: str, t: Type, a: str, b: str, divisor: float | int | bool | None) -> str:
+        """floordiv and mod towards minus infinity; by zero they give 0, as NumPy's do, and never trap."""
+        zero = constant(0, t)
+        if divisor is not None and divisor > 0:
+            n = int(divisor)
+            if n & (n - 1) == 0:
+                if name == "mod":
+                    return self.bin("and", t, a, constant(n - 1, t))
+                return a if n == 1 else self.bin("ashr", t, a, constant(n.bit_length() - 1, t))
+            if name == "mod":
+                r = self.bin("srem", t, a, b)
+                return self.select(t, self.compare("slt", t, r, zero), self.bin("add", t, r, b), r)
+            q = self.bin("sdiv", t, a, b)
+            r = self.bin("sub", t, a, self.bin("mul", t, q, b))
+            return self.bin("add", t, q, self.bin("ashr", t, r, constant(BITS[t.elem] - 1, t)))
+        # -1 and 0 are taken out first: the smallest integer over -1 overflows, and both trap in hardware.
+        minus, one = constant(-1, t), constant(1, t)
+        is_zero, is_minus = self.compare("eq", t, b, zero), self.compare("eq", t, b, minus)
+        both = self.bin("or", Type("i1", t.lanes), is_zero, is_minus)
+        d = self.select(t, both, one, b)
+        r = self.bin("srem", t, a, d)
+        signs = self.compare("slt", t, self.bin("xor", t, r, d), zero)
+        adjust = self.bin("and", Type("i1", t.lanes), self.compare("ne", t, r, zero), signs)
+        if name == "mod":
+            return self.bin("add", t, r, self.select(t, adjust, d, zero))
+        q = self.bin("sub", t, self.bin("sdiv", t, a, d), self.select(t, adjust, one, zero))
+        q = self.select(t, is_minus, self.op_neg(t, a), q)
+        return self.select(t, is_zero, zero, q)
+
+    def float_division(self, name: str, t: Type, a: str, b: str) -> str:
+        """floordiv and mod as NumPy defines them: from the exact fmod, which takes the sign of the divisor."""
+        zero, flag = constant(0.0, t), Type("i1", t.lanes)
+        m = self.remainder(t, a, b)
+        wrong = self.bin(
+            "and", flag, self.compare("une", t, m, zero),
+            self.bin("xor", flag, self.compare("olt", t, b, zero), self.compare("olt", t, m, zero)),
+        )
+        if name == "mod":
+            out = self.select(t, wrong, self.bin("fadd", t, m, b), m)
+            exact = self.compare("oeq", t, m, zero)
+            return self.select(t, exact, self.intrinsic("copysign", t, zero, b), out)
+        div = self.bin("fdiv", t, self.bin("fsub", t, a, m), b)
+        div = self.select(t, wrong, self.bin("fsub", t, div, constant(1.0, t)), div)
+        down = self.op_floor(t, div)
+        more = self.compare("ogt", t, self.bin("fsub", t, div, down), constant(0.5, t))
+        out = self.select(t, more, self.bin("fadd", t, down, constant(1.0, t)), down)
+        plain = self.bin("fdiv", t, a, b)
+        out = self.select(t, self.compare("oeq", t, div, zero), self.intrinsic("copysign", t, zero, plain), out)
+        return self.select(t, self.compare("oeq", t, b, zero), plain, out)
+
+    def remainder(self, t: Type, a: str, b: str) -> str:
+        """fmod(a, b), exactly; a zero may have either sign.
+
+        With q = floor(|a / b|), |a| - q |b| is one fused step and exact, once q is: the quotient's rounding can only
+        make it one too large, which shows in the sign. The C library serves quotients that have no such q.
+        """
+        if not self.text.fma:
+            return self.bin("frem", t, a, b)
+        v = Lanes(self, t)
+        x, y = v.abs(a), v.abs(b)
+        quotient = v.div(x, y)
+        r = v.fma(v.neg(v.floor(quotient)), y, x)
+        r = v.select(v.lt(r, v.f(0.0)), v.add(r, y), r)
+        r = v.select(v.lt(x, y), x, r)  # an infinite divisor among them
+        most = v.f(2.0**22 if t.elem == "f32" else 2.0**51)
+        return v.rarely(v.lt(most, quotient), v.copysign(r, a), "fmod", lambda w, *z: w.library("fmod", *z), a, b)
+
+    def rarely(self, t: Type, where: str, value: str, name: str, slow: Callable[..., str], args: Sequence[str]) -> str:
+        """Where no lane of `where` holds `value`, behind one branch; else the lanes that a function of its own, made
+        by `slow`, computes from the arguments (of type t)."""
+        text, flags = self.text, Type("i1", t.lanes)
+        some = text.call(f"llvm.vector.reduce.or.{mangle(flags)}", Type("i1"), [(flags, where)]) if t.lanes else where
+        function = f"einsmith.{name}.{mangle(t)}"
+        if function not in text.declarations:
+            inner = Text(text.declarations, text.fma, text.halves)
+            names = [f"%x{n}" for n in range(len(args))]
+            parameters = ", ".join(f"{spell(t)} {x}" for x in names)
+            text.declarations[function] = ""  # keeps its place, before what it declares itself
+            inner.do(f"ret {spell(t)} {slow(Lanes(Ops(inner), t), *names)}")
+            head = f"define internal {spell(t)} @{function}({parameters}) #0 {{\nentry:\n"
+            text.declarations[function] = head + "\n".join(inner.lines) + "\n}"
+        rare, end, before = text.fresh("rare"), text.fresh("end"), text.block
+        text.do(f"br i1 {some}, label %{rare}, label %{end}, !prof !1")
+        text.label(rare)
+        exact = text.call(function, t, [(t, a) for a in args])
+        chosen = self.select(t, where, exact, value)
+        text.do(f"br label %{end}")
+        text.label(end)
+        return text.emit(f"phi {spell(t)} [ {value}, %{before} ], [ {chosen}, %{rare} ]")
+
+    def libm(self, name: str, t: Type, args: Sequence[str]) -> str:
+        """A call of the C library, lane by lane."""
+        scalar, symbol = Type(t.elem), name + ("f" if t.elem == "f32" else "")
+        if not t.lanes:
+            return self.text.call(symbol, scalar, [(scalar, a) for a in args])
+        out = "poison"
+        for lane in range(t.lanes):
+            parts = [self.text.emit(f"extractelement {spell(t)} {a}, i32 {lane}") for a in args]
+            y = self.text.call(symbol, scalar, [(scalar, p) for p in parts])
+            out = self.text.emit(f"insertelement {spell(t)} {out}, {spell(scalar)} {y}, i32 {lane}")
+        return out
+
+    def cast(self, x: str, source: Type, elem: str) -> str:
+        """Conversion as `Builder.cast` says. Out of range floats saturate and NaN gives 0, on every machine."""
+        to, of = Type(elem, source.lanes), source.elem
+        if elem == of:
+            return x
+        single = Type("f32", source.lanes)
+        if of in half.FORMATS:
+            return self.cast(half.widened(Lanes(self, single), x, of), single, elem)
+        if elem in half.FORMATS:
+            return half.narrowed(Lanes(self, single), self.cast(x, source, "f32"), elem)
+        if elem == "i1":
+            return self.compare("une" if of in FLOATS else "ne", source, x, constant(0, source))
+        if of in FLOATS and elem in FLOATS:
+            op = "fpext" if elem == "f64" else "fptrunc"
+        elif of in FLOATS:
+            signed = "u" if elem == "u8" else "s"
+            return self.text.call(f"llvm.fpto{signed}i.sat.{mangle(to)}.{mangle(source)}", to, [(source, x)])
+        elif elem in FLOATS:
+            op = "uitofp" if of in ("i1", "u8") else "sitofp"
+        elif BITS[elem] == BITS[of]:
+            return x
+        elif of in ("i1", "u8") and BITS[elem] > BITS[of]:
+            op = "zext"
+        else:
+            op = "sext" if BITS[elem] > BITS[of] else "trunc"
+        if op == "trunc" and source.lanes == 3:  # LLVM's AArch64 backend aborts at <3 x i64> to <3 x i8>
+            four = self.resize(source, x, 4)
+            return self.resize(Type(elem, 4), self.cast(four, Type(of, 4), elem), 3)
+        return self.text.emit(f"{op} {spell(source)} {x} to {spell(to)}")
+
+    def resize(self, t: Type, x: str, lanes: int) -> str:
+        """The first `lanes` lanes of x; those beyond it hold any value."""
+        picked = ", ".join(f"i32 {n}" if n < t.lanes else "i32 poison" for n in range(lanes))
+        return self.text.emit(f"shufflevector {spell(t)} {x}, {spell(t)} poison, <{lanes} x i32> <{picked}>")
+
+
+class Lanes:
+    """What `vmath` and `vtrig` compute with: float lanes of one type, and integers of the same width."""
+
+    def __init__(self, ops: Ops, t: Type):
+        self.ops, self.t, self.elem, self.fused = ops, t, t.elem, ops.text.fma
+        self.flag = Type("i1", t.lanes)
+        self.int = Type("i32" if t.elem == "f32" else "i64", t.lanes)
+
+    def f(self, value: float) -> str:
+        return constant(value, self.t)
+
+    def i(self, value: int) -> str:
+        return constant(value, self.int)
+
+    def add(self, a: str, b: str) -> str:
+        return self.ops.bin("fadd", self.t, a, b)
+
+    def sub(self, a: str, b: str) -> str:
+        return self.ops.bin("fsub", self.t, a, b)
+
+    def mul(self, a: str, b: str) -> str:
+        return self.ops.bin("fmul", self.t, a, b)
+
+    def div(self, a: str, b: str) -> str:
+        return self.ops.bin("fdiv", self.t, a, b)
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        return self.ops.op_fma(self.t, a, b, c)
+
+    def neg(self, x: str) -> str:
+        return self.ops.op_neg(self.t, x)
+
+    def abs(self, x: str) -> str:
+        return self.ops.op_abs(self.t, x)
+
+    def copysign(self, magnitude: str, sign: str) -> str:
+        return self.ops.intrinsic("copysign", self.t, magnitude, sign)
+
+    def lt(self, a: str, b: str) -> str:
+        return self.ops.compare("olt", self.t, a, b)
+
+    def eq(self, a: str, b: str) -> str:
+        return self.ops.compare("oeq", self.t, a, b)
+
+    def select(self, c: str, a: str, b: str) -> str:
+        return self.ops.select(self.t, c, a, b)
+
+    def bits(self, x: str) -> str:
+        return self.ops.text.emit(f"bitcast {spell(self.t)} {x} to {spell(self.int)}")
+
+    def unbits(self, x: str) -> str:
+        return self.ops.text.emit(f"bitcast {spell(self.int)} {x} to {spell(self.t)}")
+
+    def from_int(self, x: str) -> str:
+        return self.ops.text.emit(f"sitofp {spell(self.int)} {x} to {spell(self.t)}")
+
+    def iadd(self, a: str, b: str) -> str:
+        return self.ops.bin("add", self.int, a, b)
+
+    def isub(self, a: str, b: str) -> str:
+        return self.ops.bin("sub", self.int, a, b)
+
+    def iand(self, a: str, b: str) -> str:
+        return self.ops.bin("and", self.int, a, b)
+
+    def shl(self, a: str, n: int) -> str:
+        return self.ops.bin("shl", self.int, a, constant(n, self.int))
+
+    def ashr(self, a: str, n: int) -> str:
+        return self.ops.bin("ashr", self.int, a, constant(n, self.int))
+
+    def lshr(self, a: str, n: int) -> str:
+        return self.ops.bin("lshr", self.int, a, constant(n, self.int))
+
+    def imul(self, a: str, b: str) -> str:
+        return self.ops.bin("mul", self.int, a, b)
+
+    def ior(self, a: str, b: str) -> str:
+        return self.ops.bin("or", self.int, a, b)
+
+    def ixor(self, a: str, b: str) -> str:
+        return self.ops.bin("xor", self.int, a, b)
+
+    def ieq(self, a: str, b: str) -> str:
+        return self.ops.compare("eq", self.int, a, b)
+
+    def iselect(self, c: str, a: str, b: str) -> str:
+        return self.ops.select(self.int, c, a, b)
+
+    def floor(self, x: str) -> str:
+        return self.ops.op_floor(self.t, x)
+
+    def both(self, a: str, b: str) -> str:
+        return self.ops.bin("and", self.flag, a, b)
+
+    def either(self, a: str, b: str) -> str:
+        return self.ops.bin("or", self.flag, a, b)
+
+    def negate(self, a: str) -> str:
+        return self.ops.op_not(self.flag, a)
+
+    def apart(self, a: str, b: str) -> str:
+        """Whether unsigned a < b."""
+        return self.ops.compare("ult", self.int, a, b)
+
+    def wide(self) -> Lanes:
+        return Lanes(self.ops, Type("f64", self.t.lanes))
+
+    def extend(self, x: str) -> str:
+        return self.ops.cast(x, self.t, "f64")
+
+    def narrow(self, x: str) -> str:
+        return self.ops.cast(x, Type("f64", self.t.lanes), "f32")
+
+    def extend_int(self, x: str) -> str:
+        return self.ops.text.emit(f"zext {spell(self.int)} {x} to {spell(Type('i64', self.t.lanes))}")
+
+    def narrow_int(self, x: str) -> str:
+        return self.ops.text.emit(f"trunc {spell(Type('i64', self.t.lanes))} {x} to {spell(self.int)}")
+
+    def rarely(self, where: str, value: str, name: str, slow: Callable[..., str], *args: str) -> str:
+        return self.ops.rarely(self.t, where, value, name, slow, args)
+
+    def library(self, name: str, *args: str) -> str:
+        return self.ops.libm(name, self.t, args)
+
+
+_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or"}
+_COMPARE = {"lt": ("olt", "slt"), "le": ("ole", "sle"), "eq": ("oeq", "eq"), "ne": ("une", "ne")}

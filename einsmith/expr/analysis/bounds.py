@@ -1,0 +1,499 @@
+"""What is known of integer expressions and conditions over a box of axes, given conditions that hold: yes or unknown.
+
+Everything is about linear forms L (see `analysis.linear`). A condition that holds becomes lines `F >= 0`; a lower bound
+of L is the sum of its atoms' least values, or that of `(a*L - b*F)/a` for a line F that cancels one of its atoms.
+Atoms such as `e // k` bring lines of their own (`0 <= e - k*(e//k) < k`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from math import gcd
+
+import numpy as np
+
+from einsmith.expr.analysis import intervals
+from einsmith.expr.analysis.intervals import Interval
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.sample import Sample
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply
+from einsmith.expr.rewrite.rebuild import operands
+
+_DEPTH = 2  # lines combined one after the other in the search for one bound
+_LINES = 24  # lines tried at each turn of that search
+_CASES = 3  # disjunctions split into cases
+_NESTING = 40  # atoms inside atoms looked into
+_CHOICES = 2  # integer `where`s whose conditions are assumed one inside the other
+
+
+def bounds(e: Expr, extents: Sequence[int], guards: Sequence[Expr] = ()) -> Interval:
+    """The inclusive interval of an integer expression, axis i ranging over [0, extents[i]); None: unbounded.
+
+    `guards` (bool expressions) are assumed to hold; where they cannot all hold they are ignored.
+    """
+    facts = Facts.of(extents, guards)
+    return (facts if facts.feasible else Facts.of(extents)).bounds(e)
+
+
+def prove(cond: Expr, extents: Sequence[int], guards: Sequence[Expr] = ()) -> bool:
+    """True: `cond` holds at every point of the box at which the guards hold. False: unknown, or it does not."""
+    return Facts.of(extents, guards).prove(cond)
+
+
+class Facts:
+    """A box of axes with conditions assumed on it. Immutable; `assume` makes another, and results are kept.
+
+    `feasible` is False where the conditions contradict each other or the box is empty; then everything is proven.
+    """
+
+    __slots__ = (
+        *("extents", "known", "lines", "cases", "feasible"),
+        *("_tight", "_atoms", "_plain", "_low", "_children", "_depth", "_reach", "_choices", "_sample", "_here"),
+    )
+
+    def __init__(self, extents: Sequence[int]):
+        self.extents = tuple(extents)
+        self.known: frozenset[tuple[Expr, bool]] = frozenset()
+        self.lines: tuple[Linear, ...] = ()
+        self.cases: tuple[tuple[tuple[Expr, bool], ...], ...] = ()
+        self.feasible = all(n > 0 for n in self.extents)
+        self._tight: Mapping[Expr, Interval] = {}
+        self._atoms: dict[Expr, Interval] = {}
+        self._plain: dict[Expr, Interval] = {}  # by the intervals of their parts, without lines
+        self._low: dict[tuple[int, frozenset[tuple[Expr, int]]], int | None] = {}
+        self._children: dict[tuple[tuple[tuple[Expr, bool], ...], bool, int], Facts] = {}
+        self._depth = 0
+        self._reach = _DEPTH
+        self._choices = 0
+        self._sample = Sample(self.extents)
+        self._here: np.ndarray | None = None  # at which points of the sample the known conditions hold
+
+    @staticmethod
+    def of(extents: Sequence[int], guards: Iterable[Expr] = ()) -> Facts:
+        return Facts(extents).assume_all(guards)
+
+    # -- assuming
+
+    def assume(self, cond: Expr, truth: bool = True) -> Facts:
+        """These facts and `cond` (or its negation)."""
+        return self._child(((cond, truth),))
+
+    def assume_all(self, conditions: Iterable[Expr], truth: bool = True) -> Facts:
+        """These facts and every one of the conditions (or of their negations)."""
+        found = tuple((c, truth) for c in conditions)
+        return self._child(found) if found else self
+
+    def _child(self, conditions: tuple[tuple[Expr, bool], ...], drop_case: bool = False, choices: int = 0) -> Facts:
+        key = (conditions, drop_case, choices)
+        found = self._children.get(key)
+        if found is None:
+            found = self._children[key] = self._with(conditions, drop_case, self._choices + choices)
+        return found
+
+    def undecided(self, cond: Expr, others: Iterable[Expr], truth: bool) -> bool:
+        """Whether some points show that neither `cond` nor its negation follows from these facts and the others, all
+        with this truth. False: perhaps one does."""
+        value, here = self._sample.values(cond), self._points()
+        for c in others:
+            known = self._sample.values(c)
+            here = None if known is None or here is None else here & (known == truth)
+        return value is not None and here is not None and bool((here & value).any() and (here & ~value).any())
+
+    def _fails(self, cond: Expr, truth: bool) -> bool:
+        """Whether at some point these facts hold, and `cond` (or its negation) does not."""
+        value = self._sample.values(cond)
+        here = self._points() if value is not None else None
+        return here is not None and bool((here & (value != truth)).any())
+
+    def _points(self) -> np.ndarray | None:
+        """At which points of the sample the known conditions hold; None: some cannot be told."""
+        if self._here is None:
+            here = self._sample.everywhere()
+            for c, truth in self.known:
+                known = self._sample.values(c)
+                if known is None:
+                    return None
+                here &= known == truth
+            self._here = here
+        return self._here
+
+    def _with(self, conditions: Sequence[tuple[Expr, bool]], drop_case: bool, choices: int) -> Facts:
+        out = Facts(self.extents)
+        out.feasible = self.feasible
+        out._depth, out._choices, out._sample = self._depth, choices, self._sample
+        known = set(self.known)
+        lines: list[Linear] = []
+        cases = list(self.cases[1:] if drop_case else self.cases)
+        unequal: list[Linear] = []
+        todo = list(conditions)
+        while todo:
+            c, truth = todo.pop()
+            known.add((c, truth))
+            if (c, not truth) in known:
+                out.feasible = False
+            if isinstance(c, Const):
+                out.feasible = out.feasible and bool(c.value) == truth
+            elif not isinstance(c, Apply):
+                pass
+            elif c.fn == "not":
+                todo.append((c.args[0], not truth))
+            elif (c.fn, truth) in (("and", True), ("or", False)):
+                todo += [(a, truth) for a in c.args]
+            elif c.fn in ("and", "or"):
+                cases.append(tuple((a, truth) for a in c.args))
+            elif c.fn in _COMPARISONS and c.args[0].dtype.is_int:
+                holds, differs = _lines(c, truth)
+                lines += holds
+                unequal += differs
+                # A guard on e//k, abs(e) and the like says something of e: their lines tie the two together.
+                atoms = dict.fromkeys(atom for line in holds for atom in line.terms)
+                lines += [own for a in atoms for own in _own_lines(a)]
+        out.known, out.cases = frozenset(known), tuple(cases)
+        old = {line.key for line in self.lines}
+        new = {line.key: line for line in lines if line.key not in old}
+        out.lines, out._tight = (*self.lines, *new.values()), self._tight
+        if new or unequal:
+            out._propagate()
+            out._keep_telling()
+            more = out._resolved([line for line in out.lines if line.key not in old])
+            for line in unequal:
+                more += [side - 1 for side in (line, line * -1) if out._sum_low(side) == 0]
+            if more:
+                out.lines += tuple(more)
+                out._propagate()
+                out._keep_telling()
+            if out.feasible and any(
+                (out._search(line * -1, 1) or 0) > 0 for line in out.lines if line.key not in old
+            ):
+                out.feasible = False
+        return out
+
+    def _keep_telling(self) -> None:
+        """Drops lines that the intervals of atoms imply: combined with others they bound nothing better. These
+        intervals are not found by way of lines, so that no line is dropped because of itself."""
+        reach, self._reach = self._reach, 0
+        self.lines = tuple({line.key: line for line in self.lines if not _at_least(self._sum_low(line), 0)}.values())
+        self._reach = reach
+
+    def _resolved(self, lines: Sequence[Linear]) -> list[Linear]:
+        """The new lines with atoms replaced by what they are under these facts: e % k by e - m*k where e lies between
+        m*k and its next multiple, min, max and abs by the argument that they take."""
+        out: list[Linear] = []
+        for line in lines:
+            for atom, c in line.terms.items():
+                value = self._value(atom)
+                if value is not None:
+                    out.append(line.without(atom) + value * c)
+        return out
+
+    def _value(self, atom: Expr) -> Linear | None:
+        if not isinstance(atom, Apply) or atom.fn not in ("mod", "min", "max", "abs") or not atom.dtype.is_int:
+            return None
+        a, b = linear(atom.args[0]), linear(atom.args[-1])
+        if atom.fn == "mod":
+            lo, hi = self.interval(a)
+            k = b.const
+            if b.terms or k <= 0 or lo is None or hi is None or lo // k != hi // k:
+                return None
+            return a - lo // k * k
+        if atom.fn == "abs":
+            b = a * -1
+        lo, hi = self.interval(a - b)
+        if lo is not None and lo >= 0:
+            return b if atom.fn == "min" else a
+        if hi is not None and hi <= 0:
+            return a if atom.fn == "min" else b
+        return None
+
+    def _propagate(self) -> None:
+        """Tightens the intervals of the atoms by every line, a few times over."""
+        tight = dict(self._tight)
+        self._tight = tight
+        self._reach = 1  # what is inside an atom is looked at again in each turn
+        for _ in range(4):
+            changed = False
+            for line in self.lines:
+                if not line.terms and line.const < 0:
+                    self.feasible = False
+                    return
+                for atom, c in line.terms.items():
+                    least = self._sum_low(line.without(atom) * -1)  # least <= -rest <= c*atom
+                    if least is None:
+                        continue
+                    lo, hi = self._atom(atom)
+                    if c > 0 and (lo is None or -(-least // c) > lo):
+                        lo, changed = -(-least // c), True
+                    elif c < 0 and (hi is None or least // c < hi):
+                        hi, changed = least // c, True
+                    tight[atom] = (lo, hi)
+                    if lo is not None and hi is not None and lo > hi:
+                        self.feasible = False
+                        return
+            self._atoms.clear()
+            self._plain.clear()
+            if not changed:
+                break
+        self._reach = _DEPTH
+        self._low.clear()
+
+    # -- intervals
+
+    def bounds(self, e: Expr, splits: int = _CASES) -> Interval:
+        """The inclusive interval of an integer expression; None: unbounded."""
+        out = self.interval(linear(e))
+        if self.cases and splits:
+            rest = [self._child(((c, truth),), True) for c, truth in self.cases[0]]
+            found = [f.bounds(e, splits - 1) for f in rest if f.feasible]
+            if found:
+                out = intervals.meet(out, intervals.hull(found))
+        return out
+
+    def low(self, form: Linear) -> int | None:
+        """The least value found for a linear form; None: unbounded."""
+        return self._search(form, self._reach)
+
+    def interval(self, form: Linear) -> Interval:
+        """The interval of a linear form."""
+        if len(form.terms) == 1 and not self.lines:
+            ((atom, c),) = form.terms.items()
+            lo, hi = self._atom(atom)
+            if c < 0:
+                lo, hi = hi, lo
+            return (None if lo is None else c * lo + form.const, None if hi is None else c * hi + form.const)
+        high = self._search(form * -1, self._reach)
+        return self._search(form, self._reach), None if high is None else -high
+
+    def _sum_low(self, form: Linear) -> int | None:
+        """The sum of the atoms' own least values."""
+        out = form.const
+        for atom, c in form.terms.items():
+            end = self._atom(atom)[0 if c > 0 else 1]
+            if end is None:
+                return None
+            out += c * end
+        return out
+
+    def _less_low(self, form: Linear, low: int | None, a: int, line: Linear, b: int) -> int | None:
+        """`_sum_low(a*form - b*line)`; `low` is that of the form."""
+        if low is None:
+            return self._sum_low(form * a - line * b)
+        out = a * low - b * line.const
+        for atom, c in line.terms.items():
+            lo, hi = self._atom(atom)
+            if lo is None or hi is None:
+                return self._sum_low(form * a - line * b)
+            out -= b * c * (hi if c > 0 else lo)
+            mine = form.terms.get(atom, 0)
+            if mine * c > 0:  # what cancels is not taken from one end for the form and from the other for the line
+                out += min(abs(a * mine), abs(b * c)) * (hi - lo)
+        return out
+
+    def _search(self, form: Linear, depth: int) -> int | None:
+        if not form.terms:
+            return form.const
+        plain = all(isinstance(a, Axis) for a in form.terms)
+        if depth == 0 or (not self.lines and (plain or len(form.terms) == 1)):
+            return self._sum_low(form)
+        key = (depth, frozenset(form.terms.items()))
+        if key not in self._low:
+            form0 = Linear(0, form.terms)
+            best = plain_low = self._sum_low(form0)
+            tried = 0
+            for line in [*self.lines, *(ln for a in form.terms for ln in _own_lines(a))]:
+                for atom, c in line.terms.items():
+                    mine = form.terms.get(atom, 0)
+                    if mine * c <= 0 or tried >= _LINES:
+                        continue
+                    tried += 1
+                    g = gcd(mine, c)
+                    a, b = abs(c) // g, abs(mine) // g
+                    # a*form >= a*form - b*line, as line >= 0
+                    if depth > 1:
+                        found = self._search(form0 * a - line * b, depth - 1)
+                    else:
+                        found = self._less_low(form0, plain_low, a, line, b)
+                    if found is not None and (best is None or -(-found // a) > best):
+                        best = -(-found // a)
+            self._low[key] = best
+        found = self._low[key]
+        return None if found is None else found + form.const
+
+    def _atom(self, atom: Expr) -> Interval:
+        known = self._atoms if self._reach else self._plain
+        found = known.get(atom)
+        if found is None:
+            if self._depth >= _NESTING:
+                return None, None
+            self._depth += 1
+            if reach := self._reach:  # lines may lead back to the atom, which then has the interval of its parts alone
+                self._reach = 0
+                known[atom] = self._atom(atom)
+                self._reach = reach
+            found = known[atom] = intervals.meet(known.get(atom, (None, None)), self._own_interval(atom))
+            self._depth -= 1
+        tight = self._tight.get(atom)
+        return found if tight is None else intervals.meet(found, tight)
+
+    def _own_interval(self, e: Expr) -> Interval:
+        if isinstance(e, Axis):
+            return (0, max(0, self.extents[e.position] - 1)) if e.position < len(self.extents) else (None, None)
+        width = e.dtype.range if e.dtype.is_int and e.dtype.bits < 32 else (0, 1) if e.dtype.is_bool else (None, None)
+        if not isinstance(e, Apply):
+            return width
+        fn, args = e.fn, e.args
+        if fn == "where":
+            return self._choice(args[0], args[1], args[2])
+        if fn == "cast":
+            if args[0].dtype.is_bool:
+                return (1, 1) if self.prove(args[0]) else (0, 0) if self.prove(args[0], False) else (0, 1)
+            if args[0].dtype.is_int:
+                inner = self.interval(linear(args[0]))
+                least, most = e.dtype.range
+                fits = inner[0] is not None and inner[1] is not None and least <= inner[0] and inner[1] <= most
+                return inner if fits else width
+            return width
+        if not args[0].dtype.is_int:
+            return width
+        a = self.interval(linear(args[0]))
+        if fn == "stop_gradient":
+            return a
+        if fn == "abs":
+            return intervals.hull([intervals.meet(a, (0, None)), intervals.meet(intervals.scale(a, -1), (0, None))])
+        if fn == "sign":
+            return (-1 if a[0] is None else intervals.sign(a[0])), (1 if a[1] is None else intervals.sign(a[1]))
+        if len(args) != 2:
+            return width
+        b = self.interval(linear(args[1]))
+        if fn == "floordiv":
+            return intervals.floordiv(a, b)
+        if fn == "mod":
+            return intervals.mod(a, b)
+        if fn == "mul":
+            return intervals.mul(a, b)
+        if fn in ("min", "max"):  # the least end of min is either's, its greatest end is bounded by both
+            both, one = intervals.hull([a, b]), intervals.meet(a, b)
+            return (both[0], one[1]) if fn == "min" else (one[0], both[1])
+        return width
+
+    def _choice(self, c: Expr, a: Expr, b: Expr) -> Interval:
+        """The interval of where(c, a, b): of the side that is chosen, each under its condition."""
+        for truth, side in ((True, a), (False, b)):
+            if (c, truth) in self.known:
+                return self.interval(linear(side))
+        found = []
+        for truth, side in ((True, a), (False, b)):
+            # Lines may hold choices themselves, so that assuming one looks into the others: a few levels are enough.
+            under = self._child(((c, truth),), choices=1) if self._reach and self._choices < _CHOICES else self
+            if under.feasible:
+                under._depth = self._depth
+                found.append(under.interval(linear(side)))
+        return intervals.hull(found or [(None, None)])
+
+    # -- proving
+
+    def prove(self, cond: Expr, truth: bool = True, splits: int = _CASES) -> bool:
+        """True: `cond` (or, with truth=False, its negation) holds wherever these facts do. False: unknown."""
+        if not self.feasible:
+            return True
+        if self._fails(cond, truth):
+            return False
+        if self._proves(cond, truth):
+            return True
+        if not self.cases or not splits:
+            return False
+        return all(self._child(((c, t),), True).prove(cond, truth, splits - 1) for c, t in self.cases[0])
+
+    def _proves(self, cond: Expr, truth: bool) -> bool:
+        todo = [(cond, truth)]  # all of these are to be proven
+        while todo:
+            c, truth = todo.pop()
+            if (c, truth) in self.known:
+                continue
+            if isinstance(c, Const):
+                if bool(c.value) != truth:
+                    return False
+            elif not isinstance(c, Apply):
+                return False
+            elif c.fn == "not":
+                todo.append((c.args[0], not truth))
+            elif (c.fn, truth) in (("and", True), ("or", False)):
+                todo += [(a, truth) for a in c.args]
+            elif c.fn in ("and", "or"):
+                # One of several holds: where their negations together are impossible.
+                if self.assume(c, not truth).feasible and not any(self._proves(d, t) for d, t in _any_of(c, truth)):
+                    return False
+            elif c.fn == "where":
+                if not (
+                    self.assume(c.args[0]).prove(c.args[1], truth)
+                    and self.assume(c.args[0], False).prove(c.args[2], truth)
+                ):
+                    return False
+            elif c.fn in _COMPARISONS and c.args[0].dtype.is_int:
+                holds, differs = _lines(c, truth)
+                if not all(_at_least(self.low(line), 0) for line in holds):
+                    return False
+                if not all(self._differs(line) for line in differs):
+                    return False
+            else:
+                return False
+        return True
+
+    def _differs(self, form: Linear) -> bool:
+        """Whether the form is never 0: by its sign, or because its coefficients' divisor does not divide the rest."""
+        step = gcd(*form.terms.values())
+        if form.const % step if step else form.const:
+            return True
+        return _at_least(self.low(form), 1) or _at_least(self.low(form * -1), 1)
+
+
+_COMPARISONS = ("lt", "le", "eq", "ne")
+
+
+def _at_least(x: int | None, least: int) -> bool:
+    return x is not None and x >= least
+
+
+def _any_of(c: Apply, truth: bool) -> list[tuple[Expr, bool]]:
+    """The parts of a disjunction (an `or` that holds, an `and` that does not), nested ones taken apart."""
+    return [(e, truth) for e in operands(c, c.fn)]
+
+
+def _lines(c: Apply, truth: bool) -> tuple[list[Linear], list[Linear]]:
+    """An integer comparison that holds (or does not) as forms that are >= 0, and forms that are not 0."""
+    a, b = c.args
+    fn = c.fn if truth else {"lt": "ge", "le": "gt", "eq": "ne", "ne": "eq"}[c.fn]
+    d = linear(b) - linear(a)
+    if fn == "lt":
+        return [d - 1], []
+    if fn == "le":
+        return [d], []
+    if fn == "ge":
+        return [d * -1], []
+    if fn == "gt":
+        return [d * -1 - 1], []
+    return ([d, d * -1], []) if fn == "eq" else ([], [d])
+
+
+@lru_cache(maxsize=1 << 15)
+def _own_lines(atom: Expr) -> Sequence[Linear]:
+    """Forms >= 0 that an atom's meaning implies."""
+    if not isinstance(atom, Apply) or atom.fn not in ("floordiv", "mod", "min", "max", "abs"):
+        return []
+    this = Linear(0, {atom: 1})
+    a = linear(atom.args[0])
+    if atom.fn == "abs":
+        return [this - a, this + a]
+    b = linear(atom.args[1])
+    if atom.fn == "min":
+        return [a - this, b - this]
+    if atom.fn == "max":
+        return [this - a, this - b]
+    k = b.const
+    if b.terms or k <= 0:
+        return []
+    if atom.fn == "floordiv":
+        return [a - this * k, this * k + (k - 1) - a]
+    quotient = linear(apply("floordiv", *atom.args))
+    difference = a - quotient * k - this
+    return [difference, difference * -1]

@@ -1,0 +1,50 @@
+"""Proof by looking at every point of a box: it sees what the rules of `bounds` do not, where points are few."""
+
+from __future__ import annotations
+
+from math import prod
+
+from einsmith.expr.analysis.bounds import Facts
+from einsmith.expr.interp import evaluate_template
+from einsmith.expr.nodes import Axis, Expr, Read, apply, postorder, template
+from einsmith.expr.rewrite.rebuild import substitute
+
+POINTS = 1 << 18
+"""Points looked at in one proof."""
+
+
+def holds_everywhere(cond: Expr, facts: Facts) -> bool:
+    """True: `cond` holds at every point of the box where the conditions that are known do. False: it does not, it reads
+    a tensor, or there are more than POINTS points. Known conditions that read tensors are left out."""
+    axes = _axes(cond)
+    extents = facts.extents
+
+    def points(some: frozenset[int]) -> int:
+        return prod(extents[p] for p in some)
+
+    if points(axes) > POINTS or _reads(cond):
+        return False
+    known = [(c if truth else apply("not", c), _axes(c)) for c, truth in facts.known if not _reads(c)]
+    known.sort(key=lambda k: (points(k[1] | axes), k[0].digest))
+    guards: list[Expr] = []
+    while True:  # conditions that share an axis with those before, while the box of all their axes is small
+        found = [k for k in known if k[1] & axes and points(k[1] | axes) <= POINTS]
+        if not found:
+            break
+        guards.append(found[0][0])
+        axes |= found[0][1]
+        known.remove(found[0])
+    order = sorted(axes)
+    for g in guards:
+        cond = apply("or", apply("not", g), cond)
+    box = tuple(extents[p] for p in order)
+    body = substitute(cond, {p: Axis(n) for n, p in enumerate(order)})
+    return bool(evaluate_template(template(box, (), body), ())[0].all())
+
+
+def _axes(e: Expr) -> frozenset[int]:
+    return frozenset(x.position for x in postorder([e]) if isinstance(x, Axis))
+
+
+def _reads(e: Expr) -> bool:
+    return any(isinstance(x, Read) for x in postorder([e]))

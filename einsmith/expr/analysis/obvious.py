@@ -1,0 +1,53 @@
+"""Bounds of linear forms that need no search: from the ends of the axes, or from one given condition.
+
+`bounds` finds all that these find, by way of lines that are combined; most questions of most kernels are these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import Apply, Axis, Expr
+
+Given = Mapping[frozenset[tuple[Expr, int]], int]
+"""Forms without their constants that are known to be at least a number."""
+
+
+def least(form: Linear, extents: Sequence[int]) -> int | None:
+    """The least value of a form of axes over a box that is not empty; None where other atoms stand in it, or axes that
+    the box does not have."""
+    out = form.const
+    for atom, c in form.terms.items():
+        if not isinstance(atom, Axis) or atom.position >= len(extents):
+            return None
+        if c < 0:
+            out += c * (extents[atom.position] - 1)
+    return out
+
+
+def given(guards: Iterable[Expr]) -> Given:
+    """What comparisons of integers, each of which holds, say of linear forms."""
+    out: dict[frozenset[tuple[Expr, int]], int] = {}
+    for g in guards:
+        if isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int:
+            form = linear(g.args[1]) - linear(g.args[0])
+            key = frozenset(form.terms.items())
+            out[key] = max(out.get(key, -form.const), int(g.fn == "lt") - form.const)
+    return out
+
+
+def at_least(form: Linear, bound: int, extents: Sequence[int], known: Given) -> bool:
+    """Whether a form is at least `bound` over a box of axes that is not empty. False: unknown, or it is not."""
+    low = least(form, extents)
+    if low is not None and low >= bound:
+        return True
+    low = known.get(frozenset(form.terms.items()))
+    return low is not None and form.const + low >= bound
+
+
+def holds(cond: Expr, extents: Sequence[int], known: Given) -> bool:
+    """Whether a comparison of integers holds all over a box that is not empty. False: unknown, or it does not."""
+    if not (isinstance(cond, Apply) and cond.fn in ("lt", "le") and cond.args[0].dtype.is_int):
+        return False
+    return at_least(linear(cond.args[1]) - linear(cond.args[0]), int(cond.fn == "lt"), extents, known)

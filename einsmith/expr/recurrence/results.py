@@ -1,0 +1,64 @@
+"""The results of one reduction as tensors of their own, for places that hold one result each: a recurrence's members.
+
+    before   (m[t], i[t]) = argmax[k](s[t, k])
+    after    m[t] = max[k](s[t, k]);  i[t] = min[k](where(s[t, k] == m[t], k, K-1))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+)
+from einsmith.expr.rewrite.simplify import canonical
+
+
+def results_apart(t: Template, args: Sequence[Tensor]) -> list[Compute]:
+    """A tensor for each result of a template that makes several in one sweep."""
+    out: list[Compute] = []
+    for m in range(len(t.dtypes)):
+        parts = []
+        for p in t.parts:
+            assert isinstance(p, Piece) and isinstance(p.body, Reduce)
+            r = p.body
+            if not r.combiner.startswith("arg"):
+                body = Reduce(r.combiner, r.extents, (r.bodies[m],))
+            elif m == 0:
+                body = Reduce(r.combiner[3:], r.extents, r.bodies)
+            else:
+                body = Reduce("min", r.extents, (_position(p, r, len(t.params), t.dtypes[0]),))
+            parts.append(Piece(p.offset, p.step, p.extents, body))
+        whole = (*args, *out[:1])
+        params = tuple((a.dtype, a.shape) for a in whole)
+        out.append(canonical(Template(t.shape, params, tuple(parts)), whole))
+    return out
+
+
+def _position(p: Piece, r: Reduce, slot: int, dtype: dt.DType) -> Expr:
+    """Where the chosen value may stand, row-major over the axes of the reduction, and the last place for all others.
+    The chosen value is NaN if one is."""
+    flat, stride = Linear(), 1
+    for d in reversed(range(len(r.extents))):
+        if r.extents[d] > 1:
+            flat = flat + Linear(0, {Axis(len(p.extents) + d): stride})
+        stride *= r.extents[d]
+    at: list[Expr] = []
+    for d, (o, s, n) in enumerate(zip(p.offset, p.step, p.extents, strict=True)):
+        at.append(Linear(o, {Axis(d): s} if n > 1 else {}).expr())
+    chosen, body = Read(slot, tuple(at), dtype), r.bodies[0]
+    here = apply("eq", body, chosen)
+    if dtype.is_float:
+        here = apply("or", here, apply("ne", body, body))
+    return apply("where", here, flat.expr(), Const(stride - 1, dt.i32))

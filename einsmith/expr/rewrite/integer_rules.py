@@ -1,0 +1,268 @@
+"""The simplifier's rules for integer expressions, indices and integer comparisons. See `rules` for the table.
+
+Sums are in linear normal form; quotients and remainders by constants have every multiple of the divisor taken out, so
+that `i*W + j` gives back `i` and `j`; comparisons have one form each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import gcd
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.expr.analysis.bounds import Facts
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.ranges import leaves
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
+
+
+def fits(value: Any, dtype: DType) -> bool:
+    """Whether a constant and, of a signed type, its negative are values of an integer type (True for other types)."""
+    return not dtype.is_int or (abs(value) <= dtype.range[1] and value >= dtype.range[0])
+
+
+def _expr(form: Linear, dtype: DType) -> Expr | None:
+    """The form as an expression, or None where a constant does not fit the type."""
+    if dtype.bits < 32 or not all(fits(v, dtype) for v in (form.const, *form.terms.values())):
+        return None
+    return form.expr(dtype)
+
+
+@lru_cache(maxsize=1 << 15)
+def _reads(atom: Expr) -> bool:
+    return any(isinstance(e, Read) for e in postorder([atom]))
+
+
+def _fitting(form: Linear, dtype: DType, facts: Facts) -> bool:
+    """Whether a form with elements of tensors in it lies in a type whatever they are. Where there are none, the type is
+    found for the result as a whole (`expr.analysis.widths`)."""
+    if not any(map(_reads, form.terms)):
+        return True
+    low = high = form.const
+    for atom, c in form.terms.items():
+        reach, least = facts.interval(Linear(0, {atom: 1})), atom.dtype.range
+        ends = [c * (own if end is None else end) for end, own in zip(reach, least, strict=True)]
+        low, high = low + min(ends), high + max(ends)
+    return not leaves((low, high), dtype)
+
+
+def _operand(form: Linear, dtype: DType, facts: Facts) -> Expr | None:
+    """The form as an expression to be divided, or None where a constant or a value does not fit the type."""
+    single = len(form.terms) == 1 and not form.const and 1 in form.terms.values()
+    return _expr(form, dtype) if single or _fitting(form, dtype, facts) else None
+
+
+def collect_terms(e: Apply, facts: Facts) -> Expr | None:
+    """+, -, * by constants and widening casts in linear normal form, digits put together again."""
+    form = linear(e)
+    if len(form.terms) > 1:
+        form = _join_digits(form, facts)
+    return _expr(form, e.dtype)
+
+
+def _digit(x: Expr, fn: str) -> tuple[Expr, int] | None:
+    """(a, n) where x is fn(a, n) with a constant n > 0."""
+    if isinstance(x, Apply) and x.fn == fn and isinstance(x.args[1], Const) and x.args[1].value > 0:
+        return x.args[0], int(x.args[1].value)
+    return None
+
+
+def _join_digits(form: Linear, facts: Facts) -> Linear:
+    """c*(a % n) + c*n*(a // n) -> c*a, and c*(a % n) + c*n*((a//n) % m) -> c*(a % (n*m))."""
+    changed = True
+    while changed:
+        changed = False
+        for low, c in form.terms.items():
+            digit = _digit(low, "mod")
+            if digit is None:
+                continue
+            a, n = digit
+            quotient = _quotient_of(linear(a), n, low.dtype, facts)
+            if quotient is None:
+                continue
+            if form.terms.get(quotient) == c * n:
+                form = form.without(low).without(quotient) + linear(a) * c
+                changed = True
+                break
+            for high, k in form.terms.items():
+                above = _digit(high, "mod") if k == c * n else None
+                if above is not None and above[0] is quotient and fits(n * above[1], low.dtype):
+                    whole = apply("mod", a, Const(n * above[1], low.dtype))
+                    form = form.without(low).without(high) + Linear(0, {whole: c})
+                    changed = True
+                    break
+            if changed:
+                break
+    return form
+
+
+def _quotient_of(inner: Linear, k: int, dtype: DType, facts: Facts) -> Expr | None:
+    """inner // k, k > 0, for a form that no multiple of k can be taken from: (a//m + c)//k -> (a + c*m)//(m*k)."""
+    if len(inner.terms) == 1:
+        ((atom, c),) = inner.terms.items()
+        if c == 1 and atom.dtype is dtype:
+            nested = _digit(atom, "floordiv")
+            if nested is not None:
+                a, m = nested
+                joined = linear(a) + inner.const * m
+                if fits(k * m, dtype) and _operand(joined, dtype, facts) is not None:
+                    inner, k = joined, k * m
+            else:
+                below = _digit(atom, "mod")
+                if below is not None and inner.const == 0 and below[1] % k == 0:
+                    q = _quotient_of(linear(below[0]), k, dtype, facts)
+                    return None if q is None else apply("mod", q, Const(below[1] // k, dtype))
+    if not fits(k, dtype):
+        return None
+    body = _operand(inner, dtype, facts)
+    return None if body is None else apply("floordiv", body, Const(k, dtype))
+
+
+def divide(e: Apply, facts: Facts) -> Expr | None:
+    """a // k and a % k, k > 0 constant: multiples of k and common factors are taken out; decided by bounds."""
+    if not isinstance(e.args[1], Const) or e.args[1].value <= 0:
+        return None
+    k, dtype, is_mod = int(e.args[1].value), e.dtype, e.fn == "mod"
+    form = linear(e.args[0])
+    if is_mod:
+        for atom, c in form.terms.items():  # c*(a % m) = c*a modulo k, where k divides c*m
+            below = _digit(atom, "mod")
+            if below is not None and c * below[1] % k == 0:
+                body = _operand(form.without(atom) + linear(below[0]) * c, dtype, facts)
+                if body is not None:
+                    return apply("mod", body, Const(k, dtype))
+    whole = Linear(0, {a: c // k for a, c in form.terms.items() if c % k == 0})
+    rest = Linear(form.const, {a: c for a, c in form.terms.items() if c % k})
+    lo, hi = facts.interval(rest)
+    if lo is not None and hi is not None and lo // k == hi // k:
+        return _expr(rest - lo // k * k if is_mod else whole + lo // k, dtype)
+    quotient, const = divmod(rest.const, k)
+    g, low = _without_carry(rest - (rest.const - const), k, facts)
+    inner = Linear(const // g, {a: c // g for a, c in rest.terms.items() if a not in low.terms})
+    if is_mod:
+        body = _operand(inner, dtype, facts)
+        core = None if body is None else apply("mod", body, Const(k // g, dtype))
+        return None if core is None else _expr(low + Linear(0, {core: g}), dtype)
+    floor = _quotient_of(inner, k // g, dtype, facts)
+    return None if floor is None else _expr(whole + quotient + Linear(0, {floor: 1}), dtype)
+
+
+def _without_carry(form: Linear, k: int, facts: Facts) -> tuple[int, Linear]:
+    """(g, r) where the form is g*a + r with 0 <= r < g and g divides k: of g*a + r, r is a digit of its own."""
+    divisors = {k}
+    for c in form.terms.values():
+        divisors |= {gcd(c, g) for g in divisors}
+    for g in sorted(divisors - {1, k}, reverse=True):
+        low = Linear(form.const % g, {a: c for a, c in form.terms.items() if c % g})
+        least, most = facts.interval(low)
+        if least is not None and least >= 0 and most is not None and most < g:
+            return g, low
+    return 1, Linear()
+
+
+def decide_extreme(e: Apply, facts: Facts) -> Expr | None:
+    """min and max of integers whose order is known."""
+    a, b = e.args
+    lo, hi = facts.interval(linear(a) - linear(b))
+    if lo is not None and lo >= 0:
+        return a if e.fn == "max" else b
+    if hi is not None and hi <= 0:
+        return b if e.fn == "max" else a
+    return None
+
+
+def decide_sign(e: Apply, facts: Facts) -> Expr | None:
+    lo, hi = facts.interval(linear(e.args[0]))
+    if lo is not None and lo >= 0:
+        return e.args[0]
+    return apply("neg", e.args[0]) if hi is not None and hi <= 0 else None
+
+
+def decide(e: Expr, facts: Facts) -> Expr | None:
+    """An atom with one value only. Axes stay, even of extent 1: reads at the identity index keep their look."""
+    lo, hi = facts.interval(linear(e))
+    if lo is None or lo != hi or isinstance(e, (Axis, Const)) or not fits(lo, e.dtype):
+        return None
+    return Const(lo, e.dtype) if len(linear(e).terms) == 1 and not isinstance(e, Read) and e.fn not in SUMS else None
+
+
+SUMS = ("add", "sub", "neg", "mul", "cast")
+
+
+def plain_index(e: Read, facts: Facts) -> Expr | None:
+    """Indices without widening casts, where int32 is certain to hold them."""
+    out = []
+    for i in e.index:
+        if isinstance(i, Apply) and i.fn in SUMS:
+            form = linear(i)
+            i = _expr(form, _type_of(form, (i,), facts)) or i
+        out.append(i)
+    return Read(e.slot, tuple(out), e.dtype)
+
+
+def _type_of(form: Linear, old: Sequence[Expr], facts: Facts, equal: bool = False) -> DType:
+    """The type of a form made of integers that lie in their types: int32, unless int64 alone is certain to hold it.
+    Of elements that int32 is not certain to hold by their type, yet do lie in it (the number of a step), so does it."""
+    values = form.const, *form.terms.values()
+    if any(x.dtype.bits > 32 for x in form.terms) or not all(fits(v, dt.i32) for v in values):
+        return dt.i64
+    if _fitting(form, dt.i32, facts):
+        return dt.i32
+    narrow = all(x.dtype.bits <= 32 for x in old)
+    # The sides of an equation differ by what those that it comes from do, less than 2^32: a wrapped sum is as good.
+    return dt.i32 if narrow and (equal or not all(_fitting(linear(x), dt.i32, facts) for x in old)) else dt.i64
+
+
+def compare(e: Apply, facts: Facts) -> Expr | None:
+    """Integer comparisons: decided, or the negative terms against the positive ones, over their common divisor."""
+    a, b = e.args
+    if not a.dtype.is_int:
+        return None
+    for truth in (True, False):
+        if facts.prove(e, truth):
+            return Const(truth, dt.bool_)
+    form = linear(b) - linear(a)
+    g = gcd(*form.terms.values())
+    def pair(fn: str, x: Linear, y: Linear) -> Expr | None:
+        dtype = max((_type_of(f, e.args, facts, fn in ("eq", "ne")) for f in (x, y)), key=lambda t: t.bits)
+        left, right = _expr(x, dtype), _expr(y, dtype)
+        return None if left is None or right is None else apply(fn, left, right)
+
+    if e.fn in ("eq", "ne"):
+        form = Linear(form.const // g, {x: c // g for x, c in form.terms.items()})  # g divides, or it were decided
+        lead = min(form.terms, key=lambda x: (not isinstance(x, Axis), x.position if isinstance(x, Axis) else x.digest))
+        if form.terms[lead] < 0:
+            form = form * -1
+        left, right = _sides(form)
+        if form.const > 0 and left.terms:
+            return pair(e.fn, right + form.const, left)
+        return pair(e.fn, right, left - form.const)
+    if e.fn == "lt":
+        form = form - 1
+    form = Linear(form.const // g, {x: c // g for x, c in form.terms.items()})  # >= 0, rounded down
+    left, right = _sides(form)  # left <= right + const
+    c = form.const
+    if not right.terms:
+        return pair("lt", left, Linear(c + 1))
+    if not left.terms:
+        return pair("le", Linear(-c), right)
+    if c == -1:
+        return pair("lt", left, right)
+    return pair("le", left, right + c) if c >= 0 else pair("le", left - c, right)
+
+
+def _sides(form: Linear) -> tuple[Linear, Linear]:
+    """(the negative terms, negated; the positive terms)."""
+    negative = Linear(0, {x: -c for x, c in form.terms.items() if c < 0})
+    return negative, Linear(0, {x: c for x, c in form.terms.items() if c > 0})
+
+
+def decide_cast(e: Apply, facts: Facts) -> Expr | None:
+    """i32(condition) where the condition is decided."""
+    if not e.args[0].dtype.is_bool:
+        return None
+    lo, hi = facts.interval(linear(e))
+    return Const(lo, e.dtype) if lo is not None and lo == hi else None

@@ -1,0 +1,382 @@
+"""Simplification: the rules of `rules`, bottom-up until none applies, each side of a `where` under its guard.
+
+before: where(0 <= i0 and i0 < 8, x[(2*i0 + r0)//2], 0.0)   with i0 < 8, r0 < 2
+after:  x[i0]
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from einsmith.expr.analysis.bounds import Facts
+from einsmith.expr.analysis.guarded import leaves, of_integers
+from einsmith.expr.analysis.widths import widened
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Scatter,
+    Template,
+    Tensor,
+    postorder,
+    rank,
+)
+from einsmith.expr.rewrite.rebuild import (
+    map_bodies,
+    map_templates,
+    prune_args,
+    replace,
+    substitute,
+    with_args,
+    without_twins,
+)
+from einsmith.expr.rewrite.rules import PRUNED, RULES, Rule, connect, parts_of
+
+_REWRITES = 100_000
+"""Rewrites of one expression at most; a table that goes round in circles stops there, its value still right."""
+
+_RENUMBERED = 4096
+"""Expressions that are simplified again, at most, to find a template's one numbering."""
+_SHORTEST = 4
+"""Rounds of it that every template is given: the first makes it simple, the next show that it stays the same."""
+
+_CONTEXTS = 4
+"""Sets of facts that one expression is simplified under, at most, in one run. Paths to a shared expression are
+exponentially many in its depth: under those beyond, it is simplified by what holds all over the box."""
+
+_LOCAL = ("lt", "le", "eq", "ne", "and", "or", "not", "where", "floordiv", "mod", "min", "max", "abs", "sign")
+"""Functions whose rules ask what holds where they stand."""
+
+
+def simplify(
+    e: Expr, extents: Sequence[int], guards: Sequence[Expr] = (), rules: tuple[Rule, ...] = RULES
+) -> Expr:
+    """An expression of equal value at every point of the box (axis i in [0, extents[i])) at which the guards hold.
+
+    Canonical as far as the rules go, and idempotent. NaN, infinities and laziness are kept.
+    """
+    facts = Facts.of(extents, guards)
+    return _Run(rules).simplify(e, facts) if facts.feasible else e
+
+
+def simplify_template(t: Template, rules: tuple[Rule, ...] = RULES) -> Template:
+    """Every body simplified over its own box, with integers in types that hold them (`widths`); reduction axes of
+    extent 1 dropped, a sum, product, max or min of one body over no axes replaced by the body, empty pieces dropped.
+    Arguments stay as they are."""
+    if rules is not RULES:
+        return _template(t, rules)
+    out = t.memo("simplify", lambda t: _template(t, RULES))
+    out.memo("simplify", lambda t: t)
+    return out
+
+
+def canonical(t: Template, args: Sequence[Tensor]) -> Compute:
+    """A template applied to tensors, simplified, with equal arguments merged, unread ones dropped, the rest numbered by
+    first appearance: one formula is one template, in whatever order its arguments were given."""
+    node = prune_args(t, tuple(args))
+    final, slots = canonical_template(node.template)
+    return Compute(final, tuple(node.args[s] for s in slots))
+
+
+def values_only(graph: Graph) -> Graph:
+    """The graph without what only derivatives need: `stop_gradient`, and the twins of `differentiate_as`."""
+
+    def rule(node: Any) -> Any:
+        if isinstance(node, Recurrence):
+            return map_templates(node, lambda t: simplify_template(without_twins(t)))
+        t = without_twins(node.template) if isinstance(node, Compute) else None
+        return canonical(t, node.args) if t is not None and t is not node.template else None
+
+    return replace(graph, rule)
+
+
+def canonical_template(t: Template) -> tuple[Template, tuple[int, ...]]:
+    """The template that `canonical` applies where no two arguments are equal, and the slot of `t` that each of its
+    arguments is."""
+    return t.memo("canonical", _canonical)
+
+
+def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
+    # Operands are ordered by rank, which depends on the numbering, which depends on the order. Where that goes round in
+    # a circle, the circle's least ranks decide. A circle is as long as the order of a permutation of the operands may
+    # be, exponentially long in their number: of one that is not closed in time, the least ranks so far do.
+    seen: dict[Template, tuple[int, ...]] = {}
+    found, slots = _numbered(t, tuple(range(len(t.params))))
+    size = sum(1 for _ in postorder(b for p in t.parts for b in p.bodies))
+    while found not in seen and len(seen) < max(_SHORTEST, _RENUMBERED // (size + 1)):
+        seen[found] = slots
+        found, slots = _numbered(simplify_template(found), slots)
+    circle = list(seen)
+    circle = circle[circle.index(found) :] if found in seen else circle[1:]
+    final = min(circle, key=lambda f: ([rank(b)[0] for p in f.parts for b in p.bodies], f.digest))
+    slots = seen[final]
+    final.memo("canonical", lambda f: (f, tuple(range(len(f.params)))))
+    return final, slots
+
+
+def _numbered(t: Template, slots: tuple[int, ...]) -> tuple[Template, tuple[int, ...]]:
+    """Slots by first appearance, unread ones dropped; `slots` says what each slot of `t` stands for."""
+    order: dict[int, int] = {}
+    for part in t.parts:
+        for e in postorder(part.bodies):
+            if isinstance(e, Read):
+                order.setdefault(e.slot, len(order))
+    if list(order) == list(range(len(t.params))):
+        return t, slots
+    params = tuple(t.params[s] for s in order)
+    return map_bodies(t, lambda b: substitute(b, {}, order), params), tuple(slots[s] for s in order)
+
+
+def _template(t: Template, rules: tuple[Rule, ...]) -> Template:
+    run = _Run(rules)
+    parts: list[Piece | Scatter] = []
+    for part in t.parts:
+        if isinstance(part, Piece):
+            body = _without_unit_axes(part.body, len(part.extents)) if isinstance(part.body, Reduce) else part.body
+            step = tuple(s if n > 1 else 1 for s, n in zip(part.step, part.extents, strict=True))
+            part = Piece(part.offset, step, part.extents, body)
+        facts = Facts(part.domain)
+        if not facts.feasible:
+            parts.append(part)
+        elif isinstance(part, Scatter):
+            index = tuple(run.simplify(i, facts) for i in part.index)
+            parts.append(Scatter(part.extents, index, run.simplify(part.body, facts)))
+        elif isinstance(part.body, Reduce):
+            r = part.body
+            body = Reduce(r.combiner, r.extents, tuple(run.simplify(b, facts) for b in r.bodies))
+            parts.append(Piece(part.offset, part.step, part.extents, body))
+        else:
+            parts.append(Piece(part.offset, part.step, part.extents, run.simplify(part.body, facts)))
+    if isinstance(parts[-1], Scatter) and all(map(_is_zero, parts[:-1])):
+        parts = parts[-1:]  # it starts from zeros anyhow
+    full = [part for part in parts if 0 not in part.extents or (isinstance(part, Scatter) and len(parts) == 1)]
+    return widened(Template(t.shape, t.params, tuple(full or parts[:1])))
+
+
+def _is_zero(part: Piece | Scatter) -> bool:
+    """Whether a piece is zeros; -0.0 is not 0.0."""
+    value = part.body.value if isinstance(part.body, Const) else 1
+    return value == 0 and str(value)[0] != "-"
+
+
+def _without_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:
+    kept = [k for k, n in enumerate(r.extents) if n != 1]
+    if len(kept) != len(r.extents):
+        axes: dict[int, Expr] = {rank + k: Const(0, Axis.dtype) for k in range(len(r.extents))}
+        axes |= {rank + k: Axis(rank + n) for n, k in enumerate(kept)}
+        bodies = tuple(substitute(b, axes) for b in r.bodies)
+        r = Reduce(r.combiner, tuple(r.extents[k] for k in kept), bodies)
+    return r.bodies[0] if not r.extents and len(r.bodies) == 1 and not r.combiner.startswith("arg") else r
+
+
+def _by_function(rules: tuple[Rule, ...]) -> dict[tuple[str, str], list[Rule]]:
+    """The rules that may apply to a node, by its function and the kind of its type."""
+    table: dict[tuple[str, str], list[Rule]] = defaultdict(list)
+    for rule in rules:
+        for fn in rule.fns:
+            for kind in rule.kinds:
+                table[fn, kind].append(rule)
+    return dict(table)
+
+
+_TABLE = _by_function(RULES)
+
+
+@dataclass(frozen=True, eq=False)
+class _Assumed:
+    """A condition that is known to hold, or not to, and which conditions it decides by itself; -1: it speaks of
+    integers, and may decide others."""
+
+    condition: Expr
+    truth: bool
+    bits: int
+
+
+class _Run:
+    """One simplification: results are kept by (expression, facts), so that shared expressions are done once."""
+
+    def __init__(self, rules: tuple[Rule, ...]):
+        self.rules = _TABLE if rules is RULES else _by_function(rules)
+        self.done: dict[tuple[Expr, Facts], Expr] = {}
+        self.local: dict[Expr, bool] = {}
+        self.base = Facts(())
+        self.assumed: dict[Facts, tuple[_Assumed, ...]] = {}  # what a context holds beyond the base, outermost first
+        self.kept: dict[tuple[Expr, Facts], Facts] = {}
+        self.contexts: dict[Expr, set[Facts]] = defaultdict(set)
+        self.told: dict[Expr, int] = {}
+        self.bits: dict[Expr, int] = {}
+        self.quotients: dict[Expr, bool] = {}
+        self.left = _REWRITES
+
+    def depends(self, e: Expr) -> bool:
+        """Whether the result may depend on the facts."""
+        if e not in self.local:
+            for x in postorder([e], self.local):
+                here = x.dtype.is_bool or (isinstance(x, Apply) and x.fn in _LOCAL)
+                self.local[x] = here or any(self.local[a] for a in x.args)
+        return self.local[e]
+
+    def conditions(self, e: Expr) -> int:
+        """The conditions in an expression, as bits."""
+        if e not in self.told:
+            for x in postorder([e], self.told):
+                found = self.bits.setdefault(x, 1 << len(self.bits)) if x.dtype.is_bool else 0
+                for a in x.args:
+                    found |= self.told[a]
+                self.told[x] = found
+        return self.told[e]
+
+    def at(self, e: Expr, known: Facts) -> Facts:
+        """Those of the facts that an expression may depend on. A condition that says nothing of integers matters only
+        where it stands, so that paths which differ in such conditions alone are one."""
+        assumed = self.assumed.get(known)
+        if not assumed:
+            return known
+        found = self.kept.get((e, known))
+        if found is None:
+            found = self.base
+            if self.depends(e):
+                inside = self.conditions(e)
+                chain = tuple(a for a in assumed if a.bits < 0 or a.bits & inside)
+                found = known if len(chain) == len(assumed) else self.context(chain)
+            contexts = self.contexts[e]
+            if len(contexts) < _CONTEXTS:
+                contexts.add(found)
+            elif found not in contexts:
+                found = self.base
+            self.kept[e, known] = found
+        return found
+
+    def context(self, chain: tuple[_Assumed, ...]) -> Facts:
+        known = self.base
+        for a in chain:
+            known = known.assume(a.condition, a.truth)
+        self.assumed[known] = chain
+        return known
+
+    def under(self, known: Facts, c: Expr, truth: bool, was: Expr, side: Expr) -> Facts:
+        """The facts on a side of a `where` whose condition `was` has become c."""
+        if not self.depends(side):
+            return self.base
+        under = known.assume(c, truth)
+        if under not in self.assumed and known in self.assumed:
+            bits = -1 if of_integers(c) or of_integers(was) else 0
+            for x in (*leaves(c), *leaves(was)):
+                bits |= self.conditions(x) & self.bits[x]
+            self.assumed[under] = (*self.assumed[known], _Assumed(c, truth, bits))
+        return self.at(side, under) if under.feasible else under
+
+    def divides(self, e: Expr) -> bool:
+        """Whether a condition without reads has a quotient or remainder of integers in it."""
+        if e not in self.quotients:
+            nodes = list(postorder([e]))
+            found = any(isinstance(x, Apply) and x.fn in ("floordiv", "mod") and x.dtype.is_int for x in nodes)
+            self.quotients[e] = found and not any(isinstance(x, Read) for x in nodes)
+        return self.quotients[e]
+
+    def simplify(self, root: Expr, facts: Facts) -> Expr:
+        done = self.done
+        if facts is not self.base:
+            self.base = facts
+            self.assumed[facts] = ()
+            self.contexts.clear()
+        # (expression, facts, what it became by a rule); an expression waits on the stack below what it needs first.
+        stack: list[tuple[Expr, Facts, Expr | None]] = [(root, facts, None)]
+        while stack:
+            e, known, became = stack.pop()
+            if (e, known) in done:
+                continue
+            if became is not None:
+                done[e, known] = done[became, known]
+                continue
+            if isinstance(e, Apply) and e.fn == "where":
+                new, missing = self._where(e, known)
+            else:
+                new, missing = self._plain(e, known)
+            if missing:
+                stack.append((e, known, None))
+                stack += [(x, f, None) for x, f in missing]
+                continue
+            assert new is not None
+            out = self._rewrite(new, known)
+            if out is None:
+                done[e, known] = done[new, known] = new
+            else:
+                stack.append((e, known, out))
+                stack.append((out, known, None))
+        return done[root, facts]
+
+    def _plain(self, e: Expr, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
+        if not e.args:
+            return e, []
+        wanted = [(a, known if known is self.base else self.at(a, known)) for a in e.args]
+        missing = [w for w in wanted if w not in self.done]
+        return (None, missing) if missing else (with_args(e, tuple(self.done[w] for w in wanted)), [])
+
+    def _where(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
+        """A `where` with its condition simplified, and each side under the condition, or the side that is chosen."""
+        first = e.args[0], self.at(e.args[0], known)
+        if first not in self.done:
+            return None, [first]
+        c, wanted = self._condition(self.done[first], known)
+        if wanted is not None:
+            return None, [wanted]
+        sides = []
+        for truth, side in ((True, e.args[1]), (False, e.args[2])):
+            if isinstance(c, Const):
+                if bool(c.value) != truth:
+                    continue
+                under = self.at(side, known)
+            else:
+                under = self.under(known, c, truth, e.args[0], side)
+            sides.append((side, under))
+        if len(sides) == 2 and not all(under.feasible for _, under in sides):
+            sides = [(side, self.at(side, known)) for side, under in sides if under.feasible][:1] or sides[:1]
+        missing = [s for s in sides if s not in self.done]
+        if missing:
+            return None, missing
+        if len(sides) == 1:
+            return self.done[sides[0]], []
+        return Apply("where", (c, self.done[sides[0]], self.done[sides[1]]), e.dtype), []
+
+    def _condition(self, c: Expr, known: Facts) -> tuple[Expr, tuple[Expr, Facts] | None]:
+        """A simplified condition with the quotients and remainders in each of its parts simplified under the others, as
+        they are on the side that it guards: both then speak of one expression. Or what must be simplified first."""
+        if not (isinstance(c, Apply) and c.fn == "and"):
+            return c, None
+        parts = parts_of(c)
+        if len(parts) > PRUNED:
+            return c, None
+        for n, x in enumerate(parts):
+            if not self.divides(x):
+                continue
+            under = known.assume_all(other for m, other in enumerate(parts) if m != n)
+            if not under.feasible:
+                return c, None
+            if (x, under) not in self.done:
+                return c, (x, under)
+            parts[n] = self.done[x, under]
+        out = connect("and", parts)
+        if out is c:
+            return c, None
+        return (c, (out, known)) if (out, known) not in self.done else (self.done[out, known], None)
+
+    def _rewrite(self, e: Expr, known: Facts) -> Expr | None:
+        """What the first rule that applies makes of a node with simplified arguments; None: none applies."""
+        fn = e.fn if isinstance(e, Apply) else "read" if isinstance(e, Read) else ""
+        for rule in self.rules.get((fn, e.dtype.kind), ()):
+            out = rule.rewrite(e, known)
+            if out is not None and out is not e:
+                self.left -= 1
+                return out if self.left > 0 else None
+        return None

@@ -1,0 +1,498 @@
+"""Winograd's minimal filtering for 3x3 windows at stride 1: F(2x2,3x3) and F(4x4,3x3).
+
+`Y = A'[(G w G') * (B' x B)]A` for every tile of m x m results (Lavin and Gray, "Fast algorithms for convolutional
+neural networks", 2016, section 4): the channels are summed for each of the (m+2)^2 products, as one batched matrix
+product. That takes 2.25 (m = 2) or 4 (m = 4) times fewer multiplications than the sum itself, and rounds differently:
+the error of an element is at most `(C + 40) * eps` times the value of the transformed computation on absolute values,
+`|A|'[sum |G||w||G'| * |B|'|x||B|]|A|`. An infinity or NaN among the (m+2)^2 pixels
+of a tile makes its m x m results NaN. Used only where the target allows it (`Target.winograd`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, prod
+from typing import NamedTuple
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.expr.analysis import obvious
+from einsmith.expr.analysis.bounds import prove
+from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, nbytes, size, template
+from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.kernels.composite.staged import Place, Staged
+from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
+from einsmith.kernels.contraction.pattern import Configs
+from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
+from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
+from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.target.facts import Target
+
+TRANSFORMS: dict[int, tuple[tuple[tuple[float, ...], ...], ...]] = {
+    2: (
+        ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
+        ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1)),
+        ((1, 1, 1, 0), (0, 1, -1, -1)),
+    ),
+    4: (
+        ((4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0), (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0),
+         (0, 4, 0, -5, 0, 1)),
+        ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6), (1 / 24, 1 / 12, 1 / 6),
+         (1 / 24, -1 / 12, 1 / 6), (0, 0, 1)),
+        ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
+    ),
+}  # fmt: skip
+"""m -> (B', G, A')."""
+
+REACHED = 0.85
+"""The part of the peak that the contraction without transforms is expected to reach."""
+SLICES = 8
+"""Most slices of the filters: each has launches of its own."""
+
+_COPY = Pointwise()
+
+
+class WinogradConfig(NamedTuple):
+    """m: results of a tile's side; then the configurations of the parts: the padded image and the weights with channels
+    and filters last, the batched product, the result in its own order with what follows it."""
+
+    m: int
+    image: PointwiseConfig
+    weights: PointwiseConfig
+    multiply: Configs
+    result: PointwiseConfig
+
+    def __str__(self) -> str:
+        return f"F({self.m}x{self.m},3x3); {self.multiply}"
+
+
+@dataclass(frozen=True)
+class _Window:
+    """One of the two windowed dimensions: `out` axis p and `tap` axis r of the piece; the image is read at
+    p + first + t for t = 0, 1, 2, which is tap r = t, or r = 2 - t where `turned`."""
+
+    out: int
+    tap: int
+    dim: int
+    first: int
+    turned: bool
+
+
+@dataclass(frozen=True)
+class _Conv:
+    """What is convolved: the reads of image and weights, the two windows, and the piece's other axes: summed ones, the
+    image's own, and the weights' own (filters)."""
+
+    image: Read
+    weights: Read
+    windows: tuple[_Window, _Window]
+    summed: tuple[int, ...]
+    batch: tuple[int, ...]
+    filters: tuple[int, ...]
+    problem: Problem
+
+    @property
+    def dtype(self) -> DType:
+        return self.image.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """The kernels that a convolution is made of, and the tensors between them (T tiles of all images; channels C and
+    filters F filled up to whole vectors): `padded` [images, rows, columns, C], `taps` [C, 3, 3, F], transformed
+    `u` [points, C + 1, f], `v` [points, T + 1, C], `y` [points, T, f], and `tiled` [images, rows, columns, F]. One row
+    more, so that the places of a tile's points do not share cache sets. The filters are taken in `slices` of f, one
+    after the other, whose `u` stay in the caches until they are multiplied."""
+
+    image: Kernel
+    weights: Kernel
+    multiply: Kernel
+    result: Kernel
+    padded: Buffer
+    taps: Buffer
+    u: Buffer
+    v: Buffer
+    y: Buffer
+    tiled: Buffer
+    tiles: tuple[int, int]  # of an image
+    slices: int
+
+
+class Winograd:
+    """Sums of 3x3 windows times weights over channels, whose image counts as zero outside of its tensor."""
+
+    name = "winograd"
+
+    def allowed(self, target: Target) -> bool:
+        return target.winograd
+
+    def match(self, kernel: Kernel) -> bool:
+        return _conv(kernel) is not None
+
+    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> WinogradConfig | None:
+        """The configuration of the lowest cost; None where it is not below `limit`."""
+        best, most = None, CONTRACTION.bound(kernel, target) / REACHED
+        for m in sorted(TRANSFORMS, reverse=True):  # the fewer multiplications first
+            p = _parts(kernel, m, target)
+            transforms = _transforms(p, target)
+            if transforms + _products(p, target) >= limit:
+                continue
+            copies = _copies(p, target)
+            rest = transforms + sum(cost.seconds for _, cost in copies)
+            if rest + _products(p, target) >= most:
+                continue
+            # A rank is more than the seconds by a twentieth at most.
+            multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - rest) / p.slices)
+            if multiply is None:
+                continue
+            config = _config(m, copies, multiply)
+            rank = self.cost(kernel, config, target).rank
+            if rank < limit:
+                best, limit = config, rank
+        return best
+
+    def configs(self, kernel: Kernel, target: Target) -> list[WinogradConfig]:
+        if not target.winograd:
+            return []
+        out = []
+        for m in TRANSFORMS:
+            p = _parts(kernel, m, target)
+            copies = _copies(p, target)
+            out += [_config(m, copies, multiply) for multiply in CONTRACTION.configs(p.multiply, target)[:2]]
+        return out
+
+    def cost(self, kernel: Kernel, config: WinogradConfig, target: Target) -> Cost:
+        p = _parts(kernel, config.m, target)
+        parts = [
+            _COPY.cost(p.image, config.image, target),
+            _COPY.cost(p.weights, config.weights, target),
+            *[CONTRACTION.cost(p.multiply, config.multiply, target)] * p.slices,
+            _COPY.cost(p.result, config.result, target),
+        ]
+        return Cost(
+            _transforms(p, target) + sum(max(c.arithmetic, c.memory) for c in parts), 0.0,
+            sum(c.special for c in parts), sum(c.launch for c in parts),
+        )
+
+    def lower(self, kernel: Kernel, config: WinogradConfig, target: Target) -> Lowered:
+        p = _parts(kernel, config.m, target)
+        out = Staged(f"winograd_{kernel.digest.hex()[:8]}", len(kernel.buffers))
+        own = [Place(n) for n in range(len(kernel.buffers))]
+        padded, taps, u, v, y, tiled = (out.room(nbytes(b)) for b in (p.padded, p.taps, p.u, p.v, p.y, p.tiled))
+        emit = _Emit(config.m, p, target)
+        out.add(_COPY.lower(p.weights, config.weights, target), [*own, taps])
+        out.add(_COPY.lower(p.image, config.image, target), [*own, padded])
+        out.add(emit.images(), [padded, v])
+        multiply = CONTRACTION.lower(p.multiply, config.multiply, target)
+        for n in range(p.slices):
+            out.add(emit.weights(n), [taps, u])
+            out.add(multiply, [v, u, y])
+            out.add(emit.results(n), [y, tiled])
+        out.add(_COPY.lower(p.result, config.result, target), [*own, tiled])
+        return out.lowered
+
+
+_Copies = tuple[tuple[PointwiseConfig, Cost], ...]
+
+
+@lru_cache(maxsize=1024)
+def _copies(p: _Parts, target: Target) -> _Copies:
+    """The cheapest configurations that copy the image, the weights and the result, and what they cost."""
+    out = []
+    for kernel in (p.image, p.weights, p.result):
+        found = [(c, _COPY.cost(kernel, c, target)) for c in _COPY.configs(kernel, target)]
+        out.append(min(found, key=lambda x: x[1].seconds))
+    return tuple(out)
+
+
+def _config(m: int, copies: _Copies, multiply: Configs) -> WinogradConfig:
+    image, weights, result = (config for config, _ in copies)
+    return WinogradConfig(m, image, weights, multiply, result)
+
+
+def _products(p: _Parts, target: Target) -> float:
+    """Seconds of the products at the peak."""
+    count = p.slices * sum(prod(x.extents) for x in problems(p.multiply.root) or ())
+    return count / (target.fma_per_second * 4 / p.u.dtype.itemsize) / target.cores
+
+
+def _transforms(p: _Parts, target: Target) -> float:
+    """Seconds of the three transforms."""
+    lanes = target.lanes(p.u.dtype.itemsize)
+    vector = lanes / target.fma_per_second * (p.u.dtype.itemsize / 4)  # seconds of one vector instruction
+    seconds = 0.0
+    for one, other, times in ((p.taps, p.u, p.slices), (p.padded, p.v, 1), (p.tiled, p.y, p.slices)):
+        vectors = max(size(one.shape), times * size(other.shape)) / lanes
+        moved = nbytes(one) + times * nbytes(other)
+        arithmetic = vectors * (6 * vector + target.load_seconds + target.store_seconds) / target.cores
+        bytes_seconds = target.seconds_for_bytes(moved, moved // times, target.cores)
+        seconds += max(arithmetic, bytes_seconds) + times * target.launch_seconds
+    return seconds
+
+
+# ------------------------------------------------------------------------------------------------------- matching
+
+
+@lru_cache(maxsize=1024)
+def _conv(kernel: Kernel) -> _Conv | None:
+    root = kernel.stages[0]
+    if any(ref[0] != "buffer" for ref in root.args):
+        return None
+    found = problems(kernel.root)
+    if found is None or len(found) > 1 or found[0].finish or found[0].batch or found[0].beside:
+        return None
+    for i in (0, 1):
+        c = _convolved(kernel, found[0], found[0].operands[i], found[0].operands[1 - i])
+        if c is not None:
+            return c
+    return None
+
+
+def _convolved(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | None:
+    """The two operands as image and weights; None where they are not."""
+    if not isinstance(x.expr, Read) or not isinstance(w.expr, Read) or w.guards:
+        return None
+    of_x, of_w = affine(x.expr), affine(w.expr)
+    if of_x is None or of_w is None:
+        return None
+    rank = len(p.piece.extents)
+    windows: list[_Window] = []
+    plain: set[int] = set()
+    for d, (const, terms) in enumerate(of_x):
+        outs, taps = [a for a in terms if a < rank], [a for a in terms if a >= rank]
+        if len(outs) == len(taps) == 1 and p.extents[taps[0]] == 3:
+            (out,), (tap,) = outs, taps
+            if terms[out] != 1 or abs(terms[tap]) != 1:
+                return None
+            windows.append(_Window(out, tap, d, const + min(0, 2 * terms[tap]), terms[tap] < 0))
+        else:
+            plain |= set(terms)
+    used = {a for v in windows for a in (v.out, v.tap)}
+    of_weights = {a for _, terms in of_w for a in terms}
+    if len(windows) != 2 or len(used) != 4 or used & plain or used & of_weights != {v.tap for v in windows}:
+        return None
+    summed = tuple(a for a in p.k if a not in used)
+    outputs = [a for a in range(rank) if a not in used and p.extents[a] > 1]
+    if any(a not in plain or a not in of_weights for a in summed):
+        return None
+    if any((a in plain) == (a in of_weights) for a in outputs):
+        return None
+    index = [x.expr.index[v.dim] for v in windows]
+    inside = _inside(index, _extents(kernel, x.expr, windows))
+    known = obvious.given(inside)
+    if not all(obvious.holds(g, p.extents, known) or prove(g, p.extents, inside) for g in x.guards):
+        return None  # zero elsewhere than outside of the tensor
+    return _Conv(
+        x.expr, w.expr, (windows[0], windows[1]), summed,
+        tuple(a for a in outputs if a in plain), tuple(a for a in outputs if a in of_weights), p,
+    )
+
+
+def _extents(kernel: Kernel, image: Read, windows: Sequence[_Window]) -> list[int]:
+    return [kernel.root.params[image.slot][1][v.dim] for v in windows]
+
+
+def _inside(index: Sequence[Expr], extents: Sequence[int]) -> list[Expr]:
+    """That each index lies in 0 .. extent-1."""
+    out: list[Expr] = []
+    for i, n in zip(index, extents, strict=True):
+        out += [apply("le", Const(0, i.dtype), i), apply("lt", i, Const(n, i.dtype))]
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------------- parts
+
+
+@lru_cache(maxsize=1024)
+def _parts(kernel: Kernel, m: int, target: Target) -> _Parts:
+    c = _conv(kernel)
+    assert c is not None
+    p, lanes, root = c.problem, target.lanes(c.dtype.itemsize), kernel.stages[0]
+    own, last = kernel.buffers, len(kernel.buffers)
+
+    def whole(axes: Sequence[int]) -> int:
+        return ceil(prod(p.extents[a] for a in axes) / lanes) * lanes
+
+    channels, filters, images = whole(c.summed), whole(c.filters), prod(p.extents[a] for a in c.batch)
+    tiles = (ceil(p.extents[c.windows[0].out] / m), ceil(p.extents[c.windows[1].out] / m))
+    total, points = images * prod(tiles), (m + 2) ** 2
+    padded = Buffer(c.dtype, (images, tiles[0] * m + 2, tiles[1] * m + 2, channels))
+    taps = Buffer(c.dtype, (channels, 3, 3, filters))
+    slices = _slices(filters // lanes, points * channels * filters * c.dtype.itemsize, nbytes(taps), target)
+    u = Buffer(c.dtype, (points, channels + 1, filters // slices))
+    v = Buffer(c.dtype, (points, total + 1, channels))
+    y = Buffer(c.dtype, (points, total, filters // slices))
+    tiled = Buffer(c.dtype, (images, tiles[0] * m, tiles[1] * m, filters))
+
+    def copied(read: Read, places: Mapping[int, Expr], guards: Sequence[Expr], to: Buffer) -> Kernel:
+        body: Expr = substitute(read, places)
+        for g in guards:
+            body = apply("where", g, body, Const(0, c.dtype))
+        return Kernel((Stage(template(to.shape, kernel.root.params, body), root.args, (last,)),), (*own, to))
+
+    zero: dict[int, Expr] = {a: Const(0, dt.i32) for a in range(len(p.extents))}
+    places = zero | _digits(Axis(0), c.batch, p) | _digits(Axis(3), c.summed, p)
+    for d, w in enumerate(c.windows, start=1):  # the tap that the image is read at first, whatever its direction
+        places |= {w.out: Axis(d), w.tap: Const(2 if w.turned else 0, dt.i32)}
+    index = [substitute(c.image.index[w.dim], places) for w in c.windows]
+    guards = _inside(index, _extents(kernel, c.image, c.windows)) + _below(Axis(3), c.summed, channels, p)
+    image = copied(c.image, places, guards, padded)
+    places = zero | _digits(Axis(0), c.summed, p) | _digits(Axis(3), c.filters, p)
+    for d, w in enumerate(c.windows, start=1):
+        places[w.tap] = apply("sub", Const(2, dt.i32), Axis(d)) if w.turned else Axis(d)
+    guards = _below(Axis(0), c.summed, channels, p) + _below(Axis(3), c.filters, filters, p)
+    weights = copied(c.weights, places, guards, taps)
+
+    at, row, column, k = (Axis(n) for n in range(4))
+    product = apply("mul", Read(0, (at, row, k), c.dtype), Read(1, (at, k, column), c.dtype))
+    t = template(y.shape, [(b.dtype, b.shape) for b in (v, u)], Reduce("sum", (channels,), (product,)))
+    multiply = Kernel((Stage(t, (("buffer", 0), ("buffer", 1)), (2,)),), (v, u, y))
+
+    at_result = (_flat(c.batch, p), Axis(c.windows[0].out), Axis(c.windows[1].out), _flat(c.filters, p))
+    piece = Piece(p.piece.offset, p.piece.step, p.piece.extents, Read(0, at_result, c.dtype))
+    t = Template(kernel.root.shape, ((c.dtype, tiled.shape),), (piece,))
+    stage = Stage(t, (("buffer", last),), root.outputs)
+    result = Kernel((stage, *kernel.stages[1:]), (*own, tiled))
+    return _Parts(image, weights, multiply, result, padded, taps, u, v, y, tiled, tiles, slices)
+
+
+def _slices(vectors: int, u: int, taps: int, target: Target) -> int:
+    """Slices of the filters, of whole vectors: one, where the last level holds all transformed weights (`u` bytes)
+    beside those they are made of, else as many as let one of them leave most of it to the images, at most SLICES."""
+    if u + taps <= target.l3:
+        return 1
+    found = [n for n in range(1, SLICES + 1) if vectors % n == 0]
+    return next((n for n in found if u <= n * target.l3 // 3), found[-1])
+
+
+def _digits(flat: Expr, axes: Sequence[int], p: Problem) -> dict[int, Expr]:
+    """The axes as digits of a flattened point."""
+    out: dict[int, Expr] = {}
+    for i, a in reversed(list(enumerate(axes))):
+        extent = Const(p.extents[a], dt.i32)
+        out[a] = apply("mod", flat, extent) if i else flat
+        flat = apply("floordiv", flat, extent)
+    return out
+
+
+def _flat(axes: Sequence[int], p: Problem) -> Expr:
+    total: Expr = Const(0, dt.i32)
+    for i, a in enumerate(axes):
+        step = apply("mul", total, Const(p.extents[a], dt.i32))
+        total = apply("add", step, Axis(a)) if i else Axis(a)
+    return total
+
+
+def _below(flat: Expr, axes: Sequence[int], filled: int, p: Problem) -> list[Expr]:
+    count = prod(p.extents[a] for a in axes)
+    return [] if count == filled else [apply("lt", flat, Const(count, dt.i32))]
+
+
+# ------------------------------------------------------------------------------------------------------- transforms
+
+
+class _Emit:
+    """The loops of the three transforms; lanes run along channels or filters, which are whole vectors."""
+
+    def __init__(self, m: int, parts: _Parts, target: Target):
+        self.m, self.parts, self.target = m, parts, target
+        self.elem = elem_of(parts.u.dtype)
+        self.lanes = target.lanes(parts.u.dtype.itemsize)
+        self.bt, self.g, self.at = TRANSFORMS[m]
+
+    def weights(self, number: int) -> Lowered:
+        """U[a,b,c,f] = sum over the taps of G[a,r] G[b,s] W[c,r,s,f], of a slice of the filters; a task is a channel.
+        """
+        b = Builder("weights", 3)
+        _, rows, part = self.parts.u.shape
+        channels, _, _, filters = self.parts.taps.shape
+        with b.loop(0, part, self.lanes) as f:
+            at = b.add(b.mul(b.task, b.const(9 * filters)), b.add(f.var, b.const(number * part)))
+            taps = self._square(b, at, 3, 3 * filters, filters)
+            to = b.add(b.mul(b.task, b.const(part)), f.var)
+            self._points(b, self._both(b, self.g, taps), to, rows * part)
+        return Lowered([Launch(b.finish(), channels)])
+
+    def images(self) -> Lowered:
+        """V[a,b,t,c] = sum over tile t of B'[a,i] B'[b,j] X[i,j,c]; a task is a row of tiles."""
+        _, rows, channels = self.parts.v.shape
+        _, height, width, _ = self.parts.padded.shape
+        return self._tiles("images", channels, height, width, lambda b, at, tile: self._points(
+            b, self._both(b, self.bt, self._square(b, at, self.m + 2, width * channels, channels)), tile,
+            rows * channels,
+        ))  # fmt: skip
+
+    def results(self, number: int) -> Lowered:
+        """out[p,q,f] of tile t = sum over the points of A'[p,a] A'[q,b] Y[a,b,t,f], of a slice of the filters."""
+        _, total, part = self.parts.y.shape
+        _, height, width, filters = self.parts.tiled.shape
+        side = self.m + 2
+
+        def body(b: Builder, at: Value, tile: Value) -> None:
+            values = self._square(b, tile, side, side * total * part, total * part)
+            for i, made in enumerate(self._both(b, self.at, values)):
+                for j, x in enumerate(made):
+                    b.store(x, b.buffers[1], b.add(at, b.const((i * width + j) * filters)))
+
+        return self._tiles("results", filters, height, width, body, number)
+
+    def _tiles(
+        self, name: str, depth: int, height: int, width: int, body: Callable[[Builder, Value, Value], None],
+        number: int | None = None,
+    ) -> Lowered:
+        """`body(builder, where the tile's first pixel is in [images, height, width, depth], where the tile is in
+        [tiles, depth])` for every tile and vector; with `number`, for those of a slice of the depth, in which the tile
+        is in [tiles, slice]."""
+        part, start = depth, 0
+        if number is not None:
+            part = depth // self.parts.slices
+            start = number * part
+        b = Builder(name, 3)
+        rows, columns = self.parts.tiles
+        image, row = b.op("floordiv", b.task, b.const(rows)), b.op("mod", b.task, b.const(rows))
+        line = b.add(b.mul(image, b.const(height)), b.mul(row, b.const(self.m)))
+        with b.loop(0, columns) as column:
+            pixel = b.add(b.mul(line, b.const(width)), b.mul(column.var, b.const(self.m)))
+            tile = b.add(b.mul(b.task, b.const(columns)), column.var)
+            with b.loop(0, part, self.lanes) as k:
+                at = b.add(b.mul(pixel, b.const(depth)), b.add(k.var, b.const(start)))
+                body(b, at, b.add(b.mul(tile, b.const(part)), k.var))
+        return Lowered([Launch(b.finish(), self.parts.y.shape[1] // columns)])
+
+    def _square(self, b: Builder, at: Value, n: int, row: int, column: int) -> list[list[Value]]:
+        """n x n vectors, `row` and `column` elements apart."""
+        return [
+            [b.load(b.buffers[0], b.add(at, b.const(i * row + j * column)), self.elem, self.lanes) for j in range(n)]
+            for i in range(n)
+        ]
+
+    def _points(self, b: Builder, made: list[list[Value]], at: Value, stride: int) -> None:
+        """Stores the vectors, one a point, `stride` elements apart."""
+        for i, x in enumerate(x for line in made for x in line):
+            b.store(x, b.buffers[1], b.add(at, b.const(i * stride)))
+
+    def _both(self, b: Builder, matrix: Sequence[Sequence[float]], x: list[list[Value]]) -> list[list[Value]]:
+        """matrix * x * transpose of matrix."""
+        columns = [self._times(b, matrix, list(column)) for column in zip(*x, strict=True)]
+        return [self._times(b, matrix, list(row)) for row in zip(*columns, strict=True)]
+
+    def _times(self, b: Builder, matrix: Sequence[Sequence[float]], x: list[Value]) -> list[Value]:
+        return [self._dot(b, row, x) for row in matrix]
+
+    def _dot(self, b: Builder, row: Sequence[float], x: list[Value]) -> Value:
+        total: Value | None = None
+        for k, v in sorted(zip(row, x, strict=True), key=lambda t: t[0] != 1):  # no negation where some sign is plus
+            if k == 0:
+                continue
+            if total is None:
+                total = v if k == 1 else b.mul(v, b.const(k, self.elem, self.lanes))
+            elif abs(k) == 1:
+                total = b.op("add" if k == 1 else "sub", total, v)
+            else:
+                total = b.fma(v, b.const(k, self.elem, self.lanes), total)
+        assert total is not None
+        return total

@@ -1,0 +1,143 @@
+"""Which pieces of a contraction are made two and two (joint_tile), and in which configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from einsmith.kernels.contraction import config as plan
+from einsmith.kernels.contraction import cost, search
+from einsmith.kernels.contraction import epilogue as finish
+from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.features import slots_of, with_halos_of
+from einsmith.kernels.contraction.joint_tile import Joint
+from einsmith.kernels.contraction.problem import Problem, with_companion
+from einsmith.kernels.footprint import touched
+from einsmith.plan.kernel import Kernel
+
+
+@lru_cache(maxsize=1024)
+def pairs(found: tuple[Problem, ...]) -> Joint:
+    """Pieces whose results lie between each other along the innermost axis; the one of more products comes second."""
+    out = []
+    for i, p in enumerate(found):
+        for j, q in enumerate(found):
+            first, second = p.piece, q.piece
+            if first.step[-1:] != (2,) or (first.extents, first.step) != (second.extents, second.step):
+                continue
+            if p.beside or q.beside or second.offset != (*first.offset[:-1], first.offset[-1] + 1):
+                continue
+            out.append((i, j) if prod(p.extents) <= prod(q.extents) else (j, i))
+    return tuple(out)
+
+
+@lru_cache(maxsize=1024)
+def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Config) -> Config | None:
+    """The configuration of `mate` with the tiles and tasks that a problem has in its own; None where there is none."""
+    tiled = c.direct is None and not (c.dot or c.rows or c.kc) and c.split == 1
+    if not tiled or "panel" in (c.a, c.b) or len(c.windows) > 1 or any(x != "side" for _, x in c.windows):
+        return None
+    changed = with_halos_of(kernel, p, c.windows)
+    assert changed is not None
+    m_side, n_side = plan.sides(changed.problem, c.swap)
+    families: list[plan.Halos] = [()]
+    if c.windows:
+        families = [((i, x),) for x in ("side", "batch") for i in (0, 1)]
+    for windows in families:
+        other = with_halos_of(kernel, mate, windows)
+        if other is None or other.problem.batch != changed.problem.batch:
+            continue
+        for swap in (False, True):
+            m, n = plan.sides(other.problem, swap)
+            if (m.axes, n.axes) != (m_side.axes, n_side.axes):
+                continue
+            if c.a == "inline":
+                if not m.operand.plain:
+                    continue
+                s = plan.sampler(None, other.problem, m, slots_of(kernel, mate, windows), (), 0)
+                if plan.row_offsets(s, m.axes, c.mr) is None:
+                    continue
+            elif int(swap) in dict(windows) and windows[0][1] == "side":
+                continue
+            if c.b == "buffer" and dict(windows).get(1 - int(swap)) == "side":
+                continue
+            return replace(c, swap=swap, windows=windows)
+    return None
+
+
+_Two = tuple[Problem, Problem, Config, Config]
+"""A mate, the piece whose tiles make its sums too, and their configurations."""
+
+
+def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> tuple[float, finish.Form]:
+    """How tiles of both sums are finished: cycles a vector, and the form."""
+    changed = with_halos_of(kernel, p, c.windows)
+    assert changed is not None
+    m_side, n_side = plan.sides(changed.problem, c.swap)
+    lanes = target.lanes(p.dtype.itemsize)
+    return finish.least(kernel, with_companion(p, mate), m_side.axes, n_side.axes, c.mr, c.nv, lanes, target.l2)
+
+
+def _tables(kernel: Kernel, two: _Two, target: Any) -> list[cost.Table]:
+    mate, p, other, c = two
+
+    def table(p: Problem, c: Config, cycles: float, **changes: float) -> cost.Table:
+        out = search.table_of(kernel, p, c, target)
+        (x,) = out.settings
+        x = x._replace(numbers=x.numbers._replace(parted=0, **changes))
+        return replace(out, settings=[x], finish=0 * out.finish + cycles)
+
+    return [table(mate, other, 0.0, results=0), table(p, c, _finish(kernel, mate, p, c, target)[0])]
+
+
+@lru_cache(maxsize=1024)
+def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicted:
+    """What both pieces of each pair cost, made together: the mate's sums, and the rest."""
+    return cost.predict(cost.joined([t for two in pairs for t in _tables(kernel, two, target)]), target)
+
+
+def apart(kernel: Kernel, p: Problem, target: Any) -> float:
+    """Seconds that the lines of one piece's results take to come and go once more, for the other piece of a pair that
+    is made by itself."""
+    item = sum(kernel.buffers[n].dtype.itemsize for _, n, _ in finish.epilogue(kernel, p))
+    moved = 2 * 2 * prod(p.piece.extents) * item  # both pieces' results, read and written
+    return cost.PARTED * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
+
+
+def _fits(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> bool:
+    """Whether both sums are finished from registers: they are turned, or what follows them is short."""
+    if _finish(kernel, mate, p, c, target)[1] == "turned":
+        return True
+    results = finish.epilogue(kernel, with_companion(p, mate))
+    return finish.operations(tuple(x for x, _, _ in results)) <= finish.REGISTER_EPILOGUE
+
+
+def _mate(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> Config | None:
+    """The mate's configuration where the two can be made together."""
+    other = companion_of(kernel, mate, p, c)
+    return other if other is not None and _fits(kernel, mate, p, c, target) else None
+
+
+def companions(kernel: Kernel, found: tuple[Problem, ...], p: Problem, c: Config, target: Any) -> list[Problem]:
+    """The companions of all pairs, where `p`, which is the second of one, can be made with its own; pairs are alike."""
+    two = pairs(found)
+    own = [found[i] for i, j in two if found[j] is p]
+    return [found[i] for i, _ in two] if own and _mate(kernel, own[0], p, c, target) is not None else []
+
+
+def joined(
+    kernel: Kernel, found: tuple[Problem, ...], configs: Mapping[Problem, Config], target: Any
+) -> tuple[dict[Problem, Config], Joint]:
+    """The companions' configurations of the pieces that are made two and two, which are all that can be, and their
+    numbers. configs: of each second piece of a pair."""
+    out, joint = {}, []
+    for first, second in pairs(found):
+        mate, p = found[first], found[second]
+        other = _mate(kernel, mate, p, configs[p], target)
+        if other is not None:
+            out[mate] = other
+            joint.append((first, second))
+    return out, tuple(joint)

@@ -1,0 +1,341 @@
+"""What a configuration of a contraction means for its operands: sides, windows, and how each is best read or packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
+from einsmith.kernels.contraction.problem import Operand, Problem, axes_of
+from einsmith.kernels.emit.access import OperandAccess, Pointer
+from einsmith.loops.nest import Builder, Value
+
+HALO_BYTES = 1 << 19
+"""Most bytes of a halo copy: it lives in a private second-level cache."""
+
+PANEL = 32
+"""Points that a panel has about."""
+
+MAX_TAIL = 64
+"""Most places of a filter whose masks are made once for all channels."""
+
+MAX_ROWS = 1 << 16
+"""Most rows of M that are checked for standing at fixed distances."""
+
+
+class HaloBlock(NamedTuple):
+    """A task has one block of `points` points of an operand's output axis `place`, its side's outermost once those
+    before it have joined the batch; place None: the first axis of K has one value at a time, the second a block."""
+
+    place: int | None
+    points: int
+
+    def __str__(self) -> str:
+        return f"{'k' if self.place is None else self.place}/{self.points}"
+
+
+Halos = tuple[tuple[int, str | HaloBlock], ...]
+"""Operands (0 left, 1 right) that tasks copy into windows, each with what has one value at a time besides the batch:
+"all" (nothing), "side" (the operand's first output axis, which joins the batch), "k" (the first axis of K), a
+HaloBlock; or "batch", which lets that axis join the batch and copies nothing."""
+
+
+@dataclass(frozen=True)
+class Direct:
+    """The direct form (direct): lanes along `vector`, `vectors` of them side by side where that is an
+    output axis; `tile` and `unroll`: (axis, points) of the unrolled box, output axes and axes of K; `outer`: output
+    axes whose points are outermost; `k_outer`: an axis of K that is outside all tiles, for the sake of windows."""
+
+    vector: int
+    vectors: int
+    tile: tuple[tuple[int, int], ...]
+    unroll: tuple[tuple[int, int], ...]
+    outer: tuple[int, ...]
+    k_outer: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        box = ",".join(f"i{a}:{n}" for a, n in (*self.tile, *self.unroll)) or "1"
+        text = f"direct lanes=i{self.vector}x{self.vectors} box={box} outer={','.join(f'i{a}' for a in self.outer)}"
+        return text + "".join(f" head=i{a}" for a in self.k_outer)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a contraction is computed.
+
+    swap: the right operand is the broadcast side (M). mr x nv: register tile, rows by vectors. a, b: how the M and N
+    operands reach the tile: "inline" (read in place inside the K loop), "panel" (packed by the task into its scratch),
+    "buffer" (packed by an earlier launch into the workspace). order "n": N panels in the outer loop, "m": M tiles.
+    kc: points of K in a block. split: partial sums over K, added by a later launch. tm, tn: tasks along M and N.
+    windows: what tasks copy into windows first (see Halos). rows: vectors of N do not cross rows
+    of its innermost axis, whose extent is rounded up. depth: the lanes of a vector of N are so many points of K of each
+    of its points, added at the end (k_pack). dot: vectors along K (inner_product); nv counts columns then.
+    direct: the direct form, of which only tm (tasks) and windows are told here.
+    """
+
+    swap: bool = False
+    mr: int = 8
+    nv: int = 2
+    a: str = "panel"
+    b: str = "panel"
+    order: str = "n"
+    kc: int = 0
+    split: int = 1
+    tm: int = 1
+    tn: int = 1
+    windows: Halos = ()
+    rows: bool = False
+    dot: bool = False
+    direct: Direct | None = None
+    depth: int = 1
+
+    def __str__(self) -> str:
+        if self.direct is not None:
+            windows = ",".join("LR"[i] for i, _ in self.windows)
+            return f"{self.direct} tasks {self.tm}" + (f" windows={windows}" if windows else "")
+        text = f"{'swap ' if self.swap else ''}{self.mr}x{self.nv} a={self.a} b={self.b} {self.order}-outer"
+        text += f" tasks {self.tm}x{self.tn}"
+        if self.kc:
+            text += f" kc={self.kc}"
+        if self.windows:
+            text += f" windows={','.join('LR'[i] + f':{fixes}' for i, fixes in self.windows)}"
+        if self.rows:
+            text += " rows"
+        if self.depth > 1:
+            text += f" depth={self.depth}"
+        if self.dot:
+            text += " dot"
+        return text + (f" split={self.split}" if self.split > 1 else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """An operand as M or N side."""
+
+    operand: Operand
+    axes: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def sides(p: Problem, swap: bool) -> tuple[Side, Side]:
+    """The M side and the N side."""
+    left, right = Side(p.operands[0], p.left), Side(p.operands[1], p.right)
+    return (right, left) if swap else (left, right)
+
+
+def depends_on_batch(p: Problem, side: Side) -> bool:
+    """Whether an operand is another one at another point of the batch; of one that is no halo copy."""
+    return any(a in side.operand.axes for a in p.batch)
+
+
+def sampler(
+    b: Builder | None, p: Problem, side: Side, pointers: dict, lane_axes: Sequence[int], lanes: int, row: int = 0,
+    loose: bool = False,
+) -> OperandAccess:
+    """The sampler of one operand."""
+    o = side.operand
+    return OperandAccess(b, [o.expr], o.guards, p.extents, pointers, lane_axes, lanes, row=row, loose=loose)
+
+
+def padded_row(p: Problem, side: Side, lanes: int) -> int:
+    """The innermost axis's extent, rounded up to whole vectors."""
+    return -(-p.extents[side.axes[-1]] // lanes) * lanes
+
+
+Steps = tuple[tuple[int, int], ...]
+"""How many points each group of axes has along which a read moves evenly, outer first, and how far from one to the
+next."""
+
+
+def _steps(s: OperandAccess, axes: tuple[int, ...]) -> Steps:
+    """Those of the flattened `axes`, for a sampler of one plain read."""
+    form = s.forms[next(iter(s.reads.values()))]
+    return tuple((g.extent, form.coef.get(g.inner, 0)) for g in s.groups(axes))
+
+
+@lru_cache(maxsize=256)
+def _rows(groups: Steps) -> np.ndarray | None:
+    """Where each of the flattened rows lies; None for more than MAX_ROWS."""
+    at = np.zeros(1, np.int64)
+    for extent, stride in groups:
+        if len(at) * extent > MAX_ROWS:
+            return None
+        at = (at[:, None] + stride * np.arange(extent)).reshape(-1)
+    return at
+
+
+def row_offsets(s: OperandAccess, axes: tuple[int, ...], mr: int) -> list[int] | None:
+    """Where the rows of a tile of `mr` lie from its first one, if that is the same in every tile; else None.
+
+    `s` has one plain read; tiles begin at multiples of mr of the flattened axes."""
+    return _row_offsets(_steps(s, axes), mr)
+
+
+@lru_cache(maxsize=4096)
+def _row_offsets(groups: Steps, mr: int) -> list[int] | None:
+    if len(groups) <= 1:
+        stride = groups[0][1] if groups else 0
+        return [i * stride for i in range(mr)]
+    at = _rows(groups)
+    if at is None:
+        return None
+    whole = len(at) // mr * mr
+    first, tail = at[:mr] - at[0], at[whole:]
+    if tail.size and (tail - tail[0] != first[: tail.size]).any():
+        return None
+    tiles = at[:whole].reshape(-1, mr)
+    return None if (tiles - tiles[:, :1] != first).any() else first.tolist()
+
+
+def regular_rows(s: OperandAccess, axes: tuple[int, ...], limit: int) -> int:
+    """The most rows, at most `limit`, of a tile that can be read in place; 0 where there are none beyond one group.
+
+    `s`: the sampler of a plain operand, as for `row_offsets`."""
+    return _regular_rows(_steps(s, axes), limit)
+
+
+@lru_cache(maxsize=4096)
+def _regular_rows(groups: Steps, limit: int) -> int:
+    best, width = 0, 1
+    if len(groups) <= 1:
+        return 0
+    for extent, _ in reversed(groups):
+        for t in range(1, min(extent, limit // width) + 1):
+            # Whole rows may be taken together even where the last tile has fewer.
+            if extent % t == 0 or (width > 1 and _row_offsets(groups, width * t) is not None):
+                best = max(best, width * t)
+        width *= extent
+        if width > limit:
+            break
+    return best if best and _row_offsets(groups, best) is not None else 0
+
+
+def orientation(
+    sample: Callable[[Sequence[int]], OperandAccess], axes: Sequence[int], k: Sequence[int], lanes: int, align: int
+) -> tuple[str, float]:
+    """("across", cost) to pack a side with lanes along its own `axes`, or ("along", cost) along K. sample(axes of the
+    lanes): the operand's sampler. The cost is in loads a vector."""
+    across = sample(axes).load_cost(align)
+    if not axes or not k:
+        return "across", across
+    along = sample(k).load_cost(lanes)
+    return ("along", along) if along + 1.0 < across else ("across", across)
+
+
+def masked_tail(p: Problem) -> int:
+    """Points of the innermost axes of K, from the first one on that a guard mentions: an image's channels stand before
+    its filter's places. 1 where guards mention the first axis of K or there are more than MAX_TAIL."""
+    guarded = {a for o in p.operands for g in o.guards for a in axes_of(g)}
+    inner = [i for i, a in enumerate(p.k) if a in guarded and p.extents[a] > 1]
+    points = prod(p.extents[a] for a in p.k[inner[0] :]) if inner and inner[0] > 0 else 1
+    return points if points <= MAX_TAIL else 1
+
+
+@dataclass(frozen=True, eq=False)
+class HaloProblem:
+    """A problem whose operands read windows; `problem.batch` has taken in the output axes that windows fix.
+    `heads`: a halo copy fixes the first axis of K or cuts the second too, so that K is cut into so many blocks; 0: none
+    does."""
+
+    problem: Problem
+    windows: tuple[tuple[int, HaloCopy], ...]
+    heads: int
+
+    @property
+    def k_outer(self) -> bool:
+        return self.heads > 0
+
+
+def with_halos(p: Problem, which: Halos, limit: int) -> HaloProblem | None:
+    """The problem with these windows, of at most `limit` bytes each, twice that where a block of K has one halo copy
+    that spares all tiles their masks; None where one cannot be or gains nothing."""
+    found: list[tuple[int, HaloCopy]] = []
+    heads = 0
+    for i, fixes in which:
+        side = p.left if i == 0 else p.right
+        cut = None
+        if fixes == "batch":
+            if not side:
+                return None
+            left, right = (tuple(a for a in x if a != side[0]) for x in (p.left, p.right))
+            p = replace(p, batch=(*p.batch, side[0]), left=left, right=right)
+            continue
+        if isinstance(fixes, HaloBlock):
+            axes, place = (p.k, 1) if fixes.place is None else (side, fixes.place)
+            head = axes[:place]
+            if len(axes) <= place or p.extents[axes[place]] % fixes.points:
+                return None
+            cut = axes[place], fixes.points
+        else:
+            head = {"all": (), "side": side[:1], "k": p.k[:1]}[fixes]
+        if head and not cut and p.extents[head[0]] == 1:
+            return None
+        if p.operands[i].plain and (fixes != "side" or len(side) < 2):
+            return None  # rows without what a stride skips, for vectors along them, are all that it would gain
+        most = (2 * limit if fixes == "k" else limit) // p.dtype.itemsize
+        w = halo_copy(p, i, frozenset(p.batch) | frozenset(head), cut, most)
+        if w is None or (head and not set(head) & set(w.fixed)):
+            return None
+        found.append((i, w))
+        operands = list(p.operands)
+        operands[i] = w.operand
+        batch, left, right = p.batch, p.left, p.right
+        if head and head[0] in side:
+            batch = (*batch, head[0])
+            left, right = (tuple(a for a in x if a != head[0]) for x in (left, right))
+        elif head:
+            heads = p.extents[head[0]] * (p.extents[cut[0]] // cut[1] if cut else 1)
+        p = replace(p, operands=(operands[0], operands[1]), batch=batch, left=left, right=right)
+    return HaloProblem(p, tuple(found), heads)
+
+
+def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
+    """The cuts of operand i in the largest blocks of which a halo copy has at most `limit` bytes, where one of the
+    whole axis has more."""
+    side = p.left if i == 0 else p.right
+    out: list[HaloBlock] = []
+    for place, axis in enumerate(side[:2] if not p.operands[i].plain else ()):
+        outer = frozenset((*p.batch, *side[:place]))
+        if _fits(elements(p, i, outer), p, limit) is not False:
+            break
+        n = p.extents[axis]
+        for points in (x for x in range(n // 2, 0, -1) if n % x == 0):
+            fits = _fits(elements(p, i, outer, (axis, points)), p, limit)
+            if fits is not False:
+                out += [HaloBlock(place, points)] if fits and (place or points > 1) else []  # one point is "side"
+                break
+    return out + _cut_of_k(p, i, limit)
+
+
+def _cut_of_k(p: Problem, i: int, limit: int) -> list[HaloBlock]:
+    """The cut of K in the largest blocks of which a halo copy has at most `limit` bytes, and a panel of the other
+    operand that is PANEL points wide half of that, where the first axis of K has more."""
+    if len(p.k) < 2 or p.operands[i].plain:
+        return []
+    item, outer, n = p.dtype.itemsize, frozenset((*p.batch, p.k[0])), p.extents[p.k[1]]
+    rest = p.count(p.k[2:]) * PANEL * item
+
+    def good(points: int) -> bool | None:
+        fits = _fits(elements(p, i, outer, (p.k[1], points) if points < n else None), p, limit)
+        return fits and points * rest <= limit // 2
+
+    if good(n) is not False:
+        return []
+    for points in (x for x in range(n // 2, 1, -1) if n % x == 0):
+        fits = good(points)
+        if fits is not False:
+            return [HaloBlock(None, points)] if fits else []
+    return []
+
+
+def _fits(count: int | None, p: Problem, limit: int) -> bool | None:
+    return None if count is None else count * p.dtype.itemsize <= limit
+
+
+def halo_pointers(w: HaloProblem, at: Sequence[Value | None]) -> dict[int, Pointer]:
+    return {SLOT + i: Pointer(x, win.shape, win.dtype) for (i, win), x in zip(w.windows, at, strict=True)}

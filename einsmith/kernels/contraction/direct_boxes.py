@@ -1,0 +1,269 @@
+"""The boxes of the direct form (direct): which axis has the lanes, what is unrolled, what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+from einsmith.expr.nodes import Read, postorder
+from einsmith.kernels.contraction.config import HALO_BYTES, Config, Direct, Halos
+from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
+from einsmith.kernels.contraction.problem import Problem, affine
+from einsmith.kernels.emit.access import PAIR_COST, OperandAccess, Pointer
+from einsmith.kernels.emit.boxes import outer_reads
+from einsmith.loops.nest import Value
+from einsmith.plan.kernel import Kernel
+
+MAX_AXES = 5
+"""Axes that a box may extend along, the innermost."""
+MAX_PRODUCTS = 256
+"""Multiply-adds of a vector in the unrolled body."""
+MAX_WAITING = 1 << 16
+"""Bytes of sums that wait in scratch while the windows of an outer axis of K change."""
+MAX_COUNT = 16
+"""Points of one axis that are unrolled."""
+MIN_PRODUCTS = 1 << 14
+"""Products of a problem below which the other forms are as good."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """A problem in this form: its operands after windows, and the windows."""
+
+    problem: Problem
+    windows: tuple[tuple[int, HaloCopy], ...]
+
+
+def shaped(p: Problem, windows: Halos, d: Direct) -> Shape | None:
+    """The problem with the windows of `windows`; None where one cannot be or is too large."""
+    found = []
+    operands = list(p.operands)
+    for i, _ in windows:
+        w = halo_copy(p, i, frozenset((*d.outer, *d.k_outer)))
+        if w is None or w.elements * p.dtype.itemsize > HALO_BYTES:
+            return None
+        found.append((i, w))
+        operands[i] = w.operand
+    return Shape(replace(p, operands=(operands[0], operands[1])), tuple(found))
+
+
+def _in_pairs(p: Problem) -> set[int]:
+    """Axes that stand together with another one in an index or in a guard: h and r of X[h + r]."""
+    out: set[int] = set()
+    for o in p.operands:
+        for e in outer_reads((o.expr,)):
+            for _, terms in affine(e) or ():
+                terms = {a: c for a, c in terms.items() if p.extents[a] > 1}
+                if len(terms) > 1:
+                    out |= set(terms)
+    return out
+
+
+class _Loads:
+    """Numbers of distinct loads of an operand in a box of points."""
+
+    def __init__(self, s: OperandAccess):
+        forms = [s.forms[i].coef for i in (*s.reads.values(), *(c for c, _, _ in s.conds))]
+        forms += [{a: 1} for a in sorted(s.opaque)]
+        # What a step along an axis adds to every form, as the digits of one number.
+        self.coefs: dict[int, int] = {}
+        for i, form in enumerate(forms):
+            for a, c in form.items():
+                self.coefs[a] = self.coefs.get(a, 0) + (c << (48 * i))
+        self.memo: dict[tuple, int] = {}
+
+    def count(self, counts: Sequence[tuple[int, int]]) -> int:
+        key = tuple((a, n) for a, n in counts if n > 1 and a in self.coefs)
+        if key not in self.memo:
+            seen = {0}
+            for a, n in key:
+                steps = [self.coefs[a] * i for i in range(n)]
+                seen = {x + y for x in seen for y in steps}
+            self.memo[key] = len(seen)
+        return self.memo[key]
+
+
+def _options(extent: int) -> list[int]:
+    """Counts worth trying: all, or parts that divide the axis, a few apart."""
+    if extent <= MAX_COUNT // 2 + 1:
+        return sorted({1, extent, *([extent // 2] if extent % 2 == 0 else [])})
+    out = {1}
+    for limit in (4, 8, 16):
+        out.add(max(n for n in range(1, min(limit, extent) + 1) if extent % n == 0))
+    for even in (4, 8):
+        if max(out) < even:
+            out.add(-(-extent // -(-extent // even)))
+    return sorted(out)
+
+
+def _vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> list[int]:
+    """Axes that lanes may run along: contiguous in an operand and contiguous or absent in the other."""
+    out = []
+    for a, n in enumerate(p.extents):
+        if n < max(2, lanes // 4):
+            continue
+        strides = [[s.forms[i].coef.get(a, 0) for i in s.reads.values()] for s in samplers]
+        flat = [c for x in strides for c in x]
+        if any(a in s.opaque for s in samplers) or not all(c in (0, 1, 2) for c in flat) or not any(flat):
+            continue
+        if a in p.k and not all(any(x) for x in strides):
+            continue
+        if n / (-(-n // lanes) * lanes) >= 0.4:
+            out.append(a)
+    return out
+
+
+def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target: Any) -> list[Config]:
+    """Configurations of this form for a problem that is no matrix product: vectors along a batch axis, or M = 1."""
+    batch, left, right, k = p.sizes
+    if batch * left * right * k < MIN_PRODUCTS or batch == 1 or not p.k:
+        return []
+    lanes = target.lanes(p.dtype.itemsize)
+    scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, pointers) for o in p.operands]
+    if any(len(s.reads) != sum(isinstance(e, Read) for e in postorder(s.exprs)) or s.generic for s in scalar):
+        return []
+    rank = len(p.piece.extents)
+    out: list[Config] = []
+    pairs = _in_pairs(p)
+    searches = [
+        (v, _search(p, scalar, v, lanes, target.vector_registers, lone))
+        for v in _vector_axes(p, scalar, lanes)
+        if v in p.batch or min(left, right) <= 2 or (v in p.k and v in pairs)
+        for lone in (True, False)
+    ]
+    for v, best in dict.fromkeys(searches):
+        if best is None:
+            continue
+        tile, unroll, vectors = best
+        tiled = {a for a, _ in tile}
+        outer = tuple(a for a in range(rank) if a != v and a not in tiled and a not in pairs and p.extents[a] > 1)
+        heads: list[tuple[int, ...]] = [()]
+        if v in p.k and len(p.k) > 1 and p.k[0] != v and p.k[0] not in pairs and p.k[0] not in dict(unroll):
+            waiting = prod(p.extents[a] for a in range(rank) if a not in outer) * lanes * p.dtype.itemsize
+            if waiting <= MAX_WAITING:
+                heads.append((p.k[0],))
+        for head in heads:
+            d = Direct(v, vectors, tile, unroll, outer, head)
+            for which in ((0,), (1,), (0, 1), ()):
+                windows: Halos = tuple((i, "all") for i in which)
+                if any(p.operands[i].plain for i in which) or (head and not which):
+                    continue
+                if shaped(p, windows, d) is None:
+                    continue
+                points = prod(p.extents[a] for a in outer)
+                tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)
+                out.append(Config(a="inline", b="inline", tm=tasks, windows=windows, direct=d))
+    return out
+
+
+def _weight(s: OperandAccess, v: int, width: int) -> float:
+    """Cycles of a load with lanes along axis v; `width`: bytes of a vector."""
+    step = max((s.forms[i].coef.get(v, 0) for i in s.reads.values()), default=0)
+    return (1.0 if width >= 64 else 0.6) * (PAIR_COST if step == 2 else 1.0) if step else 0.5
+
+
+def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, registers: int, lone: bool):
+    """The box of the fewest cycles a product: (tile, unrolled K, vectors); `lone`: in output axes of one operand too,
+    which then needs a halo copy of more."""
+    rank = len(p.piece.extents)
+    pairs = _in_pairs(p)
+    loads = [_Loads(s) for s in samplers]
+    axes = []
+    for a in range(len(p.extents)):
+        if a == v or p.extents[a] == 1:
+            continue
+        if (lone and a < rank and any(a not in x.coefs for x in loads)) or a in pairs:
+            axes.append(a)
+    axes = axes[-MAX_AXES:]
+    many = -(-p.extents[v] // lanes) if v < rank else 1
+    unit = [any(s.forms[i].coef.get(v, 0) for i in s.reads.values()) for s in samplers]
+    weight = [_weight(s, v, lanes * p.dtype.itemsize) for s in samplers]
+    best = None
+    for vectors in {1, min(2, many), min(4, many)}:
+        if -(-many // vectors) * vectors > many * 1.3:
+            continue
+        for counts in product(*(_options(p.extents[a]) for a in axes)):
+            pairs_of = list(zip(axes, counts, strict=True))
+            sums = vectors * prod(n for a, n in pairs_of if a < rank)
+            points = prod(n for a, n in pairs_of if a >= rank)
+            if sums > registers - 4 or sums * points > MAX_PRODUCTS:
+                continue
+            if sum(1 for a, n in pairs_of if p.extents[a] % n) > 1:
+                continue
+            each = [x.count(pairs_of) * (vectors if u else 1) for x, u in zip(loads, unit, strict=True)]
+            if sums + min(each) + 2 > registers:
+                continue
+            cycles = max(sums * points / 2, sum(w * n for w, n in zip(weight, each, strict=True)), 4.0 * points)
+            uneven = 1.0
+            for a, n in pairs_of:
+                uneven *= 1 + 0.1 * bool(p.extents[a] % n)
+            score = (cycles + 3 + sums * 0.1) * uneven / (sums * points)
+            if best is None or score < best[0]:
+                best = (score, pairs_of, vectors)
+    if best is None:
+        return None
+    _, found, vectors = best
+    tile = tuple((a, n) for a, n in found if a < rank and n > 1)
+    unroll = tuple((a, n) for a, n in found if a >= rank and n > 1)
+    return tile, unroll, vectors
+
+
+@lru_cache(maxsize=4096)
+def cycles(kernel: Kernel, original: Problem, c: Config, lanes: int, finish: float, l1: int) -> float:
+    """Cycles of the whole problem on one core; `finish`: those of what follows the sum, a vector; l1: bytes."""
+    d = c.direct
+    assert d is not None
+    shape = shaped(original, c.windows, d)
+    assert shape is not None
+    p = shape.problem
+    pointers = pointers_of(kernel, shape, {})
+    scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, pointers) for o in p.operands]
+    loads = [_Loads(s) for s in scalar]
+    rank = len(p.piece.extents)
+    box = [*d.tile, *d.unroll]
+    sums = d.vectors * prod(n for _, n in d.tile)
+    points = prod(n for _, n in d.unroll)
+    load = 0.0
+    sizes = {i: w.elements * p.dtype.itemsize for i, w in shape.windows}
+    for which, (s, x) in enumerate(zip(scalar, loads, strict=True)):
+        unit = any(s.forms[i].coef.get(d.vector, 0) for i in s.reads.values())
+        weight = _weight(s, d.vector, lanes * p.dtype.itemsize)
+        masks = 1.5 * len(s.conds)
+        size = sizes.get(which)
+        if size is None:  # what a point of the outer axes reads of it
+            size = prod(p.extents[a] for a in p.operands[which].axes if a not in d.outer) * p.dtype.itemsize
+            if size > l1 * 0.75:
+                weight *= 2.0
+        elif size > l1 * 0.75:
+            weight *= 1.25
+        load += x.count(box) * (d.vectors if unit else 1) * (weight * max(1, len(s.reads)) + masks)
+    body = max(sums * points / 2, load, 4.0 * points) + 2
+    rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in range(len(p.extents)) if a != d.vector)
+    many = -(-p.extents[d.vector] // lanes)
+    turns = rows * -(-many // d.vectors)
+    total = turns * body
+    outputs = prod(p.piece.extents)
+    if d.vector < rank:
+        total += outputs / p.extents[d.vector] * many * (finish + 1.5)
+    else:
+        total += outputs * 14
+        if d.k_outer:
+            total += outputs * p.extents[d.k_outer[0]] * 2
+    fixed = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
+    for _, w in shape.windows:
+        total += fixed * (w.elements / lanes * (4 if w.elements * p.dtype.itemsize <= l1 * 0.75 else 8) + 20)
+    return total
+
+
+def pointers_of(kernel: Kernel, shape: Shape, at: dict[int, Value]) -> dict[int, Pointer]:
+    out = {}
+    for slot, ref in enumerate(kernel.stages[0].args):
+        x = kernel.buffers[ref[1]]
+        out[slot] = Pointer(at.get(ref[1]), x.shape, x.dtype)
+    for i, w in shape.windows:
+        out[SLOT + i] = Pointer(at.get(-1 - i), w.shape, w.dtype)
+    return out

@@ -1,0 +1,336 @@
+"""What follows the sum: the root's own steps, the later stages, and the stores, for one row of a register tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, Literal
+
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, apply, postorder
+from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.expr.rewrite.simplify import simplify
+from einsmith.kernels.contraction.config import Config, sides
+from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.traffic import LINE, PAGE, scattered
+from einsmith.kernels.contraction.write_combining import Unit, unit_of
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.loops.nest import Builder, Value
+from einsmith.plan.kernel import Kernel
+
+CROWDED = 60.0
+"""Cycles of a store of part of a line into a row that lies whole pages from the one before, beyond the second level:
+all these lines fall into the same few cache sets."""
+STACKED = 3.0
+"""Cycles of a vector's share of runs that are put together from several rows, and of their stores."""
+BLOCK = 16
+"""Least bytes of a run that is put together with others: shuffles move blocks of so many."""
+TURN = 8.0
+"""Cycles to turn a vector's share of a square of vectors by way of scratch."""
+WAITS = 2.0
+"""Cycles of a vector of a mate's sums, which wait in scratch."""
+SUMS = (-1, -2)
+"""The slots of the sum and of its mate's."""
+COMPLETES = 20.0
+"""Cycles of a row of what a tile completes in whole lines while the next one multiplies."""
+FETCHED = 60.0
+"""Cycles of a vector along M of results that lie apart in lines beyond the caches, which are fetched and written."""
+OVER_LINES = 3.0
+"""Cycles of a vector among these that lies anywhere."""
+REGISTER_EPILOGUE = 8
+"""Operations of an epilogue up to which it is unrolled over the register tile; beyond, rows go through scratch."""
+
+Form = Literal["straight", "stacked", "turned", "lines"]
+"""How a tile is finished: vectors along N, row by row; some rows, whose runs make whole vectors, at a time; turned
+first, so that vectors run along M; or in whole units of results (write_combining)."""
+
+
+@lru_cache(maxsize=4096)
+def operations(exprs: tuple[Expr, ...]) -> int:
+    return sum(1 for e in postorder(exprs) if isinstance(e, (Apply, Read)))
+
+
+@lru_cache(maxsize=1024)
+def epilogue(kernel: Kernel, p: Problem) -> Sequence[tuple[Expr, int, Piece]]:
+    """(expression, buffer, piece that it belongs to) of every result that is stored, over the piece's axes, which are
+    those of the pieces beside it and of its mate; slots are buffers, -1 the sum, -2 the mate's."""
+    out = _finished(kernel, p.piece, p.beside, p.finish, Read(-1, (), p.dtype))
+    if p.mate is None:
+        return out
+    return [*out, *_finished(kernel, p.mate.piece, p.mate.beside, p.mate.finish, Read(-2, (), p.dtype))]
+
+
+@lru_cache(maxsize=1024)
+def _finished(
+    kernel: Kernel, main: Piece, beside: tuple[Piece, ...], steps: tuple[tuple[str, Expr | None], ...], total: Expr
+) -> list[tuple[Expr, int, Piece]]:
+    """What is stored of a problem of these pieces whose sum is `total`, with or without a mate."""
+    root = kernel.stages[0]
+    buffers = {slot: ref[1] for slot, ref in enumerate(root.args)}
+
+    def relabel(x: Expr, slots: dict[int, Any], axes: dict[int, Expr]) -> Expr:
+        def rule(e):
+            if isinstance(e, Axis):
+                return axes.get(e.position, e)
+            if isinstance(e, Read):
+                to = slots[e.slot]
+                return Read(to, e.index, e.dtype) if isinstance(to, int) else to
+            return None
+
+        return rebuild([x], rule)[0]
+
+    for fn, x in steps:
+        if fn == "neg":
+            total = apply("neg", total)
+            continue
+        assert x is not None
+        x = relabel(x, buffers, {})
+        if fn == "where":
+            total = apply("where", x, total, Const(0.0, total.dtype))
+        else:
+            total = apply(fn, total, x)
+    out = _results(kernel, main, total, relabel)
+    for piece in beside:
+        assert isinstance(piece.body, Const)
+        out += _results(kernel, piece, piece.body, relabel)
+    if len(kernel.stages) > 1 and _guarded(tuple(x for x, _, _ in out)):  # the root and a later stage may both be
+        out = [(_simplified(x, main.domain), n, piece) for x, n, piece in out]
+    return out
+
+
+_simplified = lru_cache(maxsize=1024)(simplify)
+
+
+def _guarded(exprs: tuple[Expr, ...]) -> bool:
+    """Whether indices are compared."""
+    every = (e for e in postorder(exprs) if isinstance(e, Apply) and e.fn in ("lt", "le", "eq", "ne"))
+    return any(e.args[0].dtype.is_int for e in every)
+
+
+def _results(
+    kernel: Kernel, piece: Piece, total: Expr, relabel: Callable[[Expr, dict[int, Any], dict[int, Expr]], Expr]
+) -> list[tuple[Expr, int, Piece]]:
+    """What is stored of a piece whose sum is `total`."""
+    place: dict[int, Expr] = {}
+    for d in range(len(piece.extents)):
+        x: Expr = Axis(d)
+        if piece.step[d] != 1:
+            x = apply("mul", x, Const(piece.step[d], x.dtype))
+        if piece.offset[d]:
+            x = apply("add", x, Const(piece.offset[d], x.dtype))
+        place[d] = x
+    results: list[list[Expr]] = [[total]]
+    for stage in kernel.stages[1:]:
+        slots: dict[int, Any] = {}
+        for slot, ref in enumerate(stage.args):
+            slots[slot] = ref[1] if ref[0] == "buffer" else results[ref[1]][ref[2]]
+        part = stage.template.parts[0]
+        assert isinstance(part, Piece)
+        results.append([relabel(x, slots, place) for x in part.bodies])
+    out = []
+    for stage, exprs in zip(kernel.stages, results, strict=True):
+        out += [(x, n, piece) for x, n in zip(exprs, stage.outputs, strict=True) if n is not None]
+    return out
+
+
+_Address = tuple[int, dict[int, int]]
+
+
+def addresses(kernel: Kernel, results: Sequence[tuple[Expr, int, Piece]]) -> list[_Address]:
+    """(constant, coefficient by axis) of the place of each result in its buffer."""
+    out = []
+    for _, n, piece in results:
+        shape = kernel.buffers[n].shape
+        strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
+        const = sum(o * s for o, s in zip(piece.offset, strides, strict=True))
+        out.append((const, {d: piece.step[d] * strides[d] for d in range(len(shape))}))
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _analysed(
+    kernel: Kernel, p: Problem
+) -> tuple[Sequence[tuple[Expr, int, Piece]], Sequence[_Address], OperandAccess]:
+    """The results, where they are stored, and the analysis of both."""
+    results = epilogue(kernel, p)
+    extra = addresses(kernel, results)
+    pointers = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
+    exprs = [x for x, _, _ in results]
+    return results, extra, OperandAccess(None, exprs, (), p.extents, pointers, extra=extra, given_slots=SUMS)
+
+
+@lru_cache(maxsize=4096)
+def cycles(
+    kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int, tile: int = 0, stacks: bool = False
+) -> float:
+    """Cycles to load, compute and store what follows the sum, for one vector along the axes; `tile` as for an
+    OperandAccess, `stacks`: rows that are `stacked` are stored together. """
+    results, extra, s = _analysed(kernel, p)
+    s = s.along(axes, lanes, tile)
+    out = s.load_cost(lanes) + 0.5 * operations(s.exprs) + WAITS * (p.mate is not None)
+    pairs = interleaved([n for _, n, _ in results], extra, axes[-1] if axes else None)
+    for i, (f, (_, n, _)) in enumerate(zip(s.extra, results, strict=True)):
+        kind = s.kind(f, lanes)
+        if stacks:
+            out += STACKED
+        elif kind == "gather":
+            stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * kernel.buffers[n].dtype.itemsize
+            size = prod(kernel.buffers[n].shape) * kernel.buffers[n].dtype.itemsize
+            out += lanes * scattered(abs(stride), size, l2)
+        elif kind == "uniform":
+            out += 1.0
+        elif i in pairs or i in pairs.values():  # a shuffle and a whole store
+            out += 1.0 + (1.5 * s.runs(lanes) if kind == "runs" else 1.0)
+        else:
+            out += s.row_cost(f) * (1.5 * s.runs(lanes) if kind == "runs" else 1.0)
+    return out
+
+
+@lru_cache(maxsize=1024)
+def unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> Unit | None:
+    """The points along `axes`, those of N, whose results are stored together; None where each vector is by itself."""
+    results, places, _ = _analysed(kernel, p)
+    if not p.beside or p.mate is not None or any(kernel.buffers[n].dtype != p.dtype for _, n, _ in results):
+        return None
+    return unit_of([n for _, n, _ in results], places, p.piece.extents, axes, lanes)
+
+
+@lru_cache(maxsize=4096)
+def stacked(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], lanes: int) -> int:
+    """Rows of M whose results, runs of a vector along N each, follow each other in memory and make whole vectors; 1
+    where they do not."""
+    _, _, s = _analysed(kernel, p)
+    s = s.along(n_axes, lanes)
+    groups, run = s.groups(m_axes), s.lane_extents[-1] if s.lane_groups else 0
+    if p.mate is not None or not groups or not run or lanes % run or prod(s.lane_extents) % lanes:
+        return 1
+    if groups[-1].extent % (lanes // run) or run * p.dtype.itemsize < BLOCK:
+        return 1
+    fit = all(
+        s.kind(f, lanes) == "runs" and s.step(f) == 1 and s.forms[f].coef.get(groups[-1].inner, 0) == run
+        for f in s.extra
+    )
+    return lanes // run if fit else 1
+
+
+def of(kernel: Kernel, p: Problem, c: Config, lanes: int, l2: int) -> tuple[float, Form]:
+    """Cycles of `cycles` for a vector along N of a tile, and the form that takes the fewest."""
+    m_side, n_side = sides(p, c.swap)
+    if c.split > 1 or c.rows or c.dot:
+        return cycles(kernel, p, n_side.axes, lanes, l2), "straight"
+    return least(kernel, p, m_side.axes, n_side.axes, c.mr, c.nv, lanes, l2)
+
+
+@lru_cache(maxsize=4096)
+def least(
+    kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], mr: int, nv: int, lanes: int, l2: int
+) -> tuple[float, Form]:
+    """As `of`, for tiles of mr rows and nv vectors that are neither parts of K nor rows of N."""
+    form: Form = "straight"
+    rows = stacked(kernel, p, m_axes, n_axes, lanes)
+    if rows > 1 and mr % rows == 0:
+        form = "stacked"
+    straight = cycles(kernel, p, n_axes, lanes, l2, 0, form == "stacked")
+    whole = unit(kernel, p, n_axes, lanes)
+    if whole is not None:
+        results, _, s = _analysed(kernel, p)
+        s = s.along(n_axes, lanes)
+        live = sum(not isinstance(x, Const) for x, _, _ in results)
+        stores = 0.0 if all(x.aligned for x in whole.stretches) else len(results) * OVER_LINES
+        in_lines = s.load_cost(lanes) + 0.5 * operations(s.exprs) + live * COMPLETES / nv + stores
+        if in_lines < straight:
+            straight, form = in_lines, "lines"
+    wide = p.dtype.itemsize * lanes >= 16 and p.dtype.itemsize in (4, 8) and mr >= lanes // 2
+    if not (wide and m_axes and n_axes) or straight <= TURN:
+        return straight, form
+    (results, extra, _), stores = _analysed(kernel, p), -(-mr // lanes) * lanes / mr
+    turned = TURN * (1 + (p.mate is not None)) + cycles(kernel, p, m_axes, lanes, l2, mr) * stores
+    for (_, n, _), (_, coef) in zip(results, extra, strict=True):
+        item, apart = kernel.buffers[n].dtype.itemsize, abs(coef.get(n_axes[-1], 0)) * kernel.buffers[n].dtype.itemsize
+        if apart >= PAGE and apart % PAGE == 0 and prod(kernel.buffers[n].shape) * item > l2:
+            turned += CROWDED * stores
+    if p.beside:  # with constants between them they are stored at once, and no tile of others brings their lines
+        turned += FETCHED * len(parted(kernel, p, m_axes[-1])) * stores
+    return (turned, "turned") if turned < straight else (straight, form)
+
+
+@lru_cache(maxsize=1024)
+def parted(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
+    """The buffers too large for the caches that results are stored to in parts of lines, along an axis."""
+    if p.mate is not None:
+        return frozenset()
+    results = epilogue(kernel, p)
+    out = set()
+    for (_, n, _), (_, coef) in zip(results, addresses(kernel, results), strict=True):
+        x = kernel.buffers[n]
+        if x.far and x.dtype.itemsize < abs(coef.get(axis, 0)) * x.dtype.itemsize < LINE:
+            out.add(n)
+    return frozenset(out)
+
+
+class Epilogue:
+    """Finishes rows of sums: the root's steps, the later stages, the stores."""
+
+    def __init__(
+        self, b: Builder, kernel: Kernel, p: Problem, pointers: dict[int, Pointer], axes: Sequence[int], lanes: int,
+        row: int, tile: int = 0,
+    ):
+        self.b = b
+        results = epilogue(kernel, p)
+        self.outputs = [n for _, n, _ in results]
+        self.far = [kernel.buffers[n].far for n in self.outputs]
+        exprs = [x for x, _, _ in results]
+        self.constants = {i: float(x.value) for i, x in enumerate(exprs) if isinstance(x, Const)}
+        self.size = operations(tuple(exprs))
+        self.places = extra = addresses(kernel, results)
+        self.interleaved = interleaved(self.outputs, extra, axes[-1] if axes else None)
+        self.sampler = OperandAccess(b, exprs, (), p.extents, pointers, axes, lanes, extra, SUMS, row, tile=tile)
+
+    def values(
+        self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[Value], more: Sequence[Value] = ()
+    ) -> list[tuple[LaneCursor, list[Value]]]:
+        """What is stored of one row of the tile, and where; `states` are its vectors with all but the row bound;
+        `more`: the sums of a mate."""
+        done = []
+        for i, (state, x) in enumerate(zip(states, sums, strict=True)):
+            at = state.bind(row)
+            done.append((at, at.values(given={-1: x, -2: more[i]} if more else {-1: x})))
+        return done
+
+    def row(
+        self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[Value], more: Sequence[Value] = ()
+    ) -> None:
+        """Finishes and stores one row of the tile, as for `values`."""
+        for at, values in self.values(states, row, sums, more):
+            for i, value in enumerate(values):
+                pointer = self.b.buffers[self.outputs[i]]
+                if i in self.interleaved:
+                    other = self.interleaved[i]
+                    at.store_interleaved(i, other, pointer, value, values[other])
+                elif i not in self.interleaved.values():
+                    at.store(i, pointer, value, self.far[i])
+
+    def together(
+        self, states: Sequence[LaneCursor], rows: Sequence[PartialAddress], sums: Sequence[Sequence[Value]]
+    ) -> None:
+        """`row` for rows that are `stacked`."""
+        for v, state in enumerate(states):
+            at = [state.bind(row) for row in rows]
+            values = [x.values(given={-1: row[v]}) for x, row in zip(at, sums, strict=True)]
+            for i, n in enumerate(self.outputs):
+                at[0].store_stacked(i, self.b.buffers[n], [x[i] for x in values])
+
+
+def interleaved(
+    outputs: Sequence[int], places: Sequence[tuple[int, dict[int, int]]], axis: int | None
+) -> dict[int, int]:
+    """Results whose lanes, along `axis`, are every other element of a buffer: the result whose lanes are the elements
+    between, by result."""
+    out: dict[int, int] = {}
+    for i, (first, coef) in enumerate(places):
+        for j, (second, same) in enumerate(places):
+            if outputs[i] == outputs[j] and second == first + 1 and coef == same and axis is not None:
+                if coef.get(axis) == 2 and not {i, j} & {*out, *out.values()}:
+                    out[i] = j
+    return out

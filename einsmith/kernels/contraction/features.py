@@ -1,0 +1,249 @@
+"""What the configurations of a contraction with the same windows and sides have in common, analysed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+from einsmith.expr.nodes import nbytes
+from einsmith.kernels.contraction import config as plan
+from einsmith.kernels.contraction import epilogue as finish
+from einsmith.kernels.contraction import k_bounds as trim
+from einsmith.kernels.contraction import launches as launch
+from einsmith.kernels.contraction import traffic
+from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.problem import Operand, Problem
+from einsmith.kernels.emit.access import OperandAccess, Pointer
+from einsmith.kernels.footprint import touched
+from einsmith.kernels.pattern import Cost
+from einsmith.plan.kernel import Kernel
+
+
+@lru_cache(maxsize=1024)
+def pointers(kernel: Kernel) -> Mapping[int, Pointer]:
+    every = [(slot, kernel.buffers[ref[1]]) for slot, ref in enumerate(kernel.stages[0].args)]
+    return {slot: Pointer(None, x.shape, x.dtype) for slot, x in every}
+
+
+@lru_cache(maxsize=1024)
+def with_halos_of(kernel: Kernel, p: Problem, windows: plan.Halos) -> plan.HaloProblem | None:
+    return plan.with_halos(p, windows, plan.HALO_BYTES) if windows else plan.HaloProblem(p, (), 0)
+
+
+@lru_cache(maxsize=1024)
+def slots_of(kernel: Kernel, p: Problem, windows: plan.Halos) -> dict[int, Pointer]:
+    changed = with_halos_of(kernel, p, windows)
+    assert changed is not None
+    return {**pointers(kernel), **plan.halo_pointers(changed, [None] * len(changed.windows))}
+
+
+class Features(NamedTuple):
+    """A setting in numbers, flags 0 or 1; or many settings, each field an array. m, n, k, batch: points, those of N
+    with its rows filled up to whole vectors; columns: points of N as they are; row: points of a filled row, 0 for
+    none. a, b are the M and N sides: turned, load: how a side is packed (along K or not) and loads of a packed
+    vector; place: loads of a vector of N read in place, pieces: whether these are masked ones, one for each row that it
+    may touch; side, step: bytes from one point of the side's innermost axis, and of K, to the next (0 where there are
+    windows); held: lines of a column along K that the second level keeps; spread: bytes of lines for a byte that is
+    read in place; distinct: elements for each of its points that is read so, below 1 where rows overlap; fit: rows of M
+    read in place that the first level keeps a line of, 0 where that does not matter; strips: whether the side comes in
+    strips; once: packed once for many runs; far: rows of N are far apart; even: both sides are plain reads at one
+    stride along K. finish: cycles a vector of what follows the sum, along N; results:
+    bytes of the results and of what is read with them, where they have many rows far apart, else 0; elements: of all
+    windows; heads: blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side
+    depends on; a_window, b_window: bytes of a window, 0 for none;
+    m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter."""
+
+    m: Any
+    n: Any
+    columns: Any
+    row: Any
+    k: Any
+    batch: Any
+    a_turned: Any
+    a_load: Any
+    a_side: Any
+    a_step: Any
+    a_held: Any
+    a_fit: Any
+    a_strips: Any
+    a_spread: Any
+    a_distinct: Any
+    a_once: Any
+    b_turned: Any
+    b_load: Any
+    b_place: Any
+    b_pieces: Any
+    b_side: Any
+    b_step: Any
+    b_held: Any
+    b_strips: Any
+    b_once: Any
+    b_far: Any
+    even: Any
+    finish: Any
+    results: Any
+    parted: Any
+    windows: Any
+    elements: Any
+    heads: Any
+    a_batch: Any
+    b_batch: Any
+    a_window: Any
+    b_window: Any
+    m_parts: Any
+    n_parts: Any
+
+
+class OperandPlan(NamedTuple):
+    """Windows, which operand is the M side, and whether vectors of N keep to rows."""
+
+    windows: plan.Halos
+    swap: bool
+    rows: bool
+    changed: plan.HaloProblem
+    numbers: Features
+
+
+class Analysis:
+    """A contraction of a kernel on a target: what is found out of an operand holds for every setting it is part of.
+    known: what configurations of the tiled form cost besides their launches, and those, where it has been predicted.
+    """
+
+    def __init__(self, kernel: Kernel, p: Problem, target: Any):
+        self.kernel, self.p, self.target = kernel, p, target
+        self.item = p.dtype.itemsize
+        self.lanes = target.lanes(self.item)
+        self.nbytes = sum(touched(kernel))
+        self.known: dict[Config, tuple[Cost, int]] = {}
+        self._samplers: dict[tuple, OperandAccess] = {}
+        self._orientations: dict[tuple, tuple[str, float]] = {}
+        self._settings: dict[tuple, OperandPlan] = {}
+
+    def sampler(self, o: Operand, windows: plan.Halos, axes: Sequence[int], lanes: int) -> OperandAccess:
+        """Of an operand; `windows`: those of the problem that the operand belongs to."""
+        key = (o, tuple(axes), lanes)
+        found = self._samplers.get(key)
+        if found is None:
+            if not axes and not lanes:
+                slots = slots_of(self.kernel, self.p, windows)
+                found = OperandAccess(None, [o.expr], o.guards, self.p.extents, slots)
+            else:
+                found = self.sampler(o, windows, (), 0).along(axes, lanes)
+            self._samplers[key] = found
+        return found
+
+    def orientation(self, side: plan.Side, windows: plan.Halos, k: Sequence[int], align: int) -> tuple[str, float]:
+        key = (side.operand, side.axes, align)
+        if key not in self._orientations:
+            def sample(axes: Sequence[int]) -> OperandAccess:
+                return self.sampler(side.operand, windows, axes, self.lanes)
+
+            self._orientations[key] = plan.orientation(sample, side.axes, k, self.lanes, align)
+        return self._orientations[key]
+
+    def steps(self, side: plan.Side, windows: plan.Halos, p: Problem) -> traffic.Steps:
+        return traffic.address_steps(self.sampler(side.operand, windows, (), 0), p, side, self.item)
+
+    def _distinct(self, side: plan.Side, windows: plan.Halos, p: Problem) -> float:
+        """Elements of an operand for each point of it that is read in place: below 1 where rows overlap."""
+        if not side.operand.plain:
+            return 1.0
+        s = self.sampler(side.operand, windows, (), 0)
+        (read,) = s.reads
+        points = p.count(side.axes) * p.count(p.k) * (p.count(p.batch) if plan.depends_on_batch(p, side) else 1)
+        return min(1.0, prod(s.pointers[read.slot].shape) / points)
+
+    def setting(self, windows: plan.Halos, changed: plan.HaloProblem, swap: bool, rows: bool) -> OperandPlan:
+        key = windows, swap, rows
+        if key not in self._settings:
+            self._settings[key] = self._setting(windows, changed, swap, rows)
+        return self._settings[key]
+
+    def _setting(self, windows: plan.Halos, changed: plan.HaloProblem, swap: bool, rows: bool) -> OperandPlan:
+        p, target, item = changed.problem, self.target, self.item
+        m_side, n_side = plan.sides(p, swap)
+        m, columns, k, batch = p.count(m_side.axes), p.count(n_side.axes), p.count(p.k), p.count(p.batch)
+        n, row = columns, 0
+        if rows:
+            row = plan.padded_row(p, n_side, self.lanes)
+            n = columns // p.extents[n_side.axes[-1]] * row
+        a_turn, a_load = self.orientation(m_side, windows, p.k, 4)
+        b_turn, b_load = self.orientation(n_side, windows, p.k, self.lanes)
+        s = self.sampler(n_side.operand, windows, n_side.axes, self.lanes)
+        place = s.load_cost(self.lanes)
+        if rows:
+            place = max((s.row_cost(f) for f in s.reads.values()), default=1.0) if s.lane_groups else 1.0
+        a_steps = b_steps = traffic.Steps(0, 0)
+        if not windows:
+            a_steps, b_steps = (self.steps(x, windows, p) for x in (m_side, n_side))
+
+        def copied(which: int) -> int:
+            return sum(w.elements * item for i, w in changed.windows if i == which and not changed.k_outer)
+
+        a_copy, b_copy = copied(int(swap)), copied(1 - int(swap))
+
+        def blocks(which: int, side: plan.Side) -> int:
+            cut = dict(windows).get(which)
+            if not isinstance(cut, plan.HaloBlock) or cut.place is None:
+                return 0
+            return p.extents[side.axes[0]] // cut.points
+
+        buffers = self.kernel.buffers
+        inner = [x.axes[-1] for x in (m_side, n_side) if x.axes]
+        parts = {n for axis in inner for n in finish.parted(self.kernel, self.p, axis)}
+        if finish.unit(self.kernel, self.p, n_side.axes, self.lanes) is not None:
+            parts = set()
+        once = launch.fixed_sides(self.kernel, self.p, swap)
+        near = a_steps.k == item and a_steps.side >= traffic.LINE
+        return OperandPlan(windows, swap, rows, changed, Features(
+            m=m, n=n, columns=columns, row=row, k=k, batch=batch,
+            a_turned=a_turn == "along", a_load=a_load, a_side=a_steps.side, a_step=a_steps.k,
+            a_held=traffic.held(target.l2, a_steps.k), a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
+            a_strips=not windows and traffic.in_strips(a_steps, m * k, item, target.l2), a_once="a" in once,
+            a_spread=1.0 if a_copy else self.steps(m_side, windows, p).spread(item),
+            a_distinct=self._distinct(m_side, windows, p),
+            b_turned=b_turn == "along", b_load=b_load, b_side=b_steps.side, b_step=b_steps.k,
+            b_place=place, b_pieces=not s.conds and place == s.runs(self.lanes) > 1,
+            b_held=traffic.held(target.l2, b_steps.k),
+            b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,
+            b_far=0 if rows else traffic.far_rows(b_steps, n * k, item, target.l2), even=a_steps.even and b_steps.even,
+            finish=finish.cycles(self.kernel, self.p, n_side.axes, self.lanes, target.l2),
+            results=traffic.far_results(self.kernel, p, m_side, n_side),
+            parted=sum(nbytes(buffers[n]) for n in parts), windows=bool(windows),
+            elements=sum(w.elements for _, w in changed.windows),
+            heads=changed.heads,
+            a_batch=batch if a_copy or plan.depends_on_batch(p, m_side) else 1,
+            b_batch=batch if b_copy or plan.depends_on_batch(p, n_side) else 1,
+            a_window=a_copy, b_window=b_copy,
+            m_parts=blocks(int(swap), m_side), n_parts=blocks(1 - int(swap), n_side),
+        ))  # fmt: skip
+
+
+def finished(at: Analysis, s: OperandPlan, mr: int, nv: int, split: int) -> float:
+    """Cycles a vector of what follows the sum of tiles of mr rows and nv vectors."""
+    m_side, n_side = plan.sides(s.changed.problem, s.swap)
+    if split > 1 or s.rows:
+        return finish.cycles(at.kernel, at.p, n_side.axes, at.lanes, at.target.l2)
+    return finish.least(at.kernel, at.p, m_side.axes, n_side.axes, mr, nv, at.lanes, at.target.l2)[0]
+
+
+@lru_cache(maxsize=1024)
+def analysis(kernel: Kernel, p: Problem, target: Any) -> Analysis:
+    return Analysis(kernel, p, target)
+
+
+def kept(original: Problem, s: OperandPlan, mr: int, nr: int) -> float:
+    """The part of K that guards leave for a tile of mr rows of M and nr rows of N (0: N is no rows)."""
+    p = s.changed.problem
+    m_side, n_side = plan.sides(p, s.swap)
+    out = 1.0
+    for which, axes, points in (
+        (int(s.swap), m_side.axes, mr), (1 - int(s.swap), n_side.axes[:-1] if s.rows else (), nr),
+    ):
+        if axes and points:
+            found = trim.within(original, which, (*p.batch, *axes))
+            if found:
+                out *= trim.share(original, found, axes, points)
+    return out

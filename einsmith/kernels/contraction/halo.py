@@ -1,0 +1,331 @@
+"""Halo copies: a copy of the part of an operand that a task touches, with its guards and activations already applied.
+
+A padded convolution reads each element of its input many times, every time under a guard. Where the operand depends on
+its axes only through a few coordinates (image, channel, row, column), the task evaluates it once per coordinate into
+scratch, zeros where the guards fail, and reads the copy without guards.
+
+    where(0 <= p+r-2 < 28 and 0 <= q+s-2 < 28, X[b, c, p+r-2, q+s-2], 0)
+    -> copy[c, y, x] = where(0 <= y-2 < 28 and 0 <= x-2 < 28, X[b, c, y-2, x-2], 0);  read as copy[c, p+r, q+s]
+
+A convolution of single pixels at a stride reads few of them, in rows that end between vectors: its halo copy has these.
+
+    X[b, c, 2*p, 2*q]  ->  copy[c, y, x] = X[b, c, 2*y, 2*x];  read as copy[c, p, q]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd, inf, prod
+from typing import NamedTuple
+
+from einsmith.dtypes import DType, i32
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, size
+from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.kernels.contraction.problem import Operand, Problem
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.loops.nest import Builder, Value, elem_of
+
+SLOT = 1 << 20
+"""Slots from here on are windows: of the left operand, then of the right."""
+
+CUT = -1
+"""Stands among a halo copy's axes for the block of the axis that it is cut along."""
+
+AHEAD = 6 << 10
+"""Bytes that are asked for before they are read."""
+NEAR = 1 << 20
+"""Bytes of a tensor that is likely to be in a cache nearby."""
+LINE = 64
+
+SLACK = 16
+"""Vectors of elements behind a halo copy: past the end of an axis lanes read no further if so far apart at most."""
+
+UNROLLED = 8
+"""Vectors of a row up to which filling it is unrolled."""
+
+
+@dataclass(frozen=True, eq=False)
+class HaloCopy:
+    """Coordinates, outer first. `fixed[j]` is the axis that coordinate j equals and that has one value at a time, or
+    None. `extents[j]`: number of values (of a fixed one: the axis's extent). copied: makes what is copied, and its
+    guards, with Axis(j) for coordinate j minus its least value; `operand` reads the halo copy at the problem's axes. A
+    halo copy that is cut holds one block of an axis at a time, whose number is the fixed coordinate CUT; what is read
+    of it lies `block` elements further on in a halo copy of all blocks for each block before it."""
+
+    fixed: tuple[int | None, ...]
+    extents: tuple[int, ...]
+    copied: Callable[[], tuple[Expr, tuple[Expr, ...]]]
+    operand: Operand
+    dtype: DType
+    block: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(n for n, f in zip(self.extents, self.fixed, strict=True) if f is None)
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+def _form(x: Expr) -> Linear | None:
+    out = linear(x)
+    return out if all(isinstance(a, Axis) for a in out.terms) else None
+
+
+def _key(form: Linear) -> tuple[tuple[tuple[int, int], ...], int]:
+    """The coordinate of which a form (without its constant) is a multiple, and which one."""
+    scale = gcd(*form.terms.values())
+    return tuple(sorted((a.position, c // scale) for a, c in form.terms.items() if isinstance(a, Axis))), scale
+
+
+_Coordinates = dict[tuple[tuple[int, int], ...], int]
+
+
+@lru_cache(maxsize=1024)
+def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, int, int, bool]]] | None:
+    """The forms (without constants) of whose multiples an operand depends, numbered, and its guards as (function,
+    number, multiple, constant, whether that is compared with zero, or zero with its negative); None where there are
+    others, or nothing but a read that leaves nothing out."""
+    keys: _Coordinates = {}
+    strided = False
+    stack: list[Expr] = [operand.expr]
+    seen: set[Expr] = set()
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if isinstance(e, Axis):
+            return None
+        if isinstance(e, Read):
+            for index in e.index:
+                form = _form(index)
+                if form is None:
+                    return None
+                if form.terms:
+                    key, scale = _key(form)
+                    keys.setdefault(key, len(keys))
+                    strided |= scale > 1
+        else:
+            stack.extend(reversed(e.args))
+    guards = []
+    for g in operand.guards:
+        if not (isinstance(g, Apply) and g.fn in ("lt", "le", "eq", "ne") and g.args[0].dtype.is_int):
+            return None
+        form = _form(apply("sub", *g.args))
+        if form is None or not form.terms:
+            return None
+        key, scale = _key(form)
+        minus = tuple((a, -c) for a, c in key)
+        if key in keys:
+            guards.append((g.fn, keys[key], scale, form.const, True))
+        elif minus in keys:
+            guards.append((g.fn, keys[minus], scale, -form.const, False))
+        else:
+            return None
+    return (keys, guards) if keys and (strided or not operand.plain) else None
+
+
+class _Box(NamedTuple):
+    """Of each coordinate the axis that it equals, the least value, how many there are, and what the next value of the
+    axis that is cut adds."""
+
+    fixed: list[int | None]
+    lows: list[int]
+    extents: list[int]
+    steps: list[int]
+
+    @property
+    def elements(self) -> int:
+        return prod(n for n, f in zip(self.extents, self.fixed, strict=True) if f is None)
+
+
+def _box(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None) -> _Box | None:
+    points = {cut[0]: cut[1]} if cut else {}
+    found = _coordinates(p.operands[which])
+    if found is None:
+        return None
+    keys, _ = found
+    out = _Box([], [], [], [sum(c * points[a] for a, c in key if a in points) for key in keys])
+    for key in keys:
+        if len(key) == 1 and key[0][1] == 1 and key[0][0] in outer:
+            out.fixed.append(key[0][0])
+            out.lows.append(0)
+            out.extents.append(p.extents[key[0][0]])
+            continue
+        if any(a in outer for a, _ in key):
+            return None
+        ends = [c * (points.get(a, p.extents[a]) - 1) for a, c in key]
+        out.fixed.append(None)
+        out.lows.append(sum(x for x in ends if x < 0))
+        out.extents.append(sum(map(abs, ends)) + 1)
+    if cut:
+        if not any(out.steps):
+            return None
+        out.fixed.append(CUT)
+        out.extents.append(p.extents[cut[0]] // cut[1])
+    return out
+
+
+def elements(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None) -> int | None:
+    """Those of `halo copy`'s copy; None where there is no halo copy."""
+    box = _box(p, which, outer, cut)
+    return None if box is None else box.elements
+
+
+def halo_copy(
+    p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None, most: float = inf
+) -> HaloCopy | None:
+    """The halo copy of an operand when the axes `outer` have one value at a time, and the axis cut[0] cut[1] values
+    that begin at a multiple of that; None where it has none, or none of at most `most` elements."""
+    operand, box = p.operands[which], _box(p, which, outer, cut)
+    found = _coordinates(operand)
+    if found is None or box is None or box.elements > most:
+        return None
+    (keys, comparisons), (fixed, lows, extents, steps) = found, box
+
+    def coordinate(j: int, scale: int, const: int) -> Expr:
+        const += lows[j] * scale
+        x: Expr = Axis(j)
+        if scale > 1:
+            x = apply("mul", x, Const(scale, i32))
+        if steps[j]:
+            x = apply("add", x, apply("mul", Axis(len(keys)), Const(steps[j] * scale, i32)))
+        return x if const == 0 else apply("add" if const > 0 else "sub", x, Const(abs(const), i32))
+
+    def rule(e):
+        if isinstance(e, Read):
+            index = []
+            for x in e.index:
+                form = linear(x)
+                if form.terms:
+                    key, scale = _key(form)
+                    index.append(coordinate(keys[key], scale, form.const))
+                else:
+                    index.append(Const(form.const, i32))
+            return Read(e.slot, tuple(index), e.dtype)
+        return None
+
+    def copied() -> tuple[Expr, tuple[Expr, ...]]:
+        zero, guards = Const(0, i32), []
+        for fn, j, scale, const, before in comparisons:
+            x = coordinate(j, scale, const)
+            guards.append(apply(fn, x, zero) if before else apply(fn, zero, x))
+        (expr,) = rebuild_reads(operand.expr, rule)
+        return expr, tuple(guards)
+
+    place = []
+    for key, j in keys.items():
+        if fixed[j] is None:
+            terms = Linear(-lows[j], {Axis(a): c for a, c in key})
+            place.append(terms.expr())
+    axes = frozenset(a for key, j in keys.items() if fixed[j] is None for a, _ in key)
+    copy = Operand(Read(SLOT + which, tuple(place), p.dtype), (), axes)
+    block, stride = 0, 1
+    for j in reversed(range(len(keys))):
+        if fixed[j] is None:
+            block, stride = block + steps[j] * stride, stride * extents[j]
+    return HaloCopy(tuple(fixed), tuple(extents), copied, copy, p.dtype, block)
+
+
+def holds(w: HaloCopy, part: HaloCopy, slots: Mapping[int, Pointer]) -> bool:
+    """Whether a halo copy has all that another one has, at the same places of each coordinate; slots: of the root's
+    arguments."""
+    same = (w.fixed, w.dtype, w.block, part.block) == (part.fixed, part.dtype, 0, 0)
+    if not same or any(n < m for n, m in zip(w.extents, part.extents, strict=True)):
+        return False
+    (expr, guards), (other, others) = w.copied(), part.copied()
+
+    def left(guards: Sequence[Expr]) -> set[tuple]:
+        """Those that can fail in the smaller one."""
+        s = OperandAccess(None, [expr], guards, part.extents, slots)
+        found = {(fn, s.forms[f].const, *sorted(s.forms[f].coef.items())) for f, fn, _ in s.conds}
+        return found | {(g,) for g in s.generic}
+
+    return expr == other and left(guards) == left(others)
+
+
+def covers(s: OperandAccess, axis: int) -> bool:
+    """Whether all that lanes past the end of an axis read lies in windows or in the slack behind them: what reads
+    backwards reaches before the first element, where another's memory lies or none."""
+    return bool(s.reads) and all(r.slot >= SLOT and 0 <= s.forms[f].coef.get(axis, 0) <= SLACK
+                                 for r, f in s.reads.items())
+
+
+def rebuild_reads(x: Expr, rule) -> list[Expr]:
+    """`rebuild`, indices left to the rule."""
+    return rebuild([x], rule)
+
+
+def fill(b: Builder, w: HaloCopy, pointers: Mapping[int, Pointer], to: Value, lanes: int, values: Mapping[int, Value]):
+    """Writes the halo copy for the given values of the fixed axes; `to` has room for `lanes` elements more."""
+    free = [j for j, f in enumerate(w.fixed) if f is None]
+    # Vectors run over the last coordinates as far as they are one stretch of memory.
+    expr, guards = w.copied()
+    groups = OperandAccess(None, [expr], guards, w.extents, pointers).groups(free)
+    last = groups[-1].axes if groups else ()
+    s = OperandAccess(b, [expr], guards, w.extents, pointers, last, lanes)
+    rows = [j for j in free if j not in last]
+    width = prod(w.extents[j] for j in last)
+    part = None
+    for j, f in enumerate(w.fixed):
+        if f is not None:
+            more = s.part_of((j,), values[f])
+            part = more if part is None else _join(b, part, more)
+    whole = width // lanes * lanes
+
+    def fill_row(row: PartialAddress, at: Value) -> None:
+        def chunk(x: Value, limit: int | None) -> None:
+            state = LaneCursor(s, x, limit, lanes).bind(row)
+            if part is not None:
+                state = state.bind(part)
+            b.store(state.product(), to, b.add(at, x))  # lanes past a row are overwritten by the next one
+
+        if whole <= UNROLLED * lanes:
+            for x in range(0, whole, lanes):  # masks of known columns are constants
+                chunk(b.const(x), None)
+        else:
+            with b.loop(0, whole, step=lanes) as columns:
+                chunk(columns.var, None)
+        if whole < width:
+            chunk(b.const(whole), width)
+
+    # The last of the axes has a loop of its own, so that no row's place is found by a division; what is asked for are
+    # rows that come later along it, or, where it is short, rows of points that come later along the others.
+    outer, inner = rows[:-1], rows[-1:]
+    turns = prod(w.extents[j] for j in inner)
+    further = -(-AHEAD // (width * w.dtype.itemsize))
+    planes_ahead, rows_ahead = (0, further) if turns > 2 * further else (-(-further // turns), 0)
+    with b.loop(0, prod(w.extents[j] for j in outer)) as planes:
+        plane, later = s.part_of(outer, planes.var), s.part_of(outer, b.add(planes.var, b.const(planes_ahead)))
+        base = b.mul(planes.var, b.const(turns * width))
+        with b.loop(0, turns) as loop:
+            own = s.part_of(inner, loop.var)
+            _ask(b, s, _join(b, later, s.part_of(inner, b.add(loop.var, b.const(rows_ahead)))), part, width)
+            fill_row(_join(b, plane, own), b.add(base, b.mul(loop.var, b.const(width))))
+
+
+def _ask(b: Builder, s: OperandAccess, row: PartialAddress, fixed: PartialAddress | None, width: int) -> None:
+    """Prefetches a row of what is read in place: rows of a block lie in stretches too short for the processor to see
+    what comes next."""
+    part = row if fixed is None else _join(b, row, fixed)
+    for r, form in s.reads.items():
+        pointer, step = s.pointers[r.slot], s.step(form) if s.lane_groups else 0
+        at, line = part.sums.get(form), LINE // pointer.dtype.itemsize
+        if at is None or step not in (1, 2) or size(pointer.shape) * pointer.dtype.itemsize <= NEAR:
+            continue
+        assert pointer.value is not None
+        for x in range(0, width * step, line):
+            b.prefetch(pointer.value, b.add(at, b.const(s.forms[form].const + x)), elem_of(pointer.dtype))
+
+
+def _join(b: Builder, x, y):
+    sums = dict(x.sums)
+    for i, v in y.sums.items():
+        sums[i] = b.add(sums[i], v) if i in sums else v
+    return PartialAddress(sums, x.axes | y.axes, {**x.opaque, **y.opaque})

@@ -1,0 +1,158 @@
+"""Leaving out the part of K that guards make zero for a whole register tile.
+
+A guard such as 0 <= y - r < 10 relates an axis of one side to an axis of K. For the rows of a tile the values of y are
+known, so the loop over r runs only where some row can have a nonzero operand. Padded borders then cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.nodes import Apply, Axis, Expr
+from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.emit.access import OperandAccess
+from einsmith.loops.nest import Builder, Value
+
+
+@dataclass(frozen=True)
+class KBound:
+    """A guard of one operand that bounds the K axis `axis`: `sign` is the axis's coefficient, 1 or -1."""
+
+    guard: Expr
+    axis: int
+    sign: int
+    axes: frozenset[int]  # the output axes it mentions
+
+
+@lru_cache(maxsize=1024)
+def k_bounds(p: Problem, which: int) -> list[KBound]:
+    """The guards of an operand that bound one axis of K each, by output axes of the operand."""
+    out = []
+    for g in p.operands[which].guards:
+        if g not in p.exact:  # a term that is zero only by one factor must stand: the other may be infinite
+            continue
+        if not (isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int):
+            continue
+        form = linear(g.args[0]) - linear(g.args[1])
+        if not all(isinstance(a, Axis) for a in form.terms):
+            continue
+        terms = {a.position: c for a, c in form.terms.items() if isinstance(a, Axis) and p.extents[a.position] > 1}
+        inner = [a for a in terms if a in p.k]
+        if len(inner) == 1 and abs(terms[inner[0]]) == 1 and len(terms) > 1:
+            out.append(KBound(g, inner[0], terms[inner[0]], frozenset(terms) - {inner[0]}))
+    return out
+
+
+@lru_cache(maxsize=4096)
+def within(p: Problem, which: int, axes: tuple[int, ...]) -> tuple[KBound, ...]:
+    """Those of an operand's k_bounds that mention no other output axes."""
+    return tuple(t for t in k_bounds(p, which) if t.axes <= {*axes})
+
+
+class KBounds:
+    """Emits the bounds of K axes for the rows of a tile of one side."""
+
+    def __init__(self, b: Builder, p: Problem, found: Sequence[KBound], axes: Sequence[int], pointers: dict):
+        self.b, self.p, self.axes = b, p, tuple(axes)
+        self.found = []
+        for t in found:
+            s = OperandAccess(b, [], [t.guard], p.extents, pointers)
+            if s.conds:
+                self.found.append((t, s))
+
+    def bounds(self, batch: Value, points: Sequence[Value]) -> dict[int, tuple[Value, Value]]:
+        """(low, high) by K axis: outside, every one of the flattened `points` of the side is zero."""
+        b = self.b
+        out: dict[int, tuple[Value, Value]] = {}
+        for t, s in self.found:
+            form = s.forms[s.conds[0][0]]
+            fn = s.conds[0][1]
+            fixed = s.part_of(self.p.batch, batch).sums.get(0)
+            edge: Value | None = None
+            for x in points:
+                v = s.part_of(self.axes, x).sums.get(0)
+                total = b.const(form.const)
+                for term in (v, fixed):
+                    total = total if term is None else b.add(total, term)
+                if t.sign > 0:  # v + r < 0
+                    limit = b.sub(b.const(1 if fn == "le" else 0), total)
+                    edge = limit if edge is None else b.op("max", edge, limit)
+                else:  # v - r < 0
+                    limit = b.add(total, b.const(1)) if fn == "lt" else total
+                    edge = limit if edge is None else b.op("min", edge, limit)
+                if v is None:
+                    break
+            assert edge is not None
+            low, high = out.get(t.axis, (b.const(0), b.const(self.p.extents[t.axis])))
+            if t.sign > 0:
+                high = b.op("min", high, edge)
+            else:
+                low = b.op("max", low, edge)
+            out[t.axis] = (low, high)
+        return out
+
+
+@lru_cache(maxsize=1024)
+def _ends(
+    p: Problem, found: tuple[KBound, ...], axes: tuple[int, ...]
+) -> tuple[int, dict[int, tuple[np.ndarray, np.ndarray]]]:
+    """How many points of `axes` are looked at, and, by axis of K, the first point that guards leave each of them and
+    the end."""
+    total = 1
+    seen: list[int] = []
+    for a in reversed([a for a in axes if p.extents[a] > 1]):  # the trailing axes are enough of a sample
+        seen.insert(0, a)
+        total *= p.extents[a]
+        if total >= 512:
+            break
+    shape = [p.extents[a] for a in seen]
+    places = {a: np.arange(n).reshape(-1, *(1 for _ in shape[i + 1 :]))
+              for i, (a, n) in enumerate(zip(seen, shape, strict=True))}  # fmt: skip
+    low: dict[int, np.ndarray] = {}
+    high: dict[int, np.ndarray] = {}
+    for t in found:
+        g = t.guard
+        assert isinstance(g, Apply)
+        if any(a not in seen for a in t.axes):
+            continue
+        form = linear(g.args[0]) - linear(g.args[1])
+        v = np.array(form.const)
+        for atom, c in form.terms.items():
+            if isinstance(atom, Axis) and atom.position in places:
+                v = v + c * places[atom.position]
+        if t.sign > 0:
+            edge = (1 if g.fn == "le" else 0) - v
+            high[t.axis] = np.minimum(high.get(t.axis, p.extents[t.axis]), edge)
+        else:
+            edge = v + 1 if g.fn == "lt" else v
+            low[t.axis] = np.maximum(low.get(t.axis, 0), edge)
+
+    def every(x: np.ndarray | int) -> np.ndarray:
+        return np.broadcast_to(x, shape).ravel()
+
+    return total, {k: (every(low.get(k, 0)), every(high.get(k, p.extents[k]))) for k in {*low, *high}}
+
+
+@lru_cache(maxsize=4096)
+def share(p: Problem, found: tuple[KBound, ...], axes: tuple[int, ...], points: int) -> float:
+    """The part of K that is left, on average over tiles of `points` flattened points of `axes`."""
+    total, ends = _ends(p, found, axes)
+    starts, left = np.arange(0, total, points), np.ones(1)
+    for low, high in ends.values():
+        left = left * np.maximum(np.maximum.reduceat(high, starts) - np.minimum.reduceat(low, starts), 0)
+    return float(left.sum()) / (len(left) * p.count(ends))
+
+
+@lru_cache(maxsize=1024)
+def least(p: Problem) -> float:
+    """The part of K that is left for tiles of one point of each side; larger ones have more of it left."""
+    out = 1.0
+    for which, axes in enumerate((p.left, p.right)):
+        found = within(p, which, (*p.batch, *axes))
+        out *= share(p, found, axes, 1) if axes and found else 1.0
+    return out

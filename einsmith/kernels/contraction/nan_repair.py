@@ -1,0 +1,77 @@
+"""Terms that a guard makes zero beside an operand that is infinite or NaN.
+
+A guard such as k <= i zeroes the operand that has both axes; the term is then zero times the other operand, which is
+zero unless that one is infinite or NaN. So sums are computed without a look at it, and one that comes out as NaN is
+computed again, term by term under the guards: what is common costs an addition a sum, what is rare is slow and right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+from einsmith.expr.analysis.bounds import prove
+from einsmith.kernels.contraction.problem import Problem, axes_of
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.walk import sweep
+from einsmith.loops.nest import Builder, Value, elem_of
+
+
+@lru_cache(maxsize=1024)
+def needed(p: Problem) -> bool:
+    """Whether some guard on K zeroes one operand only."""
+    left, right = p.operands
+    single = (g for g in p.exact if not (g in left.guards and g in right.guards))
+    return any(axes_of(g) & set(p.k) and not prove(g, p.extents, ()) for g in single)
+
+
+class NanRepair:
+    """Computes NaN sums again. lane_axes, lanes, row: where the lanes of a sum lie, as for an OperandAccess; lanes 0: a
+    sum is the total of the lanes of a vector, which along K hold its parts. size: elements of the largest tile."""
+
+    def __init__(self, b: Builder, p: Problem, pointers: Mapping[int, Pointer], lane_axes: Sequence[int], lanes: int,
+                 size: int, row: int = 0):
+        self.b, self.p = b, p
+        self.sampler = OperandAccess(b, [p.term], p.exact, p.extents, pointers, lane_axes, lanes, row=row)
+        self.elem = elem_of(p.dtype)
+        self.room = b.alloc(self.elem, size)
+
+    def sums(
+        self, sums: Sequence[Value], init: Sequence[Value], k_axes: Sequence[int], lo: Value | int, hi: Value | int,
+        place: Callable[[Value], LaneCursor],
+    ) -> list[Value]:
+        """The sums, over points lo .. hi of the flattened `k_axes`; where one of them is NaN all are made again from
+        `init`. place(number of a sum): its lanes, with every axis bound but k_axes."""
+        b, n, s = self.b, sums[0].type.lanes, self.sampler
+        total = list(sums)
+        while len(total) > 1:
+            total = [b.add(*total[i : i + 2]) if i + 1 < len(total) else total[i] for i in range(0, len(total), 2)]
+        again = b.cast(b.any(b.op("ne", total[0], total[0])), "i64")
+        room, groups = self.room, s.groups(k_axes)
+        with b.loop(0, again, init=sums) as loop:
+            for i, x in enumerate(init):
+                b.store(x, room, b.const(i * n))
+            with b.loop(0, len(sums)) as each:
+                at = b.mul(each.var, b.const(n))
+                state = place(each.var)
+
+                def outer(values: list[Value]) -> LaneCursor:
+                    return state.bind(s.part(list(zip(groups[:-1], values, strict=True))))  # noqa: B023
+
+                def inner(context: LaneCursor, digit: Value, _: Value, carried: Sequence[Value]) -> Sequence[Value]:
+                    part = s.part([(groups[-1], digit)]) if groups else PartialAddress({}, frozenset(), {})
+                    part.axes |= frozenset(k_axes)
+                    return [b.add(carried[0], context.bind(part).product())]
+
+                zero = b.const(0.0, self.elem, s.lanes)
+                (x,) = sweep(b, [g.extent for g in groups], lo, hi, [zero], outer, inner)
+                if not s.lanes:
+                    x = b.insert(b.const(0.0, self.elem, n), x, 0)
+                b.store(b.add(b.load(room, at, self.elem, n), x), room, at)
+            loop.next = []
+            for i, old in enumerate(loop.carried):
+                new = b.load(room, b.const(i * n), self.elem, n)
+                # Lanes that nobody stores may be NaN by chance: what others are does not depend on it.
+                loop.next.append(b.op("where", b.op("ne", old, old), new, old) if s.lanes else new)
+        return list(loop.results)

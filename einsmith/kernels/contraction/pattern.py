@@ -1,0 +1,283 @@
+"""The contraction pattern: sums of products of any reduction-free factors, on register tiles.
+
+Matrix products, convolutions in every direction, capsule convolutions and attention are all this pattern. What it takes
+apart is in problem, what follows from a configuration in geometry, how operands are packed in
+pack, the loops in blocked, what becomes of the sums in tile_epilogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from einsmith.kernels.contraction import companions as pairs
+from einsmith.kernels.contraction import config as plan
+from einsmith.kernels.contraction import cost, search, traffic
+from einsmith.kernels.contraction import direct_boxes as box
+from einsmith.kernels.contraction import epilogue as finish
+from einsmith.kernels.contraction import inner_product as dot
+from einsmith.kernels.contraction import k_bounds as trim
+from einsmith.kernels.contraction import launches as launch
+from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.features import analysis, slots_of, with_halos_of
+from einsmith.kernels.contraction.joint_tile import Joint
+from einsmith.kernels.contraction.problem import Problem, problems
+from einsmith.kernels.contraction.problem import slots_of as operand_slots
+from einsmith.kernels.footprint import touched
+from einsmith.kernels.pattern import Cost, Lowered
+from einsmith.plan.kernel import Kernel
+
+WIDE = 32
+"""Points of both sides and of K from which on a reduction, which reads operands for every product, is not asked."""
+CONFIGS = 12
+"""How many configurations of a piece are worth a measurement."""
+
+
+@dataclass(frozen=True)
+class Configs:
+    """One configuration a piece, and which of them are made two and two."""
+
+    pieces: tuple[Config, ...]
+    joint: Joint = ()
+
+    def __str__(self) -> str:
+        every = "; ".join(str(c) for c in dict.fromkeys(self.pieces))
+        return every + "".join(f", {first} with {second}" for first, second in self.joint)
+
+
+class Contraction:
+    """The pattern of DESIGN section 4."""
+
+    name = "contraction"
+
+    def match(self, kernel: Kernel) -> bool:
+        """Every piece of the root is a sum of products of two groups of factors."""
+        root = kernel.stages[0]
+        return all(ref[0] == "buffer" for ref in root.args) and problems(kernel.root) is not None
+
+    def best(self, kernel: Kernel, target: Any, limit: float = float("inf")) -> Configs | None:
+        """The first of `configs`, found without the cost of those that cannot be it; None where the rank of its largest
+        piece is not below `limit`, as then that of them all is not."""
+        found = problems(kernel.root)
+        assert found is not None
+        first = _largest(found)
+        ((rank, config),) = _best(kernel, (first,), target)
+        if rank >= limit:
+            return None
+        if len(found) == 1:
+            return Configs((config,))
+        every = {first: config}
+
+        def add(without: Collection[Problem]) -> None:
+            pieces = tuple(p for p in found if p not in every and p not in without)
+            every.update((p, c) for p, (_, c) in zip(pieces, _best(kernel, pieces, target, config), strict=True))
+
+        add(pairs.companions(kernel, found, first, config, target))
+        mates, joint = pairs.joined(kernel, found, every, target)
+        add(mates)
+        every |= mates
+        return Configs(tuple(every[p] for p in found), joint)
+
+    def instead(self, kernel: Kernel, config: Configs) -> Sequence[str]:
+        """A reduction multiplies as often, and reads again what tiles keep in registers; a matrix in memory is read
+        as windows in the caches are."""
+        found = problems(kernel.root)
+        assert found is not None
+        wide = all(min(p.sizes[1:]) >= WIDE for p in found)
+        within = all(c.direct is not None and c.windows for c in config.pieces)
+        return (*("reduction",) * wide, *("im2col",) * within)
+
+    def bound(self, kernel: Kernel, target: Any) -> float:
+        """What no configuration's rank is below: every piece goes through all buffers, and multiplies what guards leave
+        of K at the peak."""
+        found = problems(kernel.root)
+        assert found is not None
+        size = sum(touched(kernel))
+        memory = len(found) * target.seconds_for_bytes(size, size, target.cores)
+        each = [prod(p.extents) * p.dtype.itemsize / 4 / target.fma_per_second / target.cores for p in found]
+        if sum(each) <= memory:
+            return memory + target.launch_seconds
+        arithmetic = sum(x * trim.least(p) for x, p in zip(each, found, strict=True))
+        return Cost(arithmetic, memory, 0.0, target.launch_seconds).rank
+
+    def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
+        """Configurations worth a measurement, the cheapest by prediction first."""
+        found = problems(kernel.root)
+        assert found is not None
+        first = _largest(found)
+        main = _ranked(kernel, first, target)
+        if len(found) == 1:
+            return [Configs((c,)) for _, c in main]
+        like = main[0][1]
+        ranked = [main if p is first else _ranked(kernel, p, target, like) for p in found]
+        depth = max(len(r) for r in ranked)
+        every = [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
+        mates, joint = pairs.joined(kernel, found, dict(zip(found, every[0].pieces, strict=True)), target)
+        pieces = tuple(mates.get(p, c) for p, c in zip(found, every[0].pieces, strict=True))
+        return [Configs(pieces, joint), *every] if joint else every
+
+    def cost(self, kernel: Kernel, config: Configs, target: Any) -> Cost:
+        """Predicted seconds on all cores of the target."""
+        found = problems(kernel.root)
+        assert found is not None
+        every, parted = [], 0.0
+        for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
+            if all(n not in two for two in config.joint):
+                every.append(_cost(kernel, p, c, target))
+        two = tuple((found[i], found[j], config.pieces[i], config.pieces[j]) for i, j in config.joint)
+        if two:
+            both = pairs.costs(kernel, two, target)
+            every += [_predicted(both, n) for n in range(2 * len(two))]
+        for i, j in pairs.pairs(found):
+            if (i, j) not in config.joint:
+                parted += pairs.apart(kernel, found[j], target)
+        costs, launches = [c for c, _ in every], max(n for _, n in every)
+        return Cost(
+            parted + sum(c.arithmetic for c in costs), sum(c.memory for c in costs), sum(c.special for c in costs),
+            launches * target.launch_seconds,
+        )
+
+    def lower(self, kernel: Kernel, config: Configs, target: Any) -> Lowered:
+        """The launches: packing where the configuration has buffers, the tiles, the addition of partial sums."""
+        found = problems(kernel.root)
+        assert found is not None
+        return launch.lower(kernel, found, config.pieces, target, config.joint)
+
+
+PATTERN = Contraction()
+_Best = tuple[float, Config]
+
+
+def _largest(found: Sequence[Problem]) -> Problem:
+    return max(found, key=lambda p: prod(p.extents))
+
+
+@lru_cache(maxsize=4096)
+def _ranked(kernel: Kernel, p: Problem, target: Any, like: Config | None = None) -> list[_Best]:
+    found = search.candidates(kernel, (p,), target, like)
+    (others,) = found.others
+    every: list[_Best] = []
+    if found.table is not None:
+        first = cost.predict(found.table, target).rank(target)
+        order = np.argsort(first, kind="stable")[: 3 * CONFIGS]  # some are there twice
+        every = [(float(first[i]), found.table.config(i)) for i in order]
+    every += [(_rank(kernel, p, c, target), c) for c in others]
+    every = list({c: (r, c) for r, c in reversed(every)}.values())[::-1]
+    every.sort(key=lambda x: x[0])
+    return every[:CONFIGS]
+
+
+@lru_cache(maxsize=4096)
+def _best(kernel: Kernel, pieces: tuple[Problem, ...], target: Any, like: Config | None = None) -> list[_Best]:
+    """The lowest rank of each piece, and the configuration that has it; of those near `like`, if that is given."""
+    if not pieces:
+        return []
+    found = search.candidates(kernel, pieces, target, like)
+    every = None if found.table is None else cost.predict(found.table, target)
+    ranks = None if every is None else every.rank(target)
+    out = []
+    for n, (p, others) in enumerate(zip(pieces, found.others, strict=True)):
+        best: _Best | None = None
+        rows = found.rows(n)
+        if len(rows):
+            assert found.table is not None and every is not None and ranks is not None
+            i = int(rows[ranks[rows].argmin()])
+            best = float(ranks[i]), found.table.config(i)
+            analysis(kernel, p, target).known[best[1]] = _predicted(every, i)
+        for c in others:
+            rank = _rank(kernel, p, c, target)
+            if best is None or rank < best[0]:
+                best = rank, c
+        assert best is not None
+        out.append(best)
+    return out
+
+
+def _rank(kernel: Kernel, p: Problem, c: Config, target: Any) -> float:
+    found, launches = _cost(kernel, p, c, target)
+    return found.rank + launches * target.launch_seconds
+
+
+@lru_cache(maxsize=4096)
+def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> tuple[Cost, int]:
+    """What a piece costs besides its launches, and those."""
+    if c.direct is not None:
+        return _direct_cost(kernel, p, c, target), 1
+    if c.dot:
+        return _dot_cost(kernel, p, c, target), 1 + int(c.split > 1)
+    known = analysis(kernel, p, target).known.get(c)
+    return known or _predicted(cost.predict(search.table_of(kernel, p, c, target), target), 0)
+
+
+def _predicted(found: cost.Predicted, i: int) -> tuple[Cost, int]:
+    return Cost(float(found.arithmetic[i]), float(found.memory[i])), int(found.launches[i])
+
+
+def _dot_cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
+    changed = with_halos_of(kernel, original, c.windows)
+    assert changed is not None
+    p = changed.problem
+    item = p.dtype.itemsize
+    lanes = target.lanes(item)
+    pointers = slots_of(kernel, original, c.windows)
+    m_side, n_side = plan.sides(p, c.swap)
+    m, n = p.count(m_side.axes), p.count(n_side.axes)
+    batch = p.count(p.batch)
+    count, points = dot.vectors(p, pointers, lanes), p.extents[p.k[0]] * batch
+    row = dot.row_length(p, pointers, lanes) or 0
+    loads = []
+    for side in (m_side, n_side):
+        s = plan.sampler(None, p, side, pointers, p.k[1:], lanes, row)
+        loads.append(s.load_cost(lanes) + 0.5 * bool(row))
+    tiles = ceil(m / c.mr) * ceil(n / c.nv)
+    step = max(c.mr * c.nv / 2, (c.mr * loads[0] + c.nv * loads[1]) / 2) + 0.1 * (c.mr + c.nv)
+    held = min(count, ceil(c.kc / lanes) or count)
+    if _rows_read(kernel, changed, held * lanes * item) > target.l1:
+        lines = c.nv if (c.mr + c.nv) * held * lanes * item <= target.l1 else c.mr + c.nv
+        step = max(step, lines * traffic.ROWS_FROM_L2)
+    step += 2.5 * c.mr * c.nv / held
+    cycles = points * (tiles * (count * step + 30) + 2.0 * m * n) + batch * c.split * m * n * 12
+    for _, w in changed.windows:
+        cycles += points * w.elements / lanes * 6
+    cycle = lanes / (target.fma_per_second * (4 / item)) * 2
+    tasks = min(target.cores, batch * c.split)
+    size = sum(touched(kernel))
+    return Cost(cycles * cycle / tasks, target.seconds_for_bytes(size, size, tasks))
+
+
+def _rows_read(kernel: Kernel, w: plan.HaloProblem, row: int) -> float:
+    """Bytes that the tiles of a block of K read again and again: `row` bytes of every row of both operands, or what an
+    operand's buffer or window has at one point of the first axis of K, if that is less."""
+    first = w.problem.extents[w.problem.k[0]]
+    windows = {i: x.elements * w.problem.dtype.itemsize for i, x in w.windows}
+    out = 0.0
+    for i, (o, n) in enumerate(zip(w.problem.operands, w.problem.sizes[1:3], strict=True)):
+        whole = windows.get(i)
+        if whole is None:
+            buffers = {kernel.buffers[kernel.stages[0].args[s][1]] for s in operand_slots(o)}
+            whole = sum(prod(b.shape) * b.dtype.itemsize for b in buffers) / first
+        out += min(n * row, whole)
+    return out
+
+
+def _direct_cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> Cost:
+    assert c.direct is not None
+    item = p.dtype.itemsize
+    lanes = target.lanes(item)
+    v = c.direct.vector
+    after = finish.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
+    cycle = lanes / (target.fma_per_second * (4 / item)) * 2
+    points = p.count(c.direct.outer)
+    tasks = min(target.cores, points)
+    uneven = ceil(points / tasks) * tasks / points
+    size = sum(touched(kernel))
+    arithmetic = box.cycles(kernel, p, c, lanes, after, target.l1) * cycle / tasks * uneven
+    return Cost(arithmetic, target.seconds_for_bytes(size, size, tasks))
+
+
+__all__ = ["PATTERN", "Config", "Configs", "Contraction", "Lowered"]

@@ -1,0 +1,166 @@
+"""Asking for lines before tiles and packing need them: those that results are stored to, and those that gathers read.
+
+Results whose neighbours along an axis are a few elements apart (a strided convolution's gradient leaves what lies
+between them to other pieces) are stored to parts of lines. A store to a line that no near cache holds waits for it, and
+only so many stores can wait at once: a tile whose results lie beyond the second level would stand still at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from einsmith.kernels.contraction import epilogue as finish
+from einsmith.kernels.contraction.config import Side
+from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.traffic import LINE, PAGE
+from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.plan.kernel import Kernel
+
+MOST = 128
+"""Lines of a tile's results beyond which none is asked for: they would not wait in the first level side by side."""
+ROWS = 2
+"""Rows that are asked for ahead of gathers."""
+TILE_LINES = 2
+"""Lines of the next tile up to which a point of K asks for them."""
+
+
+class ResultPrefetch:
+    """The lines that tiles with sides `m` and `n` store to in parts, of results of more than `level` bytes."""
+
+    def __init__(
+        self, b: Builder, kernel: Kernel, p: Problem, pointers: dict[int, Pointer], m: Sequence[int], n: Sequence[int],
+        level: int,
+    ):
+        self.b, self.m, self.n = b, tuple(m), tuple(n)
+        stored = finish.epilogue(kernel, p)
+        found: list[tuple[int, int, dict[int, int]]] = []
+        for (_, out, _), (const, coef) in zip(stored, finish.addresses(kernel, stored), strict=True):
+            item, count = kernel.buffers[out].dtype.itemsize, prod(kernel.buffers[out].shape)
+            # Of results that lie between each other the first one's lines are everyone's.
+            same = any(x == out and c == coef and abs(const - k) * item < LINE for x, k, c in found)
+            if count * item > level and not same:
+                found.append((out, const, coef))
+        self.buffers = [out for out, _, _ in found]
+        self.sampler = OperandAccess(b, (), (), p.extents, pointers, (), 0, [(const, coef) for _, const, coef in found])
+
+    def _step(self, form: int, axes: Sequence[int]) -> int:
+        """Elements from one of the flattened points to the next; 0 for none."""
+        groups = self.sampler.groups(axes)
+        return abs(self.sampler.forms[form].coef.get(groups[-1].inner, 0)) if groups else 0
+
+    def _touching(self, form: int, axes: Sequence[int], line: int, count: int) -> Sequence[int]:
+        """Of `count` flattened points some that together touch the lines of all, wherever the first one lies. They may
+        follow each other for a few elements only and go on elsewhere."""
+        groups, coef, step = self.sampler.groups(axes), self.sampler.forms[form].coef, self._step(form, axes)
+        out: list[int] = []
+        first = at = 0
+        for n in range(count):
+            at, rest = 0, n
+            for g in reversed(groups):
+                at += abs(coef.get(g.inner, 0)) * (rest % g.extent)
+                rest //= g.extent
+            if n == 0 or not 0 <= at - first <= line - step:
+                out.append(n)
+                first = at
+        # The last ones may lie over the border of a line.
+        return [*out, count - 1] if at - first >= line // 2 else out
+
+    def _lines(self, form: int, line: int, rows: int, columns: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The rows and the columns of a tile that together touch all lines of `line` elements."""
+        if not any(1 < self._step(form, axes) < line for axes in (self.m, self.n)):
+            return (), ()
+        some, others = (self._touching(form, a, line, n) for a, n in ((self.m, rows), (self.n, columns)))
+        return (some, others) if len(some) * len(others) <= MOST else ((), ())
+
+    def ask(self, batch: PartialAddress, m0: Value, rows: int, n0: Value, columns: int) -> None:
+        """Starts the loads of a tile's lines; what lies past the last column is nobody's."""
+        b, s = self.b, self.sampler
+        last = b.const(prod(g.extent for g in s.groups(self.n)) - 1)
+        for form, out in zip(s.extra, self.buffers, strict=True):
+            pointer = s.pointers[out]
+            some, others = self._lines(form, LINE // pointer.dtype.itemsize, rows, columns)
+            base = LaneCursor(s, 0, None).bind(batch)
+            for j in others:
+                column = base.bind(s.part_of(self.n, b.op("min", b.add(n0, b.const(j)), last)))
+                for i in some:
+                    assert pointer.value is not None
+                    at = column.bind(s.part_of(self.m, b.add(m0, b.const(i)))).offset(form)
+                    b.prefetch(pointer.value, at, elem_of(pointer.dtype))
+
+
+@dataclass(frozen=True)
+class RowPrefetch:
+    """A side of N packed from lanes that lie apart in lines side by side (one place of a filter for all channels), in
+    rows pages apart along the group `k` of K, beyond the second level: hardware does not see that rows follow.
+
+    scalar: the operand's sampler without lanes; n: the side's axes, as one.
+    """
+
+    scalar: OperandAccess
+    n: FusedAxes
+    k: FusedAxes
+
+    @classmethod
+    def of(cls, scalar: OperandAccess, p: Problem, side: Side, lanes: OperandAccess, target: Any) -> RowPrefetch | None:
+        """Of a side that is packed by the sampler `lanes`; None for any other."""
+        n, k = scalar.groups(side.axes), scalar.groups(p.k)
+        if not side.operand.plain or side.operand.axes & {*p.batch} or len(n) != 1 or not k:
+            return None
+        ((read, form),) = scalar.reads.items()
+        coef, item = scalar.forms[form].coef, p.dtype.itemsize
+        near = abs(coef.get(n[0].inner, 0)) * item < LINE and lanes.kind(form, lanes.lanes) == "gather"
+        apart = abs(coef.get(k[0].inner, 0)) * item >= PAGE
+        far = prod(scalar.pointers[read.slot].shape) * item > target.l2
+        return cls(scalar, n[0], k[0]) if near and apart and far else None
+
+    def ask(self, n0: Value, columns: int, k: Value) -> None:
+        """Starts the loads of the lines of `columns` from n0 on in a later row than k."""
+        s, b = self.scalar, self.scalar.b
+        ((read, form),) = s.reads.items()
+        at = s.part([(self.n, n0), (self.k, b.add(k, b.const(ROWS)))]).sums[form]
+        pointer, step = s.pointers[read.slot], s.forms[form].coef[self.n.inner]
+        assert pointer.value is not None
+        for x in range(0, columns * step, LINE // pointer.dtype.itemsize):
+            b.prefetch(pointer.value, b.add(at, b.const(s.forms[form].const + x)), elem_of(pointer.dtype))
+
+
+@dataclass(frozen=True)
+class LinePrefetch:
+    """Lines that the rows of a tile of M, read in place by the sampler `a`, have at `near` points of K, which follow
+    each other and share them: rows at `places`, elements from the first one, together touch them."""
+
+    a: OperandAccess
+    places: Sequence[int]
+    near: int
+
+    @classmethod
+    def of(cls, a: OperandAccess, steps: Sequence[int], k: FusedAxes) -> LinePrefetch | None:
+        """Of rows `steps` from the first one, and the innermost group of K; None where its points lie in more lines
+        than one, or rows in too many."""
+        ((read, form),) = a.reads.items()
+        item = a.pointers[read.slot].dtype.itemsize
+        out: list[int] = []
+        for x in sorted(steps):
+            if not out or (x - out[-1]) * item >= LINE * 3 // 4:
+                out.append(x)
+        step = abs(a.forms[form].coef.get(k.inner, 0)) * item
+        fit = 0 < step * k.extent <= LINE and len(out) <= TILE_LINES * k.extent
+        return cls(a, tuple(out), k.extent) if fit else None
+
+    def ask(self, state: LaneCursor, digit: Value) -> None:
+        """Starts the loads of those of `state`, a tile's first row at point `digit`, of which each point has a part."""
+        b, ((read, form),) = self.a.b, self.a.reads.items()
+        pointer, base = self.a.pointers[read.slot], state.offset(form)
+        assert pointer.value is not None
+        turns = min(self.near, len(self.places))
+        turn = b.op("mod", digit, b.const(turns))
+        for first in range(0, len(self.places), turns):
+            place = b.const(self.places[first])
+            for i, x in enumerate(self.places[first + 1 : first + turns], 1):
+                place = b.select(b.op("lt", turn, b.const(i)), place, b.const(x))
+            b.prefetch(pointer.value, b.add(base, place), elem_of(pointer.dtype))

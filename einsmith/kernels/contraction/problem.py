@@ -1,0 +1,326 @@
+"""What a contraction is made of: two operands, their axes sorted into batch, M, N and K, and what follows the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from einsmith.dtypes import DType
+from einsmith.expr.analysis import obvious
+from einsmith.expr.analysis.bounds import Facts
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    apply,
+    is_zero,
+    postorder,
+    reads,
+)
+from einsmith.expr.rewrite.rebuild import operands
+from einsmith.locks import cached_property
+from einsmith.passes.analysis.predicates import guarded_reads
+
+MAX_GROUPS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """A product of reduction-free factors, nonzero only where every guard holds, and the axes it depends on."""
+
+    expr: Expr
+    guards: tuple[Expr, ...]
+    axes: frozenset[int]
+
+    @cached_property
+    def plain(self) -> bool:
+        """One read, free of guards, at an affine index."""
+        return isinstance(self.expr, Read) and not self.guards and affine(self.expr) is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One piece of a contraction: `out[batch, left, right] = finish(sum over k of left operand * right operand)`.
+
+    Axes are the piece's own; `left` and `right` are the output axes of one operand only, in output order. `finish` is a
+    list of (fn, expr) steps on the sum: mul and div by factors free of K, neg, and ("where", guard).
+
+    A term of the sum is `term` where every guard of `exact` holds, and zero elsewhere whatever the operands are there.
+    An operand that is zero where a guard fails makes the term zero too, unless the other one is infinite or NaN.
+
+    beside: pieces of the template that are constant and a shift of this one (where nothing arrives in the backward pass
+    of a strided convolution); they are stored along with it.
+
+    mate: a piece of the same extents whose results lie between those of this one; its sums are at hand where this one's
+    are finished, and both are stored in whole stretches.
+    """
+
+    piece: Piece
+    dtype: DType
+    operands: tuple[Operand, Operand]
+    batch: tuple[int, ...]
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    k: tuple[int, ...]
+    finish: tuple[tuple[str, Expr | None], ...]
+    term: Expr
+    exact: tuple[Expr, ...]
+    beside: tuple[Piece, ...] = ()
+    mate: Problem | None = None
+
+    @cached_property
+    def extents(self) -> tuple[int, ...]:
+        return self.piece.domain
+
+    def count(self, axes: Iterable[int]) -> int:
+        extents = self.extents
+        return prod([extents[a] for a in axes])
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Numbers of points: batch, left, right, k."""
+        return self.count(self.batch), self.count(self.left), self.count(self.right), self.count(self.k)
+
+
+@lru_cache(maxsize=1024)
+def with_companion(p: Problem, mate: Problem) -> Problem:
+    """The problem with a mate."""
+    return replace(p, mate=mate)
+
+
+def slots_of(o: Operand) -> set[int]:
+    """The arguments that an operand and its guards read."""
+    return {r.slot for x in (o.expr, *o.guards) for r in reads(x)}
+
+
+@lru_cache(maxsize=1 << 14)
+def axes_of(x: Expr) -> frozenset[int]:
+    return frozenset(e.position for e in postorder([x]) if isinstance(e, Axis))
+
+
+@lru_cache(maxsize=1 << 14)
+def affine(r: Read) -> tuple[tuple[int, dict[int, int]], ...] | None:
+    """(constant, coefficient by axis) of each index of a read; None where an index is not affine in the axes."""
+    out = []
+    for index in r.index:
+        form = linear(index)
+        if any(not isinstance(a, Axis) for a in form.terms):
+            return None
+        out.append((form.const, {a.position: c for a, c in form.terms.items() if isinstance(a, Axis)}))
+    return tuple(out)
+
+
+def conjuncts(x: Expr) -> list[Expr]:
+    """The parts of a conjunction, negated comparisons turned round."""
+    out: list[Expr] = []
+    for e in operands(x, "and"):
+        if isinstance(e, Apply) and e.fn == "not" and isinstance(e.args[0], Apply) and e.args[0].fn in ("lt", "le"):
+            a, b = e.args[0].args
+            if a.dtype.is_int:
+                out.append(apply("le" if e.args[0].fn == "lt" else "lt", b, a))
+            else:
+                out.append(e)
+        elif not (isinstance(e, Const) and e.value is True):
+            out.append(e)
+    return out
+
+
+class _Body(NamedTuple):
+    """A body taken apart: (factor that depends on K, guards around it alone); guards around all of these factors; the
+    steps that follow the sum."""
+
+    factors: list[tuple[Expr, tuple[Expr, ...]]]
+    guards: list[Expr]
+    steps: list[tuple[str, Expr | None]]
+
+
+def _taken_apart(body: Expr, rank: int) -> _Body:
+    found: list[tuple[Expr, tuple[Expr, ...]]] = []  # a factor, and the `where`s around it
+    steps: list[tuple[str, Expr | None]] = []
+    stack: list[tuple[Expr, tuple[Expr, ...]]] = [(body, ())]
+    seen: set[Expr] = set()  # a product that stands several times is taken apart once
+    while stack:
+        e, around = stack.pop()
+        if isinstance(e, Apply) and e.fn == "mul" and e not in seen:
+            seen.add(e)
+            stack += [(e.args[1], around), (e.args[0], around)]
+        elif isinstance(e, Apply) and e.fn == "neg":
+            steps.append(("neg", None))
+            stack.append((e.args[0], around))
+        elif isinstance(e, Apply) and e.fn == "div" and not any(a >= rank for a in axes_of(e.args[1])):
+            steps.append(("div", e.args[1]))
+            stack.append((e.args[0], around))
+        elif not any(a >= rank for a in axes_of(e)):
+            steps.append(("mul", e))
+        elif isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):
+            stack.append((e.args[1], (*around, e)))
+        else:
+            found.append((e, around))
+    shared = [w for w in found[0][1] if all(w in around for _, around in found)] if found else []
+    factors = []
+    guards = [g for w in shared for g in conjuncts(w.args[0])]
+    for e, around in found:
+        own = [g for w in around if w not in shared for g in conjuncts(w.args[0])]
+        inside = axes_of(e)
+        # A zero inside a factor that depends on fewer axes is a zero of the whole term.
+        guards += [g for g in own if not axes_of(g) <= inside]
+        factors.append((e, tuple(dict.fromkeys(g for g in own if axes_of(g) <= inside))))
+    return _Body(factors, list(dict.fromkeys(guards)), steps)
+
+
+def _times(factors: Sequence[Expr]) -> Expr:
+    out = factors[0]
+    for f in factors[1:]:
+        out = apply("mul", out, f)
+    return out
+
+
+def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> bool:
+    """Every affine read of the operand proven in bounds under the guards it was given."""
+
+    def open_question(r: Read) -> bool:
+        sizes = template.params[r.slot][1]
+        return not all(_anywhere(linear(i), n, extents) for i, n in zip(r.index, sizes, strict=True))
+
+    for r, around in guarded_reads(operand.expr, open_question):
+        guards = (*operand.guards, *(g for c in around for g in conjuncts(c)))
+        known, facts = obvious.given(guards), None
+        for index, n in zip(r.index, template.params[r.slot][1], strict=True):
+            if any(isinstance(e, Read) for e in postorder([index])):
+                continue
+            form = linear(index)
+            if obvious.at_least(form, 0, extents, known) and obvious.at_least(form * -1, 1 - n, extents, known):
+                continue
+            facts = facts or Facts.of(extents, guards)
+            for ok in (apply("le", Const(0, index.dtype), index), apply("lt", index, Const(n, index.dtype))):
+                if not facts.prove(ok):
+                    return False
+    return True
+
+
+def _anywhere(index: Linear, extent: int, extents: Sequence[int]) -> bool:
+    """Whether an index is in bounds all over the box, whatever the guards say."""
+    return obvious.at_least(index, 0, extents, {}) and obvious.at_least(index * -1, 1 - extent, extents, {})
+
+
+def _where(guards: Sequence[Expr], x: Expr) -> Expr:
+    """x where every guard holds, else zero."""
+    for g in reversed(guards):
+        x = apply("where", g, x, Const(0.0, x.dtype))
+    return x
+
+
+def _operand(factors: Sequence[tuple[Expr, tuple[Expr, ...]]], axes: frozenset[int]) -> Operand:
+    """The product of factors; guards that all of them have are the operand's."""
+    shared = tuple(g for g in factors[0][1] if all(g in own for _, own in factors))
+    return Operand(_times([_where([g for g in own if g not in shared], f) for f, own in factors]), shared, axes)
+
+
+def _problem(template: Template, piece: Piece) -> Problem | None:
+    body = piece.body
+    if not isinstance(body, Reduce) or body.combiner != "sum" or len(body.bodies) != 1:
+        return None
+    dtype = body.bodies[0].dtype
+    if not dtype.is_float or 0 in piece.domain:
+        return None
+    rank = len(piece.extents)
+    factors, guards, steps = _taken_apart(body.bodies[0], rank)
+    by_axes: dict[frozenset[int], list[tuple[Expr, tuple[Expr, ...]]]] = {}
+    for f in factors:
+        by_axes.setdefault(axes_of(f[0]), []).append(f)
+    keys = [k for k in by_axes if not any(k < other for other in by_axes)]
+    if len(keys) == 1 and len(by_axes) > 1:  # one factor spans all: the others, together, are its partner
+        keys.append(max((k for k in by_axes if k not in keys), key=lambda k: prod(piece.domain[a] for a in k)))
+    for key in [k for k in by_axes if k not in keys]:
+        home = min((k for k in keys if key < k), key=lambda k: prod(piece.domain[a] for a in k))
+        by_axes[home] += by_axes.pop(key)
+    if not 2 <= len(keys) <= MAX_GROUPS:
+        return None
+    best: tuple[int, tuple[list, list]] | None = None
+    for bits in product((0, 1), repeat=len(keys) - 1):
+        sides: tuple[list, list] = ([keys[0]], [])
+        for key, bit in zip(keys[1:], bits, strict=True):
+            sides[bit].append(key)
+        if not sides[1]:
+            continue
+        points = sum(prod(piece.domain[a] for a in frozenset().union(*s)) for s in sides)
+        if best is None or points < best[0]:
+            best = (points, sides)
+    assert best is not None
+    bare = [_operand([f for key in s for f in by_axes[key]], frozenset().union(*s)) for s in best[1]]
+    owned: list[list[Expr]] = [[], []]
+    for g in guards:
+        inside = axes_of(g)
+        free = not any(a >= rank for a in inside)
+        if free:
+            steps.append(("where", g))
+        homes = [i for i in (0, 1) if inside <= bare[i].axes]
+        if not homes and not free:
+            return None
+        for i in homes:
+            owned[i].append(g)
+    operands = []
+    for i, o in enumerate(bare):
+        # A guard that the other operand has already is kept only where this one's reads need it.
+        least = [g for g in owned[i] if g not in owned[1 - i] or i == 0]
+        choices = (replace(o, guards=tuple(dict.fromkeys((*o.guards, *x)))) for x in (least, owned[i]))
+        fit = next((x for x in choices if _in_bounds(template, x, piece.domain)), None)
+        if fit is None:
+            return None
+        operands.append(fit)
+    batch: list[int] = []
+    left: list[int] = []
+    right: list[int] = []
+    for a in range(rank):
+        in_left, in_right = a in operands[0].axes, a in operands[1].axes
+        if piece.extents[a] == 1 and not (in_left or in_right):
+            continue
+        (batch if in_left and in_right else right if in_right else left).append(a)
+    k = tuple(range(rank, len(piece.domain)))
+    steps = [s for s in steps if not (s[0] == "mul" and isinstance(s[1], Const) and s[1].value == 1)]
+    wheres = [s for s in steps if s[0] == "where"]
+    term = _times([_where(own, f) for f, own in factors])
+    return Problem(
+        piece, dtype, (operands[0], operands[1]), tuple(batch), tuple(left), tuple(right), k,
+        (*(s for s in steps if s[0] != "where"), *wheres), term, tuple(guards),
+    )
+
+
+def problems(template: Template) -> tuple[Problem, ...] | None:
+    """The pieces as contractions; None where some piece is none. Computed once per template."""
+
+    def compute(t: Template):
+        if t.is_scatter or len(t.dtypes) != 1:
+            return None
+        found: list[Problem] = []
+        constant: list[Piece] = []
+        for piece in t.parts:
+            assert isinstance(piece, Piece)
+            if 0 in piece.extents:
+                continue
+            if isinstance(piece.body, Const):
+                constant.append(piece)
+                continue
+            p = _problem(t, piece)
+            if p is None:
+                return None
+            found.append(p)
+        for piece in constant:
+            shape = piece.extents, piece.step
+            home = next((i for i, p in enumerate(found) if (p.piece.extents, p.piece.step) == shape), None)
+            if home is None:
+                return None
+            found[home] = replace(found[home], beside=(*found[home].beside, piece))
+        return tuple(found) or None
+
+    return template.memo("contraction", compute)

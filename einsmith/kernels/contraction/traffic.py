@@ -1,0 +1,168 @@
+"""What reading operands costs beyond the loads: cache sets that rows share, blocks read again, narrow strips.
+
+Functions that take arrays are about many configurations at once, an element each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from einsmith.kernels.contraction.config import Config, Side
+from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.emit.access import OperandAccess
+from einsmith.plan.kernel import Kernel
+
+LINE = 64
+PAGE = 4096
+"""Cache sets are told apart by at most the bits of an address within a page: what lies above is assigned at random."""
+NEAR_PAGES = 64
+"""Pages that the processor's nearest table knows, beside those of what else is read."""
+BLOCK = 256
+"""Points of K in a block: a column of so many pages stays in a usual second-level cache."""
+STRIP = 450
+"""Bytes: a strip of so many, read row by row across pages, takes twice the time of the same bytes in one stretch."""
+PAGES = 512
+"""Pages whose addresses a core keeps at hand, about."""
+STRIPS = 0.8
+"""How much longer results take that are finished in strips across more rows than PAGES, each on pages of its own, less
+1: no arithmetic hides it."""
+FAR_ROWS = 1024
+"""Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
+ARRIVES = 1.8
+"""Cycles that a line takes to arrive from the second level where nothing tells which one is next."""
+CIRCLE = 0.35
+"""The least part of it that is lost of what is walked again and again in a level that does not hold it."""
+HELD = 0.75
+"""The part of the second level that a side which is walked again and again may fill."""
+APART = 512
+"""Bytes between the rows of a panel from which the next one is asked for."""
+ROWS_FROM_L2 = 2.6
+"""Cycles a line of rows that lie along K."""
+FROM_L2 = 3.4
+"""Cycles a line that tiles read from the second level, a short row at a time."""
+OVER_BORDERS = 3.0
+"""The same where hardware follows, of rows whose vectors lie over the borders of lines."""
+SWEEP = 16
+"""Points of K up to which the blocks of an operand with few rows are read as so many streams."""
+
+Array = np.ndarray
+"""Numbers or flags, one for each configuration."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Bytes from one point to the next, along a side's innermost axes and along K; 0 where there is none. Axes of K
+    whose points all lie within a line, `near` of them, do not count: the next ones tell how far apart the lines are.
+    even: the step along K is the same everywhere, and nothing but one read is computed."""
+
+    side: int
+    k: int
+    even: bool = False
+    near: int = 1
+
+    def spread(self, item: int) -> float:
+        """Bytes of the lines that hold a side read in place, for each of its bytes that is read."""
+        return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= FAR_ROWS else 1.0
+
+
+def held(level: int, stride: int) -> int:
+    """Lines of a column at `stride` bytes that a cache of `level` bytes keeps: those at powers of two share sets."""
+    return level // max(LINE, min(PAGE, stride & -stride))
+
+
+def address_steps(s: OperandAccess, p: Problem, side: Side, item: int) -> Steps:
+    """Of a side read in place; s: the operand's sampler."""
+    if not s.reads:
+        return Steps(0, 0)
+    coef = s.forms[next(iter(s.reads.values()))].coef
+
+    def step(axes: Sequence[int], least: int = 0) -> tuple[int, int]:
+        out, near = 0, 1
+        for g in reversed(s.groups(axes)):
+            out = abs(coef.get(g.inner, 0)) * item
+            if out * g.extent >= least:
+                break
+            near *= g.extent
+        return out, near
+
+    apart, near = step(p.k, LINE)
+    return Steps(step(side.axes)[0], apart, side.operand.plain and len(s.groups(p.k)) == 1, near)
+
+
+def rows_that_fit(a: Steps, l1: int) -> int:
+    """Rows of M read in place of which a line each stays in the first level, beside what else is read."""
+    return max(1, held(l1, a.side) * 2 // 3)
+
+
+def row_conflicts(mr: Array, fit: Array) -> Array:
+    """Cycles a row and point of K, where rows of M read in place push each other out of the first level, which keeps a
+    line each of `fit`; 0: of all."""
+    room = np.maximum(fit, 1)
+    return np.where((fit > 0) & (mr > fit), 1.2 * np.minimum(1.0, ((mr - room) / (2 * room)) ** 2), 0.0)
+
+
+def in_strips(s: Steps, elements: int, item: int, l2: int) -> bool:
+    """Whether a side, which lies beyond the second level, is contiguous along its own axes and far apart along K."""
+    return s.side == item and s.k >= PAGE and elements * item > l2
+
+
+def strips(width: Array, points: Array, item: int) -> Array:
+    """How many times longer than in one stretch a side of `points` takes to arrive, less 1, when read in place or
+    packed in strips of `width`."""
+    return STRIP / np.maximum(LINE, np.minimum(width, points) * item)
+
+
+def far_rows(s: Steps, elements: int, item: int, l2: int) -> int:
+    """Lines of a vector of rows along N that lie beyond the second level and so far apart that they are streams which
+    no hardware follows, of which every element or every other one is read; 0 for others."""
+    far = s.even and s.side in (item, 2 * item) and s.k >= APART and elements * item > l2
+    return s.side // item if far else 0
+
+
+def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int, tm: Array) -> Array:
+    """Lines of the next panel of N that each tile of M asks for at every point of K; 0: the panel is not asked for.
+    far: as `far_rows`."""
+    tiles = -(-m // mr) // tm
+    asked = (far > 0) & (tiles >= 2) & (n > nv * lanes)
+    return np.where(asked, -(-(far * nv + 1) // np.maximum(tiles, 1)), 0)
+
+
+def far_results(kernel: Kernel, p: Problem, m_side: Side, n_side: Side) -> int:
+    """Bytes of the results and of what is read with them, where their rows of N lie whole pages apart, so that a strip
+    of them falls into few cache sets, and are more than addresses are kept for; 0 elsewhere."""
+    shape = kernel.root.shape
+    if not n_side.axes or n_side.axes[-1] != len(shape) - 1 or p.count(n_side.axes) * p.dtype.itemsize % PAGE:
+        return 0
+    if p.count(m_side.axes) <= PAGES:
+        return 0
+    operands = {ref[1] for ref in kernel.stages[0].args}
+    found = [x for n, x in enumerate(kernel.buffers) if x.shape == shape and n not in operands]
+    return sum(prod(x.shape) * x.dtype.itemsize for x in found)
+
+
+def scattered(stride: int, size: int, l2: int) -> float:
+    """Cycles of the store of one lane of a vector whose lanes lie `stride` bytes apart, into `size` bytes: lines at
+    powers of two push each other out before their neighbours are stored, and lines beyond the second level are waited
+    for one after the other."""
+    far = 12.0 if size > l2 else 0.0
+    return 1.5 + (far if held(l2, stride) > l2 // 1024 else max(far, min(30.0, 60.0 * size / l2)))
+
+
+def blocks_of_k(k: int, unit: int = 1) -> int:
+    """Points of K in each of the fewest even blocks of at most BLOCK, which are multiples of `unit`."""
+    whole = -(-k // unit)
+    return -(-whole // -(-whole // (BLOCK // unit))) * unit
+
+
+def sweeps(m: int, n: int, k: int, batch: int, b: Steps, nv: int, item: int, target: Any) -> list[Config]:
+    """For few rows and an N side of many bytes, contiguous along N: a few points of K at a time over the whole of N, in
+    parts of K that are added later."""
+    if m > 4 or b.side != item or b.k < PAGE or n * k * item <= target.l2 or k < 8 * target.cores:
+        return []
+    split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / batch))
+    return [Config(False, m, nv, "inline", "inline", "m", 8, split)]

@@ -1,0 +1,240 @@
+"""Kernels without a reduction: one pass of vectors over the canonical box, however many results are stored."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import permutations
+from typing import NamedTuple
+
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.nodes import Piece, Reduce
+from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit import loops as bl
+from einsmith.kernels.emit.boxes import Box
+from einsmith.kernels.emit.loops import Ramps
+from einsmith.kernels.emit.vector import Lanes, VectorEmitter
+from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.loops.nest import Builder, Value
+from einsmith.plan.kernel import Kernel
+from einsmith.target.facts import Target
+
+SMALL_SECONDS = 4e-6
+"""Work below this is not worth waking another thread for."""
+AWAKE_SECONDS = 4e-7
+"""The same inside a loop, where the threads have work all the time."""
+MAX_TURNED = 20
+"""Instructions of a body that may be repeated for every row of a tile."""
+TASK_SECONDS = 1e-7
+"""What one more task costs."""
+
+
+class PointwiseConfig(NamedTuple):
+    """lanes: vector length (0: scalars); unroll: vectors a turn; tasks: parts that may run at once; turn: reads that
+    are contiguous along another axis than the results are loaded as square tiles and transposed in registers."""
+
+    lanes: int
+    unroll: int
+    tasks: int
+    turn: bool = False
+
+
+@lru_cache(maxsize=4096)
+def vector_axis(box: Box, lanes: int) -> int | None:
+    """The output axis whose accesses cost least per point when it runs along the lanes; None: there is none."""
+    flats = box.every_flat
+
+    def cost(axis: int) -> tuple[float, int]:
+        return (bx.access_cost(flats, axis, lanes, box.guarded) + 1) / bx.filled(box.extents[axis], lanes), -axis
+
+    return min(range(box.rank), key=cost, default=None)
+
+
+@lru_cache(maxsize=4096)
+def tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
+    """(instructions of a vector's accesses, axis of the lanes, axis across them) of the cheapest square tiles; None
+    where no read is worth turning. A tile's rows are loaded, and swapped in one shuffle per row and bit."""
+    flats = box.every_flat
+    best = None
+    for along, across in permutations(range(box.rank), 2):
+        if not bx.may_turn(flats, along, across):
+            continue
+        reads = bx.turned(box, box.exprs, along, across)
+        if not 1 <= len(reads) <= 3:
+            continue
+        of_reads = [linear(r.index[0]) for r in reads]
+        rest = bx.access_cost(flats, along, lanes) - bx.access_cost(of_reads, along, lanes)
+        each = len(reads) * (1 + 2 * (lanes.bit_length() - 1)) / bx.filled(box.extents[across], lanes)
+        found = (rest + each) / bx.filled(box.extents[along], lanes), rest + each, along, across
+        best = min(best or found, found)
+    return best[1:] if best else None
+
+
+def _turned_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool) -> int:
+    """lower_box by square tiles: axis `along` in the lanes of the results, axis `across` in those of the loads."""
+    n, found = config.lanes, tile_axes(box, config.lanes)
+    assert found is not None
+    _, along, across = found
+    reads = bx.turned(box, box.exprs, along, across)
+    em = bl.emitter(b, kernel, box, n)
+    width, height = box.extents[along], box.extents[across]
+    others = [a for a in range(box.rank) if a not in (along, across)] + [across]
+    sizes = [box.extents[a] for a in others[:-1]] + [-(-height // n)]
+    parts = bl.row_tasks(sizes, config.tasks)
+
+    def stand(axis: int, base: Value | int, spread: bool, at: int = 0) -> None:
+        em.bind(axis, Lanes(base, tuple(range(n)) if spread else (at,) * n, n))
+
+    def tile(lanes: Lanes, active: int, base: Value | int, rows: int) -> None:
+        em.give({})
+        em.mask = rows
+        columns = {}
+        for read in reads:
+            loaded: list[Value] = []
+            for r in range(n):
+                stand(across, base, True)
+                stand(along, lanes.base, False, r)
+                loaded.append(em.read(read) if r < active else em.const(0, loaded[0].type.elem, n))
+            columns[read] = bl.transposed(em, loaded)
+        em.mask = active
+        for c in range(rows):
+            stand(across, base, False, c)
+            stand(along, lanes.base, True)
+            em.give({read: turned[c] for read, turned in columns.items()})
+            _point(em, box)
+
+    with bl.task_range(b, first, parts, alone) as task, bl.rows(em, others, sizes, task, parts):
+        number = em.position(across)
+        assert isinstance(number, Value)
+
+        def emit(ramps: Ramps) -> None:
+            ((lanes, active),) = ramps
+            bl.blocks(b, number, height, n, lambda base, rows: tile(lanes, n if active is None else active, base, rows))
+
+        bl.vector_tiles(em, width, 1, emit)
+    return parts
+
+
+def _tasks(box: Box, axis: int | None, config: PointwiseConfig) -> tuple[int, int]:
+    """(parts of the rows, parts of the vector axis); one of them is 1 unless every row is a part of its own."""
+    if axis is None:
+        return 1, 1
+    others = [n for a, n in enumerate(box.extents) if a != axis]
+    count = box.points // box.extents[axis]
+    if count >= config.tasks:
+        return bl.row_tasks(others, config.tasks), 1
+    group = config.lanes * config.unroll
+    return count, bl.tile_count(box.extents[axis], -(-config.tasks // count), group)
+
+
+def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool = False) -> int:
+    """Emits one box for the tasks from `first` on; returns how many tasks it takes. `alone`: it is the only one."""
+    if config.turn and tile_axes(box, config.lanes):
+        return _turned_box(b, kernel, box, config, first, alone)
+    axis = vector_axis(box, config.lanes) if config.lanes else None
+    em = bl.emitter(b, kernel, box, config.lanes if axis is not None else 0)
+    if axis is None:
+        with bl.task_range(b, first, 1, alone) as task, bl.rows(em, range(box.rank), box.extents, task, 1):
+            _point(em, box)
+        return 1
+    parts, tiles = _tasks(box, axis, config)
+    others = [a for a in range(box.rank) if a != axis]
+    sizes = [box.extents[a] for a in others]
+
+    def emit(ramps: Ramps) -> None:
+        made = []
+        for lanes, active in ramps:
+            em.bind(axis, lanes)
+            em.mask = active
+            made.append(_values(em, box))
+        for (lanes, active), values in zip(ramps, made, strict=True):
+            em.bind(axis, lanes)
+            em.mask = active
+            bl.store_point(em, box, values)
+
+    with bl.task_range(b, first, parts * tiles, alone) as task:
+        tile: Value | None = None
+        if tiles > 1:
+            tile = b.op("mod", task, b.const(tiles))
+            task = b.op("floordiv", task, b.const(tiles))
+        with bl.rows(em, others, sizes, task, parts):
+            bl.vector_tiles(em, box.extents[axis], config.unroll, emit, tile, tiles)
+    return parts * tiles
+
+
+def _point(em: VectorEmitter, box: Box) -> None:
+    bl.store_point(em, box, _values(em, box))
+
+
+def _values(em: VectorEmitter, box: Box) -> dict[int, Value]:
+    """What the root and the later stages make at a point, by slot."""
+    values = [em.emit(e) for e in box.bodies]
+    for slot, value in zip(box.results, values, strict=False):
+        em.place(slot, value)
+    return bl.stage_values(em, box)
+
+
+class Pointwise:
+    """Any root without a reduction or scatter, of one or several pieces, and its epilogue."""
+
+    name = "pointwise"
+
+    def match(self, kernel: Kernel) -> bool:
+        return all(isinstance(p, Piece) and not isinstance(p.body, Reduce) for p in kernel.root.parts)
+
+    def configs(self, kernel: Kernel, target: Target) -> list[PointwiseConfig]:
+        lanes = bx.lanes_of(kernel, target)
+        count = max((bx.operations(x.exprs, target)[0] for x in bx.boxes(kernel)), default=0)
+        unrolls = (1, 2, 4) if count <= 12 else (1, 2) if count <= 40 else (1,)
+        tasks = (1, target.cores, 4 * target.cores) if target.cores > 1 else (1,)
+        widths = [lanes]
+        if lanes > 4 and all(x.extents and max(x.extents) <= lanes // 2 for x in bx.boxes(kernel)):
+            widths.append(lanes // 2)
+        out = [PointwiseConfig(w, u, t) for w in widths for u in unrolls for t in tasks]
+        if count <= MAX_TURNED and lanes <= target.vector_registers // 2:
+            if any(tile_axes(x, lanes) for x in bx.boxes(kernel)):
+                out += [PointwiseConfig(lanes, 1, t, True) for t in tasks]
+        return out
+
+    def cost(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Cost:
+        """Instructions over the vector rate, bytes over the bandwidth of the level that holds them."""
+        arithmetic = special = 0.0
+        full = bx.lanes_of(kernel, target)
+        found = bx.boxes(kernel)
+        for box in found:
+            axis = vector_axis(box, config.lanes) if config.lanes else None
+            count, seconds = bx.operations(box.exprs, target)
+            flats = box.every_flat
+            turned = tile_axes(box, config.lanes) if config.turn else None
+            if turned is not None:
+                access, along, _ = turned
+                extent = box.extents[along]
+                vectors, width = box.points / extent * -(-extent // config.lanes), config.lanes
+                count += access + 1.5
+            elif axis is None:
+                vectors, width = float(box.points), 1
+                count += len(flats)
+            else:
+                extent = box.extents[axis]
+                vectors, width = box.points / extent * -(-extent // config.lanes), config.lanes
+                groups = -(-extent // (config.lanes * config.unroll))
+                count += bx.access_cost(flats, axis, config.lanes, box.guarded) + 1.5 * groups * config.lanes / extent
+                count += 4.0 / -(-extent // config.lanes)
+            arithmetic += vectors * count / (target.fma_per_second / full)
+            special += vectors * width * seconds
+        moved, footprint = bx.touched_bytes(kernel)
+        tasks = max(1, min(config.tasks, sum(x.points for x in found) // max(1, config.lanes)))
+        cores = min(target.cores, tasks)
+        uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
+        small = SMALL_SECONDS if kernel.fixed is None else AWAKE_SECONDS
+        launch = TASK_SECONDS * tasks + (target.launch_seconds + small if tasks > 1 else 0.0)
+        memory = target.seconds_for_bytes(moved, footprint, tasks)
+        return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
+
+    def lower(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Lowered:
+        b = bl.start(bx.function_name(self.name, kernel, config), kernel)
+
+        def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
+            return lower_box(b, kernel, box, config._replace(tasks=tasks), first, alone)
+
+        count = bl.deal(bx.boxes(kernel), config.tasks, emit)
+        return Lowered([Launch(b.finish(), count)] if count else [])

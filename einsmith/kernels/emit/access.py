@@ -1,0 +1,311 @@
+"""Reading operands lane by lane: an OperandAccess analyses expressions, a LaneCursor emits their value at lanes along
+some axes.
+
+Every address and every linear guard is one affine form. What it owes to scalars is a `PartialAddress`, computed where
+the scalars are known and added later; what it owes to the lanes is computed once for a vector. Lanes that fall into a
+few stretches of contiguous memory (rows of an image) are read by one masked load each, whose address is chosen so that
+the elements land in their lanes; every other element of a stretch by two loads and a shuffle. """
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any, NamedTuple
+
+from einsmith.dtypes import DType
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.nodes import Apply, Axis, Expr, Read
+from einsmith.kernels.contraction.problem import affine
+from einsmith.locks import cached_property
+from einsmith.loops.nest import Builder, Value
+
+MAX_RUNS = 5
+GATHER_COST = 20.0
+PAIR_COST = 3.0
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Where a slot's tensor lies: the pointer (None while only analysing), its shape and type, row-major."""
+
+    value: Value | None
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        return tuple([prod(self.shape[i + 1 :]) for i in range(len(self.shape))])
+
+
+class FusedAxes(NamedTuple):
+    """Axes (outer first) that act as one of `extent` points: every form has one stride over them."""
+
+    axes: tuple[int, ...]
+    extent: int
+
+    @property
+    def inner(self) -> int:
+        return self.axes[-1]
+
+
+@dataclass
+class PartialAddress:
+    """What bound axes add to each form, and the values of axes that expressions use by themselves."""
+
+    sums: dict[int, Value]
+    axes: frozenset[int]
+    opaque: dict[int, Value]
+
+
+@dataclass
+class _Form:
+    const: int
+    coef: dict[int, int]
+
+
+def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
+    """The mixed radix digits of a flattened index, outer first; the first is not reduced."""
+    out: list[Value] = []
+    for n in reversed(extents[1:]):
+        out.append(b.op("mod", flat, b.const(n)))
+        flat = b.op("floordiv", flat, b.const(n))
+    return [flat, *reversed(out)]
+
+
+class OperandAccess:
+    """Emits `exprs` (where `guards` hold) at `lanes` consecutive points of the flattened `lane_axes`.
+
+    pointers: by slot. extents: by axis. lanes 0: scalars. `builder` None: for analysis alone. `given`: values of reads
+    that are at hand already. `extra`: further affine address forms (const, coefficients) that a caller stores to.
+    `row`: lanes count the innermost lane axis as that many points, a multiple of the lanes; those past its extent are
+    off, or, where `loose`, hold anything (what lies there can be read). `tile`: the vectors lie, side by side, within
+    tiles of so many points, which begin at its multiples (0: they lie anywhere).
+    """
+
+    def __init__(
+        self,
+        builder: Builder | None,
+        exprs: Sequence[Expr],
+        guards: Sequence[Expr],
+        extents: Sequence[int],
+        pointers: Mapping[int, Pointer],
+        lane_axes: Sequence[int] = (),
+        lanes: int = 0,
+        extra: Sequence[tuple[int, dict[int, int]]] = (),
+        given_slots: Iterable[int] = (),
+        row: int = 0,
+        loose: bool = False,
+        tile: int = 0,
+    ):
+        self.b: Any = builder
+        self.exprs, self.guards = tuple(exprs), tuple(guards)
+        self.extents, self.pointers = tuple(extents), pointers
+        self.given_slots = set(given_slots)
+        self.forms: list[_Form] = []
+        self.reads: dict[Read, int] = {}
+        self.safe: set[Read] = set()  # in bounds at every point of the axes, whatever guards say
+        self.conds: list[tuple[int, str, frozenset[int]]] = []
+        self.generic: list[Expr] = []
+        self.opaque: set[int] = set()
+        self._gathered = 0  # reads whose place is no form
+        for g in self.guards:
+            self._guard(g)
+        self._scan([*self.exprs, *self.generic])
+        self._masks = len([axes for _, _, axes in self.conds if axes])
+        self.extra = []
+        for const, coef in extra:
+            self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
+            self.extra.append(len(self.forms) - 1)
+        self.loose = loose
+        self._grouped: dict[tuple[int, ...], list[FusedAxes]] = {}
+        self._along: dict[tuple[tuple[int, ...], int, int], OperandAccess] = {}
+        self._lie(lane_axes, lanes, row, tile)
+
+    def _lie(self, lane_axes: Sequence[int], lanes: int, row: int, tile: int) -> None:
+        """Sets where the lanes lie."""
+        extents = self.extents
+        self.lanes, self.row, self.tile = lanes, row, tile
+        self.lane_axes = tuple([a for a in lane_axes if extents[a] > 1])
+        if row:
+            last = lane_axes[-1]
+            self.lane_groups = [*self.groups(self.lane_axes[:-1]), FusedAxes((last,), extents[last])]
+        else:
+            self.lane_groups = self.groups(self.lane_axes)
+        self.lane_extents = [g.extent for g in self.lane_groups]
+        if row:
+            self.lane_extents[-1] = row
+
+    def along(self, lane_axes: Sequence[int], lanes: int, tile: int = 0) -> OperandAccess:
+        """The same expressions at other lanes."""
+        key = tuple(lane_axes), lanes, tile
+        out = self._along.get(key)
+        if out is None:
+            out = self._along[key] = object.__new__(OperandAccess)
+            out.__dict__.update(self.__dict__)
+            out._lie(lane_axes, lanes, 0, tile)
+        return out
+
+    # -- analysis
+
+    def _guard(self, g: Expr) -> None:
+        if isinstance(g, Apply) and g.fn in ("lt", "le", "eq", "ne") and g.args[0].dtype.is_int:
+            form = linear(g.args[0]) - linear(g.args[1])
+            if all(isinstance(a, Axis) for a in form.terms):
+                coef = {a.position: c for a, c in form.terms.items() if isinstance(a, Axis)}
+                coef = {a: c for a, c in coef.items() if self.extents[a] > 1}
+                low = form.const + sum(min(0, c) * (self.extents[a] - 1) for a, c in coef.items())
+                high = form.const + sum(max(0, c) * (self.extents[a] - 1) for a, c in coef.items())
+                if {"lt": high < 0, "le": high <= 0, "ne": low > 0 or high < 0, "eq": low == high == 0}[g.fn]:
+                    return
+                self.forms.append(_Form(form.const, coef))
+                self.conds.append((len(self.forms) - 1, g.fn, frozenset(coef)))
+                return
+        self.generic.append(g)
+
+    def _scan(self, exprs: Sequence[Expr]) -> None:
+        stack = list(exprs)
+        seen: set[Expr] = set()
+        while stack:
+            e = stack.pop()
+            if e in seen:
+                continue
+            seen.add(e)
+            if isinstance(e, Read):
+                if e.slot in self.given_slots:
+                    continue
+                form = affine(e)
+                if form is not None:
+                    strides = self.pointers[e.slot].strides
+                    if self._in_bounds(form, self.pointers[e.slot].shape):
+                        self.safe.add(e)
+                    const = 0
+                    coef: dict[int, int] = {}
+                    for (c, terms), s in zip(form, strides, strict=True):
+                        const += c * s
+                        for a, k in terms.items():
+                            coef[a] = coef.get(a, 0) + k * s
+                    self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
+                    self.reads[e] = len(self.forms) - 1
+                    continue
+                self._gathered += 1
+            if isinstance(e, Axis):
+                self.opaque.add(e.position)
+            stack.extend(e.args)
+
+    def _in_bounds(self, form: Sequence[tuple[int, dict[int, int]]], shape: Sequence[int]) -> bool:
+        for (const, terms), n in zip(form, shape, strict=True):
+            low = high = const
+            for a, c in terms.items():
+                if c < 0:
+                    low += c * (self.extents[a] - 1)
+                else:
+                    high += c * (self.extents[a] - 1)
+            if low < 0 or high >= n:
+                return False
+        return True
+
+    def groups(self, axes: Sequence[int]) -> list[FusedAxes]:
+        """The axes (outer first) merged as far as every form allows; those of one point are dropped."""
+        key = tuple(axes)
+        if key not in self._grouped:
+            self._grouped[key] = self._groups(key)
+        return self._grouped[key]
+
+    def _groups(self, axes: Sequence[int]) -> list[FusedAxes]:
+        out: list[FusedAxes] = []
+        for a in reversed([a for a in axes if self.extents[a] > 1]):
+            if out and a not in self.opaque and out[-1].inner not in self.opaque:
+                g = out[-1]
+                if all(f.coef.get(a, 0) == f.coef.get(g.inner, 0) * g.extent for f in self.forms):
+                    out[-1] = FusedAxes((a, *g.axes), g.extent * self.extents[a])
+                    continue
+            out.append(FusedAxes((a,), self.extents[a]))
+        return out[::-1]
+
+    def aligned_rows(self, align: int) -> bool:
+        """Whether no vector crosses a row of the innermost lane group, when vectors start at multiples of align."""
+        if self.row or len(self.lane_groups) <= 1 or (self.tile and self.lane_extents[-1] % self.tile == 0):
+            return True
+        return self.lane_extents[-1] % self.lanes == 0 and align % self.lanes == 0
+
+    def runs(self, align: int) -> int:
+        """Rows of the innermost lane group that a vector may touch."""
+        return 1 if self.aligned_rows(align) else self._crossed(align)
+
+    def _crossed(self, align: int) -> int:
+        """The same of vectors that may cross the end of a row."""
+        e = self.lane_extents[-1]
+        step = gcd(self.tile, self.lanes) if self.tile > self.lanes else self.tile or align
+        start = e - gcd(step, e)
+        return min(prod(self.lane_extents[:-1]), -(-(start + min(self.tile or self.lanes, self.lanes)) // e))
+
+    def step(self, form: int) -> int:
+        """What a lane adds to a form within a row of the innermost lane group."""
+        return self.forms[form].coef.get(self.lane_groups[-1].inner, 0)
+
+    def kind(self, form: int, align: int) -> str:
+        """How lanes read a form: uniform, unit (one row, every element of it or every other one), runs (several rows)
+        or gather."""
+        coef = self.forms[form].coef
+        if not any(coef.get(g.inner) for g in self.lane_groups[-1 if self.aligned_rows(align) else 0 :]):
+            return "uniform"  # a vector within a row has one place in all other groups
+        if self.step(form) in (1, 2):
+            if self.aligned_rows(align):
+                return "unit"
+            if self.runs(align) <= MAX_RUNS:
+                return "runs"
+        return "gather"
+
+    def load_cost(self, align: int) -> float:
+        """Loads, in units of one vector load, that one vector takes."""
+        cost, aligned = 0.0, self.aligned_rows(align)
+        rows = 1 if aligned else self._crossed(align)
+        moved = [g.inner for g in self.lane_groups[-1 if aligned else 0 :]]
+        for form in self.reads.values():  # as `kind` tells them apart
+            coef = self.forms[form].coef
+            if not any(coef.get(a) for a in moved):
+                cost += 1.0
+            elif rows <= MAX_RUNS and self.step(form) in (1, 2):
+                cost += rows * self.row_cost(form)
+            else:
+                cost += GATHER_COST
+        cost += GATHER_COST * self._gathered
+        return cost + 1.5 * self._masks * max(1.0, cost * 0.5)
+
+    def on_vectors(self, form: int) -> bool:
+        """Whether a form of step 1 is a multiple of the lanes wherever lane 0 is at such a place of its row."""
+        f, inner = self.forms[form], self.lane_groups[-1].inner
+        own = set(self.lane_groups[-1].axes)
+        return self.step(form) == 1 and f.const % self.lanes == 0 and all(
+            c % self.lanes == 0 for a, c in f.coef.items() if a != inner and a not in own
+        )
+
+    def row_cost(self, form: int) -> float:
+        """Loads that a vector of a row is worth: two and a shuffle for every other element."""
+        return PAIR_COST if self.step(form) == 2 else 1.0
+
+    # -- scalars
+
+    def part(self, values: Sequence[tuple[FusedAxes, Value]]) -> PartialAddress:
+        """What scalar values of groups add to every form."""
+        b = self.b
+        sums: dict[int, Value] = {}
+        for g, value in values:
+            for i, f in enumerate(self.forms):
+                c = f.coef.get(g.inner, 0)
+                if c:
+                    term = value if c == 1 else b.mul(value, b.const(c))
+                    sums[i] = b.add(sums[i], term) if i in sums else term
+        opaque = {g.inner: v for g, v in values if g.inner in self.opaque}
+        return PartialAddress(sums, frozenset(a for g, _ in values for a in g.axes), opaque)
+
+    def part_of(self, axes: Sequence[int], flat: Value) -> PartialAddress:
+        """The part of the flattened `axes` at `flat`."""
+        groups = self.groups(axes)
+        if not groups:
+            return PartialAddress({}, frozenset(axes), {})
+        values = digits(self.b, flat, [g.extent for g in groups])
+        out = self.part(list(zip(groups, values, strict=True)))
+        out.axes |= frozenset(axes)
+        return out

@@ -1,0 +1,492 @@
+"""A kernel's work as canonical boxes: what the plain patterns share. The loops around them are in `kernels.emit.loops`.
+
+A Box is one piece of the root with the epilogue written for that piece: axes of extent 1 are gone, adjacent axes that
+every access runs through contiguously are merged, and every Read is one flat offset into its buffer.
+
+Before: y[b,c,h,w] = max(x[b,c,h,w], 0) over [256,6,28,28]. After: y[i0] = max(x[i0], 0) over [1204224].
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis import obvious
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.interned import Node
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, below, postorder, size
+from einsmith.expr.random import OPERATIONS
+from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.expr.rewrite.simplify import simplify
+from einsmith.kernels.emit.combine import identity
+from einsmith.kernels.emit.vector import flat_index
+from einsmith.kernels.footprint import touched
+from einsmith.locks import cached_property
+from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.target.facts import Target
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """One piece of a kernel: output axes 0 .. rank-1 of `extents`, then reduction axes of `reduce`.
+
+    bodies: the root's; combiner: None where they are the results themselves. stages: the epilogue's bodies in order.
+    results: the slot of each result, the root's members first; a Read of it has no index. stores: (slot, buffer,
+    offset in elements). Slot n below len(buffers) is the kernel's buffer n; `workspace` is the slot after them.
+    sizes: elements of each buffer.
+    """
+
+    extents: tuple[int, ...]
+    reduce: tuple[int, ...]
+    combiner: str | None
+    bodies: tuple[Expr, ...]
+    stages: tuple[Expr, ...]
+    results: tuple[int, ...]
+    stores: tuple[tuple[int, int, Linear], ...]
+    sizes: tuple[int, ...]
+
+    @cached_property
+    def rank(self) -> int:
+        return len(self.extents)
+
+    @cached_property
+    def points(self) -> int:
+        return size(self.extents)
+
+    @cached_property
+    def reduced(self) -> int:
+        return size(self.reduce)
+
+    @property
+    def members(self) -> int:
+        return len(self.results) - len(self.stages)
+
+    @cached_property
+    def exprs(self) -> tuple[Expr, ...]:
+        return self.bodies + self.stages
+
+    @cached_property
+    def epilogue_flats(self) -> list[Linear]:
+        return uses(self.stages)[0] + [index for _, _, index in self.stores]
+
+    @cached_property
+    def flats(self) -> tuple[Linear, ...]:
+        """The offsets of the bodies' reads."""
+        return tuple(uses(self.bodies)[0])
+
+    @cached_property
+    def guarded(self) -> frozenset:
+        """Keys of the offsets of reads that are in bounds only because of a guard around them."""
+        domain, out = self.extents + self.reduce, set()
+        for e in below(self.exprs):
+            if isinstance(e, Read) and e.index and e.slot < len(self.sizes):
+                flat = linear(e.index[0])
+                low, high = obvious.least(flat, domain), obvious.least(flat * -1, domain)
+                if low is not None and high is not None and (low < 0 or -high >= self.sizes[e.slot]):
+                    out.add(flat.key)
+        return frozenset(out)
+
+    @cached_property
+    def every_flat(self) -> list[Linear]:
+        """The offsets of all reads and stores."""
+        return uses(self.exprs)[0] + [index for _, _, index in self.stores]
+
+
+def uses(exprs: Iterable[Expr]) -> tuple[list[Linear], set[int]]:
+    """The flat offset of every read, and the axes that are used otherwise than as a term of such an offset."""
+    flats, others = _uses(tuple(exprs))
+    return list(flats), set(others)
+
+
+@lru_cache(maxsize=4096)
+def _uses(exprs: tuple[Expr, ...]) -> tuple[list[Linear], set[int]]:
+    flats: list[Linear] = []
+    others: set[int] = set()
+    seen: set[Expr] = set()
+    todo = list(exprs)
+    while todo:
+        e = todo.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if isinstance(e, Axis):
+            others.add(e.position)
+        elif isinstance(e, Read):
+            for i in e.index:
+                flats.append(linear(i))
+                todo += [a for a in flats[-1].terms if not isinstance(a, Axis)]
+        else:
+            todo += e.args
+    return flats, others
+
+
+@lru_cache(maxsize=512)
+def boxes(kernel: Kernel) -> tuple[Box, ...]:
+    """The canonical boxes of a kernel whose root has pieces; empty pieces are left out."""
+    first, *later = kernel.stages
+    pieces = [p for p in kernel.root.parts if isinstance(p, Piece) and size(p.extents)]
+    return tuple(_box(p, first.args, first.outputs, tuple(later), kernel.buffers) for p in pieces)
+
+
+def _result_slots(stages: Sequence[tuple[int | None, ...]], buffers: int) -> list[list[int]]:
+    """The slot of each stage's each member, by what the stages store."""
+    slot, out = buffers + 1, []
+    for outputs in stages:
+        out.append(list(range(slot, slot + len(outputs))))
+        slot += len(outputs)
+    return out
+
+
+def _index_dtype(elements: int) -> dt.DType:
+    return dt.i32 if elements < 2**31 else dt.i64
+
+
+_Slot = tuple[int, tuple[int, ...] | None, dt.DType]
+"""A slot's number, the shape of what has one, the first extent that is not 1 taken as 1, and the type of offsets."""
+
+
+def _slots(args: Sequence[tuple], results: Sequence[Sequence[int]], buffers: Sequence[Buffer]) -> tuple[_Slot, ...]:
+    """What a stage's arguments are in the whole kernel."""
+    to: list[_Slot] = []
+    for kind, *where in args:
+        if kind == "stage":
+            to.append((results[where[0]][where[1]], None, dt.i32))
+        else:
+            shape = buffers[where[0]].shape
+            first = next((d for d, n in enumerate(shape) if n != 1), 0) + 1  # before it all indices are 0
+            to.append((where[0], (*(1,) * first, *shape[first:]) if shape else (), _index_dtype(prod(shape))))
+    return tuple(to)
+
+
+def renumber(kernel: Kernel, stage: Stage, exprs: Sequence[Expr], axes: dict[int, Expr]) -> list[Expr]:
+    """Expressions of a stage with axes replaced, slots numbered for the whole kernel, and reads made flat."""
+    results = _result_slots([s.outputs for s in kernel.stages], len(kernel.buffers))
+    slots = _slots(stage.args, results, kernel.buffers)
+    return list(_renumbered(tuple(exprs), slots, tuple(axes.items())))
+
+
+@lru_cache(maxsize=4096)
+def _renumbered(
+    exprs: tuple[Expr, ...], slots: tuple[_Slot, ...], axes: tuple[tuple[int, Expr], ...]
+) -> tuple[Expr, ...]:
+    """As `renumber`. Kernels that differ in how many rows they have share it."""
+    place = dict(axes)
+
+    def rule(e):
+        if isinstance(e, Axis):
+            return place.get(e.position, e)
+        if isinstance(e, Read):
+            slot, shape, dtype = slots[e.slot]
+            return Read(slot, () if shape is None else (flat_index(e.index, shape).expr(dtype),), e.dtype)
+        return None
+
+    known: dict[Expr, Expr] = {}
+    for r in outer_reads(exprs):  # whose indices need no rebuilding
+        slot, shape, dtype = slots[r.slot]
+        if shape is None:
+            known[r] = Read(slot, (), r.dtype)
+            continue
+        flat = _at(flat_index(r.index, shape), place)
+        if flat is not None:
+            known[r] = Read(slot, (flat.expr(dtype),), r.dtype)
+    return tuple(rebuild(exprs, rule, known))
+
+
+@lru_cache(maxsize=4096)
+def outer_reads(exprs: tuple[Expr, ...]) -> tuple[Read, ...]:
+    """The reads that stand in no other read's index."""
+    found: dict[Read, None] = {}
+    seen: set[Expr] = set()
+    todo = list(exprs)
+    while todo:
+        e = todo.pop()
+        if isinstance(e, Read):
+            found[e] = None
+        elif e not in seen:
+            seen.add(e)
+            todo += e.args
+    return tuple(found)
+
+
+def _at(flat: Linear, axes: Mapping[int, Expr]) -> Linear | None:
+    """An offset with axes replaced; None where it depends on more than axes."""
+    const = flat.const
+    terms: dict[Expr, int] = {}
+    for atom, c in flat.terms.items():
+        if not isinstance(atom, Axis):
+            return None
+        new = linear(axes.get(atom.position, atom))
+        const += c * new.const
+        for a, k in new.terms.items():
+            terms[a] = terms.get(a, 0) + c * k
+    return Linear(const, {a: c for a, c in terms.items() if c})
+
+
+def _body(stage: Stage) -> Expr:
+    """The body of a pointwise stage."""
+    body = stage.template.parts[0].body
+    assert not isinstance(body, Reduce)
+    return body
+
+
+def _placed(axis: int, offset: int, step: int, extent: int) -> Expr:
+    """The output position `offset + step*axis`."""
+    if extent == 1:
+        return Const(offset, dt.i32)
+    out: Expr = Axis(axis)
+    if step != 1:
+        out = apply("mul", Const(step, dt.i32), out)
+    return apply("add", out, Const(offset, dt.i32)) if offset else out
+
+
+@lru_cache(maxsize=2048)
+def _box(
+    piece: Piece, args: tuple[tuple, ...], outputs: tuple[int | None, ...], later: tuple[Stage, ...],
+    buffers: tuple[Buffer, ...],
+) -> Box:
+    """The box of a piece of a root with these arguments and outputs, before these stages. Kernels that differ in their
+    other pieces share it."""
+    rank, domain, bodies = len(piece.extents), piece.domain, piece.bodies
+    combiner = piece.body.combiner if isinstance(piece.body, Reduce) else None
+    if combiner is not None and not prod(domain[rank:]):
+        bodies = tuple(Const(identity(combiner, e.dtype), e.dtype) for e in bodies)
+        domain, combiner = piece.extents, None
+    results = _result_slots([outputs, *(s.outputs for s in later)], len(buffers))
+    ones: dict[int, Expr] = {a: Const(0, dt.i32) for a, n in enumerate(domain) if n == 1}
+    place = {d: _placed(d, piece.offset[d], piece.step[d], piece.extents[d]) for d in range(rank)}
+    root = _Bodies(bodies, _slots(args, results, buffers), ones, domain)
+    stages = [_Bodies((_body(s),), _slots(s.args, results, buffers), place, domain) for s in later]
+    stores = []
+    for slots, stored in zip(results, [outputs, *(s.outputs for s in later)], strict=True):
+        for slot, buffer in zip(slots, stored, strict=True):
+            if buffer is not None:
+                stores.append((slot, buffer, flat_index([place[d] for d in range(rank)], buffers[buffer].shape)))
+    groups, to = _groups(domain, rank, [root, *stages], [index for _, _, index in stores])
+    moved = []
+    for slot, buffer, index in stores:
+        at = _at(index, to)
+        assert at is not None
+        moved.append((slot, buffer, at))
+    sizes = [(prod(domain[a] for a in g), g[0] < rank) for g in groups]
+    return Box(
+        tuple(n for n, out in sizes if out), tuple(n for n, out in sizes if not out), combiner, root.moved(to),
+        tuple(e for s in stages for e in s.moved(to)), tuple(slot for members in results for slot in members),
+        tuple(moved), tuple(size(b.shape) for b in buffers),
+    )  # fmt: skip
+
+
+class _Bodies:
+    """Expressions of a stage on their way into a box. axes: what stands for those of the stage's own.
+
+    flats: the offsets of the reads; others: the axes that are used otherwise.
+    """
+
+    def __init__(
+        self, exprs: tuple[Expr, ...], slots: tuple[_Slot, ...], axes: dict[int, Expr], domain: tuple[int, ...]
+    ):
+        self.exprs, self.offsets = exprs, list[tuple[Read, int, Linear | None, dt.DType]]()
+        others = _uses(exprs)[1]
+        values = any(axes.get(a, Axis(a)) is not Axis(a) for a in others)
+        plain = not values
+        for r in outer_reads(exprs) if plain else ():
+            slot, shape, dtype = slots[r.slot]
+            flat = None if shape is None else _at(flat_index(r.index, shape), axes)
+            plain = plain and (shape is None or flat is not None)
+            self.offsets.append((r, slot, flat, dtype))
+        if plain:
+            self.flats, self.others = [flat for _, _, flat, _ in self.offsets if flat is not None], others
+            return
+        self.exprs = _renumbered(exprs, slots, tuple(axes.items()))
+        if values:  # what stands in places of reads is in normal form
+            self.exprs = tuple(_simplified(e, domain) for e in self.exprs)
+        self.offsets = []
+        self.flats, self.others = _uses(self.exprs)
+
+    def moved(self, axes: dict[int, Expr]) -> tuple[Expr, ...]:
+        """The expressions with axes numbered anew, slots of the whole kernel, and flat offsets in normal form."""
+        if not self.offsets:
+            return _moved(self.exprs, tuple(axes.items()))
+        known: dict[Expr, Expr] = {}
+        for r, slot, flat, dtype in self.offsets:
+            at = None if flat is None else _at(flat, axes)
+            known[r] = Read(slot, () if at is None else (at.expr(dtype),), r.dtype)
+        return tuple(rebuild(self.exprs, lambda e: axes.get(e.position, e) if isinstance(e, Axis) else None, known))
+
+
+@lru_cache(maxsize=2048)
+def _simplified(e: Expr, domain: tuple[int, ...]) -> Expr:
+    return simplify(e, domain)
+
+
+def _groups(
+    domain: Sequence[int], rank: int, bodies: Sequence[_Bodies], stores: Sequence[Linear]
+) -> tuple[list[list[int]], dict[int, Expr]]:
+    """Neighbouring axes that every access runs through contiguously, in groups, and what stands for each axis when a
+    group is one."""
+    others = set().union(*(b.others for b in bodies))
+    flats = [f for b in bodies for f in b.flats] + list(stores)
+    groups: list[list[int]] = []
+    for a, n in enumerate(domain):
+        last = groups[-1][-1] if groups else None
+        if n == 1:
+            continue
+        if (
+            last is not None
+            and (last < rank) == (a < rank)
+            and last not in others
+            and a not in others
+            and all(f.coefficient(Axis(last)) == f.coefficient(Axis(a)) * n for f in flats)
+        ):
+            groups[-1].append(a)
+        else:
+            groups.append([a])
+    to: dict[int, Expr] = {}
+    for g, members in enumerate(groups):
+        to.update((a, Const(0, dt.i32)) for a in members[:-1])
+        to[members[-1]] = Axis(g)
+    return groups, to
+
+
+@lru_cache(maxsize=4096)
+def _moved(exprs: tuple[Expr, ...], axes: tuple[tuple[int, Expr], ...]) -> tuple[Expr, ...]:
+    """Expressions with axes replaced, flat offsets in normal form."""
+    to = dict(axes)
+
+    def rule(e):
+        if isinstance(e, Axis):
+            return to.get(e.position, e)
+        if isinstance(e, Read) and e.index:
+            return Read(e.slot, (linear(e.index[0]).expr(e.index[0].dtype),), e.dtype)
+        return None
+
+    known: dict[Expr, Expr] = {}
+    for r in outer_reads(exprs):
+        flat = _at(linear(r.index[0]), to) if r.index else None
+        if flat is not None:
+            known[r] = Read(r.slot, (flat.expr(r.index[0].dtype),), r.dtype)
+    return tuple(rebuild(exprs, rule, known))
+
+
+# ------------------------------------------------------------------------------------------------------- analysis
+
+
+GATHER = 2.0
+"""Instructions that one lane of a gather or scatter is worth."""
+
+
+GUARDED = 5.0
+"""Instructions that a vector's mask is worth."""
+
+
+def access_cost(flats: Sequence[Linear], axis: int, lanes: int, guarded: Collection = ()) -> float:
+    """About how many instructions one vector of accesses takes when `axis` runs along the lanes; guarded: keys of the
+    offsets that memory has only where a guard holds."""
+    out = 0.0
+    along = Axis(axis)
+    for f in flats:
+        stride = abs(f.terms.get(along, 0))
+        inside = [a for a in f.terms if not isinstance(a, Axis) and _mentions(a, axis)]
+        if inside:
+            simple = all(
+                isinstance(a, Apply) and a.fn in ("floordiv", "mod") and isinstance(a.args[1], Const) for a in inside
+            )
+            out += 2.5 if simple and stride <= 1 else GATHER * lanes
+        elif stride == 0:
+            out += 0.3
+        elif stride > 4:
+            out += GATHER * lanes
+        elif not guarded or f.key not in guarded:
+            out += stride if stride == 1 else 1.5 * stride
+        else:  # what memory may not have cannot be loaded in whole vectors and shuffled
+            out += stride + GUARDED if stride == 1 else 2 * GATHER * lanes
+    return out
+
+
+def mentioned(flat: Linear) -> set[int]:
+    """The axes that an offset depends on."""
+    out = {a.position for a in flat.terms if isinstance(a, Axis)}
+    others = [a for a in flat.terms if not isinstance(a, Axis)]
+    return out | {e.position for e in postorder(others) if isinstance(e, Axis)} if others else out
+
+
+def may_turn(flats: Sequence[Linear], along: int | None, across: int) -> bool:
+    """Whether one of these offsets may be that of a read that `turned` finds."""
+    if along is None:
+        return False
+    lanes, rows = Axis(along), Axis(across)
+    return any(f.coefficient(rows) == 1 and abs(f.coefficient(lanes)) >= 2 for f in flats)
+
+
+@lru_cache(maxsize=4096)
+def turned(box: Box, exprs: tuple[Expr, ...], along: int, across: int) -> Sequence[Read]:
+    """The reads in `exprs` that are contiguous along axis `across`, neither along `along` nor the same there, and in
+    bounds wherever they stand: square tiles of them can be loaded by rows and turned in registers."""
+    stored = {buffer for _, buffer, _ in box.stores}
+    extents = box.extents + box.reduce
+    out = []
+    for e in below(exprs):
+        if not isinstance(e, Read) or not e.index or e.slot in stored or e.dtype.is_bool:
+            continue
+        flat = linear(e.index[0])
+        if flat.coefficient(Axis(across)) != 1 or abs(flat.coefficient(Axis(along))) < 2:
+            continue
+        low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
+        if low is not None and high is not None and low >= 0 and -high < box.sizes[e.slot]:
+            out.append(e)
+    return out
+
+
+def _mentions(x: Expr, axis: int) -> bool:
+    return any(isinstance(e, Axis) and e.position == axis for e in postorder([x]))
+
+
+def filled(extent: int, lanes: int) -> float:
+    """The part of the lanes that do work."""
+    return extent / (-(-extent // lanes) * lanes)
+
+
+CHEAP = {"cast", "stop_gradient"}
+
+
+@lru_cache(maxsize=4096)
+def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
+    """(vector instructions, special-function seconds) for one point of `exprs`, index arithmetic left out."""
+    count, special = 0, 0.0
+    for e in below(exprs):
+        if isinstance(e, Apply) and e.fn == "random_bits":
+            count += OPERATIONS
+        elif isinstance(e, Apply) and e.fn not in CHEAP and not (e.dtype.is_int and e.fn != "where"):
+            seconds = target.special(e.fn)
+            special += seconds
+            count += 0 if seconds else 1
+    return count, special
+
+
+@lru_cache(maxsize=1024)
+def touched_bytes(kernel: Kernel) -> tuple[float, float]:
+    """(bytes moved, footprint) when what is touched of each buffer is read or written once."""
+    written = {n for s in kernel.stages for n in s.outputs if n is not None}
+    read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
+    total = moved = 0.0
+    for n, taken in enumerate(touched(kernel)):
+        total += taken
+        moved += taken * ((n in written) + (n in read))
+    return moved, total
+
+
+@lru_cache(maxsize=1024)
+def lanes_of(kernel: Kernel, target: Target) -> int:
+    """Lanes of a vector: by f32 where the kernel computes in 4 bytes, else by its narrowest type above one byte."""
+    sizes = {b.dtype.arithmetic.itemsize for b in kernel.buffers} - {1}
+    return target.lanes(4 if 4 in sizes else min(sizes, default=4))
+
+
+def function_name(pattern: str, kernel: Node, config: Any, launch: int = 0) -> str:
+    """A name that says which kernel and configuration a function is for."""
+    code = hashlib.blake2b(kernel.digest + repr(config).encode(), digest_size=6).hexdigest()
+    return f"{pattern}_{code}_{launch}"

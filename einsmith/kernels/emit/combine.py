@@ -1,0 +1,121 @@
+"""The combiners of a Reduce as instructions on accumulators: scalars or vectors, one state per reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith.dtypes import DType
+from einsmith.expr.nodes import Apply, Expr
+from einsmith.kernels.emit.vector import VectorEmitter
+from einsmith.loops.nest import Value, elem_of
+
+Accumulators = list[Value]
+"""The accumulators of one reduction: one a body, or (value, i32 index) for argmax and argmin."""
+
+_OPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+
+def identity(combiner: str, dtype: DType) -> float | int | bool:
+    """What an empty box gives, or loses against everything."""
+    if combiner == "sum":
+        return 0.0 if dtype.is_float else 0
+    if combiner == "prod":
+        return 1.0 if dtype.is_float else 1
+    low = combiner in ("max", "argmax")
+    if dtype.is_float:
+        return float("-inf") if low else float("inf")
+    if dtype.is_bool:
+        return not low
+    return -(1 << (dtype.bits - 1)) if low else (1 << (dtype.bits - 1)) - 1
+
+
+class Combine:
+    """One combiner over the types of its bodies."""
+
+    def __init__(self, em: VectorEmitter, combiner: str, dtypes: Sequence[DType]):
+        self.em, self.combiner, self.dtypes = em, combiner, tuple(dtypes)
+        self.arg = combiner.startswith("arg")
+        self.value_dtypes = self.dtypes[:1] if self.arg else self.dtypes
+
+    def initial(self, lanes: int, index: Sequence[int] = ()) -> Accumulators:
+        """The state before anything was seen. For arg-reductions `index` is the first position each lane will see."""
+        out = [self.em.const(identity(self.combiner, d), elem_of(d), lanes) for d in self.value_dtypes]
+        if self.arg:
+            out.append(self.em.literal(list(index), "i32") if lanes else self.em.const(index[0], "i32"))
+        return out
+
+    def step(self, state: Accumulators, bodies: Sequence[Expr], index: Expr | None = None) -> Accumulators:
+        """The state after one more point (or a vector of them), positions rising; `index` is its row-major number."""
+        em = self.em
+        if self.arg:
+            assert index is not None
+            x, at = em.emit(bodies[0]), em.emit(index)
+            best, where = state
+            if best.type.lanes:
+                x, at = em.splat(x), em.splat(at)
+            take = self._beats(x, best)
+            return [em.op("where", take, x, best), em.op("where", take, at, where)]
+        out = []
+        for old, body in zip(state, bodies, strict=True):
+            if self.combiner == "sum" and isinstance(body, Apply) and body.fn == "mul" and body.dtype.is_float:
+                a, c = (em.emit(x) for x in body.args)
+                out.append(em.op("fma", a, c, old))
+            else:
+                out.append(self._plain(old, em.emit(body)))
+        return out
+
+    def _plain(self, a: Value, b: Value) -> Value:
+        fn = _OPS[self.combiner]
+        if a.type.elem == "i1":
+            fn = {"max": "or", "min": "and"}[fn]
+        return self.em.op(fn, a, b)
+
+    def _beats(self, x: Value, best: Value) -> Value:
+        """x is strictly better than an earlier `best`; the first NaN is better than everything."""
+        em = self.em
+        if not self.dtypes[0].is_float:
+            return em.op("lt", best, x) if self.combiner == "argmax" else em.op("lt", x, best)
+        worse = em.op("le", x, best) if self.combiner == "argmax" else em.op("le", best, x)
+        return em.op("and", em.op("not", worse), em.op("eq", best, best))
+
+    def merge(self, a: Accumulators, b: Accumulators) -> Accumulators:
+        """Two states as one, whichever positions they have seen."""
+        em = self.em
+        if not self.arg:
+            return [self._plain(x, y) for x, y in zip(a, b, strict=True)]
+        (x, i), (y, j) = a, b
+        tie = em.op("eq", x, y)
+        if self.dtypes[0].is_float:
+            tie = em.op("or", tie, em.op("and", em.op("ne", x, x), em.op("ne", y, y)))
+        take = em.op("or", self._beats(y, x), em.op("and", tie, em.op("lt", j, i)))
+        return [em.op("where", take, y, x), em.op("where", take, j, i)]
+
+    def keep(self, mask: Value | None, new: Accumulators, old: Accumulators) -> Accumulators:
+        """`new` in the lanes of the mask, `old` in the others."""
+        if mask is None:
+            return new
+        return [self.em.op("where", mask, n, o) for n, o in zip(new, old, strict=True)]
+
+    def tree(self, states: Sequence[Accumulators]) -> Accumulators:
+        """All states merged, neighbours first."""
+        states = list(states)
+        while len(states) > 1:
+            states = [
+                self.merge(states[i], states[i + 1]) if i + 1 < len(states) else states[i]
+                for i in range(0, len(states), 2)
+            ]
+        return states[0]
+
+    def across(self, state: Accumulators) -> Accumulators:
+        """The lanes of a state merged in a fixed tree: halves, then quarters, down to scalars."""
+        n = state[0].type.lanes
+        while n > 1:
+            half = n // 2
+            if half == 1:
+                low = [self.em.b.extract(v, 0) for v in state]
+                high = [self.em.b.extract(v, 1) for v in state]
+            else:
+                low = [self.em.shuffle(v, v, range(half)) for v in state]
+                high = [self.em.shuffle(v, v, range(half, n)) for v in state]
+            state, n = self.merge(low, high), half
+        return state

@@ -1,0 +1,189 @@
+"""The loops around a kernel's boxes, and what a point of one stores: what the plain patterns share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+from einsmith.kernels.emit.boxes import Box
+from einsmith.kernels.emit.vector import Lanes, Memory, VectorEmitter
+from einsmith.loops.nest import Builder, Value
+from einsmith.plan.kernel import Kernel
+
+
+def start(name: str, kernel: Kernel) -> Builder:
+    """A builder with the kernel's buffers and its workspace."""
+    return Builder(name, len(kernel.buffers) + 1)
+
+
+def emitter(b: Builder, kernel: Kernel, box: Box, lanes: int) -> VectorEmitter:
+    """A VectorEmitter for a box, with the kernel's buffers in place."""
+    em = VectorEmitter(b, box.extents + box.reduce, lanes)
+    for n, buffer in enumerate(kernel.buffers):
+        em.place(n, Memory(b.buffers[n], buffer.dtype, (buffer.size,), buffer.far))
+    return em
+
+
+def deal(found: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool], int]) -> int:
+    """Shares tasks out to the boxes of a kernel by their work; returns how many tasks there are in the end.
+
+    `emit(box, tasks, first, alone)` emits a box for about so many tasks from `first` on and returns how many it takes;
+    `alone`: no task has to be told from those of other boxes. All boxes of a kernel of one task are that task's, so
+    that no worker is asked for them.
+    """
+    first, total = 0, sum(x.points * x.reduced for x in found)
+    alone = len(found) == 1 or tasks == 1
+    for box in found:
+        made = emit(box, max(1, round(tasks * box.points * box.reduced / max(1, total))), first, alone)
+        first = max(first, made) if alone else first + made
+    return first
+
+
+@contextmanager
+def task_range(b: Builder, first: int, count: int, alone: bool) -> Iterator[Value]:
+    """The region that tasks first .. first+count-1 run, and their numbers from 0; `alone`: there are no others."""
+    if alone:
+        yield b.task
+        return
+    inside = b.op("and", b.op("le", b.const(first), b.task), b.op("lt", b.task, b.const(first + count)))
+    with b.if_(inside):
+        yield b.sub(b.task, b.const(first)) if first else b.task
+
+
+def finish_point(em: VectorEmitter, box: Box) -> None:
+    """The epilogue and the stores, the root's results being placed and the output axes bound.
+
+    Every stage is evaluated before the first store: a buffer that is updated in place is read before it is written.
+    """
+    store_point(em, box, stage_values(em, box))
+
+
+def stage_values(em: VectorEmitter, box: Box) -> dict[int, Value]:
+    """By slot, the root's results and those of the epilogue, the former being placed and the output axes bound."""
+    for slot, expr in zip(box.results[box.members :], box.stages, strict=True):
+        em.place(slot, em.emit(expr))
+    values = {slot: em._slots[slot] for slot, _, _ in box.stores}
+    return {slot: value for slot, value in values.items() if isinstance(value, Value)}
+
+
+def store_point(em: VectorEmitter, box: Box, values: Mapping[int, Value]) -> None:
+    """Stores what `stage_values` gave, the output axes being bound where they were."""
+    for slot, buffer, index in box.stores:
+        em.store(values[slot], em.memory(buffer), index)
+
+
+def row_tasks(extents: Sequence[int], tasks: int) -> int:
+    """How many tasks `tasks` come to when whole rows of the leading axes are dealt out in equal runs."""
+    rows = _leading(extents, tasks)[1]
+    return -(-rows // -(-rows // tasks))
+
+
+def _leading(extents: Sequence[int], tasks: int) -> tuple[int, int]:
+    """How many leading axes are dealt out to tasks, and the product of their extents."""
+    rows, k = 1, 0
+    while k < len(extents) and rows < tasks:
+        rows *= extents[k]
+        k += 1
+    return k, rows
+
+
+@contextmanager
+def rows(em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: Value, tasks: int) -> Iterator[None]:
+    """Loops over `axes`, bound as scalars; with tasks > 1 the leading ones are dealt out in equal runs."""
+    b = em.b
+    with ExitStack() as stack:
+        k = 0
+        if tasks > 1:
+            k, count = _leading(extents, tasks)
+            chunk = -(-count // tasks)
+            lo = b.mul(task, b.const(chunk))
+            hi = b.add(lo, b.const(chunk))
+            if count % chunk:
+                hi = b.op("min", hi, b.const(count))
+            row = stack.enter_context(b.loop(lo, hi)).var
+            for j in reversed(range(k)):
+                if j == 0:
+                    em.bind(axes[0], row)
+                else:
+                    em.bind(axes[j], b.op("mod", row, b.const(extents[j])))
+                    row = b.op("floordiv", row, b.const(extents[j]))
+        for axis, n in zip(axes[k:], extents[k:], strict=True):
+            em.bind(axis, stack.enter_context(b.loop(0, n)).var)
+        yield
+
+
+Ramps = list[tuple[Lanes, int | None]]
+"""Neighbouring vectors along one axis, each with its number of lanes that count (None: all)."""
+
+
+def vector_tiles(em: VectorEmitter, extent: int, unroll: int, emit: Callable[[Ramps], None], tile: Value | None = None,
+                 tiles: int = 1) -> None:
+    """Calls `emit` for whole groups of `unroll` vectors inside a loop, and once more for what is left at the end.
+
+    tile: which of `tiles` equal parts of the axis this is, every part but the last being whole groups.
+    """
+    b, n = em.b, em.lanes
+    group = n * unroll
+    whole = extent // group * group
+
+    def ramps(base: Value | int, count: int) -> Ramps:
+        out: Ramps = []
+        for at in range(0, count, n):
+            pattern = tuple(range(at, at + n))
+            out.append((Lanes(base, pattern, group), None if at + n <= count else count - at))
+        return out
+
+    if tile is None or tiles == 1:
+        if whole == group:
+            emit(ramps(0, group))
+        elif whole:
+            with b.loop(0, whole, group) as loop:
+                emit(ramps(loop.var, group))
+        if whole < extent:
+            emit(ramps(whole, extent - whole))
+        return
+    part = tile_size(extent, tiles, group)
+    lo = b.mul(tile, b.const(part))
+    hi = b.op("min", b.add(lo, b.const(part)), b.const(whole))
+    with b.loop(lo, hi, group) as loop:
+        emit(ramps(loop.var, group))
+    if whole < extent:
+        with b.if_(b.op("eq", tile, b.const(-(-extent // part) - 1))):
+            emit(ramps(whole, extent - whole))
+
+
+def blocks(b: Builder, number: Value, extent: int, size: int, emit: Callable[[Value | int, int], None]) -> None:
+    """Calls `emit(base, count)` for block `number` of `size` points of an axis, and apart from that for a shorter last
+    block."""
+    whole = extent // size
+    if extent < size:
+        emit(0, extent)
+    elif extent % size == 0:
+        emit(b.mul(number, b.const(size)), size)
+    else:
+        # Bases are made inside the branches, so that nothing that depends on one is moved out of its branch.
+        with b.if_(b.op("lt", number, b.const(whole))):
+            emit(b.mul(number, b.const(size)), size)
+        with b.if_(b.op("eq", number, b.const(whole))):
+            emit(b.mul(number, b.const(size)), extent - whole * size)
+
+
+def tile_size(extent: int, tiles: int, group: int) -> int:
+    """Elements of one of `tiles` parts of an axis, a multiple of `group`."""
+    return max(1, -(-extent // (tiles * group))) * group
+
+
+def tile_count(extent: int, tiles: int, group: int) -> int:
+    """How many parts of that size the axis has."""
+    return -(-extent // tile_size(extent, tiles, group))
+
+
+def transposed(em: VectorEmitter, tile: Sequence[Value]) -> list[Value]:
+    """The columns of a square tile of vectors: row numbers and lane numbers swap one bit after the other."""
+    rows, n, bit = list(tile), len(tile), 1
+    while bit < n:
+        low = [lane if not lane & bit else n + (lane ^ bit) for lane in range(n)]
+        high = [lane | bit if not lane & bit else n + lane for lane in range(n)]
+        rows = [em.shuffle(rows[r & ~bit], rows[r | bit], high if r & bit else low) for r in range(n)]
+        bit *= 2
+    return rows

@@ -1,0 +1,496 @@
+"""Emission of scalar expressions over vectors: what every pattern uses to turn a body into instructions.
+
+A VectorEmitter holds where each axis stands (a literal, a scalar, or lanes) and where each slot lies (memory, or a
+value that is there already). `emit(x)` gives a scalar where x does not vary along the lanes and a vector where it does.
+
+Instructions are hoisted and shared (`hoist`). Nothing that depends on an axis moves above the region in which
+the axis was bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.errors import CompileError
+from einsmith.expr.analysis.bounds import Facts
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.ranges import leaves, wrapped
+from einsmith.expr.analysis.widths import modulo
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, postorder
+from einsmith.kernels.emit.hoist import Hoisting
+from einsmith.loops.nest import Builder, Value, elem_of
+
+MAX_WIDE_LOADS = 4
+"""A pattern that spans more vectors than this is gathered."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """An axis that stands at `base + pattern[l]` in lane l. `multiple` divides `base`, which is a literal or an i64."""
+
+    base: Value | int
+    pattern: tuple[int, ...]
+    multiple: int = 1
+
+
+def ramp(base: Value | int, lanes: int, multiple: int = 1) -> Lanes:
+    """`base, base+1, ...`: one axis along the lanes."""
+    return Lanes(base, tuple(range(lanes)), multiple)
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """A tensor in memory, row-major from `ptr`; a Read of it has one index a dimension. `far` is that of its Buffer."""
+
+    ptr: Value
+    dtype: DType
+    shape: tuple[int, ...]
+    far: bool = False
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+
+Position = int | Value | Lanes
+"""Where an axis stands: a literal, a scalar i64, lanes with a literal pattern, or a vector of i32 (any lanes)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """An integer as `const + sum(coefficient * value) + pattern[l]`: a part that all lanes share and a literal one.
+
+    `terms` are (coefficient, scalar i64, known divisor of it). `pattern` is None where the lanes agree.
+    """
+
+    const: int
+    terms: tuple[tuple[int, Value, int], ...] = ()
+    pattern: tuple[int, ...] | None = None
+
+
+def flat_index(index: Sequence[Expr], shape: Sequence[int]) -> Linear:
+    """The row-major offset of an index, in elements."""
+    const, stride = 0, 1
+    terms: dict[Expr, int] = {}
+    for e, n in zip(reversed(tuple(index)), reversed(tuple(shape)), strict=True):
+        form = linear(e)
+        const += form.const * stride
+        for atom, c in form.terms.items():
+            terms[atom] = terms.get(atom, 0) + c * stride
+        stride *= n
+    return Linear(const, {a: c for a, c in terms.items() if c})
+
+
+def _wrapped(value: int, elem: str) -> int:
+    """The literal of a type that equals a number modulo it: lanes that do not count may stand past the type's end."""
+    half = 1 << (int(elem[1:]) - 1)
+    return (value + half) % (2 * half) - half
+
+
+_Visit = Generator[tuple[Expr, Value | None], Value, Value]
+
+
+class VectorEmitter(Hoisting):
+    """Emits expressions through a Builder.
+
+    extents: the box of the axes, for proofs that a read is in bounds. override: called as override(read, mask) before a
+    Read is emitted; what it returns, unless None, is the read's value (packed operands).
+    """
+
+    def __init__(self, b: Builder, extents: Sequence[int], lanes: int = 0,
+                 override: Callable[[Read, Value | None], Value | None] | None = None):
+        super().__init__(b, lanes)
+        self.extents, self.override = tuple(extents), override
+        self._facts = Facts(self.extents)
+        self._axes: dict[int, Position] = {}
+        self._slots: dict[int, Memory | Value] = {}
+        self._given: dict[Read, Value] = {}
+        self._memo: dict[tuple, Value] = {}
+        self._scope: tuple = ()
+        self._flats: dict[Read, Linear] = {}
+        self._ranges: dict[Read, tuple[int | None, int | None]] = {}
+        self._unsafe: dict[Expr, bool] = {}
+
+    # -- what axes and slots are
+
+    def bind(self, axis: int, position: Position) -> None:
+        """From here on the axis stands at `position`; what depends on it stays inside the region that is open now."""
+        self._axes[axis] = position
+        base = position.base if isinstance(position, Lanes) else position
+        if isinstance(base, Value):
+            self.stay(base)
+        self._memo.clear()
+
+    def position(self, axis: int) -> Position:
+        """Where the axis stands."""
+        return self._axes[axis]
+
+    def give(self, values: Mapping[Read, Value]) -> None:
+        """From here on these reads, and no others, have these values, whatever their slots hold."""
+        self._given = dict(values)
+        self._memo.clear()
+
+    def place(self, slot: int, source: Memory | Value) -> None:
+        """A Read of `slot` loads from memory, or is the value (whatever its index)."""
+        self._slots[slot] = source
+        if isinstance(source, Value):
+            self.stay(source)
+        else:
+            self._unsafe.clear()
+        self._memo.clear()
+
+    # -- integers
+
+    def split(self, x: Expr | Linear, guard: Value | None = None) -> Split | None:
+        """The parts of an integer expression; None where its lanes are not known now."""
+        lin = x if isinstance(x, Linear) else linear(x)
+        const, terms = lin.const, []
+        pattern: tuple[int, ...] | None = None
+        for atom, c in lin.terms.items():
+            part = self._split_atom(atom, guard)
+            if part is None:
+                return None
+            const += c * part.const
+            terms += [(c * k, v, m) for k, v, m in part.terms]
+            if part.pattern is not None:
+                old = pattern or (0,) * self.lanes
+                pattern = tuple(a + c * p for a, p in zip(old, part.pattern, strict=True))
+        if pattern is not None and len(set(pattern)) == 1:
+            const, pattern = const + pattern[0], None
+        return Split(const, tuple(terms), pattern)
+
+    def _split_atom(self, atom: Expr, guard: Value | None) -> Split | None:
+        if isinstance(atom, Axis):
+            at = self._axes[atom.position]
+            if isinstance(at, int):
+                return Split(at)
+            if isinstance(at, Lanes):
+                if isinstance(at.base, int):
+                    return Split(at.base, (), at.pattern)
+                return Split(0, ((1, at.base, at.multiple),), at.pattern)
+            return None if at.type.lanes else Split(0, ((1, at, 1),))
+        if isinstance(atom, Apply) and atom.fn in ("floordiv", "mod") and isinstance(atom.args[1], Const):
+            d = int(atom.args[1].value)
+            inner = self.split(atom.args[0], guard) if d > 0 else None
+            if inner is not None:
+                out = self._divide(inner, atom.fn, d)
+                if out is not None:
+                    return out
+        if self.varies(atom):
+            return None
+        return Split(0, ((1, self.cast(self.emit(atom, guard), "i64"), 1),))
+
+    def _divide(self, x: Split, fn: str, d: int) -> Split | None:
+        """`x // d` or `x % d` by parts, where the terms' known divisors allow it."""
+        if any(k * m % d for k, _, m in x.terms):
+            if x.pattern is not None:
+                return None
+            return Split(0, ((1, self.op(fn, self.total(x), self.const(d)), 1),))
+        lanes = None if x.pattern is None else tuple(x.const + p for p in x.pattern)
+        if fn == "mod":
+            return Split(x.const % d) if lanes is None else Split(0, (), tuple(p % d for p in lanes))
+        terms = []
+        for k, v, m in x.terms:
+            if k % d == 0:
+                terms.append((k // d, v, m))
+            else:
+                scaled = v if k == 1 else self.op("mul", v, self.const(k))
+                terms.append((1, self.op("floordiv", scaled, self.const(d)), k * m // d))
+        if lanes is None:
+            return Split(x.const // d, tuple(terms))
+        return Split(0, tuple(terms), tuple(p // d for p in lanes))
+
+    def total(self, x: Split, extra: int = 0) -> Value:
+        """The shared part of a Split (and `extra`) as a scalar i64, summed from the outermost region inwards."""
+        merged: dict[int, list] = {}
+        for k, v, _ in x.terms:
+            merged.setdefault(v.id, [0, v])[0] += k
+        out: Value | None = None
+        for k, v in sorted(merged.values(), key=lambda t: (self.level(t[1]), t[1].id)):
+            if k:
+                term = v if k == 1 else self.op("mul", v, self.const(k))
+                out = term if out is None else self.op("add", out, term)
+        const = x.const + extra
+        if out is None:
+            return self.const(const)
+        return self.op("add", out, self.const(const)) if const else out
+
+    def varies(self, x: Expr) -> bool:
+        """Whether the value may differ between lanes."""
+        for e in postorder([x]):
+            if isinstance(e, Axis):
+                at = self._axes[e.position]
+                if isinstance(at, Lanes) and any(p != at.pattern[0] for p in at.pattern):
+                    return True
+                if isinstance(at, Value) and at.type.lanes:
+                    return True
+            elif isinstance(e, Read):
+                source = self._given.get(e) or self._slots.get(e.slot)
+                if self.override is not None or (isinstance(source, Value) and source.type.lanes):
+                    return True
+        return False
+
+    def _integer(self, x: Expr, elem: str) -> Value | None:
+        """The value of an axis, or of a quotient or remainder of axes."""
+        if isinstance(x, Axis):
+            at = self._axes[x.position]
+            if isinstance(at, Value):
+                return self.cast(at, elem)
+        part = self.split(x)
+        if part is None:
+            return None
+        shared = self.cast(self.total(part), elem) if part.terms else self.const(part.const, elem)
+        if part.pattern is None:
+            return shared
+        if not part.terms:
+            return self.literal([wrapped(part.const + p, int(elem[1:])) for p in part.pattern], elem)
+        return self.op("add", self.splat(shared), self.literal(part.pattern, elem))
+
+    # -- expressions
+
+    def emit(self, x: Expr, mask: Value | None = None) -> Value:
+        """The value of x. `mask`: the condition (scalar or vector i1) under which its reads may touch memory."""
+        scope = (self.b._blocks[-1], self.mask)
+        if len(self._scope) != 2 or self._scope[0] is not scope[0] or self._scope[1] is not scope[1]:
+            self._memo.clear()
+            self._scope = scope
+        stack: list[tuple[tuple, _Visit]] = []
+        value: Value | None = None
+        request: tuple[Expr, Value | None] | None = (x, mask)
+        while True:
+            if request is not None:
+                e, m = request
+                m = m if m is not None and self.unsafe(e) else None
+                key = (e, None if m is None else m.id)
+                if key in self._memo:
+                    value = self._memo[key]
+                else:
+                    stack.append((key, self._visit(e, m)))
+                    value = None
+            elif stack:
+                self._memo[stack.pop()[0]] = value  # type: ignore[assignment]
+            if not stack:
+                assert value is not None
+                return value
+            try:
+                request = stack[-1][1].send(value)  # type: ignore[arg-type]
+            except StopIteration as stop:
+                value, request = stop.value, None
+
+    def vector(self, x: Expr) -> Value:
+        """The value of x in every lane."""
+        return self.splat(self.emit(x))
+
+    def _visit(self, x: Expr, mask: Value | None) -> _Visit:
+        if isinstance(x, Const):
+            return self.const(x.value, elem_of(x.dtype))
+        if isinstance(x, Read):
+            return self.read(x, mask)
+        if isinstance(x, Axis):
+            found = self._integer(x, "i32")
+            assert found is not None
+            return found
+        if x.fn == "where":
+            cond = yield x.args[0], mask
+            sides = []
+            for side, keep in ((x.args[1], cond), (x.args[2], None)):
+                inner = mask
+                if self.unsafe(side):
+                    keep = self.op("not", cond) if keep is None else keep
+                    inner = keep if mask is None else self.op("and", mask, keep)
+                sides.append((yield side, inner))
+            return self.op("where", cond, *sides)
+        if x.fn in ("floordiv", "mod") and x.dtype.is_int and isinstance(x.args[1], Const):
+            # `split` hands what it does not take apart, such as a negative divisor, back to this method.
+            found = self._integer(x, elem_of(x.dtype)) if int(x.args[1].value) > 0 and self._is_index(x) else None
+            if found is not None:
+                return found
+        if x.fn == "cast" and x.dtype.is_int:
+            (a,) = x.args
+            large = isinstance(a, Axis) and self.extents[a.position] > 2**31  # more than its own type holds
+            found = self._integer(a, elem_of(x.dtype)) if large else None
+            if found is not None:
+                return found
+            narrow = modulo(a, x.dtype)
+            if narrow is not None:
+                return (yield narrow, mask)
+        args = []
+        for a in x.args:
+            args.append((yield a, mask))
+        if x.fn == "cast":
+            return self.cast(args[0], elem_of(x.dtype))
+        if x.fn == "stop_gradient":
+            return args[0]
+        if x.fn in ("floordiv", "mod") and x.dtype.is_int and not isinstance(x.args[1], Const):
+            # A lane that does not count may hold a zero divisor, which would trap.
+            elem = elem_of(x.dtype)
+            none = self.op("eq", args[1], self.const(0, elem))
+            safe = self.op("where", none, self.const(1, elem), args[1])
+            return self.op("where", none, self.const(0, elem), self.op(x.fn, args[0], safe))
+        return self.op(x.fn, *args)
+
+    def _is_index(self, x: Expr) -> bool:
+        return not any(isinstance(e, Read) for e in postorder([x]))
+
+    # -- memory
+
+    def memory(self, slot: int) -> Memory:
+        found = self._slots.get(slot)
+        if not isinstance(found, Memory):
+            raise CompileError(f"slot {slot} is not in memory")
+        return found
+
+    def flat(self, x: Read) -> Linear:
+        """The offset of a read's element in its tensor."""
+        if x not in self._flats:
+            self._flats[x] = flat_index(x.index, self.memory(x.slot).shape)
+        return self._flats[x]
+
+    def _range(self, x: Read) -> tuple[int | None, int | None]:
+        if x not in self._ranges:
+            self._ranges[x] = self._facts.bounds(self.flat(x).expr())
+        return self._ranges[x]
+
+    def unsafe(self, x: Expr) -> bool:
+        """Whether x holds a read that is in bounds only because of a guard around it."""
+        if x not in self._unsafe:
+            for e in postorder([x]):
+                if e in self._unsafe:
+                    continue
+                out = any(self._unsafe[a] for a in e.args)
+                if isinstance(e, Read) and not out and isinstance(self._slots.get(e.slot), Memory):
+                    lo, hi = self._range(e)
+                    out = lo is None or hi is None or lo < 0 or hi >= self.memory(e.slot).size
+                self._unsafe[e] = out
+        return self._unsafe[x]
+
+    def read(self, x: Read, guard: Value | None = None) -> Value:
+        """The element(s) that x names. Where `guard` does not hold, memory is not touched and the value is any."""
+        if x in self._given:
+            return self._given[x]
+        if self.override is not None:
+            found = self.override(x, guard)
+            if found is not None:
+                return found
+        source = self._slots[x.slot]
+        if isinstance(source, Value):
+            return source
+        elem = elem_of(source.dtype)
+        part = self.split(self.flat(x), guard)
+        if part is None:
+            return self._gather(x, source, elem, guard)
+        if part.pattern is None:
+            mask = guard
+            if guard is not None and guard.type.lanes:
+                lanes = self.lane_mask(guard)
+                assert lanes is not None
+                mask = self.made(("any", lanes.id), [lanes], lambda: self.b.any(lanes))
+            return self.load(source.ptr, self.total(part), elem, 0, mask)
+        if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
+            return self.load(source.ptr, self.total(part, part.pattern[0]), elem, self.lanes, self.lane_mask(guard))
+        if guard is None and not isinstance(self.mask, Value):
+            found = self._wide(x, source, elem, part)
+            if found is not None:
+                return found
+        ptr = self.address(source.ptr, self.total(part), elem)
+        return self.gather(ptr, self._offsets(part.pattern), elem, self.lane_mask(guard))
+
+    def _wide(self, x: Read, source: Memory, elem: str, part: Split) -> Value | None:
+        """Loads of whole vectors over the span of a literal pattern, then shuffles; None where the span is too long.
+
+        Before: lanes read p[2*i + 1], i = 0..15. After: two loads of p[0..31] and one shuffle; the loads of p[2*i] and
+        p[2*i + 1] are the same, because both begin at a multiple of the stride wherever that is known to be in bounds.
+        """
+        assert part.pattern is not None
+        n = self.lanes
+        count = min(self.mask, n) if isinstance(self.mask, int) else n
+        used = part.pattern[:count]
+        low, high = min(used), max(used)
+        first, last = self._range(x)
+        room = source.size - 1 - last if last is not None else -1
+        start = part.const + low
+        stride = gcd(*(p - low for p in used)) if count > 1 else 1
+        lead = start % stride if stride > 1 else 0
+        if lead and (first is None or first - lead < 0 or any(k % stride for k, _, _ in part.terms)):
+            lead = 0
+        span = high - low + 1 + lead
+        wide = -(-span // n)
+        if wide > MAX_WIDE_LOADS:
+            return None
+        whole = room >= wide * n - span
+        vectors = []
+        for w in range(wide):
+            left = span - w * n
+            mask = None if whole or left >= n else self.first(left)
+            at = self.total(part, low - lead + w * n)
+            vectors.append(self.load(source.ptr, at, elem, n, mask))
+        picks = [p - low + lead for p in used] + [-1] * (n - count)
+        pairs = []
+        for w in range(0, wide, 2):
+            a, c = vectors[w], vectors[min(w + 1, wide - 1)]
+            inside = [p - w * n if w * n <= p < (w + 2) * n else -1 for p in picks]
+            pairs.append(self.shuffle(a, c, inside))
+        if len(pairs) == 1:
+            return pairs[0]
+        return self.shuffle(pairs[0], pairs[1], [-1 if p < 0 else i + (n if p >= 2 * n else 0)
+                                                 for i, p in enumerate(picks)])
+
+    def _gather(self, x: Read, source: Memory, elem: str, guard: Value | None) -> Value:
+        """A read whose lanes are known only at run time."""
+        wide = "i32" if source.size < 2**31 else "i64"
+        flat, lanes = self.flat(x), None
+        own = Linear(0, {atom: c for atom, c in flat.terms.items() if self.varies(atom)})
+        shared = flat - own
+        for atom, c in own.terms.items():
+            term = self.cast(self.splat(self.emit(atom, guard)), wide)
+            term = term if c == 1 else self.op("mul", term, self.const(c, wide))
+            lanes = term if lanes is None else self.op("add", lanes, term)
+        part = self.split(shared, guard)
+        assert part is not None and lanes is not None
+        at, ptr = self.total(part), source.ptr
+        if wide == "i64" or self._in_int32(own, shared, source.size):
+            ptr = self.address(ptr, at, elem)
+        else:  # the sum is an offset below the size, and right modulo 2^32
+            lanes = self.op("add", lanes, self.splat(self.cast(at, wide)))
+        return self.gather(ptr, lanes, elem, self.lane_mask(guard))
+
+    def _in_int32(self, own: Linear, shared: Linear, size: int) -> bool:
+        """Whether what lanes add to an offset below `size` is certain to lie in int32."""
+        low, high = self._facts.interval(shared)
+        mine = self._facts.interval(own)
+        least = max((x for x in (mine[0], None if high is None else -high) if x is not None), default=None)
+        most = min((x for x in (mine[1], None if low is None else size - 1 - low) if x is not None), default=None)
+        return least is not None and most is not None and not leaves((least, most), dt.i32)
+
+    def store(self, value: Value, target: Memory, index: Linear) -> None:
+        """value stored at offset `index` of `target`; lanes that do not count are left alone."""
+        part = self.split(index)
+        if part is None:
+            raise CompileError("a result is stored at a position that its axes do not give")
+        if part.pattern is None:
+            if value.type.lanes:
+                raise CompileError("lanes would be stored over each other")
+            self.b.store(value, target.ptr, self.total(part))
+            return
+        value = self.splat(value)
+        if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
+            mask, at = self.lane_mask(), self.total(part, part.pattern[0])
+            whole = mask is None and not target.dtype.is_bool
+            if target.far and whole and self._aligned(part, part.pattern[0]):
+                self.b.stream(value, target.ptr, at)
+            else:
+                self.b.store(value, target.ptr, at, mask)
+            return
+        ptr = self.address(target.ptr, self.total(part), value.type.elem)
+        self.b.scatter(value, ptr, self._offsets(part.pattern), self.lane_mask())
+
+    def _offsets(self, pattern: Sequence[int]) -> Value:
+        return self.literal(pattern, "i64" if any(leaves((p, p), dt.i32) for p in pattern) else "i32")
+
+    def _aligned(self, part: Split, extra: int) -> bool:
+        """Whether an offset is known to be a multiple of the vector length."""
+        return (part.const + extra) % self.lanes == 0 and all(k * m % self.lanes == 0 for k, _, m in part.terms)

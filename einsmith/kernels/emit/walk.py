@@ -1,0 +1,142 @@
+"""Loops over boxes, and turning a square of vectors: what packing and tiles share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einsmith.kernels.emit.access import FusedAxes, digits
+from einsmith.loops.nest import Builder, Value
+
+
+def sweep(
+    b: Builder,
+    extents: Sequence[int],
+    lo: Value | int,
+    hi: Value | int,
+    init: Sequence[Value],
+    outer: Callable[[list[Value]], Any],
+    inner: Callable[[Any, Value, Value, Sequence[Value]], Sequence[Value]],
+    unrolled: int = 0,
+) -> Sequence[Value]:
+    """Loops over flattened points lo .. hi of a box, carrying values.
+
+    outer(digits of all but the last extent) is called where they are known; inner(what outer gave, last digit,
+    flattened point, carried) gives the next carried values. A last extent of at most `unrolled` is unrolled where
+    all of it is walked."""
+    last = extents[-1] if extents else 1
+    if len(extents) <= 1:
+        context = outer([])
+        with b.loop(lo, hi, init=init) as loop:
+            loop.next = inner(context, loop.var, loop.var, loop.carried)
+        return loop.results
+    full = isinstance(lo, int) and isinstance(hi, int) and lo % last == 0 and hi % last == 0
+    if full:
+        assert isinstance(lo, int) and isinstance(hi, int)
+        first: Value | int = lo // last
+        end: Value | int = hi // last
+    else:
+        vlo = b.index(lo)
+        vhi = b.index(hi)
+        first = b.op("floordiv", vlo, b.const(last))
+        end = b.op("floordiv", b.add(vhi, b.const(last - 1)), b.const(last))
+        if not (isinstance(lo, int) and isinstance(hi, int) and lo < hi):
+            end = b.select(b.op("lt", vlo, vhi), end, first)
+    with b.loop(first, end, init=init) as rows:
+        context = outer(digits(b, rows.var, extents[:-1]))
+        base = b.mul(rows.var, b.const(last))
+        ilo: Value | int = 0
+        ihi: Value | int = last
+        if not full:
+            ilo = b.op("max", b.sub(vlo, base), b.const(0))
+            ihi = b.op("min", b.sub(vhi, base), b.const(last))
+        unroll = last if full and last <= unrolled else 1
+        with b.loop(ilo, ihi, init=rows.carried, unroll=unroll, runs=True) as loop:
+            loop.next = inner(context, loop.var, b.add(base, loop.var), loop.carried)
+        rows.next = loop.results
+    return rows.results
+
+
+def blocks(b: Builder, vectors: list[Value], n: int, width: int) -> list[Value]:
+    """As many vectors of n lanes as they have blocks of `width`: result L is block L of every vector."""
+    if len(vectors) == 1:
+        return vectors
+    sides = []
+    for odd in (0, 1):
+        lanes = [at + i for at in range(odd * width, n, 2 * width) for i in range(width)]
+        lanes += [n + x for x in lanes]
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        sides.append(blocks(b, [b.shuffle(x, y, lanes) for x, y in pairs], n, width))
+    return [x for pair in zip(*sides, strict=True) for x in pair]
+
+
+def transpose(b: Builder, rows: list[Value], size: int = 1) -> list[Value]:
+    """n / size vectors of n lanes, transposed in elements of `size` lanes, of 128 bits at most: those within 128 bits
+    are interleaved first, then blocks of 128 bits."""
+    n = len(rows) * size
+    width = {"f32": 4, "f64": 2}[rows[0].type.elem]
+    each = width // size
+
+    def interleave(x: Value, y: Value, size: int, high: bool) -> Value:
+        lanes: list[int] = []
+        for block in range(0, n, width):
+            for at in range(block + high * width // 2, block + high * width // 2 + width // 2, size):
+                lanes += [*range(at, at + size), *range(n + at, n + at + size)]
+        return b.shuffle(x, y, lanes)
+
+    groups = []  # groups[g][c]: in block L, element c of block L of rows each*g ...
+    for g in range(0, n // size, each):
+        pairs = rows[g : g + each]
+        if each > 1:
+            pairs = [interleave(pairs[i], pairs[i + 1], size, h) for i in range(0, each, 2) for h in (False, True)]
+        if each == 4:
+            pairs = [interleave(pairs[i], pairs[i + 2], 2, h) for i in (0, 1) for h in (False, True)]
+        groups.append(pairs)
+    columns = [blocks(b, [g[c] for g in groups], n, width) for c in range(each)]
+    return [columns[k % each][k // each] for k in range(n // size)]
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def digits_of(b: Builder, flat: Value, groups: Sequence[FusedAxes]) -> list[Value]:
+    """The values of groups at a flattened point."""
+    return digits(b, flat, [g.extent for g in groups]) if groups else []
+
+
+def nest(
+    b: Builder,
+    extents: Sequence[int],
+    bounds: Sequence[tuple[Value | int, Value | int]],
+    init: Sequence[Value],
+    outer: Callable[[list[Value]], Any],
+    inner: Callable[[Any, Value, Value, Sequence[Value]], Sequence[Value]],
+    unrolled: int,
+) -> Sequence[Value]:
+    """`sweep` as one loop an extent, each within its own bounds."""
+    bounds = list(bounds)
+    some = None  # whether every loop but the first has a turn; without one, neither has the first
+    for lo, hi in bounds[1:]:
+        if not (isinstance(lo, int) and isinstance(hi, int) and lo < hi):
+            inside = b.op("lt", *(b.index(x) for x in (lo, hi)))
+            some = inside if some is None else b.op("and", some, inside)
+    if some is not None:
+        lo, hi = (b.index(x) for x in bounds[0])
+        bounds[0] = (lo, b.select(some, hi, lo))
+
+    def level(d: int, values: list[Value], flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
+        lo, hi = bounds[d]
+        last = d == len(extents) - 1
+        context = outer(values) if last else None
+        whole = isinstance(lo, int) and isinstance(hi, int)
+        unroll = extents[d] if last and whole and extents[d] <= unrolled else 1
+        with b.loop(lo, hi, init=carried, unroll=unroll, runs=d > 0) as loop:
+            here = b.add(b.mul(flat, b.const(extents[d])), loop.var)
+            if last:
+                loop.next = inner(context, loop.var, here, loop.carried)
+            else:
+                loop.next = level(d + 1, [*values, loop.var], here, loop.carried)
+        return loop.results
+
+    return level(0, [], b.const(0), init)

@@ -1,0 +1,55 @@
+"""The bytes of a kernel's buffers that it touches: of a long tensor of which one slice is read, that slice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import lru_cache
+from math import prod
+
+from einsmith.expr.nodes import Axis, Expr, Piece, Read, below, postorder
+from einsmith.plan.kernel import Kernel
+
+
+@lru_cache(maxsize=4096)
+def touched(kernel: Kernel) -> tuple[int, ...]:
+    """Bytes of each buffer that are read or written, as whole slices: of a dimension, an index that is the same at
+    every point takes one place, an axis as many as it has points, any other index all of them; a result's only piece
+    is written as large as it is."""
+    shapes = [b.shape for b in kernel.buffers]
+    places: list[list[dict[Expr | None, int]]] = [[{} for _ in s] for s in shapes]  # of each dimension: None: from 0 on
+    stored: dict[int, int] = defaultdict(int)
+    for stage in kernel.stages:
+        parts = stage.template.parts
+        for n in stage.outputs:
+            if n is not None:
+                first = parts[0]
+                alone = len(parts) == 1 and isinstance(first, Piece) and set(first.step) <= {1}
+                stored[n] += prod(first.extents if alone else stage.template.shape)
+        for part in parts:
+            domain = part.domain
+            for slot, index in _indices(part.bodies):
+                kind, *where = stage.args[slot]
+                if kind == "buffer":
+                    for i, size, found in zip(index, shapes[where[0]], places[where[0]], strict=True):
+                        if not isinstance(i, int):
+                            found[i] = 1
+                        else:
+                            found[None] = max(found.get(None, 0), size if i < 0 else domain[i])
+    out = []
+    for n, b in enumerate(kernel.buffers):
+        taken = [min(size, sum(found.values())) for size, found in zip(b.shape, places[n], strict=True)]
+        out.append(min(prod(b.shape), max(prod(taken), stored[n])) * b.dtype.itemsize)
+    return tuple(out)
+
+
+@lru_cache(maxsize=4096)
+def _indices(bodies: tuple[Expr, ...]) -> tuple[tuple[int, tuple[int | Expr, ...]], ...]:
+    """The slot of every read, and its indices: of an axis its number, -1 for what varies otherwise."""
+
+    def kind(i: Expr) -> int | Expr:
+        if isinstance(i, Axis):
+            return i.position
+        return -1 if any(isinstance(x, (Axis, Read)) for x in postorder([i])) else i
+
+    found = ((e.slot, tuple(map(kind, e.index))) for e in below(bodies) if isinstance(e, Read))
+    return tuple(dict.fromkeys(found))

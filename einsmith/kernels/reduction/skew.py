@@ -1,0 +1,96 @@
+"""Another reduction variable where it makes the accesses contiguous along the outputs.
+
+Before: out[m] = sum[j](where(0 <= j-m+255 and j-m+255 < 256, x[j-m+255, j], 0)), whose neighbours in m lie a row apart.
+After:  out[m] = sum[i](where(0 <= i+m-255 and i+m-255 < 256, x[i, i+m-255], 0)), i being j-m+255: they are neighbours.
+The points are the same and come in the same order, so the result is the same to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
+from einsmith.expr.rewrite.rebuild import operands, rebuild
+from einsmith.expr.rewrite.simplify import simplify
+from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit.boxes import Box
+from einsmith.kernels.emit.combine import identity
+
+_LANES = 8
+_LARGER = 2
+"""How many times as many points the new variable may have."""
+
+
+@lru_cache(maxsize=2048)
+def skewed(box: Box) -> Box:
+    """The box with the reduction variable, of those that its guard bounds, whose accesses cost least."""
+    if box.combiner is None or box.combiner.startswith("arg") or len(box.bodies) != 1 or not (box.rank and box.reduce):
+        return box
+    body = box.bodies[0]
+    if not (isinstance(body, Apply) and body.fn == "where" and isinstance(body.args[2], Const)):
+        return box
+    if body.args[2].value != identity(box.combiner, body.dtype):
+        return box
+    best, least = box, _cost(box)
+    for axis, shift, extent in _variables(box.extents, box.reduce, body.args[0]):
+        found = _changed(box, body, axis, shift, extent)
+        if _cost(found) < 0.5 * least:
+            best, least = found, _cost(found)
+    return best
+
+
+def _cost(box: Box) -> float:
+    flats = bx.uses(box.bodies)[0]
+    extents = box.extents + box.reduce
+    each = min((bx.access_cost(flats, a, _LANES) + 1) / bx.filled(n, _LANES) for a, n in enumerate(extents))
+    return each * box.reduced
+
+
+def has_others(body: Expr, extents: Sequence[int], reduce: Sequence[int]) -> bool:
+    """Whether the guard of a body bounds another reduction variable."""
+    return isinstance(body, Apply) and body.fn == "where" and bool(_variables(extents, reduce, body.args[0]))
+
+
+def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> list[tuple[int, Linear, int]]:
+    """(reduction axis r, terms s of output axes, extent n) where the guard says that 0 <= r + s < n."""
+    rank = len(extents)
+    bounds: list[Linear] = []
+    for e in operands(guard, "and"):
+        if isinstance(e, Apply) and e.fn in ("le", "lt") and e.args[0].dtype.is_int:
+            bounds.append(linear(e.args[1]) - linear(e.args[0]) + Linear(-1 if e.fn == "lt" else 0))
+    out = []
+    for low in bounds:
+        for high in bounds:
+            total = low + high
+            if total.terms or not 0 <= total.const:
+                continue
+            for r in range(rank, rank + len(reduce)):
+                others = low - Linear(0, {Axis(r): 1})
+                known = all(isinstance(a, Axis) and a.position < rank for a in others.terms)
+                if known and others.terms and total.const + 1 <= _LARGER * reduce[r - rank]:
+                    out.append((r, others, total.const + 1))
+    return out
+
+
+def _changed(box: Box, body: Apply, axis: int, shift: Linear, extent: int) -> Box:
+    """The box with r + shift in the place of r, its reduction axis `axis`."""
+    old = (linear(Axis(axis)) - shift).expr()
+    low, high = Const(0, dt.i32), Const(box.reduce[axis - box.rank] - 1, dt.i32)
+
+    def rule(e):
+        if isinstance(e, Axis) and e.position == axis:
+            return old
+        if isinstance(e, Read) and e.index:
+            return Read(e.slot, (linear(e.index[0]).expr(e.index[0].dtype),), e.dtype)
+        return None
+
+    (new,) = rebuild([body], rule)
+    guard = apply("and", new.args[0], apply("and", apply("le", low, old), apply("le", old, high)))
+    reduce = list(box.reduce)
+    reduce[axis - box.rank] = extent
+    value = simplify(apply("where", guard, new.args[1], new.args[2]), box.extents + tuple(reduce))
+    return replace(box, reduce=tuple(reduce), bodies=(value,))

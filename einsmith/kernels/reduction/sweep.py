@@ -1,0 +1,234 @@
+"""The loops of one box of a reduction: what a task does for its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.nodes import Axis, Expr, Read
+from einsmith.kernels.emit import loops as bl
+from einsmith.kernels.emit.boxes import Box
+from einsmith.kernels.emit.combine import Accumulators, Combine
+from einsmith.kernels.emit.loops import Ramps
+from einsmith.kernels.emit.vector import Lanes, VectorEmitter
+from einsmith.kernels.reduction.axes import ReductionConfig, tile_axis, window
+from einsmith.kernels.reduction.windows_of_two import merged, vectors_of
+from einsmith.loops.nest import Value
+
+
+def _grouped(flat: Sequence[Value], like: list[Accumulators]) -> list[Accumulators]:
+    """Values of a loop as states of the same widths as `like`."""
+    width = len(like[0])
+    return [list(flat[i : i + width]) for i in range(0, len(flat), width)]
+
+
+class Sweep:
+    """Emits one box of a kernel; `pairs`: the same with vectors that hold pairs of lanes (see `pairs_of`)."""
+
+    def __init__(self, em: VectorEmitter, box: Box, config: ReductionConfig, axis: int | None, cut: int | None,
+                 turned: Sequence[Read] = (), pairs: Box | None = None):
+        assert box.combiner is not None
+        self.em, self.b, self.box, self.config, self.axis, self.cut = em, em.b, box, config, axis, cut
+        self.tile, self.turned = tile_axis(box, axis, config), turned
+        self.combine = Combine(em, box.combiner, [x.dtype for x in box.bodies])
+        self.pairs = pairs
+        self.part: Value | None = None
+        self.parts = 1
+        number, stride = Linear(), 1
+        for a in reversed(range(box.rank, box.rank + len(box.reduce))):
+            number = number + Linear(0, {Axis(a): stride})
+            stride *= box.reduce[a - box.rank]
+        self.number: Expr = number.expr()
+
+    def extent(self, axis: int) -> int:
+        return self.box.reduce[axis - self.box.rank]
+
+    def _bounds(self, axis: int, unit: int = 1) -> tuple[Value | int, Value | int]:
+        """The range of a reduction axis that this task's part takes, in whole units."""
+        n = self.extent(axis) // unit * unit
+        if axis != self.cut or self.part is None:
+            return 0, n
+        size = bl.tile_size(self.extent(axis), self.parts, unit)
+        lo = self.b.mul(self.part, self.b.const(size))
+        return lo, self.b.op("min", self.b.add(lo, self.b.const(size)), self.b.const(n))
+
+    def nest(
+        self, states: list[Accumulators], inner: Callable[[list[Accumulators]], list[Accumulators]]
+    ) -> list[Accumulators]:
+        """`inner(states) -> states` at every point of the reduction axes other than the lanes' own."""
+        last = self.box.rank + len(self.box.reduce) - 1
+        own = last if self.turned or self.pairs else self.axis
+        loops = [a for a in range(self.box.rank, last + 1) if a not in (own, self.axis)]
+        split = len(loops) if self.turned else len(loops) - window(self.box, own, self.cut, self._copies())
+        return self._loops(loops[:split], loops[split:], states, inner)
+
+    def _copies(self) -> int:
+        """How often a point's body is emitted beyond the few vectors that any configuration has."""
+        unroll = self.config.unroll
+        return (1 if self.tile is None else self.config.rows) * (unroll // 2 if unroll > 4 else 1)
+
+    def _loops(self, outer, points, states, inner) -> list[Accumulators]:
+        if outer:
+            lo, hi = self._bounds(outer[0])
+            with self.b.loop(lo, hi, init=[v for s in states for v in s]) as loop:
+                self.em.bind(outer[0], loop.var)
+                inside = self._loops(outer[1:], points, _grouped(loop.carried, states), inner)
+                loop.next = [v for s in inside for v in s]
+            return _grouped(loop.results, states)
+        for at in product(*(range(self.extent(a)) for a in points)):
+            for a, i in zip(points, at, strict=True):
+                self.em.bind(a, i)
+            states = inner(states)
+        return states
+
+    def column(self, ramps: Ramps, base: Value | int = 0, rows: int = 1) -> None:
+        """Every lane its own output: the vectors of `ramps` side by side, at `rows` points of the tile axis from
+        `base` on."""
+        em, box = self.em, self.box
+        if self.pairs is not None:
+            self._pairs(ramps, self.pairs)
+            return
+        lanes = em.lanes if self.axis is not None else 0
+        places = list(product(range(rows), ramps))
+        start = [self.combine.initial(lanes, [0] * max(1, lanes)) for _ in places]
+
+        def stand(row: int, at: Lanes, active: int | None) -> None:
+            if self.tile is not None:
+                em.bind(self.tile, Lanes(base, (row,) * lanes, self.config.rows))
+            if self.axis is not None:
+                em.bind(self.axis, at)
+            em.mask = active
+
+        def inner(states: list[Accumulators]) -> list[Accumulators]:
+            out = []
+            for (row, (at, active)), state in zip(places, states, strict=True):
+                stand(row, at, active)
+                out.append(self.combine.step(state, box.bodies, self.number))
+            return out
+
+        def tiles(states: list[Accumulators]) -> list[Accumulators]:
+            return self._turn(ramps, states, places, stand)
+
+        for (row, (at, active)), state in zip(places, self.nest(start, tiles if self.turned else inner), strict=True):
+            stand(row, at, active)
+            self.finish(state)
+
+    def _pairs(self, ramps: Ramps, box: Box) -> None:
+        """`column` by the vectors that hold the outputs' pairs."""
+        em, last = self.em, box.rank + len(box.reduce) - 1
+        assert self.axis is not None
+        every = vectors_of(em, ramps)
+
+        def inner(states: list[Accumulators]) -> list[Accumulators]:
+            out = []
+            for (at, active), state in zip((x for of in every for x in of), states, strict=True):
+                em.bind(last, at)
+                em.mask = active
+                out.append(self.combine.step(state, box.bodies))
+            return out
+
+        states = self.nest([self.combine.initial(em.lanes) for of in every for _ in of], inner)
+        for (at, active), of in zip(ramps, every, strict=True):
+            own, states = states[: len(of)], states[len(of) :]
+            em.bind(self.axis, at)
+            em.mask = active
+            self.finish(merged(self.combine, own))
+
+    def _turn(self, ramps: Ramps, states: list[Accumulators], places: Sequence[tuple[int, tuple[Lanes, int | None]]],
+              stand: Callable[[int, Lanes, int | None], None]) -> list[Accumulators]:
+        """The last reduction axis in pieces of as many points as there are lanes: a square tile of each turned read is
+        loaded with that axis along the lanes, and transposed."""
+        em, box, n = self.em, self.box, self.em.lanes
+        last = box.rank + len(box.reduce) - 1
+        axis, extent = self.axis, self.extent(last)
+        assert axis is not None
+
+        def loaded(at: Lanes, active: int | None, read: Read, base: Value | int, count: int) -> list[Value]:
+            rows: list[Value] = []
+            em.mask = count
+            for r in range(n):
+                em.bind(axis, Lanes(at.base, (at.pattern[r],) * n, at.multiple))
+                em.bind(last, Lanes(base, tuple(range(n)), n))
+                rows.append(em.read(read) if active is None or r < active else em.const(0, rows[0].type.elem, n))
+            return bl.transposed(em, rows)
+
+        def piece(states: list[Accumulators], base: Value | int, count: int) -> list[Accumulators]:
+            em.give({})
+            columns = {
+                id(at): {read: loaded(at, active, read, base, count) for read in self.turned} for at, active in ramps
+            }
+            for c in range(count):
+                out = []
+                for (row, (at, active)), state in zip(places, states, strict=True):
+                    em.bind(last, Lanes(base, (c,) * n, n))
+                    stand(row, at, active)
+                    em.give({read: turned[c] for read, turned in columns[id(at)].items()})
+                    out.append(self.combine.step(state, box.bodies, self.number))
+                states = out
+            em.give({})
+            return states
+
+        whole = extent // n * n
+        if whole == n:
+            states = piece(states, 0, n)
+        elif whole:
+            with self.b.loop(0, whole, n, init=[v for s in states for v in s]) as loop:
+                inside = piece(_grouped(loop.carried, states), loop.var, n)
+                loop.next = [v for s in inside for v in s]
+            states = _grouped(loop.results, states)
+        return piece(states, whole, extent - whole) if whole < extent else states
+
+    def row(self) -> None:
+        """One output: lanes along the reduction, `unroll` accumulators, then a tree."""
+        em, b, box = self.em, self.b, self.box
+        axis, n = self.axis, self.em.lanes
+        assert axis is not None
+        extent = self.extent(axis)
+        count = min(self.config.unroll, -(-extent // n))
+        group = n * count
+        whole = extent // group * group
+        start = [self.combine.initial(n, range(u * n, u * n + n)) for u in range(count)]
+
+        def points(states: list[Accumulators], base: Value | int, limit: int) -> list[Accumulators]:
+            out = list(states)
+            for u in range(count):
+                left = limit - u * n
+                if left <= 0:
+                    break
+                em.bind(axis, Lanes(base, tuple(range(u * n, u * n + n)), group))
+                em.mask = None if left >= n else left
+                new = self.combine.step(states[u], box.bodies, self.number)
+                out[u] = self.combine.keep(em.lane_mask(), new, states[u])
+            em.mask = None
+            return out
+
+        def carried(states: list[Accumulators], lo, hi, step: int, base: int | None, limit: int) -> list[Accumulators]:
+            with b.loop(lo, hi, step, init=[v for s in states for v in s]) as loop:
+                inside = points(_grouped(loop.carried, states), loop.var if base is None else base, limit)
+                loop.next = [v for s in inside for v in s]
+            return _grouped(loop.results, states)
+
+        def inner(states: list[Accumulators]) -> list[Accumulators]:
+            cut = axis == self.cut and self.part is not None
+            if whole == group and not cut:
+                states = points(states, 0, group)
+            elif whole:
+                states = carried(states, *self._bounds(axis, group), group, None, group)
+            if whole < extent and not cut:
+                states = points(states, whole, extent - whole)
+            elif whole < extent:
+                assert self.part is not None
+                last = b.op("eq", self.part, b.const(self.parts - 1))
+                states = carried(states, 0, b.cast(last, "i64"), 1, whole, extent - whole)
+            return states
+
+        states = self.nest(start, inner)
+        em.mask = None
+        self.finish(self.combine.across(self.combine.tree(states)))
+
+    def finish(self, state: Accumulators) -> None:
+        """The epilogue of an output (or of a vector of them)."""
+        for slot, value in zip(self.box.results, state, strict=False):
+            self.em.place(slot, value)
+        bl.finish_point(self.em, self.box)

@@ -1,0 +1,77 @@
+"""Windows of two neighbours along the lanes: whole vectors of the numbers first, then pairs of lanes.
+
+before: y[i] = max[u,v](f(x[2*i + v + n*u]))        reads at 2*i and at 2*i + 1, each with every second lane left out
+after:  t[z] = max[u](f(x[z + n*u]));  y[i] = max(t[2*i], t[2*i + 1])         z = 2*i + v runs along the lanes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.nodes import Axis, Expr, Read
+from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit.boxes import Box
+from einsmith.kernels.emit.combine import Accumulators, Combine
+from einsmith.kernels.emit.loops import Ramps
+from einsmith.kernels.emit.vector import Lanes, VectorEmitter
+from einsmith.kernels.reduction.axes import ReductionConfig, tile_axis
+
+
+def pairs_of(box: Box, axis: int | None, config: ReductionConfig) -> Box | None:
+    """The box with z in the place of its last reduction axis, which has two points and is read with the lanes' output
+    axis as z = 2 * axis + last alone, so that the bodies no longer depend on the latter. None where it is otherwise,
+    or where lanes are turned or in a register tile."""
+    return _paired(box, axis) if not config.turn and tile_axis(box, axis, config) is None else None
+
+
+@lru_cache(maxsize=1024)
+def _paired(box: Box, axis: int | None) -> Box | None:
+    if axis is None or axis >= box.rank or not box.reduce or box.reduce[-1] != 2:
+        return None
+    if box.combiner is None or box.combiner.startswith("arg"):
+        return None
+    x, last = Axis(axis), Axis(box.rank + len(box.reduce) - 1)
+    flats, others = bx.uses(box.bodies)
+    if others & {x.position, last.position}:
+        return None
+    if all(f.coefficient(last) == 0 for f in flats) or any(f.coefficient(x) != 2 * f.coefficient(last) for f in flats):
+        return None
+
+    def rule(e: Expr) -> Expr | None:
+        if not isinstance(e, Read) or not e.index:
+            return None
+        return Read(e.slot, (linear(e.index[0]).without(x).expr(e.index[0].dtype),), e.dtype)
+
+    return replace(box, bodies=tuple(rebuild(box.bodies, rule)), reduce=(*box.reduce[:-1], 2 * box.extents[axis]))
+
+
+def vectors_of(em: VectorEmitter, ramps: Ramps) -> list[Ramps]:
+    """The one or two vectors of z that hold the pairs of each vector of outputs."""
+    n, out = em.lanes, []
+    for at, active in ramps:
+        base = 2 * at.base if isinstance(at.base, int) else em.op("mul", at.base, em.const(2))
+        points, first = 2 * (n if active is None else active), 2 * at.pattern[0]
+        out.append(
+            [
+                (Lanes(base, tuple(range(first + j, first + j + n)), 2 * at.multiple), None if left >= n else left)
+                for j in range(0, points, n)
+                for left in (points - j,)
+            ]
+        )
+    return out
+
+
+def merged(combine: Combine, states: Sequence[Accumulators]) -> Accumulators:
+    """Lanes 2l and 2l + 1 of one or two vectors as lane l; lanes that have no such pair hold any value."""
+    em = combine.em
+    n = em.lanes
+
+    def picked(r: int) -> Accumulators:
+        lanes = [2 * k + r if 2 * k < n * len(states) else -1 for k in range(n)]
+        return [em.shuffle(a, b, lanes) for a, b in zip(states[0], states[-1], strict=True)]
+
+    return combine.merge(picked(0), picked(1))

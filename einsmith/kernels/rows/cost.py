@@ -1,0 +1,177 @@
+"""How the blocks of a Rows are configured, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+from einsmith.expr.nodes import nbytes
+from einsmith.kernels.elementwise import SMALL_SECONDS, TASK_SECONDS
+from einsmith.kernels.footprint import touched
+from einsmith.kernels.pattern import Cost
+from einsmith.kernels.rows.members import block_kernel, inputs
+from einsmith.kernels.rows.shared import shared
+from einsmith.plan.kernel import Buffer, Kernel, Member, Rows
+from einsmith.target.facts import Target
+
+BLOCK_SECONDS = 1e-8
+"""What a member's code takes to begin on a block."""
+GUESS = 8.0
+"""How many times as long as its bytes need from the first level a member takes on a block, about, where nothing else is
+known of it."""
+GAIN = 0.02
+"""The least part of the time that another configuration must be expected to save, to be looked at."""
+
+
+class RowsConfig(NamedTuple):
+    """block: rows that the members run on at a time; tasks: runs of blocks that may be done at once; share: what
+    several members would evaluate is evaluated once, into the scratch."""
+
+    block: int
+    tasks: int
+    share: bool = False
+
+
+def row_bytes(rows: Rows) -> int:
+    """Bytes of one row of everything that has rows."""
+    found: dict[int, Buffer] = {}
+    for m in rows.members:
+        found |= {place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row}
+    return max(1, sum(nbytes(b) // rows.rows for b in found.values()))
+
+
+def _divisor(n: int, most: int) -> int:
+    """The largest divisor of n that is at most `most`, if that is more than half of it; else `most`."""
+    return next((d for d in range(most, most // 2, -1) if n % d == 0), most)
+
+
+def configs(rows: Rows, target: Target) -> list[RowsConfig]:
+    """The configurations that may pay."""
+    each = row_bytes(rows)
+    out = []
+    for tasks in (1, 8 * target.cores) if each * rows.rows <= 4 * target.l2 else (8 * target.cores,):
+        for room in (target.l1 // 4, target.l1 * 3 // 4, target.l2 // 4):
+            most = max(1, min(room // each, -(-rows.rows // tasks)))
+            block = _divisor(rows.rows, most)
+            out += [RowsConfig(block, tasks, s) for s in (False, True) if not s or shared(rows) is not rows]
+    return list(dict.fromkeys(out))
+
+
+def task_count(rows: Rows, config: RowsConfig) -> tuple[int, int]:
+    """(tasks, blocks of a task); the last one takes the shorter block at the end, where there is one."""
+    blocks = -(-rows.rows // config.block)
+    chunk = -(-blocks // config.tasks)
+    return -(-blocks // chunk), chunk
+
+
+Choose = Callable[[Kernel, Target], Any]
+"""The pattern and configuration of a member's kernel, with its cost."""
+Known = dict[Member, dict[int, Cost]]
+"""What members have been found to cost on a block, by its rows."""
+
+
+class Blocks:
+    """One Rows in one configuration, to be predicted."""
+
+    def __init__(self, rows: Rows, config: RowsConfig, target: Target):
+        self.rows = rows = shared(rows) if config.share else rows
+        self.config, self.target, self.one = config, target, one_core(target)
+        self.blocks = rows.rows / config.block
+        self.size = float(sum(map(nbytes, rows.buffers)))
+        self.sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched, rows.members)]
+
+    def guess(self, known: Known) -> list[float]:
+        """Seconds that each member takes for all blocks, about: a row as long as in the block, of those where it is
+        known, that is the nearest in size."""
+        block, out = self.config.block, []
+        for member, size in zip(self.rows.members, self.sizes, strict=True):
+            each = memory = self.one.seconds_for_bytes(size, size, 1)
+            if not known:
+                each = max(memory, GUESS * size / self.one.bytes_per_second[0])
+            elif member in known:
+                rows, cost = min(known[member].items(), key=lambda x: max(x[0] / block, block / x[0]))
+                part = block / rows
+                each = max(memory, part * cost.arithmetic) + part * cost.special
+            out.append(self.blocks * (each + BLOCK_SECONDS))
+        return out
+
+    def found(self, n: int, choose: Choose) -> Cost:
+        """What member n costs on a block."""
+        block = self.config.block
+        cost: Cost = choose(block_kernel(self.rows.members[n], block, block, len(self.rows.buffers)), self.one).cost
+        return cost
+
+    def seconds(self, found: Cost) -> float:
+        """Of a member, for all blocks, where it costs `found` on one."""
+        return self.blocks * (max(found.arithmetic, found.memory) + BLOCK_SECONDS + found.special)
+
+    def cost(self, work: float) -> Cost:
+        """Where the members take `work` seconds on one core. While a member computes on a small block, the rows that
+        follow are on their way; beyond the first level it computes on what others have fetched, and then memory waits.
+        """
+        rows, target = self.rows, self.target
+        tasks = task_count(rows, self.config)[0]
+        cores = min(target.cores, tasks)
+        uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
+        size = self.size
+        launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
+        alone = min(1.0, size * self.config.block / rows.rows / target.l1)
+        each = work * uneven / cores
+        return Cost((1 - alone) * each, target.seconds_for_bytes(size, size, tasks), alone * each, launch)
+
+
+@cache
+def one_core(target: Target) -> Target:
+    return replace(target, cores=1)
+
+
+@lru_cache(maxsize=1024)
+def _touched(member: Member) -> tuple[float, float]:
+    """Bytes that the member's kernel of a block touches: of buffers without rows, and, for all rows, of the others."""
+    used = inputs(member) if member.reduces else range(len(member.places))
+    taken = touched(member.kernel)
+    whole = sum(taken[n] for n in used if not member.by_row[n])
+    return whole, sum(taken[n] for n in used if member.by_row[n])
+
+
+def best(rows: Rows, target: Target, choose: Choose, limit: float) -> RowsConfig | None:
+    """The configuration of the lowest cost; None where it is not below `limit`. What may cost least is looked at, as
+    long as it is expected to cost less than what has been: members' rows take about as long in one block as in another.
+    Sharing is looked at in the best block first."""
+    known: Known = {}
+    least, first = float("inf"), None
+    for share in (False, True) if shared(rows) is not rows else (False,):
+        todo = [Blocks(rows, c, target) for c in configs(rows, target) if c.share == share]
+        due = None if first is None else first._replace(share=True)
+        while todo:
+            ranks = [x.cost(sum(x.guess(known))).rank for x in todo]
+            i = next((n for n, x in enumerate(todo) if x.config == due), ranks.index(min(ranks)))
+            if todo[i].config != due and ranks[i] > (1 - GAIN) * least:
+                break
+            x = todo.pop(i)
+            rank = _look(x, known, choose, least)
+            if rank < least:
+                least, first = rank, x.config
+    return first if least < limit else None
+
+
+def _look(x: Blocks, known: Known, choose: Choose, limit: float) -> float:
+    """What a configuration costs. Members are looked at one by one, the longest first, until that is known not to be
+    below `limit`."""
+    seconds, rank = x.guess(known), 0.0
+    for n in sorted(range(len(seconds)), key=lambda n: -seconds[n]):
+        found = x.found(n, choose)
+        known.setdefault(x.rows.members[n], {})[x.config.block] = found
+        seconds[n] = x.seconds(found)
+        rank = x.cost(sum(seconds)).rank
+        if rank >= limit:
+            break
+    return rank
+
+
+def cost(rows: Rows, config: RowsConfig, target: Target, choose: Choose) -> Cost:
+    """The members' costs on a block, for all blocks, and the bytes from beyond."""
+    x = Blocks(rows, config, target)
+    return x.cost(sum(x.seconds(x.found(n, choose)) for n in range(len(x.rows.members))))

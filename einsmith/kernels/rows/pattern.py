@@ -1,0 +1,159 @@
+"""Kernels that share their rows, run block of rows by block of rows in one launch.
+
+Every member is lowered by its own pattern, on a block's shape and for one core; a task runs them in order on one block
+after the other. What is local to a row lies in the thread's scratch, so it stays in the cache, as does what several
+members read. A member that reduces over the rows leaves one partial result a task, and another launch adds them. One
+that uses the number of its row adds that of the block's first row, which it reads, to its place in the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith.expr.nodes import nbytes, size
+from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.kernels.rows import cost as plan
+from einsmith.kernels.rows.cost import Choose, RowsConfig
+from einsmith.kernels.rows.members import block_kernel, copied, filled, inputs, merge, partials, uses_number
+from einsmith.kernels.rows.shared import shared
+from einsmith.loops.nest import Builder, Function, Value, elem_of
+from einsmith.loops.splice import splice
+from einsmith.plan.kernel import Kernel, Member, Rows
+from einsmith.target.facts import Target
+
+
+class RowBlocks:
+    """The pattern of a Rows. `choose(kernel, target)` gives the pattern and configuration of a member."""
+
+    name = "rows"
+
+    def __init__(self, choose: Choose):
+        self.choose = choose
+
+    def match(self, kernel: Rows) -> bool:
+        return isinstance(kernel, Rows)
+
+    def configs(self, kernel: Rows, target: Target) -> list[RowsConfig]:
+        return plan.configs(kernel, target)
+
+    def best(self, kernel: Rows, target: Target, limit: float = float("inf")) -> RowsConfig | None:
+        return plan.best(kernel, target, self.choose, limit)
+
+    def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
+        return plan.cost(kernel, config, target, self.choose)
+
+    def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
+        kernel = shared(kernel) if config.share else kernel
+        work = _Lowering(self.choose, kernel, config, target)
+        launches = [Launch(work.sweep(), work.tasks)]
+        for n, member in enumerate(kernel.members):
+            if member.reduces:
+                launches += work.finish(member, len(launches), work.partial[n])
+        return Lowered(launches, work.workspace)
+
+
+class _Lowering:
+    """One Rows in one configuration."""
+
+    def __init__(self, choose: Choose, kernel: Rows, config: RowsConfig, target: Target):
+        self.choose, self.kernel, self.config, self.target = choose, kernel, config, target
+        self.one = plan.one_core(target)
+        self.tasks, self.chunk = plan.task_count(kernel, config)
+        self.workspace = 0
+        self.partial: dict[int, list[int]] = {}  # where a reducing member's partial results lie, [tasks, ...] each
+        for n, member in enumerate(kernel.members):
+            if member.reduces:
+                self.partial[n] = [self._section(self.tasks * nbytes(b)) for b in partials(member)]
+
+    def _section(self, nbytes: int) -> int:
+        at = self.workspace
+        self.workspace += -(-nbytes // 64) * 64
+        return at
+
+    def _lowered(self, kernel: Kernel, target: Target) -> Lowered:
+        chosen = self.choose(kernel, target)
+        return chosen.pattern.lower(kernel, chosen.config, target)
+
+    def sweep(self) -> Function:
+        """The function of all blocks of a task."""
+        kernel, config = self.kernel, self.config
+        whole, rest = divmod(kernel.rows, config.block)
+        b = Builder(bx.function_name("rows", kernel, config), len(kernel.buffers) + 1)
+        lowered = {
+            count: [
+                self._lowered(block_kernel(m, count, config.block, len(kernel.buffers)), self.one)
+                for m in kernel.members
+            ]
+            for count, present in ((config.block, whole), (rest, rest)) if present
+        }  # fmt: skip
+        sums = {n: partials(m) for n, m in enumerate(kernel.members) if m.reduces}
+        before = {n: self._lowered(filled(kernel.members[n]), self.one) for n in sums}
+        after = {n: self._lowered(copied(kernel.members[n]), self.one) for n in sums}
+        found = [*before.values(), *after.values(), *(x for parts in lowered.values() for x in parts)]
+        local = [b.alloc(elem_of(x.dtype), size(x.shape) // kernel.rows * config.block) for x in kernel.local]
+        held = {n: [b.alloc(elem_of(x.dtype), size(x.shape)) for x in found] for n, found in sums.items()}
+        scratch = b.alloc("i8", max((launch.function.scratch_bytes for x in found for launch in x.launches), default=0))
+        space = b.alloc("i8", max(x.workspace for x in found))
+        numbered = [uses_number(m) for m in kernel.members]
+        number = b.alloc("i32", int(any(numbered)))
+
+        def run(part: Lowered, pointers: Sequence[Value]) -> None:
+            for launch in part.launches:
+                with b.loop(0, launch.tasks) as each:
+                    splice(b, launch.function, [*pointers, space], scratch, each.var)
+
+        def block(first: Value, count: int) -> None:
+            if any(numbered):
+                b.store(b.cast(first, "i32"), number, b.const(0))
+            for n, (member, part) in enumerate(zip(kernel.members, lowered[count], strict=True)):
+                used = inputs(member) if member.reduces else range(len(member.places))
+                pointers = [self._pointer(b, member, i, first, local) for i in used]
+                pointers += [*held.get(n, ()), *held.get(n, ())]
+                run(part, [*pointers, number] if numbered[n] else pointers)
+
+        for n, part in before.items():
+            run(part, held[n])
+        lo = b.mul(b.task, b.const(self.chunk))
+        with b.loop(lo, b.op("min", b.add(lo, b.const(self.chunk)), b.const(whole))) as loop:
+            block(b.mul(loop.var, b.const(config.block)), config.block)
+        if rest:
+            with b.if_(b.op("eq", b.task, b.const(self.tasks - 1))):
+                block(b.const(whole * config.block), rest)
+        for n, part in after.items():
+            places = []
+            for at, x in zip(self.partial[n], sums[n], strict=True):
+                past = b.add(b.mul(b.task, b.const(size(x.shape))), b.const(at // x.dtype.itemsize))
+                places.append(b.address(b.buffers[-1], past, elem_of(x.dtype)))
+            run(part, [*held[n], *places])
+        return b.finish()
+
+    def _pointer(self, b: Builder, member: Member, n: int, first: Value, local: Sequence[Value]) -> Value:
+        """Where buffer n of a member begins for the block whose first row is `first`."""
+        place = member.places[n]
+        if place >= len(b.buffers) - 1:
+            return local[place - len(b.buffers) + 1]
+        axis = member.by_row[n]
+        if not axis:
+            return b.buffers[place]
+        buffer = member.kernel.buffers[n]
+        return b.address(b.buffers[place], b.mul(first, b.const(size(buffer.shape[axis:]))), elem_of(buffer.dtype))
+
+    def finish(self, member: Member, first: int, partial: Sequence[int]) -> list[Launch]:
+        """The launches that merge the tasks' partial results, in order, and run the stages after the reduction."""
+        sums = partials(member)
+        kernel, places = merge(member, self.tasks)
+        part = self._lowered(kernel, self.target)
+        space = self._section(part.workspace) if part.workspace else 0
+        out = []
+        for n, launch in enumerate(part.launches, start=first):
+            b = Builder(bx.function_name("rows", self.kernel, self.config, n), len(self.kernel.buffers) + 1)
+            pointers = [
+                b.address(b.buffers[-1], b.const(at // x.dtype.itemsize), elem_of(x.dtype))
+                for at, x in zip(partial, sums, strict=True)
+            ]
+            pointers += [b.buffers[place] for place in places]
+            scratch = b.alloc("i8", launch.function.scratch_bytes)
+            splice(b, launch.function, [*pointers, b.address(b.buffers[-1], b.const(space), "i8")], scratch, b.task)
+            out.append(Launch(b.finish(), launch.tasks))
+        return out

@@ -1,0 +1,199 @@
+"""`out[index(i)] += body(i)`, deterministically: contributions to an element are added in row-major order of i,
+whatever the number of tasks. The initial value is a pointwise kernel of its own that runs first; where it is what the
+output's memory holds, nothing is done for it, and only the destinations are touched.
+
+axis: tasks and lanes run along axes of the domain that say by themselves where a dimension's position is (`dX[i, j]` in
+`dX[i, k[i, j]] += ...` has i): points that differ there never meet.
+buckets: the destinations are cut into ranges, and the points sorted by range in a stable counting sort (kernels
+.scatter_buckets); each range is then one task's.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from einsmith.expr.nodes import Axis, Const, Piece, Read, Scatter, Template
+from einsmith.kernels.elementwise import SMALL_SECONDS, TASK_SECONDS, Pointwise, PointwiseConfig
+from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit import loops as bl
+from einsmith.kernels.emit.loops import Ramps
+from einsmith.kernels.emit.vector import flat_index
+from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.kernels.scatter.buckets import Buckets
+from einsmith.kernels.scatter.points import add_at, emitter, owned_axes, parts_of, scatter_of
+from einsmith.loops.nest import Builder, Value
+from einsmith.plan.kernel import Kernel, Stage
+from einsmith.target.facts import Target
+
+POINT = 3
+"""Instructions of a point beside its body and reads: a load, an addition and a store, with their waiting."""
+
+
+class ScatterConfig(NamedTuple):
+    """axis: the domain's axis that tasks run along, or None; along: the one that lanes run along, or None; lanes;
+    tasks; buckets: ranges of destinations that points are sorted by, 0 for no sorting."""
+
+    axis: int | None
+    along: int | None
+    lanes: int
+    tasks: int
+    buckets: int = 0
+
+
+def in_place(kernel: Kernel) -> bool:
+    """Whether the initial value is what the output's memory holds."""
+    stage = kernel.stages[0]
+    first = stage.template.parts[0]
+    if len(stage.template.parts) != 2 or not isinstance(first, Piece) or not isinstance(first.body, Read):
+        return False
+    same = stage.args[first.body.slot] == ("buffer", stage.outputs[0])
+    return same and all(i is Axis(d) for d, i in enumerate(first.body.index))
+
+
+@lru_cache(maxsize=512)
+def _start(kernel: Kernel, target: Target) -> tuple[Kernel, PointwiseConfig, Cost] | None:
+    """The kernel of the initial value; None where there is nothing to do."""
+    root, first = kernel.root, kernel.stages[0]
+    if in_place(kernel) or not prod(root.shape):
+        return None
+    zeros = Piece((0,) * root.rank, (1,) * root.rank, root.shape, Const(0, root.dtypes[0]))
+    alone = Template(root.shape, root.params, root.parts[:-1] or (zeros,))
+    made = Kernel((Stage(alone, first.args, first.outputs),), kernel.buffers)
+    pattern = Pointwise()
+    costs = [(c, pattern.cost(made, c, target)) for c in pattern.configs(made, target)]
+    config, cost = min(costs, key=lambda x: x[1].seconds)
+    return made, config, cost
+
+
+class ScatterAdd:
+    """A Scatter alone: without an epilogue."""
+
+    name = "scatter"
+
+    def match(self, kernel: Kernel) -> bool:
+        return kernel.root.is_scatter and len(kernel.stages) == 1
+
+    def configs(self, kernel: Kernel, target: Target) -> list[ScatterConfig]:
+        s = scatter_of(kernel)
+        exprs, _ = parts_of(kernel)
+        lanes = bx.lanes_of(kernel, target)
+        owned = owned_axes(s)
+        flats, _ = bx.uses(exprs)
+        flat = flat_index(s.index, kernel.shape)
+        along = [
+            a for a in owned
+            if all(f.coefficient(Axis(a)) in (0, 1) for f in flats)
+            and flat.coefficient(Axis(a)) == 1 and a not in bx.mentioned(flat.without(Axis(a)))
+        ]  # fmt: skip
+        out = []
+        for v in (None, *along):
+            out.append(ScatterConfig(None, v, lanes if v is not None else 0, 1))
+            for t in (target.cores, 4 * target.cores) if target.cores > 1 else ():
+                out += [ScatterConfig(a, v, lanes if v is not None else 0, t) for a in owned]
+        if target.cores > 1 and prod(s.extents) > 1 and prod(kernel.shape) > 1:
+            row = Buckets.vector_axis(kernel, s, along)
+            for n in (8 * target.cores, 32 * target.cores):
+                out.append(ScatterConfig(None, row, lanes if row is not None else 0, target.cores, n))
+        return out
+
+    def cost(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Cost:
+        """The initial value, then a load, an addition and a store of every point."""
+        s = scatter_of(kernel)
+        exprs, out = parts_of(kernel)
+        count, seconds = bx.operations((*s.index, s.body), target)
+        points, size = prod(s.extents), prod(kernel.shape)
+        rate = target.fma_per_second / bx.lanes_of(kernel, target)
+        tasks = config.tasks
+        if config.axis is not None:
+            tasks = min(tasks, s.extents[config.axis] // (config.lanes if config.axis == config.along else 1))
+        cores = max(1, min(target.cores, tasks))
+        flats, _ = bx.uses(exprs)
+        flat = flat_index(s.index, kernel.shape)
+        work = float(points)
+        if config.along is None:
+            work *= count + len(flats) + POINT
+        else:
+            extent = s.extents[config.along]
+            work *= -(-extent // config.lanes) / max(1, extent)
+            work *= count + bx.access_cost([*flats, flat, flat], config.along, config.lanes) + POINT
+        launches = 1 if tasks > 1 else 0
+        if config.buckets:
+            work += Buckets.cost(kernel, s, config.along)
+            launches = 3
+        itemsize = kernel.buffers[out].dtype.itemsize
+        read = sum(
+            prod(kernel.buffers[where[0]].shape) * kernel.buffers[where[0]].dtype.itemsize
+            for n, (kind, *where) in enumerate(kernel.stages[0].args)
+            if kind == "buffer" and where[0] != out
+        )
+        moved = read + 2 * min(points, size) * itemsize
+        memory = target.seconds_for_bytes(moved, moved, cores)
+        launch = tasks * TASK_SECONDS * max(1, launches) + launches * (target.launch_seconds + SMALL_SECONDS)
+        total = Cost(work / rate / cores, memory, points * seconds / cores, launch)
+        start = _start(kernel, target)
+        if start is None:
+            return total
+        before = start[2]
+        return Cost(max(total.arithmetic, total.memory) + max(before.arithmetic, before.memory), 0.0,
+                    total.special + before.special, total.launch + before.launch)
+
+    def lower(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Lowered:
+        s = scatter_of(kernel)
+        start = _start(kernel, target)
+        out = Lowered()
+        if start is not None:
+            out = Pointwise().lower(start[0], start[1], target)
+        if not prod(s.extents) or not prod(kernel.shape):
+            return out
+        name = bx.function_name(self.name, kernel, config)
+        if config.buckets:
+            sort = Buckets(kernel, s, config.along, config.lanes, config.tasks, config.buckets)
+            out.launches += sort.lower([f"{name}{n}" for n in range(3)])
+            out.workspace = sort.workspace
+            return out
+        b = bl.start(name, kernel)
+        tasks = _axis(b, kernel, s, config)
+        out.launches.append(Launch(b.finish(), tasks))
+        return out
+
+
+def _axis(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
+    """Tasks along an axis of its own output dimension, lanes along another or the same; the rest in order."""
+    (*index, body), out = parts_of(kernel)
+    em = emitter(b, kernel, s.extents, config.lanes)
+    target, flat = em.memory(out), flat_index(index, kernel.shape)
+    tiles, tile = 1, None
+    if config.axis is not None:
+        unit = config.lanes if config.axis == config.along else 1
+        tiles = bl.tile_count(s.extents[config.axis], config.tasks, unit)
+        tile = b.task if tiles > 1 else None
+
+    def emit(ramps: Ramps) -> None:
+        for at, active in ramps:
+            assert config.along is not None
+            em.bind(config.along, at)
+            em.mask = active
+            add_at(em, target, flat, em.emit(body))
+        em.mask = None
+
+    with ExitStack() as stack:
+        for a, n in enumerate(s.extents):
+            if a == config.along:
+                continue
+            lo: Value | int = 0
+            hi: Value | int = n
+            if a == config.axis and tile is not None:
+                size = b.const(bl.tile_size(n, tiles, 1))
+                lo = b.mul(tile, size)
+                hi = b.op("min", b.add(lo, size), b.const(n))
+            em.bind(a, stack.enter_context(b.loop(lo, hi)).var)
+        if config.along is None:
+            add_at(em, target, flat, em.emit(body))
+        elif config.axis == config.along:
+            bl.vector_tiles(em, s.extents[config.along], 1, emit, tile, tiles)
+        else:
+            bl.vector_tiles(em, s.extents[config.along], 1, emit)
+    return tiles

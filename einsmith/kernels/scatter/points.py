@@ -1,0 +1,68 @@
+"""Where the points of a Scatter go, and one of them added: what its algorithms share."""
+
+from __future__ import annotations
+
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import Axis, Expr, Scatter, postorder
+from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit.vector import Memory, VectorEmitter
+from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.plan.kernel import Kernel
+
+
+def scatter_of(kernel: Kernel) -> Scatter:
+    part = kernel.root.parts[-1]
+    assert isinstance(part, Scatter)
+    return part
+
+
+def owned_axes(s: Scatter) -> dict[int, int]:
+    """axis -> the output dimension whose position this axis alone says, one-to-one."""
+    out: dict[int, int] = {}
+    for d, e in enumerate(s.index):
+        terms = list(linear(e).terms)
+        if len(terms) == 1 and isinstance(terms[0], Axis) and s.extents[terms[0].position] > 1:
+            out.setdefault(terms[0].position, d)
+    return out
+
+
+def row_axes(s: Scatter) -> dict[int, int]:
+    """axis -> dimension, for the last output dimensions that are axes of their own, in the order of the dimensions."""
+    out: list[tuple[int, int]] = []
+    for d in reversed(range(len(s.index))):
+        e = s.index[d]
+        others = [x for k, x in enumerate(s.index) if k != d]
+        if not isinstance(e, Axis) or any(x is e for x in postorder(others)):
+            break
+        out.insert(0, (e.position, d))
+    return dict(out)
+
+
+def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
+    """(output indices and body of the scatter, for the whole kernel's slots; the output's buffer)."""
+    s = scatter_of(kernel)
+    exprs = bx.renumber(kernel, kernel.stages[0], [*s.index, s.body], {})
+    out = kernel.stages[0].outputs[0]
+    assert out is not None
+    return exprs, out
+
+
+def emitter(b: Builder, kernel: Kernel, extents: tuple[int, ...], lanes: int) -> VectorEmitter:
+    em = VectorEmitter(b, extents, lanes)
+    for n, buffer in enumerate(kernel.buffers):
+        em.place(n, Memory(b.buffers[n], buffer.dtype, (buffer.size,)))
+    return em
+
+
+def add_at(em: VectorEmitter, target: Memory, flat: Linear, value: Value) -> None:
+    """`target[flat] += value`, never moved nor shared: the same element may come again, though not in another lane.
+    Lanes stand side by side."""
+    b, elem, mask = em.b, elem_of(target.dtype), em.lane_mask()
+    part = em.split(flat)
+    assert part is not None
+    if part.pattern is None:
+        at = em.total(part)
+        b.store(b.add(b.load(target.ptr, at, elem), value), target.ptr, at)
+    else:
+        at = em.total(part, part.pattern[0])
+        b.store(b.add(b.load(target.ptr, at, elem, em.lanes, mask), em.splat(value)), target.ptr, at, mask)

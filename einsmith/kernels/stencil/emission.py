@@ -1,0 +1,354 @@
+"""Emission of stencils: tiles of rows, their borders taken off, over what is read (loads).
+
+A tile is some rows by one vector. Rows and columns where every guard holds run in loops without any; the others are
+emitted once each at known places. Two phases of a row leave as two whole vectors, shuffled together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from math import prod
+from typing import NamedTuple
+
+from einsmith.expr.nodes import Const, Piece
+from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
+from einsmith.kernels.contraction.problem import Operand, Problem
+from einsmith.kernels.emit.access import PartialAddress, Pointer, digits
+from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.stencil.loads import Place, Reader, factors
+from einsmith.kernels.stencil.terms import Span, Stencil, Term
+from einsmith.kernels.stencil.write_combining import PhasePlanes, asked, gathered
+from einsmith.loops.nest import Builder, Value
+from einsmith.plan.kernel import Kernel
+from einsmith.target.facts import Target
+
+Carried = list[Value]
+PARTS = 16
+"""Sums that are made at a time: a multiply-add waits for the one before it for some cycles."""
+WAITING = 8
+"""Registers for what is read and how it is shuffled."""
+
+
+class Segment(NamedTuple):
+    """Points first, first + step, ... below `end` of an axis: one, or the turns of a loop."""
+
+    first: int
+    end: int
+    step: int
+
+    @property
+    def last(self) -> int:
+        return self.end - self.step
+
+    @property
+    def loop(self) -> bool:
+        return self.last > self.first
+
+
+def _segments(count: int, step: int, whole: Callable[[int], bool]) -> list[Segment]:
+    """Turns of `step` points over `count`: those for which `whole` holds in a loop, the others one by one."""
+    out: list[Segment] = []
+    for first in range(0, count, step):
+        if out and whole(first) and whole(out[-1].first):
+            out[-1] = Segment(out[-1].first, first + step, step)
+        else:
+            out.append(Segment(first, first + step, step))
+    return out
+
+
+def row_segments(s: Stencil, tile: int) -> list[Segment]:
+    """Tiles of rows; in those of a loop no guard of a row fails."""
+    spans = [x for t, f in factors(s) for x in (t.rows, f.rows)]
+    least = min(p.rows for p in s.phases)
+    whole = Span(max((x.lo for x in spans), default=0), min((x.hi for x in spans), default=least - 1))
+    return _segments(s.rows, tile, lambda h: h + tile <= least and whole.covers(Span(h, h + tile - 1)))
+
+
+def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Segment]:
+    """Vectors of a row; `masks`: a loop may go over vectors of which lanes are off; of those that are stored too, if
+    their number `width` is told as 0."""
+    if masks or s.lanes <= lanes:
+        return _segments(s.lanes, lanes, lambda w: not width or s.steps[1] * (w + lanes) <= width)
+    spans = [x for t, f in factors(s) for x in (t.lanes, f.lanes)]
+    least = min(p.lanes for p in s.phases)
+    whole = Span(max((x.lo for x in spans), default=0), min((x.hi for x in spans), default=least - 1))
+    return _segments(s.lanes, lanes, lambda w: w + lanes <= least and whole.covers(Span(w, w + lanes - 1)))
+
+
+def parts_of(sums: int, weights: int, places: int, registers: int) -> int:
+    """In how many parts, of taps at different places along a row, few sums are made. weights: of taps at one place."""
+    room = min(PARTS, registers - weights - WAITING)
+    return max(1, min(room // max(1, sums), places))
+
+
+def _place(t: Term) -> int:
+    """The place of a tap along a row."""
+    return t.vector.read.shift // t.vector.read.lane
+
+
+class StencilLowering:
+    """Emission of one kernel function. tile: rows; groups: the sums of a filter's gradient that are made in one turn;
+    hoisted: numbers for all lanes are loaded once for all tiles; pair, together: as a Reader's."""
+
+    def __init__(self, kernel: Kernel, s: Stencil, tile: int, tasks: int, groups: Sequence[Sequence[int]],
+                 hoisted: bool, pair: int | None, together: bool, target: Target, b: Builder):
+        self.b, self.s, self.tile, self.tasks, self.groups, self.hoisted = b, s, tile, tasks, groups, hoisted
+        results = asked(kernel, s, target)
+        self.reader = r = Reader(kernel, s, tile, pair, together, results, target, b)
+        self.n, self.elem, self.zero, self.pair, self.planes = r.n, r.elem, r.zero, pair, r.planes
+        self.registers, self.rows = target.vector_registers, row_segments(s, tile)
+        # What the rows of two points are turned into is made once for all taps where no weight is read again for that.
+        self.by_rows = hoisted and pair is not None
+        shape = kernel.root.shape
+        self.shape = shape
+        whole = Piece((0,) * len(shape), (1,) * len(shape), shape, Const(0.0, s.dtype))
+        nothing = Operand(Const(0.0, s.dtype), (), frozenset())
+        p = Problem(whole, s.dtype, (nothing, nothing), (), (), (), (), (), Const(0.0, s.dtype), ())
+        pointers = {i: Pointer(b.buffers[i], x.shape, x.dtype) for i, x in enumerate(kernel.buffers)}
+        axes, lanes = ((), 0) if s.along_k else ((s.lane,), self.n)
+        self.epi = Epilogue(b, kernel, p, pointers, axes, lanes, 0)
+        parted = gathered(kernel, s, target) if pair is None else frozenset()
+        self.lines = PhasePlanes(b, kernel, s, self.epi, parted, self.n) if parted else None
+        past = any(self.epi.far) and shape[-1] % self.n == 0
+        self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if past else 0)
+        self.room: Value | None = None
+        if self.epi.size > REGISTER_EPILOGUE:
+            count = s.sums if s.along_k else s.steps[0] * tile * s.steps[1]
+            self.room = b.alloc(self.elem, count * self.n)
+        self.values: dict[int, Value] = {}
+
+    def run(self, task: Value) -> None:
+        b, s = self.b, self.s
+        extents = [s.extents[a] // self._points(a) for a in s.outer]
+        total = prod(extents)
+        lo: Value | int = b.op("floordiv", b.mul(task, b.const(total)), b.const(self.tasks))
+        hi: Value | int = b.op("floordiv", b.mul(b.add(task, b.const(1)), b.const(total)), b.const(self.tasks))
+        with b.loop(*((0, total) if self.tasks == 1 else (lo, hi))) as points:
+            found = zip(s.outer, digits(b, points.var, extents) if extents else [], strict=True)
+            self.values = {a: b.mul(x, b.const(self._points(a))) for a, x in found}
+            if s.along_k:
+                for group in self.groups:
+                    self._sums(group)
+            else:
+                self.reader.bind(self.values)
+                if self.lines is not None:
+                    self.lines.bind(self.values)
+                if self.hoisted:
+                    for t in (t for p in s.phases for t in p.terms if t.weight is not None):
+                        self.reader.weight(t)
+                self._over(self.rows, [], lambda h, _: self._row_of_tiles(h))
+
+    # -- places
+
+    def _points(self, axis: int) -> int:
+        """How many points of an axis one vector has."""
+        return self.planes if axis == self.pair else 1
+
+    def _over(self, segments: Sequence[Segment], init: Carried, body: Callable[[Place, Carried], Carried]) -> Carried:
+        b, out = self.b, init
+        for x in segments:
+            if not x.loop:
+                out = body(Place(b.const(x.first), x.first, x.first), out)
+                continue
+            with b.loop(x.first, x.end, step=x.step, init=out, runs=True) as loop:
+                loop.next = body(Place(loop.var, x.first, x.last), list(loop.carried))
+            out = list(loop.results)
+        return out
+
+    # -- along the output
+
+    def _row_of_tiles(self, h: Place) -> Carried:
+        self._over(self.columns, [], lambda w, _: self._tile(h, w))
+        if self.lines is not None:
+            b, m = self.b, self.s.steps[0]
+            first, more = b.mul(h.value, b.const(m)), self.tile * m
+            if h.first == h.last:
+                assert self.s.row is not None
+                more = min(more, self.shape[self.s.row] - h.first * m)
+            self.lines.flush(first, b.add(first, b.const(more)))
+        return []
+
+    def _tile(self, h: Place, w: Place) -> Carried:
+        b, s = self.b, self.s
+        self.reader.begin(h, w)
+        self.h, self.w = h, w
+        known = h.first == h.last
+        parts: dict[tuple[int, int], list[Value]] = {}
+        work: list[tuple[tuple, int, int, Term]] = []
+        for i, phase in enumerate(s.phases):
+            for row in range(self.tile):
+                if known and h.first + row >= phase.rows:
+                    continue
+                parts[i, row] = [self.zero]
+                for t in phase.terms:
+                    if not known or t.rows.lo <= h.first + row <= t.rows.hi:
+                        a = t.vector.read
+                        place, at = _place(t), a.row * row + a.const
+                        work.append(((at - a.shift, place) if self.by_rows else (place, at), i, row, t))
+        work.sort(key=lambda x: x[:3])
+        # Few sums are made in parts that do not wait for each other.
+        taps: dict[int, set] = {}
+        for *_, t in work:
+            taps.setdefault(_place(t), set()).add(t.weight)
+        apart = parts_of(len(parts), max(map(len, taps.values()), default=0), len(taps), self.registers)
+        parts = {k: [self.zero] * apart for k in parts}
+        turns = {place: n % apart for n, place in enumerate(sorted(taps))}
+        group = None
+        for (of, _), i, row, t in work:
+            if of != group:
+                group = of
+                self.reader.forget(weights=not self.hoisted)
+            turn = turns[_place(t)]
+            x, before = self.reader.vector(t.vector, t, s.phases[i], row), parts[i, row][turn]
+            # Where the term is zero its weight may still be infinite.
+            off = None if t.weight is None else self.reader.off(t, s.phases[i])
+            if t.weight is None:
+                new = b.add(before, x)
+            elif before is self.zero and off is not None:
+                # A first term is a product, of which a masked load is an operand; of a sum that is chosen against zero
+                # it would stay an instruction of its own (codegen.llvm_faults.UNMASKED).
+                new = b.mul(x, self.reader.weight(t))
+            else:
+                new = b.fma(x, self.reader.weight(t), before)
+            parts[i, row][turn] = new if off is None else b.select(off, new, before)
+        sums = {k: reduce(b.add, x) for k, x in parts.items()}
+        for point in range(self.planes):
+            self._store(sums, point)
+        return []
+
+    def _store(self, sums: dict[tuple[int, int], Value], point: int) -> None:
+        """The rows of one of the points that share vectors."""
+        b, s, n = self.b, self.s, self.n
+        m, k = s.steps
+        width = self.shape[s.lane]
+        states = []
+        for j in range(k):
+            first, last = k * self.w.first + j * n, k * self.w.last + j * n
+            if first < width:
+                at = b.add(b.mul(self.w.value, b.const(k)), b.const(j * n))
+                states.append(LaneCursor(self.epi.sampler, at, width if last + n > width else None, n))
+        values = dict(self.values)
+        if self.pair is not None:
+            values[self.pair] = b.add(values[self.pair], b.const(point))
+        if s.row is not None:
+            values[s.row] = b.mul(self.h.value, b.const(m))
+        rows, start = [], point * n // 2
+        for row in range(self.tile):
+            for i in range(m):
+                if (i * k, row) in sums:
+                    found = [sums[i * k + j, row] for j in range(k)]
+                    if k == 2:
+                        found = self._together(found[0], found[1], start)[: len(states)]
+                    elif start:
+                        found = [b.shuffle(found[0], found[0], [min(start + j, n - 1) for j in range(n)])]
+                    rows.append(found)
+        self._finish(states, values, rows)
+
+    def _together(self, even: Value, odd: Value, first: int) -> list[Value]:
+        """Two phases of a row, from lane `first` on."""
+        n = self.n
+        picks = [min(first + i // 2, n - 1) + n * (i % 2) for i in range(2 * n)]
+        return [self.b.shuffle(even, odd, picks[at : at + n]) for at in (0, n)]
+
+    def _part(self, values: dict[int, Value], steps: dict[int, int]) -> PartialAddress:
+        """All axes of the result bound: `steps` beyond `values`."""
+        b, s = self.b, self.epi.sampler
+        sums: dict[int, Value] = {}
+        for i, f in enumerate(s.forms):
+            at: Value | None = None
+            for a, v in values.items():
+                c = f.coef.get(a, 0)
+                if c:
+                    term = b.mul(v, b.const(c))
+                    at = term if at is None else b.add(at, term)
+            more = sum(f.coef.get(a, 0) * x for a, x in steps.items())
+            if more:
+                at = b.const(more) if at is None else b.add(at, b.const(more))
+            if at is not None:
+                sums[i] = at
+        every = {**{a: b.const(0) for a in steps}, **values}
+        opaque = {a: b.add(v, b.const(steps.get(a, 0))) for a, v in every.items() if a in s.opaque}
+        ones = {a for a, x in enumerate(self.shape) if x == 1}
+        return PartialAddress(sums, frozenset(every) | ones, opaque)
+
+    def _finish(self, states: Sequence[LaneCursor], values: dict[int, Value], rows: Sequence[Sequence[Value]]) -> None:
+        """Row after row of the result."""
+        b, n, axis = self.b, self.n, self.s.row
+        if self.room is None or len(rows) == 1:
+            for i, row in enumerate(rows):
+                self._store_row(states, self._part(values, {axis: i} if axis is not None else {}), row)
+            return
+        width = len(states) * n
+        for i, row in enumerate(rows):
+            for j, x in enumerate(row):
+                b.store(x, self.room, b.const(i * width + j * n))
+        assert axis is not None
+        with b.loop(0, len(rows)) as loop:
+            at = b.mul(loop.var, b.const(width))
+            here = [b.load(self.room, b.add(at, b.const(j * n)), self.elem, n) for j in range(len(states))]
+            self._store_row(states, self._part({**values, axis: b.add(values[axis], loop.var)}, {}), here)
+
+    def _store_row(self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[Value]) -> None:
+        if self.lines is None:
+            self.epi.row(states, row, sums)
+        else:
+            self.lines.put(self.epi.values(states, row, sums))
+
+    # -- along the reduction
+
+    def _sums(self, group: Sequence[int]) -> None:
+        """The sums of these numbers, over all rows and lanes and turns of `loops`."""
+        b, s = self.b, self.s
+        init: Carried = [self.zero] * len(group)
+
+        def level(i: int, carried: Carried) -> Carried:
+            if i < len(s.loops):
+                axis = s.loops[i]
+                with b.loop(0, s.extents[axis], step=self._points(axis), init=carried, runs=True) as loop:
+                    self.values[s.loops[i]] = loop.var
+                    loop.next = level(i + 1, list(loop.carried))
+                return list(loop.results)
+            self.reader.bind(self.values)
+            return self._over(
+                self.rows, carried,
+                lambda h, x: self._over(self.columns, x, lambda w, y: self._products(h, w, group, y)),
+            )
+
+        sums = level(0, init)
+        for a in s.loops:
+            self.values.pop(a)
+        state = LaneCursor(self.epi.sampler, 0, None)
+        for number, x in zip(group, sums, strict=True):
+            at, rest = {}, number
+            for a in reversed(s.taps):
+                at[a], rest = rest % s.extents[a], rest // s.extents[a]
+            self.epi.row([state], self._part(self.values, at), [b.horizontal("add", x)])
+
+    def _products(self, h: Place, w: Place, group: Sequence[int], carried: Carried) -> Carried:
+        b, s = self.b, self.s
+        self.reader.begin(h, w)
+        self.h, self.w = h, w
+        known, (phase,) = h.first == h.last, s.phases
+        place = {number: i for i, number in enumerate(group)}
+        work = []
+        for row in range(self.tile):
+            if known and h.first + row >= phase.rows:
+                continue
+            for t in phase.terms:
+                if t.sum in place and (not known or t.rows.lo <= h.first + row <= t.rows.hi):
+                    assert t.weight is not None
+                    work.append((row, t, t.vector, t.weight))
+        # In the order of the operand that is read at more places; the other one waits in registers.
+        many = [len({f.read for _, _, *fs in work for f in fs[i : i + 1]}) for i in (0, 1)]
+        moving = 2 + int(many[1] > many[0])
+
+        def order(x: tuple) -> tuple:
+            a = x[moving].read
+            return (a.row * x[0] + a.const - a.shift) // a.pitch, a.shift // a.lane, a.shift, x[0]
+
+        out = list(carried)
+        for row, t, first, second in sorted(work, key=order):
+            i = place[t.sum]
+            out[i] = b.fma(self.reader.vector(first, t, phase, row), self.reader.vector(second, t, phase, row), out[i])
+        return out

@@ -1,0 +1,466 @@
+"""What a tile of a stencil reads: every load is shared by all terms that want it.
+
+Every other element of a row comes from two loads and a shuffle; the taps beside share the loads, or move what it found
+by a lane. Short rows of two points lie side by side in one vector. Guards are decided for a row, and are a constant or
+a comparison for lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+from einsmith.expr.nodes import nbytes
+from einsmith.kernels.stencil.terms import Access, Factor, Phase, Span, Stencil, Term
+from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.plan.kernel import Kernel
+from einsmith.target.facts import Target
+
+LINE = 64
+SHUFFLED = 4
+"""Registers for what is read and shuffled where every other element is wanted."""
+AHEAD = 6144
+"""Bytes that are read and written between asking for a row and reading it: what arrives while a miss lasts."""
+
+
+class Place(NamedTuple):
+    """A point of an axis: between `first` and `last`, which are one where it is known."""
+
+    value: Value
+    first: int
+    last: int
+
+
+def factors(s: Stencil) -> list[tuple[Term, Factor]]:
+    """Every vector of every term."""
+    terms = [t for p in s.phases for t in p.terms]
+    return [(t, f) for t in terms for f in (t.vector, t.weight) if f is not None and (f is t.vector or s.along_k)]
+
+
+class Spread(NamedTuple):
+    """Taps that read every other element of the same rows: the elements that they need, counted from the one that a tap
+    without shift reads at lane 0; None where one of them is not to be read by all. low, high: the least and the largest
+    shift."""
+
+    span: Span | None
+    low: int
+    high: int
+
+    @property
+    def base(self) -> int:
+        """The even shift from which whole vectors are read."""
+        return min(max(self.low, 0), self.high) // 2 * 2
+
+
+def spreads(s: Stencil, together: bool) -> dict[tuple, Spread]:
+    """Every group of taps that are read together, by `_spread_key`."""
+    found: dict[tuple, list[tuple[Access, Span]]] = {}
+    every = Span(0, s.lanes - 1)
+    for t, f in factors(s):
+        lanes = f.lanes.meet(t.lanes).meet(every)
+        if f.read.lane == 2 and lanes.lo <= lanes.hi:
+            found.setdefault(_spread_key(f.read, together), []).append((f.read, lanes))
+    out: dict[tuple, Spread] = {}
+    for key, reads in found.items():
+        spans = [(_elements(a, x), x) for a, x in reads]
+        both = Span(min(x.lo for x, _ in spans), max(x.hi for x, _ in spans))
+        # Lanes before the first and after the last hold anything.
+        first, last = (0, every.hi) if together else (-1, -1)
+        fit = all((x.lo < both.lo + 2 or y.lo == first) and (both.hi < x.hi + 2 or y.hi == last) for x, y in spans)
+        shifts = [a.shift for a, _ in reads]
+        out[key] = Spread(both if fit else None, min(shifts), max(shifts))
+    return out
+
+
+def _spread_key(a: Access, together: bool) -> tuple:
+    return a.slot, a.outer, a.row, 0 if together else a.shift // 2
+
+
+def waits(s: Stencil, tile: int, registers: int) -> bool:
+    """Whether all taps along a row may share what is read of it, where every other element is: vectors of all rows wait
+    in registers for the taps beside. Lanes beside a row must not be summed."""
+    reads = {f.read for _, f in factors(s)}
+    if s.along_k or not any(a.lane == 2 for a in reads):
+        return False
+    rows = {(a.slot, a.outer, a.row * i + a.const - a.shift) for a in reads for i in range(tile)}
+    weights: dict[int, set] = {}
+    for t, f in factors(s):
+        weights.setdefault(f.read.shift, set()).add(t.weight)
+    return tile * len(s.phases) + len(rows) + max(map(len, weights.values())) + SHUFFLED <= registers
+
+
+def _elements(a: Access, lanes: Span) -> Span:
+    return Span(2 * lanes.lo + a.shift, 2 * lanes.hi + a.shift)
+
+
+def pair_axis(s: Stencil, lanes: int) -> int | None:
+    """The axis of which two points share a vector, half of it each, where rows are that short: one along which the
+    numbers for all lanes stay the same, and whose every row is one vector of memory. None where there is none."""
+    if 2 * s.lanes > lanes or any(x.hi - x.lo >= lanes for x in reaches(s).values()):
+        return None
+    weighed = {a for p in s.phases for t in p.terms if t.weight and not s.along_k for a, _ in t.weight.read.outer}
+    moved = [{a for a, _ in f.read.outer} for _, f in factors(s)]
+    for a in s.loops if s.along_k else s.outer:
+        if s.extents[a] % 2 == 0 and a not in weighed and all(a in x for x in moved):
+            return a
+    return None
+
+
+def reaches(s: Stencil) -> dict[tuple, Span]:
+    """The elements of a row that all taps together read, by what they read."""
+    out: dict[tuple, Span] = {}
+    for t, f in factors(s):
+        lanes = f.lanes.meet(t.lanes)
+        if lanes.lo <= lanes.hi:
+            a, key = f.read, _kind(f.read)
+            span = Span(a.lane * lanes.lo + a.shift, a.lane * lanes.hi + a.shift)
+            old = out.get(key, span)
+            out[key] = Span(min(old.lo, span.lo), max(old.hi, span.hi))
+    return out
+
+
+def turned(s: Stencil) -> set[tuple]:
+    """What is read of every other element by so many taps that a vector of the even elements and one of the odd ones,
+    turned for each tap, are fewer loads than the rows of two points for each tap: more than wait in registers."""
+    shifts: dict[tuple, set[int]] = {}
+    for _, f in factors(s):
+        if f.read.lane == 2:
+            shifts.setdefault(_kind(f.read), set()).add(f.read.shift)
+    return {k for k, x in shifts.items() if len(x) > 4}
+
+
+def short(s: Stencil, lanes: int, width: int) -> set[tuple]:
+    """What is read of every other element of rows that two vectors hold: each tap is one shuffle of these, where a
+    shuffle may pick from two vectors. Lanes beside a row are zero, so that they may be summed."""
+    if not s.along_k or s.lanes > lanes or width < LINE:
+        return set()
+    return {k for k, x in reaches(s).items() if k[3] == 2 and x.hi - x.lo < 2 * lanes}
+
+
+def streams(s: Stencil) -> list[Access]:
+    """One read of each kind that there is."""
+    return list({_kind(f.read): f.read for _, f in factors(s)}.values())
+
+
+def rows_of(a: Access, tile: int) -> int:
+    """Rows of memory by which a read moves from one tile to the next."""
+    return max(1, tile * abs(a.row) // a.pitch)
+
+
+def _kind(a: Access) -> tuple:
+    return a.slot, a.outer, a.row, a.lane, a.pitch
+
+
+class Reader:
+    """Loads of one kernel function. tile: rows; pair: the axis of which two points share a vector; together: all taps
+    along a row share what is read of it (`waits`); results: the buffers that are asked for ahead of stores too."""
+
+    def __init__(self, kernel: Kernel, s: Stencil, tile: int, pair: int | None, together: bool,
+                 results: Collection[int], target: Target, b: Builder):
+        self.b, self.s, self.tile, self.pair, self.together = b, s, tile, pair, together
+        self.n = target.lanes(s.dtype.itemsize)
+        self.elem = elem_of(s.dtype)
+        self.zero = b.const(0.0, self.elem, self.n)
+        self.slots = [ref[1] for ref in kernel.stages[0].args]
+        self.masks, self.predicates = target.vector_bytes >= 32, target.vector_bytes >= 64
+        self.planes = 1 if pair is None else 2
+        self.reaches, self.spreads = reaches(s), spreads(s, together)
+        self.turned = set() if s.along_k else turned(s)
+        self.short = set() if pair is not None else short(s, self.n, target.vector_bytes)
+        size = sum(map(nbytes, kernel.buffers))
+        far = size > target.l2 * target.cores
+        self.ahead, self.results = streams(s) if far else [], results if far else ()
+        self.shape = kernel.root.shape
+        self.bases: dict[tuple, Value] = {}
+        self.values: Mapping[int, Value] = {}
+        self.weights: dict[Access, Value] = {}
+        self.made: dict[tuple, Value | None] = {}
+
+    def _apart(self, a: Access) -> int:
+        """From one point of those that share vectors to the next."""
+        return 0 if self.pair is None else dict(a.outer)[self.pair]
+
+    def bind(self, values: dict[int, Value]) -> None:
+        """The addresses of every read, and of results that are asked for, at the values of its outer axes. Weights are
+        those of other places now."""
+        b = self.b
+        self.bases, self.weights, self.values = {}, {}, values
+        terms = [t for p in self.s.phases for t in p.terms]
+        for a in (f.read for t in terms for f in (t.vector, t.weight) if f is not None):
+            if (a.slot, a.outer) not in self.bases:
+                at: Value = b.const(0)
+                for axis, c in a.outer:
+                    at = b.add(at, b.mul(values[axis], b.const(c)))
+                self.bases[a.slot, a.outer] = at
+        if self.results:
+            self.stored = b.const(0)
+            for axis, x in values.items():
+                self.stored = b.add(self.stored, b.mul(x, b.const(prod(self.shape[axis + 1 :]))))
+
+    def begin(self, h: Place, w: Place) -> None:
+        """A tile, whose later rows are asked for."""
+        self.h, self.w = h, w
+        self.made = {}
+        self._ask_ahead()
+
+    def forget(self, weights: bool) -> None:
+        """Vectors are read anew, for the sake of registers; numbers for all lanes too, if `weights`."""
+        self.made = {k: v for k, v in self.made.items() if k[0] in ("at", "mask")}
+        if weights:
+            self.weights = {}
+
+    def _at(self, a: Access) -> Value:
+        """The address of a read but for what is known, at the tile's corner."""
+        key = ("at", a.slot, a.outer, a.row, a.lane)
+        if key not in self.made:
+            b = self.b
+            at = self.bases[a.slot, a.outer]
+            for place, c in ((self.h, a.row), (self.w, a.lane)):
+                if c:
+                    at = b.add(at, b.mul(place.value, b.const(c)))
+            self.made[key] = at
+        out = self.made[key]
+        assert out is not None
+        return out
+
+    def _mask(self, span: Span, scale: int = 1, more: int = 0) -> Value | None:
+        """The lanes i of which scale * (the vector's first lane) + more + i is in the span; None for all."""
+        key = ("mask", span, scale, more)
+        if key in self.made:
+            return self.made[key]
+        b, n, w = self.b, self.n, self.w
+        first, last = scale * w.first + more, scale * w.last + more
+        iota, out = b.iota(n, "i32"), None
+
+        def start(edge: int) -> Value:
+            x = b.sub(b.const(edge - more), b.mul(w.value, b.const(scale)))
+            if max(abs(edge - first), abs(edge - last)) + n >= 2**31:
+                x = b.op("max", b.const(-1), b.op("min", x, b.const(n)))
+            return b.splat(b.cast(x, "i32"), n)
+
+        if span.lo > first:
+            out = b.op("not", b.op("lt", iota, start(span.lo)))
+        if span.hi < last + n - 1:
+            below = b.op("lt", iota, start(span.hi + 1))
+            out = below if out is None else b.op("and", out, below)
+        self.made[key] = out
+        return out
+
+    # -- loads
+
+    def vector(self, f: Factor, t: Term, phase: Phase, row: int) -> Value:
+        """A factor's vector for row `row` of the tile, zero where the factor or the term is."""
+        a, h = f.read, self.h
+        lanes = f.lanes.meet(t.lanes).meet(Span(0, phase.lanes - 1))
+        if h.first == h.last and not f.rows.lo <= h.first + row <= f.rows.hi:
+            return self.zero
+        if lanes.hi < max(lanes.lo, self.w.first) or lanes.lo > self.w.last + self.n - 1:
+            return self.zero
+        key = (a.slot, a.outer, a.row * row + a.const, a.row, a.lane, lanes)
+        if key not in self.made and self.pair is not None:
+            self.made[key] = self._two(a, lanes, row)
+        elif key not in self.made and _kind(a) in self.short:
+            self.made[key] = self._beside(a, self._halves(a, a.shift, lanes), row)
+        elif key not in self.made:
+            self.made[key] = self._pick(a, lanes, row) if a.lane == 2 else self._inside(a, 0, row, lanes)
+        out = self.made[key]
+        assert out is not None
+        return out
+
+    def _load(self, a: Access, more: int, row: int, mask: Value | None) -> Value:
+        b = self.b
+        at = b.add(self._at(a), b.const(a.const + a.row * row + more))
+        return b.load(b.buffers[self.slots[a.slot]], at, self.elem, self.n, mask)
+
+    def _inside(self, a: Access, more: int, row: int, span: Span, moved: int = 0) -> Value:
+        """A vector of elements, zero outside of the span; `more` elements beyond the tap's first one, of which `moved`
+        count in the span."""
+        n, first = self.n, a.lane * self.w.first + moved
+        if self.masks or self.w.first != self.w.last or span.hi - span.lo + 1 < n:
+            return self._load(a, more, row, self._mask(span, a.lane, moved))
+        # Without masks in registers: what lies inside of the span, moved to its lanes.
+        off = min(max(first, span.lo), span.hi - n + 1) - first
+        found = self._load(a, more + off, row, None)
+        if not off:
+            return found
+        return self.b.shuffle(found, self.zero, [i - off if 0 <= i - off < n else n for i in range(n)])
+
+    def _pick(self, a: Access, lanes: Span, row: int) -> Value:
+        """Every other element: of two vectors, or what a tap beside has, moved by a lane, and one element more."""
+        n, found = self.n, self.spreads[_spread_key(a, self.together)]
+        span, low, high = found if found.span is not None else Spread(_elements(a, lanes), a.shift, a.shift)
+        assert span is not None
+        base = Spread(span, low, high).base
+
+        def whole(first: int) -> Value:
+            """The elements first, first + 1, ... from lane 0 on."""
+            key = ("part", a.slot, a.outer, a.row * row + a.const - a.shift, a.row, first, span)
+            if key not in self.made:
+                inside = span.hi >= 2 * self.w.first + first and span.lo <= 2 * self.w.last + first + n - 1
+                self.made[key] = self._inside(a, first - a.shift, row, span, first) if inside else self.zero
+            out = self.made[key]
+            assert out is not None
+            return out
+
+        def every_other(first: int) -> Value:
+            key = ("other", a.slot, a.outer, a.row * row + a.const - a.shift, a.row, first, span)
+            if key not in self.made:
+                if first < base:
+                    at = low + (first - low) // n * n
+                    picks = [n + first - at, *range(n - 1)]
+                    out = self.b.shuffle(every_other(first + 2), whole(at), picks)
+                elif first >= base + 2:
+                    last = first + 2 * n - 2
+                    at = high + n - 1 - max(0, -((last - high - n + 1) // n)) * n
+                    picks = [*range(1, n), n + last - at]
+                    out = self.b.shuffle(every_other(first - 2), whole(at), picks)
+                else:
+                    out = self.b.shuffle(whole(base), whole(base + n), [2 * i + first - base for i in range(n)])
+                self.made[key] = out
+            found = self.made[key]
+            assert found is not None
+            return found
+
+        return every_other(a.shift)
+
+    def _two(self, a: Access, lanes: Span, row: int) -> Value:
+        """The rows of two points side by side. What taps at an even distance read of every other element may be one
+        vector, turned by some lanes: lanes between the rows, into which nothing is loaded, come in as the zeros beside
+        them."""
+        b, n, half, reach = self.b, self.n, self.n // 2, self.reaches[_kind(a)]
+        wanted = self._halves(a, a.shift, lanes)
+        start = a.shift % a.lane
+        turn = (a.shift - start) // a.lane
+        source = [(i + turn) % n for i in range(n)]
+        whole = Span(-((start - reach.lo) // a.lane), (reach.hi - start) // a.lane)
+        first = self._halves(a, start, whole)
+        # Lanes that are stored and would have another element than they want: where that is none, they are cleared.
+        wrong = [
+            i for i, x in enumerate(source)
+            if i % half < self.s.lanes and (wanted[i] != first[x] or (first[x] is not None and i // half != x // half))
+        ]
+        alone = _kind(a) not in self.turned or reach.hi - reach.lo >= n - 1
+        if alone or any(wanted[i] is not None for i in wrong):
+            return self._beside(a, wanted, row)
+        key = ("pair", *_kind(a), a.row * row + a.const - a.shift, start)
+        if key not in self.made:
+            self.made[key] = self._beside(a, first, row)
+        found = self.made[key]
+        assert found is not None
+        if turn:
+            found = b.shuffle(found, found, source)
+        on = tuple(i not in wrong for i in range(n))
+        return found if all(on) else b.select(b.literal(on, "i1"), found, self.zero)
+
+    def _halves(self, a: Access, shift: int, lanes: Span) -> list[int | None]:
+        """The element of a point's row in every lane, of which each point has its share; None for zero."""
+        share = self.n // self.planes
+        every = [i % share for i in range(self.n)]
+        return [a.lane * i + shift if lanes.lo <= i <= lanes.hi else None for i in every]
+
+    def _beside(self, a: Access, elements: Sequence[int | None], row: int) -> Value:
+        """These elements of the rows of two points, from a vector of each, or of one row, from the two that it has: all
+        taps have these in common."""
+        b, n, parts, two = self.b, self.n, list[Value](), self.planes == 2
+        reach = self.reaches[_kind(a)]
+        count = reach.hi - reach.lo + 1
+        for part in range(2):
+            key = ("row", *_kind(a), a.row * row + a.const - a.shift, part)
+            if key not in self.made:
+                on = tuple(i < (count if two else count - n * part) for i in range(n))
+                more = reach.lo - a.shift + (self._apart(a) if two else n) * part
+                self.made[key] = self._load(a, more, row, None if all(on) else b.literal(on, "i1"))
+            found = self.made[key]
+            assert found is not None
+            parts.append(found)
+        on = tuple(x is not None for x in elements)
+        room = n if two else 2 * n
+        spare = room - 1 if count < room else 0  # a lane that was not loaded is zero
+        where = [n * (i >= n // 2) if two else 0 for i in range(n)]
+        picks = [spare if x is None else x - reach.lo + at for x, at in zip(elements, where, strict=True)]
+        found = b.shuffle(parts[0], parts[1], picks)
+        return found if all(on) or spare else b.select(b.literal(on, "i1"), found, self.zero)
+
+    def off(self, t: Term, phase: Phase) -> Value | None:
+        """The lanes where a term is not zero whatever its weight is; None for all that are stored."""
+        if t.lanes.covers(Span(0, phase.lanes - 1)):
+            return None
+        b, n, known = self.b, self.n, self.w.first == self.w.last
+        if self.pair is None:
+            on = self._mask(t.lanes)
+        else:
+            on = b.literal(tuple(t.lanes.lo <= i % (n // 2) <= t.lanes.hi for i in range(n)), "i1")
+        return b.op("and", on, self._all()) if on is not None and known and self.predicates else on
+
+    def _all(self) -> Value:
+        """All lanes, unknown to the compiler: of a multiply-add whose lanes are constants it makes one without a mask,
+        a copy and a blend, which are three instructions instead of one. No task has a number below 0."""
+        b, n = self.b, self.n
+        if ("mask",) not in self.made:
+            more = b.cast(b.op("min", b.task, b.const(0)), "i32")
+            self.made["mask",] = b.op("lt", b.iota(n, "i32"), b.splat(b.add(more, b.const(n, "i32")), n))
+        found = self.made["mask",]
+        assert found is not None
+        return found
+
+    def weight(self, t: Term) -> Value:
+        assert t.weight is not None
+        a = t.weight.read
+        if a not in self.weights:
+            b = self.b
+            at = b.add(self.bases[a.slot, a.outer], b.const(a.const))
+            self.weights[a] = b.splat(b.load(b.buffers[self.slots[a.slot]], at, self.elem), self.n)
+        return self.weights[a]
+
+    def _ask_ahead(self) -> None:
+        """Rows that come later are brought nearer, so many tiles before them that a miss has time."""
+        b, s, item, width = self.b, self.s, self.s.dtype.itemsize, self.shape[-1]
+        counts = [rows_of(a, self.tile) for a in self.ahead]
+        moved = sum(x * a.pitch for x, a in zip(counts, self.ahead, strict=True))
+        stored = 0 if s.along_k else s.steps[0] * self.tile
+        moved += stored * width
+        tiles = -(-AHEAD // max(1, moved * item * self.planes))
+        for rows, a in zip(counts, self.ahead, strict=True):
+            at = b.add(self.bases[a.slot, a.outer], b.mul(self.h.value, b.const(a.row)))
+            at = b.add(at, self._later(a, tiles, rows * a.pitch))
+            for point in range(self.planes):
+                self._ask(self.slots[a.slot], at, self._apart(a) * point, rows * a.pitch)
+        for n in self.results:
+            at = b.add(self.stored, b.mul(self.h.value, b.const(s.steps[0] * width)))
+            for point in range(self.planes):
+                apart = prod(self.shape[self.pair + 1 :]) * point if self.pair is not None else 0
+                self._ask(n, at, tiles * stored * width + apart, stored * width)
+
+    def _ask(self, buffer: int, at: Value, first: int, count: int) -> None:
+        """Line after line of `count` elements from `first` beyond `at` on: each vector of a row asks for its share."""
+        b, line = self.b, LINE // self.s.dtype.itemsize
+        share = -(-count // (line * -(-self.s.lanes // self.n)))
+        at = b.add(at, b.mul(self.w.value, b.const(share * line // self.n)))
+        for i in range(share):
+            b.prefetch(b.buffers[buffer], b.add(at, b.const(first + i * line)), self.elem)
+
+    def _later(self, a: Access, tiles: int, step: int) -> Value:
+        """From a read to what it reads so many tiles later, `step` elements each: below, or in a later turn of a
+        filter's gradient's innermost loop."""
+        b, h, every = self.b, self.h, -(-self.s.rows // self.tile)
+        if not self.s.loops:
+            return b.const(tiles * step)
+        turns, more = divmod(tiles, every)
+        last = (every - more) * self.tile
+        here, there = (self._turned(a, turns + i, (more - i * every) * step) for i in (0, 1))
+        if h.last < last or h.first >= last:
+            return here if h.last < last else there
+        return b.select(b.op("lt", h.value, b.const(last)), here, there)
+
+    def _turned(self, a: Access, turns: int, more: int) -> Value:
+        """From a read to `more` elements beyond it so many turns later: after the last turn the next sums begin."""
+        b, s, loop, move = self.b, self.s, self.s.loops[-1], dict(a.outer)
+        points = self.planes if loop == self.pair else 1
+        sums, rest = divmod(turns * points, s.extents[loop])
+        per_turn, per_sum = move.get(loop, 0), sum(move.get(x, 0) for x in s.outer[-1:])
+        here = sums * per_sum + rest * per_turn + more
+        if not rest:
+            return b.const(here)
+        there = here + per_sum - s.extents[loop] * per_turn
+        return b.select(b.op("lt", self.values[loop], b.const(s.extents[loop] - rest)), b.const(here), b.const(there))

@@ -1,0 +1,249 @@
+"""The stencil pattern: sums of few products at places beside each other, one row of results from some rows of numbers.
+
+Depthwise convolutions in all three directions and at every stride, and filters alike: what a register tile of a matrix
+product would share is not there, because every channel has its own numbers. Rows are read once and kept in registers
+for all taps (loads); phases of a strided backward pass are one kernel, whose rows leave in whole vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import ceil, prod
+from typing import NamedTuple
+
+from einsmith.kernels.footprint import touched
+from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
+from einsmith.kernels.stencil.loads import factors, pair_axis, rows_of, short, streams, waits
+from einsmith.kernels.stencil.terms import Stencil, stencils
+from einsmith.loops.nest import Builder
+from einsmith.plan.kernel import Kernel
+from einsmith.target.facts import Target
+
+MAX_PRODUCTS, MAX_LOADED = 400, 110
+"""Multiply-adds of a tile; and where all of their operands must be loaded into registers first."""
+MAX_SEGMENTS = 5
+"""Tiles that are emitted, each with its own borders."""
+MAX_ROWS = 16
+READ_ROWS = 20
+"""Rows of memory that a tile reads anew: as many streams as are kept apart."""
+STREAMS, CROWDED = 22, 0.02
+"""Rows beyond the last cache that a tile may touch, and what each one more adds to the time that memory takes. Those
+that are written count twice: a line is read before a part of it is written."""
+LATENCY = 4
+"""Cycles of a multiply-add whose sum is waited for."""
+TASKS = 8
+"""For each core."""
+OTHERS = ("winograd", "contraction", "by digits", "reduction", "by kind", "im2col")
+
+
+class StencilConfig(NamedTuple):
+    """along_k: lanes along the reduction (gradients of filters); tile: rows; passes: turns in which the sums of a
+    filter are made; pairs: rows of two points share a vector; tasks."""
+
+    along_k: bool
+    tile: int
+    passes: int
+    pairs: bool
+    tasks: int
+
+    def __str__(self) -> str:
+        where = "reduction" if self.along_k else "output"
+        more = (f" in {self.passes} passes" if self.passes > 1 else "") + (" of pairs" if self.pairs else "")
+        return f"rows of the {where}, {self.tile} a tile{more}, tasks {self.tasks}"
+
+
+class StencilPattern:
+    """See the module."""
+
+    name = "stencil"
+
+    def match(self, kernel: Kernel) -> bool:
+        return bool(stencils(kernel))
+
+    def instead(self, kernel: Kernel, config: StencilConfig) -> Sequence[str]:
+        """Other patterns multiply as often, and read again what a stencil of several rows keeps in registers."""
+        return OTHERS if config.tile > 1 and _reads(kernel, _which(kernel, config)) >= 2 else ()
+
+    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> StencilConfig | None:
+        ranks = [(self.cost(kernel, c, target).rank, n, c) for n, c in enumerate(self._candidates(kernel, target))]
+        rank, _, config = min(ranks)
+        return config if rank < limit else None
+
+    def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
+        return sorted(self._candidates(kernel, target), key=lambda c: self.cost(kernel, c, target).rank)
+
+    def _candidates(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
+        out: list[StencilConfig] = []
+        for s in stencils(kernel):
+            lanes = target.lanes(s.dtype.itemsize)
+            passes = _passes(s, _registers(target))
+            for pairs in (False, True) if pair_axis(s, lanes) is not None else (False,):
+                points = _points(s, pairs)
+                tasks = 1 if target.cores == 1 else min(points, TASKS * target.cores)
+                for tile in _tiles(s, passes, target):
+                    out.append(StencilConfig(s.along_k, tile, passes, pairs, tasks))
+        return out
+
+    def cost(self, kernel: Kernel, config: StencilConfig, target: Target) -> Cost:
+        s = _which(kernel, config)
+        lanes = target.lanes(s.dtype.itemsize)
+        cycle = 2 * lanes / (target.fma_per_second * (4 / s.dtype.itemsize))
+        points = _points(s, config.pairs)
+        tasks = min(target.cores, config.tasks)
+        uneven = ceil(points / tasks) * tasks / points
+        size = sum(touched(kernel))
+        arithmetic = points * _cycles(s, config, lanes, _registers(target), target.vector_bytes)
+        memory = target.seconds_for_bytes(size, size, tasks)
+        if size > target.l3:
+            memory *= _crowded(s, config, lanes)
+        return Cost(arithmetic * cycle / tasks * uneven, memory, 0.0, target.launch_seconds)
+
+    def lower(self, kernel: Kernel, config: StencilConfig, target: Target) -> Lowered:
+        s = _which(kernel, config)
+        b = Builder(f"stencil_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
+        groups = _groups(s, config.passes)
+        hoisted = _hoisted(s, config.tile, _registers(target))
+        pair = pair_axis(s, target.lanes(s.dtype.itemsize)) if config.pairs else None
+        together = pair is None and waits(s, config.tile, _registers(target))
+        StencilLowering(kernel, s, config.tile, config.tasks, groups, hoisted, pair, together, target, b).run(b.task)
+        return Lowered([Launch(b.finish(), config.tasks)])
+
+
+def _which(kernel: Kernel, config: StencilConfig) -> Stencil:
+    return next(s for s in stencils(kernel) if s.along_k == config.along_k)
+
+
+def _reads(kernel: Kernel, s: Stencil) -> float:
+    """How often vectors take each element of what they read, at least."""
+    reads: dict[int, int] = {}
+    for p in s.phases:
+        for t in p.terms:
+            for f in (t.vector, t.weight) if s.along_k else (t.vector,):
+                if f is not None:
+                    reads[f.read.slot] = reads.get(f.read.slot, 0) + p.rows * p.lanes
+    points = prod(s.extents[a] for a in (*s.outer, *s.loops))
+    sizes, args = touched(kernel), kernel.stages[0].args
+    return min((points * n * s.dtype.itemsize / sizes[args[slot][1]] for slot, n in reads.items()), default=0.0)
+
+
+def _all_loaded(target: Target) -> bool:
+    """Whether multiply-adds take no operand from memory, as on AArch64 (32 registers of 16 bytes)."""
+    return (target.vector_bytes, target.vector_registers) == (16, 32)
+
+
+def _registers(target: Target) -> int:
+    """Registers for sums, numbers and rows."""
+    return target.vector_registers - (12 if _all_loaded(target) else 0)
+
+
+def _points(s: Stencil, pairs: bool) -> int:
+    """Points of the outer axes, pairs as one."""
+    return prod(s.extents[a] for a in s.outer) // (2 if pairs and not s.along_k else 1)
+
+
+def _crowded(s: Stencil, c: StencilConfig, lanes: int) -> float:
+    """How many times as long as one stretch of memory as large the rows of a tile take; short rows are one stretch."""
+    if s.lanes <= lanes:
+        return 1.0
+    rows = sum(rows_of(a, c.tile) for a in streams(s)) + (0 if s.along_k else 2 * c.tile * s.steps[0])
+    return 1 + CROWDED * max(0, rows - STREAMS)
+
+
+def _weights(s: Stencil) -> tuple[int, int, int]:
+    """Numbers for all lanes: in all, and the most that the taps at one place along a row have; how many such places."""
+    if s.along_k:
+        return 0, 0, 0
+    groups: dict[int, set] = {}
+    for p in s.phases:
+        for t in p.terms:
+            if t.weight is not None:
+                groups.setdefault(t.vector.read.shift // t.vector.read.lane, set()).add(t.weight.read)
+    return len(set().union(*groups.values())), max(map(len, groups.values()), default=0), len(groups)
+
+
+def _spare(s: Stencil) -> int:
+    """Registers for vectors that are read, or shuffled before they are stored; a vector of every other element comes
+    from two, by way of a third where shuffles are short."""
+    if any(f.read.lane == 2 for _, f in factors(s)):
+        return 6
+    return 4 if s.steps[1] == 2 else 2
+
+
+def _hoisted(s: Stencil, tile: int, registers: int) -> bool:
+    return tile * len(s.phases) + _weights(s)[0] + _spare(s) <= registers
+
+
+def _passes(s: Stencil, registers: int) -> int:
+    """The fewest turns whose sums, with the rows that wait, stay in registers."""
+    if not s.along_k:
+        return 1
+    last = s.extents[s.taps[-1]]
+    rows = s.sums // last
+    fit = max(1, (registers - _spare(s)) // rows - 1)
+    return ceil(last / fit)
+
+
+def _groups(s: Stencil, passes: int) -> list[list[int]]:
+    """The numbers of the sums by passes: each takes some places along the filter's last axis."""
+    if not s.along_k:
+        return [[0]]
+    last = s.extents[s.taps[-1]]
+    step = ceil(last / passes)
+    return [[i for i in range(s.sums) if at <= i % last < at + step] for at in range(0, last, step)]
+
+
+def _tiles(s: Stencil, passes: int, target: Target) -> list[int]:
+    """Rows of a tile worth a prediction."""
+    terms = sum(len(p.terms) for p in s.phases) / passes
+    step = max((abs(f.read.row) // f.read.pitch for _, f in factors(s)), default=1)
+    limit = min(MAX_ROWS, READ_ROWS // max(1, step))
+    if not s.along_k:
+        limit = min(limit, (_registers(target) - _weights(s)[1] - _spare(s)) // len(s.phases))
+    most = MAX_LOADED if _all_loaded(target) else MAX_PRODUCTS
+    limit = max(1, min(limit, int(most / max(1.0, terms))))
+    fewest = ceil(s.rows / limit)
+    found = dict.fromkeys(ceil(s.rows / n) for n in (fewest, fewest + 1, fewest + 2, 2 * fewest, 3 * fewest))
+    return [x for x in found if len(row_segments(s, x)) <= MAX_SEGMENTS] or [s.rows]
+
+
+@lru_cache(maxsize=4096)
+def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, width: int) -> float:
+    """Cycles of one point of the outer axes on one core."""
+    crossing = 0.7 if width >= 64 else 0.5
+    fmas = c.tile * sum(len(p.terms) for p in s.phases)
+    loads, shuffles = 0.0, 0.0
+    seen: set[tuple] = set()
+    shared = not c.pairs and waits(s, c.tile, registers)
+    whole = c.pairs or bool(short(s, lanes, width))
+    for a, lanes_on in dict.fromkeys((f.read, f.lanes.meet(t.lanes)) for t, f in factors(s)):
+        for row in range(c.tile):
+            at = a.row * row + a.const
+            key = (a.slot, a.outer, at, lanes_on)
+            if key in seen:
+                continue
+            seen.add(key)
+            if a.lane == 1 and not c.pairs:
+                loads += crossing
+                continue
+            shuffles += 1
+            source = (a.slot, a.outer, at - (a.shift if whole else a.shift % 2))
+            if source not in seen:
+                seen.add(source)
+                row_of = (a.slot, a.outer, at - a.shift, "row")
+                loads += crossing if shared and row_of in seen else 2 * crossing
+                seen.add(row_of)
+    tiles = ceil(s.lanes / lanes) * s.rows / c.tile
+    if s.along_k:
+        body = max(fmas / 2, loads) + 0.4 * shuffles + 3 * c.passes
+        return prod(s.extents[a] for a in s.loops) / (2 if c.pairs else 1) * (tiles * body + 5) + 12 * s.sums
+    weights, most, places = _weights(s)
+    chains = c.tile * len(s.phases) * parts_of(c.tile * len(s.phases), most, places, registers)
+    if _hoisted(s, c.tile, registers):
+        weights = 0
+    stores = c.tile * len(s.phases) * (2 if c.pairs else 1)
+    if s.steps[1] == 2 or c.pairs:
+        shuffles += stores
+    body = max(fmas / 2, loads + 0.4 * weights, LATENCY * fmas / chains) + 0.4 * shuffles + 0.5 * stores + 4
+    return tiles * body + 15

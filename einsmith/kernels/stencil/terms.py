@@ -1,0 +1,398 @@
+"""What a stencil is made of: sums of few products, taken apart into the reads of single points.
+
+    Y[b,c,h,w] = sum[r,s](K[c,r,s] * X[b,c,h+r-1,w+s-1])                 nine terms, each with a number and a vector
+    dK[c,r,s] = sum[b,h,w](dY[b,c,h,w] * X[b,c,h+r-1,w+s-1])             nine sums, each term with two vectors
+
+Vectors run along one axis (`lane`), tiles along another one (`row`); filters' axes are unrolled, so that a guard is
+left with one axis and becomes an interval of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from einsmith.dtypes import DType
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, is_zero
+from einsmith.kernels.contraction.problem import affine, conjuncts
+from einsmith.plan.kernel import Kernel
+
+MAX_TERMS = 80
+"""Products of a point that are unrolled."""
+MAX_SUMS = 49
+"""Sums of a filter's gradient."""
+MAX_STEP = 4
+"""Phases of a row."""
+
+
+class Span(NamedTuple):
+    """The points lo .. hi of an axis."""
+
+    lo: int
+    hi: int
+
+    def meet(self, other: Span) -> Span:
+        if self.covers(other):
+            return other
+        return self if other.covers(self) else Span(max(self.lo, other.lo), min(self.hi, other.hi))
+
+    def covers(self, other: Span) -> bool:
+        return self.lo <= other.lo and other.hi <= self.hi
+
+
+class Access(NamedTuple):
+    """The element const + row * (row axis) + lane * (lane axis) + sum of coefficient * axis over `outer`; `pitch`: from
+    one row of the tensor, along which lanes move, to the next; `shift`: the part of `const` that a tap moves along it.
+    """
+
+    slot: int
+    const: int
+    row: int
+    lane: int
+    outer: tuple[tuple[int, int], ...]
+    pitch: int
+    shift: int
+
+
+class Factor(NamedTuple):
+    """A read, zero outside of these rows and lanes."""
+
+    read: Access
+    rows: Span
+    lanes: Span
+
+
+class Term(NamedTuple):
+    """A product, zero outside of these rows and lanes whatever the factors are there. `sum`: of which sum it is a term.
+    `weight` is one number for all lanes, None where there is none; or a second vector, in gradients of filters."""
+
+    sum: int
+    vector: Factor
+    weight: Factor | None
+    rows: Span
+    lanes: Span
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A piece: results at `row`, `lane` modulo the steps, of `rows` times `lanes` points."""
+
+    row: int
+    lane: int
+    rows: int
+    lanes: int
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Stencil:
+    """Axes are those of the pieces, which they share: the output's, then the reduction's.
+
+    along_k: lanes and rows lie along the reduction, whose other axes are `loops`; else along the output. taps: the
+    output axes along which the sums are, of `sums` points. steps: the phases of rows and of lanes.
+    """
+
+    dtype: DType
+    extents: tuple[int, ...]
+    rank: int
+    row: int | None
+    lane: int
+    outer: tuple[int, ...]
+    loops: tuple[int, ...]
+    taps: tuple[int, ...]
+    sums: int
+    steps: tuple[int, int]
+    phases: tuple[Phase, ...]
+    along_k: bool
+
+    @property
+    def rows(self) -> int:
+        return max(p.rows for p in self.phases)
+
+    @property
+    def lanes(self) -> int:
+        return max(p.lanes for p in self.phases)
+
+
+class _Product(NamedTuple):
+    """Guards of a whole product, and its factors with their own."""
+
+    guards: tuple[Expr, ...]
+    factors: tuple[tuple[Read, tuple[Expr, ...]], ...]
+
+
+def _product(body: Expr) -> _Product | None:
+    """A product of at most two plain reads under guards; None for anything else."""
+    guards: list[Expr] = []
+    while isinstance(body, Apply) and body.fn == "where" and is_zero(body.args[2]):
+        guards += conjuncts(body.args[0])
+        body = body.args[1]
+    found = []
+    for x in body.args if isinstance(body, Apply) and body.fn == "mul" else (body,):
+        own: list[Expr] = []
+        while isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2]):
+            own += conjuncts(x.args[0])
+            x = x.args[1]
+        if not isinstance(x, Read) or affine(x) is None:
+            return None
+        found.append((x, tuple(own)))
+    return _Product(tuple(guards), tuple(found))
+
+
+class _Form(NamedTuple):
+    const: int
+    coef: dict[int, int]
+
+    def at(self, point: dict[int, int]) -> _Form:
+        const, coef = self.const, dict[int, int]()
+        for a, c in self.coef.items():
+            if a in point:
+                const += c * point[a]
+            else:
+                coef[a] = c
+        return _Form(const, coef)
+
+
+def _guard(g: Expr, extents: Sequence[int]) -> _Form | None:
+    """The form that is at most 0 where the guard holds."""
+    if not (isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int):
+        return None
+    form = linear(g.args[0]) - linear(g.args[1])
+    if any(not isinstance(a, Axis) for a in form.terms):
+        return None
+    coef = {a.position: c for a, c in form.terms.items() if isinstance(a, Axis) and extents[a.position] > 1}
+    return _Form(form.const + (g.fn == "lt"), coef)
+
+
+def _address(kernel: Kernel, r: Read, extents: Sequence[int], first: int = 0) -> _Form:
+    """Of an element, within what the dimensions from `first` on hold."""
+    shape = _shape(kernel, r)
+    const, coef = 0, dict[int, int]()
+    found = affine(r)
+    assert found is not None
+    for d, (c, terms) in list(enumerate(found))[first:]:
+        stride = prod(shape[d + 1 :])
+        const += c * stride
+        for a, k in terms.items():
+            if extents[a] > 1:
+                coef[a] = coef.get(a, 0) + k * stride
+    return _Form(const, {a: c for a, c in coef.items() if c})
+
+
+def _points(axes: Sequence[int], extents: Sequence[int]) -> Iterator[dict[int, int]]:
+    for values in product(*(range(extents[a]) for a in axes)):
+        yield dict(zip(axes, values, strict=True))
+
+
+def _spans(
+    forms: Sequence[_Form], point: dict[int, int], row: int | None, lane: int, extents: Sequence[int]
+) -> tuple[Span, Span] | None:
+    """Rows and lanes where all forms are at most 0; None where a form has other axes."""
+    spans = {a: Span(0, extents[a] - 1) for a in (row, lane) if a is not None}
+    never = False
+    for f in forms:
+        f = f.at(point)
+        if not f.coef:
+            never = never or f.const > 0
+            continue
+        if len(f.coef) > 1 or not f.coef.keys() <= spans.keys():
+            return None
+        ((a, c),) = f.coef.items()
+        last = -f.const // c if c > 0 else extents[a] - 1
+        first = -(-f.const // -c) if c < 0 else 0
+        spans[a] = spans[a].meet(Span(first, last))
+    if never:
+        spans[lane] = Span(0, -1)
+    return spans.get(row, Span(0, 0)), spans[lane]  # type: ignore[arg-type]
+
+
+class _Along(NamedTuple):
+    """What a read moves within a row of its tensor, the dimensions along which lanes move, of so many elements."""
+
+    form: _Form
+    pitch: int
+
+
+def _along(kernel: Kernel, r: Read, lane: int, extents: Sequence[int]) -> _Along:
+    found, shape = affine(r), _shape(kernel, r)
+    assert found is not None
+    first = next((d for d, (_, terms) in enumerate(found) if terms.get(lane) and extents[lane] > 1), len(shape) - 1)
+    return _Along(_address(kernel, r, extents, max(first, 0)), max(1, prod(shape[max(first, 0) :])))
+
+
+def _access(r: Read, form: _Form, along: _Along, point: dict[int, int], row: int | None, lane: int) -> Access:
+    form = form.at(point)
+    outer = tuple(sorted((a, c) for a, c in form.coef.items() if a not in (row, lane)))
+    moved = form.coef.get(row, 0) if row is not None else 0
+    shift = along.form.at(point).const
+    return Access(r.slot, form.const, moved, form.coef.get(lane, 0), outer, along.pitch, shift)
+
+
+def _shape(kernel: Kernel, r: Read) -> tuple[int, ...]:
+    return kernel.buffers[kernel.stages[0].args[r.slot][1]].shape
+
+
+def _terms(
+    kernel: Kernel, piece: Piece, row: int | None, lane: int, unrolled: Sequence[int], sums: Sequence[int],
+    along_k: bool, rows: int,
+) -> tuple[Term, ...] | None:
+    """The products of a piece, of `rows` rows where it has as many as any other."""
+    (body,) = piece.bodies
+    extents = piece.domain
+    if is_zero(body):
+        return ()
+    found = _product(body)
+    if found is None or len(found.factors) > 2 or (along_k and len(found.factors) != 2):
+        return None
+    whole = [_guard(g, extents) for g in found.guards]
+    own = [[_guard(g, extents) for g in guards] for _, guards in found.factors]
+    if any(f is None for f in (*whole, *(x for y in own for x in y))):
+        return None
+    forms = [(_address(kernel, r, extents), _along(kernel, r, lane, extents)) for r, _ in found.factors]
+    terms = []
+    for point in _points(unrolled, extents):
+        factors = []
+        for (r, _), (form, along), guards in zip(found.factors, forms, own, strict=True):
+            at = _spans(guards, point, row, lane, extents)  # type: ignore[arg-type]
+            if at is None:
+                return None
+            factors.append(Factor(_access(r, form, along, point, row, lane), *at))
+        factors.sort(key=lambda f: f.read.lane == 0)
+        at = _spans(whole, point, row, lane, extents)  # type: ignore[arg-type]
+        if at is None or factors[0].read.lane not in (1, 2):
+            return None
+        # What taps read of a row is read by all of them together, which rows must not decide.
+        moved = row is not None and any(row in along.form.coef for _, along in forms)
+        if moved and any(x != Span(0, rows - 1) for x in (at[0], *(f.rows for f in factors))):
+            return None
+        weight = factors[1] if len(factors) == 2 else None
+        if weight is not None and not _weighs(weight, along_k, piece, row, lane):
+            return None
+        number = 0
+        for a in sums:
+            number = number * extents[a] + point[a]
+        if at[0].lo <= at[0].hi and at[1].lo <= at[1].hi:
+            terms.append(Term(number, factors[0], weight, *at))
+    return tuple(terms)
+
+
+def _weighs(f: Factor, along_k: bool, piece: Piece, row: int | None, lane: int) -> bool:
+    """Whether the second factor is what it must be: a vector too, or one number for the whole tile."""
+    if along_k:
+        return f.read.lane in (1, 2)
+    n = piece.domain
+    everywhere = f.lanes == Span(0, n[lane] - 1) and f.rows == Span(0, n[row] - 1 if row is not None else 0)
+    return f.read.lane == 0 and f.read.row == 0 and everywhere
+
+
+def _row_axis(kernel: Kernel, piece: Piece, axes: Sequence[int], lane: int) -> int | None:
+    """The last of the axes along which a vector's read moves together with an unrolled one, or moves at all."""
+    for body in piece.bodies:
+        found = _product(body)
+        if found is not None:
+            forms = [_address(kernel, r, piece.domain).coef for r, _ in found.factors]
+            moved = {a for form in forms if form.get(lane) for a in form}
+            return next((a for a in reversed(axes) if a in moved and piece.domain[a] > 1), None)
+    return None
+
+
+def _own_weights(kernel: Kernel, piece: Piece, lane: int) -> bool:
+    """Whether no vector could serve the weights of several results, as the rows of a matrix do."""
+    found = _product(piece.bodies[0])
+    if found is None:
+        return False
+    forms = [_address(kernel, r, piece.domain).coef for r, _ in found.factors]
+    moved = {a for form in forms if form.get(lane) for a in form}
+    return all(a in moved for form in forms for a in form if a < len(piece.extents))
+
+
+def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: int) -> tuple[int, int] | None:
+    """The steps of rows and lanes where the pieces are all phases of these axes; None where they are not."""
+    steps = pieces[0].step
+    m, n = steps[row] if row is not None else 1, steps[lane]
+    shape = kernel.root.shape
+    if m > MAX_STEP or n > 2 or len(pieces) != m * n or any(p.step != steps for p in pieces):
+        return None
+    seen = set()
+    for p in pieces:
+        for a, size in enumerate(shape):
+            if a not in (row, lane) and (p.offset[a] or p.step[a] != 1 or p.extents[a] != size):
+                return None
+            if p.offset[a] >= p.step[a] or p.extents[a] != -(-(size - p.offset[a]) // p.step[a]):
+                return None
+        seen.add((p.offset[row] if row is not None else 0, p.offset[lane]))
+    return (m, n) if len(seen) == m * n else None
+
+
+@lru_cache(maxsize=4096)
+def stencils(kernel: Kernel) -> tuple[Stencil, ...]:
+    """The ways to see the kernel's root as a stencil."""
+    root = kernel.root
+    if root.is_scatter or len(root.dtypes) != 1 or not root.dtypes[0].is_float or not root.shape:
+        return ()
+    if any(ref[0] != "buffer" for ref in kernel.stages[0].args):
+        return ()
+    pieces = [p for p in root.parts if isinstance(p, Piece)]
+    for p in pieces:
+        if 0 in p.domain or (isinstance(p.body, Reduce) and (p.body.combiner != "sum" or len(p.body.bodies) > 1)):
+            return ()
+    found = (_along_output(kernel, pieces), _along_k(kernel, pieces))
+    return tuple(s for s in found if s is not None)
+
+
+def _along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
+    rank = len(kernel.root.shape)
+    lane = rank - 1
+    first = max(pieces, key=lambda p: prod(p.domain[rank:]))
+    if any(prod(p.domain[rank:]) > MAX_TERMS for p in pieces) or not isinstance(first.body, Reduce):
+        return None
+    row = _row_axis(kernel, first, range(lane), lane)
+    steps = _phases_fit(kernel, pieces, row, lane)
+    if steps is None or not _own_weights(kernel, first, lane):
+        return None
+    phases = []
+    most = max(p.extents[row] for p in pieces) if row is not None else 1
+    for p in pieces:
+        terms = _terms(kernel, p, row, lane, range(rank, len(p.domain)), (), False, most)
+        if terms is None:
+            return None
+        rows = p.extents[row] if row is not None else 1
+        where = p.offset[row] if row is not None else 0, p.offset[lane]
+        phases.append(Phase(*where, rows, p.extents[lane], terms))
+    phases.sort(key=lambda p: (p.row, p.lane))
+    outer = tuple(a for a in range(rank) if a not in (row, lane))
+    return Stencil(
+        kernel.root.dtypes[0], pieces[0].extents, rank, row, lane, outer, (), (), 1, steps, tuple(phases), False
+    )
+
+
+def _along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
+    (piece, *more), rank = pieces, len(kernel.root.shape)
+    lane = len(piece.domain) - 1
+    if more or lane < rank or any(piece.offset) or set(piece.step) != {1}:
+        return None
+    row = _row_axis(kernel, piece, range(rank, lane), lane)
+    found = _product(piece.bodies[0])
+    if found is None or len(found.factors) != 2:
+        return None
+    forms = [_address(kernel, r, piece.domain).coef for r, _ in found.factors]
+    # Output axes along which one factor only moves, together with the lanes' or the rows' axis: a filter's places.
+    taps = [a for a in range(rank) if piece.domain[a] > 1 and (a in forms[0]) != (a in forms[1])]
+    sums = prod(piece.domain[a] for a in taps)
+    if sums > MAX_SUMS or not taps:
+        return None
+    rows = piece.domain[row] if row is not None else 1
+    terms = _terms(kernel, piece, row, lane, taps, taps, True, rows)
+    if terms is None:
+        return None
+    outer = tuple(a for a in range(rank) if a not in taps and piece.domain[a] > 1)
+    loops = tuple(a for a in range(rank, lane) if a != row and piece.domain[a] > 1)
+    return Stencil(
+        kernel.root.dtypes[0], piece.domain, rank, row, lane, outer, loops, tuple(taps), sums, (1, 1),
+        (Phase(0, 0, rows, piece.domain[lane], terms),), True,
+    )

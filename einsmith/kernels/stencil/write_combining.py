@@ -1,0 +1,93 @@
+"""Storing a stencil's results in whole lines where its rows are none.
+
+Rows of 28 or 56 numbers begin anywhere in a line: stored one by one, a line of memory is read before a part of it is
+written. But a plane of such rows may be whole lines, and is contiguous. It is made in scratch, and the lines that a
+tile completes go past the caches:
+
+    row 0   |aaaaaaaaaaaaaaaa|aaaaaaaaaaaa....|
+    row 1   |............bbbb|bbbbbbbbbbbbbbbb|bbbbbbbb........|      after a tile of both rows: three lines leave
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from einsmith.kernels.contraction.epilogue import Epilogue
+from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.stencil.loads import LINE
+from einsmith.kernels.stencil.terms import Stencil
+from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.plan.kernel import Kernel
+from einsmith.target.facts import Target
+
+SHARE = 3
+"""Planes that wait take at most one part in so many of the second level: lines that have left push none of use out."""
+
+
+def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
+    """The buffers whose planes are stored in whole lines by way of scratch."""
+    shape, found, size = kernel.root.shape, set(), 0
+    if s.along_k or s.row != s.lane - 1:
+        return frozenset()
+    for n in {n for stage in kernel.stages for n in stage.outputs if n is not None}:
+        x = kernel.buffers[n]
+        line = max(target.lanes(x.dtype.itemsize), LINE // x.dtype.itemsize)
+        parted = shape[-1] % target.lanes(x.dtype.itemsize) and prod(shape[-2:]) % line == 0
+        if x.far and parted and x.dtype == s.dtype and x.shape == shape:
+            found.add(n)
+            size += prod(shape[-2:]) * x.dtype.itemsize
+    return frozenset(found) if size <= target.l2 // SHARE else frozenset()
+
+
+def asked(kernel: Kernel, s: Stencil, target: Target) -> list[int]:
+    """The buffers whose lines are asked for ahead of stores: a store to a line that no near cache holds waits for it,
+    and only so many can wait. Those past the caches wait for none."""
+    shape = kernel.root.shape
+    if s.along_k or s.row != s.lane - 1:
+        return []
+    past = gathered(kernel, s, target)
+    found = {n for stage in kernel.stages for n in stage.outputs if n is not None and kernel.buffers[n].shape == shape}
+    return sorted(n for n in found - past if not kernel.buffers[n].far or shape[-1] % target.lanes(s.dtype.itemsize))
+
+
+class PhasePlanes:
+    """Emission, for the results of an epilogue that go to `buffers` (`gathered`), as vectors of `lanes` lanes."""
+
+    def __init__(self, b: Builder, kernel: Kernel, s: Stencil, epi: Epilogue, buffers: frozenset[int], lanes: int):
+        self.b, self.epi, self.shape, self.row, self.lanes = b, epi, kernel.root.shape, s.row, lanes
+        self.elem, self.line = elem_of(s.dtype), max(lanes, LINE // s.dtype.itemsize)
+        plane = prod(self.shape[-2:])
+        self.scratch = {i: b.alloc(self.elem, plane) for i, n in enumerate(epi.outputs) if n in buffers}
+        self.base: Value = b.const(0)
+
+    def bind(self, values: Mapping[int, Value]) -> None:
+        """The plane at these values of the outer axes."""
+        b = self.b
+        self.base = b.const(0)
+        for a, x in values.items():
+            self.base = b.add(self.base, b.mul(x, b.const(prod(self.shape[a + 1 :]))))
+
+    def put(self, rows: Sequence[tuple[LaneCursor, Sequence[Value]]]) -> None:
+        """The vectors of a row (`Epilogue.values`)."""
+        b, epi = self.b, self.epi
+        for at, values in rows:
+            for i, value in enumerate(values):
+                if i not in self.scratch:
+                    at.store(i, b.buffers[epi.outputs[i]], value, epi.far[i])
+                    continue
+                place = b.sub(at.offset(epi.sampler.extra[i]), self.base)
+                mask = None if at.mask is None else b.splat(at.mask, self.lanes)
+                b.store(b.splat(value, self.lanes), self.scratch[i], place, mask)
+
+    def flush(self, first: Value, end: Value) -> None:
+        """What rows first .. end - 1 complete of lines, those before being stored."""
+        b, n = self.b, self.lanes
+        width, line = b.const(self.shape[-1]), b.const(self.line)
+        low, high = (b.mul(b.op("floordiv", b.mul(x, width), line), line) for x in (first, end))
+        for i, scratch in self.scratch.items():
+            pointer = b.buffers[self.epi.outputs[i]]
+            with b.loop(low, high, step=self.line) as loop:
+                for k in range(0, self.line, n):
+                    at = b.add(loop.var, b.const(k)) if k else loop.var
+                    b.stream(b.load(scratch, at, self.elem, n), pointer, b.add(self.base, at))

@@ -1,0 +1,129 @@
+"""A linear function of a scatter becomes a scatter that starts from the rest of it.
+
+before: S[ids[i], k] += g[i, k];  W_1[n, k] = W[n, k] - lr*S[n, k]              (S from zeros, and read nowhere else)
+after:  W_1[n, k] = W[n, k];  W_1[ids[i], k] += -(lr*g[i, k])
+
+Where the start is what W_1's memory holds, as in an update of W, only the destinations are read and written. Sums are
+reassociated; where lr is not finite, elements that nothing is added to stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from einsmith.expr.analysis.widths import placed
+from einsmith.expr.nodes import (
+    Apply,
+    Compute,
+    Expr,
+    Graph,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    apply,
+    postorder,
+    reads,
+    size,
+    template,
+)
+from einsmith.expr.rewrite.rebuild import exchanged, prune_args, substitute, with_args
+from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.passes.algebra.inline import is_identity, operations, pointwise_body
+
+
+def accumulate(graph: Graph) -> Graph:
+    """The graph with linear functions of scatters merged into these, where that adds less work than the scatter's own
+    tensor makes, which is written and read once."""
+    users: Counter = Counter()
+    for node in postorder(graph.roots):
+        users.update(set(node.args))
+    roots = set(graph.roots)
+    new: dict = {}
+    for node in postorder(graph.roots):
+        args = tuple(new[a] for a in node.args)
+        new[node] = with_args(node, args) if args else node
+        for slot, a in enumerate(node.args):
+            made = new[a]
+            if users[a] == 1 and a not in roots and isinstance(made, Compute) and made.template.is_scatter:
+                merged = _merged(new[node], slot, made) if isinstance(node, Compute) else None
+                if merged is not None:
+                    new[node] = merged
+                    break
+    return exchanged(graph, new)
+
+
+def _merged(node: Compute, slot: int, scatter: Compute) -> Compute | None:
+    """The node as one scatter; None where it is not linear in one read of `scatter` at the identity index."""
+    body, part = pointwise_body(node.template), scatter.template.parts[-1]
+    if body is None or node.shape != scatter.shape or not node.dtype.is_float or not isinstance(part, Scatter):
+        return None
+    found = [e for e in reads(body) if e.slot == slot]
+    if len(found) != 1 or node.args.count(scatter) > 1 or not is_identity(found[0], node.shape):
+        return None
+    steps = _steps(body, found[0])
+    if steps is None or size(part.extents) * _operations(steps) > 2 * size(node.shape):
+        return None
+    shift = {s: len(node.args) + s for s in range(len(scatter.args))}
+    start: Expr | None = None
+    if len(scatter.template.parts) > 1:
+        piece = scatter.template.parts[0]
+        if len(scatter.template.parts) > 2 or isinstance(piece.body, Reduce):
+            return None
+        start = substitute(piece.body, {}, shift)
+    index = tuple(substitute(i, {}, shift) for i in part.index)
+    at: dict[int, Expr] = dict(enumerate(index))
+    term = substitute(part.body, {}, shift)
+    for fn, other, left in steps:
+        start = _applied(fn, start, other, left)
+        if fn in ("mul", "div"):
+            assert other is not None
+            factor = placed(other, at)
+            term = apply(fn, factor, term) if left else apply(fn, term, factor)
+        elif fn == "neg" or (fn == "sub" and left):
+            term = apply("neg", term)
+    pieces = () if start is None else template(node.shape, (), start).parts
+    args = (*node.args, *scatter.args)
+    params = tuple((a.dtype, a.shape) for a in args)
+    made = prune_args(Template(node.shape, params, (*pieces, Scatter(part.extents, index, term))), args)
+    return prune_args(simplify_template(made.template), made.args)
+
+
+Step = tuple[str, Expr | None, bool]
+"""An operation on the way from a read to the body: (function, its other operand, whether that stands on the left)."""
+
+
+def _applied(fn: str, x: Expr | None, other: Expr | None, left: bool) -> Expr | None:
+    """A step's result for x; x None stands for zero, of which only a sum makes something."""
+    if other is None:
+        return None if x is None else apply("neg", x)
+    if x is None:
+        if fn not in ("add", "sub"):
+            return None
+        return apply("neg", other) if fn == "sub" and not left else other
+    return apply(fn, other, x) if left else apply(fn, x, other)
+
+
+def _steps(body: Expr, read: Read) -> list[Step] | None:
+    """The operations from the read to the body; None where one of them is not linear."""
+    within: set[Expr] = {read}
+    for e in postorder([body]):
+        if any(a in within for a in e.args):
+            within.add(e)
+    out: list[Step] = []
+    e = body
+    while e is not read:
+        if not isinstance(e, Apply) or e.fn not in ("add", "sub", "mul", "div", "neg"):
+            return None
+        inside = [a in within for a in e.args]
+        if sum(inside) != 1 or (e.fn == "div" and inside[1]):
+            return None
+        other = None if e.fn == "neg" else e.args[inside.index(False)]
+        out.append((e.fn, other, e.fn != "neg" and inside[1]))
+        e = e.args[inside.index(True)]
+    return out[::-1]
+
+
+def _operations(steps: list[Step]) -> int:
+    """Operations that every term takes."""
+    return sum(1 + operations(other) for fn, other, _ in steps if fn in ("mul", "div") and other is not None)

@@ -1,0 +1,110 @@
+"""The position that a small window's extreme has, is kept in a byte.
+
+before: M, K = argmax[r, s](X[2*i+r, 2*j+s]);  dX[2*i+r, 2*j+s] = where(K[i, j] == 2*r+s, dM[i, j], 0)
+after:  B[i, j] = i8(K[i, j]);  dX[2*i+r, 2*j+s] = where(i32(B[i, j]) == 2*r+s, dM[i, j], 0), K being stored nowhere
+
+What the backward pass of a pooling reads is then a quarter as large. A position is less than the number of places, so
+up to 256 of them fit: beyond 128, B holds K - 128.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+
+from einsmith import dtypes as dt
+from einsmith.expr.interned import Node
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Item,
+    Piece,
+    Read,
+    Reduce,
+    Tensor,
+    apply,
+    postorder,
+    reads,
+    size,
+    template,
+)
+from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, rebuild, with_args
+
+PLACES = 256
+"""Positions that a byte tells apart."""
+
+
+def narrow(graph: Graph) -> Graph:
+    """The graph with such positions in bytes, where all that reads them are tensors that do not index by them."""
+    users: dict[Tensor, list[Node]] = defaultdict(list)
+    for node in postorder(graph.roots):
+        for a in set(node.args):
+            users[a].append(node)
+    roots = set(graph.roots)
+    places = {
+        t: n for t in users if t not in roots and (n := _places(t)) and all(_compares(u, t) for u in users[t])
+    }  # fmt: skip
+    if not places:
+        return graph
+    new: dict = {}
+    bytes_of: dict[Tensor, Compute] = {}
+    for node in postorder(graph.roots):
+        args = tuple(new[a] for a in node.args)
+        slots = {s: places[a] for s, a in enumerate(node.args) if a in places} if isinstance(node, Compute) else {}
+        if not slots:
+            new[node] = with_args(node, args) if args else node
+            continue
+        assert isinstance(node, Compute)
+        for s in slots:
+            bytes_of.setdefault(node.args[s], _byte(args[s], slots[s]))
+        args = tuple(bytes_of[node.args[s]] if s in slots else a for s, a in enumerate(args))
+        params = tuple((a.dtype, a.shape) for a in args)
+        new[node] = Compute(map_bodies(node.template, partial(_widened, slots=slots), params), args)
+    return exchanged(graph, new)
+
+
+def _places(t: Tensor) -> int:
+    """How many positions a tensor of positions tells apart; 0 where it is none, or they are too many."""
+    if not isinstance(t, Item) or t.member != 1 or not isinstance(t.node, Compute):
+        return 0
+    most = 0
+    for p in t.node.template.parts:
+        if not isinstance(p, Piece) or not isinstance(p.body, Reduce) or not p.body.combiner.startswith("arg"):
+            return 0
+        most = max(most, size(p.body.extents))
+    return most if most <= PLACES else 0
+
+
+def _compares(user: Node, t: Tensor) -> bool:
+    """Whether a node reads a tensor in the bodies of its pieces, and not in an index."""
+    if not isinstance(user, Compute) or user.template.is_scatter:
+        return False
+    slots = {s for s, a in enumerate(user.args) if a is t}
+    return not any(
+        isinstance(e, Read) and e.slot in slots
+        for p in user.template.parts for b in p.bodies for r in reads(b) for e in postorder(r.index)
+    )  # fmt: skip
+
+
+def _byte(t: Tensor, places: int) -> Compute:
+    """The positions in bytes."""
+    read: Expr = Read(0, tuple(map(Axis, range(len(t.shape)))), t.dtype)
+    if places > PLACES // 2:
+        read = apply("sub", read, Const(PLACES // 2, t.dtype))
+    return Compute(template(t.shape, [(t.dtype, t.shape)], Apply("cast", (read,), dt.i8)), (t,))
+
+
+def _widened(body: Expr, slots: dict[int, int]) -> Expr:
+    """The body with reads of positions taken from bytes."""
+
+    def rule(e):
+        if isinstance(e, Read) and e.slot in slots:
+            wide = Apply("cast", (Read(e.slot, e.index, dt.i8),), dt.i32)
+            return apply("add", wide, Const(PLACES // 2, dt.i32)) if slots[e.slot] > PLACES // 2 else wide
+        return None
+
+    return rebuild([body], rule)[0]

@@ -1,0 +1,108 @@
+"""Reduction axes take the coordinates in which the factors of a product share the fewest axes.
+
+before: R[w, d] = sum[j](where(0 <= j-w+255 < 256, S[j-w+255, j]*Q[j-w+255, d], 0))        (w in both factors)
+after:  R[w, d] = sum[i](where(0 <= i+w-255 < 256, S[i, i+w-255]*Q[i, d], 0))             (a matrix product)
+
+The gradient of a read at j - i + c leaves it open which of i and j runs. An output axis that both factors depend on
+makes a product of a matrix with a vector of each of its values; in one factor it is a side of a product of matrices.
+The new coordinate is an index of a read whose dimension is no longer than the old axis, so that no point is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from einsmith.expr.analysis.bounds import Facts
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import Apply, Axis, Compute, Const, Expr, Graph, Piece, Reduce, Template, apply, is_zero, reads
+from einsmith.expr.rewrite.rebuild import replace, substitute
+from einsmith.expr.rewrite.simplify import simplify
+from einsmith.passes.analysis.predicates import axes_of
+
+
+def coordinates(graph: Graph) -> Graph:
+    """The graph with the reduction axes of its sums of products chosen as above."""
+
+    def rule(node):
+        if not isinstance(node, Compute) or node.template.is_scatter:
+            return None
+        new = node.template.memo("coordinates", _template)
+        return None if new is node.template else Compute(new, node.args)
+
+    return replace(graph, rule)
+
+
+def _template(t: Template) -> Template:
+    parts = tuple(_piece(t, p) for p in t.parts if isinstance(p, Piece))
+    return t if parts == t.parts else Template(t.shape, t.params, parts)
+
+
+def _piece(t: Template, piece: Piece) -> Piece:
+    body = piece.body
+    while isinstance(body, Reduce) and body.combiner == "sum" and len(body.bodies) == 1:
+        least = _shared(body.bodies[0], piece.extents)
+        found = (_changed(piece.extents, body, *c) for c in _candidates(t, piece.extents, body) if least)
+        better = next((r for r in found if _shared(r.bodies[0], piece.extents) < least), None)
+        if better is None:
+            break
+        body = better
+        piece = Piece(piece.offset, piece.step, piece.extents, body)
+    return piece
+
+
+def _guarded_factors(e: Expr) -> tuple[Expr | None, list[Expr]]:
+    """(the condition around a whole body, or None; its factors)."""
+    guard: Expr | None = None
+    if isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):
+        guard, e = e.args[0], e.args[1]
+    factors, stack = [], [e]
+    seen: set[Expr] = set()  # a product that stands several times is taken apart once
+    while stack:
+        e = stack.pop()
+        if isinstance(e, Apply) and e.fn in ("mul", "neg") and e not in seen:
+            seen.add(e)
+            stack += e.args
+        else:
+            factors.append(e)
+    return guard, factors
+
+
+def _shared(body: Expr, extents: Sequence[int]) -> int:
+    """How often an output axis occurs in one factor more than in a single one."""
+    found = [axes_of(f) for f in _guarded_factors(body)[1]]
+    return sum(max(sum(a in axes for axes in found) - 1, 0) for a, n in enumerate(extents) if n > 1)
+
+
+def _candidates(t: Template, extents: Sequence[int], r: Reduce) -> Iterator[tuple[int, Linear, int]]:
+    """(reduction axis, index to take its place, extent of that index)."""
+    rank, domain = len(extents), (*extents, *r.extents)
+    guard, factors = _guarded_factors(r.bodies[0])
+    if len(factors) < 2:
+        return
+    facts = Facts.of(domain, () if guard is None else (guard,))
+    seen = set()
+    for read in (x for f in factors for x in reads(f)):
+        for index, n in zip(read.index, t.params[read.slot][1], strict=True):
+            form = linear(index)
+            axes = {a.position: c for a, c in form.terms.items() if isinstance(a, Axis)}
+            if index in seen or len(axes) != len(form.terms) or len(axes) < 2 or min(axes) >= rank:
+                continue
+            seen.add(index)
+            inside = [apply("le", Const(0, index.dtype), index), apply("lt", index, Const(n, index.dtype))]
+            for k, c in axes.items():
+                if k >= rank and abs(c) == 1 and n <= domain[k] and all(map(facts.prove, inside)):
+                    yield k, form, n
+
+
+def _changed(extents: Sequence[int], r: Reduce, k: int, form: Linear, n: int) -> Reduce:
+    """The reduction with the index `form` in the place of axis k, which it determines."""
+    axis = Axis(k)
+    c = form.coefficient(axis)
+    old = ((Linear(0, {axis: 1}) - form.without(axis)) * c).expr()
+    rank, domain = len(extents), (*extents, *r.extents)
+    body = substitute(r.bodies[0], {k: old})
+    inside = apply("and", apply("le", Const(0, old.dtype), old), apply("lt", old, Const(domain[k], old.dtype)))
+    new = tuple(n if rank + i == k else m for i, m in enumerate(r.extents))
+    zero = Const(0, body.dtype)
+    guarded = apply("where", inside, body, zero)
+    return Reduce("sum", new, (simplify(guarded, (*extents, *new)),))

@@ -1,0 +1,141 @@
+"""Indices computed from integer tensors become checks of the graph (ALGORITHMS D).
+
+before: Y[b] = X[b, ids[b]]
+after:  the same, and a check: sum[b](0 where 0 <= ids[b] < X.shape[1], else 1), which must be 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.bounds import Facts
+from einsmith.expr.analysis.verify import proven
+from einsmith.expr.interp import evaluate
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Item,
+    Leaf,
+    Read,
+    Recurrence,
+    Reduce,
+    Scatter,
+    Tensor,
+    apply,
+    cast,
+    postorder,
+    reads,
+    template,
+)
+from einsmith.expr.printer import show
+from einsmith.expr.rewrite.rebuild import prune_args, substitute
+from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.passes.analysis.predicates import axes_of, guarded_reads, has_read
+
+
+def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:
+    """(count of violations, message) for every data-dependent index below `roots`, in evaluation order."""
+    found: dict[Tensor, str] = {}
+    for node in postorder(roots):
+        for one in _nodes(node):
+            for count, message in _checks_of(one, node):
+                found.setdefault(count, message)
+    return tuple(found.items())
+
+
+def violation(roots: Iterable[Tensor], arrays: Mapping[Leaf, np.ndarray]) -> str | None:
+    """The first element, in evaluation order, that makes an index leave its tensor, in words; for messages, once a
+    check has failed. None where there is none."""
+    for node in postorder(roots):
+        for one in _nodes(node):
+            for domain, guards, index, extent in _conditions(one, node):
+                found = _violation(one, domain, guards, index, extent, arrays)
+                if found is not None:
+                    return found
+    return None
+
+
+def _nodes(node: Compute | Recurrence) -> list[Compute]:
+    """What a node evaluates, as tensors that read others. An index that reads a member is none of them: it is proven
+    where the recurrence is made (`expr.recurrence.component`)."""
+    if isinstance(node, Compute):
+        return [node]
+    if not isinstance(node, Recurrence):
+        return []
+    args = (*node.args, *(Item(node, j) for j in range(len(node.members))))
+    return [Compute(t, args) for t in node.members]
+
+
+def _violation(node: Compute, domain, guards, index: Expr, extent: int, arrays) -> str | None:
+    plain = index
+    while isinstance(plain, Apply) and plain.fn == "cast":
+        plain = plain.args[0]
+    source = plain if isinstance(plain, Read) else next(e for e in postorder([index]) if isinstance(e, Read))
+    bad = _bad(guards, index, extent)
+    shown = [bad, index, *source.index]
+    for g in reversed(guards):
+        shown[1:] = [apply("where", g, e, Const(0, e.dtype)) for e in shown[1:]]
+    tensors = [prune_args(template(domain, node.template.params, e), node.args) for e in shown]
+    given = [x for x in postorder(tensors) if isinstance(x, Leaf)]
+    (wrong, value, *at), _ = evaluate(Graph(tuple(given), tuple(tensors), (), ()), [arrays[x] for x in given])
+    if not wrong.any():
+        return None
+    first = np.unravel_index(np.argmax(wrong != 0), wrong.shape)
+    place = ", ".join(str(int(a[first])) for a in at)
+    of = f"element [{place}] of the {source.dtype.name} input of shape {node.args[source.slot].shape}"
+    verb = "is" if plain is source else "gives"
+    return f"{of} {verb} {int(value[first])}, which is no index into an extent of {extent}"
+
+
+def _checks_of(node: Compute, within: Compute | Recurrence) -> list[tuple[Tensor, str]]:
+    return [_check(node, *condition) for condition in _conditions(node, within)]
+
+
+def _conditions(
+    node: Compute, within: Compute | Recurrence
+) -> Iterator[tuple[tuple[int, ...], tuple[Expr, ...], Expr, int]]:
+    """(domain, guards, index, extent) of every index of the node that reads a tensor, no member of `within`, and
+    is not proven by its range."""
+    members = {s for s, a in enumerate(node.args) if isinstance(a, Item) and a.node is within}
+    for part in node.template.parts:
+        conditions: list[tuple[tuple[Expr, ...], Expr, int]] = []
+        for body in part.bodies:
+            for read, guards in guarded_reads(body, lambda r: any(map(has_read, r.index))):
+                extents = node.template.params[read.slot][1]
+                conditions += [(guards, i, n) for i, n in zip(read.index, extents, strict=True) if has_read(i)]
+        if isinstance(part, Scatter):
+            conditions += [((), i, n) for i, n in zip(part.index, node.shape, strict=True) if has_read(i)]
+        for guards, index, extent in conditions:
+            facts = Facts.of(part.domain, guards)
+            known = not facts.feasible or proven(index, extent, facts)
+            if not known and members.isdisjoint(r.slot for r in reads(index)):
+                yield part.domain, guards, index, extent
+
+
+def _bad(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
+    """1 where the guards hold and the index is out of its range, else 0."""
+    zero, top = Const(0, index.dtype), Const(extent, index.dtype)
+    inside = apply("and", apply("le", zero, index), apply("lt", index, top))
+    bad: Expr = cast(apply("not", inside), dt.i32)
+    for g in reversed(guards):  # one inside the other: a guard may read where only those around it let it
+        bad = apply("where", g, bad, Const(0, dt.i32))
+    return bad
+
+
+def _check(node: Compute, domain, guards, index: Expr, extent: int) -> tuple[Tensor, str]:
+    bad = _bad(guards, index, extent)
+    used = sorted(axes_of(bad))
+    bad = substitute(bad, {a: Axis(i) for i, a in enumerate(used)})
+    body: Expr | Reduce = bad
+    if used:
+        body = Reduce("sum", tuple(domain[a] for a in used), (body,))
+    t = prune_args(template((), node.template.params, body), node.args)
+    t = Compute(simplify_template(t.template), t.args)
+    return t, f"index {show(index)} leaves its range 0 <= index < {extent}"

@@ -1,0 +1,102 @@
+"""The conditions in an expression: those around each read, and where along an axis they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
+
+_VISITS = 256
+"""Expressions looked at along every path to them, at most."""
+
+
+def guarded_reads(body: Expr, wanted: Callable[[Read], bool]) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
+    """(read, enclosing conditions) for every path to a wanted Read: the chosen side of a `where` lies under its
+    condition, the other under its negation. The same read under other conditions comes again; where paths are too many,
+    it comes once, under one condition that says whether any is taken. In the order of evaluation: the reads in an index
+    before the read itself, those in a condition before those under it."""
+    around: set[Expr] = set()
+    for e in postorder([body]):
+        if (isinstance(e, Read) and wanted(e)) or not around.isdisjoint(e.args):
+            around.add(e)
+    found = _by_path(body, wanted, around)
+    yield from _by_expression(body, wanted, around) if found is None else found
+
+
+def _by_path(
+    body: Expr, wanted: Callable[[Read], bool], around: set[Expr]
+) -> list[tuple[Read, tuple[Expr, ...]]] | None:
+    """None: the paths are too many."""
+    out: list[tuple[Read, tuple[Expr, ...]]] = []
+    seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
+    stack: list[tuple[Expr, tuple[Expr, ...], bool]] = [(body, (), False)]
+    while stack:
+        e, guards, done = stack.pop()
+        if done:
+            assert isinstance(e, Read)
+            out.append((e, guards))
+            continue
+        if e not in around or (e, guards) in seen:
+            continue
+        seen.add((e, guards))
+        if len(seen) > max(_VISITS, 4 * len(around)):
+            return None
+        if isinstance(e, Read) and wanted(e):
+            stack.append((e, guards, True))
+        if isinstance(e, Apply) and e.fn == "where":
+            c, a, b = e.args
+            stack += [(b, (*guards, apply("not", c)), False), (a, (*guards, c), False), (c, guards, False)]
+        else:
+            stack += [(a, guards, False) for a in reversed(e.args)]
+    return out
+
+
+def _by_expression(
+    body: Expr, wanted: Callable[[Read], bool], around: set[Expr]
+) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
+    no, yes = Const(False, dt.bool_), Const(True, dt.bool_)
+    order = [e for e in postorder([body]) if e in around]
+    reached: dict[Expr, Expr] = dict.fromkeys(order, no)
+    reached[body] = yes
+    for e in reversed(order):  # what uses an expression comes before it
+        here = reached[e]
+        for n, a in enumerate(e.args):
+            if a not in around or reached[a] is yes:
+                continue
+            under = here
+            if n and isinstance(e, Apply) and e.fn == "where":
+                c = e.args[0] if n == 1 else apply("not", e.args[0])
+                under = c if here is yes else apply("where", here, c, no)  # a condition may read where it is reached
+            reached[a] = under if yes is under or reached[a] is no else apply("or", reached[a], under)
+    for e in order:
+        if isinstance(e, Read) and wanted(e):
+            yield e, () if reached[e] is yes else (reached[e],)
+
+
+def has_read(e: Expr) -> bool:
+    return any(isinstance(x, Read) for x in postorder([e]))
+
+
+def axes_of(*exprs: Expr) -> set[int]:
+    """Positions of the axes that occur in the expressions."""
+    return {x.position for x in postorder(exprs) if isinstance(x, Axis)}
+
+
+def cuts_of(e: Expr, axis: Axis, extent: int) -> Iterator[int]:
+    """The positions within `extent` from which on a comparison of this axis with a constant has another value."""
+    if not isinstance(e, Apply) or e.fn not in ("lt", "le", "eq", "ne") or not e.args[0].dtype.is_int:
+        return
+    form = linear(e.args[0]) - linear(e.args[1])
+    c = form.coefficient(axis)
+    if not c or len(form.terms) != 1:
+        return
+    k = form.const if e.fn != "le" else form.const - 1  # a < b: c*t + k < 0
+    if e.fn in ("eq", "ne"):
+        if k % c == 0:
+            yield from (t for t in (-k // c, -k // c + 1) if 0 < t < extent)
+        return
+    cut = -(k // c) if c > 0 else k // -c + 1  # the first t with c*t + k >= 0, or < 0 where c is negative
+    if 0 < cut < extent:
+        yield cut

@@ -1,0 +1,71 @@
+"""Members of a recurrence that only copy another one: what reads them reads that one.
+
+before: recurrence of p[t, b] = h[t, b];  h[t+1, b] = f(p[t, b]), h[0, b] = h0[b];  outside y[b] = sum[t](p[t, b])
+after:  the same recurrence, outside y[b] = sum[t](h[t, b]); so that p is not stored
+
+Formulas name the state before a step, as in p[t,b] = where(t > 0, h[t-1,b], h0[b]), to use it more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import Axis, Compute, Const, Graph, Item, Piece, Read, Recurrence, Template, Tensor
+from einsmith.expr.recurrence.define import step_parts
+from einsmith.expr.recurrence.drafts import moved
+from einsmith.expr.rewrite.rebuild import map_bodies, rebuild, replace
+from einsmith.expr.rewrite.simplify import canonical, simplify_template
+
+
+def read_through(graph: Graph) -> Graph:
+    """The graph, rewritten as above."""
+    return replace(graph, _through)
+
+
+def _through(n: Any) -> Compute | Recurrence | None:
+    """A node of the same value that reads no copies of members of other recurrences."""
+    if not isinstance(n, (Compute, Recurrence)):
+        return None
+    found = {s: x for s, a in enumerate(n.args) if isinstance(a, Item) and (x := _source(a)) is not None}
+    if not found:
+        return None
+    args = tuple(found[s][0] if s in found else a for s, a in enumerate(n.args))
+    if isinstance(n, Compute):
+        return canonical(_moved(n.template, args, found), args)
+    members = tuple(simplify_template(_moved(m, args, found)) for m in n.members)
+    return Recurrence(n.steps, n.reverse, n.origins, members, args, n.checkpoint)
+
+
+def _moved(t: Template, args: Sequence[Tensor], found: dict[int, tuple[Item, int]]) -> Template:
+    def rule(e):
+        if isinstance(e, Read) and e.slot in found:
+            return Read(e.slot, (moved(e.index[0], found[e.slot][1]), *e.index[1:]), e.dtype)
+        return None
+
+    params = (*((a.dtype, a.shape) for a in args), *t.params[len(args) :])
+    return map_bodies(t, lambda b: rebuild([b], rule)[0], params)
+
+
+def _source(a: Item) -> tuple[Item, int] | None:
+    """(what a member copies, how far its positions lie before those there); None for one that is no copy."""
+    node, j, by = a.node, a.member, 0
+    while isinstance(node, Recurrence) and (step := _copied(node, j)) is not None:
+        j, by = step[0], by + step[1]
+    return (Item(node, j), by) if j != a.member else None
+
+
+def _copied(node: Recurrence, j: int) -> tuple[int, int] | None:
+    m = node.members[j]
+    parts = step_parts(node, j)
+    if len(m.parts) != 1 or len(parts) != 1 or not isinstance(parts[0].body, Read):
+        return None
+    part, e = parts[0], parts[0].body
+    assert isinstance(part, Piece) and isinstance(e, Read)
+    i = e.slot - len(node.args)
+    if i < 0 or i == j or part.extents != m.shape or node.results[i][1][1:] != m.shape[1:]:
+        return None
+    apart = linear(e.index[0]) - Linear(0, {Axis(0): 1})
+    same = all(x is Axis(d) or (m.shape[d] == 1 and isinstance(x, Const)) for d, x in enumerate(e.index) if d)
+    return (i, apart.const) if same and not apart.terms else None

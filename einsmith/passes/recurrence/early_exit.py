@@ -1,0 +1,287 @@
+"""Up to where what goes along time is needed: to the limit of the recurrences that read it (`live_steps`).
+
+before: P[t, b, n] = sum[i](x[t, b, i]*W[n, i]), read by a loop at steps t < max[b](lengths[b]) alone;
+        D[n, i] = sum[t, b](g[t, b, n]*x[t, b, i]), g being zero at the other steps
+after:  both are needed at steps t < max[b](lengths[b])
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.loop import Loop
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Tensor,
+    is_zero,
+    postorder,
+    reads,
+    template,
+)
+from einsmith.expr.rewrite.rebuild import operands
+from einsmith.expr.rewrite.simplify import canonical
+from einsmith.passes.recurrence.live_steps import same
+from einsmith.passes.recurrence.time_axis import Along
+from einsmith.passes.schedule.views import is_view
+
+_NEVER = -(1 << 40)
+
+
+class End(NamedTuple):
+    """The first max(limit + after, least) positions. `limit` is a 0-d i64 tensor; None stands for no number at all."""
+
+    limit: Tensor | None
+    after: int
+    least: int
+
+    def moved(self, by: int) -> End:
+        return End(self.limit, self.after + by, self.least + by)
+
+
+NOWHERE = End(None, _NEVER, _NEVER)
+
+
+def latest(a: End | None, b: End | None) -> End | None:
+    """The positions of both; None, which stands for all, where their limits differ."""
+    if a is None or b is None or (a.limit is not b.limit and a.limit is not None and b.limit is not None):
+        return None
+    return End(a.limit if b.limit is None else b.limit, max(a.after, b.after), max(a.least, b.least))
+
+
+def limit_of(t: Tensor) -> tuple[Compute, int] | None:
+    """(the largest element of an integer tensor, n) of a tensor that is this largest element + n."""
+    part = t.template.parts[0] if isinstance(t, Compute) else None
+    if not isinstance(t, Compute) or not isinstance(part, Piece) or t.shape or t.dtype is not dt.i64:
+        return None
+    if any(not isinstance(n, (Leaf, Compute)) for n in postorder([t])):
+        return None
+    body = part.body
+    form = linear(body.bodies[0] if isinstance(body, Reduce) else body)
+    if len(form.terms) != 1 or (isinstance(body, Reduce) and body.combiner != "max"):
+        return None
+    ((atom, c),) = form.terms.items()
+    extents = body.extents if isinstance(body, Reduce) else ()
+    inside = [(i, t.template.params[r.slot][1][k]) for r in reads(atom) for k, i in enumerate(r.index)]
+    if c != 1 or not all(isinstance(i, Axis) and extents[i.position] == n for i, n in inside):
+        return None
+    top = Linear(0, {atom: 1}).expr(dt.i64)
+    new = template((), t.template.params, Reduce("max", extents, (top,)) if extents else top)
+    return canonical(new, t.args), form.const
+
+
+def ends(
+    order: Sequence[Any], roots: Iterable[Tensor], along: Mapping[Compute, Along], steps: int
+) -> tuple[dict[Compute, End | None], set[Compute]]:
+    """(for each node that goes along a time of so many steps the end up to which it is to be made, one for all that
+    have one limit, None where it has none; those of them that are read beyond, where they are zero). `order`: all
+    nodes, arguments before users."""
+    found: dict[Compute, End | None] = {}
+    wanted: dict[Tensor, End] = {}
+    for _ in range(2):  # once to find the end, once with it
+        zeros: dict[Tensor, Zeros] = {}
+        found, filled = {}, set()
+        asked: dict[Any, End | None] = defaultdict(lambda: NOWHERE)
+
+        def ask(t: Tensor, end: End | None, asked=asked) -> None:
+            asked[t] = latest(asked[t], end)
+
+        for t in roots:
+            ask(t, None)
+        for n in reversed(order):
+            at = along.get(n)
+            if at is None:
+                for t, end in _asks(n):
+                    ask(t, end)
+                continue
+            end = asked[n]
+            if end is not None and end.least >= steps:
+                end = None
+            if not is_view(n.template):
+                if at.total or (end is None and any(isinstance(p.body, Reduce) for p in n.template.parts)):
+                    end = None
+                    for limit in _limits(order, steps):
+                        known = zeros.setdefault(limit, Zeros(along, steps, limit))
+                        if (first := known.bodies(n, at)) is not None:
+                            end = latest(first, wanted.get(limit, first))
+                            filled |= set() if at.total else {n}
+                            break
+                elif end is not None and end.limit is not None:
+                    end = latest(end, wanted.get(end.limit, end))
+                if end is not None and end.limit is None:
+                    end = None
+                found[n] = end
+            for slot, t in enumerate(n.args):
+                far = at.slots.get(slot)
+                ask(t, None if far is None or end is None else end.moved(max(far)))
+        for end in found.values():
+            if end is not None and end.limit is not None:
+                wanted[end.limit] = latest(end, wanted.get(end.limit, end)) or end
+    return found, {n for n in filled if found[n] is not None}
+
+
+def _limits(order: Sequence[Any], steps: int) -> Iterator[Tensor]:
+    """The limits of the loops of so many steps."""
+    seen = set()
+    for n in order:
+        if isinstance(n, Loop) and length(n) == steps:
+            for s in n.segments:
+                known = None if s.stop is None else limit_of(n.args[s.stop])
+                if known is not None and known[0] not in seen:
+                    seen.add(known[0])
+                    yield known[0]
+
+
+def length(loop: Loop) -> int:
+    """The steps of a recurrence's loop."""
+    return sum(s.steps for s in loop.segments if s.first is None)
+
+
+def _asks(n: Any) -> Iterator[tuple[Tensor, End | None]]:
+    """The arguments of a node that does not go along time, and up to where it reads each."""
+    if isinstance(n, Loop):
+        for s in n.segments:
+            stop = None if s.stop is None else limit_of(n.args[s.stop])
+            for k in (s.first, s.stop):
+                if k is not None:
+                    yield n.args[k], None
+            for p in s.places:
+                if p.kind == "argument":
+                    end = None
+                    if p.first is not None and p.stride == 1 and stop is not None:
+                        end = End(stop[0], stop[1] + p.first, p.first)
+                    elif p.first is not None:
+                        end = End(None, _NEVER, max(p.first, p.first + p.stride * (s.steps - 1)) + 1)
+                    yield n.args[p.number], end
+        for _, _, slots in n.initial:
+            yield from ((n.args[k], None) for k in slots)
+    elif isinstance(n, Compute):
+        for part in n.template.parts:
+            for e in postorder(part.bodies):
+                if isinstance(e, Read):
+                    yield n.args[e.slot], _bound(e, part.domain)
+    else:
+        yield from ((a, None) for a in n.args)
+
+
+def _bound(e: Read, domain: tuple[int, ...]) -> End | None:
+    """The positions of dimension 0 that a read may take."""
+    form = linear(e.index[0]) if e.index else None
+    if form is None or not all(isinstance(a, Axis) for a in form.terms):
+        return None
+    last = form.const + sum(max(c * (domain[a.position] - 1), 0) for a, c in form.terms.items())  # type: ignore[union-attr, misc]
+    return End(None, _NEVER, last + 1)
+
+
+class Zeros:
+    """From where on tensors are zero along a time of so many steps, as ends at one limit."""
+
+    def __init__(self, along: Mapping[Compute, Along], steps: int, limit: Tensor):
+        self.along, self.steps, self.limit = along, steps, limit
+        self.known: dict[Tensor, End | None] = {}
+
+    def first(self, t: Tensor) -> End | None:
+        """The end from which on all positions that lie within the time are zero; None where there is none."""
+        if t not in self.known:
+            self.known[t] = None
+            if isinstance(t, Item) and isinstance(t.node, Loop) and length(t.node) == self.steps:
+                self.known[t] = self._member(t.node, t.member)
+            elif isinstance(t, Compute) and t in self.along and not self.along[t].total:
+                self.known[t] = self.bodies(t, self.along[t])
+        return self.known[t]
+
+    def _member(self, loop: Loop, j: int) -> End | None:
+        """Of a member that a segment makes zero from the limit on, and those after it do."""
+        parts = [
+            (at, at + s.steps, s, _of_zeros(x))
+            for s in loop.segments for x, (k, at) in zip(s.body.outputs, s.targets, strict=True) if k == j
+        ]  # fmt: skip
+        late = [(at, stop, s) for at, stop, s, zero in parts if s.first is not None and zero]
+        if len(late) != 1 or len(loop.initial) and any(k == j and _last(t) >= late[0][1] for k, t, _ in loop.initial):
+            return None
+        at, stop, s = late[0]
+        known = limit_of(loop.args[s.first])  # type: ignore[index]
+        if known is None or known[0] is not self.limit or any(a >= stop and not zero for a, _, _, zero in parts):
+            return None
+        return End(self.limit, known[1] + at, at)
+
+    def bodies(self, n: Compute, at: Along) -> End | None:
+        """The end from which on the bodies of a node, terms of its total, are zero."""
+        found: End | None = NOWHERE
+        for p, axis, along in zip(n.template.parts, at.axes, at.reads, strict=True):
+            for b in p.bodies:
+                found = latest(found, self._body(n, axis, along, b))
+        return found if found is not None and found.limit is not None else None
+
+    def _body(self, n: Compute, axis: int, along: Mapping[Read, int], body: Expr) -> End | None:
+        zero: dict[Expr, End | None] = {}
+        for e in postorder([body]):
+            inside = [zero[a] for a in e.args]
+            zero[e] = None
+            if isinstance(e, Const):
+                zero[e] = NOWHERE if e.value == 0 else None
+            elif isinstance(e, Read) and e in along:
+                first = self.first(n.args[e.slot])
+                zero[e] = first and first.moved(-along[e])
+            elif isinstance(e, Apply):
+                if e.fn == "mul":
+                    zero[e] = _earliest(inside)
+                elif e.fn in ("add", "sub", "neg", "cast"):
+                    zero[e] = reduce(latest, inside)
+                elif e.fn == "where":
+                    zero[e] = latest(inside[2], _earliest([inside[1], self._never(n, axis, e.args[0])]))
+        return zero[body]
+
+    def _never(self, n: Compute, axis: int, condition: Expr) -> End | None:
+        """The end from which on a condition on the position does not hold."""
+        found = []
+        for e in operands(condition, "and"):
+            if isinstance(e, Apply) and e.fn in ("lt", "le") and e.args[0].dtype.is_int:
+                form = linear(e.args[0]) - linear(e.args[1])  # t - atom + const
+                left = form.without(Axis(axis))
+                if form.coefficient(Axis(axis)) == 1 and len(left.terms) == 1:
+                    ((atom, c),) = left.terms.items()
+                    own = next(iter(linear(_top(self.limit)).terms))
+                    if c == -1 and same(atom, n.args, own, self.limit.args):
+                        found.append(End(self.limit, (e.fn == "le") - left.const, _NEVER))
+        return _earliest(found)
+
+
+def _top(limit: Tensor) -> Expr:
+    """The expression whose largest value a limit is."""
+    assert isinstance(limit, Compute)
+    return limit.template.parts[0].bodies[0]
+
+
+def _earliest(ends: Sequence[End | None]) -> End | None:
+    return min((e for e in ends if e is not None), key=lambda e: (e.after, e.least), default=None)
+
+
+def _last(t: Any) -> int:
+    """The last position that an initial template writes."""
+    return max(p.offset[0] + p.step[0] * (p.extents[0] - 1) for p in t.parts)
+
+
+def _of_zeros(t: Tensor) -> bool:
+    """Whether a tensor of a step is zero, or a copy of one that is."""
+    if not isinstance(t, Compute) or t.template.is_scatter or any(isinstance(p.body, Reduce) for p in t.template.parts):
+        return False
+    for b in (b for p in t.template.parts for b in p.bodies):
+        while isinstance(b, Apply) and b.fn == "cast":
+            (b,) = b.args
+        if not (_of_zeros(t.args[b.slot]) if isinstance(b, Read) else is_zero(b)):
+            return False
+    return True

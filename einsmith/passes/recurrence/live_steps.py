@@ -1,0 +1,192 @@
+"""Steps beyond all lengths of a batch: conditions on t and a number from memory that are decided from some step on.
+
+before: h[t, b] = where(t < lengths[b], f(h[t-1, b]), h[t-1, b])
+after:  n = max[b](lengths[b]);  for t < n as before;  for t >= n: h[t, b] = h[t-1, b]
+
+What nobody reads at steps from n on is not made there: where all reads of it, the backward's among them, stand under
+`t < lengths[b]` too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.bounds import Facts
+from einsmith.expr.analysis.guarded import reads_under
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Item,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Tensor,
+    apply,
+    postorder,
+    reads,
+    template,
+)
+from einsmith.expr.recurrence.define import outside_steps, step_parts
+from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.expr.rewrite.simplify import canonical
+from einsmith.passes.analysis.predicates import axes_of
+
+_TIME = Axis(0)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """From `step` on, a 0-d i64 tensor, the conditions in `known` have the values there. `step` is the largest element
+    of `form`, which stands over the recurrence's axes and arguments; `whole`: over all elements of what it reads."""
+
+    known: Mapping[Expr, Const]
+    step: Compute
+    form: Linear
+    whole: bool
+
+
+def find_limit(node: Recurrence, args: int) -> Limit | None:
+    """The limit that comparisons of t with one and the same tensor among the first `args` slots have; None where there
+    are none."""
+    found: dict[Expr, Const] = {}
+    shared: frozenset | None = None
+    best: tuple[Linear, Piece] | None = None
+    for j in range(len(node.members)):
+        for piece in step_parts(node, j):
+            for e in postorder(piece.bodies):
+                at = _limit(e, piece, node, args)
+                if at is None:
+                    continue
+                terms = frozenset((a, c) for a, c in at.terms.items())
+                if shared is None:
+                    shared = terms
+                if terms != shared:
+                    continue
+                falls = linear(e.args[0]).coefficient(_TIME) - linear(e.args[1]).coefficient(_TIME) > 0
+                found[e] = Const(not falls, dt.bool_)
+                if best is None or at.const > best[0].const:
+                    best = at, piece
+    if best is None:
+        return None
+    form, piece = best
+    body = form.expr(dt.i64)
+    used = sorted(axes_of(body))
+    inside = [(i, node.members[0].params[r.slot][1][d]) for r in reads(body) for d, i in enumerate(r.index)]
+    whole = all(isinstance(i, Axis) and piece.domain[i.position] == n for i, n in inside)
+    body = substitute(body, {a: Axis(n) for n, a in enumerate(used)})
+    top: Expr | Reduce = Reduce("max", tuple(piece.domain[a] for a in used), (body,)) if used else body
+    step = canonical(template((), node.members[0].params[:args], top), node.args)
+    return Limit(found, step, form, whole)
+
+
+class _Use(NamedTuple):
+    """A read of member `member` of `node` that no condition puts before its limit. `reader`: the member that reads it
+    in its steps, where that has a limit as well; `early`: such a read lies before the limit while the reader does."""
+
+    reader: tuple[Recurrence, int] | None
+    node: Recurrence
+    member: int
+    early: bool
+
+
+def read_beyond(nodes: Sequence[Any], roots: Iterable[Tensor]) -> dict[Recurrence, set[int]]:
+    """For each recurrence with a limit among `nodes`, the members whose values at its steps from the limit on may be
+    read: those among `roots`, and those that nodes read otherwise than under comparisons with what the limit is made
+    from, or in steps that are themselves before it."""
+    limits = {n: x for n in nodes if isinstance(n, Recurrence) and (x := find_limit(n, len(n.args))) is not None}
+    found: dict[Recurrence, set[int]] = {n: set() for n in limits}
+    for r in roots:
+        if isinstance(r, Item) and isinstance(r.node, Recurrence) and r.node in limits:
+            found[r.node].add(r.member)
+    uses = [u for n in nodes if isinstance(n, (Compute, Recurrence)) for u in _uses(n, limits)] if limits else []
+    size = -1
+    while size != (size := sum(map(len, found.values()))):
+        for u in uses:
+            if u.reader is None or not u.early or u.reader[1] in found[u.reader[0]]:
+                found[u.node].add(u.member)
+    return found
+
+
+def _uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> Iterator[_Use]:
+    args: tuple[Tensor, ...] = n.args
+    if isinstance(n, Recurrence):
+        args += tuple(Item(n, j) for j in range(len(n.members)))
+    slots = {s: (a.node, a.member) for s, a in enumerate(args) if isinstance(a, Item) and a.node in limits}
+    for m, t in enumerate(n.members if isinstance(n, Recurrence) else (n.template,)) if slots else ():
+        steps = step_parts(n, m) if isinstance(n, Recurrence) and n in limits else []
+        for part in t.parts:
+            reader = (n, m) if isinstance(n, Recurrence) and part in steps else None
+            for read, facts in reads_under(part):
+                if read.slot not in slots:
+                    continue
+                node, j = slots[read.slot]
+                assert isinstance(node, Recurrence)
+                at = linear(read.index[0]) - node.origins[j]
+                if facts.prove(outside_steps(at, node.steps)) or _before(at, facts, args, node, limits[node]):
+                    continue
+                apart = at - Linear(0, {_TIME: 1})
+                early = reader is not None and not apart.terms
+                if reader is not None and early:
+                    early = _below(limits[reader[0]], reader[0].args, apart.const, limits[node], node.args)
+                yield _Use(reader, node, j, early)
+
+
+def _below(a: Limit, left: Sequence[Tensor], apart: int, b: Limit, right: Sequence[Tensor]) -> bool:
+    """Whether a step that lies `apart` after one before the limit `a` lies before the limit `b`."""
+    ((x, c),), ((y, d),) = a.form.terms.items(), b.form.terms.items()
+    return b.whole and c == d and same(x, left, y, right) and a.form.const + apart <= b.form.const
+
+
+def _before(at: Linear, facts: Facts, args: Sequence[Tensor], node: Recurrence, limit: Limit) -> bool:
+    """Whether a condition that holds tells that a step lies before the limit."""
+    ((atom, c),) = limit.form.terms.items()
+    spoken_of = dict.fromkeys(postorder([e for e, _ in facts.known]) if limit.whole else ())
+    return any(
+        facts.prove(apply("lt", at.expr(dt.i64), Linear(limit.form.const, {e: c}).expr(dt.i64)))
+        for e in spoken_of if isinstance(e, Expr) and e.dtype.is_int and same(e, args, atom, node.args)
+    )  # fmt: skip
+
+
+def same(a: Expr, left: Sequence[Tensor], b: Expr, right: Sequence[Tensor]) -> bool:
+    """Whether expressions are equal but for the axes in them; `left` and `right` are what their slots mean."""
+    if isinstance(a, Axis) or isinstance(b, Axis):
+        return isinstance(a, Axis) and isinstance(b, Axis)
+    if isinstance(a, Read) and isinstance(b, Read):
+        return left[a.slot] is right[b.slot]
+    if isinstance(a, Apply) and isinstance(b, Apply):
+        alike = a.fn == b.fn and a.dtype is b.dtype and len(a.args) == len(b.args)
+        return alike and all(same(x, left, y, right) for x, y in zip(a.args, b.args, strict=True))
+    return a is b
+
+
+def _limit(e: Expr, piece: Piece, node: Recurrence, args: int) -> Linear | None:
+    """The step from which on a comparison with t keeps one value, at each point; None for other expressions."""
+    if not isinstance(e, Apply) or e.fn not in ("lt", "le") or not e.args[0].dtype.is_int:
+        return None
+    form = linear(e.args[0]) - linear(e.args[1])
+    c, rest = form.coefficient(_TIME), form.without(_TIME)
+    if abs(c) != 1 or len(rest.terms) != 1 or 0 in piece.domain:
+        return None
+    (atom,) = rest.terms
+    inside = reads(atom)
+    if not inside or 0 in axes_of(atom) or any(not _plain(r, piece, node, args) for r in inside):
+        return None
+    if c > 0:  # t + rest < 0, or <= 0
+        return rest * -1 + (0 if e.fn == "lt" else 1)
+    return rest + (1 if e.fn == "lt" else 0)  # rest < t, or <= t
+
+
+def _plain(r: Read, piece: Piece, node: Recurrence, args: int) -> bool:
+    """Whether a read of an argument is in bounds whatever condition it stands under."""
+    if r.slot >= args:
+        return False
+    shape = node.members[0].params[r.slot][1]
+    return all(isinstance(i, Axis) and piece.domain[i.position] <= n for i, n in zip(r.index, shape, strict=True))

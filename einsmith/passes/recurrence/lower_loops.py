@@ -1,0 +1,412 @@
+"""Recurrences become loops over steps: a step is a graph of its own, in which time is no axis.
+
+before: recurrence over t = 0 .. 27 of h[t+1, b, k] = tanh(x[t, b, k] + sum[j](h[t, b, j]*U[k, j])), h[0, b, k] = 0
+after:  V[j, k] = U[k, j];  loop of 28 steps over the slices x[t], h[t], h[t+1]:
+        h1[b, k] = tanh(x0[b, k] + sum[j](h0[b, j]*V[j, k]))
+
+A read of an argument or a member at `c*t + d` in dimension 0 is a read of a slice, whose address moves from step to
+step; one at `c*t + d` in another dimension has that dimension put first, outside. A member read at the step that makes
+it is an ordinary tensor of the step. Every other read takes the whole tensor, and t from a table of the steps' numbers,
+read through a slice too. So no kernel of a step knows the number of steps, unless it reads a whole tensor. Members
+that read each other within a step are a recurrence in the step's graph, and so a loop in the loop.
+
+Where conditions on t alone divide the steps, each part is a segment with a body of its own, free of the condition; so
+it is where t is compared with numbers from memory (`live_steps`), the segments then meeting where those tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.errors import VerifyError
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.loop import Loop, Place, Segment
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    cast,
+    leaf,
+    postorder,
+    size,
+    template,
+)
+from einsmith.expr.recurrence.define import distances, recurrence, step_groups, step_parts
+from einsmith.expr.rewrite.rebuild import prune_args, rebuild, replace, substitute, with_args
+from einsmith.expr.rewrite.simplify import canonical, simplify, simplify_template
+from einsmith.passes.analysis.predicates import axes_of, cuts_of
+from einsmith.passes.recurrence.accumulators import after_totals, find_totals, start
+from einsmith.passes.recurrence.copy_propagation import read_through
+from einsmith.passes.recurrence.live_steps import find_limit, read_beyond
+from einsmith.passes.recurrence.loop_invariant import settle
+from einsmith.passes.schedule.plan import REPAID, copy_of
+from einsmith.passes.schedule.views import storage
+
+Passes = Callable[[Graph], Graph]
+
+_SEGMENTS = 4
+"""Most parts into which conditions on t divide the steps; beyond, bodies compare the step's number."""
+
+_TIME = Axis(0)
+
+
+def lower_loops(graph: Graph, passes: Passes) -> Graph:
+    """The graph with every recurrence as a loop; `passes` are run on the graph of a step."""
+    if not any(isinstance(n, Recurrence) for n in postorder(graph.roots)):
+        return graph
+    graph = read_through(graph)
+    read: dict[Recurrence, set[int]] = {}
+    for node in postorder(graph.roots):
+        if isinstance(node, Item) and isinstance(node.node, Recurrence):
+            read.setdefault(node.node, set()).add(node.member)
+    memo: dict = {}
+    totals = find_totals(graph)
+    nodes = list(postorder(graph.roots))
+    beyond = read_beyond(nodes, graph.roots)
+    for node in nodes:
+        if isinstance(node, Recurrence):
+            args = tuple(rebuild(node.args, lambda n: None, memo))
+            new = Recurrence(node.steps, node.reverse, node.origins, node.members, args)
+            memo[node] = _Lowering(new, read[node], beyond.get(node, set()), totals[node], passes).loop()
+        elif isinstance(node, Compute) and (found := after_totals(node, totals, memo)) is not None:
+            memo[node] = found
+    return replace(graph, lambda n: None, memo)
+
+
+# ------------------------------------------------------------------------------------------------------- recurrences
+
+
+@dataclass
+class _Step:
+    """A step that is being built: local time Axis(0) counts from 0 to steps-1."""
+
+    first: int
+    steps: int
+    inputs: dict[Place, Leaf] = field(default_factory=dict)
+    made: dict[int, Tensor] = field(default_factory=dict)
+    known: Mapping[Expr, Const] = field(default_factory=dict)  # conditions whose value is known in these steps
+    only: set[int] | None = None  # the members that are made, unless all are
+    bounds: tuple[int | None, int | None] = (None, None)
+
+    def input(self, place: Place, dtype: DType, shape: tuple[int, ...]) -> Leaf:
+        if place not in self.inputs:
+            self.inputs[place] = leaf(shape if place.first is None else shape[1:], dtype)
+        return self.inputs[place]
+
+
+class _Lowering:
+    """One recurrence; `outside`: the members that are read outside of it; `beyond`: those whose values in the steps
+    from its limit on are read (`passes.recurrence.live_steps`); `totals`: see `passes.recurrence.accumulators`."""
+
+    def __init__(
+        self, node: Recurrence, outside: set[int], beyond: set[int], totals: frozenset[int], passes: Passes
+    ):
+        self.node, self.outside, self.beyond, self.totals, self.passes = node, outside, beyond, totals, passes
+        self.args: list[Tensor] = list(node.args)
+        self.count = len(node.args)
+        self.stored = set(outside)  # members that need memory
+
+    def loop(self) -> Loop:
+        node = self.node
+        steps = [step for first, n in self._ranges() for step in self._steps(first, n)]
+        for step in steps:
+            self.stored |= {p.number for p in step.inputs if p.kind == "member"}
+        segments = [s for step in steps for s in self._with_idle(self._segment(step), step)]
+        if node.reverse:
+            segments.reverse()
+        initial = []
+        for j in sorted(self.stored):
+            steps_of = step_parts(node, j)
+            pieces = tuple(p for p in node.members[j].parts if isinstance(p, Piece) and p not in steps_of)
+            if pieces:
+                t = Template(node.members[j].shape, node.members[j].params, pieces)
+                t = start(node, j) if j in self.totals else t
+                found = prune_args(t, (*node.args, *(leaf(s, d) for d, s in node.results)))
+                initial.append((j, simplify_template(found.template), tuple(map(node.args.index, found.args))))
+        results = ((d, (1, *s[1:]) if j in self.totals else s) for j, (d, s) in enumerate(node.results))
+        return Loop(node.reverse, tuple(results), tuple(initial), tuple(segments), tuple(self.args))
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """(first step, number of steps) of each part of the time in which every condition on t alone is constant."""
+        steps = self.node.steps
+        cuts: set[int] = set()
+        for j in range(len(self.node.members)):
+            for piece in step_parts(self.node, j):
+                for e in postorder(piece.bodies):
+                    cuts.update(cuts_of(e, _TIME, steps))
+        if len(cuts) >= _SEGMENTS:
+            cuts = set()
+        edges = [0, *sorted(cuts), steps]
+        return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+
+    def _steps(self, first: int, n: int) -> list[_Step]:
+        """A range of steps; in two parts, told apart when the program runs, where conditions that let t run up to a
+        number from memory leave the later part with little work (a batch of sequences of different lengths)."""
+        whole = self._step(_Step(first, n))
+        found = find_limit(self.node, self.count) if n > 1 else None
+        if found is None:
+            return [whole]
+        limit = found.step
+        late = self._only_read(self._step(_Step(first, n, known=found.known)))
+        kept = self.outside | {p.number for p in whole.inputs if p.kind == "member"}
+        if 2 * _work(late, late.only or set()) > _work(whole, kept):
+            return [whole]
+        body = apply("sub", Read(0, (), dt.i64), Const(first, dt.i64)) if first else Read(0, (), dt.i64)
+        cut = self._argument(canonical(template((), [(dt.i64, ())], body), (limit,)) if first else limit)
+        whole.bounds, late.bounds = (None, cut), (cut, None)
+        return [whole, late]
+
+    def _only_read(self, step: _Step) -> _Step:
+        """The step without the members that nobody reads from the limit on."""
+        only, inputs = set(self.beyond), {x: p for p, x in step.inputs.items()}
+        while True:
+            used = {x: inputs[x] for x in postorder(step.made[j] for j in only) if x in inputs}
+            more = {p.number for p in used.values() if p.kind == "member"} - only
+            if not more:
+                break
+            only |= more
+        step.only, step.inputs = only, {p: x for x, p in used.items()}
+        return step
+
+    # -- one step
+
+    def _step(self, step: _Step) -> _Step:
+        for group, cyclic in step_groups(self.node):
+            if not cyclic:
+                step.made[group[0]] = self._member(step, group[0])
+                continue
+            # Members that read each other within a step are a recurrence themselves, along another axis.
+            own = {j: leaf(self.node.members[j].shape[1:], self.node.members[j].dtypes[0]) for j in group}
+            step.made |= own
+            found = recurrence({own[j]: self._member(step, j) for j in group})
+            step.made |= {j: found[own[j]] for j in group}
+        return step
+
+    def _member(self, step: _Step, j: int) -> Compute:
+        """What a step makes of a member."""
+        found: list[Tensor] = []
+        parts = tuple(self._piece(step, j, piece, found) for piece in step_parts(self.node, j))
+        params = tuple((a.dtype, a.shape) for a in found)
+        out = prune_args(Template(self.node.members[j].shape[1:], params, parts), tuple(found))
+        return prune_args(simplify_template(out.template), out.args)
+
+    def _piece(self, step: _Step, j: int, piece: Piece, found: list[Tensor]) -> Piece:
+        """A piece at one step. Its reads are numbered by `found`, to which their tensors are added."""
+        domain = (step.steps, *piece.domain[1:])
+        time = apply("add", _TIME, Const(step.first, dt.i32)) if step.first else _TIME
+
+        def slot(t: Tensor) -> int:
+            if t not in found:
+                found.append(t)
+            return found.index(t)
+
+        def read(e):
+            if not isinstance(e, Read):
+                return None
+            tensor, index = self._source(step, j, e)
+            return Read(slot(tensor), index, e.dtype)
+
+        def body(x: Expr) -> Expr:
+            x = rebuild([self._told_apart(j, x)], step.known.get)[0]
+            x = simplify(substitute(x, {0: time}), domain)
+            x = rebuild([x], read)[0]
+            axes: dict[int, Expr] = {a: Axis(a - 1) for a in range(1, len(domain))}
+            if 0 in axes_of(x):
+                axes[0] = Read(slot(self._time(step)), (), dt.i32)
+            return substitute(x, axes)
+
+        inner: Expr | Reduce
+        if isinstance(piece.body, Reduce):
+            r = piece.body
+            inner = Reduce(r.combiner, r.extents, tuple(map(body, r.bodies)))
+        else:
+            inner = body(piece.body)
+        return Piece(piece.offset[1:], piece.step[1:], piece.extents[1:], inner)
+
+    def _told_apart(self, j: int, x: Expr) -> Expr:
+        """An expression in which reads of this step's values are apart from those of earlier ones."""
+        known = distances(self.node, j)
+        memo: dict[Expr, Expr] = {}
+        for e in postorder([x]):
+            new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
+            if isinstance(e, Read) and e in known:
+                _, low, high = known[e]
+                if low != high and (low is None or low <= 0):
+                    now = apply("add", _TIME, Const(self.node.origins[e.slot - self.count], dt.i32))
+                    same = Read(e.slot, (now, *new.args[1:]), e.dtype)
+                    here = apply("eq", cast(new.args[0], dt.i64), cast(now, dt.i64))
+                    new = Apply("where", (here, same, new), e.dtype)
+            memo[e] = new
+        return memo[x]
+
+    def _source(self, step: _Step, j: int, e: Read) -> tuple[Tensor, tuple[Expr, ...]]:
+        """The step's tensor that a read takes, and its index there."""
+        node = self.node
+        i = e.slot - self.count
+        dtype, shape = node.members[0].params[e.slot]
+        if i >= 0:
+            at = _moves(e.index[0], step.steps)
+            if at is not None and at[0] == node.origins[i] + step.first and (at[1] == 1 or step.steps == 1):
+                if i not in step.made:
+                    raise VerifyError(f"member {j} of a recurrence reads member {i} at a step that is not done")
+                return step.made[i], e.index[1:]
+            if i in self.totals:
+                return step.input(Place("member", i, 0, 0), dtype, shape), e.index[1:]
+            if at is not None and _inside(at, step.steps, shape[0]):
+                return step.input(Place("member", i, *at), dtype, shape), e.index[1:]
+            return step.input(Place("member", i), dtype, shape), e.index
+        for d, x in enumerate(e.index):
+            at = _moves(x, step.steps)
+            if at is None or not _inside(at, step.steps, shape[d]) or (d and not at[1]):
+                continue
+            place = Place("argument", self._turned(e.slot, d), *at)
+            rest = (shape[d], *shape[:d], *shape[d + 1 :])
+            return step.input(place, dtype, rest), (*e.index[:d], *e.index[d + 1 :])
+        return step.input(Place("argument", e.slot), dtype, shape), e.index
+
+    def _turned(self, slot: int, d: int) -> int:
+        """The number of the argument with dimension d put first."""
+        if d == 0:
+            return slot
+        x = self.node.args[slot]
+        order = (d, *(k for k in range(len(x.shape)) if k != d))
+        index: list[Expr] = [Axis(order.index(k)) for k in range(len(x.shape))]
+        body = Read(0, tuple(index), x.dtype)
+        return self._argument(Compute(template((x.shape[k] for k in order), [(x.dtype, x.shape)], body), (x,)))
+
+    def _argument(self, t: Tensor) -> int:
+        return argument(self.args, t)
+
+    def _time(self, step: _Step) -> Leaf:
+        """The step's number, counted from the segment's first: a slice of a table."""
+        n = self.node.steps
+        table = Compute(template((n,), (), _TIME), ())
+        return step.input(Place("argument", self._argument(table), 0, 1), dt.i32, (n,))
+
+    # -- a segment of steps
+
+    def _segment(self, step: _Step) -> Segment:
+        """The step's graph after the passes."""
+        made = self.stored if step.only is None else self.stored & step.only
+        stored = sorted(made - self.totals)
+        roots = tuple(step.made[j] for j in stored)
+        updates = []
+        for j in sorted(made & self.totals):
+            dtype, shape = self.node.results[j]
+            updates.append((step.input(Place("member", j, 0, 0), dtype, shape), step.made[j]))
+        body = self.passes(Graph(tuple(step.inputs.values()), roots, tuple(updates), ()))
+        if step.steps >= REPAID:
+            body = self.passes(self._settled(step, body))
+        outputs = own_memory(body.outputs)
+        totals = [t for pair in body.updates for t in pair]
+        used = {x for x in postorder([*outputs, *totals]) if isinstance(x, Leaf)}
+        places = {x: place for place, x in step.inputs.items() if x in used}
+        body = Graph(tuple(places), outputs, body.updates, ())
+        targets = tuple((j, self.node.origins[j] + step.first) for j in stored)
+        return Segment(step.steps, body, tuple(places.values()), targets, *step.bounds, ())
+
+    def _with_idle(self, segment: Segment, step: _Step) -> list[Segment]:
+        """The segment in two, in the order of time, where the last steps make what nobody reads, such as the cotangent
+        of an initial state that no gradient is asked for."""
+        node = self.node
+        unread = {n: self._unread(j) for n, (j, _) in enumerate(segment.targets) if j not in self.outside}
+        last = min((n for n in unread.values() if n), default=0)
+        ends = step.first == 0 if node.reverse else step.first + step.steps == node.steps
+        if not ends or not 0 < last < step.steps or step.bounds != (None, None):
+            return [segment]
+        idle = tuple(n for n, d in unread.items() if d >= last)
+        cut = last if node.reverse else step.steps - last
+        early = _part(segment, 0, cut, idle if node.reverse else ())
+        return [early, _part(segment, cut, step.steps - cut, () if node.reverse else idle)]
+
+    def _unread(self, j: int) -> int:
+        """How many of the last steps make a value of member j that no step reads."""
+        slot, found = self.count + j, self.node.steps
+        for i in range(len(self.node.members)):
+            for read, low, _ in distances(self.node, i).values():
+                if read == slot:
+                    found = min(found, 0 if low is None else max(low, 0))
+        return found
+
+    def _settled(self, step: _Step, body: Graph) -> Graph:
+        """The step without what stays the same in all steps (`passes.recurrence.loop_invariant`)."""
+        place = {x: p for p, x in step.inputs.items()}
+
+        def steady(t: Tensor) -> bool:
+            return isinstance(t, Leaf) and place[t].kind == "argument" and place[t].first is None
+
+        def outside(node: Compute) -> Leaf:
+            """The step's input in the place of a node that reads steady inputs only."""
+            made = prune_args(node.template, tuple(self.args[place[a].number] for a in node.args))  # type: ignore[index]
+            made = prune_args(simplify_template(made.template), made.args)
+            found = Place("argument", self._argument(made))
+            x = step.input(found, made.dtype, made.shape)
+            place[x] = found
+            return x
+
+        new = settle(body, steady, outside)
+        return Graph(tuple(step.inputs.values()), new.outputs, new.updates, ())
+
+
+def argument(args: list[Tensor], t: Tensor) -> int:
+    """The number of an argument of a loop, added where it is new."""
+    if t not in args:
+        args.append(t)
+    return args.index(t)
+
+
+def own_memory(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """The outputs of a step, each with memory of its own."""
+    found: list[Tensor] = []
+    for t in map(storage, outputs):
+        while isinstance(t, Leaf) or t in found:  # a third use is a copy of the copy: equal copies are one tensor
+            t = copy_of(t)
+        found.append(t)
+    return tuple(found)
+
+
+def _part(segment: Segment, first: int, steps: int, idle: tuple[int, ...]) -> Segment:
+    """Steps first .. first+steps-1 of a segment."""
+    places = (p if p.first is None else p._replace(first=p.first + first * p.stride) for p in segment.places)
+    targets = tuple((j, at + first) for j, at in segment.targets)
+    return Segment(steps, segment.body, tuple(places), targets, segment.first, segment.stop, idle)
+
+
+def _work(step: _Step, members: set[int]) -> int:
+    """Points of all the bodies that a step evaluates for these members, but for what is the same in all steps."""
+    moving = {x for p, x in step.inputs.items() if p.kind == "member" or p.first is not None}
+    found: set = set()
+    for n in postorder(step.made[j] for j in members):
+        if n in moving or any(a in found for a in n.args):
+            found.add(n)
+    return sum(size(p.domain) for n in found if isinstance(n, Compute) for p in n.template.parts)
+
+
+def _moves(index: Expr, steps: int) -> tuple[int, int] | None:
+    """(d, c) of an index that is c*t + d, c being 0 only where there is one step; None for any other."""
+    form = linear(index)
+    if any(a is not _TIME for a in form.terms):
+        return None
+    c = form.coefficient(_TIME)
+    return (form.const, c) if c or steps == 1 else None
+
+
+def _inside(at: tuple[int, int], steps: int, extent: int) -> bool:
+    """Whether d + c*t lies in a dimension at the first and the last step."""
+    first, last = at[0], at[0] + at[1] * (steps - 1)
+    return 0 <= min(first, last) and max(first, last) < extent

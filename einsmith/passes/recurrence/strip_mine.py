@@ -1,0 +1,364 @@
+"""Time in chunks: what recurrences leave outside of their loops goes over time some steps at a time, in loops as well.
+
+before: P[t, b, n] = sum[i](x[t, b, i]*W[n, i])  (1024 steps);  D[n, i] = sum[t, b](g[t, b, n]*x[t, b, i])
+after:  loop of 128 steps over the chunks x[8*c .. 8*c+7] of 8: P[8*c+s, b, n] = sum[i](x[8*c+s, b, i]*W[n, i]);
+        D[n, i] = 0;  loop over chunks: D[n, i] = D[n, i] + sum[s, b](g[8*c+s, b, n]*x[8*c+s, b, i])
+
+So no kernel knows how many steps there are, and a new length compiles nothing. Where a recurrence ends at a limit
+(`live_steps`), so do the loops over chunks that make what only it reads, and the totals whose terms are zero from
+there on: products with those zeros are left out. Tensors that read each other at the same step are made in one loop.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.expr.loop import Loop, Place, Segment
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    is_zero,
+    leaf,
+    postorder,
+    size,
+    template,
+)
+from einsmith.expr.rewrite.rebuild import exchanged, prune_args, with_args
+from einsmith.expr.rewrite.simplify import canonical, simplify_template
+from einsmith.passes.recurrence.early_exit import End, ends, length
+from einsmith.passes.recurrence.lower_loops import argument, own_memory
+from einsmith.passes.recurrence.time_axis import Along, along, per_step, points
+from einsmith.passes.schedule.views import is_view, storage
+
+Passes = Callable[[Graph], Graph]
+Source = Callable[[Compute, Read | None, int | None], Tensor]
+"""The tensor of a chunk that a node's read takes, how far from the step is told; without a read: the steps' numbers."""
+
+_STEPS = 8
+"""Of a chunk, where these are rows enough."""
+_ROWS = 512
+"""Of the products of a chunk, so that they run at full speed. A total, which every chunk reads and writes, must be at
+most twice as large as what a chunk of its terms reads."""
+_FEW_ROWS = 256
+"""The same where chunks leave work out."""
+
+
+def chunks(graph: Graph, passes: Passes) -> Graph:
+    """The graph, rewritten as above; `passes` are run on the graph of a chunk."""
+    order = list(postorder(graph.roots))
+    loops = [n for n in order if isinstance(n, Loop)]
+    return _Chunks(graph, order, loops, passes).graph() if loops else graph
+
+
+@dataclass
+class _Time:
+    """The time of recurrences of one length."""
+
+    steps: int
+    along: dict[Compute, Along]  # what goes along it, views too
+    chunk: int = 0  # steps of one; 0: there are none
+    ends: dict[Compute, End | None] = field(default_factory=dict)  # of the nodes that are made in chunks
+    filled: set[Compute] = field(default_factory=set)  # those that are zero from their end on, where somebody reads it
+
+    def read(self, n: Compute) -> int:
+        """Elements that a node reads at one step."""
+        return sum(size(n.args[slot].shape[1:]) for slot in self.along[n].slots) or 1
+
+
+class _Chunks:
+    def __init__(self, graph: Graph, order: list[Any], loops: list[Loop], passes: Passes):
+        self.source, self.order, self.loops, self.passes = graph, order, loops, passes
+        self.time: dict[Compute, _Time] = {}
+        self.filled: dict[Tensor, int] = {}  # zero at all steps but some, and the steps of a chunk
+        early = set(postorder(t for t, _ in graph.checks)) | {storage(t) for _, t in graph.updates}
+        early |= set(postorder(n.args[s.stop] for n in loops for s in n.segments if s.stop is not None))
+        for steps in sorted(set(map(length, loops)), reverse=True):
+            apart = {n for n in order if n in early or n in self.time}
+            time = _Time(steps, _along_time(order, [n for n in loops if length(n) == steps], steps, apart))
+            self._decide(time)
+            if time.chunk and time.steps % time.chunk == 0:
+                self.filled |= {t: time.chunk for n in loops if length(n) == steps for t in _at_steps(n) if _fills(t)}
+            self.time |= {n: time for n in time.along if time.chunk and (n in time.ends or is_view(n.template))}
+        self.levels = self._levels()
+
+    # -- which, and up to where
+
+    def _decide(self, time: _Time) -> None:
+        """The steps of a chunk, and what is made in chunks."""
+        real = [n for n in time.along if not is_view(n.template)]
+        if not real or time.steps < 2:
+            return
+        most = max(real, key=lambda n: points(n.template))
+        rows = max(per_step(most.template, time.along[most]), 1)
+        least = max((size(n.shape) / (2 * time.read(n)) for n in real if time.along[n].total), default=0.0)
+        every = time.steps % _STEPS == 0 and _STEPS * rows >= _ROWS and _STEPS >= least
+        steps = _STEPS
+        while not every and (steps * rows < _FEW_ROWS or steps < least):
+            steps *= 2
+        if every or steps < time.steps:
+            found, time.filled = ends(self.order, self.source.roots, time.along, time.steps)
+            time.ends = {n: end for n, end in found.items() if every or end is not None}
+            time.chunk = steps if time.ends else 0
+
+    # -- which together
+
+    def _near(self, n: Compute, slot: int) -> Compute | None:
+        """The node whose result at the same step is what `n` reads in a slot, if both are made in one kind of loop."""
+        time = self.time[n]
+        a: Tensor = n.args[slot]
+        if time.along[n].slots[slot] != {0}:
+            return None
+        while isinstance(a, Compute) and is_view(a.template):
+            if self.time.get(a) is not time or time.along[a].slots != {0: {0}}:
+                return None
+            a = a.args[0]
+        if not isinstance(a, Compute) or self.time.get(a) is not time or time.along[a].total:
+            return None
+        return a if time.ends[a] == time.ends.get(n, time.ends[a]) else None
+
+    def _in_chunks(self, n: Any) -> bool:
+        return n in self.time and n in self.time[n].ends
+
+    def _levels(self) -> dict[Any, int]:
+        """How many loops over chunks must be done before each node: those of one level need each other at the same
+        step alone."""
+        levels: dict[Any, int] = {}
+        for n in self.order:
+            own = 0
+            for slot, a in enumerate(n.args):
+                s = storage(a)
+                near = self._in_chunks(n) and slot in self.time[n].along[n].slots and self._near(n, slot) is not None
+                own = max(own, levels[s] + (self._in_chunks(s) and not near))
+            levels[n] = own
+        return levels
+
+    def _key(self, n: Compute) -> tuple:
+        time = self.time[n]
+        return self.levels[n], time.steps, time.ends[n]
+
+    # -- the new graph
+
+    def graph(self) -> Graph:
+        groups: dict[tuple, list[Compute]] = defaultdict(list)
+        stored: set[Tensor] = {storage(t) for t in self.source.roots}
+        for n in self.order:
+            inside = self._in_chunks(n)
+            if inside:
+                groups[self._key(n)].append(n)
+            elif isinstance(n, Compute) and is_view(n.template):
+                continue
+            for slot, a in enumerate(n.args):
+                near = self._near(n, slot) if inside and slot in self.time[n].along[n].slots else None
+                if near is None or self._key(near) != self._key(n):
+                    stored.add(storage(a))
+        if not groups:
+            return self.source
+        memo: dict[Any, Any] = {}
+        for n in sorted(self.order, key=lambda n: (self.levels[n], self._in_chunks(n))):
+            if not self._in_chunks(n):
+                args = tuple(memo[a] for a in n.args)  # None: what only its own loop reads, through views
+                memo[n] = with_args(n, args) if args and None not in args else None if args else n
+                if n in self.filled:
+                    memo[n] = _filled(memo[n], self.filled[n])
+            elif n not in memo:
+                group = groups[self._key(n)]
+                memo |= self._loop(group, [m for m in group if m in stored], memo)
+        return exchanged(self.source, memo)
+
+    def _loop(self, group: list[Compute], stored: list[Compute], memo: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What each node of the group becomes: an item of one loop over chunks."""
+        time = self.time[group[0]]
+        end = time.ends[group[0]]
+        args: list[Tensor] = []
+        segments = []
+        whole, rest = divmod(time.steps, time.chunk)
+        for first, count, rows in ((0, whole, time.chunk), (whole * time.chunk, 1, rest)):
+            if rows:
+                segment = self._segment(group, stored, first, count, rows, args, memo)
+                if end is not None:
+                    segment = _stopping(segment, argument(args, _turns(end, first, rows, memo)))
+                segments.append(segment)
+        results, initial, made = [], [], {}
+        for j, n in enumerate(stored):
+            total = time.along[n].total
+            shape = (1, *n.shape) if total else n.shape
+            results.append((n.dtype, shape))
+            if total or n in time.filled:
+                initial.append((j, template(shape, (), Const(0, n.dtype)), ()))
+        loop = Loop(False, tuple(results), tuple(initial), tuple(segments), tuple(args))
+        for j, n in enumerate(stored):
+            made[n] = _whole(Item(loop, j)) if time.along[n].total else Item(loop, j)
+        return dict.fromkeys(group) | made
+
+    def _segment(
+        self, group: list[Compute], stored: list[Compute], first: int, count: int, rows: int, args: list[Tensor],
+        memo: Mapping[Any, Any],
+    ) -> Segment:  # fmt: skip
+        """`count` chunks of `rows` steps from step `first` on; `args` are the loop's, added to where one is new."""
+        time = self.time[group[0]]
+        inputs: dict[Place, Leaf] = {}
+        made: dict[Tensor, Tensor] = {}
+
+        def source(n: Compute, e: Read | None, far: int | None) -> Tensor:
+            """The tensor of a chunk that a read takes; without a read, that of the steps' numbers."""
+            if e is None:
+                return given(Compute(template((time.steps,), (), Axis(0)), ()), 0)
+            if far is not None and self._near(n, e.slot) in made:
+                return local(n.args[e.slot])
+            return given(memo[n.args[e.slot]], far)
+
+        def given(t: Tensor, far: int | None) -> Tensor:
+            k = argument(args, t)
+            place = Place("argument", k) if far is None else Place("argument", k, far + first, rows, rows)
+            if place not in inputs:
+                inputs[place] = leaf(t.shape if far is None else (rows, *t.shape[1:]), t.dtype)
+            return inputs[place]
+
+        def local(a: Tensor) -> Tensor:
+            if a not in made:
+                assert isinstance(a, Compute)
+                made[a] = _of_rows(a, time.along[a], rows, lambda n, e, far: local(n.args[0]))
+            return made[a]
+
+        for n in group:
+            made[n] = _of_rows(n, time.along[n], rows, source)
+        updates = []
+        for j, n in enumerate(stored):
+            if time.along[n].total:
+                place = Place("member", j, 0, 0)
+                inputs[place] = leaf(n.shape, n.dtype)
+                updates.append((inputs[place], _sum(inputs[place], made[n])))
+        members = [j for j, n in enumerate(stored) if not time.along[n].total]
+        roots = tuple(made[stored[j]] for j in members)
+        body = self.passes(Graph(tuple(inputs.values()), roots, tuple(updates), ()))
+        outputs = own_memory(body.outputs)
+        used = set(postorder([*outputs, *(t for pair in body.updates for t in pair)]))
+        places = {x: place for place, x in inputs.items() if x in used}
+        body = Graph(tuple(places), outputs, body.updates, ())
+        return Segment(count, body, tuple(places.values()), tuple((j, first) for j in members), rows=rows)
+
+
+def _at_steps(loop: Loop) -> Iterator[Tensor]:
+    """The arguments that a loop reads at every step."""
+    for s in loop.segments:
+        yield from (loop.args[p.number] for p in s.places if p.kind == "argument" and p.first is not None)
+
+
+def _fills(t: Tensor) -> bool:
+    """Whether a tensor is zero at all steps but some, each of which is a piece: the cotangent of a last state is."""
+    if not isinstance(t, Compute) or t.template.is_scatter or len(t.template.dtypes) != 1:
+        return False
+    others = [p for p in t.template.parts if isinstance(p, Piece) and not is_zero(p.body)]
+    return len(others) < len(t.template.parts) and all(p.extents[0] == 1 for p in others)
+
+
+def _filled(t: Compute, steps: int) -> Item:
+    """A tensor that `_fills`, zero at first in chunks of so many steps."""
+    zeros = Compute(template((steps, *t.shape[1:]), (), Const(0, t.dtype)), ())
+    segments = [Segment(t.shape[0] // steps, Graph((), (zeros,), (), ()), (), ((0, 0),), rows=steps)]
+    for p in t.template.parts:
+        if isinstance(p, Piece) and not is_zero(p.body):
+            inputs = tuple(leaf(a.shape, a.dtype) for a in t.args)
+            part = Piece((0, *p.offset[1:]), p.step, p.extents, p.body)
+            made = prune_args(Template((1, *t.shape[1:]), t.template.params, (part,)), inputs)
+            made = prune_args(simplify_template(made.template), made.args)
+            places = tuple(Place("argument", inputs.index(x)) for x in made.args)
+            body = Graph(made.args, own_memory([made]), (), ())
+            segments.append(Segment(1, body, places, ((0, p.offset[0]),), rows=1))
+    return Item(Loop(False, ((t.dtype, t.shape),), (), tuple(segments), t.args), 0)
+
+
+def _along_time(order: Sequence[Any], loops: Sequence[Loop], steps: int, apart: set) -> dict[Compute, Along]:
+    """What goes along the time of these loops: it reads a member of theirs at every step, or makes what they read at
+    every step, or reads or makes what such a node makes or reads."""
+    could = {
+        n: at for n in order
+        if isinstance(n, Compute) and n not in apart and (at := along(n.template, steps)) is not None
+    }  # fmt: skip
+    timed: set[Any] = {n for n in order if isinstance(n, Item) and n.node in loops}
+    timed |= {t for n in loops for t in _at_steps(n) if t in could}
+    count = -1
+    while count != (count := len(timed)):
+        for n, at in could.items():
+            if any(n.args[slot] in timed for slot in at.slots):
+                timed.add(n)
+        for n, at in reversed(could.items()):
+            if n in timed:
+                timed |= {a for slot in at.slots if (a := n.args[slot]) in could and not could[a].total}
+    return {n: at for n, at in could.items() if n in timed}
+
+
+def _of_rows(n: Compute, at: Along, rows: int, source: Source) -> Compute:
+    """The node over `rows` steps."""
+    found: list[Tensor] = []
+    parts = []
+    for p, axis, reads, told in zip(n.template.parts, at.axes, at.reads, at.told, strict=True):
+        assert isinstance(p, Piece)
+        memo: dict[Expr, Expr] = {}
+        if told:
+            found.append(source(n, None, None))
+            memo[Axis(axis)] = Read(len(found) - 1, (Axis(axis),), dt.i32)
+        for e in postorder(p.bodies, memo):
+            new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
+            if isinstance(e, Read):
+                t = source(n, e, reads.get(e))
+                if t not in found:
+                    found.append(t)
+                index = (Axis(axis), *new.args[1:]) if e in reads else new.args
+                new = Read(found.index(t), index, e.dtype)
+            memo[e] = new
+        rank = len(p.extents)
+        body: Expr | Reduce = memo[p.bodies[0]]
+        extents = p.extents
+        if isinstance(p.body, Reduce):
+            sums = tuple(rows if rank + k == axis else m for k, m in enumerate(p.body.extents))
+            body = Reduce(p.body.combiner, sums, tuple(memo[b] for b in p.bodies))
+        if axis < rank:
+            extents = (rows, *extents[1:])
+        parts.append(Piece(p.offset, p.step, extents, body))
+    shape = n.shape if at.total else (rows, *n.shape[1:])
+    new_template = Template(shape, tuple((a.dtype, a.shape) for a in found), tuple(parts))
+    out = prune_args(new_template, tuple(found))
+    return prune_args(simplify_template(out.template), out.args)
+
+
+def _sum(a: Tensor, b: Tensor) -> Compute:
+    index = tuple(Axis(d) for d in range(len(a.shape)))
+    body = apply("add", Read(0, index, a.dtype), Read(1, index, a.dtype))
+    return Compute(template(a.shape, [(a.dtype, a.shape)] * 2, body), (a, b))
+
+
+def _whole(t: Tensor) -> Compute:
+    """A total from its one slot."""
+    index = (Const(0, dt.i32), *(Axis(d) for d in range(len(t.shape) - 1)))
+    return Compute(template(t.shape[1:], [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
+
+
+def _turns(end: End, first: int, rows: int, memo: Mapping[Any, Any]) -> Compute:
+    """How many chunks of `rows` steps from step `first` on lie before an end, or begin before it."""
+    assert isinstance(end.limit, Compute)
+    limit = with_args(end.limit, tuple(memo[a] for a in end.limit.args))
+    stop = apply("add", Read(0, (), dt.i64), Const(end.after, dt.i64))
+    if end.least > 0:
+        stop = apply("max", stop, Const(end.least, dt.i64))
+    turns = apply("floordiv", apply("add", stop, Const(rows - 1 - first, dt.i64)), Const(rows, dt.i64))
+    return canonical(template((), [(dt.i64, ())], turns), (limit,))
+
+
+def _stopping(s: Segment, stop: int) -> Segment:
+    return Segment(s.steps, s.body, s.places, s.targets, s.first, stop, s.idle, s.rows)

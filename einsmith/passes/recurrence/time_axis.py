@@ -1,0 +1,116 @@
+"""Templates that go along an axis: whose reads are all at the same position of it, or do not depend on it.
+
+P[t, b, n] = sum[i](x[t, b, i]*W[n, i]) goes along t, and so does D[n, i] = sum[t, b](g[t, b, n]*x[t, b, i]), a total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, postorder, size
+from einsmith.expr.rewrite.rebuild import with_args
+from einsmith.locks import cached_property
+from einsmith.passes.analysis.predicates import axes_of
+
+
+@dataclass(frozen=True)
+class Along:
+    """How a template goes along an axis: the first of its output, or of the sums of a `total`. In each of its parts:
+    `axes`, which axis it is; `reads`, the distance d of those at axis + d in dimension 0, other reads taking the tensor
+    as a whole; `told`, whether the position is a value in it."""
+
+    total: bool
+    axes: tuple[int, ...]
+    reads: tuple[dict[Read, int], ...]
+    told: tuple[bool, ...]
+
+    @cached_property
+    def slots(self) -> dict[int, set[int]]:
+        """The distances at which each slot is read along the axis; no slot is read both ways."""
+        found: dict[int, set[int]] = {}
+        for e, d in (x for reads in self.reads for x in reads.items()):
+            found.setdefault(e.slot, set()).add(d)
+        return found
+
+
+def along(t: Template, extent: int) -> Along | None:
+    """How a template goes along an axis of that extent; None where it does not."""
+    return t.memo(("along", extent), lambda t: _along(t, extent))
+
+
+def _along(t: Template, extent: int) -> Along | None:
+    if t.is_scatter or len(t.dtypes) != 1 or not extent:
+        return None
+    for total in (False, True):
+        found = [next(_piece(t, p, extent, total), None) for p in t.parts if isinstance(p, Piece)]
+        parts = [x for x in found if x is not None]
+        if len(parts) < len(found):
+            continue
+        axes, reads, told = zip(*parts, strict=True)
+        out = Along(total, axes, reads, told)
+        whole = {
+            e.slot for p, (_, reads, _) in zip(t.parts, parts, strict=True)
+            for e in postorder(p.bodies) if isinstance(e, Read) and e not in reads
+        }  # fmt: skip
+        if out.slots and not whole & set(out.slots):
+            return out
+    return None
+
+
+def _piece(t: Template, p: Piece, extent: int, total: bool) -> Iterator[tuple[int, dict[Read, int], bool]]:
+    """(axis, reads along it, whether it is a value) for each axis of the piece that may be the one."""
+    axes: Iterable[int] = ()
+    if not total:
+        if t.shape and (p.offset[0], p.step[0], p.extents[0]) == (0, 1, extent) and t.shape[0] == extent:
+            axes = (0,)
+    elif isinstance(p.body, Reduce) and p.body.combiner == "sum" and p.body.bodies[0].dtype.bits >= 32:
+        axes = (len(p.extents) + k for k, n in enumerate(p.body.extents) if n == extent)
+    for axis in axes:
+        found = _reads(p.bodies, axis, extent, t.params)
+        if found is not None and (found[0] or not total):
+            yield axis, *found
+
+
+def _reads(
+    bodies: Iterable[Expr], axis: int, extent: int, params: tuple[tuple[DType, tuple[int, ...]], ...]
+) -> tuple[dict[Read, int], bool] | None:
+    """(the reads at axis + d in dimension 0, and d; whether the axis is a value); None where other reads are at it."""
+    found: dict[Read, int] = {}
+    memo: dict[Expr, Expr] = {}  # without the axis, where it is in such reads
+    bodies = tuple(bodies)
+    for e in postorder(bodies):
+        new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
+        if isinstance(e, Read) and e.index:
+            apart = linear(e.index[0]) - Linear(0, {Axis(axis): 1})
+            d, inside = apart.const, axes_of(*new.args[1:])
+            if not apart.terms and axis not in inside and 0 <= d <= params[e.slot][1][0] - extent:
+                found[e] = d
+                new = Read(e.slot, (Const(d, dt.i32), *new.args[1:]), e.dtype)
+        memo[e] = new
+    left = [memo[b] for b in bodies]
+    if any(axis in axes_of(*e.index) for e in postorder(left) if isinstance(e, Read)):
+        return None
+    return found, axis in axes_of(*left)
+
+
+def points(t: Template) -> int:
+    """How often the bodies of a template are evaluated."""
+    return sum(size(p.domain) for p in t.parts)
+
+
+def per_step(t: Template, at: Along) -> int:
+    """The rows of its largest part at one position of the axis: points of a total, or else output points that are not
+    columns. Columns are the last axis, and of a product all that what it reads along the axis does not have."""
+    p, axis, reads = max(zip(t.parts, at.axes, at.reads, strict=True), key=lambda x: size(x[0].domain))
+    assert isinstance(p, Piece)
+    if at.total:
+        assert isinstance(p.body, Reduce)
+        return size(p.body.extents) // p.domain[axis]
+    if not isinstance(p.body, Reduce):
+        return size(p.extents[1:-1])
+    moving = axes_of(*reads)
+    return size(n for a, n in enumerate(p.extents) if a and a in moving)

@@ -1,0 +1,222 @@
+"""Which tensors are made by one kernel.
+
+A pointwise tensor joins the group of a tensor that it reads at the identity index, if the group stays convex: nothing
+outside lies between two members. Pointwise groups over one box that a member reads join it in turn.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.loop import Loop
+from einsmith.expr.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, postorder, reads
+from einsmith.passes.algebra.inline import pointwise_body
+from einsmith.passes.analysis.predicates import has_read
+from einsmith.passes.schedule.views import is_view, producer, storage
+
+_BUFFERS = 24  # pointers of one kernel
+_STAGES = 12
+
+
+@dataclass
+class Group:
+    nodes: list[Compute | Loop] = field(default_factory=list)
+    before: int = 0  # bitset of the groups that this one needs, directly or not; those that became parts of others too
+    after: set[int] = field(default_factory=set)  # groups that need this one directly
+    into: int | None = None  # the group that it became a part of
+    readers: set[Compute | Loop] = field(default_factory=set)  # the nodes that read its nodes
+
+    def outside(self, node: Compute) -> int:
+        """How many nodes read it, but for its own and `node`."""
+        return len(self.readers) - sum(n in self.readers for n in (*self.nodes, node))
+
+
+def maker(t: Tensor) -> Compute | Loop | None:
+    """The node that computes a tensor's storage; None for the graph's inputs."""
+    p, _ = producer(t)
+    return None if isinstance(p, Leaf) else p
+
+
+def _makers(node: Compute | Loop) -> Iterator[Compute | Loop]:
+    """The nodes that compute what a node reads."""
+    return (m for m in map(maker, node.args) if m is not None)
+
+
+def needs_check(node: Compute | Loop) -> bool:
+    """Whether the node, or one of the steps of a loop, reads or adds at an index that comes from a tensor."""
+    if isinstance(node, Loop):
+        inner = (n for s in node.segments for n in postorder(s.body.roots) if isinstance(n, (Compute, Loop)))
+        return any(map(needs_check, inner))
+
+    def found(t: Template) -> bool:
+        if t.is_scatter:
+            return True
+        return any(has_read(i) for p in t.parts for b in p.bodies for e in reads(b) for i in e.index)
+
+    return node.template.memo("needs_check", found)
+
+
+def only_identity(node: Compute | Loop, pick: Callable[[Tensor], bool]) -> bool:
+    """Whether every read of the arguments that `pick` accepts is, in a body without reductions, at the element that is
+    being made."""
+    slots = [s for s, a in enumerate(node.args) if pick(a)]
+    if not slots:
+        return True
+    if isinstance(node, Loop):
+        return False
+    pieces = node.template.parts
+    if node.template.is_scatter and len(pieces) == 2:
+        start, added = pieces
+        if start.domain != node.shape or any(e.slot in slots for body in added.bodies for e in reads(body)):
+            return False
+        pieces = (start,)
+    elif node.template.is_scatter or any(isinstance(p.body, Reduce) for p in pieces):
+        return False
+    return all(node.args[s].shape == node.shape for s in slots) and all(
+        _at_own(e, p) for p in pieces if isinstance(p, Piece)
+        for e in postorder(p.bodies) if isinstance(e, Read) and e.slot in slots
+    )  # fmt: skip
+
+
+def _at_own(e: Read, p: Piece) -> bool:
+    """Whether a piece reads the element that it makes."""
+    for d, (i, o, s, n) in enumerate(zip(e.index, p.offset, p.step, p.extents, strict=True)):
+        x = linear(i).without(Axis(d)) if n == 1 else linear(i)
+        if x != Linear(o, {Axis(d): s} if n > 1 else {}):
+            return False
+    return True
+
+
+def _stands(node: Compute, members: Collection[Compute | Loop]) -> bool:
+    """Whether what a node reads of the members is as they make it, element for element: no view of it."""
+    if not only_identity(node, lambda a: maker(a) in members):
+        return False
+    return not any(is_view(a.template) for a in node.args if isinstance(a, Compute) and maker(a) in members)
+
+
+def _fit(nodes: Collection[Compute | Loop]) -> bool:
+    """Whether one kernel has pointers enough for what the nodes read of others, and for all that they make."""
+    outside = {storage(a) for n in nodes for a in n.args if maker(a) not in nodes}
+    return len(outside) + len(nodes) <= _BUFFERS
+
+
+def fusion_groups(
+    nodes: list[Compute | Loop], alone: set[Compute | Loop], early: set[Compute | Loop], gate: Compute | Loop | None
+) -> tuple[list[Group], dict[Compute | Loop, int]]:
+    """Groups of nodes, some of them empty, and each node's group. `early`: what the checks are computed from, and
+    themselves; `gate`: what decides whether anything is stored."""
+    apart = alone | early | ({gate} if gate is not None else set())
+    groups: list[Group] = []
+    of: dict[Compute | Loop, int] = {}
+    users: dict[Compute | Loop, set[Compute | Loop]] = defaultdict(set)
+    for node in nodes:
+        for m in _makers(node):
+            users[m].add(node)
+    for node in nodes:
+        needs = {of[m] for m in _makers(node)}
+        best = len(groups)
+        if isinstance(node, Compute) and node not in alone and _is_small(node):
+            # What else reads a group must wait for all of it: the one that is read least is joined first.
+            near = sorted(needs, key=lambda g: (groups[g].outside(node), -g))
+            best = next((g for g in near if _may_join(groups, g, node, needs, alone, early)), best)
+        if best == len(groups):
+            groups.append(Group())
+        joined = groups[best]
+        joined.nodes.append(node)
+        joined.readers |= users[node]
+        of[node] = best
+        for h in needs - {best}:
+            groups[h].after.add(best)
+        joined.before |= _before(groups, needs - {best})
+        _spread(groups, best)
+        if len(joined.nodes) > 1 and isinstance(node, Compute):
+            for h in sorted(needs - {best}):
+                _take_in(groups, of, best, h, node, apart)
+    return groups, of
+
+
+def _is_small(node: Compute) -> bool:
+    """Whether a node is pointwise, and reads no more than a kernel has pointers for, even with a group of others."""
+    return pointwise_body(node.template) is not None and len(node.args) <= _BUFFERS + _STAGES
+
+
+def _spread(groups: list[Group], g: int) -> None:
+    """Lets the groups that need a group know what that one needs."""
+    todo = [g]
+    while todo:
+        h = todo.pop()
+        for k in groups[h].after:
+            while (into := groups[k].into) is not None:
+                k = into
+            if k == h:
+                continue
+            before = groups[k].before | groups[h].before | 1 << h
+            if before != groups[k].before:
+                groups[k].before = before
+                todo.append(k)
+
+
+def _before(groups: list[Group], needs: Iterable[int]) -> int:
+    """The bitset of some groups and of those that they need."""
+    out = 0
+    for h in needs:
+        out |= groups[h].before | 1 << h
+    return out
+
+
+def _may_join(
+    groups: list[Group], g: int, node: Compute, needs: set[int], alone: set[Compute | Loop], early: set[Compute | Loop]
+) -> bool:
+    """Whether a pointwise node, which needs these groups, may become a member of group g, one of them."""
+    members = groups[g].nodes
+    root = members[0]
+    if isinstance(root, Loop) or root.shape != node.shape or len(members) >= _STAGES:
+        return False
+    if root.template.is_scatter or any(n in alone for n in members):
+        return False
+    if root in early and (node not in early or needs_check(node)):
+        return False
+    if any(groups[h].before >> g & 1 for h in needs if h != g):
+        return False
+    return _stands(node, set(members)) and _fit({*members, node})
+
+
+def _take_in(
+    groups: list[Group], of: dict[Compute | Loop, int], g: int, h: int, node: Compute, apart: set[Compute | Loop]
+) -> None:
+    """Makes group h, of which `node`, the last of group g, reads results where it stands, a part of group g, if all of
+    h is pointwise over the same box and neither needs the other. What both read is then read once.
+
+    before: {v},  {m},  p = f(v, m) in v's group
+    after:  {v, m, p}
+    """
+    ours, theirs = groups[g], groups[h]
+    members = set(theirs.nodes)
+    if any(not isinstance(n, Compute) or n in apart or n.shape != node.shape for n in theirs.nodes):
+        return
+    if any(n in apart for n in ours.nodes) or len(ours.nodes) + len(theirs.nodes) > _STAGES:
+        return
+    if any(pointwise_body(n.template) is None for n in (*ours.nodes, *members) if isinstance(n, Compute)):
+        return
+    # Read where it stands, so that a parameter may be updated in the kernel that reads it.
+    if not all(only_identity(n, lambda a: a.shape == node.shape) for n in members) or not _stands(node, members):
+        return
+    # The node that has just joined made g need h; nothing else in between may.
+    before = _before(groups, {of[m] for n in ours.nodes[:-1] for m in _makers(n)} - {g})
+    before |= _before(groups, {of[m] for m in _makers(node)} - {g, h})
+    if (before | theirs.before) >> h & 1 or theirs.before >> g & 1 or before >> g & 1:
+        return
+    if not _fit({*ours.nodes, *theirs.nodes}):
+        return
+    ours.nodes[-1:] = [*theirs.nodes, node]
+    theirs.nodes = []
+    ours.before = before | theirs.before
+    ours.readers |= theirs.readers
+    ours.after = (ours.after | theirs.after) - {g}
+    theirs.into = g
+    for n in members:
+        of[n] = g
+    _spread(groups, g)

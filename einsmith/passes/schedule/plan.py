@@ -1,0 +1,394 @@
+"""Tensors become stages of kernels; kernels get an order.
+
+before: A = sum[k](X[i,k]*W[k,j]);  B = A[i,j] + b[j];  C = where(B[i,j] <= 0, 0, B[i,j])
+after:  one kernel of three stages, A and B in registers
+
+What becomes one kernel is decided by `fusion` and, for kernels that share their rows, by `row_fusion`. What the checks
+need is grouped apart, and a read at an index that comes from a tensor follows the checks of that index. Updates write
+into their parameter's memory, after every other read of it and after the checks; where no order allows that they are
+computed aside and copied.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from einsmith.errors import VerifyError
+from einsmith.expr.interned import Node
+from einsmith.expr.loop import Loop, Segment
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Tensor,
+    nbytes,
+    postorder,
+    template,
+)
+from einsmith.passes.schedule.fusion import fusion_groups, maker, needs_check, only_identity
+from einsmith.passes.schedule.row_clusters import clusters
+from einsmith.passes.schedule.row_fusion import Part, join
+from einsmith.passes.schedule.slices import sliced
+from einsmith.passes.schedule.views import is_view, producer, storage
+from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
+from einsmith.target.facts import Target
+
+REPAID = 4
+"""Steps of a loop from which on something is worth making once before it."""
+
+
+@dataclass
+class Call:
+    """A kernel and the tensors in its buffers. `written[n]` tells whether buffer n is stored to; it begins `offsets[n]`
+    bytes into its tensor (none: all begin where these do)."""
+
+    kernel: Kernel | Rows
+    tensors: tuple[Tensor, ...]
+    written: tuple[bool, ...]
+    nodes: tuple[Compute, ...]
+    offsets: tuple[int, ...] = ()
+
+
+@dataclass
+class LoopCall:
+    """A loop: the calls that fill its members' initial pieces, then the plan of a step for each segment. `tensors`,
+    `written`, `nodes` are those of a Call, seen from outside."""
+
+    loop: Loop
+    before: list[Call]
+    plans: list[Plan]
+    tensors: tuple[Tensor, ...]
+    written: tuple[bool, ...]
+    nodes: tuple[Loop]
+
+
+@dataclass
+class Plan:
+    """Kernels in order. `home` maps an update's tensor to the leaf whose memory it is written to. `checks` tell
+    after which call a check can be evaluated: (call number, tensor, message)."""
+
+    graph: Graph
+    calls: list[Call | LoopCall]
+    home: dict[Tensor, Leaf]
+    checks: list[tuple[int, Tensor, str]]
+    first_write: int
+
+    def kernel_calls(self) -> Iterator[tuple[int, Call, int]]:
+        """(number in `calls`, call, how often it runs at most) of every kernel, those of loops in the order in which a
+        program holds them."""
+        for i, call in enumerate(self.calls):
+            if isinstance(call, Call):
+                yield i, call, 1
+                continue
+            yield from ((i, c, 1) for c in call.before)
+            for segment, plan in zip(call.loop.segments, call.plans, strict=True):
+                yield from ((i, c, turns * segment.steps) for _, c, turns in plan.kernel_calls())
+
+
+def _made(t: Tensor) -> Compute | Loop:
+    node = maker(t)
+    if node is None:
+        raise VerifyError("an input of the graph stands where a computed tensor must")
+    return node
+
+
+def copy_of(t: Tensor) -> Compute:
+    """A tensor with the same elements in memory of its own (the cast keeps it from being a view)."""
+    index = tuple(Axis(d) for d in range(len(t.shape)))
+    body = Apply("cast", (Read(0, index, t.dtype),), t.dtype)
+    return Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
+
+
+def fuse(
+    graph: Graph, finite: Tensor | None = None, target: Target | None = None, on_lines: bool = True
+) -> Plan:
+    """Groups, orders and lowers a graph to kernel calls. Writes into leaves come after `finite`, a tensor that the
+    program checks before it commits anything. Kernels are joined by rows as suits the caches of `target`; results begin
+    on a cache line, if `on_lines`."""
+    target = target or Target()
+    apart: set[Leaf] = set()
+    while True:
+        plan, stuck = _plan(graph, apart, finite, target, on_lines)
+        if plan is not None:
+            return plan
+        if not stuck - apart:
+            raise VerifyError("the updates of this graph cannot be ordered")
+        apart |= stuck
+
+
+def _plan(
+    graph: Graph, apart: set[Leaf], finite: Tensor | None, target: Target, on_lines: bool
+) -> tuple[Plan | None, set[Leaf]]:
+    updates: list[tuple[Leaf, Tensor]] = []
+    given = set(graph.outputs)
+    alone: set[Compute | Loop] = set()
+    taken: set[Tensor] = set()
+    for p, t in graph.updates:
+        if isinstance(producer(t)[0], (Leaf, Loop)) or storage(t) is not t or t in given:
+            t = copy_of(t)
+        if p in apart:
+            t = copy_of(t)
+        while t in taken:
+            t = copy_of(t)
+        if p in apart:
+            alone.add(_made(t))
+        taken.add(t)
+        updates.append((p, t))
+    stored = {p for p, _ in updates}
+    outputs = tuple(copy_of(t) if producer(t)[0] in stored else t for t in graph.outputs)  # the old value
+    graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks)
+    nodes = [n for n in postorder(graph.roots) if _is_work(n)]
+    early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, Loop))}
+    groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None)
+
+    after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
+    readers: dict[Leaf, set[int]] = defaultdict(set)
+    for g, group in enumerate(groups):
+        for n in group.nodes:
+            for a in n.args:
+                source, _ = producer(a)
+                if isinstance(source, Leaf):
+                    readers[source].add(g)
+                elif of[_made(a)] != g:
+                    after[g].add(of[_made(a)])
+    checking = [of[_made(t)] for t, _ in graph.checks]
+    for g, group in enumerate(groups):
+        for h in checking if any(map(needs_check, group.nodes)) else ():
+            if h == g or groups[h].before >> g & 1:
+                break  # the checks of this read come before those that need it
+            after[g].add(h)
+    gated = [t for t, _ in graph.checks] + ([finite] if finite is not None else [])
+    gates = {of[m] for m in map(maker, gated) if m is not None}
+    stuck: set[Leaf] = set()
+    writers: dict[int, list[Leaf]] = defaultdict(list)
+    for home_of, t in updates:
+        g = of[_made(t)]
+        writers[g].append(home_of)
+        if g in gates or not _replaceable(home_of, groups[g].nodes):
+            stuck.add(home_of)
+        after[g] |= (readers[home_of] | gates) - {g}
+    if stuck - apart:
+        return None, stuck
+    order = _order(len(groups), after)
+    if order is None:
+        around = _in_circles(len(groups), after)
+        return None, {p for p, t in updates if of[_made(t)] in around}
+    order = [g for g in order if groups[g].nodes]
+    home = {t: p for p, t in updates}
+    external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
+    kept = {storage(t) for t in external} | set(home)
+    operands = [
+        {a for n in group.nodes for a in n.args if (m := maker(a)) is None or of[m] != g}
+        for g, group in enumerate(groups)
+    ]
+    read = {storage(a) for args in operands for a in args if maker(a) is not None}
+    needed = kept | read
+    far: set[Tensor] = set()
+    if on_lines:
+        results = needed - set(map(storage, graph.inputs))
+        moved = [sum(map(nbytes, args)) for args in operands]
+        for t in results:
+            moved[of[_made(t)]] += nbytes(t)
+        left = {t for t in results - read if moved[of[_made(t)]] > target.l3}
+        far = {t for t in results - set(home) if _is_far(t, t in left, target)}
+    singles = [_call_of(groups[g].nodes, needed, home, far, target) for g in order]
+    place = {g: i for i, g in enumerate(order)}
+    # What a check needs, and what writes, stays a kernel of its own: their places in the order are decided here.
+    fixed = {place[g] for g in (*checking, *writers)}
+    fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
+    needs = {place[g]: {place[h] for h in after[g]} for g in order}
+    calls, rank = _by_rows(singles, needs, fixed, kept, target)
+    calls = [_sliced(c) if isinstance(c, Call) else c for c in calls]
+    checks = [(rank[place[of[_made(t)]]], t, m) for t, m in graph.checks]
+    first = min((rank[place[g]] for g in writers), default=len(calls))
+    return Plan(graph, calls, home, checks, first), set()
+
+
+def _replaceable(p: Leaf, nodes: list[Compute | Loop]) -> bool:
+    """Whether nodes read of a leaf, if at all, only the element that they are making."""
+    return all(only_identity(n, lambda a: storage(a) is p) for n in nodes)
+
+
+def _is_work(n: Node) -> bool:
+    return isinstance(n, Loop) or (isinstance(n, Compute) and not is_view(n.template))
+
+
+def _by_rows(
+    singles: list[Call | LoopCall], needs: dict[int, set[int]], apart: set[int], kept: set[Tensor], target: Target
+) -> tuple[list[Call | LoopCall], dict[int, int]]:
+    """The calls with those that share their rows joined, and which call each of `singles` has become."""
+    parts = [Part(c.kernel if isinstance(c, Call) else None, c.tensors, c.written) for c in singles]
+    readers = Counter(s for p in parts for s in set(p.read))
+    calls: list[Call | LoopCall] = []
+    rank: dict[int, int] = {}
+    for members in clusters(parts, needs, apart, target):
+        rank |= dict.fromkeys(members, len(calls))
+        call = singles[members[0]]
+        if len(members) > 1:
+            own = Counter(s for i in members for s in set(parts[i].read))
+            made = {t for i in members for t in parts[i].made}
+            outside = {t for t in made if t in kept or readers[t] > own[t]}
+            joined = join([parts[i] for i in members], outside, target)
+            call = Call(*joined, tuple(n for i in members for n in singles[i].nodes))  # type: ignore[misc]
+        calls.append(call)
+    return calls, rank
+
+
+def _order(n: int, after: dict[int, set[int]]) -> list[int] | None:
+    """A topological order that keeps the groups' own order where it can; None where there is a cycle."""
+    users: dict[int, list[int]] = defaultdict(list)
+    missing = [0] * n
+    for g, needs in after.items():
+        missing[g] = len(needs)
+        for h in needs:
+            users[h].append(g)
+    ready = [g for g in range(n) if not missing[g]]
+    heapq.heapify(ready)
+    out = []
+    while ready:
+        g = heapq.heappop(ready)
+        out.append(g)
+        for u in users[g]:
+            missing[u] -= 1
+            if not missing[u]:
+                heapq.heappush(ready, u)
+    return out if len(out) == n else None
+
+
+def _in_circles(n: int, after: dict[int, set[int]]) -> set[int]:
+    """The groups that need themselves, through others: what is left when those that need nothing that is left, and
+    those that nothing left needs, are taken away."""
+    left = set(range(n))
+    needs = {g: set(after.get(g, ())) for g in left}
+    users: dict[int, set[int]] = {g: set() for g in left}
+    for g, hs in needs.items():
+        for h in hs:
+            users[h].add(g)
+    for edges, back in ((needs, users), (users, needs)):
+        todo = [g for g in left if not edges[g]]
+        while todo:
+            g = todo.pop()
+            left.discard(g)
+            for u in back[g]:
+                edges[u].discard(g)
+                if not edges[u] and u in left:
+                    todo.append(u)
+    return left
+
+
+def _is_far(t: Tensor, left: bool, target: Target) -> bool:
+    """Whether a result is not found in a cache afterwards, or is stored past the caches more quickly than it would be
+    found there: half of the last level; a quarter where it is sums with constants between them, which take longer to
+    store than to compute; an eighth where it is `left`, that is, no kernel reads it and its own one moves more than
+    that level holds, which keeps operands instead."""
+    made = maker(t)
+    bodies = [p.body for p in made.template.parts if isinstance(p, Piece)] if isinstance(made, Compute) else []
+    sparse = any(isinstance(x, Const) for x in bodies) and any(isinstance(x, Reduce) for x in bodies)
+    return nbytes(t) >= target.l3 // (8 if left else 4 if sparse else 2)
+
+
+def _call_of(
+    nodes: list[Compute | Loop], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor], target: Target
+) -> Call | LoopCall:
+    first = nodes[0]
+    if isinstance(first, Loop):
+        return _loop_call(first, target)
+    return _call(nodes, needed, home, far)  # type: ignore[arg-type]
+
+
+def _loop_call(loop: Loop, target: Target) -> LoopCall:
+    """The loop with the plans of its steps, and the calls of its initial pieces."""
+    before = []
+    members = {j for s in loop.segments for j, _ in s.targets}
+    for j, t, slots in loop.initial:
+        tensors = (*(loop.args[k] for k in slots), Item(loop, j))
+        last = len(slots)
+        stage = Stage(t, tuple(("buffer", i) for i in range(last)), (last,))
+        kernel = Kernel((stage,), tuple(Buffer(x.dtype, x.shape) for x in tensors))
+        node = Compute(t, tensors[:-1])
+        before.append(_sliced(Call(kernel, tensors, (False,) * last + (True,), (node,))))
+        members.add(j)
+    results = tuple(Item(loop, j) for j in sorted(members))
+    written = (False,) * len(loop.args) + (True,) * len(results)
+    plans = [_step_plan(s, target) for s in loop.segments]
+    return LoopCall(loop, before, plans, (*loop.args, *results), written, (loop,))
+
+
+def _sliced(call: Call) -> Call:
+    """The call of a kernel that is given no more of its tensors than it touches (`passes.schedule.slices`)."""
+    kernel, offsets = sliced(call.kernel)
+    return replace(call, kernel=kernel, offsets=offsets)
+
+
+def _step_plan(segment: Segment, target: Target) -> Plan:
+    """The plan of a segment's step; its kernels know which of their buffers stay the same."""
+    plan = fuse(segment.body, None, target, on_lines=False)
+    if segment.idle:
+        plan = replace(plan, calls=_without_idle(plan, segment.idle))
+    same = {
+        x for x, place in zip(segment.body.inputs, segment.places, strict=True)
+        if place.kind == "argument" and place.first is None
+    }  # fmt: skip
+    if segment.steps >= REPAID or segment.rows:
+        for call in plan.calls:
+            if isinstance(call, Call) and isinstance(call.kernel, Kernel):
+                fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
+                call.kernel = Kernel(call.kernel.stages, call.kernel.buffers, fixed)
+    return plan
+
+
+def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[Call | LoopCall]:
+    """The calls of a plan without those that only the idle outputs need."""
+    needed = {storage(t) for n, t in enumerate(plan.graph.outputs) if n not in idle} | set(plan.home)
+    kept: list[Call | LoopCall] = []
+    for call in reversed(plan.calls):
+        if any(w and storage(t) in needed for t, w in zip(call.tensors, call.written, strict=True)):
+            kept.append(call)
+            needed |= {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if not w}
+    return kept[::-1]
+
+
+def _call(nodes: list[Compute], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor]) -> Call:
+    """The kernel of a group: arguments first, in order of appearance, then the stored results; those in `far` are too
+    large for the caches. A scatter that starts from the old value of the parameter that it is stored to has one buffer
+    for both."""
+    place: dict[Compute, int] = {n: i for i, n in enumerate(nodes)}
+    tensors: list[Tensor] = []
+    written: list[bool] = []
+
+    numbers: dict[tuple[Tensor, bool], int] = {}
+
+    def buffer(t: Tensor, write: bool) -> int:
+        if (t, write) not in numbers:
+            numbers[t, write] = len(tensors)
+            tensors.append(t)
+            written.append(write)
+        return numbers[t, write]
+
+    stages = []
+    for n in nodes:
+        args: list[tuple] = []
+        for a in n.args:
+            p, member = producer(a)
+            if n.template.is_scatter and n in home and storage(a) is home[n]:
+                args.append(("buffer", buffer(n, True)))
+            else:
+                args.append(("stage", place[p], member) if p in place else ("buffer", buffer(a, False)))
+        count = len(n.template.dtypes)
+        results: list[Tensor] = [n] if count == 1 else [Item(n, m) for m in range(count)]
+        outputs = tuple(buffer(r, True) if r in needed else None for r in results)
+        stages.append(Stage(n.template, tuple(args), outputs))
+    if nodes[0].template.is_scatter:
+        far = set()  # it reads what it has stored
+    buffers = tuple(Buffer(t.dtype, t.shape, w and t in far) for t, w in zip(tensors, written, strict=True))
+    return Call(Kernel(tuple(stages), buffers), tuple(tensors), tuple(written), tuple(nodes))

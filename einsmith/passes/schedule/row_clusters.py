@@ -1,0 +1,112 @@
+"""Which kernels become one by their rows (`row_fusion`): kernels that share a tensor, one after the other.
+
+A cluster takes in the latest other one that it may be joined with, as long as there is one, if nothing that must run
+between them is outside.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Mapping, Sequence
+
+from einsmith.expr.nodes import Tensor
+from einsmith.passes.schedule.row_fusion import MEMBERS, Part, common_rows, rows_of, streams
+from einsmith.passes.schedule.views import storage
+from einsmith.target.facts import Target
+
+_NEAR = 32
+"""The latest clusters that share a tensor with a kernel and are looked at: what many kernels read is long in no cache
+when the last of them runs."""
+
+
+def clusters(parts: Sequence[Part], after: Mapping[int, Collection[int]], apart: Collection[int],
+             target: Target) -> list[list[int]]:
+    """Which kernels become one: lists of numbers, in an order that may run. `parts` are in such an order; kernel g
+    needs those in `after[g]`; those in `apart` are left alone."""
+    made = _Clusters(parts, after)
+    holders: dict[Tensor, list[int]] = {}  # the kernels so far that a tensor's memory is a buffer of, the last ones
+    for g, part in enumerate(parts):
+        made.add(g)
+        for s in {storage(t) for t in part.tensors}:
+            holders[s] = [*holders.get(s, ())[1 - _NEAR :], g]
+        c = None if g in apart or not streams(part) or not rows_of(part) else g
+        while c is not None:
+            last, c = c, None
+            near = {made.of[n] for m in made.found[last] for t in parts[m].tensors for n in holders[storage(t)]}
+            for other in sorted(near - {last}, reverse=True)[:_NEAR]:
+                if other not in apart and made.may_join(other, last, target):
+                    c = min(other, last)
+                    made.unite(c, max(other, last))
+                    break
+    return made.order()
+
+
+class _Clusters:
+    """Kernels as clusters, each known by its first kernel."""
+
+    def __init__(self, parts: Sequence[Part], after: Mapping[int, Collection[int]]):
+        self.parts = parts
+        self.found: dict[int, list[int]] = {}  # a cluster's first kernel: all of them
+        self.before: dict[int, int] = {}  # bitset of the clusters that must come before it; of those united, all names
+        self.needs: dict[int, set[int]] = {}  # the kernels of others that it needs directly
+        self.users: dict[int, set[int]] = {}  # the kernels that need it directly
+        self.of: dict[int, int] = {}
+        self.after = after
+
+    def add(self, g: int) -> None:
+        """A cluster of one kernel, which needs none but earlier ones."""
+        self.found[g], self.of[g], self.before[g] = [g], g, 0
+        self.needs[g], self.users[g] = set(self.after.get(g, ())), set()
+        for h in {self.of[h] for h in self.needs[g]}:
+            self.before[g] |= self.before[h] | 1 << h
+            self.users[h].add(g)
+
+    def may_join(self, a: int, b: int, target: Target) -> bool:
+        """Whether two clusters that share a tensor may become one, and it pays: no other lies between them."""
+        if len(self.found[a]) + len(self.found[b]) > MEMBERS or self._between(a, b) or self._between(b, a):
+            return False
+        everything = [self.parts[n] for n in sorted(self.found[a] + self.found[b])]
+        return all(map(streams, everything)) and common_rows(everything, target)[0] > 0
+
+    def _between(self, a: int, b: int) -> bool:
+        """Whether a cluster that needs a is needed by b."""
+        if not self.before[b] >> a & 1:
+            return False
+        return any(self.before[c] >> a & 1 for c in {self.of[h] for h in self.needs[b]} - {a})
+
+    def unite(self, a: int, b: int) -> None:
+        """Makes cluster b a part of cluster a."""
+        self.found[a] = sorted(self.found[a] + self.found.pop(b))
+        for n in self.found[a]:
+            self.of[n] = a
+        self.before[a] |= self.before.pop(b)
+        self.before[a] &= ~(1 << a)
+        for edges in (self.needs, self.users):
+            edges[a] = {h for h in edges[a] | edges.pop(b) if self.of[h] != a}
+        todo = [a]
+        while todo:
+            h = todo.pop()
+            for c in {self.of[g] for g in self.users[h]}:
+                before = self.before[c] | self.before[h] | 1 << h
+                if before != self.before[c]:
+                    self.before[c] = before
+                    todo.append(c)
+
+    def order(self) -> list[list[int]]:
+        """The clusters in an order that may run, each as early as its first kernel would be."""
+        missing = {c: {self.of[h] for h in self.needs[c]} for c in self.found}
+        waiting: dict[int, list[int]] = {}
+        for c, needs in missing.items():
+            for h in needs:
+                waiting.setdefault(h, []).append(c)
+        ready = [c for c, needs in missing.items() if not needs]
+        heapq.heapify(ready)
+        out: list[list[int]] = []
+        while ready:
+            c = heapq.heappop(ready)
+            out.append(self.found[c])
+            for user in waiting.get(c, ()):
+                missing[user].discard(c)
+                if not missing[user]:
+                    heapq.heappush(ready, user)
+        return out

@@ -1,0 +1,80 @@
+"""Views: templates that only rename addresses. `Y[i, j] = X[(i*W + j)//V, (i*W + j) % V]` occupies X's own memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.loop import Loop
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Template,
+    Tensor,
+    apply,
+    size,
+)
+from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.expr.rewrite.simplify import simplify
+
+
+def is_view(t: Template) -> bool:
+    """Whether the template reads its one argument so that element n of the output, in row-major order, is element n
+    of the argument. Digits of a number that the index takes apart are put together by the simplifier."""
+    return t.memo("is_view", _is_view)
+
+
+def _is_view(t: Template) -> bool:
+    part = t.parts[0]
+    if len(t.parts) != 1 or len(t.params) != 1 or not isinstance(part, Piece) or not isinstance(part.body, Read):
+        return False
+    shape = t.params[0][1]
+    if size(shape) != size(t.shape) or part.extents != t.shape:
+        return False
+    index = part.body.index
+    if shape == t.shape and all(isinstance(e, Axis) and e.position == d for d, e in enumerate(index)):
+        return True
+    own = _flat([Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(t.shape)], t.shape)
+    ones = {d: Const(0, dt.i32) for d, n in enumerate(t.shape) if n == 1}
+    index = tuple(substitute(e, ones) for e in index)
+    place = _flat(index, shape)
+    if place == own or linear(simplify(place.expr(dt.i64), t.shape)) == own:
+        return True
+    return all(simplify(e, t.shape) is _digit(own, d, shape, t.shape) for d, e in enumerate(index))
+
+
+def _digit(number: Linear, d: int, shape: Sequence[int], extents: Sequence[int]) -> Expr:
+    """The index in dimension d of the element of a number, in the form in which reads are left."""
+    dtype = dt.i32 if size(shape) <= dt.i32.range[1] else dt.i64
+    whole = apply("floordiv", number.expr(dtype), Const(size(shape[d + 1 :]), dtype))
+    return simplify(apply("mod", whole, Const(shape[d], dtype)), extents)
+
+
+def _flat(index: Sequence[Expr], shape: Sequence[int]) -> Linear:
+    """The number, in row-major order, of the element at an index."""
+    out = Linear()
+    for e, n in zip(index, shape, strict=True):
+        out = out * n + linear(e)
+    return out
+
+
+def storage(t: Tensor) -> Tensor:
+    """The tensor whose memory `t` occupies: `t` itself, or what it is a view of."""
+    while isinstance(t, Compute) and is_view(t.template):
+        t = t.args[0]
+    return t
+
+
+def producer(t: Tensor) -> tuple[Compute | Loop | Leaf, int]:
+    """(node, member) that makes a tensor's storage, recurrences being loops already."""
+    t = storage(t)
+    if isinstance(t, Item):
+        return t.node, t.member
+    return t, 0

@@ -1,0 +1,102 @@
+"""Nodes as plain data that JSON holds, and back: a kernel or a graph in a file, for another process.
+
+Nothing is executed on reading: only the classes below are made, through their own checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.dtypes import DType, dtype_of
+from einsmith.errors import VerifyError
+from einsmith.expr.interned import Node
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Scatter,
+    Template,
+    leaf,
+)
+from einsmith.plan.kernel import Buffer, Kernel, Member, Rows, Stage
+
+_CLASSES = {
+    c.__name__: c
+    for c in (
+        Apply, Axis, Buffer, Compute, Const, Graph, Item, Kernel, Leaf, Member, Piece, Read, Recurrence, Reduce, Rows,
+        Scatter, Stage, Template,
+    )
+}  # fmt: skip
+
+
+def to_data(root: Node) -> list[list[Any]]:
+    """A list of nodes, each [class, field, ...], below before above, the root last. Floats are written as `float.hex`
+    does, so that every bit stays, and NaN and infinities are legal JSON."""
+    out: list[list[Any]] = []
+    number: dict[Node, int] = {}
+    stack: list[Node] = [root]
+    while stack:
+        node = stack[-1]
+        fields = [getattr(node, f) for f in node.fields]
+        missing = [n for n in _nodes(fields) if n not in number]
+        if node in number or not missing:
+            stack.pop()
+            if node not in number:
+                number[node] = len(out)
+                out.append([type(node).__name__, *(_encode(v, number) for v in fields)])
+        stack += missing
+    return out
+
+
+def from_data(data: Sequence[Sequence[Any]]) -> Any:
+    """The root of what `to_data` gave. Leaves are new ones. Raises VerifyError for data that describes no node."""
+    made: list[Node] = []
+    try:
+        for name, *fields in data:
+            values = [_decode(v, made) for v in fields]
+            made.append(leaf(*values[1:]) if name == "Leaf" else _CLASSES[name](*values))
+        return made[-1]
+    except (KeyError, IndexError, TypeError, ValueError) as e:
+        raise VerifyError(f"this is no description of a graph or kernel: {e}") from None
+
+
+def _nodes(values: Any) -> list[Node]:
+    out: list[Node] = []
+    for v in values:
+        if isinstance(v, Node):
+            out.append(v)
+        elif isinstance(v, tuple):
+            out += _nodes(v)
+    return out
+
+
+def _encode(value: Any, number: dict[Node, int]) -> Any:
+    if isinstance(value, Node):
+        return {"node": number[value]}
+    if isinstance(value, DType):
+        return {"dtype": value.name}
+    if isinstance(value, tuple):
+        return [_encode(v, number) for v in value]
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    raise VerifyError(f"{type(value).__name__} has no form in a file")
+
+
+def _decode(value: Any, made: Sequence[Node]) -> Any:
+    if isinstance(value, list):
+        return tuple(_decode(v, made) for v in value)
+    if isinstance(value, dict):
+        ((kind, x),) = value.items()
+        return made[x] if kind == "node" else dtype_of(x) if kind == "dtype" else float.fromhex(x)
+    return value
