@@ -12,14 +12,14 @@ from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
-from einsmith.kernels.contraction.blocked import Lowering
 from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloBlock, halo_blocks, with_halos
 from einsmith.kernels.contraction.epilogue import epilogue
+from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
+from einsmith.kernels.contraction.tile_epilogue import form_of
 from einsmith.kernels.emit.access import OperandAccess, Pointer
-from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.cover import _candidates
 from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native
@@ -230,7 +230,7 @@ def test_tiles_are_turned_where_results_lie_along_m():
                 c = Config(False, mr, nv, a, "buffer", kc=kc, windows=windows)
                 configs.append(Configs(tuple(_of_images(p, c) for p in problems(kernel.root))))
         first = problems(kernel.root)[0]
-        assert Lowering(kernel, configs[0].pieces[0], host(), Builder("probe", 9), first).turned
+        assert form_of(Geometry(kernel, configs[0].pieces[0], host(), first)) == "turned"
         check(kernel, configs)
     kernel = conv(2, 3, 14, 14, 18, 3, 3, 1)
     f, shape, n = dt.f32, kernel.shape, len(kernel.buffers)

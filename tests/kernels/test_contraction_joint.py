@@ -8,11 +8,11 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import apply
-from einsmith.kernels.contraction.blocked import Lowering
 from einsmith.kernels.contraction.companions import companion_of, pairs
 from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import SLOT, holds
-from einsmith.kernels.contraction.joint_tile import Joined
+from einsmith.kernels.contraction.joint_tile import JointTiles
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems, with_companion
 from einsmith.loops.nest import Builder
@@ -105,11 +105,11 @@ def test_a_mate_reads_the_window_of_the_piece_that_makes_it():
     assert config is not None and found is not None
     first, second = config.joint[1]
     configs, both = (config.pieces[first], config.pieces[second]), with_companion(found[second], found[first])
-    low = Joined(kernel, configs, host(), Builder("probe", 4), both, found[first])
-    alone = Lowering(kernel, configs[0], host(), Builder("probe", 4), found[first])
-    ((whole, at),), ((part, _),) = low.windows, alone.windows
-    assert not low.mate.windows and low.mate.a_in.pointers[SLOT + int(configs[0].swap)].value is at
-    assert holds(whole, part, low.slots) and not holds(part, whole, low.slots)
+    low = JointTiles(kernel, configs, host(), Builder("probe", 4), both, found[first])
+    ((whole, at),), ((_, part, _),) = low.f.windows, Geometry(kernel, configs[0], host(), found[first]).halos
+    companion = low.companion.f
+    assert not companion.windows and companion.a_in.pointers[SLOT + int(configs[0].swap)].value is at
+    assert holds(whole, part, low.f.slots) and not holds(part, whole, low.f.slots)
     check(kernel, [config])
 
 
@@ -123,7 +123,8 @@ def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
     assert PATTERN.cost(kernel, best, target).rank < PATTERN.cost(kernel, separate, target).rank
     found = problems(kernel.root)
     assert found is not None
-    both = Joined(kernel, best.pieces[:2], target, Builder("probe", 4), with_companion(found[1], found[0]), found[0])
-    assert both.turned and both.epi.interleaved
+    pair = with_companion(found[1], found[0])
+    both = JointTiles(kernel, best.pieces[:2], target, Builder("probe", 4), pair, found[0])
+    assert both.after.transposed and both.after.epilogue.interleaved
     assert not pairs(problems(pointwise_dx(2, 3, 8, 8, 4, 2).root) or ())
     assert companion_of(kernel, found[0], found[1], replace(best.pieces[1], kc=64)) is None

@@ -10,9 +10,11 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Piece, Template, apply, template
 from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction.blocked import Lowering
+from einsmith.kernels.contraction.blocked import Blocked
+from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import Config, Configs
 from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.tile_epilogue import form_of
 from einsmith.kernels.contraction.write_combining import unit_of
 from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Buffer, Kernel, Stage
@@ -68,7 +70,7 @@ def test_units_of_results(case, always):
         for k in (kernel, added(kernel)) if number in (0, 2) else (kernel,):
             c = configs(k, base)
             (p,) = problems(k.root)
-            in_lines = Lowering(k, c.pieces[0], host(), Builder("probe", 9), p).lines is not None
+            in_lines = form_of(Geometry(k, c.pieces[0], host(), p)) == "lines"
             assert in_lines or host().vector_bytes < 64
             check(k, [c])
 
@@ -88,8 +90,8 @@ def test_what_a_tile_completes_is_stored_while_the_next_one_multiplies(always):
         for base in BASES:
             c = configs(kernel, replace(base, a="inline"))
             (p,) = problems(kernel.root)
-            low = Lowering(kernel, c.pieces[0], host(), Builder("probe", 9), p)
-            assert low.lines is None or low.behind == behind
+            after = Blocked(Builder("probe", 9), Geometry(kernel, c.pieces[0], host(), p)).after
+            assert after.lines is None or after.behind == behind
             check(kernel, [c])
 
 

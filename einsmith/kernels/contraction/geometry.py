@@ -1,8 +1,9 @@
-"""The sizes that follow from a configuration: tiles, blocks of K, what panels and buffers hold; walks over them."""
+"""What follows from a configuration of a contraction before anything is emitted: sizes, how operands lie in panels,
+what the workspace holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import gcd
 from typing import Any
 
@@ -11,6 +12,7 @@ from einsmith.kernels.contraction.config import (
     HALO_BYTES,
     Config,
     Side,
+    depends_on_batch,
     masked_tail,
     orientation,
     padded_row,
@@ -18,75 +20,61 @@ from einsmith.kernels.contraction.config import (
     sides,
     with_halos,
 )
-from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, covers, holds
+from einsmith.kernels.contraction.halo import SLOT, HaloCopy, covers, holds
+from einsmith.kernels.contraction.k_bounds import KBound, within
 from einsmith.kernels.contraction.k_pack import fits
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.contraction.split_k import PartialSums
+from einsmith.kernels.emit.access import FusedAxes, OperandAccess, Pointer
 from einsmith.kernels.emit.walk import ceil_div
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.locks import cached_property
 from einsmith.plan.kernel import Kernel
 
 ROW_FILLED = 0.8
 """The least part of its vectors along K that a row fills which they keep to."""
 
 
-class Sizes:
-    """One configuration of a problem: its sizes, its operands' samplers and scratch, and where things lie in the
-    workspace. What follows of a task's place (`batch` and what ends in `_batch`, `m_range`, `n_range`, `k_lo`, `k_hi`)
-    is set where it is known."""
+def operand_pointers(kernel: Kernel) -> dict[int, Pointer]:
+    """The root's arguments by slot, without values."""
+    every = [(slot, kernel.buffers[ref[1]]) for slot, ref in enumerate(kernel.stages[0].args)]
+    return {slot: Pointer(None, x.shape, x.dtype) for slot, x in every}
 
-    batch: Value
-    limit: int | None
-    a_batch: PartialAddress
-    b_batch: PartialAddress
-    a_pack_batch: PartialAddress
-    b_along_batch: PartialAddress
-    m_range: tuple[Value | int, Value | int]
-    n_range: tuple[Value | int, Value | int]
-    k_lo: Value | int
-    k_hi: Value | int
-    lent: Sequence[tuple[HaloCopy, Value]] = ()
-    """Windows of another piece's task, filled by it, and where they are."""
-    home: Value | None = None
-    """Where the piece's part of the workspace begins, if not at its start."""
 
-    def __init__(self, kernel: Kernel, config: Config, target: Any, builder: Builder, problem: Problem):
-        self.kernel, self.c, self.target, self.b, self.p = kernel, config, target, builder, problem
-        self.elem = elem_of(problem.dtype)
-        self.lanes = target.lanes(problem.dtype.itemsize)
-        self.pointers: dict[int, Pointer] = {
-            n: Pointer(builder.buffers[n], x.shape, x.dtype) for n, x in enumerate(kernel.buffers)
-        }
-        self.slots = self._operand_pointers()
-        self._make_windows()
+class Geometry:
+    """One blocked configuration of a problem. `p` is the problem that reads the halo copies; `original` is it without
+    them. halos: by operand the copy, and the copy of another piece's task (of `lent`) that has all of it, or None.
+    """
+
+    def __init__(
+        self, kernel: Kernel, config: Config, target: Any, problem: Problem, lent: Sequence[HaloCopy] = ()
+    ):
+        self.kernel, self.c, self.target, self.original, self.p = kernel, config, target, problem, problem
+        self.item = problem.dtype.itemsize
+        self.lanes = target.lanes(self.item)
+        self.slots = operand_pointers(kernel)
+        self.halos: list[tuple[int, HaloCopy, HaloCopy | None]] = []
+        self.heads = 0
+        self._place_halos(lent)
         self._count_points()
-        self._sample_operands()
+        self._orient_operands()
         self._size_panels()
+        self._bound_k()
 
-    def _operand_pointers(self) -> dict[int, Pointer]:
-        """Those of the root's arguments, by slot."""
-        return {slot: self.pointers[ref[1]] for slot, ref in enumerate(self.kernel.stages[0].args)}
+    def _place_halos(self, lent: Sequence[HaloCopy]) -> None:
+        if not self.c.windows:
+            return
+        changed = with_halos(self.p, self.c.windows, HALO_BYTES)
+        assert changed is not None
+        self.p, self.heads = changed.problem, changed.heads
+        for i, w in changed.windows:
+            whole = next((x for x in lent if holds(x, w, self.slots)), None)
+            self.halos.append((i, w, whole))
+            self.slots[SLOT + i] = Pointer(None, (whole or w).shape, w.dtype)
 
-    def _make_windows(self) -> None:
-        """The windows, and the problem that reads them."""
-        b, config = self.b, self.c
-        self.windows: list[tuple[HaloCopy, Value]] = []
-        self.cuts: list[tuple[int, HaloCopy, Value]] = []
-        self.k_outer = False
-        if config.windows:
-            changed = with_halos(self.p, config.windows, HALO_BYTES)
-            assert changed is not None
-            self.p = changed.problem
-            self.k_heads, self.k_outer = changed.heads, changed.k_outer
-            # A row read past its end reaches into what follows, at the end of the window into its slack.
-            for i, w in changed.windows:
-                lent = [(x, own) for own, x in self.lent if holds(own, w, self.slots)]
-                at, whole = lent[0] if lent else (b.alloc(self.elem, w.elements + SLACK * self.lanes), w)
-                self.slots[SLOT + i] = Pointer(at, whole.shape, w.dtype)
-                if not lent:
-                    self.windows.append((w, at))
-                if w.block:
-                    self.cuts.append((i, w, at))
+    @property
+    def k_outer(self) -> bool:
+        """Whether blocks of K are outermost."""
+        return self.heads > 0
 
     def _count_points(self) -> None:
         """Points of the sides and of K, in tiles, blocks and tasks."""
@@ -105,129 +93,102 @@ class Sizes:
         self.k_max = self.K if config.split == 1 else ceil_div(self.K, config.split)
         self.kc = min(config.kc or self.k_max, self.k_max)
         if self.k_outer:
-            self.kc = self.K // self.k_heads
-            self.k_max = ceil_div(self.k_heads, config.split) * self.kc
+            self.kc = self.K // self.heads
+            self.k_max = ceil_div(self.heads, config.split) * self.kc
         self.blocked = self.kc < self.k_max
         if config.split > 1 and self.k_max % self.kc and "buffer" in (config.a, config.b):
             raise CompileError(f"buffers over parts of {self.k_max} points of K, no whole blocks, in {config}")
+        self.k_blocks = ceil_div(self.K, self.kc)
         # Blocks and parts of K begin at multiples of it, as far as vectors along K care.
         self.k_unit = gcd(self.lanes, self.kc if self.blocked else 0, self.k_max if config.split > 1 else 0)
         tail = masked_tail(problem)
         self.tail = tail if self.kc % tail == 0 and self.k_max % tail == 0 else 1
         self.tasks = self.B * config.split * config.tm * config.tn
 
-    def _orientation(self, side: Side) -> str:
-        """Whether lanes lie along a side's axes or along K where it is packed."""
+    def access(self, side: Side, axes: Sequence[int] = (), lanes: int = 0) -> OperandAccess:
+        """An operand, analysed along these axes."""
+        return sampler(None, self.p, side, self.slots, axes, lanes)
 
-        def sample(axes: Sequence[int]) -> OperandAccess:
-            return sampler(None, self.p, side, self.slots, axes, self.lanes)
-
+    def _lanes_along_k(self, side: Side) -> bool:
+        """Whether lanes lie along K, not along a side's axes, where it is packed."""
         align = self.lanes if side is self.n_side else gcd(self.mr, self.lanes)
-        return orientation(sample, side.axes, self.p.k, self.lanes, align)[0]
+        return orientation(lambda axes: self.access(side, axes, self.lanes), side.axes, self.p.k, self.lanes, align)[
+            0
+        ] == "along"
 
-    def _rows_along(self) -> OperandAccess | None:
-        """The N operand by vectors along K that keep to rows of its innermost axes, the last one of each within the one
-        before, where all blocks of K are whole rows: every other element of rows that nearly fill their vectors. A
-        vector that crosses rows loads from both, under masks, and what lies beside them comes too."""
-        s, n = self.b_along, self.lanes
-        if s is None or len(s.lane_groups) < 2 or self.c.depth > 1:
-            return None
-        row = s.lane_extents[-1]
-        if row < n or row % n == 0 or row < ROW_FILLED * ceil_div(row, n) * n or self.kc % row or self.k_max % row:
-            return None
-        return s.along(self.p.k, n, tile=row) if all(s.step(f) == 2 for f in s.reads.values()) else None
-
-    def _sample_operands(self) -> None:
-        """The operands as tiles and packing read them."""
-        b, config, p, slots = self.b, self.c, self.p, self.slots
-        self.a_rows = False
-        self.a_in = sampler(b, p, self.m_side, slots, (), 0)
-        if config.a != "inline":
-            self.a_rows = self._orientation(self.m_side) == "along"
-            self.a_pack = sampler(b, p, self.m_side, slots, p.k if self.a_rows else self.m_side.axes, self.lanes)
-        loose = False
+    def _orient_operands(self) -> None:
+        """How the operands are read by tiles and packing. loose: lanes past the end of a row of N may read; b_row: the
+        points of a row of K that vectors along K of N keep to, 0 for none."""
+        config, p = self.c, self.p
+        self.a_along = config.a != "inline" and self._lanes_along_k(self.m_side)
+        self.loose = False
         if config.rows and self.n_side.operand.plain:
-            loose = covers(sampler(None, p, self.n_side, slots, (), 0), self.n_side.axes[-1])
-        self.b_in = sampler(b, p, self.n_side, slots, self.n_side.axes, self.lanes, self.row, loose)
-        self.b_along: OperandAccess | None = None
-        if config.b != "inline" and not config.rows:
-            if self._orientation(self.n_side) == "along" and self.lanes * p.dtype.itemsize >= 16:
-                self.b_along = sampler(b, p, self.n_side, slots, p.k, self.lanes)
-        self.b_rows = self._rows_along()
+            self.loose = covers(self.access(self.n_side), self.n_side.axes[-1])
+        self.b_along = False
+        if config.b != "inline" and not config.rows and self._lanes_along_k(self.n_side):
+            self.b_along = self.lanes * self.item >= 16
+        self.b_row = self._row_of_k()
         if config.depth > 1:
-            beside = fits(p, self.m_side, self.a_in, config.depth, (self.k_max, self.kc)) and config.a == "inline"
-            turned = config.b == "panel" and self.b_along is not None and self.nt == 1
-            if not beside or not turned or config.windows:
+            beside = fits(p, self.m_side, self.access(self.m_side), config.depth, (self.k_max, self.kc))
+            turned = config.b == "panel" and self.b_along and self.nt == 1
+            if not beside or config.a != "inline" or not turned or config.windows:
                 raise CompileError(f"vectors along N do not hold {config.depth} points of K each in {config}")
 
+    def _row_of_k(self) -> int:
+        """Where all blocks of K are whole rows of its innermost axes, and the N operand's vectors along K are every
+        other element of rows that nearly fill them: the points of a row. The vectors keep to it, the last one of each
+        within the one before; one that crosses rows would load from both, under masks, and what lies beside them too.
+        """
+        if not self.b_along or self.c.depth > 1:
+            return 0
+        s, n = self.access(self.n_side, self.p.k, self.lanes), self.lanes
+        if len(s.lane_groups) < 2:
+            return 0
+        row = s.lane_extents[-1]
+        if row < n or row % n == 0 or row < ROW_FILLED * ceil_div(row, n) * n or self.kc % row or self.k_max % row:
+            return 0
+        return row if all(s.step(f) == 2 for f in s.reads.values()) else 0
+
     def _size_panels(self) -> None:
-        """Elements of a packed tile of M and a packed panel of N, and the scratch of those that tasks pack."""
-        b, config = self.b, self.c
+        """Elements of a packed tile of M (`a_slab`) and of a packed panel of N."""
+        config = self.c
         self.k_pad = ceil_div(self.kc, self.lanes) * self.lanes
-        if self.a_rows and self.k_pad // self.lanes % 2 == 0:
+        if self.a_along and self.k_pad // self.lanes % 2 == 0:
             self.k_pad += self.lanes  # an odd number of vectors: rows do not meet in one cache set
-        a_slab = self.mr * self.k_pad if self.a_rows else self.mr * self.kc + self.lanes
+        a_slab = self.mr * self.k_pad if self.a_along else self.mr * self.kc + self.lanes
         self.a_slab = ceil_div(a_slab, 16) * 16 if config.a != "inline" else 0
         self.b_slab = self.nr * self.k_pad if config.b != "inline" else 0
-        self.a_scratch = b.alloc(self.elem, self.a_slab) if config.a == "panel" else None
-        self.b_scratch = b.alloc(self.elem, self.b_slab) if config.b == "panel" else None
 
-    # -- walks
+    def _bound_k(self) -> None:
+        """Guards that bound axes of K for a tile; they stand in the problem as it is without halo copies, and K must be
+        walked whole, axis by axis."""
+        c, p = self.c, self.p
+        self.m_bounds: tuple[KBound, ...] = ()
+        self.n_bounds: tuple[KBound, ...] = ()
+        if c.split == 1 and not self.blocked and not self.k_outer and c.depth == 1:
+            self.m_bounds = within(self.original, int(c.swap), (*p.batch, *self.m_side.axes))
+            if c.rows:
+                self.n_bounds = within(self.original, 1 - int(c.swap), (*p.batch, *self.n_side.axes[:-1]))
+        self.bounded = {x.axis for x in (*self.m_bounds, *self.n_bounds)}
 
-    def _range(self, t: Value, parts: int, tiles: int) -> tuple[Value | int, Value | int]:
-        if parts == 1:
-            return 0, tiles
-        b = self.b
-        lo = b.op("floordiv", b.mul(t, b.const(tiles)), b.const(parts))
-        hi = b.op("floordiv", b.mul(b.add(t, b.const(1)), b.const(tiles)), b.const(parts))
-        return lo, hi
-
-    def _level(
-        self, span, tiles: int, size: int, unit: int, full: int, body: Callable[[Value, int, bool], None]
-    ) -> None:
-        """Runs body(tile number, tile's units, whether it is the tail) for the tiles of a range."""
-        b = self.b
-        lo, hi = span
-        tail = size - (tiles - 1) * full * unit
-        units = ceil_div(tail, unit)
-        whole = tiles if units == full and tail % unit == 0 else tiles - 1
-        if isinstance(lo, int):
-            stop: Value | int = min(hi, whole)
-        else:
-            stop = b.op("min", hi, b.const(whole)) if whole < tiles else hi
-        if whole:
-            if isinstance(lo, int) and lo == 0 and stop == 1:
-                body(b.const(0), full, False)
+    @cached_property
+    def k_groups(self) -> list[FusedAxes]:
+        """K merged as far as both operands that are read in place allow."""
+        sides = ((self.m_side, self.c.a), (self.n_side, self.c.b))
+        inline = [self.access(side) for side, how in sides if how == "inline"]
+        out: list[FusedAxes] = []
+        for a in reversed([a for a in self.p.k if self.p.extents[a] > 1]):
+            if out and not {a, out[-1].inner} & self.bounded and all(
+                a not in s.opaque and out[-1].inner not in s.opaque
+                and all(f.coef.get(a, 0) == f.coef.get(out[-1].inner, 0) * out[-1].extent for f in s.forms)
+                for s in inline
+            ):
+                out[-1] = FusedAxes((a, *out[-1].axes), out[-1].extent * self.p.extents[a])
             else:
-                with b.loop(lo, stop) as loop:
-                    body(loop.var, full, False)
-        if whole < tiles:
-            if isinstance(hi, int):
-                body(b.const(whole), units, True)
-            else:
-                with b.if_(b.op("lt", b.const(whole), hi)):
-                    body(b.const(whole), units, True)
+                out.append(FusedAxes((a,), self.p.extents[a]))
+        return out[::-1]
 
-    def _n_level(self, body: Callable[[Value, int], None]) -> None:
-        def panel(jn: Value, nv: int, tail: bool) -> None:
-            last = tail or self.c.depth > 1  # all points of N
-            self.limit = self.N if last and self.N % self.lanes else None
-            body(jn, nv)
-
-        self._level(self.n_range, self.nt, self.N, self.lanes // self.c.depth, self.c.nv, panel)
-
-    def _m_level(self, body: Callable[[Value, int], None]) -> None:
-        self._level(self.m_range, self.mt, self.M, 1, self.mr, lambda jm, mr, _: body(jm, mr))
-
-    def _relative(self, tile: Value, span) -> Value:
-        lo = span[0]
-        return tile if isinstance(lo, int) else self.b.sub(tile, lo)
-
-    def _count(self, span) -> Value | int:
-        lo, hi = span
-        return hi - lo if isinstance(lo, int) else self.b.sub(hi, lo)
-
-    def _column(self, v: int) -> int | None:
+    def column(self, v: int) -> int | None:
         """Where in its row vector v of a panel begins, if that is the same in every panel."""
         if not self.row:
             return None
@@ -235,51 +196,21 @@ class Sizes:
             return 0
         return v * self.lanes % self.row if self.nr % self.row == 0 or self.nt == 1 else None
 
-    # -- the workspace: packed buffers, [batch][K block][tile], and partial sums; a K block has kc points
+    # -- the workspace: packed operands, [batch][K block][tile], and partial sums; a K block has kc points
 
-    @property
-    def k_blocks(self) -> int:
-        return ceil_div(self.K, self.kc)
+    def batches(self, side: Side) -> int:
+        """Points of the batch of a packed operand: one where it depends on no axis of it."""
+        return self.B if depends_on_batch(self.p, side) else 1
 
-    def _points(self, side: Side) -> int:
-        """Batch points of an operand's packed buffer: one where it depends on no batch axis."""
-        return self.B if any(a in side.operand.axes for a in self.p.batch) else 1
-
-    def _buffer_index(self, side: Side, tile: Value, tiles: int, lo) -> Value:
-        b = self.b
-        at = self.batch if self._points(side) > 1 else b.const(0)
-        if self.k_blocks > 1:
-            low = b.index(lo)
-            at = b.add(b.mul(at, b.const(self.k_blocks)), b.op("floordiv", low, b.const(self.kc)))
-        return b.add(b.mul(at, b.const(tiles)), tile)
-
-    def _slot(self, base: Value, slab: int, tile: Value) -> Value:
-        b = self.b
-        return b.address(base, b.mul(tile, b.const(slab)), self.elem)
-
-    def buffer_elements(self) -> tuple[int, int]:
-        a = self._points(self.m_side) * self.k_blocks * self.mt * self.a_slab if self.c.a == "buffer" else 0
-        b = self._points(self.n_side) * self.k_blocks * self.nt * self.b_slab if self.c.b == "buffer" else 0
+    def shared_elements(self) -> tuple[int, int]:
+        """Elements of the operands that are packed into the workspace."""
+        a = self.batches(self.m_side) * self.k_blocks * self.mt * self.a_slab if self.c.a == "buffer" else 0
+        b = self.batches(self.n_side) * self.k_blocks * self.nt * self.b_slab if self.c.b == "buffer" else 0
         return a, b
 
     @property
-    def workspace(self) -> Value:
-        return self.b.buffers[-1] if self.home is None else self.home
+    def partials(self) -> PartialSums:
+        return PartialSums(self.B, self.M, self.N, self.lanes, self.c.split, sum(self.shared_elements()))
 
-    def a_buffer(self) -> Value:
-        return self.workspace
-
-    def b_buffer(self) -> Value:
-        return self.b.address(self.workspace, self.b.const(self.buffer_elements()[0]), self.elem)
-
-    def partial_base(self) -> int:
-        return sum(self.buffer_elements())
-
-    @property
-    def partial_row(self) -> int:
-        """Elements of a row of partial sums in the workspace."""
-        return ceil_div(self.N, self.lanes) * self.lanes
-
-    @property
-    def partials(self) -> int:
-        return self.B * self.M * self.partial_row
+    def workspace_elements(self) -> int:
+        return sum(self.shared_elements()) + (self.partials.elements if self.c.split > 1 else 0)

@@ -7,19 +7,25 @@ of its points walks the tiles of mr x nv results with the other axes of K in vec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
-from einsmith.kernels.contraction.blocked import Lowering
-from einsmith.kernels.contraction.config import Config, HaloProblem, Halos, sampler, sides
-from einsmith.kernels.contraction.halo import fill
+from einsmith.kernels.contraction import split_k
+from einsmith.kernels.contraction.config import HALO_BYTES, Config, HaloProblem, Halos, sampler, sides, with_halos
+from einsmith.kernels.contraction.epilogue import Epilogue
+from einsmith.kernels.contraction.frame import Bound, tiles, workspace
+from einsmith.kernels.contraction.geometry import operand_pointers
+from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
 from einsmith.kernels.contraction.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.split_k import PartialSums
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, Pointer
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import digits_of
-from einsmith.loops.nest import Value
+from einsmith.kernels.emit.walk import ceil_div, digits_of
+from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.plan.kernel import Kernel
 
 MAX_RESULTS = 4096
 """Results of a point of the batch: their vectors of sums lie in a private second-level cache."""
@@ -57,74 +63,129 @@ def vectors(p: Problem, pointers: Mapping[int, Pointer], lanes: int) -> int:
     return -(-count // lanes)
 
 
-class InnerProductLowering(Lowering):
+class Shape:
+    """What follows from a configuration before anything is emitted. `p` is the problem that reads the halo copies; row:
+    points of a row of the inner K in whole vectors, 0 where it is one group; points: of the inner K, and of a block of
+    it (0: all)."""
+
+    def __init__(self, kernel: Kernel, config: Config, target: Any, problem: Problem):
+        self.kernel, self.c, self.original, self.p = kernel, config, problem, problem
+        self.lanes = target.lanes(problem.dtype.itemsize)
+        self.slots = operand_pointers(kernel)
+        self.halos: Sequence[tuple[int, HaloCopy]] = ()
+        if config.windows:
+            changed = with_halos(problem, config.windows, HALO_BYTES)
+            assert changed is not None
+            self.p, self.halos = changed.problem, changed.windows
+            self.slots |= {SLOT + i: Pointer(None, w.shape, w.dtype) for i, w in self.halos}
+        p = self.p
+        self.m_side, self.n_side = sides(p, config.swap)
+        self.B, self.M, self.N = (p.count(x) for x in (p.batch, self.m_side.axes, self.n_side.axes))
+        self.mt, self.nt = ceil_div(self.M, config.mr), ceil_div(self.N, config.nv)
+        self.row = row_length(p, self.slots, self.lanes) or 0
+        self.points = prod(p.extents[a] for a in p.k[1:])
+        if self.row:
+            self.points = self.points // p.extents[p.k[-1]] * self.row
+        self.tasks = self.B * config.split
+
+    @property
+    def block(self) -> int:
+        """Points of a block of the inner K, whole vectors and rows; 0 for one block."""
+        unit = self.row or self.lanes
+        points = ceil_div(self.c.kc, unit) * unit
+        return points if points < self.points // self.lanes * self.lanes else 0
+
+    @property
+    def partials(self) -> PartialSums:
+        return PartialSums(self.B, self.M, self.N, self.lanes, self.c.split, 0)
+
+    def workspace_elements(self) -> int:
+        return self.partials.elements if self.c.split > 1 else 0
+
+
+class InnerProduct:
     """Emission of this form; partial sums and their addition are those of every split contraction."""
 
+    def __init__(self, b: Builder, g: Shape, base: int = 0):
+        self.b, self.g, p, n = b, g, g.p, g.lanes
+        self.elem = elem_of(p.dtype)
+        pointers = {i: Pointer(b.buffers[i], x.shape, x.dtype) for i, x in enumerate(g.kernel.buffers)}
+        arguments = {slot: pointers[ref[1]] for slot, ref in enumerate(g.kernel.stages[0].args)}
+        self.slots = dict(arguments)
+        self.windows: list[tuple[HaloCopy, Value]] = []
+        for i, w in g.halos:
+            at = b.alloc(self.elem, w.elements + SLACK * n)
+            self.slots[SLOT + i] = Pointer(at, w.shape, w.dtype)
+            self.windows.append((w, at))
+        self.workspace = workspace(b, base, p.dtype.itemsize, self.elem)
+        self.epilogue = Epilogue(b, g.kernel, p, pointers, g.n_side.axes, n, 0)
+        self.repair: NanRepair | None = None
+        if needed(g.original):
+            self.repair = NanRepair(b, g.original, arguments, (), 0, g.c.mr * g.c.nv * n)
+        self.sa = sampler(b, p, g.m_side, self.slots, p.k[1:], n, g.row)
+        self.sb = sampler(b, p, g.n_side, self.slots, p.k[1:], n, g.row)
+
     def run(self, task: Value) -> None:
-        b, p, n = self.b, self.p, self.lanes
-        row = row_length(p, self.slots, n) or 0
-        self.row_points = row
-        self.sa = sampler(b, p, self.m_side, self.slots, p.k[1:], n, row)
-        self.sb = sampler(b, p, self.n_side, self.slots, p.k[1:], n, row)
-        self.batch, self.split = b.op("floordiv", task, b.const(self.c.split)), b.op("mod", task, b.const(self.c.split))
-        columns = -(-self.N // self.c.nv)
-        size = self.mr * self.c.nv * n
-        sums = b.alloc(self.elem, self.mt * columns * size)
-        with b.loop(0, self.mt * columns * size, step=n) as clear:
-            b.store(self.zero, sums, clear.var)
+        """Emits a task."""
+        b, g, p, n, c = self.b, self.g, self.g.p, self.g.lanes, self.g.c
+        batch, split = b.op("floordiv", task, b.const(c.split)), b.op("mod", task, b.const(c.split))
+        self.batch, self.split = batch, split
+        size = c.mr * c.nv * n
+        sums = b.alloc(self.elem, g.mt * g.nt * size)
+        zero = b.const(0.0, self.elem, n)
+        with b.loop(0, g.mt * g.nt * size, step=n) as clear:
+            b.store(zero, sums, clear.var)
         extent = p.extents[p.k[0]]
-        chunk = -(-extent // self.c.split)
-        lo = b.mul(self.split, b.const(chunk))
+        chunk = ceil_div(extent, c.split)
+        lo = b.mul(split, b.const(chunk))
         hi = b.op("min", b.add(lo, b.const(chunk)), b.const(extent))
 
-        def tiles(body) -> None:
+        def each(body: Callable[[Value, int, Value, int], None]) -> None:
             def m_tile(jm: Value, mr: int, _: bool) -> None:
-                self._level((0, columns), columns, self.N, 1, self.c.nv, lambda jn, nc, __: body(jm, mr, jn, nc))
+                tiles(b, (0, g.nt), g.nt, g.N, 1, c.nv, lambda jn, nc, __: body(jm, mr, jn, nc))
 
-            self._level((0, self.mt), self.mt, self.M, 1, self.mr, m_tile)
+            tiles(b, (0, g.mt), g.mt, g.M, 1, c.mr, m_tile)
 
         def place(jm: Value, jn: Value) -> Value:
-            return b.mul(b.add(b.mul(jm, b.const(columns)), jn), b.const(size))
+            return b.mul(b.add(b.mul(jm, b.const(g.nt)), jn), b.const(size))
 
-        def multiply(lo: Value | int, hi: Value | int) -> None:
+        def multiply(lo: Bound, hi: Bound) -> None:
             def tile(jm: Value, mr: int, jn: Value, nc: int) -> None:
-                m0, n0 = b.mul(jm, b.const(self.mr)), b.mul(jn, b.const(self.c.nv))
-                self._dot_tile(sums, place(jm, jn), m0, mr, n0, nc, lo, hi)
+                m0, n0 = b.mul(jm, b.const(c.mr)), b.mul(jn, b.const(c.nv))
+                self._tile(sums, place(jm, jn), m0, mr, n0, nc, lo, hi)
 
-            tiles(tile)
+            each(tile)
 
         with b.loop(lo, hi) as first:
-            point = digits_of(b, self.batch, [FusedAxes((), p.extents[a]) for a in p.batch])
+            point = digits_of(b, batch, [FusedAxes((), p.extents[a]) for a in p.batch])
             self.fixed = {**dict(zip(p.batch, point, strict=True)), p.k[0]: first.var}
             for w, to in self.windows:
                 fill(b, w, self.slots, to, n, self.fixed)
-            self.heads = [(s.part_of(p.batch, self.batch), s.part_of(p.k[:1], first.var)) for s in (self.sa, self.sb)]
-            count = prod(p.extents[a] for a in p.k[1:])
-            if row:
-                count = count // p.extents[p.k[-1]] * row
-            whole = count // n * n
-            unit = row or n
-            points = -(-self.c.kc // unit) * unit
-            if not 0 < points < whole:
-                multiply(0, count)
+            self.heads = [(s.part_of(p.batch, batch), s.part_of(p.k[:1], first.var)) for s in (self.sa, self.sb)]
+            if not g.block:
+                multiply(0, g.points)
             else:
-                with b.loop(0, whole, step=points) as block:
-                    multiply(block.var, b.op("min", b.add(block.var, b.const(points)), b.const(whole)))
-                if whole < count:
-                    multiply(whole, count)
+                whole = g.points // n * n
+                with b.loop(0, whole, step=g.block) as block:
+                    multiply(block.var, b.op("min", b.add(block.var, b.const(g.block)), b.const(whole)))
+                if whole < g.points:
+                    multiply(whole, g.points)
 
         def finish(jm: Value, mr: int, jn: Value, nc: int) -> None:
             at = place(jm, jn)
             for i in range(mr):
-                m = b.add(b.mul(jm, b.const(self.mr)), b.const(i))
-                out = b.add(b.mul(b.add(b.mul(self.split, b.const(self.B)), self.batch), b.const(self.M)), m)
-                out = b.add(b.mul(out, b.const(self.partial_row)), b.mul(jn, b.const(self.c.nv)))
-                out = b.add(out, b.const(self.partial_base()))
+                m = b.add(b.mul(jm, b.const(c.mr)), b.const(i))
+                out = g.partials.place(b, split, batch, m, jn, c.nv)
                 for j in range(nc):
-                    x = b.load(sums, b.add(at, b.const((i * self.c.nv + j) * n)), self.elem, n)
+                    x = b.load(sums, b.add(at, b.const((i * c.nv + j) * n)), self.elem, n)
                     b.store(b.horizontal("add", x), self.workspace, b.add(out, b.const(j)))
 
-        tiles(finish)
+        each(finish)
+
+    def run_add(self, task: Value, tasks: int) -> None:
+        """Emits a task that adds and finishes partial sums."""
+        g = self.g
+        split_k.add(self.b, g.partials, self.workspace, self.epilogue, g.p.batch, g.m_side.axes, self.elem, task, tasks)
 
     def _rows_of(self, s: OperandAccess, axes: tuple[int, ...], start: Value, count: int) -> list[PartialAddress]:
         groups = s.groups(axes)
@@ -136,17 +197,15 @@ class InnerProductLowering(Lowering):
             out.append(part)
         return out
 
-    def _dot_tile(
-        self, sums: Value, at: Value, m0: Value, mr: int, n0: Value, nc: int, lo: Value | int, hi: Value | int
-    ) -> None:
+    def _tile(self, sums: Value, at: Value, m0: Value, mr: int, n0: Value, nc: int, lo: Bound, hi: Bound) -> None:
         """The points lo .. hi of the inner K; what is not known here are whole vectors (and rows, where K has them)."""
-        b, p, n = self.b, self.p, self.lanes
-        a_rows = self._rows_of(self.sa, self.m_side.axes, m0, mr)
-        b_rows = self._rows_of(self.sb, self.n_side.axes, n0, nc)
-        places = [b.add(at, b.const((i * self.c.nv + j) * n)) for i in range(mr) for j in range(nc)]
+        b, g, n, nv = self.b, self.g, self.g.lanes, self.g.c.nv
+        a_rows = self._rows_of(self.sa, g.m_side.axes, m0, mr)
+        b_rows = self._rows_of(self.sb, g.n_side.axes, n0, nc)
+        places = [b.add(at, b.const((i * nv + j) * n)) for i in range(mr) for j in range(nc)]
         init = [b.load(sums, x, self.elem, n) for x in places]
 
-        def step(k: Value, limit: int | None, column: int | None, carried) -> list[Value]:
+        def step(k: Value, limit: int | None, column: int | None, carried: Sequence[Value]) -> list[Value]:
             left = LaneCursor(self.sa, k, limit, n, column=column).bind(*self.heads[0])
             right = LaneCursor(self.sb, k, limit, n, column=column).bind(*self.heads[1])
             xs = [left.bind(r).product() for r in a_rows]
@@ -158,13 +217,12 @@ class InnerProductLowering(Lowering):
             return out
 
         result = init
-        if self.row_points:
-            row = self.row_points
-            start, end = (x // row if isinstance(x, int) else b.op("floordiv", x, b.const(row)) for x in (lo, hi))
+        if g.row:
+            start, end = (x // g.row if isinstance(x, int) else b.op("floordiv", x, b.const(g.row)) for x in (lo, hi))
             with b.loop(start, end, init=init, runs=True) as loop:
                 out = list(loop.carried)
-                here = b.mul(loop.var, b.const(row))
-                for column in range(0, row, n):
+                here = b.mul(loop.var, b.const(g.row))
+                for column in range(0, g.row, n):
                     out = step(b.add(here, b.const(column)), None, column, out)
                 loop.next = out
             result = list(loop.results)
@@ -176,39 +234,32 @@ class InnerProductLowering(Lowering):
                 result = list(loop.results)
             if isinstance(hi, int) and isinstance(whole, int) and whole < hi:
                 result = step(b.const(whole), hi, None, result)
-        if self.exact is not None:
+        if self.repair is not None:
             first, end = self._in_points(lo, hi)
-            place = partial(self._exactly_here, m0, n0, nc)
-            result = self.exact.sums(result, init, p.k[1:], first, end, place)
+            result = self.repair.sums(result, init, g.p.k[1:], first, end, partial(self._place, m0, n0, nc))
         for x, value in zip(places, result, strict=True):
             b.store(value, sums, x)
 
-    def _in_points(self, lo: Value | int, hi: Value | int) -> tuple[Value | int, Value | int]:
+    def _in_points(self, lo: Bound, hi: Bound) -> tuple[Bound, Bound]:
         """Bounds of the inner K without what fills rows up to whole vectors."""
-        row, last = self.row_points, self.p.extents[self.p.k[-1]]
+        b, row, last = self.b, self.g.row, self.g.p.extents[self.g.p.k[-1]]
         if not row:
             return lo, hi
-        b = self.b
 
-        def points(x: Value | int) -> Value | int:
+        def points(x: Bound) -> Bound:
             return x // row * last if isinstance(x, int) else b.mul(b.op("floordiv", x, b.const(row)), b.const(last))
 
         return points(lo), points(hi)
 
-    def _exact(self, original: Problem, pointers: dict[int, Pointer]) -> NanRepair | None:
-        if not needed(original):
-            return None
-        return NanRepair(self.b, original, pointers, (), 0, self.mr * self.c.nv * self.lanes)
-
-    def _exactly_here(self, m0: Value, n0: Value, nc: int, number: Value) -> LaneCursor:
-        """The place of a result of a tile, for `exact`."""
-        b, p = self.b, self.p
-        assert self.exact is not None
-        s = self.exact.sampler
-        row, column = digits_of(b, number, [FusedAxes((), self.mr), FusedAxes((), nc)])
+    def _place(self, m0: Value, n0: Value, nc: int, number: Value) -> LaneCursor:
+        """The place of a result of a tile, for `repair`."""
+        b, g, p = self.b, self.g, self.g.p
+        assert self.repair is not None
+        s = self.repair.sampler
+        row, column = digits_of(b, number, [FusedAxes((), g.c.mr), FusedAxes((), nc)])
         return LaneCursor(s, 0, None).bind(
             s.part_of(p.batch, self.batch), s.part_of(p.k[:1], self.fixed[p.k[0]]),
-            s.part_of(self.m_side.axes, b.add(m0, row)), s.part_of(self.n_side.axes, b.add(n0, column)),
+            s.part_of(g.m_side.axes, b.add(m0, row)), s.part_of(g.n_side.axes, b.add(n0, column)),
         )
 
 

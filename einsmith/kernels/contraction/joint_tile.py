@@ -9,66 +9,74 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.kernels.contraction.blocked import Lowering
+from einsmith.kernels.contraction import pack
+from einsmith.kernels.contraction.blocked import Blocked
 from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.frame import Bound, Panel, Task
+from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 
 Joint = tuple[tuple[int, int], ...]
-"""Numbers of pieces: of a mate, and of the piece whose tiles make its sums too and store both."""
+"""Numbers of pieces: of a companion, and of the piece whose tiles make its sums too and store both."""
 
 
-class _Companion(Lowering):
-    """A piece whose sums another one's tasks make, from their windows where these have what it reads."""
-
-    def __init__(self, kernel: Kernel, config: Config, target: Any, b: Builder, problem: Problem, host: Lowering):
-        self.lent = host.windows
-        super().__init__(kernel, config, target, b, problem)
-
-
-class Joined(Lowering):
-    """Emission of a kernel function that makes two pieces. configs: the mate's, the problem's; problem: has a mate,
-    which by itself is `other`; `mate` is the lowering of that, which is not run itself."""
+class JointTiles(Blocked):
+    """Emission of a kernel function that makes two pieces. configs: the companion's, the problem's; problem: has a
+    companion, which by itself is `other`; `companion` reads this piece's halo copies where these have what it reads.
+    bases: bytes of the workspace before each one's part."""
 
     def __init__(
-        self, kernel: Kernel, configs: Sequence[Config], target: Any, b: Builder, problem: Problem, other: Problem
+        self, kernel: Kernel, configs: Sequence[Config], target: Any, b: Builder, problem: Problem, other: Problem,
+        bases: Sequence[int] = (0, 0),
     ):
-        super().__init__(kernel, configs[1], target, b, problem)
-        self.mate = _Companion(kernel, configs[0], target, b, other, self)
-        self.room = b.alloc(self.elem, self.tile_size)
-        self.turn_room = b.alloc(self.elem, self.nr * self.turn_row) if self.turned else None
+        super().__init__(b, Geometry(kernel, configs[1], target, problem), bases[1])
+        lent = self.f.windows
+        self.companion = Blocked(b, Geometry(kernel, configs[0], target, other, [w for w, _ in lent]), bases[0], lent)
+        self.sums = b.alloc(self.f.elem, self.after.tile_size)
+        self.columns: Value | None = None
+        if self.after.transposed:
+            self.columns = b.alloc(self.f.elem, self.g.nr * self.after.column_pad)
 
-    def _begin(self, task: Value) -> None:
-        super()._begin(task)
-        self.mate._begin(task)
+    def begin(self, task: Value) -> Task:
+        t = super().begin(task)
+        t.companion = self.companion.begin(task)
+        return t
 
-    def _n_states(self, jn: Value, nv: int) -> None:
-        super()._n_states(jn, nv)
-        self.mate.limit = self.limit
-        self.mate._n_states(jn, nv)
+    def open_panel(self, t: Task, jn: Value, nv: int, limit: int | None) -> Panel:
+        panel = super().open_panel(t, jn, nv, limit)
+        assert t.companion is not None
+        return panel._replace(companion=self.companion.open_panel(t.companion, jn, nv, limit))
 
-    def _tile(self, jm: Value, mr: int, jn: Value, nv: int, lo, hi, last, slab, panel, number: Value) -> None:
-        b, n, mate = self.b, self.lanes, self.mate
-        m0 = b.mul(jm, b.const(self.mr))
-        self._ask_results(m0, mr, jn, nv)
-        a, right = mate._a_panel(jm, mr, 0, mate.K), mate._b_panel(jn, nv, 0, mate.K)
+    def tile(
+        self, t: Task, jm: Value, mr: int, panel: Panel, lo: Bound, hi: Bound, last: Value | None, left: Value | None,
+        right: Value | None, number: Value,
+    ) -> None:
+        b, f, g, n, nv = self.b, self.f, self.g, self.g.lanes, panel.nv
+        other, whole = self.companion, self.companion.g.K
+        assert t.companion is not None
+        m0 = b.mul(jm, b.const(g.mr))
+        self.after.ask(t, m0, mr, panel)
+        a = pack.left(other.f, t.companion, jm, mr, 0, whole)
+        second = pack.right(other.f, t.companion, panel.companion, 0, whole)
         places = [[b.const((i * nv + v) * n) for v in range(nv)] for i in range(mr)]
-        for row, at in zip(mate._sums(jm, mr, jn, nv, 0, mate.K, a, right, number), places, strict=True):
+        rows = other.tile_sums.sums(t.companion, jm, mr, panel.companion, 0, whole, a, second, number)
+        for row, at in zip(rows, places, strict=True):
             for x, place in zip(row, at, strict=True):
-                b.store(x, self.room, place)
-        rows = self._sums(jm, mr, jn, nv, lo, hi, slab, panel, number)
-        if self.turned:
-            assert self.turn_scratch is not None and self.turn_room is not None
-            self._turned(rows, self.turn_scratch, nv)
-            self._turned([self._again(x) for x in places], self.turn_room, nv)
-            self._columns([self.turn_scratch, self.turn_room], mr, m0, jn, nv)
-            return
-        s = self.epi.sampler
-        for i, (row, at) in enumerate(zip(rows, places, strict=True)):
-            part = s.part_of(self.m_side.axes, b.add(m0, b.const(i)))
-            self.epi.row(self.e_states, part, row, self._again(at))
+                b.store(x, self.sums, place)
+        rows = self.tile_sums.sums(t, jm, mr, panel, lo, hi, left, right, number)
 
-    def _again(self, places: Sequence[Value]) -> list[Value]:
-        """Sums of the mate."""
-        return [self.b.load(self.room, x, self.elem, self.lanes) for x in places]
+        def again(places: Sequence[Value]) -> list[Value]:
+            return [b.load(self.sums, x, f.elem, n) for x in places]
+
+        if self.after.transposed:
+            assert self.after.columns is not None and self.columns is not None
+            self.after.transpose(rows, self.after.columns, nv)
+            self.after.transpose([again(x) for x in places], self.columns, nv)
+            self.after.finish_columns(t, [self.after.columns, self.columns], mr, m0, panel)
+            return
+        s = self.after.epilogue.sampler
+        for i, (row, at) in enumerate(zip(rows, places, strict=True)):
+            part = s.part_of(g.m_side.axes, b.add(m0, b.const(i)))
+            self.after.epilogue.row(panel.results, part, row, again(at))

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
-from einsmith.kernels.contraction.blocked import Lowering
+from einsmith.kernels.contraction import pack_shared
+from einsmith.kernels.contraction.blocked import Blocked
 from einsmith.kernels.contraction.config import HALO_BYTES, Config, sides, with_halos
 from einsmith.kernels.contraction.direct import DirectLowering
-from einsmith.kernels.contraction.inner_product import InnerProductLowering
-from einsmith.kernels.contraction.joint_tile import Joined, Joint
+from einsmith.kernels.contraction.frame import Frame
+from einsmith.kernels.contraction.geometry import Geometry
+from einsmith.kernels.contraction.inner_product import InnerProduct, Shape
+from einsmith.kernels.contraction.joint_tile import Joint, JointTiles
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
-
-
-def _lowering(kernel: Kernel, c: Config, target: Any, b: Builder, p: Problem) -> Any:
-    if c.direct is not None:
-        return DirectLowering(kernel, c, target, b, p)
-    return (InnerProductLowering if c.dot else Lowering)(kernel, c, target, b, p)
 
 
 def without_empty_parts(p: Problem, c: Config) -> Config:
@@ -34,56 +31,96 @@ def without_empty_parts(p: Problem, c: Config) -> Config:
     return replace(c, split=-(-units // -(-units // c.split)))
 
 
+class _Work(NamedTuple):
+    """Tasks of a piece in a launch, and what emits one of them: run(builder, tasks, task)."""
+
+    tasks: int
+    run: Callable[[Builder, int, Value], None]
+
+
+STEPS = ("pack_once", "pack", "multiply", "add")
+"""The launches, in order; a step's pieces share one."""
+
+
 def lower(
     kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], target: Any, joint: Joint = ()
 ) -> Lowered:
     """The launches of a contraction, every piece with its own configuration, those of `joint` two and two."""
     configs = [without_empty_parts(p, c) for p, c in zip(found, configs, strict=True)]
-    count = len(kernel.buffers) + 1
-    name = kernel.root.digest.hex()[:8]
-    bases: list[int] = []
-    mates = {second: first for first, second in joint}
     out = Lowered()
-    steps: list[list[tuple[int, Callable[[Builder, int, Value], None]]]] = [[], [], [], []]
-    for i, (p, c) in enumerate(zip(found, configs, strict=True)):
-        probe = _lowering(kernel, c, target, Builder("probe", count), p)
-        elements = sum(probe.buffer_elements()) + (probe.partials * c.split if c.split > 1 else 0)
+    bases: list[int] = []
+    pieces: list[dict[str, _Work]] = []
+    for p, c in zip(found, configs, strict=True):
         bases.append(out.workspace)
+        elements, works = _works(kernel, p, c, target, out.workspace)
         out.workspace += -(-elements * p.dtype.itemsize // 64) * 64
-        once = fixed_sides(kernel, p, c.swap)
-        for step, chosen in ((0, once), (1, "".join(x for x in "ab" if x not in once))):
-            if tasks := probe.pack_tasks(chosen):
-                steps[step].append((tasks, _runner(kernel, p, c, target, bases[i], "pack", chosen)))
-        tasks = probe.B * c.split if c.dot else probe.tasks
-        if i in mates:
-            both = [(found[n], configs[n], n) for n in (mates[i], i)]
-            steps[2].append((tasks, _joint_runner(kernel, both, bases, target)))
-        elif i not in mates.values():
-            steps[2].append((tasks, _runner(kernel, p, c, target, bases[i], "multiply")))
-        if c.split > 1:
-            rows = min(probe.B * probe.M, target.cores * 2)
-            steps[3].append((rows, _runner(kernel, p, c, target, bases[i], "add")))
-    for part, label in zip(steps, ("pack_once", "pack", "multiply", "add"), strict=True):
-        if not part:
-            continue
-        b = Builder(f"contraction_{label}_{name}", count)
-        tasks = rounds = gcd(*(n for n, _ in part))
-        if len(part) == 1:
-            part[0][1](b, rounds, b.task)
-        elif rounds >= 4 * target.cores and rounds % target.cores == 0:
-            _together(b, part, rounds)
-        else:
-            _in_turn(b, part, rounds)
-            tasks = sum(n for n, _ in part)
-        out.launches.append(Launch(b.finish(), tasks, label == "pack_once"))
+        pieces.append(works)
+    for i, j in joint:
+        both = ((found[i], found[j]), (configs[i], configs[j]), (bases[i], bases[j]))
+        pieces[j]["multiply"] = _joint(kernel, *both, target)
+        del pieces[i]["multiply"]
+    for label in STEPS:
+        if part := [works[label] for works in pieces if label in works]:
+            out.launches.append(_launch(kernel, label, part, target))
     return out
 
 
-_Runs = Sequence[tuple[int, Callable[[Builder, int, Value], None]]]
-"""Of each piece the number of tasks, and what emits one of them."""
+def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tuple[int, dict[str, _Work]]:
+    """Elements of the workspace of a piece, whose part begins at `base` bytes, and its work by step."""
+    if c.direct is not None:
+        return 0, {"multiply": _Work(c.tm, lambda b, _, task: DirectLowering(kernel, c, target, b, p).run(task))}
+    works: dict[str, _Work] = {}
+    if c.dot:
+        s = Shape(kernel, c, target, p)
+        works["multiply"] = _Work(s.tasks, lambda b, _, task: InnerProduct(b, s, base).run(task))
+        works["add"] = _Work(
+            min(s.B * s.M, target.cores * 2), lambda b, tasks, task: InnerProduct(b, s, base).run_add(task, tasks)
+        )
+        return s.workspace_elements(), works if c.split > 1 else {"multiply": works["multiply"]}
+    g = Geometry(kernel, c, target, p)
+    once = fixed_sides(kernel, p, c.swap)
+    for label, chosen in (("pack_once", once), ("pack", "".join(x for x in "ab" if x not in once))):
+        if tasks := pack_shared.tasks(g, chosen):
+            works[label] = _Work(tasks, _packer(g, base, chosen))
+    works["multiply"] = _Work(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
+    if c.split > 1:
+        rows = min(g.B * g.M, target.cores * 2)
+        works["add"] = _Work(rows, lambda b, tasks, task: Blocked(b, g, base).run_add(task, tasks))
+    return g.workspace_elements(), works
 
 
-def _together(b: Builder, part: _Runs, rounds: int) -> None:
+def _packer(g: Geometry, base: int, chosen: str) -> Callable[[Builder, int, Value], None]:
+    return lambda b, _, task: pack_shared.run(Frame(b, g, base), task, chosen)
+
+
+def _joint(
+    kernel: Kernel, problems: tuple[Problem, Problem], configs: tuple[Config, Config], bases: tuple[int, int],
+    target: Any,
+) -> _Work:
+    """The work of a companion and of the piece whose tasks make it too."""
+    other, p = problems
+
+    def run(b: Builder, _: int, task: Value) -> None:
+        JointTiles(kernel, configs, target, b, with_companion(p, other), other, bases).run(task)
+
+    return _Work(Geometry(kernel, configs[1], target, p).tasks, run)
+
+
+def _launch(kernel: Kernel, label: str, part: Sequence[_Work], target: Any) -> Launch:
+    """One launch for the work of all pieces."""
+    b = Builder(f"contraction_{label}_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
+    tasks = rounds = gcd(*(x.tasks for x in part))
+    if len(part) == 1:
+        part[0].run(b, rounds, b.task)
+    elif rounds >= 4 * target.cores and rounds % target.cores == 0:
+        _together(b, part, rounds)
+    else:
+        _round_robin(b, part, rounds)
+        tasks = sum(x.tasks for x in part)
+    return Launch(b.finish(), tasks, label == "pack_once")
+
+
+def _together(b: Builder, part: Sequence[_Work], rounds: int) -> None:
     """Each of `rounds` tasks runs its share of the tasks of every piece, one piece after the other, so that what one
     has brought into the caches serves the others, which read and write beside it."""
     for tasks, run in part:
@@ -92,9 +129,9 @@ def _together(b: Builder, part: _Runs, rounds: int) -> None:
             run(b, tasks, b.add(b.mul(b.task, b.const(each)), loop.var))
 
 
-def _in_turn(b: Builder, part: _Runs, rounds: int) -> None:
+def _round_robin(b: Builder, part: Sequence[_Work], rounds: int) -> None:
     """As `_together`, with a task for each of theirs: where there would be too few for all cores."""
-    each = b.const(sum(tasks for tasks, _ in part) // rounds)
+    each = b.const(sum(x.tasks for x in part) // rounds)
     turn, place = b.op("floordiv", b.task, each), b.op("mod", b.task, each)
     start = 0
     for tasks, run in part:
@@ -110,36 +147,3 @@ def fixed_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
         return ""
     fixed = {slot for slot, ref in enumerate(kernel.stages[0].args) if ref[1] in kernel.fixed}
     return "".join(name for name, side in zip("ab", sides(p, swap), strict=True) if slots_of(side.operand) <= fixed)
-
-
-def _runner(kernel: Kernel, p: Problem, c: Config, target: Any, base: int, what: str, chosen: str = ""):
-    def run(b: Builder, tasks: int, task: Value) -> None:
-        low = _settled(_lowering(kernel, c, target, b, p), base)
-        if what == "pack":
-            low.run_pack(task, chosen)
-        elif what == "multiply":
-            low.run(task)
-        else:
-            low.run_reduce(task, tasks)
-
-    return run
-
-
-def _joint_runner(kernel: Kernel, both: Sequence[tuple[Problem, Config, int]], bases: Sequence[int], target: Any):
-    """What emits a task of a mate and of the piece that makes it; both: problem, configuration, number."""
-    (mate, other, i), (p, c, j) = both
-
-    def run(b: Builder, tasks: int, task: Value) -> None:
-        low = Joined(kernel, (other, c), target, b, with_companion(p, mate), mate)
-        _settled(low.mate, bases[i])
-        _settled(low, bases[j]).run(task)
-
-    return run
-
-
-def _settled(low: Any, base: int) -> Any:
-    """A lowering whose part of the workspace begins at `base` bytes."""
-    if base:
-        b = low.b
-        low.home = b.address(b.buffers[-1], b.const(base // low.p.dtype.itemsize), low.elem)
-    return low

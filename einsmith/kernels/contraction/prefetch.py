@@ -1,4 +1,4 @@
-"""Asking for lines before tiles and packing need them: those that results are stored to, and those that gathers read.
+"""Which lines tiles and packing ask for before they need them; those that results are stored to, and gathers read.
 
 Results whose neighbours along an axis are a few elements apart (a strided convolution's gradient leaves what lies
 between them to other pieces) are stored to parts of lines. A store to a line that no near cache holds waits for it, and
@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.config import Side
+from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.traffic import LINE, PAGE
+from einsmith.kernels.contraction.traffic import APART, HELD, LINE, PAGE, address_steps, far_rows, lines_ahead
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, Pointer
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.walk import ceil_div
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Kernel
 
@@ -91,6 +95,77 @@ class ResultPrefetch:
                     assert pointer.value is not None
                     at = column.bind(s.part_of(self.m, b.add(m0, b.const(i)))).offset(form)
                     b.prefetch(pointer.value, at, elem_of(pointer.dtype))
+
+
+class Prefetches(NamedTuple):
+    """What the tiles and the packing of a configuration ask for before they need it. lines: of the next panel of N, by
+    each tile at every point of K, far_lines of which a row has; source_rows: rows along K, of which the next panel of N
+    is packed, by each tile instead, 0 for none; along: packing along K asks further along it; rows, gathered: tiles ask
+    for the rows of M of the next one, which lie along K or in several axes of it."""
+
+    lines: int
+    far_lines: int
+    source_rows: int
+    along: bool
+    rows: bool
+    gathered: bool
+
+
+def prefetches(g: Geometry) -> Prefetches:
+    """Those of a configuration."""
+    c = g.c
+    lines, far_lines = _lines_ahead(g)
+    far = g.b_along and _streams(g, g.n_side, g.N)
+    source_rows = _source_rows(g) if far else 0
+    along = far and not source_rows
+    if along:
+        s = g.access(g.n_side, g.p.k, g.lanes)
+        along = all(s.kind(f, g.k_unit) == "unit" for f in s.reads.values())
+    rows = c.a == "inline" and c.order == "n" and g.mt > 1 and g.mr * c.nv >= 16 and _streams(g, g.m_side, g.M)
+    return Prefetches(lines, far_lines, source_rows, along, rows, not rows and _gathers_rows(g))
+
+
+def _lines_ahead(g: Geometry) -> tuple[int, int]:
+    """Lines of the next panel of N that each tile asks for at every point of K, and how many a row of it has."""
+    c = g.c
+    if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc:
+        return 0, 0
+    if 2 * g.kc * g.nr * g.item >= g.target.l2 * HELD:
+        return 0, 0
+    far = far_rows(address_steps(g.access(g.n_side), g.p, g.n_side, g.item), g.N * g.K, g.item, g.target.l2)
+    asks, m, n, mr, nv, tm = np.array([far, g.M, g.N, g.mr, c.nv, c.tm])
+    return int(lines_ahead(asks, m, n, mr, nv, g.lanes, tm)), far
+
+
+def _source_rows(g: Geometry) -> int:
+    """Rows of the next panel's source that each tile of a block of K asks for: memory is then busy while tiles
+    multiply, and packing need not wait for it. Blocks lie within rows, but for a few."""
+    c, s = g.c, g.access(g.n_side)
+    if not (g.blocked and c.order == "n" and g.mr * c.nv >= 16 and len(s.groups(g.n_side.axes)) == 1):
+        return 0
+    if s.groups(g.p.k)[-1].extent < 2 * g.kc:
+        return 0
+    return ceil_div(min(g.nr, g.N), max(1, g.mt // c.tm))
+
+
+def _streams(g: Geometry, side: Side, points: int) -> bool:
+    """Whether the rows of a side are streams along K, far apart and beyond the second level."""
+    if g.c.windows or not side.operand.plain:
+        return False
+    found = address_steps(g.access(side), g.p, side, g.item)
+    return found.k == g.item and found.side >= APART and points * g.K * g.item > g.target.l2
+
+
+def _gathers_rows(g: Geometry) -> bool:
+    """Whether rows of M are read in place, beyond the second levels, along several axes of K: what follows is near
+    nothing that hardware has seen."""
+    c = g.c
+    if c.a != "inline" or c.windows or not g.m_side.operand.plain or g.mr * c.nv < 16:
+        return False
+    s = g.access(g.m_side)
+    (read,) = s.reads
+    far = prod(s.pointers[read.slot].shape) * g.item > g.target.l2 * g.target.cores
+    return far and g.mt > c.tm and len(s.groups(g.p.k)) > 1
 
 
 @dataclass(frozen=True)

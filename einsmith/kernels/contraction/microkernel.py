@@ -1,0 +1,276 @@
+"""The register tile: the loop over K around mr x nv vectors of sums (Goto and van de Geijn 2008; Van Zee and van de
+Geijn 2015)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+from einsmith.kernels.contraction import prefetch_panels as ahead
+from einsmith.kernels.contraction.config import row_offsets
+from einsmith.kernels.contraction.frame import Bound, Frame, Panel, Task
+from einsmith.kernels.contraction.k_bounds import KBounds
+from einsmith.kernels.contraction.k_pack import repeated
+from einsmith.kernels.contraction.nan_repair import NanRepair, needed
+from einsmith.kernels.contraction.pack import last_of_k
+from einsmith.kernels.contraction.prefetch import LinePrefetch
+from einsmith.kernels.contraction.tile_epilogue import TileEpilogue
+from einsmith.kernels.emit.access import FusedAxes
+from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.walk import digits_of, nest, sweep
+from einsmith.loops.nest import Value
+
+AHEAD = 4096
+"""Bytes by which a packed tile of M is asked for ahead. It is one stretch of memory: hardware follows it, but not far
+enough for what waits in a level that cores share."""
+
+UNROLLED = 100
+"""Multiply-adds in the body of the loop over K up to which a short innermost axis of K is unrolled."""
+
+SHARED = 4
+"""Registers for elements of M that several points of K share."""
+
+
+def nan_repair(f: Frame) -> NanRepair | None:
+    """What makes sums again that a zero operand leaves NaN; it reads the operands where they lie."""
+    g = f.g
+    if not needed(g.original):
+        return None
+    return NanRepair(f.b, g.original, f.arguments, g.n_side.axes, g.lanes, g.mr * g.nr, g.row)
+
+
+class Microkernel:
+    """Emission of the sums of a tile over a block of K."""
+
+    def __init__(self, f: Frame, after: TileEpilogue):
+        self.f, self.after, self.repair = f, after, nan_repair(f)
+
+    def sums(
+        self, t: Task, jm: Value, mr: int, panel: Panel, lo: Bound, hi: Bound, left: Value | None, right: Value | None,
+        number: Value, last: Value | None = None,
+    ) -> list[list[Value]]:
+        """The vectors of sums of tile jm of M, row by row; left, right: where the packed operands lie, None for those
+        that are read in place; number: of the tile among those that wait; last: as for `TileEpilogue.finish`."""
+        f, b, g, c, nv = self.f, self.f.b, self.f.g, self.f.g.c, panel.nv
+        groups = g.k_groups
+        low = b.index(lo)
+        m0 = b.mul(jm, b.const(g.mr))
+        init = self.after.start(mr, nv, number)
+        a, bs = f.a_in, f.b_in
+        a_tile, steps = None, [0]
+        if c.a == "inline":
+            steps = row_offsets(a, g.m_side.axes, min(g.mr, g.M)) or [0]
+            a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
+        rows = ahead.next_rows(f, t, jm) if f.ahead.rows and len(steps) > 1 else None
+        lines = LinePrefetch.of(a, steps[:mr], groups[-1]) if f.ahead.gathered and groups else None
+        following = ahead.next_gathered(f, t, jm, panel.jn) if lines else rows[0] if rows else None
+
+        def outer(values: list[Value]) -> Any:
+            pairs = list(zip(groups[:-1], values, strict=True))
+            here = a_tile.bind(a.part(pairs)) if a_tile is not None else None
+            more = following.bind(a.part(pairs)) if following is not None else None
+            return here, [x.bind(bs.part(pairs)) for x in panel.operand] if c.b == "inline" else [], more
+
+        lines_of = ahead.next_panel(f, t, jm, panel.jn) if f.ahead.lines else None
+        source = ahead.next_source(f, t, jm, panel.jn, hi) if f.ahead.source_rows else None
+        asks = any(x is not None for x in (lines_of, source, rows, lines)) or self.after.behind
+        points = 1 if asks or not groups else self._points_at_once(groups[-1], steps[:mr], nv)
+        together = c.depth * points  # of K, in a turn of the loop
+
+        def ask(context: Any, digit: Value, flat: Value, k: Value) -> None:
+            if lines_of is not None:
+                ahead.ask(f, *lines_of, flat)
+            if source is not None:
+                ahead.ask_source(f, source, k)
+            if rows is not None:
+                ahead.ask_rows(f, context[2].bind(last_of_k(f, a, groups, digit)), rows[1], steps[1] - steps[0], flat)
+            if lines is not None:
+                lines.ask(context[2].bind(last_of_k(f, a, groups, digit)), digit)
+
+        def inner(context: Any, digit: Value, flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
+            if together > 1:
+                digit, flat = (b.mul(x, b.const(together)) for x in (digit, flat))
+            k = b.sub(flat, low)
+            if points > 1:
+                assert right is not None
+                state = context[0].bind(last_of_k(f, a, groups, digit))
+                return self._shared_loads(state, groups[-1], steps[:mr], points, right, k, carried)
+            ask(context, digit, flat, k)
+            vectors = self._vectors(context[1], groups, digit, right, k, nv)
+            pointer, offsets = self._elements_of(context[0], groups, digit, left, k, steps, mr)
+            out = []
+            for i in range(mr):
+                x = repeated(b, pointer, offsets[i], f.elem, c.depth, g.lanes)
+                out += [b.fma(x, vectors[v], carried[i * nv + v]) for v in range(nv)]
+            return out
+
+        if g.bounded:
+            bounds = self._bounds(t, m0, mr, panel)
+            box = [bounds.get(x.inner, (0, x.extent)) for x in groups]
+            unrolled = self._unrolled(groups, steps[:mr], mr, nv, points)
+            sums = nest(b, [x.extent for x in groups], box, init, outer, inner, unrolled)
+        else:
+            extents = [x.extent for x in groups]
+            begin, end = lo, hi
+            if together > 1:
+                extents[-1] //= together
+                begin, end = (x // together if isinstance(x, int) else b.op("floordiv", x, b.const(together))
+                              for x in (lo, hi))
+            if self.after.behind:
+                sums = self._storing(t, jm, panel.jn, begin, end, last, init, partial(inner, outer([])))
+            else:
+                unrolled = self._unrolled(groups, steps[:mr], mr, nv, points)
+                sums = sweep(b, extents, begin, end, init, outer, inner, unrolled)
+        if self.repair is not None:
+            sums = self.repair.sums(sums, init, g.p.k, lo, hi, partial(self._place, t, m0, panel))
+        return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
+
+    def _vectors(
+        self, states: Sequence[LaneCursor], groups: Sequence[FusedAxes], digit: Value, right: Value | None, k: Value,
+        nv: int,
+    ) -> list[Value]:
+        """The N operand at a point of K."""
+        f, b, n = self.f, self.f.b, self.f.g.lanes
+        if right is None:
+            part = last_of_k(f, f.b_in, groups, digit)
+            return [x.bind(part).product() for x in states]
+        at = b.mul(k, b.const(nv * n // f.g.c.depth))
+        return [b.load(right, b.add(at, b.const(v * n)), f.elem, n) for v in range(nv)]
+
+    def _elements_of(
+        self, state: LaneCursor | None, groups: Sequence[FusedAxes], digit: Value, left: Value | None, k: Value,
+        steps: Sequence[int], mr: int,
+    ) -> tuple[Value, list[Value]]:
+        """Where the rows of the M operand lie at a point of K."""
+        f, b, g, a = self.f, self.f.b, self.f.g, self.f.a_in
+        if left is None:
+            assert state is not None
+            read = next(iter(a.reads))
+            here = state.bind(last_of_k(f, a, groups, digit))
+            pointer, base = a.pointers[read.slot].value, here.offset(a.reads[read])
+            assert pointer is not None
+            return pointer, [b.add(base, b.const(steps[i])) for i in range(mr)]
+        if g.a_along:
+            return left, [b.add(k, b.const(i * g.k_pad)) for i in range(mr)]
+        at = b.mul(k, b.const(mr))
+        if g.c.a == "buffer":
+            b.prefetch(left, b.add(at, b.const(AHEAD // g.item)), f.elem)
+        return left, [b.add(at, b.const(i)) for i in range(mr)]
+
+    def _unrolled(self, groups: Sequence[FusedAxes], steps: Sequence[int], mr: int, nv: int, points: int) -> int:
+        """The extent of the innermost axis of K up to which it is unrolled."""
+        f, c = self.f, self.f.g.c
+        if c.a == "inline" and groups and self._meet(groups[-1], steps):
+            return 0
+        if c.b == "inline" and any(f.b_in.step(x) == 2 for x in f.b_in.reads.values() if f.b_in.lane_groups):
+            return 0  # loads of several points that wait for their shuffles would take registers from the sums
+        if mr * nv + nv + 2 >= f.g.target.tile_registers:
+            return 0  # without a register to spare the sums would rotate through the stack at every turn
+        return UNROLLED // (mr * nv * points)
+
+    def _storing(
+        self, t: Task, jm: Value, jn: Value, lo: Bound, hi: Bound, last: Value | None, init: Sequence[Value],
+        inner: Callable[[Value, Value, Sequence[Value]], Sequence[Value]],
+    ) -> Sequence[Value]:
+        """The sums of a tile over a block of K, in as many parts as tiles have rows. After each a row of what the tile
+        before completes is stored: all at once, it would keep the next products waiting. last: as for
+        `TileEpilogue.finish`."""
+        b, mr = self.f.b, self.f.g.mr
+        rows, flush = self.after.before(t, jm, jn)
+        low, count = b.index(lo), b.sub(b.index(hi), b.index(lo))
+        if last is not None:
+            rows = b.select(last, rows, b.const(0))
+
+        def bound(part: Value) -> Value:
+            return b.add(low, b.op("floordiv", b.mul(part, count), b.const(mr)))
+
+        with b.loop(0, mr, init=init) as loop:
+            with b.loop(bound(loop.var), bound(b.add(loop.var, b.const(1))), init=loop.carried) as steps:
+                steps.next = inner(steps.var, steps.var, steps.carried)
+            with b.if_(b.op("lt", loop.var, rows)):
+                flush(loop.var)
+            loop.next = steps.results
+        return loop.results
+
+    # -- elements of M that rows of a tile share
+
+    def _meet(self, group: FusedAxes, steps: Sequence[int]) -> bool:
+        """Whether rows of a tile read the same element at different points of an axis of K: unrolled, the compiler
+        would load it once and keep it in place of a sum."""
+        step = self._step(group)
+        if not step:
+            return group.extent > 1 or len({*steps}) < len(steps)
+        apart = (abs(x - y) for x, y in combinations(steps, 2))
+        return any(d % step == 0 and d // abs(step) < group.extent for d in apart)
+
+    def _step(self, group: FusedAxes) -> int:
+        """Elements between what a row of a tile reads at a point of an axis of K and at the next."""
+        a = self.f.a_in
+        return a.forms[next(iter(a.reads.values()))].coef.get(group.inner, 0)
+
+    def _elements(self, group: FusedAxes, steps: Sequence[int], points: int) -> dict[int, list[tuple[int, int]]]:
+        """What rows of a tile read at so many points of an axis of K: the (row, point) that read each element, by its
+        distance from the first one, in the order of the points."""
+        step = self._step(group)
+        found: dict[int, list[tuple[int, int]]] = {}
+        for i, x in enumerate(steps):
+            for t in range(points):
+                found.setdefault(x + step * t, []).append((i, t))
+        return dict(sorted(found.items(), reverse=step < 0))
+
+    def _points_at_once(self, group: FusedAxes, steps: Sequence[int], nv: int) -> int:
+        """Points of the innermost axis of K that a turn of the loop takes together, so that an element which rows of a
+        tile read at several of them is loaded once; as many as have registers for their vectors of N beside the sums,
+        where blocks and parts of K are multiples. Tiles of several vectors load less than they multiply anyway."""
+        g, c, sums = self.f.g, self.f.g.c, len(steps) * nv
+        if c.a != "inline" or c.b == "inline" or c.depth > 1 or nv > 1 or g.bounded or not self._meet(group, steps):
+            return 1
+        free = g.target.tile_registers - sums - SHARED
+        return max(d for d in range(1, max(1, min(free, UNROLLED // sums)) + 1)
+                   if not any(x % d for x in (group.extent, g.kc, g.k_max)))
+
+    def _shared_loads(
+        self, state: LaneCursor, group: FusedAxes, steps: Sequence[int], points: int, right: Value, k: Value,
+        carried: Sequence[Value],
+    ) -> list[Value]:
+        """The sums of a tile of one vector after so many points of an axis of K, the first of which is `state`'s."""
+        f, b, a, n = self.f, self.f.b, self.f.a_in, self.f.g.lanes
+        ((read, form),) = a.reads.items()
+        pointer, base = a.pointers[read.slot].value, state.offset(form)
+        assert pointer is not None
+        vectors = [b.load(right, b.mul(b.add(k, b.const(t)), b.const(n)), f.elem, n) for t in range(points)]
+        out = list(carried)
+        for offset, uses in self._elements(group, steps, points).items():
+            x = b.splat(b.load(pointer, b.add(base, b.const(offset)), f.elem), n)
+            for i, t in uses:
+                out[i] = b.fma(x, vectors[t], out[i])
+        return out
+
+    # -- guards
+
+    def _place(self, t: Task, m0: Value, panel: Panel, number: Value) -> LaneCursor:
+        """The lanes of a vector of a tile, for `repair`."""
+        b, g, n = self.f.b, self.f.g, self.f.g.lanes
+        assert self.repair is not None
+        s = self.repair.sampler
+        row, vector = digits_of(b, number, [FusedAxes((), g.mr), FusedAxes((), panel.nv)])
+        at = b.add(b.mul(panel.jn, b.const(g.nr)), b.mul(vector, b.const(n)))
+        state = LaneCursor(s, at, g.N if g.N % n else None, n)
+        return state.bind(s.part_of(g.p.batch, t.batch), s.part_of(g.m_side.axes, b.add(m0, row)))
+
+    def _bounds(self, t: Task, m0: Value, mr: int, panel: Panel) -> dict[int, tuple[Value, Value]]:
+        """Bounds of the axes of K that guards of either side leave for a tile."""
+        f, b, g = self.f, self.f.b, self.f.g
+        rows = [b.add(m0, b.const(i)) for i in range(mr)]
+        out = KBounds(b, g.p, g.m_bounds, g.m_side.axes, f.slots).bounds(t.batch, rows)
+        if g.n_bounds:  # rows of N: a vector has one value of every axis but the innermost
+            n0 = b.mul(panel.jn, b.const(g.nr))
+            rows = [b.op("floordiv", b.add(n0, b.const(v * g.lanes)), b.const(g.row)) for v in range(panel.nv)]
+            more = KBounds(b, g.p, g.n_bounds, g.n_side.axes[:-1], f.slots).bounds(t.batch, rows)
+            for a, (lo, hi) in more.items():
+                if a in out:
+                    lo, hi = b.op("max", lo, out[a][0]), b.op("min", hi, out[a][1])
+                out[a] = (lo, hi)
+        return out

@@ -1,0 +1,93 @@
+"""K divided among tasks: partial sums in the workspace, added in a fixed tree and finished by another launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from einsmith.kernels.contraction.epilogue import Epilogue
+from einsmith.kernels.emit.access import FusedAxes
+from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.walk import ceil_div, digits_of
+from einsmith.loops.nest import Builder, Value
+
+
+class PartialSums(NamedTuple):
+    """[part of K][batch][row of M][point of N, in whole vectors], from element `base` of the workspace on."""
+
+    batch: int
+    rows: int
+    columns: int
+    lanes: int
+    parts: int
+    base: int
+
+    @property
+    def row(self) -> int:
+        """Elements of a row."""
+        return ceil_div(self.columns, self.lanes) * self.lanes
+
+    @property
+    def part(self) -> int:
+        """Elements of a part of K."""
+        return self.batch * self.rows * self.row
+
+    @property
+    def elements(self) -> int:
+        return self.parts * self.part
+
+    def place(self, b: Builder, part: Value, batch: Value, m: Value, tile: Value, width: int) -> Value:
+        """Where the first sum of a row's tile of so many points of N lies."""
+        at = b.add(b.mul(part, b.const(self.batch)), batch)
+        at = b.add(b.mul(at, b.const(self.rows)), m)
+        at = b.add(b.mul(at, b.const(self.row)), b.mul(tile, b.const(width)))
+        return b.add(at, b.const(self.base))
+
+
+def add(
+    b: Builder, sums: PartialSums, workspace: Value, epilogue: Epilogue, batch_axes: Sequence[int],
+    m_axes: Sequence[int], elem: str, task: Value, tasks: int,
+) -> None:
+    """Adds the partial sums of a range of rows and finishes them."""
+    n, s = sums.lanes, epilogue.sampler
+    total = sums.batch * sums.rows
+    lo = b.op("floordiv", b.mul(task, b.const(total)), b.const(tasks))
+    hi = b.op("floordiv", b.mul(b.add(task, b.const(1)), b.const(total)), b.const(tasks))
+    with b.loop(lo, hi) as rows:
+        batch, m = digits_of(b, rows.var, [FusedAxes((), sums.batch), FusedAxes((), sums.rows)])
+        part, fixed = s.part_of(m_axes, m), s.part_of(batch_axes, batch)
+        base = b.add(b.mul(rows.var, b.const(sums.row)), b.const(sums.base))
+        whole = sums.columns // n
+
+        def vector(at: Value, limit: int | None) -> None:
+            x = _tree(b, sums, workspace, elem, b.add(base, at))
+            epilogue.row([LaneCursor(s, at, limit, n).bind(fixed)], part, [x])
+
+        if whole:
+            with b.loop(0, whole * n, step=n) as loop:
+                vector(loop.var, None)
+        if sums.columns % n:
+            vector(b.const(whole * n), sums.columns)
+
+
+def _tree(b: Builder, sums: PartialSums, workspace: Value, elem: str, at: Value) -> Value:
+    """The sum of all parts at an offset: eight interleaved running sums, then a tree of those."""
+    n, step, count = sums.lanes, sums.part, sums.parts
+
+    def load(i: Value) -> Value:
+        return b.load(workspace, b.add(at, b.mul(i, b.const(step))), elem, n)
+
+    width = min(8, count)
+    start = [load(b.const(i)) for i in range(width)]
+    full = count // width * width
+    running: Sequence[Value] = start
+    if full > width:
+        with b.loop(width, full, step=width, init=start) as loop:
+            loop.next = [b.add(x, load(b.add(loop.var, b.const(i)))) for i, x in enumerate(loop.carried)]
+        running = loop.results
+    out = list(running)
+    for i in range(full, count):
+        out[i - full] = b.add(out[i - full], load(b.const(i)))
+    while len(out) > 1:
+        out = [b.add(out[i], out[i + 1]) if i + 1 < len(out) else out[i] for i in range(0, len(out), 2)]
+    return out[0]
