@@ -8,10 +8,9 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-import numpy as np
-
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, axes_of
+from einsmith.kernels.divisors import divisors
 from einsmith.kernels.emit.access import OperandAccess, Pointer
 from einsmith.loops.nest import Builder, Value
 
@@ -23,9 +22,6 @@ PANEL = 32
 
 MAX_TAIL = 64
 """Most places of a filter whose masks are made once for all channels."""
-
-MAX_ROWS = 1 << 16
-"""Most rows of M that are checked for standing at fixed distances."""
 
 
 class HaloBlock(NamedTuple):
@@ -158,17 +154,6 @@ def _steps(s: OperandAccess, axes: tuple[int, ...]) -> Steps:
     return tuple((g.extent, form.coef.get(g.inner, 0)) for g in s.groups(axes))
 
 
-@lru_cache(maxsize=256)
-def _rows(groups: Steps) -> np.ndarray | None:
-    """Where each of the flattened rows lies; None for more than MAX_ROWS."""
-    at = np.zeros(1, np.int64)
-    for extent, stride in groups:
-        if len(at) * extent > MAX_ROWS:
-            return None
-        at = (at[:, None] + stride * np.arange(extent)).reshape(-1)
-    return at
-
-
 def row_offsets(s: OperandAccess, axes: tuple[int, ...], mr: int) -> list[int] | None:
     """Where the rows of a tile of `mr` lie from its first one, if that is the same in every tile; else None.
 
@@ -178,18 +163,42 @@ def row_offsets(s: OperandAccess, axes: tuple[int, ...], mr: int) -> list[int] |
 
 @lru_cache(maxsize=4096)
 def _row_offsets(groups: Steps, mr: int) -> list[int] | None:
-    if len(groups) <= 1:
-        stride = groups[0][1] if groups else 0
-        return [i * stride for i in range(mr)]
-    at = _rows(groups)
-    if at is None:
+    if not _repeats(_merged(groups), mr):
         return None
-    whole = len(at) // mr * mr
-    first, tail = at[:mr] - at[0], at[whole:]
-    if tail.size and (tail - tail[0] != first[: tail.size]).any():
-        return None
-    tiles = at[:whole].reshape(-1, mr)
-    return None if (tiles - tiles[:, :1] != first).any() else first.tolist()
+    out = [0] * mr
+    inner = 1
+    for n, (extent, stride) in enumerate(reversed(groups), start=1):
+        # Beyond the last row the outermost group goes on.
+        out = [at + stride * (i // inner if n == len(groups) else i // inner % extent) for i, at in enumerate(out)]
+        inner *= extent
+    return out
+
+
+def _merged(groups: Steps) -> Steps:
+    """The groups, one for those that rows go through evenly; in those that are left, a row that begins a point of the
+    group outside lies at another distance from the row before it than others do."""
+    out: list[tuple[int, int]] = []
+    for extent, stride in groups:
+        if out and out[-1][1] == extent * stride:
+            out[-1] = out[-1][0] * extent, stride
+        elif extent > 1:
+            out.append((extent, stride))
+    return tuple(out)
+
+
+def _repeats(groups: Steps, mr: int) -> bool:
+    """Whether all tiles of `mr` rows are like the first one, as far as they go; of merged groups.
+
+    With an innermost group of n rows, tiles are alike where they divide it; where they are whole groups and so many of
+    them are alike outside; and where there are but two, the second one within the last group."""
+    rows = prod(extent for extent, _ in groups)
+    for extent, _ in reversed(groups):
+        if mr >= rows or extent % mr == 0:
+            return True
+        if mr % extent:
+            return mr > rows - extent
+        mr, rows = mr // extent, rows // extent
+    return True
 
 
 def regular_rows(s: OperandAccess, axes: tuple[int, ...], limit: int) -> int:
@@ -304,7 +313,7 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
         if _fits(elements(p, i, outer), p, limit) is not False:
             break
         n = p.extents[axis]
-        for points in (x for x in range(n // 2, 0, -1) if n % x == 0):
+        for points in reversed(divisors(n)[:-1]):
             fits = _fits(elements(p, i, outer, (axis, points)), p, limit)
             if fits is not False:
                 out += [HaloBlock(place, points)] if fits and (place or points > 1) else []  # one point is "side"
@@ -326,7 +335,7 @@ def _cut_of_k(p: Problem, i: int, limit: int) -> list[HaloBlock]:
 
     if good(n) is not False:
         return []
-    for points in (x for x in range(n // 2, 1, -1) if n % x == 0):
+    for points in reversed(divisors(n)[1:-1]):
         fits = good(points)
         if fits is not False:
             return [HaloBlock(None, points)] if fits else []

@@ -97,55 +97,65 @@ class KBounds:
         return out
 
 
-@lru_cache(maxsize=1024)
-def _ends(
-    p: Problem, found: tuple[KBound, ...], axes: tuple[int, ...]
-) -> tuple[int, dict[int, tuple[np.ndarray, np.ndarray]]]:
-    """How many points of `axes` are looked at, and, by axis of K, the first point that guards leave each of them and
-    the end."""
-    total = 1
+SAMPLED = 1 << 16
+"""Rows of a side that `share` looks at, about: those of a 256 x 256 image. More of them change the mean by less than a
+thousandth."""
+
+
+def _sampled_axes(p: Problem, axes: tuple[int, ...]) -> list[int]:
+    """Trailing axes that have enough rows for a mean; outer ones repeat what these show."""
     seen: list[int] = []
-    for a in reversed([a for a in axes if p.extents[a] > 1]):  # the trailing axes are enough of a sample
+    for a in reversed([a for a in axes if p.extents[a] > 1]):
         seen.insert(0, a)
-        total *= p.extents[a]
-        if total >= 512:
+        if p.count(seen) >= 512:
             break
-    shape = [p.extents[a] for a in seen]
-    places = {a: np.arange(n).reshape(-1, *(1 for _ in shape[i + 1 :]))
-              for i, (a, n) in enumerate(zip(seen, shape, strict=True))}  # fmt: skip
+    return seen
+
+
+def _ends(
+    p: Problem, found: tuple[KBound, ...], digits: dict[int, np.ndarray]
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """By axis of K, the first point that guards leave rows at the coordinates `digits`, and the end."""
     low: dict[int, np.ndarray] = {}
     high: dict[int, np.ndarray] = {}
     for t in found:
         g = t.guard
         assert isinstance(g, Apply)
-        if any(a not in seen for a in t.axes):
+        if any(a not in digits for a in t.axes):
             continue
         form = linear(g.args[0]) - linear(g.args[1])
         v = np.array(form.const)
         for atom, c in form.terms.items():
-            if isinstance(atom, Axis) and atom.position in places:
-                v = v + c * places[atom.position]
+            if isinstance(atom, Axis) and atom.position in digits:
+                v = v + c * digits[atom.position]
         if t.sign > 0:
             edge = (1 if g.fn == "le" else 0) - v
             high[t.axis] = np.minimum(high.get(t.axis, p.extents[t.axis]), edge)
         else:
             edge = v + 1 if g.fn == "lt" else v
             low[t.axis] = np.maximum(low.get(t.axis, 0), edge)
-
-    def every(x: np.ndarray | int) -> np.ndarray:
-        return np.broadcast_to(x, shape).ravel()
-
-    return total, {k: (every(low.get(k, 0)), every(high.get(k, p.extents[k]))) for k in {*low, *high}}
+    none = np.array([[0]])
+    return {k: (low.get(k, none), high.get(k, none + p.extents[k])) for k in {*low, *high}}
 
 
 @lru_cache(maxsize=4096)
 def share(p: Problem, found: tuple[KBound, ...], axes: tuple[int, ...], points: int) -> float:
-    """The part of K that is left, on average over tiles of `points` flattened points of `axes`."""
-    total, ends = _ends(p, found, axes)
-    starts, left = np.arange(0, total, points), np.ones(1)
+    """The part of K that is left, on average over tiles of `points` flattened points of `axes`; of more than SAMPLED
+    points, over tiles at even distances."""
+    seen = _sampled_axes(p, axes)
+    total = p.count(seen)
+    tiles = -(-total // points)
+    count = min(tiles, max(1, SAMPLED // points))
+    first = (2 * np.arange(count) + 1) * tiles // (2 * count) * points
+    # The last tile may have fewer rows: its last one stands for those that it lacks.
+    rest = np.minimum(first[:, None] + np.arange(min(points, total)), total - 1)
+    digits = {}
+    for a in reversed(seen):
+        rest, digits[a] = np.divmod(rest, p.extents[a])
+    left, ends = np.ones(count), _ends(p, found, digits)
     for low, high in ends.values():
-        left = left * np.maximum(np.maximum.reduceat(high, starts) - np.minimum.reduceat(low, starts), 0)
-    return float(left.sum()) / (len(left) * p.count(ends))
+        left = left * np.maximum(high.max(1) - low.min(1), 0)
+    return float(left.sum()) / (count * p.count(ends))
 
 
 @lru_cache(maxsize=1024)

@@ -69,7 +69,7 @@ def unit_of(
     inside: list[int] = []
     width = 1
     for axis in reversed(axes):
-        for part in (t for t in range(2, extents[axis] + 1) if extents[axis] % t == 0 and width * t <= MOST):
+        for part in (t for t in range(2, min(extents[axis], MOST // width) + 1) if extents[axis] % t == 0):
             box = [*((a, extents[a]) for a in inside), (axis, part)]
             found = [_stretch(n, g, places, extents, box, lanes) for n, g in groups.items()]
             if not all(found):

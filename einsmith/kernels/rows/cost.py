@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from einsmith.expr.nodes import nbytes
+from einsmith.kernels.divisors import divisors
 from einsmith.kernels.elementwise import SMALL_SECONDS, TASK_SECONDS
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Cost
@@ -44,7 +45,7 @@ def row_bytes(rows: Rows) -> int:
 
 def _divisor(n: int, most: int) -> int:
     """The largest divisor of n that is at most `most`, if that is more than half of it; else `most`."""
-    return next((d for d in range(most, most // 2, -1) if n % d == 0), most)
+    return next((d for d in reversed(divisors(n)) if most // 2 < d <= most), most)
 
 
 def configs(rows: Rows, target: Target) -> list[RowsConfig]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from math import prod
+from math import ceil, prod
 from typing import NamedTuple
 
 from einsmith.expr.nodes import Const, Piece
@@ -46,34 +46,38 @@ class Segment(NamedTuple):
         return self.last > self.first
 
 
-def _segments(count: int, step: int, whole: Callable[[int], bool]) -> list[Segment]:
-    """Turns of `step` points over `count`: those for which `whole` holds in a loop, the others one by one."""
-    out: list[Segment] = []
-    for first in range(0, count, step):
-        if out and whole(first) and whole(out[-1].first):
-            out[-1] = Segment(out[-1].first, first + step, step)
-        else:
-            out.append(Segment(first, first + step, step))
-    return out
+def _segments(count: int, step: int, whole: Span) -> list[Segment]:
+    """Turns of `step` points over `count`: those within `whole` in a loop, the others one by one."""
+    turns = ceil(count / step)
+    first = min(max(0, ceil(whole.lo / step)), turns)
+    end = min(max(first, (whole.hi + 1) // step), turns)
+
+    def alone(some: range) -> list[Segment]:
+        return [Segment(n * step, n * step + step, step) for n in some]
+
+    loop = [Segment(first * step, end * step, step)] if first < end else []
+    return [*alone(range(first)), *loop, *alone(range(end, turns))]
+
+
+def _whole(spans: Sequence[Span], least: int) -> Span:
+    """The points of `least` that all spans have."""
+    return Span(max((x.lo for x in spans), default=0), min([least - 1, *(x.hi for x in spans)]))
 
 
 def row_segments(s: Stencil, tile: int) -> list[Segment]:
     """Tiles of rows; in those of a loop no guard of a row fails."""
     spans = [x for t, f in factors(s) for x in (t.rows, f.rows)]
-    least = min(p.rows for p in s.phases)
-    whole = Span(max((x.lo for x in spans), default=0), min((x.hi for x in spans), default=least - 1))
-    return _segments(s.rows, tile, lambda h: h + tile <= least and whole.covers(Span(h, h + tile - 1)))
+    return _segments(s.rows, tile, _whole(spans, min(p.rows for p in s.phases)))
 
 
 def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Segment]:
     """Vectors of a row; `masks`: a loop may go over vectors of which lanes are off; of those that are stored too, if
     their number `width` is told as 0."""
     if masks or s.lanes <= lanes:
-        return _segments(s.lanes, lanes, lambda w: not width or s.steps[1] * (w + lanes) <= width)
+        last = width // s.steps[1] if width else ceil(s.lanes / lanes) * lanes
+        return _segments(s.lanes, lanes, Span(0, last - 1))
     spans = [x for t, f in factors(s) for x in (t.lanes, f.lanes)]
-    least = min(p.lanes for p in s.phases)
-    whole = Span(max((x.lo for x in spans), default=0), min((x.hi for x in spans), default=least - 1))
-    return _segments(s.lanes, lanes, lambda w: w + lanes <= least and whole.covers(Span(w, w + lanes - 1)))
+    return _segments(s.lanes, lanes, _whole(spans, min(p.lanes for p in s.phases)))
 
 
 def parts_of(sums: int, weights: int, places: int, registers: int) -> int:
