@@ -1,4 +1,4 @@
-"""How far a computed result may lie from the exact one: a running error analysis of a graph (ALGORITHMS D).
+"""How far a computed result may lie from the exact one: a running error analysis of a graph.
 
 Every value is carried with a bound of its error. A scalar function is evaluated at the corners of its arguments'
 intervals, which covers steps (floor, comparisons) too, and adds a rounding of its own, of the greatest number in its

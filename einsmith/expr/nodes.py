@@ -1,4 +1,4 @@
-"""The IR: expressions, reductions, templates, tensors, graphs. The grammar is in DESIGN section 1.
+"""The IR: expressions, reductions, templates, tensors, graphs. The grammar is in docs/architecture.md.
 
 Every node is frozen and interned (`expr.interned`).
 
@@ -321,7 +321,7 @@ class Recurrence(Node):
     values): those read no member, and are there before the first step. A step piece reads member i only where that is
     evaluated: at an earlier step, at this one if i < j, or at an initial value. Where members read each other at the
     same step in a cycle, they are in turn a recurrence along another axis. `autodiff` and `lang` make recurrences with
-    `expr.recurrence.define.recurrence`; `expr.analysis.verify` proves the rules above. (ALGORITHMS B)
+    `expr.recurrence.define.recurrence`; `expr.analysis.verify` proves the rules above.
 
     `checkpoint`: its gradient saves only every so many-th state and computes the others again; 0: it saves them all.
     """

@@ -56,7 +56,7 @@ class Lowered:
 
 
 class Pattern(Protocol):
-    """The four questions of DESIGN section 4. A configuration is a hashable, printable value.
+    """The four questions that a pattern answers (docs/patterns.md). A configuration is a hashable, printable value.
 
     A pattern may also have `allowed(target)`, whether it is asked at all on a target; `bound(kernel, target)`, seconds
     that no configuration's cost is below: where another pattern is known to be cheaper, this one is not asked further;

@@ -28,8 +28,9 @@ class Operator:
     Inputs come in the order of their first appearance in the text, or by name; parameters by keyword. Given arrays, it
     is compiled and run and gives arrays; given traced tensors, it extends the trace. Several outputs come as a tuple.
     `checkpoint=S`, here or in a call: the gradient of a tensor that reads itself saves every S-th state only, and
-    computes the others again, S at a time; 0 saves all. Raises FormulaError, BoundsError, ShapeError, DtypeError as
-    API.md says.
+    computes the others again, S at a time; 0 saves all. Raises FormulaError for a text that
+    defines nothing, BoundsError for a read that is not proven in bounds, ShapeError and DtypeError for inputs that do
+    not fit.
     """
 
     def __init__(
@@ -292,7 +293,7 @@ def op(
     text: str, extents: Mapping[str, int | str] | None = None, name: str | None = None, *, checkpoint: int = 0,
     **defaults: Any,
 ) -> Operator:
-    """The operator that a formula defines (API.md, "A new operator is a formula").
+    """The operator that a formula defines.
 
     text: statements `Name[axes] = expression`; extents: of axes, ints or strings over parameters and `A.shape[n]`;
     defaults: of parameters; checkpoint: see Operator. Raises FormulaError with line, caret and remedy.

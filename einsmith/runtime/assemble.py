@@ -28,7 +28,7 @@ it later."""
 
 @dataclass(frozen=True)
 class NativeKernel:
-    """Machine code of a kernel: (address, tasks, once) of each launch (see kernels.kernel.Launch), bytes of scratch a
+    """Machine code of a kernel: (address, tasks, once) of each launch (see kernels.pattern.Launch), bytes of scratch a
     thread, of shared workspace and of object code."""
 
     launches: tuple[tuple[int, int, bool], ...]

@@ -4,8 +4,9 @@
     after    dA[i,k] = sum[j](dC[i,j] * B[k,j])               dB[k,j] = sum[i](dC[i,j] * A[i,k])
 
 The body is swept in reverse; each read `A[f(x, r)]` then has an adjoint expression over the axes (x, r). Its index
-map is inverted (autodiff.affine), so that the contribution is a sum over the points that read A[z], or, where counting
-points says that this is dearer, a Scatter. A plan depends on the template alone and is made once per template.
+map is inverted (`autodiff.inversion.preimage`), so that the contribution is a sum over the points that read A[z], or,
+where counting points says that this is dearer, a Scatter. A plan depends on the template alone and is made once per
+template.
 """
 
 from __future__ import annotations

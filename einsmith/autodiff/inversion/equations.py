@@ -1,4 +1,4 @@
-"""The equations `index(u) = z` of one part of z-space: rows, digits, loops, carries, guards (ALGORITHMS C, 0 to 3)."""
+"""The equations `index(u) = z` of one part of z-space: rows, digits, loops, carries, guards (`preimage`, 0 to 3)."""
 
 from __future__ import annotations
 

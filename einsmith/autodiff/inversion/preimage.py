@@ -1,7 +1,19 @@
-"""Inverting a read: all points u of a box with `index(u) = z`, written as loops over z (ALGORITHMS section C).
+"""Inverting a read: all points u of a box with `index(u) = z`, written as loops over z.
 
 The box of the axes is taken into account throughout, so that the loops that remain are the short ones: for
 `z = 2*p + r` with 3 positions of r, it is r that is left to loop over, in one phase of z two of them, in the other one.
+
+0. Digits: an axis under `//V` and `%V` is split where the divisors chain and divide its extent; else the quotient and
+   the remainder are new unknowns, with the equation between them.
+1. Rows: one equation `index_k(u) = z_k` a dimension, and those of step 0, in integer row echelon form where rows share
+   two unknowns or more.
+2. Until no row is left: a row without unknowns is a guard on z; one with a single unknown gives it as a quotient, under
+   the guards that it divides and lies in its extent; else the smaller loop is taken of one over an unknown and one over
+   the carry t in `c*u + L = g`, L = lo + (g - lo) % c + c*t.
+3. Unknowns in no row are loops.
+4. Tighten: a loop whose bounds `l(z) <= t <= u(z)` are closer than its extent is shifted to begin at l(z).
+5. Phases: where z % m is left, each residue is a part of its own, in which a congruence fixes or shortens a loop.
+6. Guards on z alone leave the sum: the part is split into the window where there are points, and what is empty.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One part of z-space with its loops made as short as the conditions allow (ALGORITHMS C, 4 to 6)."""
+"""One part of z-space with its loops made as short as the conditions allow (`preimage`, 4 to 6)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
     tangent   m[t] = (1 - h[t]**2)*(mx[t] + mu*h[t-1] + u*m[t-1])
 
 A member's cotangent is the sum of what its readers outside give it and of the adjoints of the members' reads of it.
-What the arguments get reads members of the recurrence that this is, and so stands outside of it. (ALGORITHMS B)
+What the arguments get reads members of the recurrence that this is, and so stands outside of it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
               cotangents of E[g], from those of E[g+1], and of what the segment reads; what is read in all segments gets
               the sum, which is carried along
 
-Both are recurrences over g whose steps hold recurrences over a segment's own steps. (ALGORITHMS B)
+Both are recurrences over g whose steps hold recurrences over a segment's own steps.
 """
 
 from __future__ import annotations

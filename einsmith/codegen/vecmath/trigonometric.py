@@ -1,4 +1,4 @@
-"""sin and cos over vectors (or scalars) of f32 and f64, written against `vmath.Arith`.
+"""sin and cos over vectors (or scalars) of f32 and f64, written against `polynomials.Arith`.
 
 x = n pi/2 + r with |r| <= pi/4; a polynomial in r for the sine and one for the cosine, of which the quadrant n picks
 one and its sign. In f32, r is found in three fused steps up to 71476; beyond, by 96 bits of the product with 2/pi

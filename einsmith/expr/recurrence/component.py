@@ -5,7 +5,6 @@
              outside: x'[t,b,k] = x[b,t,k];  h[b,t,k] = H[t+1,b,k]
 
 Positions along time are counted in the direction of evaluation: `sign` is 1, or -1 where time runs downward.
-(ALGORITHMS B)
 """
 
 from __future__ import annotations

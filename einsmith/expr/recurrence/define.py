@@ -3,7 +3,7 @@
     before   h = leaf;  {h: tanh(x[t,k] + sum[j](where(t > 0, h[t-1,j], 0) * U[j,k]))}
     after    {h: a tensor of the Recurrence that computes it}
 
-Everything that is not cyclic stays, or becomes, ordinary tensors. (ALGORITHMS B)
+Everything that is not cyclic stays, or becomes, ordinary tensors.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Configs:
 
 
 class Contraction:
-    """The pattern of DESIGN section 4."""
+    """See the module."""
 
     name = "contraction"
 

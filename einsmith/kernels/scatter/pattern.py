@@ -4,8 +4,8 @@ output's memory holds, nothing is done for it, and only the destinations are tou
 
 axis: tasks and lanes run along axes of the domain that say by themselves where a dimension's position is (`dX[i, j]` in
 `dX[i, k[i, j]] += ...` has i): points that differ there never meet.
-buckets: the destinations are cut into ranges, and the points sorted by range in a stable counting sort (kernels
-.scatter_buckets); each range is then one task's.
+buckets: the destinations are cut into ranges, and the points sorted by range in a stable counting sort
+(`buckets`); each range is then one task's.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class StencilLowering:
                 new = b.add(before, x)
             elif before is self.zero and off is not None:
                 # A first term is a product, of which a masked load is an operand; of a sum that is chosen against zero
-                # it would stay an instruction of its own (codegen.llvm_faults.UNMASKED).
+                # it would stay an instruction of its own (codegen.llvm.faults.UNMASKED).
                 new = b.mul(x, self.reader.weight(t))
             else:
                 new = b.fma(x, self.reader.weight(t), before)

@@ -1,4 +1,4 @@
-"""Indices computed from integer tensors become checks of the graph (ALGORITHMS D).
+"""Indices computed from integer tensors become checks of the graph.
 
 before: Y[b] = X[b, ids[b]]
 after:  the same, and a check: sum[b](0 where 0 <= ids[b] < X.shape[1], else 1), which must be 0
