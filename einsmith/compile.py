@@ -34,10 +34,11 @@ from einsmith.passes.analysis.index_checks import index_checks, violation
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import chunks
 from einsmith.passes.schedule.plan import Call, Plan, fuse
+from einsmith.passes.schedule.printer import namer, show_arena, show_plan
 from einsmith.passes.schedule.views import producer, storage
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
-from einsmith.runtime.assemble import Assembler, At, NativeKernel, Place, layout
+from einsmith.runtime.assemble import Assembler, At, NativeKernel, Place, layout, show_steps
 from einsmith.runtime.program import CheckFinite, CheckZero, Program
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate
@@ -213,6 +214,9 @@ class Executable:
                 made.steps.append(CheckFinite(pointer(finite, (len(made.steps), 0), 0), finite.dtype.name, FINITE))
 
         made.plan(plan, places, base, pointer, checks)
+        if knobs.debug() >= 6:
+            memory, steps = show_arena(plan, outside, places.offsets, places.nbytes), show_steps(made, namer(plan))
+            print(f"--- plan\n{show_plan(plan)}\n--- arena\n{memory}\n--- program\n{steps}", file=sys.stderr)
         self.calls = [call for call, _ in made.kernels]
         self.turns = [turns for _, _, turns in plan.kernel_calls()]
         self._call_steps = [at for _, at in made.kernels]

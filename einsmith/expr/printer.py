@@ -263,14 +263,17 @@ def _scatter(s: Scatter, name: str, axes: Sequence[str] | None, slots: Sequence[
     return f"{name}[{', '.join(index)}] += {body}{_extents(names, s.extents)}"
 
 
-def _statements(t: Template, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> list[str]:
+def show_statements(
+    t: Template, name: str, slots: Sequence[str] | None = None, axes: Sequence[str] | None = None
+) -> list[str]:
+    """One line a piece, or scatter, of the output that is called `name`."""
     return [_scatter(p, name, axes, slots) if isinstance(p, Scatter) else _piece(p, name, axes, slots) for p in t.parts]
 
 
 def _template(t: Template, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
     names = [slots[n] if slots is not None and n < len(slots) else f"x{n}" for n in range(len(t.params))]
     params = ", ".join(f"{n}: {_type(d, s)}" for n, (d, s) in zip(names, t.params, strict=True))
-    return "\n  ".join([f"({params}) -> {_results(t)}:", *_statements(t, "out", axes, slots)])
+    return "\n  ".join([f"({params}) -> {_results(t)}:", *show_statements(t, "out", slots, axes)])
 
 
 def _recurrence(node: Recurrence, name: str, args: Sequence[str]) -> list[str]:
@@ -279,29 +282,36 @@ def _recurrence(node: Recurrence, name: str, args: Sequence[str]) -> list[str]:
     lines = [f"{name} = for {steps}:"]
     slots = [*args, *(f"{name}.{j}" for j in range(len(node.members)))]
     for j, t in enumerate(node.members):
-        lines += ["  " + line for line in _statements(t, f"{_results(t)} {name}.{j}", None, slots)]
+        lines += ["  " + line for line in show_statements(t, f"{_results(t)} {name}.{j}", slots)]
     return lines
 
 
 # --------------------------------------------------------------------------------------------------------- graphs
 
 
-def show_graph(g: Graph) -> str:
-    """One line a tensor, in evaluation order: in0, in1, ... are the inputs, t0, t1, ... what is computed."""
-    names: dict[Any, str] = {x: f"in{n}" for n, x in enumerate(g.inputs)}
-    lines = ["inputs " + ", ".join(f"{names[x]}: {_type(x.dtype, x.shape)}" for x in g.inputs)]
+def tensor_names(g: Graph) -> dict[Node, str]:
+    """What `show_graph` calls each node: in0, in1, ... are the inputs, t0, t1, ... what is computed, t0.1 a result."""
+    names: dict[Node, str] = {x: f"in{n}" for n, x in enumerate(g.inputs)}
     for node in postorder(g.roots):
-        if node in names:
-            continue
         if isinstance(node, Item):
             names[node] = f"{names[node.node]}.{node.member}"
+        elif node not in names:
+            names[node] = f"t{len(names) - len(g.inputs)}"
+    return names
+
+
+def show_graph(g: Graph) -> str:
+    """One line a tensor, in evaluation order, under the names of `tensor_names`."""
+    names = tensor_names(g)
+    lines = ["inputs " + ", ".join(f"{names[x]}: {_type(x.dtype, x.shape)}" for x in g.inputs)]
+    for node in postorder(g.roots):
+        if names[node].startswith("in") or isinstance(node, Item):
             continue
-        names[node] = f"t{len(names) - len(g.inputs)}"
         if isinstance(node, Recurrence):
             lines += _recurrence(node, names[node], [names[a] for a in node.args])
         elif isinstance(node, Compute):
             slots = [names[a] for a in node.args]
-            lines += _statements(node.template, f"{_results(node.template)} {names[node]}", None, slots)
+            lines += show_statements(node.template, f"{_results(node.template)} {names[node]}", slots)
         else:
             lines.append(f"{names[node]} = {show(node)}  # not an input of the graph")
     lines += [f"check {names[t]} == 0: {message}" for t, message in g.checks]

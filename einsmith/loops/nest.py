@@ -367,25 +367,37 @@ class Builder:
 
 
 def show(f: Function) -> str:
-    """The nest as text, one instruction a line."""
+    """The nest as text, one instruction a line; constants stand where they are used."""
+    literals: dict[Value, str] = {}
     lines = [f"function {f.name}({', '.join(map(str, f.buffers))}, scratch {f.scratch}, task {f.task})"]
+
+    def name(v: Value | None) -> str:
+        return "None" if v is None else literals.get(v, str(v))
+
+    def line(x: Op) -> str:
+        left = f"{x.result}: {x.result.type} = " if x.result is not None else ""
+        args = list(x.args)
+        while args and args[-1] is None:  # what is left out at the end: no mask, no other value
+            args.pop()
+        return f"{left}{x.name}({', '.join(map(name, args))}){f' {list(x.attrs)}' if x.attrs else ''}"
 
     def walk(block: list, depth: int) -> None:
         pad = "  " * depth
         for x in block:
             if isinstance(x, Loop):
-                carry = "".join(f", {c}={i}" for c, i in zip(x.carried, x.init, strict=True))
-                lines.append(f"{pad}for {x.var} in range({x.lo}, {x.hi}, {x.step}){carry}:")
+                carry = "".join(f", {c}={name(i)}" for c, i in zip(x.carried, x.init, strict=True))
+                lines.append(f"{pad}for {x.var} in range({name(x.lo)}, {name(x.hi)}, {x.step}){carry}:")
                 walk(x.body, depth + 1)
                 if x.next:
-                    lines.append(f"{pad}  yield {', '.join(map(str, x.next))} -> {', '.join(map(str, x.results))}")
+                    lines.append(f"{pad}  yield {', '.join(map(name, x.next))} -> {', '.join(map(str, x.results))}")
             elif isinstance(x, If):
-                lines.append(f"{pad}if {x.cond}:")
+                lines.append(f"{pad}if {name(x.cond)}:")
                 walk(x.body, depth + 1)
+            elif x.name == "const" and x.result is not None:
+                kind = x.result.type
+                literals[x.result] = str(x.attrs[0]) if kind == I64 else f"{kind}({x.attrs[0]})"
             else:
-                left = f"{x.result}: {x.result.type} = " if x.result is not None else ""
-                attrs = f" {list(x.attrs)}" if x.attrs else ""
-                lines.append(f"{pad}{left}{x.name}({', '.join(map(str, x.args))}){attrs}")
+                lines.append(pad + line(x))
 
     walk(f.body, 1)
     return "\n".join(lines)

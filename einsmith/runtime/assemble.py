@@ -17,7 +17,7 @@ from einsmith.passes.schedule.arena import arena
 from einsmith.passes.schedule.plan import Call, LoopCall, Plan
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel, Rows
-from einsmith.runtime.program import BeginLoop, EndLoop, Move, RunLaunch, Step
+from einsmith.runtime.program import BeginLoop, CheckZero, EndLoop, Move, RunLaunch, Step
 
 At = tuple[int, int | str]
 """A pointer's place in a program: number of the step, number of the pointer (see Program.slots)."""
@@ -180,3 +180,34 @@ class Assembler:
 
         self.plan(plan, places, base, pointer, already=already)
         self.steps.append(EndLoop())
+
+
+def show_steps(made: Assembler, name: Callable[[Tensor], str]) -> str:
+    """The program's table, one step a line: of a launch its tasks and what its pointers point to."""
+    kernels = {n: k for k, (_, steps) in enumerate(made.kernels) for n in steps}
+    lines, depth = [], 0
+    for n, step in enumerate(made.steps):
+        if isinstance(step, EndLoop):
+            depth -= 1
+        pad = "  " * depth
+        if isinstance(step, RunLaunch):
+            places = ", ".join(_place(made.places.get((n, i)), name) for i in range(len(step.pointers)))
+            lines.append(f"{pad}step {n}: kernel {kernels[n]}, {step.tasks} tasks, of {places}")
+        elif isinstance(step, BeginLoop):
+            order = ", the last one first" if step.reverse else ""
+            lines.append(f"{pad}step {n}: loop of {step.most} turns{order}, {len(step.moves)} pointers move")
+            depth += 1
+        elif isinstance(step, EndLoop):
+            lines.append(f"{pad}step {n}: end of the loop")
+        else:
+            place, what = _place(made.places.get((n, 0)), name), "zero" if isinstance(step, CheckZero) else "finite"
+            lines.append(f"{pad}step {n}: ends with status {step.code} unless {place} is {what}")
+    return "\n".join(lines)
+
+
+def _place(place: Place | None, name: Callable[[Tensor], str]) -> str:
+    if place is None:
+        return "what the loop moves"
+    if not isinstance(place.owner, tuple):
+        return name(place.owner) + (f"@{place.offset}" if place.offset else "")
+    return "workspace" if place.owner[0] == "workspace" else "a tensor of the loop's step"

@@ -1,0 +1,67 @@
+"""Plans as text: their kernels, under the names that the printer of graphs gives to tensors, and their arena."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from einsmith.expr.nodes import Item, Tensor, nbytes
+from einsmith.expr.printer import tensor_names
+from einsmith.passes.schedule.arena import lifetimes
+from einsmith.passes.schedule.plan import Call, Plan
+from einsmith.passes.schedule.views import storage
+from einsmith.plan.printer import show_kernel
+
+
+def show_plan(plan: Plan) -> str:
+    """The calls in order, each with its kernel; those of a loop's steps under the loop, whose tensors are the step's.
+
+    What is stored in a parameter's memory is called `t3 in in0`, a tensor from byte 512 on `t3@512`.
+    """
+    return "\n".join(_calls(plan, ""))
+
+
+def namer(plan: Plan) -> Callable[[Tensor], str]:
+    """What tensors of a plan are called."""
+    names = tensor_names(plan.graph)
+
+    def name(t: Tensor) -> str:
+        if t not in names and isinstance(t, Item):  # a member of a loop that no node of the graph reads
+            return f"{names[t.node]}.{t.member}"
+        return f"{names[t]} in {names[plan.home[t]]}" if t in plan.home else names[t]
+
+    return name
+
+
+def _calls(plan: Plan, pad: str) -> list[str]:
+    name = namer(plan)
+    lines: list[str] = []
+
+    def call(head: str, c: Call) -> None:
+        offsets = c.offsets or (0,) * len(c.tensors)
+        shown = [name(t) + (f"@{n}" if n else "") for t, n in zip(c.tensors, offsets, strict=True)]
+        first, *rest = show_kernel(c.kernel, shown).splitlines()
+        lines.append(f"{pad}{head}: {first}")
+        lines.extend(f"{pad}  {line}" for line in rest)
+
+    for i, c in enumerate(plan.calls):
+        if isinstance(c, Call):
+            call(f"call {i}", c)
+            continue
+        for before in c.before:
+            call(f"call {i}, before its loop", before)
+        for segment, step in zip(c.loop.segments, c.plans, strict=True):
+            backward = ", the last one first" if c.loop.reverse else ""
+            lines.append(f"{pad}call {i}: loop of {segment.steps} steps{backward}")
+            lines += _calls(step, pad + "  ")
+    return lines
+
+
+def show_arena(plan: Plan, outside: Iterable[Tensor], offsets: Mapping[object, int], nbytes_in_all: int) -> str:
+    """Which bytes of the arena a tensor has from which call to which (`arena.arena`, whose result is given)."""
+    name = namer(plan)
+    lines = [f"arena of {nbytes_in_all} bytes"]
+    for t, (first, last) in lifetimes(plan, outside).items():
+        at = offsets[storage(t)]
+        lines.append(f"  {name(t)}: bytes {at} .. {at + nbytes(t) - 1}, calls {first} .. {last}")
+    lines += [f"  workspace of call {n}: from byte {at} on" for n, at in offsets.items() if isinstance(n, int)]
+    return "\n".join(lines)
