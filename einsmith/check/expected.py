@@ -18,7 +18,7 @@ from einsmith.plan.kernel import Kernel, Rows
 WORK = 4_000_000
 """Values of expressions that one comparison may take; of more, a part is computed."""
 WINOGRAD = 64.0
-"""How many times as much Winograd's form rounds (F(4x4, 3x3): Lavin and Gray, 2015, section 5)."""
+"""How many times as much Winograd's form rounds (F(4x4, 3x3): Lavin and Gray 2016, section 5)."""
 
 
 class Wanted(NamedTuple):
