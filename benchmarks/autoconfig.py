@@ -66,6 +66,11 @@ def spread(alternatives: Sequence[tuple[str, Any, Any]], count: int) -> list[int
 
 def measure(conv: Conv, batch: int, threads: int, count: int, cap: float, winograd: bool = False) -> dict:
     """One cell, as it is written to JSON."""
+    return measure_kernel(kernel_of(conv, batch), threads, count, cap, winograd)
+
+
+def measure_kernel(kernel: Any, threads: int, count: int, cap: float, winograd: bool = False) -> dict:
+    """The same of a kernel."""
     from einsmith.errors import CompileError
     from einsmith.kernels import choose as autoconfig
     from einsmith.tune import calibrate
@@ -73,7 +78,6 @@ def measure(conv: Conv, batch: int, threads: int, count: int, cap: float, winogr
 
     begun = time.monotonic()
     target = replace(calibrate.target(threads), winograd=winograd)
-    kernel = kernel_of(conv, batch)
     gc.collect()  # what measuring the cells before has left is no part of this choice
     choice = autoconfig.choose(kernel, target)
     patterns = {p.name: p for p in autoconfig.PATTERNS}

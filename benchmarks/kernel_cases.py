@@ -120,7 +120,7 @@ def convolution(conv: Conv, batch: int = BATCH) -> Iterator[Case]:
     x = (batch, conv.c_in, conv.size, conv.size)
     w = (conv.c_out, conv.c_in // conv.groups, conv.kernel, conv.kernel)
     y = (batch, conv.c_out, conv.out, conv.out)
-    options = {"stride": conv.stride, "padding": conv.padding, "groups": conv.groups}
+    options = {"stride": conv.stride, "padding": conv.padding, "dilation": conv.dilation, "groups": conv.groups}
     for direction, wrt, needs in (("forward", (), ()), ("dX", ("X",), ("W",)), ("dW", ("W",), ("X",))):
         name = f"conv-{conv}-{direction}"
         yield _case(name, "conv", {"X": x, "W": w}, y, conv.macs(batch), wrt, options=options, needs=needs)

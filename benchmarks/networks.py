@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class Conv(NamedTuple):
-    """A square convolution: channels, kernel, stride, groups, and height and width of its input; padding keeps
-    ceil(size / stride)."""
+    """A square convolution: channels, kernel, stride, groups, and height and width of its input; `pad` points of zeros
+    on every side, where none is said as many as keep ceil(size / stride); points of the kernel lie `dilation` apart."""
 
     c_in: int
     c_out: int
@@ -16,15 +16,17 @@ class Conv(NamedTuple):
     stride: int
     groups: int
     size: int
+    pad: int | None = None
+    dilation: int = 1
 
     @property
     def padding(self) -> int:
-        return self.kernel // 2
+        return self.dilation * (self.kernel // 2) if self.pad is None else self.pad
 
     @property
     def out(self) -> int:
         """Height and width of the output."""
-        return (self.size + 2 * self.padding - self.kernel) // self.stride + 1
+        return (self.size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
     @property
     def depthwise(self) -> bool:
@@ -36,7 +38,9 @@ class Conv(NamedTuple):
 
     def __str__(self) -> str:
         kind = "dw" if self.depthwise else f"g{self.groups}" if self.groups > 1 else ""
-        return f"{self.kernel}x{self.kernel}{kind}s{self.stride}-{self.c_in}-{self.c_out}-{self.size}"
+        apart = f"d{self.dilation}" if self.dilation > 1 else ""
+        pad = "" if self.pad is None else f"p{self.pad}"
+        return f"{self.kernel}x{self.kernel}{kind}s{self.stride}{apart}{pad}-{self.c_in}-{self.c_out}-{self.size}"
 
 
 def resnet(bottleneck: bool, depths: tuple[int, ...]) -> Iterator[Conv]:

@@ -28,7 +28,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from benchmarks import problems, recurrent_problems
+from benchmarks import problems, random_cases, recurrent_problems
 from benchmarks.kernel_cases import CASES
 from benchmarks.problems import Problem, Session
 
@@ -126,7 +126,7 @@ def serve(module: Any, peer: str, threads: int, commands: TextIO, answer: Callab
             if words[0] == "open":
                 session, arrays = None, {}
                 made.clear()  # frees what the last problem held
-                problem = PROBLEMS[words[1]]
+                problem = random_cases.named(words[1]) or PROBLEMS[words[1]]
                 names = module.variants(problem, peer) if hasattr(module, "variants") else None
                 arrays, variants = problem.arrays(), names or (None,)
                 answer({})

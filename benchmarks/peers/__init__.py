@@ -18,11 +18,12 @@ LAST = (0, 2, 3, 1)
 
 class Form(NamedTuple):
     """A formulation of a kernel: the function of its inputs, and the order in which the axes of an input, of the output
-    Y, and of their gradients lie in memory, where that is not the order of the problem. `applies`: to which options."""
+    Y, and of their gradients lie in memory, where that is not the order of the problem. `applies`: to which problems,
+    by the shapes of their arrays and their options."""
 
     function: Callable[..., Any]
     axes: Mapping[str, tuple[int, ...]] = {}
-    applies: Callable[[Mapping[str, Any]], bool] = lambda options: True
+    applies: Callable[[Mapping[str, tuple[int, ...]], Mapping[str, Any]], bool] = lambda shapes, options: True
 
     def order(self, name: str) -> tuple[int, ...] | None:
         """The axes of the array of that name: an input, G, Y, or the gradient d... of an input."""
@@ -40,6 +41,17 @@ class Form(NamedTuple):
         return array if order is None else array.transpose(np.argsort(order))
 
 
-def applicable(forms: Mapping[str, Form], options: Mapping[str, Any]) -> tuple[str, ...]:
+def applicable(forms: Mapping[str, Form], shapes: Mapping[str, tuple[int, ...]],
+               options: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the formulations that apply."""
-    return tuple(name for name, form in forms.items() if form.applies(options))
+    return tuple(name for name, form in forms.items() if form.applies(shapes, options))
+
+
+def of_one_element(shapes: Mapping[str, tuple[int, ...]], options: Mapping[str, Any]) -> bool:
+    """Whether a convolution's kernel is one element."""
+    return shapes["W"][2:] == (1, 1) and options["padding"] == 0
+
+
+def depthwise(shapes: Mapping[str, tuple[int, ...]], options: Mapping[str, Any]) -> bool:
+    """Whether each channel of a convolution is a group."""
+    return options["groups"] == shapes["W"][0] == shapes["X"][1] > 1

@@ -34,8 +34,8 @@ def _swapped(x) -> tuple[int, ...]:
     return (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
 
 
-def conv(x, w, stride, padding, groups):
-    return F.conv2d(x, w, None, stride, padding, 1, groups)
+def conv(x, w, stride, padding, dilation, groups):
+    return F.conv2d(x, w, None, stride, padding, dilation, groups)
 
 
 def conv_relu_pool(x, w, bias, padding):
@@ -59,31 +59,37 @@ KERNELS: dict[str, Callable] = {
 }
 
 
+def function(case: Case) -> tuple[Callable, tuple[str, ...]]:
+    """The forward, or gradients alone, or both, and the names of its arguments."""
+    f, options = KERNELS[case.network], dict(case.options)
+    at = [case.inputs.index(n) for n in case.wrt]
+
+    def forward(*xs):
+        return (f(*xs, **options),)
+
+    def gradients(*xs_and_g):
+        *xs, g = xs_and_g
+
+        def part(*some):
+            every = list(xs)
+            for n, x in zip(at, some, strict=True):
+                every[n] = x
+            return f(*every, **options)
+
+        y, pull = es.vjp(part, *(xs[n] for n in at))
+        return (*((y,) if case.with_forward else ()), *pull(g))
+
+    return (gradients, (*case.inputs, "G")) if case.wrt else (forward, case.inputs)
+
+
 class Kernel:
-    """The forward, or gradients alone, or both, each one compiled function."""
+    """A case, compiled."""
 
     def __init__(self, case: Case, arrays: dict[str, np.ndarray], threads: int):
         es.set_threads(threads)
-        f, options = KERNELS[case.network], dict(case.options)
-        at = [case.inputs.index(n) for n in case.wrt]
-
-        def forward(*xs):
-            return (f(*xs, **options),)
-
-        def gradients(*xs_and_g):
-            *xs, g = xs_and_g
-
-            def part(*some):
-                every = list(xs)
-                for n, x in zip(at, some, strict=True):
-                    every[n] = x
-                return f(*every, **options)
-
-            y, pull = es.vjp(part, *(xs[n] for n in at))
-            return (*((y,) if case.with_forward else ()), *pull(g))
-
-        self._f = es.jit(gradients if case.wrt else forward, winograd=case.winograd)
-        self._arrays = [arrays[n] for n in (*case.inputs, *(("G",) if case.wrt else ()))]
+        f, names = function(case)
+        self._f = es.jit(f, winograd=case.winograd)
+        self._arrays = [arrays[n] for n in names]
         self._names = case.results
 
     def step(self) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from benchmarks.kernel_cases import Case
-from benchmarks.peers import LAST, Form, applicable
+from benchmarks.peers import LAST, Form, applicable, depthwise, of_one_element
 from benchmarks.peers.jax_operators import OPERATORS
 
 FILTER = (2, 3, 1, 0)  # [height, width, in, out]
@@ -21,24 +21,29 @@ def product(a, b, ta, tb):
     return (a.mT if ta else a) @ (b.mT if tb else b)
 
 
-def conv(x, w, stride, padding, groups):
+def conv(x, w, stride, padding, dilation, groups):
     return lax.conv_general_dilated(
         x, w, (stride, stride), [(padding, padding)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        feature_group_count=groups,
+        rhs_dilation=(dilation, dilation), feature_group_count=groups,
     )  # fmt: skip
 
 
-def conv_product(x, w, stride, padding, groups):
+def conv_product(x, w, stride, padding, dilation, groups):
     """A kernel of one element as a product."""
     x = x[:, ::stride, ::stride]
     return (x.reshape(-1, x.shape[3]) @ w[0, 0]).reshape(*x.shape[:3], -1)
 
 
-def conv_taps(x, w, stride, padding, groups):
+def conv_taps(x, w, stride, padding, dilation, groups):
     """Each channel a group: a sum over the taps of shifted images."""
-    k, n = w.shape[0], (x.shape[1] + 2 * padding - w.shape[0]) // stride + 1
+    k, n = w.shape[0], (x.shape[1] + 2 * padding - dilation * (w.shape[0] - 1) - 1) // stride + 1
     x, end = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))), stride * (n - 1) + 1
-    return sum(x[:, r : r + end : stride, s : s + end : stride] * w[r, s, 0] for r in range(k) for s in range(k))
+    at = [slice(dilation * r, dilation * r + end, stride) for r in range(k)]
+    return sum(x[:, at[r], at[s]] * w[r, s, 0] for r in range(k) for s in range(k))
+
+
+def _whole_product(shapes, options):
+    return of_one_element(shapes, options) and options["groups"] == 1
 
 
 def pool(x):
@@ -48,7 +53,7 @@ def pool(x):
 
 
 def conv_relu_pool(x, w, bias, padding):
-    return pool(jax.nn.relu(conv(x, w, 1, padding, 1) + bias))
+    return pool(jax.nn.relu(conv(x, w, 1, padding, 1, 1) + bias))
 
 
 def softmax(x):
@@ -84,8 +89,8 @@ KERNELS: dict[str, dict[str, Form]] = {
     "product": {"library": Form(product)},
     "conv": {
         "library": Form(conv, IMAGE | {"W": FILTER}),
-        "product": Form(conv_product, IMAGE | {"W": FILTER}, lambda o: o["padding"] == 0 and o["groups"] == 1),
-        "taps": Form(conv_taps, IMAGE | {"W": FILTER}, lambda o: o["padding"] > 0 and o["groups"] > 1),
+        "product": Form(conv_product, IMAGE | {"W": FILTER}, _whole_product),
+        "taps": Form(conv_taps, IMAGE | {"W": FILTER}, depthwise),
     },
     "conv_relu_pool": {"library": Form(conv_relu_pool, IMAGE | {"W": FILTER})},
     "softmax": {"library": Form(softmax)},
@@ -154,7 +159,7 @@ class Adam:
 
 
 def variants(case: Case) -> tuple[str, ...] | None:
-    return None if case.network == "adam" else applicable(KERNELS[case.network], case.options)
+    return None if case.network == "adam" else applicable(KERNELS[case.network], case.shapes or {}, case.options)
 
 
 def build(case: Case, arrays: dict[str, np.ndarray], variant: str = "") -> Kernel | Adam:

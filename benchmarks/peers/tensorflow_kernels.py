@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.kernel_cases import Case
-from benchmarks.peers import LAST, Form, applicable
+from benchmarks.peers import LAST, Form, applicable, depthwise, of_one_element
 from benchmarks.peers.tensorflow_operators import PLAIN
 
 FILTER = (2, 3, 1, 0)  # [height, width, in, out]
@@ -17,15 +17,16 @@ def product(a, b, ta, tb):
     return tf.matmul(a, b, transpose_a=ta, transpose_b=tb)
 
 
-def conv(x, w, stride, padding, groups):
+def conv(x, w, stride, padding, dilation, groups):
     """A depthwise convolution by its own operation."""
     pads = [[0, 0], [padding, padding], [padding, padding], [0, 0]]
     if groups == x.shape[3] > 1:
-        return tf.nn.depthwise_conv2d(x, tf.transpose(w, (0, 1, 3, 2)), (1, stride, stride, 1), pads)
-    return tf.nn.conv2d(x, w, stride, pads)
+        strides, w = (1, stride, stride, 1), tf.transpose(w, (0, 1, 3, 2))
+        return tf.nn.depthwise_conv2d(x, w, strides, pads, dilations=(dilation, dilation))
+    return tf.nn.conv2d(x, w, stride, pads, dilations=dilation)
 
 
-def conv_product(x, w, stride, padding, groups):
+def conv_product(x, w, stride, padding, dilation, groups):
     """A kernel of one element as products, a batch of them where there are groups."""
     x = x[:, ::stride, ::stride]
     if groups == 1:
@@ -35,12 +36,19 @@ def conv_product(x, w, stride, padding, groups):
     return tf.reshape(tf.transpose(x3 @ w3, (1, 0, 2)), (*x.shape[:3], -1))
 
 
+def _as_convolution(shapes, options):
+    """Its convolution has no gradients where there are groups, its depthwise one takes a stride or a dilation."""
+    if options["groups"] == 1:
+        return True
+    return depthwise(shapes, options) and 1 in (options["stride"], options["dilation"])
+
+
 def pool(x):
     return tf.nn.max_pool2d(x, 2, 2, "VALID")
 
 
 def conv_relu_pool(x, w, bias, padding):
-    return pool(tf.nn.relu(tf.nn.bias_add(conv(x, w, 1, padding, 1), bias)))
+    return pool(tf.nn.relu(tf.nn.bias_add(conv(x, w, 1, padding, 1, 1), bias)))
 
 
 def layer_norm(x, scale, shift):
@@ -63,9 +71,8 @@ def bias_gelu(x, bias):
 KERNELS: dict[str, dict[str, Form]] = {
     "product": {"library": Form(product)},
     "conv": {
-        # Its convolution has no gradients where there are groups.
-        "library": Form(conv, IMAGE | {"W": FILTER}, lambda o: o["groups"] == 1 or o["padding"] > 0),
-        "product": Form(conv_product, IMAGE | {"W": FILTER}, lambda o: o["padding"] == 0),
+        "library": Form(conv, IMAGE | {"W": FILTER}, _as_convolution),
+        "product": Form(conv_product, IMAGE | {"W": FILTER}, of_one_element),
     },
     "conv_relu_pool": {"library": Form(conv_relu_pool, IMAGE | {"W": FILTER})},
     "softmax": {"library": Form(tf.nn.softmax)},
@@ -136,7 +143,7 @@ class Adam:
 
 
 def variants(case: Case) -> tuple[str, ...] | None:
-    return None if case.network == "adam" else applicable(KERNELS[case.network], case.options)
+    return None if case.network == "adam" else applicable(KERNELS[case.network], case.shapes or {}, case.options)
 
 
 def build(case: Case, arrays: dict[str, np.ndarray], xla: bool, variant: str = "") -> Kernel | Adam:

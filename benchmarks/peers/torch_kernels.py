@@ -19,8 +19,8 @@ def product(a: Tensor, b: Tensor, ta: bool, tb: bool) -> Tensor:
     return (a.mT if ta else a) @ (b.mT if tb else b)
 
 
-def conv(x: Tensor, w: Tensor, stride: int, padding: int, groups: int) -> Tensor:
-    return F.conv2d(x, w, None, stride, padding, 1, groups)
+def conv(x: Tensor, w: Tensor, stride: int, padding: int, dilation: int, groups: int) -> Tensor:
+    return F.conv2d(x, w, None, stride, padding, dilation, groups)
 
 
 def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor, padding: int) -> Tensor:

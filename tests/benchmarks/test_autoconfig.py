@@ -39,7 +39,7 @@ def test_the_spread_has_the_best_and_the_worst_of_every_pattern() -> None:
 
 
 def test_a_cell_is_measured_with_the_choice_in_it() -> None:
-    found = autoconfig.measure(TINY, 1, 1, 2, 5.0)
+    found = autoconfig.measure(TINY, 1, 1, 2, 600.0)
     rows = autoconfig.measured(found)
     assert [r["chosen"] for r in rows].count(True) == 1 and rows[0]["chosen"]
     assert all(r["measured"] > 0 for r in rows) and len({r["pattern"] for r in rows}) >= 2
