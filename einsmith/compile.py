@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from einsmith import knobs, locks
+from einsmith.caches import Bound, Cache
 from einsmith.codegen.cache import native
 from einsmith.errors import IndexOutOfRange, TraceError
 from einsmith.expr.analysis.verify import verify_graph
@@ -75,22 +76,31 @@ def run_passes(graph: Graph) -> Graph:
     return graph
 
 
-_NATIVE: dict[tuple[Kernel | Rows, Target], NativeKernel] = {}
+PROGRAMS = Bound("programs", 512, 512 << 20)
+"""What all compiled functions and training steps keep together, the bytes by `Executable.nbytes`."""
+NODES_BYTES = 64 << 10
+"""About what Python holds of a kernel: its part of the graph, of the plan and of the steps."""
+_NATIVE: Cache[tuple[Kernel | Rows, Target], NativeKernel] = Cache(
+    Bound("machine code of kernels", 2048, 64 << 20), lambda kernel: kernel.nbytes
+)
+"""What no program uses any more is found again here, without a look at the disk."""
 
 
 def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[NativeKernel]:
     """Machine code for each kernel, from memory, from disk, or made now."""
-    missing = [k for k in dict.fromkeys(kernels) if (k, target) not in _NATIVE]
+    found = {k: _NATIVE.get((k, target)) for k in dict.fromkeys(kernels)}
+    missing = [k for k, kernel in found.items() if kernel is None]
     patterns = autoconfig.identity()
     entries = native.compile_many([(k.digest + patterns, partial(_lower, k, target)) for k in missing], target)
     for k, entry in zip(missing, entries, strict=True):
         meta = entry.metadata
         launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
-        _NATIVE[k, target] = NativeKernel(
+        found[k] = made = NativeKernel(
             launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"],
             entry.nbytes,
         )  # fmt: skip
-    return [_NATIVE[k, target] for k in kernels]
+        _NATIVE.put((k, target), made)
+    return [found[k] for k in kernels]  # type: ignore[misc]
 
 
 def _lower(kernel: Kernel | Rows, target: Target):
@@ -353,6 +363,13 @@ class Executable:
             finally:
                 for a, old in saved:
                     a[...] = old
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that go with the executable, about: machine code (which others may share), memory, and what Python
+        holds. Bound arrays are not its own."""
+        own = sum(k.nbytes + NODES_BYTES for k in self.kernels)
+        return own + self.arena.nbytes + self.program.scratch.nbytes + self.program.table.nbytes
 
     # -- for people
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
-from einsmith.compile import Executable
+from einsmith.caches import Cache, Entry, tick
+from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import ArgumentError, DtypeError, TraceError
 from einsmith.expr.nodes import Graph, Leaf, leaf
@@ -114,6 +115,9 @@ class _Traced:
     live: list[tuple[Any, Leaf]]
     structure: Any
     depends: list[Any]
+
+
+_Compiled = tuple[Executable, _Traced]
 
 
 class Argument:
@@ -240,47 +244,55 @@ class Jitted:
         self.static = frozenset((static_argnames,) if isinstance(static_argnames, str) else static_argnames)
         self.threads = threads
         self.winograd = winograd
-        self._cache: dict[Any, tuple[Executable, _Traced]] = {}
-        self._ready: dict[Any, tuple[object, tuple[Executable, _Traced]]] = {}
+        self._ready: dict[Any, tuple[object, Entry[_Compiled]]] = {}
         self._depends: dict[Any, list[weakref.ref]] = {}
-        self._quick: dict[tuple, tuple[object, int, Executable, Callable]] = {}
+        self._quick: dict[tuple, tuple[object, Entry[_Compiled], int, Callable]] = {}
+        tidy = functools.partial(_tidy, self._ready, self._quick, self._depends)
+        self._cache: Cache[tuple, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled[0].nbytes, tidy)
         self._names = _positions(f) if self.static else {}
         self._called = names_of(f)
         unknown = [n for n in self.static if n not in self._names]
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(f).parameters.values()):
             raise ArgumentError(f"static_argnames: the function has no argument {unknown[0]!r}, only {[*self._names]}")
 
-    def _current(self, key: Any) -> tuple[Executable, _Traced] | None:
+    def _current(self, key: Any) -> tuple[Entry[_Compiled], _Compiled] | None:
         """What is compiled for `key`, unless something that the trace depends on has changed since."""
         version = trace.version()
         ready = self._ready.get(key)
-        if ready is not None and ready[0] is version:
-            return ready[1]
-        entry = self._cache.get(self._whole(key))
-        if entry is None or any(_memory(o) is not entry[1].bind[x] for o, x in entry[1].live):
+        entry = ready[1] if ready is not None and ready[0] is version else self._find(key)
+        compiled = None if entry is None else entry.value
+        if entry is None or compiled is None:
             return None
+        entry.used = tick()
         self._ready[key] = version, entry
+        return entry, compiled
+
+    def _find(self, key: Any) -> Entry[_Compiled] | None:
+        entry = self._cache.find(_whole(key, self._depends.get(key, ())))
+        compiled = None if entry is None else entry.value
+        if compiled is None or any(_memory(o) is not compiled[1].bind[x] for o, x in compiled[1].live):
+            return None
         return entry
 
-    def _whole(self, key: Any) -> tuple:
-        met = [r() for r in self._depends.get(key, ())]
-        return (key, *(None if m is None else m.trace_key() for m in met))
-
-    def _keep(self, key: Any, entry: tuple[Executable, _Traced]) -> None:
-        known = self._depends.setdefault(key, [])
+    def _keep(self, key: Any, compiled: _Compiled) -> Entry[_Compiled]:
+        known = self._depends.get(key, [])
         met = [r() for r in known]
-        known += [weakref.ref(m) for m in entry[1].depends if not any(m is n for n in met)]
-        entry[1].depends = []  # a cache that belongs to a module does not keep it
-        self._cache[self._whole(key)] = entry
+        known = known + [weakref.ref(m) for m in compiled[1].depends if not any(m is n for n in met)]
+        compiled[1].depends = []  # a cache that belongs to a module does not keep it
+        entry = self._cache.put(_whole(key, known), compiled)
+        self._depends[key] = known
+        return entry
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         values: list[np.ndarray] = []
         plain = None if kwargs or self.static or trace.current_trace() is not None else _plain(args, values)
         known = None if plain is None else self._quick.get(plain)
         if known is not None:
-            version, threads, run, assembled = known
-            if version is trace.version() and threads == (self.threads or get_threads()):
-                return assembled(run(values)[1])
+            version, kept, threads, assembled = known
+            compiled = kept.value
+            if compiled is not None and version is trace.version() and threads == (self.threads or get_threads()):
+                kept.used = tick()
+                return assembled(compiled[0](values)[1])
         if in_trace((args, kwargs)):
             return self.f(*args, **kwargs)
         static = frozenset(self.static | {self._names[n] for n in self.static if n in self._names})
@@ -288,19 +300,37 @@ class Jitted:
         structure = flatten((list(args), kwargs))[1]
         threads = self.threads or get_threads()
         key = (structure, tuple(a.key for a in arguments), threads)
-        entry = self._current(key)
-        if entry is None:
+        current = self._current(key)
+        if current is None:
             with trace.LOCK:
-                entry = self._current(key)
-                if entry is None:
+                current = self._current(key)
+                if current is None:
                     traced = trace_arguments(self.f, arguments, structure)
-                    entry = Executable(traced.graph, traced.bind, threads, winograd=self.winograd), traced
-                    self._keep(key, entry)
-        run, traced = entry
+                    made = Executable(traced.graph, traced.bind, threads, winograd=self.winograd), traced
+                    current = self._keep(key, made), made
+        entry, (run, traced) = current
         if plain is not None:
-            self._quick[plain] = trace.version(), threads, run, _assembler(traced.structure)
+            self._quick[plain] = trace.version(), entry, threads, _assembler(traced.structure)
         _, outputs = run([a.value for a in arguments if not a.static])
         return unflatten(traced.structure, outputs)
+
+
+def _whole(key: Any, depends: Sequence[weakref.ref]) -> tuple:
+    """A call's key with the trace keys of the modules that were met."""
+    met = [r() for r in depends]
+    return (key, *(None if m is None else m.trace_key() for m in met))
+
+
+def _tidy(ready: dict, quick: dict, depends: dict, cache: Cache) -> None:
+    """Drops the shortcuts to programs that were evicted."""
+    for table in (ready, quick):
+        for key, known in list(table.items()):
+            if known[1].value is None:
+                table.pop(key, None)
+    alive = {whole[0] for whole in cache}
+    for key in list(depends):
+        if key not in alive:
+            depends.pop(key, None)
 
 
 _READABLE = 0x101

@@ -7,14 +7,17 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith import locks
 from einsmith.autodiff.sweep import gradients
-from einsmith.compile import FINITE, Executable, label
+from einsmith.caches import Bound, Cache
+from einsmith.compile import FINITE, PROGRAMS, Executable, label
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError, EinsmithError, GradientError, NonFiniteError, ShapeError
 from einsmith.expr.nodes import Graph, Leaf, leaf
@@ -25,6 +28,10 @@ from einsmith.modes import Jitted, to_array
 from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.pool import get_threads
 from einsmith.runtime.store import ParameterStore, Slot
+
+_WORLDS = Bound("states of modules in training steps", 1024)
+_NUMBERS = count()
+"""Of such states: programs are known by them."""
 
 
 @dataclass
@@ -90,15 +97,15 @@ class TrainStep:
             self.store.add_parameter(name, p)
         self._hyper: dict[str, np.ndarray] = {}
         self._count = np.zeros((), np.float64)
-        self._programs: dict[Any, Executable] = {}
-        self._parts: dict[Executable, list[str]] = {}
+        self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes)
+        self._parts: WeakKeyDictionary[Executable, list[str]] = WeakKeyDictionary()
         self._evaluate: Jitted | None = None
         self._lock = locks.Awaited("in a training step")
         self._version: object = None  # of what programs depend on, when it was last looked at
         self._made_for = (optimizer, loss)
         self._live: dict[int, tuple[Any, np.ndarray]] = {}  # captured objects, with their memory at that time
         self._depends: dict[int, Any] = {}  # modules that were met while tracing
-        self._worlds: dict[tuple, int] = {}
+        self._worlds: Cache[tuple, int] = Cache(_WORLDS)
         self._world = 0
 
     # -- compiling
@@ -126,12 +133,13 @@ class TrainStep:
             or self._made_for[1] is not self.loss
         ):
             self._look()
-        if (shapes, threads, self._world) not in self._programs:
+        run = self._programs.get((shapes, threads, self._world))
+        if run is None:
             with trace.LOCK, self.model.in_mode(training=True):
                 run = self._trace(arrays, threads)
             self._look()
-            self._programs[shapes, threads, self._world] = run
-        return self._programs[shapes, threads, self._world]
+            self._programs.put((shapes, threads, self._world), run)
+        return run
 
     def _look(self) -> None:
         """Finds what has changed of all that programs depend on: they belong to one state of the modules (`_world`),
@@ -155,7 +163,11 @@ class TrainStep:
         self._made_for = (self.optimizer, self.loss)
         modules = {id(m): m for m in self.model.modules()} | self._depends
         world = tuple(m.trace_key(modes=False) for m in modules.values())
-        self._world = self._worlds.setdefault(world, len(self._worlds))
+        found = self._worlds.get(world)
+        if found is None:
+            found = next(_NUMBERS)
+            self._worlds.put(world, found)
+        self._world = found
 
     def current_state(self) -> dict[str, Slot]:
         """The optimizer's state that the next step goes on with, as `parameter/state`: what belongs to an optimizer or

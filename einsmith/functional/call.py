@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
 
+from einsmith.caches import Bound, Cache
 from einsmith.errors import TraceError
 from einsmith.lang import trace
 from einsmith.lang.builder import Value
@@ -104,16 +104,15 @@ class Call:
         return self.__name__
 
 
-_CALLS: OrderedDict[Call, Call] = OrderedDict()
-_CALLS_KEPT = 1024  # compiled code is kept as long as its call
+_CALLS: Cache[Call, Call] = Cache(Bound("calls of functions of tensors", 1024))  # programs go with their call
 
 
 def _kept(call: Call) -> Call:
-    """The one object for equal calls; the least recently used ones are dropped."""
-    found = _CALLS.setdefault(call, call)
-    _CALLS.move_to_end(found)
-    if len(_CALLS) > _CALLS_KEPT:
-        _CALLS.popitem(last=False)
+    """The one object for equal calls."""
+    found = _CALLS.get(call)
+    if found is None:
+        _CALLS.put(call, call)
+        return call
     return found
 
 

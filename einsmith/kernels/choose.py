@@ -11,10 +11,11 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from einsmith.caches import Bound, Cache
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Reduce, Template
 from einsmith.kernels.composite.im2col import Im2col
@@ -168,7 +169,7 @@ class Choice:
         return [(p.name, c, k) for p, c, k in found]
 
 
-_CHOSEN: dict[tuple, Choice] = {}
+_CHOSEN: Cache[tuple, Choice] = Cache(Bound("choices of kernels", 4096))
 ROWS = RowBlocks(lambda kernel, target: choose(kernel, target))
 """The pattern of every Rows; its members are configured by the others."""
 
@@ -189,7 +190,7 @@ def identity() -> bytes:
 _NOWHERE = os.urandom(16)
 
 
-@cache
+@lru_cache(maxsize=64)
 def source(pattern: type) -> bytes | None:
     """What tells a pattern's code from other code of that name: a hash of its file; empty for Einsmith's own, None
     where there is no file."""
@@ -217,7 +218,7 @@ def choose_below(kernel: Kernel | Rows, target: Target, limit: float) -> Choice 
     if found is None:
         found = _choose(kernel, target, limit)
         if found is not None:
-            _CHOSEN[key] = found
+            _CHOSEN.put(key, found)
     return found if found is not None and found.cost.rank < limit else None
 
 

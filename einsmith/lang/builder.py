@@ -13,13 +13,13 @@ import builtins
 import functools
 import inspect
 import operator
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.caches import Bound, Cache
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import FormulaError, ShapeError, TraceError
 from einsmith.expr.nodes import Compute as _Compute
@@ -283,8 +283,7 @@ argmax, argmin = _folding("argmax"), _folding("argmin")
 
 # --------------------------------------------------------------------------------------------------------- elementwise
 
-_MEMO: OrderedDict[tuple, tuple[list[Tensor], list[Tensor], list[bool]]] = OrderedDict()
-_MEMO_SIZE = 4096
+_MEMO: Cache[tuple, tuple[list[Tensor], list[Tensor], list[bool]]] = Cache(Bound("traced operators", 1024))
 
 
 def _shared(key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], Value]) -> Value:
@@ -313,9 +312,8 @@ def shared(
         results = build(stand_ins)
         if builtins.any(v.literal is not None for v in results):
             return results
-        found = _MEMO[full] = (leaves, [v.tensor for v in results], [v.weak for v in results])
-        if len(_MEMO) > _MEMO_SIZE:
-            _MEMO.popitem(last=False)
+        found = leaves, [v.tensor for v in results], [v.weak for v in results]
+        _MEMO.put(full, found)
     leaves, outs, weak = found
     tensors = rebuild(outs, lambda node: None, dict(zip(leaves, places, strict=True)))
     return tuple(Value(t, w) for t, w in zip(tensors, weak, strict=True))

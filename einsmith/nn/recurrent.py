@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from math import sqrt
 from typing import Any
 
@@ -54,7 +54,7 @@ GRU_FORMULA = """
 """
 
 
-@cache
+@lru_cache(maxsize=64)
 def recurrence(text: str, bias: bool = True, reverse: bool = False) -> Operator:
     """The operator of a formula that goes through t from 0 upward; `reverse`: its mirror image, from the last t down.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 _SPECIAL = (
@@ -106,7 +106,7 @@ class Target:
         return moved / min(self.memory_bandwidth, self.core_bandwidth * cores)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _special(target: Target) -> dict[str, float]:
     return dict(target.special_seconds)
 

@@ -13,6 +13,7 @@ import pytest
 import einsmith as es
 from einsmith import compile as driver
 from einsmith import knobs
+from einsmith.caches import Cache
 from einsmith.check.program import CheckedProgram
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.memory import MemoryEmitter
@@ -31,14 +32,9 @@ def checked(monkeypatch, tmp_path):
     """Runs are checked; what is compiled meanwhile is forgotten, since it may be wrong."""
     monkeypatch.setenv("EINSMITH_CHECK", "1")
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    kept, loaded = dict(driver._NATIVE), dict(native._loaded)
-    driver._NATIVE.clear()
-    native._loaded.clear()
-    yield tmp_path
-    driver._NATIVE.clear()
-    driver._NATIVE.update(kept)
-    native._loaded.clear()
-    native._loaded.update(loaded)
+    monkeypatch.setattr(driver, "_NATIVE", Cache(driver._NATIVE.bound))
+    monkeypatch.setattr(native, "_loaded", {})
+    return tmp_path
 
 
 def matrix(rng, *shape) -> np.ndarray:

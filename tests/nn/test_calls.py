@@ -42,7 +42,7 @@ def test_equal_calls_share_a_program(rng) -> None:
     before = len(call._CALLS)
     for _ in range(3):
         F.leaky_relu(rng.normal(size=5), 0.125)
-    assert len(call._CALLS) == min(before + 1, call._CALLS_KEPT)
+    assert len(call._CALLS) == min(before + 1, call._CALLS.bound.entries)
     structures = {call._freeze(v, []) for v in (1, 1.0, True, np.float32(1), (1,), [1])}
     assert len(structures) == 5  # 1, 1.0, True, (1,), [1]
 

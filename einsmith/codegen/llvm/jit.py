@@ -8,7 +8,7 @@ constants side by side; so constants are one short address away and an object lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -109,7 +109,7 @@ def machine(cpu: str, features: str, triple: str, opt: int = OPT) -> Any:
         return _machine(cpu, features, triple, opt)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _machine(cpu: str, features: str, triple: str, opt: int) -> Any:
     _start()
     arch = triple.split("-")[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from einsmith.expr.nodes import nbytes
@@ -123,7 +123,7 @@ class Blocks:
         return Cost((1 - alone) * each, target.seconds_for_bytes(size, size, tasks), alone * each, launch)
 
 
-@cache
+@lru_cache(maxsize=64)
 def one_core(target: Target) -> Target:
     return replace(target, cores=1)
 

@@ -1,0 +1,157 @@
+"""Caches that forget what was not used for longest. Everything that grows with shapes, programs or kernels is kept in
+one, or by functools.lru_cache with a bound.
+
+Looking up takes no lock and keeps no list in order: it notes a number that grows. Only an eviction sorts by these, and
+it makes some room at once, so that it is rare.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+from weakref import WeakSet
+
+from einsmith import locks
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+tick: Callable[[], int] = itertools.count().__next__
+"""The time, counted in uses of anything."""
+_ROOM = 8
+"""An eviction frees this part of the bound: then it looks at every entry once in so many insertions."""
+
+
+class Bound:
+    """How many entries, and how many bytes, the caches that share it hold together. The entry that was put last stays,
+    whatever its size."""
+
+    def __init__(self, name: str, entries: int, nbytes: int | None = None):
+        self.name, self.entries, self.nbytes = name, entries, nbytes
+        self.lock = locks.lock()
+        self.caches: WeakSet[Cache] = WeakSet()
+        BOUNDS.append(self)
+
+    def held(self) -> tuple[int, int]:
+        """Entries and bytes now."""
+        with self.lock:
+            caches = list(self.caches)
+        return sum(map(len, caches)), sum(c.nbytes for c in caches)
+
+    def _evict(self, last: Entry) -> list[tuple[Cache, Entry]]:
+        """Takes out what was used least recently, under the lock, until all else fits; what it was."""
+        caches = list(self.caches)
+        count, size = sum(map(len, caches)), sum(c.nbytes for c in caches)
+        limit = self.nbytes if self.nbytes is not None else size
+        if count <= self.entries and size <= limit:
+            return []
+        ages = [(e.used, n, key) for n, c in enumerate(caches) for key, e in c._entries.items() if e is not last]
+        ages.sort(key=lambda a: a[0])
+        gone = []
+        for _, n, key in ages:
+            if count <= self.entries - self.entries // _ROOM and size <= limit - limit // _ROOM:
+                break
+            entry = caches[n]._take(key)
+            count, size = count - 1, size - entry.nbytes
+            gone.append((caches[n], entry))
+        return gone
+
+
+BOUNDS: list[Bound] = []
+"""Every bound there is; made when modules are imported."""
+
+
+class Entry(Generic[V]):
+    """A value in a cache; None as soon as it is evicted. Who keeps the entry to find it sooner sets `used`."""
+
+    __slots__ = ("value", "nbytes", "used")
+
+    def __init__(self, value: V, nbytes: int):
+        self.value: V | None = value
+        self.nbytes = nbytes
+        self.used = tick()
+
+
+class Cache(Generic[K, V]):
+    """A dictionary under a bound, which several may share. `weigh`: bytes of a value; `evicted` is called with
+    the cache after some of its values had to go. Values must not be None.
+
+    Lookups and changes may come from any threads. A value that another thread still uses lives on with it.
+    """
+
+    def __init__(
+        self, bound: Bound, weigh: Callable[[V], int] | None = None,
+        evicted: Callable[[Cache[K, V]], object] | None = None,
+    ):
+        self.bound = bound
+        self.nbytes = 0
+        self._weigh, self._evicted = weigh, evicted
+        self._entries: dict[K, Entry[V]] = {}
+        with bound.lock:
+            bound.caches.add(self)
+
+    def find(self, key: K) -> Entry[V] | None:
+        """The entry of a key, which is noted as used."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.used = tick()
+        return entry
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, which is noted as used; None where there is none."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        entry.used = tick()
+        return entry.value
+
+    def put(self, key: K, value: V) -> Entry[V]:
+        """Keeps a value, in place of another one of that key, and lets go of what no longer fits."""
+        entry = Entry(value, self._weigh(value) if self._weigh is not None else 0)
+        with self.bound.lock:
+            if key in self._entries:
+                self._take(key)
+            self._entries[key] = entry
+            self.nbytes += entry.nbytes
+            gone = self.bound._evict(entry)
+        for _, old in gone:  # values end outside the lock: what they hold may need others
+            old.value = None
+        for cache in {id(c): c for c, _ in gone}.values():
+            if cache._evicted is not None:
+                cache._evicted(cache)
+        return entry
+
+    def clear(self) -> None:
+        """Lets go of everything."""
+        with self.bound.lock:
+            gone = list(self._entries.values())
+            self._entries.clear()
+            self.nbytes = 0
+        for old in gone:
+            old.value = None
+
+    def _take(self, key: K) -> Entry[V]:
+        entry = self._entries.pop(key)
+        self.nbytes -= entry.nbytes
+        return entry
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[K]:
+        with self.bound.lock:
+            return iter(list(self._entries))
+
+    def items(self) -> list[tuple[K, V]]:
+        """Keys and values, the first put first; they are not noted as used."""
+        with self.bound.lock:
+            found = [(key, e.value) for key, e in self._entries.items()]
+        return [(key, value) for key, value in found if value is not None]
+
+    def values(self) -> list[V]:
+        """The values, the first put first."""
+        return [value for _, value in self.items()]

@@ -1,0 +1,249 @@
+"""Caches have bounds, evict what was used least recently, and stay sound in threads and after a fork."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import gc
+import importlib
+import inspect
+import os
+import pkgutil
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith import caches, nn
+from einsmith.caches import Bound, Cache
+
+ROOT = Path(es.__file__).parent
+
+# Module-level containers that may grow beside caches, and with what.
+GROWING = {
+    "einsmith.expr.interned._TABLE": "nodes, which are held weakly",
+    "einsmith.expr.interned._REFS": "the same",
+    "einsmith.modes._JITTED": "functions, which are held weakly",
+    "einsmith.transforms._PULLBACKS": "functions, which are held weakly",
+    "einsmith.transforms._JVPS": "functions, which are held weakly",
+    "einsmith.locks._free_in_child": "locks, which are held weakly",
+    "einsmith.locks._inside": "threads that hold a lock",
+    "einsmith.runtime.buffers._blocks": "memory of results, of which KEPT bytes are kept",
+    "einsmith.codegen.cache.objects._written": "folders of the cache",
+    "einsmith.codegen.cache.objects._warned": "kinds of warnings",
+    "einsmith.codegen.cache.native._loaded": "machine code, which stays for the life of the process",
+    "einsmith.codegen.llvm.jit._keep": "the same",
+}
+
+
+CONTAINERS = (MutableMapping, MutableSequence, MutableSet, deque, weakref.WeakSet)
+
+
+@pytest.fixture
+def bound() -> Iterator[Callable[..., Bound]]:
+    known = len(caches.BOUNDS)
+    yield lambda entries, nbytes=None: Bound("test", entries, nbytes)
+    del caches.BOUNDS[known:]
+
+
+def test_what_was_used_least_recently_goes_first(bound) -> None:
+    c: Cache[str, int] = Cache(bound(3))
+    for n, key in enumerate("abc"):
+        c.put(key, n + 1)
+    assert c.get("a") == 1 and c.find("b") is not None
+    c.put("d", 4)
+    assert set(c) == {"a", "b", "d"} and c.get("c") is None and "c" not in c
+    c.put("a", 5)
+    assert c.items() == [("b", 2), ("d", 4), ("a", 5)] and len(c) == 3
+
+
+def test_bytes_are_bounded_and_one_that_is_larger_stays_alone(bound) -> None:
+    c: Cache[int, bytes] = Cache(bound(100, 100), len)
+    for n in range(20):
+        c.put(n, bytes(30))
+        assert c.nbytes == 30 * len(c) <= 100
+    c.put(20, bytes(1000))
+    assert list(c) == [20] and c.bound.held() == (1, 1000)
+    c.put(20, bytes(10))
+    assert c.bound.held() == (1, 10)
+    c.clear()
+    assert c.bound.held() == (0, 0)
+
+
+def test_an_entry_loses_its_value_when_it_is_evicted(bound) -> None:
+    told: list[Cache] = []
+    c: Cache[int, str] = Cache(bound(2), evicted=told.append)
+    first = c.put(0, "zero")
+    c.put(1, "one")
+    assert not told and first.value == "zero"
+    c.put(2, "two")
+    assert told == [c] and first.value is None and set(c) == {1, 2}
+
+
+def test_caches_that_share_a_bound_evict_each_other_and_a_dead_one_frees_its_part(bound) -> None:
+    shared = bound(4)
+    a: Cache[int, int] = Cache(shared)
+    b: Cache[int, int] = Cache(shared)
+    for n in range(2):
+        a.put(n, n + 1)
+        b.put(n, n + 1)
+    assert a.get(0) and a.get(1)
+    b.put(2, 3)
+    assert (len(a), len(b)) == (2, 2) and 0 not in b
+    del a
+    gc.collect()
+    assert shared.held() == (2, 0)
+    b.put(3, 4), b.put(4, 5)
+    assert len(b) == 4
+
+
+def test_many_threads_keep_within_the_bound_and_get_right_values(bound) -> None:
+    c: Cache[int, list[int]] = Cache(bound(16, 16 * 8), lambda value: 8)
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        numbers = np.random.default_rng(seed).integers(0, 64, 3000).tolist()
+        for n in numbers:
+            found = c.get(n)
+            if found is None:
+                c.put(n, [n])
+            elif found != [n]:
+                wrong.append((n, found))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong and len(c) <= 16 and c.nbytes == 8 * len(c)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_cache_is_free_in_a_child_that_is_forked_while_another_thread_is_in_it(bound) -> None:
+    c: Cache[int, int] = Cache(bound(8))
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with c.bound.lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        c.put(1, 1)
+        os._exit(0 if c.get(1) == 1 else 1)
+    done.set()
+    thread.join()
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+# ------------------------------------------------------------------------------------------------------- the inventory
+
+
+def modules() -> list[ModuleType]:
+    """Every module of the package that can be imported here."""
+    found = []
+    for info in pkgutil.walk_packages(es.__path__, "einsmith."):
+        if not info.name.startswith("einsmith.frontends."):  # of libraries that need not be there
+            found.append(importlib.import_module(info.name))
+    return found
+
+
+def unbounded_memos(where: list[ModuleType]) -> list[str]:
+    """Memoized functions of arguments without a bound, in modules and in their classes."""
+    spaces: list[tuple[str, dict[str, Any]]] = []
+    for m in where:
+        spaces.append((m.__name__, vars(m)))
+        spaces += [(f"{m.__name__}.{k}", vars(v)) for k, v in vars(m).items()
+                   if inspect.isclass(v) and v.__module__ == m.__name__]  # fmt: skip
+    return sorted({
+        f"{name}.{k}"
+        for name, space in spaces for k, v in space.items()
+        if isinstance(v, functools._lru_cache_wrapper) and v.cache_parameters()["maxsize"] is None
+        and inspect.signature(v.__wrapped__).parameters
+    })  # fmt: skip
+
+
+def containers(where: list[ModuleType]) -> dict[str, Any]:
+    """Module-level containers that are not caches with a bound, by name."""
+    return {
+        f"{m.__name__}.{k}": v
+        for m in where for k, v in vars(m).items()
+        if not k.startswith("__") and isinstance(v, CONTAINERS)
+    }  # fmt: skip
+
+
+def use(sizes: range) -> None:
+    """Everything that is compiled by shape, for other shapes."""
+    rng = np.random.default_rng(0)
+    product = es.op("C[i,j] = sum[k](A[i,k] * B[k,j])")
+    loss = es.value_and_grad(lambda a, b: (es.tanh(product(a, b)) ** 2).sum(), (0, 1))
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    step = es.TrainStep(model, es.functional.cross_entropy, es.optim.Adam(lr=1e-3))
+    for n in sizes:
+        a, b = rng.standard_normal((n, 3)), rng.standard_normal((3, 5))
+        es.jit(product)(a, b), product(a, b), loss(a, b), es.functional.softmax(a, 1)
+        es.op(f"y[i] = sum[k](A[i,k] * A[i,k]) + {n}.0")(a)
+        x, t = a.astype(np.float32), rng.integers(0, 2, n)
+        step(x, t), step.evaluate([(x, t)])
+
+
+def test_every_memoized_function_has_a_bound() -> None:
+    assert unbounded_memos(modules()) == []
+
+
+def test_nothing_but_caches_grows_with_shapes() -> None:
+    where = modules()
+    use(range(2, 4))
+    before = {name: len(v) for name, v in containers(where).items()}
+    use(range(4, 7))
+    grown = sorted(name for name, v in containers(where).items() if len(v) > before[name] and name not in GROWING)
+    assert not grown, f"these grow without a bound: {grown}"
+
+
+def test_every_bound_is_a_number_and_holds() -> None:
+    modules()
+    names = [b.name for b in caches.BOUNDS]
+    assert len(names) == len(set(names)) >= 5
+    for b in caches.BOUNDS:
+        entries, nbytes = b.held()
+        assert 0 < b.entries < 1 << 16 and entries <= b.entries and nbytes <= (b.nbytes or 0)
+
+
+def test_the_inventory_sees_what_has_no_bound() -> None:
+    """The rules themselves are tested: a planted memo and a planted dictionary are found."""
+    planted = ModuleType("planted")
+
+    memo = functools.cache(lambda self, n: n)
+    Owner = type("Owner", (), {"memo": memo, "__module__": "planted"})
+    planted.memo, planted.fine = functools.cache(lambda n: n), functools.lru_cache(3)(lambda n: n)  # type: ignore[attr-defined]
+    planted.once, planted.Owner, planted.kept = functools.cache(lambda: 1), Owner, {}  # type: ignore[attr-defined]
+    planted.seen = weakref.WeakSet()  # type: ignore[attr-defined]
+    assert unbounded_memos([planted]) == ["planted.Owner.memo", "planted.memo"]
+    assert sorted(containers([planted])) == ["planted.kept", "planted.seen"]
+
+
+def test_every_lock_is_made_where_it_survives_a_fork() -> None:
+    makers = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier", "allocate_lock"}
+
+    def makes_one(node: ast.AST) -> bool:
+        if isinstance(node, ast.ImportFrom):
+            return node.module == "threading" and any(a.name in makers for a in node.names)
+        return isinstance(node, ast.Attribute) and ast.unparse(node.value) == "threading" and node.attr in makers
+
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "locks.py"
+        for node in ast.walk(ast.parse(path.read_text())) if makes_one(node)
+    ]  # fmt: skip
+    assert not found, f"use einsmith.locks: {found}"
