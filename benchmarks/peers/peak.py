@@ -46,8 +46,8 @@ class Peak:
         target = host()
         lanes = target.vector_bytes // 4
         chains = chains_of(target.vector_registers)
-        address = compile_functions([peak_function(lanes, chains)], target)["peak"]
-        self._function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(address)
+        self._address = compile_functions([peak_function(lanes, chains)], target)["peak"]
+        self._function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(self._address)
         self._out = np.zeros(threads * lanes, np.float32)
         self._table = (ctypes.c_void_p * 2)(self._out.ctypes.data, self._out.ctypes.data)
         self._threads, self.chains = threads, chains

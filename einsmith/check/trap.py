@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
@@ -89,6 +89,7 @@ class _Native(NamedTuple):
     each: Callable[..., None]
     trap: int
     state: Any
+    addresses: Mapping[str, int]  # which keep the code in memory
 
 
 @cache
@@ -102,7 +103,7 @@ def _native() -> _Native:
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     each = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, word, word, word, word)(found[_NAMES[0]])
     state = ctypes.CFUNCTYPE(pointer)(found[_NAMES[2]])()
-    return _Native(each, found[_NAMES[1]], (ctypes.c_uint64 * 32).from_address(state))
+    return _Native(each, found[_NAMES[1]], (ctypes.c_uint64 * 32).from_address(state), found)
 
 
 LOCK = locks.Awaited("in a checked run")

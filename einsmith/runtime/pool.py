@@ -11,7 +11,7 @@ import atexit
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -50,11 +50,12 @@ def _default_threads() -> int:
 
 
 class Native(NamedTuple):
-    """The native entry's functions. Calling them releases the interpreter lock."""
+    """The native entry's functions, and what keeps their code in memory. Calling them releases the interpreter lock."""
 
     run: Callable[..., int]
     worker: Callable[..., None]
     stop: Callable[..., None]
+    addresses: Mapping[str, int]
 
 
 @cache
@@ -65,7 +66,7 @@ def native_entry() -> Native:
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     run = ctypes.CFUNCTYPE(word, pointer)
     worker, stop = ctypes.CFUNCTYPE(None, pointer, word, word), ctypes.CFUNCTYPE(None, pointer)
-    return Native(run(found[entry.NAMES[0]]), worker(found[entry.NAMES[1]]), stop(found[entry.NAMES[2]]))
+    return Native(run(found[entry.NAMES[0]]), worker(found[entry.NAMES[1]]), stop(found[entry.NAMES[2]]), found)
 
 
 class Pool:

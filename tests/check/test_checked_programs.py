@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def checked(monkeypatch, tmp_path):
     monkeypatch.setenv("EINSMITH_CHECK", "1")
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(driver, "_NATIVE", Cache(driver._NATIVE.bound))
-    monkeypatch.setattr(native, "_loaded", {})
+    monkeypatch.setattr(native, "_loaded", WeakValueDictionary())
     return tmp_path
 
 

@@ -10,6 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def cache(tmp_path, monkeypatch):
     """An empty cache directory, nothing loaded, nothing warned about."""
     where = tmp_path / "cache"
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(where))
-    monkeypatch.setattr(native, "_loaded", {})
+    monkeypatch.setattr(native, "_loaded", WeakValueDictionary())
     monkeypatch.setattr(objects, "_warned", set())
     monkeypatch.setattr(objects, "_written", {})
     return where

@@ -13,7 +13,6 @@ from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Builder, Value
 from tests.codegen.test_masked import TARGETS
-from tests.kernels.runner import forgotten
 from tests.nest_interp import _Run
 
 SIZE, SLOT = 256, 1024
@@ -95,14 +94,13 @@ def differing(seeds, monkeypatch) -> list[str]:
     out = []
     for (name, target), level in ((t, n) for t in TARGETS.items() for n in (2, 0)):
         code = machine_code(emit_module(list(functions.values()), target), target, level, monkeypatch)
-        with forgotten():
-            addresses = llvm_jit.load(code, [f.name for f in functions.values()])
-            for seed, f in functions.items():
-                got, scratch = np.full(SLOT * 64, 77, np.uint8), np.zeros(64, np.uint8)
-                pointers = np.array([x.ctypes.data for x in (*held, got)], np.uint64)
-                _SIGNATURE(addresses[f.name])(pointers.ctypes.data, scratch.ctypes.data, 0)
-                if not np.array_equal(got, want[seed]):
-                    out.append(f"seed {seed}, {name}, level {level}: bytes {np.flatnonzero(got != want[seed])[:9]}")
+        addresses = llvm_jit.load(code, [f.name for f in functions.values()]).addresses()
+        for seed, f in functions.items():
+            got, scratch = np.full(SLOT * 64, 77, np.uint8), np.zeros(64, np.uint8)
+            pointers = np.array([x.ctypes.data for x in (*held, got)], np.uint64)
+            _SIGNATURE(addresses[f.name])(pointers.ctypes.data, scratch.ctypes.data, 0)
+            if not np.array_equal(got, want[seed]):
+                out.append(f"seed {seed}, {name}, level {level}: bytes {np.flatnonzero(got != want[seed])[:9]}")
     return out
 
 

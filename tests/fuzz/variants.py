@@ -83,15 +83,11 @@ def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
 
 
 def forget(code: bool = False) -> None:
-    """Compiles anew what is asked for next. With `code` what is compiled is unloaded: no program may run any more."""
+    """Compiles anew what is asked for next. With `code` what no program holds is unloaded."""
     driver._NATIVE.clear()
     native._loaded.clear()
     if code:
-        del llvm_jit._keep[_ALWAYS[0] :]
-
-
-_ALWAYS = [0]
-"""Objects that stay loaded: the native entry that runs programs, the helpers of checked runs."""
+        llvm_jit.unload()
 
 
 def in_memory() -> None:
@@ -99,7 +95,6 @@ def in_memory() -> None:
     native_entry()
     if knobs.CHECK.get():
         trap._native()
-    _ALWAYS[0] = len(llvm_jit._keep)
     objects.read = lambda key: None  # type: ignore[assignment]
     objects.write = lambda key, entry: None  # type: ignore[assignment]
     worker.PARALLEL_FROM = 1 << 30

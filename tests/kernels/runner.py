@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from einsmith.codegen.cache import native
 from einsmith.codegen.cache.native import compile_functions, host_target
-from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Read, Reduce, postorder
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
@@ -119,18 +116,6 @@ def run_native(lowered: Lowered, arrays: Sequence[np.ndarray], target: Target, b
     for n, (h, a) in enumerate(zip(held, arrays, strict=True)):
         h.check(f"buffer {n}")
         a[...] = h.bytes.view(a.dtype).reshape(a.shape)
-
-
-@contextmanager
-def forgotten() -> Iterator[None]:
-    """Unloads what is compiled within: a process has only so many mappings."""
-    known, kept = dict(native._loaded), len(llvm_jit._keep)
-    try:
-        yield
-    finally:
-        native._loaded.clear()
-        native._loaded.update(known)
-        del llvm_jit._keep[kept:]
 
 
 class _Guarded:

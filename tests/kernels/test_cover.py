@@ -17,7 +17,7 @@ import pytest
 
 from einsmith.errors import CompileError
 from tests.kernels.cover import EDGE, NAMES, SAMPLES, Case, cases, pairwise
-from tests.kernels.runner import forgotten, host
+from tests.kernels.runner import host
 
 
 def targets():
@@ -47,8 +47,7 @@ def test_pairs(name):
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_all(sample, part):
     """Every pattern's every configuration of a sample, in parts of a minute at most."""
-    with forgotten():
-        check(islice(chain.from_iterable(cases(targets(), name, [sample]) for name in NAMES), part, None, 4))
+    check(islice(chain.from_iterable(cases(targets(), name, [sample]) for name in NAMES), part, None, 4))
 
 
 def check(found: Iterable[Case]) -> None:

@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from einsmith import knobs, locks
 from einsmith.codegen.cache import build as worker
 from einsmith.codegen.cache import objects
 from einsmith.codegen.cache.objects import Entry
 from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm.jit import Address, Code
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Function
 from einsmith.target import facts
@@ -27,9 +29,9 @@ from einsmith.target.facts import Target
 
 class Compiled(NamedTuple):
     """Addresses of functions by name, in the order they were given, the metadata stored with them, and the size of
-    their object code."""
+    their object code. The code stays in memory as long as one of the addresses is referenced."""
 
-    addresses: dict[str, int]
+    addresses: dict[str, Address]
     metadata: dict[str, Any]
     nbytes: int
 
@@ -37,7 +39,7 @@ class Compiled(NamedTuple):
 Maker = Callable[[], tuple[Sequence[Function], dict[str, Any]]]
 """Lowers a kernel: its functions, and a small dictionary that JSON can hold (task counts, bytes of scratch, ...)."""
 
-_loaded: dict[str, Compiled] = {}
+_loaded: WeakValueDictionary[str, Code] = WeakValueDictionary()
 _lock = locks.lock()
 
 
@@ -48,12 +50,13 @@ def host_target() -> Target:
     return dataclasses.replace(facts.host(), cpu=cpu, features=features, triple=triple)
 
 
-def compile_functions(functions: Sequence[Function], target: Any) -> dict[str, int]:
-    """The functions' addresses by name. One object a function, so that equal functions are shared.
+def compile_functions(functions: Sequence[Function], target: Any) -> dict[str, Address]:
+    """The functions' addresses by name, which keep the code in memory. One object a function, so that equal functions
+    are shared.
 
     Raises CompileError where a function has no native form.
     """
-    out: dict[str, int] = {}
+    out: dict[str, Address] = {}
     for f in functions:
         out.update(compile_text(emit_module([f], target), [f.name], target).addresses)
     return out
@@ -104,16 +107,21 @@ def digest(kind: bytes, key: bytes, target: Any, opt: int = llvm_jit.OPT) -> str
 def _find(key: str) -> Compiled | None:
     """Code that is loaded already, or kept on disk."""
     with _lock:
-        if key in _loaded:
-            return _loaded[key]
+        code = _loaded.get(key)
+    if code is not None:
+        return _compiled(code)
     entry = objects.read(key)
     return None if entry is None else _load(key, entry)
 
 
 def _load(key: str, entry: Entry) -> Compiled:
-    out = Compiled(llvm_jit.load(entry.code, entry.names), entry.metadata, len(entry.code))
+    code = llvm_jit.load(entry.code, entry.names, entry.metadata)
     with _lock:
-        return _loaded.setdefault(key, out)
+        return _compiled(_loaded.setdefault(key, code))
+
+
+def _compiled(code: Code) -> Compiled:
+    return Compiled(code.addresses(), code.metadata, code.nbytes)
 
 
 def _keep(key: str, entry: Entry) -> Compiled:

@@ -7,7 +7,8 @@ constants side by side; so constants are one short address away and an object lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from itertools import count
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from einsmith import locks
+from einsmith.codegen.llvm.elf import in_one_segment
 from einsmith.errors import CompileError
 
 VERSION = f"{llvmlite.__version__}/{'.'.join(map(str, llvm.llvm_version_info))}"
@@ -36,8 +38,15 @@ _X86 = ("x86_64", "i386", "i486", "i586", "i686")
 
 _lock = locks.Awaited("compiling")
 """Held in every use of LLVM, which has locks of its own that a forked child would find held."""
-_names = count()
-_keep: list[Any] = []  # code stays mapped for the life of the process: programs hold bare addresses
+_numbers = count()
+_LINKED = 64
+"""Objects that one linker loads. It keeps 9 KB of each until it goes, which it does with the last of them; making one
+takes a millisecond."""
+_loaded: dict[int, tuple[Any, Any]] = {}
+"""Objects in memory by number: their linker, and what keeps them there."""
+_released: deque[int] = deque()
+"""Objects that nobody refers to any more. They are unloaded later: a finalizer may come at any time and in any thread,
+and must not wait for a lock."""
 
 
 def host() -> tuple[str, str, str]:
@@ -128,7 +137,9 @@ def emit_object(text: str, target: Any, opt: int = OPT) -> bytes:
     target = resolve(target)
     try:
         with _lock:
-            return machine(target.cpu, target.features, target.triple, opt).emit_object(llvm.parse_assembly(text))
+            made = machine(target.cpu, target.features, target.triple, opt)
+            with llvm.create_context() as context, llvm.parse_assembly(text, context) as module:  # nothing stays of it
+                return made.emit_object(module)
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the generated code: {e}") from None
 
@@ -143,22 +154,62 @@ def emit_assembly(text: str, target: Any) -> str:
         raise CompileError(f"LLVM rejects the generated code: {e}") from None
 
 
-@cache
-def _linker() -> Any:
+class Code:
+    """Object code in memory: where its functions begin, its bytes, and what its maker wants to know again. It is
+    unloaded some time after the last reference to it or to one of its addresses has gone (see `unload`)."""
+
+    __slots__ = ("_places", "_number", "nbytes", "metadata", "__weakref__")
+
+    def __init__(self, places: dict[str, int], number: int, nbytes: int, metadata: dict[str, Any]):
+        self._places, self._number = places, number
+        self.nbytes, self.metadata = nbytes, metadata
+
+    def addresses(self) -> dict[str, Address]:
+        """By the functions' names, in the order in which they were given."""
+        return {name: Address(place, self) for name, place in self._places.items()}
+
+    def __del__(self, released: Callable[[int], None] = _released.append) -> None:
+        released(self._number)
+
+
+class Address(int):
+    """Where a function begins. Its code stays in memory as long as somebody has the address."""
+
+    code: Code
+
+    def __new__(cls, place: int, code: Code) -> Address:
+        self = super().__new__(cls, place)
+        self.code = code
+        return self
+
+
+@lru_cache(maxsize=1)
+def _linker(group: int) -> Any:
     cpu, features, triple = host()
     return llvm.create_lljit_compiler(machine(cpu, features, triple), use_jit_link=True)
 
 
-def load(code: bytes, names: Sequence[str]) -> dict[str, int]:
-    """Links object code into the process; the addresses of its functions. Raises CompileError if it does not link."""
+def load(code: bytes, names: Sequence[str], metadata: dict[str, Any] | None = None) -> Code:
+    """Links object code into the process, and unloads what nobody uses. Raises CompileError if it does not link."""
     with _lock:
-        library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        unload()
+        library = llvm.JITLibraryBuilder().add_object_img(in_one_segment(code)).add_current_process()
         for name in names:
             library.export_symbol(name)
+        number = next(_numbers)
+        linker = _linker(number // _LINKED)
         try:
-            tracker = library.link(_linker(), f"einsmith{next(_names)}")
-            addresses = {name: int(tracker[name]) for name in names}
+            tracker = library.link(linker, f"einsmith{number}")
+            places = {name: int(tracker[name]) for name in names}
         except (RuntimeError, KeyError) as e:
             raise CompileError(f"generated code does not link: {e}") from None
-        _keep.append(tracker)
-    return addresses
+        _loaded[number] = linker, tracker
+        return Code(places, number, len(code), metadata or {})
+
+
+def unload() -> None:
+    """Gives back the memory of all code that nobody refers to any more. Loading does it too."""
+    with _lock:
+        while _released:
+            _, tracker = _loaded.pop(_released.popleft())
+            tracker.close()
