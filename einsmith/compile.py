@@ -39,8 +39,9 @@ from einsmith.passes.schedule.printer import namer, show_arena, show_plan
 from einsmith.passes.schedule.views import producer, storage
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
+from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, NativeKernel, Place, layout, show_steps
-from einsmith.runtime.program import CheckFinite, CheckZero, Program
+from einsmith.runtime.program import CheckFinite, CheckZero, Program, scratch_area
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate
 
@@ -129,7 +130,8 @@ class Executable:
     bind: arrays that live as long as the executable and hold leaves' values (parameters, state, constants); updates are
     stored into them. The other inputs are passed to each call, in the graph's order, as C-contiguous arrays of the
     leaf's shape and type. `finite`: a tensor whose first element must be finite before anything is stored into a leaf.
-    `winograd`: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`).
+    `winograd`: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`). `shared`:
+    memory for intermediate results that other executables use too, in other runs.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class Executable:
         finite: Tensor | None = None,
         target: Target | None = None,
         winograd: bool = False,
+        shared: Arena | None = None,
     ):
         start = time.perf_counter()
         self.threads = threads
@@ -165,12 +168,14 @@ class Executable:
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
         # The memory of a run is written before it is read; what a run stores is not.
         self._lock = locks.Awaited("updating parameters or state") if self._stored else locks.lock()
+        # A checked run looks at the memory between the kernels, and while others may run.
+        self._shared = Arena() if shared is None or knobs.CHECK.get() else shared
         self._build(finite)
         self.compile_seconds = time.perf_counter() - start
         if knobs.debug() >= 1:
             print(
                 f"einsmith: {len(self.kernels)} kernels, passes {(middle - start) * 1e3:.0f} ms, "
-                f"code {(time.perf_counter() - middle) * 1e3:.0f} ms, arena {self.arena.nbytes / 2**20:.2f} MiB",
+                f"code {(time.perf_counter() - middle) * 1e3:.0f} ms, arena {self._own / 2**20:.2f} MiB",
                 file=sys.stderr,
             )
         if knobs.debug() >= 2:
@@ -183,8 +188,11 @@ class Executable:
         outside = {*graph.inputs, *self._bind, *fresh}
         native = {c.kernel: k for (_, c, _), k in zip(plan.kernel_calls(), self.kernels, strict=True)}
         places = layout(plan, outside, native)
-        self.arena = buffers.empty((max(places.nbytes, 64),), np.uint8)
-        base = self.arena.ctypes.data
+        self._scratch = max((k.scratch for k in self.kernels), default=0)
+        self._own = -(-max(places.nbytes, 64) // buffers.ALIGNMENT) * buffers.ALIGNMENT
+        self._reserved = self._own + scratch_area(self._scratch, self.threads)
+        block = self._shared.reserve(self._reserved)
+        base = block.address
         self._fresh = fresh
         index = {t: i for i, t in enumerate(fresh)}
         inputs = {t: i for i, t in enumerate(self._inputs)}
@@ -230,9 +238,16 @@ class Executable:
         self.calls = [call for call, _ in made.kernels]
         self.turns = [turns for _, _, turns in plan.kernel_calls()]
         self._call_steps = [at for _, at in made.kernels]
-        self._scratch = max((k.scratch for k in self.kernels), default=0)
-        self.program = self._checked(made) if knobs.CHECK.get() else Program(made.steps, self.threads, self._scratch)
+        if knobs.CHECK.get():
+            self.program: Program = self._checked(made)
+        else:
+            self.program = Program(made.steps, self.threads, self._scratch, base + self._own)
         slots = self.program.slots
+        pointers = np.fromiter(slots.values(), np.intp)
+        places_of = self.program.table[pointers]
+        self._inside = pointers[(places_of >= base) & (places_of < base + self._own)]
+        """Where the table has pointers into the arena."""
+        self._base, self._seen = base, block.number
         self._slots = [
             (slots[s], n, offset) for n, at in enumerate((*in_slots, *out_slots)) for s, offset in at
         ]  # a pointer, which of the inputs and fresh tensors it lies in, and how far in
@@ -328,12 +343,28 @@ class Executable:
         """A run on memory given by the addresses of the inputs and of the fresh tensors."""
         words = self._words
         with self._lock:
+            block = self._shared.block  # kept until the run ends
+            if block.number != self._seen:
+                block = self._move()
             for i, n, offset in self._slots:
                 words[i] = places[n] + offset
             status = self.program.run()
         if status > FINITE:
             raise IndexOutOfRange(self._messages[status])
         return status
+
+    def _move(self) -> Block:
+        """Lets the program run in the arena's memory as it is now, which whoever runs it must keep."""
+        block = self._shared.reserve(self._reserved)
+        self.program.table[self._inside] += np.uint64((block.address - self._base) % 2**64)
+        self.program.move_scratch(block.address + self._own)
+        self._base, self._seen = block.address, block.number
+        return block
+
+    @property
+    def arena(self) -> np.ndarray:
+        """The memory of intermediate results as it is now."""
+        return self._shared.reserve(self._reserved).array[: self._own]
 
     def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray]) -> list[np.ndarray]:
         if not self._copies:
@@ -366,16 +397,15 @@ class Executable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that go with the executable, about: machine code (which others may share), memory, and what Python
-        holds. Bound arrays are not its own."""
-        own = sum(k.nbytes + NODES_BYTES for k in self.kernels)
-        return own + self.arena.nbytes + self.program.scratch.nbytes + self.program.table.nbytes
+        """Bytes that go with the executable, about: machine code, which others may share, and what Python holds. Memory
+        that is shared and bound arrays are not its own."""
+        return sum(k.nbytes + NODES_BYTES for k in self.kernels) + self.program.table.nbytes
 
     # -- for people
 
     def describe(self) -> str:
         """One line a kernel: pattern, configuration, tasks, predicted time (of one turn of its loop) and formula."""
-        lines = [f"{len(self.kernels)} kernels, arena {self.arena.nbytes / 2**20:.2f} MiB, {self.threads} threads"]
+        lines = [f"{len(self.kernels)} kernels, arena {self._own / 2**20:.2f} MiB, {self.threads} threads"]
         for i, (call, kernel, turns) in enumerate(zip(self.calls, self.kernels, self.turns, strict=True)):
             tasks = "+".join(str(n) for _, n, _ in kernel.launches)
             lines.append(
@@ -387,7 +417,7 @@ class Executable:
     def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:
         """Median seconds of each kernel inside whole runs, whose changes to bound memory are taken back."""
         with self.preserved():
-            held = self(inputs)  # the timed runs write into these outputs
+            held = self(inputs), self._move()  # the timed runs write into these outputs, and into this memory
             times = np.array([self.program.run_timed()[1] for _ in range(repeats)])
             del held
         return [float(np.median(times[:, at].sum(1))) for at in self._call_steps]

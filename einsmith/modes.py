@@ -24,6 +24,7 @@ from einsmith.expr.nodes import Graph, Leaf, leaf
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.passes.analysis.index_checks import index_checks
+from einsmith.runtime.arena import Arena
 from einsmith.runtime.pool import get_threads
 from einsmith.tree import flatten, unflatten
 
@@ -247,7 +248,8 @@ class Jitted:
         self._ready: dict[Any, tuple[object, Entry[_Compiled]]] = {}
         self._depends: dict[Any, list[weakref.ref]] = {}
         self._quick: dict[tuple, tuple[object, Entry[_Compiled], int, Callable]] = {}
-        tidy = functools.partial(_tidy, self._ready, self._quick, self._depends)
+        self._arena = Arena()
+        tidy = functools.partial(_tidy, self._arena, self._ready, self._quick, self._depends)
         self._cache: Cache[tuple, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled[0].nbytes, tidy)
         self._names = _positions(f) if self.static else {}
         self._called = names_of(f)
@@ -306,7 +308,10 @@ class Jitted:
                 current = self._current(key)
                 if current is None:
                     traced = trace_arguments(self.f, arguments, structure)
-                    made = Executable(traced.graph, traced.bind, threads, winograd=self.winograd), traced
+                    run = Executable(
+                        traced.graph, traced.bind, threads, winograd=self.winograd, shared=self._arena
+                    )
+                    made = run, traced
                     current = self._keep(key, made), made
         entry, (run, traced) = current
         if plain is not None:
@@ -321,8 +326,10 @@ def _whole(key: Any, depends: Sequence[weakref.ref]) -> tuple:
     return (key, *(None if m is None else m.trace_key() for m in met))
 
 
-def _tidy(ready: dict, quick: dict, depends: dict, cache: Cache) -> None:
-    """Drops the shortcuts to programs that were evicted."""
+def _tidy(arena: Arena, ready: dict, quick: dict, depends: dict, cache: Cache) -> None:
+    """Drops the shortcuts to programs that were evicted, and with the last program the memory."""
+    if not cache:
+        arena.clear()
     for table in (ready, quick):
         for key, known in list(table.items()):
             if known[1].value is None:

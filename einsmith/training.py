@@ -25,6 +25,7 @@ from einsmith.functional.loss import IGNORED
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import Jitted, to_array
+from einsmith.runtime.arena import Arena
 from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.pool import get_threads
 from einsmith.runtime.store import ParameterStore, Slot
@@ -98,6 +99,7 @@ class TrainStep:
         self._hyper: dict[str, np.ndarray] = {}
         self._count = np.zeros((), np.float64)
         self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes)
+        self._arena = Arena()  # of all batch shapes
         self._parts: WeakKeyDictionary[Executable, list[str]] = WeakKeyDictionary()
         self._evaluate: Jitted | None = None
         self._lock = locks.Awaited("in a training step")
@@ -227,7 +229,7 @@ class TrainStep:
                 self._live[id(obj)] = obj, bind[x]
         self._depends |= t.depends
         graph = Graph((*inputs, *bind), (outs[0],), tuple(updates), ())
-        run = Executable(graph, bind, threads, finite=outs[0], winograd=self.winograd)
+        run = Executable(graph, bind, threads, finite=outs[0], winograd=self.winograd, shared=self._arena)
         self._parts[run] = self._parts_of(run)
         return run
 

@@ -85,25 +85,28 @@ class Program:
     """Steps that run in order, loops in turns, by one foreign call.
 
     threads: how many threads share a launch's tasks, None for the default; scratch_bytes: scratch of one thread, the
-    largest that any launch needs. The memory behind the pointers belongs to the caller and must outlive the program.
+    largest that any launch needs; scratch: the address of `scratch_area` bytes of the caller's for it, None for memory
+    of the program's own. The memory behind the pointers belongs to the caller and must outlive the program; the code
+    behind the launches' addresses stays as long as the steps have them (see llvm.jit.Address).
 
     `table` holds every address as np.uint64; `slots[(step, i)]` is where pointer i of a step stands in it (for a check,
     i = 0; for a loop, its base i), `slots[(step, "function")]` is a launch's function, `slots[(step, "stop")]` and
     "first" are the pointers to a loop's bounds. Writing there takes effect at the next run; what a loop moves, it sets
-    itself.
+    itself. Whoever writes a function's address there keeps its code.
     """
 
-    def __init__(self, steps: Sequence[Step], threads: int | None = None, scratch_bytes: int = 0):
+    def __init__(
+        self, steps: Sequence[Step], threads: int | None = None, scratch_bytes: int = 0, scratch: int | None = None
+    ):
         self.steps = tuple(steps)
         self.threads = pool.get_threads() if threads is None else threads
         if not 1 <= self.threads <= entry.MAX_THREADS:
             raise ValueError(f"threads must be between 1 and {entry.MAX_THREADS}, not {threads}")
         self.slots: dict[tuple[int, int | str], int] = {}
         self.table = self._layout()
-        self._stride = -(-scratch_bytes // buffers.ALIGNMENT) * buffers.ALIGNMENT
-        # An odd number of cache lines between threads' areas: equal offsets do not meet in one cache set.
-        self._stride += buffers.ALIGNMENT * (1 - self._stride // buffers.ALIGNMENT % 2)
-        self.scratch = buffers.empty((self._stride * self.threads,), np.uint8)
+        self._stride = _stride(scratch_bytes)
+        self.scratch = buffers.empty((0 if scratch is not None else self._stride * self.threads,), np.uint8)
+        self._scratch = self.scratch.ctypes.data if scratch is None else scratch
         self._run = pool.native_entry().run
         self._record = self._told(0)
 
@@ -175,8 +178,13 @@ class Program:
     def _told(self, times: int) -> _Record:
         """What the native entry is told: all but the pool, and on one thread."""
         words = buffers.zeros((len(entry.RUN_WORDS),), np.uint64)
-        words[:] = (self.table.ctypes.data, len(self.steps), 0, 1, self.scratch.ctypes.data, self._stride, times)
+        words[:] = (self.table.ctypes.data, len(self.steps), 0, 1, self._scratch, self._stride, times)
         return _Record(memoryview(words), ctypes.c_void_p(words.ctypes.data))  # type: ignore[arg-type]
+
+    def move_scratch(self, address: int) -> None:
+        """From the next run on, scratch lies there."""
+        self._scratch = address
+        self._record = self._told(0)
 
     def run(self) -> int:
         """Runs all steps: 0, or the code of the first check that fails, after which nothing is run.
@@ -199,6 +207,18 @@ class Program:
                 held.grow(self.threads)
                 words[_POOL], words[_THREADS] = held.address, self.threads
             return self._run(record.address)
+
+
+def _stride(scratch_bytes: int) -> int:
+    """Bytes from one thread's scratch to the next one's: an odd number of cache lines, so that equal offsets do not
+    meet in one cache set."""
+    lines = -(-scratch_bytes // buffers.ALIGNMENT)
+    return buffers.ALIGNMENT * (lines + 1 - lines % 2)
+
+
+def scratch_area(scratch_bytes: int, threads: int) -> int:
+    """Bytes of scratch of a program."""
+    return _stride(scratch_bytes) * threads
 
 
 def _pointers(step: Step) -> Sequence[int]:
