@@ -94,6 +94,23 @@ def test_linkers_go_with_their_objects() -> None:
     assert sys.getrefcount(linker) == 2
 
 
+def test_what_is_unloaded_ends_before_others_enter_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork waits for who is inside; a linker takes long to end."""
+    ended: list[bool] = []
+
+    class Part:
+        def close(self) -> None:
+            ended.append(jit._lock._lock._is_owned())
+
+        def __del__(self) -> None:
+            ended.append(jit._lock._lock._is_owned())
+
+    monkeypatch.setattr(jit, "_loaded", {-1: (Part(), Part()), -2: (Part(), Part())})
+    jit._released.extend((-1, -2))
+    jit.unload()
+    assert len(ended) == 6 and all(ended)
+
+
 def test_other_object_formats_are_left_alone() -> None:
     assert in_one_segment(b"\xcf\xfa\xed\xfe" + bytes(60)) == b"\xcf\xfa\xed\xfe" + bytes(60)
     code = jit.emit_object(emit_module([scaled(3)], TARGET), TARGET)

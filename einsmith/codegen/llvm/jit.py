@@ -211,5 +211,6 @@ def unload() -> None:
     """Gives back the memory of all code that nobody refers to any more. Loading does it too."""
     with _lock:
         while _released:
-            _, tracker = _loaded.pop(_released.popleft())
+            linker, tracker = _loaded.pop(_released.popleft())
             tracker.close()
+            del linker, tracker  # which end here, inside the lock
