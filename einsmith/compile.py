@@ -247,7 +247,8 @@ class Executable:
         places_of = self.program.table[pointers]
         self._inside = pointers[(places_of >= base) & (places_of < base + self._own)]
         """Where the table has pointers into the arena."""
-        self._base, self._seen = base, block.number
+        self._offsets = self.program.table[self._inside] - np.uint64(base)
+        self._seen = block.number
         self._slots = [
             (slots[s], n, offset) for n, at in enumerate((*in_slots, *out_slots)) for s, offset in at
         ]  # a pointer, which of the inputs and fresh tensors it lies in, and how far in
@@ -356,9 +357,10 @@ class Executable:
     def _move(self) -> Block:
         """Lets the program run in the arena's memory as it is now, which whoever runs it must keep."""
         block = self._shared.reserve(self._reserved)
-        self.program.table[self._inside] += np.uint64((block.address - self._base) % 2**64)
+        # The block counts as seen at the end: what a signal or a fork leaves half done is done again.
+        self.program.table[self._inside] = self._offsets + np.uint64(block.address)
         self.program.move_scratch(block.address + self._own)
-        self._base, self._seen = block.address, block.number
+        self._seen = block.number
         return block
 
     @property

@@ -328,10 +328,9 @@ def _whole(key: Any, depends: Sequence[weakref.ref]) -> tuple:
 
 def _tidy(arena: Arena, ready: dict, quick: dict, depends: dict, cache: Cache) -> None:
     """Drops the shortcuts to programs that were evicted, and with the last program the memory."""
-    if not cache:
-        arena.clear()
+    arena.evicted(cache)
     for table in (ready, quick):
-        for key, known in list(table.items()):
+        for key, known in table.copy().items():
             if known[1].value is None:
                 table.pop(key, None)
     alive = {whole[0] for whole in cache}

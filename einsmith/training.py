@@ -98,8 +98,8 @@ class TrainStep:
             self.store.add_parameter(name, p)
         self._hyper: dict[str, np.ndarray] = {}
         self._count = np.zeros((), np.float64)
-        self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes)
         self._arena = Arena()  # of all batch shapes
+        self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self._parts: WeakKeyDictionary[Executable, list[str]] = WeakKeyDictionary()
         self._evaluate: Jitted | None = None
         self._lock = locks.Awaited("in a training step")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from itertools import count
 
 import numpy as np
@@ -48,3 +49,8 @@ class Arena:
         """Gives the memory back; it is reserved anew where a program still runs."""
         with self._lock:
             self.block = Block(0)
+
+    def evicted(self, programs: Sized) -> None:
+        """Gives the memory back where none of the programs is left (see `caches.Cache`)."""
+        if not programs:
+            self.clear()

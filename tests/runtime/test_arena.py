@@ -11,6 +11,7 @@ import einsmith as es
 from einsmith import compile as driver
 from einsmith import knobs, nn
 from einsmith.runtime.arena import Arena
+from einsmith.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(bool(knobs.CHECK.get()), reason="checked programs have memory of their own")
 
@@ -125,6 +126,30 @@ def test_timing_of_kernels_moves_with_the_block() -> None:
     agree(f(*arguments(9)), 9)
 
 
+def test_a_move_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does a forked child with what another thread had half moved."""
+    f = es.jit(lambda x, u: gradients(x, u))
+    f(*arguments(9))
+    (run,) = programs(f)
+
+    def offsets() -> list[int]:
+        return [int(x) - run.arena.ctypes.data for x in run.program.table[run._inside]]
+
+    known = offsets()
+    assert len(known) > 5 and min(known) >= 0 and max(known) < run._own
+    f._arena.reserve(1 << 22)
+
+    def interrupted(self: object, address: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+        m.setattr(Program, "move_scratch", interrupted)
+        run(list(arguments(9)))
+    run._move()
+    assert offsets() == known
+    agree(f(*arguments(9)), 9)
+
+
 def trained(sizes: list[int]) -> tuple[es.TrainStep, list[float]]:
     """A step after batches of these sizes, and the losses."""
     model = nn.Sequential(nn.Linear(11, 9), nn.ReLU(), nn.Dropout(0.25), nn.Linear(9, 5))
@@ -151,3 +176,12 @@ def test_training_with_changing_batch_sizes_is_the_same_with_few_programs(monkey
     for (name, a), (_, b) in zip(plain.store.arrays(), few.store.arrays(), strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
     assert few.steps == plain.steps == len(sizes)
+
+
+def test_a_step_without_programs_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, _ = trained([8])
+    with monkeypatch.context() as m:
+        m.setattr(driver.PROGRAMS, "entries", 1)
+        es.jit(lambda x: x + 2)(np.ones(3))
+    assert not step._programs and step._arena.block.array.nbytes == 0
+    assert np.isfinite(step(np.ones((8, 11), np.float32), np.zeros(8, np.int64))) and step.steps == 2
