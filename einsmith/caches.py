@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from einsmith import locks
 
@@ -30,31 +30,36 @@ class Bound:
     def __init__(self, name: str, entries: int, nbytes: int | None = None):
         self.name, self.entries, self.nbytes = name, entries, nbytes
         self.lock = locks.lock()
-        self.caches: WeakSet[Cache] = WeakSet()
+        self._caches: WeakValueDictionary[int, Cache] = WeakValueDictionary()
         BOUNDS.append(self)
 
     def held(self) -> tuple[int, int]:
         """Entries and bytes now."""
         with self.lock:
-            caches = list(self.caches)
-        return sum(map(len, caches)), sum(c.nbytes for c in caches)
+            caches = self.caches()
+            return sum(map(len, caches)), sum(c.nbytes for c in caches)
+
+    def caches(self) -> list[Cache]:
+        """Those that live."""
+        found = [ref() for ref in self._caches.valuerefs()]  # at once, while other threads make and drop some
+        return [c for c in found if c is not None]
 
     def _evict(self, last: Entry) -> list[tuple[Cache, Entry]]:
         """Takes out what was used least recently, under the lock, until all else fits; what it was."""
-        caches = list(self.caches)
-        count, size = sum(map(len, caches)), sum(c.nbytes for c in caches)
-        limit = self.nbytes if self.nbytes is not None else size
+        caches = self.caches()
+        count, size = sum(map(len, caches)), 0 if self.nbytes is None else sum(c.nbytes for c in caches)
+        limit = self.nbytes or 0
         if count <= self.entries and size <= limit:
             return []
-        ages = [(e.used, n, key) for n, c in enumerate(caches) for key, e in c._entries.items() if e is not last]
-        ages.sort(key=lambda a: a[0])
+        held = [(e.used, e, key, c) for c in caches for key, e in list(c._entries.items()) if e is not last]
+        held.sort(key=lambda h: h[0])
         gone = []
-        for _, n, key in ages:
+        for _, entry, key, cache in held:
             if count <= self.entries - self.entries // _ROOM and size <= limit - limit // _ROOM:
                 break
-            entry = caches[n]._take(key)
+            cache._entries.pop(key, None)
             count, size = count - 1, size - entry.nbytes
-            gone.append((caches[n], entry))
+            gone.append((cache, entry))
         return gone
 
 
@@ -85,11 +90,9 @@ class Cache(Generic[K, V]):
         evicted: Callable[[Cache[K, V]], object] | None = None,
     ):
         self.bound = bound
-        self.nbytes = 0
         self._weigh, self._evicted = weigh, evicted
         self._entries: dict[K, Entry[V]] = {}
-        with bound.lock:
-            bound.caches.add(self)
+        bound._caches[id(self)] = self
 
     def find(self, key: K) -> Entry[V] | None:
         """The entry of a key, which is noted as used."""
@@ -108,14 +111,25 @@ class Cache(Generic[K, V]):
 
     def put(self, key: K, value: V) -> Entry[V]:
         """Keeps a value, in place of another one of that key, and lets go of what no longer fits."""
+        return self._put(key, value, True)
+
+    def setdefault(self, key: K, value: V) -> V:
+        """The value of a key, in all threads the same one; this one where there is none yet."""
+        found = self._put(key, value, False).value
+        return value if found is None else found
+
+    def _put(self, key: K, value: V, replace: bool) -> Entry[V]:
         entry = Entry(value, self._weigh(value) if self._weigh is not None else 0)
         with self.bound.lock:
-            if key in self._entries:
-                self._take(key)
+            known = self._entries.get(key)
+            if known is not None and not replace:
+                return known
+            self._entries.pop(key, None)
             self._entries[key] = entry
-            self.nbytes += entry.nbytes
             gone = self.bound._evict(entry)
-        for _, old in gone:  # values end outside the lock: what they hold may need others
+        if known is not None:  # values end outside the lock: what they hold may need others
+            known.value = None
+        for _, old in gone:
             old.value = None
         for cache in {id(c): c for c, _ in gone}.values():
             if cache._evicted is not None:
@@ -127,14 +141,14 @@ class Cache(Generic[K, V]):
         with self.bound.lock:
             gone = list(self._entries.values())
             self._entries.clear()
-            self.nbytes = 0
         for old in gone:
             old.value = None
 
-    def _take(self, key: K) -> Entry[V]:
-        entry = self._entries.pop(key)
-        self.nbytes -= entry.nbytes
-        return entry
+    @property
+    def nbytes(self) -> int:
+        """Of all values together."""
+        with self.bound.lock:
+            return sum(e.nbytes for e in self._entries.values())
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -88,6 +88,20 @@ def test_an_entry_loses_its_value_when_it_is_evicted(bound) -> None:
     assert told == [c] and first.value is None and set(c) == {1, 2}
 
 
+def test_a_value_that_is_replaced_is_gone(bound) -> None:
+    c: Cache[int, str] = Cache(bound(3), len)
+    first = c.put(0, "zero")
+    c.put(0, "none")
+    assert first.value is None and c.get(0) == "none" and c.bound.held() == (1, 4)
+
+
+def test_the_first_of_equal_values_stays(bound) -> None:
+    c: Cache[int, list] = Cache(bound(3))
+    first: list = []
+    assert c.setdefault(1, first) is first and c.setdefault(1, []) is first
+    assert c.setdefault(2, []) is not first and c.bound.held() == (2, 0)
+
+
 def test_caches_that_share_a_bound_evict_each_other_and_a_dead_one_frees_its_part(bound) -> None:
     shared = bound(4)
     a: Cache[int, int] = Cache(shared)

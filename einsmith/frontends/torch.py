@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from einsmith import locks
-from einsmith.compile import Executable
+from einsmith.caches import Bound, Cache
+from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.frontends.torch_register import Program, register
@@ -27,6 +28,7 @@ from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.op import Operator
 from einsmith.modes import trace_shapes
+from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
 from einsmith.runtime.pool import get_threads
 from einsmith.transforms import batched, jvp, vjp
@@ -44,6 +46,7 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, tor
 _TYPES: dict[torch.dtype, DType] = {t: dtype_of(str(t).removeprefix("torch.")) for t in (*_FLOATS, *_INTEGERS)}
 _TORCH = {d: t for t, d in _TYPES.items()}
 _DEFINITIONS: dict[str, _Definition] = {}
+_TRACED = Bound("traced operators of PyTorch", 1024)
 _COUNT = itertools.count()
 _lock = locks.Awaited("registering an operator")
 """Held while something is registered: the half of that would be no use to a forked child."""
@@ -149,10 +152,11 @@ class TorchOperator:
 class _Compiled:
     """A program for one combination of shapes and types: what a call needs, looked up once."""
 
-    __slots__ = ("run_at", "outputs")
+    __slots__ = ("run_at", "outputs", "nbytes")
 
-    def __init__(self, traced: Any, threads: int):
-        self.run_at = Executable(traced.graph, traced.bind, threads).run_at
+    def __init__(self, traced: Any, threads: int, arena: Arena):
+        made = Executable(traced.graph, traced.bind, threads, shared=arena)
+        self.run_at, self.nbytes = made.run_at, made.nbytes
         self.outputs = _outputs(traced)
 
 
@@ -168,8 +172,9 @@ class _Definition:
         self.name = _spoken(f)
         self.formula = f if isinstance(f, Operator) else None
         self.inputs: tuple[str, ...] = self.formula.inputs if self.formula else tuple(_positional(f, params))
-        self._traced: dict[Key, Any] = {}
-        self._compiled: dict[Key, _Compiled] = {}
+        self._arena = Arena()
+        self._traced: Cache[Key, Any] = Cache(_TRACED)
+        self._compiled: Cache[Key, _Compiled] = Cache(PROGRAMS, lambda made: made.nbytes, self._arena.evicted)
         self.qualname = name
         self.any_op, self.op = _register(self)
 
@@ -228,7 +233,7 @@ class _Definition:
                         f"{self.name} holds a Parameter or a buffer of Einsmith, for which PyTorch would see no "
                         f"gradient; pass it as a tensor argument"
                     )
-                self._traced[key] = traced
+                self._traced.put(key, traced)
         return traced
 
     def _check(self, program: Program, k: int, x: torch.Tensor, devices: tuple[str, ...] = ("cpu",)) -> None:
@@ -274,8 +279,9 @@ class _Definition:
         with trace.LOCK:
             found = self._compiled.get(key)
             if found is None:
-                found = _Compiled(self._trace(program, [(tuple(x.shape), x.dtype) for x in tensors]), threads)
-                self._compiled[key] = found
+                traced = self._trace(program, [(tuple(x.shape), x.dtype) for x in tensors])
+                found = _Compiled(traced, threads, self._arena)
+                self._compiled.put(key, found)
             return found
 
 

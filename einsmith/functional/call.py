@@ -84,7 +84,7 @@ def _thaw(x: Any, arrays: Iterator[Any]) -> Any:
 
 
 class Call:
-    """A function with every argument fixed but its arrays. Calls are equal where function and arguments are."""
+    """A function with every argument fixed but its arrays."""
 
     def __init__(self, function: Callable[..., Any], structure: Any):
         self.function, self.structure = function, structure
@@ -94,26 +94,17 @@ class Call:
         args, kwargs = _thaw(self.structure, iter(arrays))
         return self.function(*args, **kwargs)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Call) and (other.function, other.structure) == (self.function, self.structure)
-
-    def __hash__(self) -> int:
-        return hash((self.function, self.structure))
-
     def __repr__(self) -> str:
         return self.__name__
 
 
-_CALLS: Cache[Call, Call] = Cache(Bound("calls of functions of tensors", 1024))  # programs go with their call
+_CALLS: Cache[tuple, Call] = Cache(Bound("calls of functions of tensors", 1024))  # programs go with their call
 
 
-def _kept(call: Call) -> Call:
-    """The one object for equal calls."""
-    found = _CALLS.get(call)
-    if found is None:
-        _CALLS.put(call, call)
-        return call
-    return found
+def _kept(function: Callable[..., Any], structure: Any) -> Call:
+    """The one call of a function with these arguments."""
+    key = function, structure
+    return _CALLS.get(key) or _CALLS.setdefault(key, Call(function, structure))
 
 
 def traced(function: F) -> F:
@@ -125,6 +116,6 @@ def traced(function: F) -> F:
             return function(*args, **kwargs)
         arrays: list[Any] = []
         structure = _freeze((args, kwargs), arrays)
-        return call_with_arrays(_kept(Call(function, structure)), tuple(arrays), {})
+        return call_with_arrays(_kept(function, structure), tuple(arrays), {})
 
     return call  # type: ignore[return-value]

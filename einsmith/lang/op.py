@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.caches import Bound, Cache
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.lang import trace
@@ -20,6 +21,7 @@ from einsmith.lang.parser import Name, Source, near
 from einsmith.lang.program import Program, resolve, resolve_source
 
 _COUNT = itertools.count()
+BOUND = Bound("operators with values of static parameters", 1024)
 
 
 class Operator:
@@ -58,7 +60,7 @@ class Operator:
         self.checkpoint = _saved(self.name, checkpoint)
         self._made_of = (text, extents, self.name, self.defaults, self.checkpoint)
         self._id = next(_COUNT)
-        self._bound: dict[tuple, _Bound] = {}
+        self._bound: Cache[tuple, _Bound] = Cache(BOUND)
 
     def __reduce__(self) -> tuple:
         return Operator, self._made_of  # made anew: the number of an operator belongs to its process
@@ -136,9 +138,8 @@ class Operator:
             raise TraceError(f"{self.name} on arrays needs einsmith.modes; `import einsmith` loads it")
         arrays = [np.asarray(x) if isinstance(x, (list, tuple)) else x for x in inputs.values()]
         key = (saved, *((n, type(v), v) for n, v in static.items()))
-        if key not in self._bound:
-            self._bound[key] = _Bound(self, static, saved)
-        return trace.run_arrays(self._bound[key], tuple(arrays), numbers)
+        bound = self._bound.get(key) or self._bound.setdefault(key, _Bound(self, static, saved))
+        return trace.run_arrays(bound, tuple(arrays), numbers)
 
     def _saved_of(self, kwargs: dict[str, Any]) -> int:
         """The distance of saved states for a call, whose `checkpoint` is taken out of `kwargs`."""

@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith import compile as driver
+from einsmith import knobs
 from einsmith.compile import Executable
 from einsmith.errors import DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
 
 torch = pytest.importorskip("torch", reason="the operators under test are PyTorch's")
+from einsmith.frontends import torch as torch_frontend  # noqa: E402
 from einsmith.frontends.torch import operator  # noqa: E402
 
 BACKEND = "inductor" if any(shutil.which(c) for c in ("c++", "g++", "clang++")) else "aot_eager"
@@ -170,6 +173,21 @@ def test_only_wanted_gradients_are_computed(rng):
     assert a.grad is None
     torch.testing.assert_close(b.grad, a)
     assert any(p[0].endswith("|2:1") for p in f._definition._compiled), "the pullback is by b alone"
+
+
+def test_sizes_come_and_go(rng, monkeypatch):
+    for bound in (driver.PROGRAMS, torch_frontend._TRACED):
+        monkeypatch.setattr(bound, "entries", 4)
+    f = operator(es.op("y[i] = sum[k](exp(a[i,k]) * exp(a[i,k])) + a[i,0]"))
+    known = f._definition
+    for n in (*range(1, 11), 200, *range(1, 11)):
+        a = torch.tensor(rng.standard_normal((n, 3)), requires_grad=True)
+        y = f(a)
+        torch.testing.assert_close(y, (torch.exp(a) * torch.exp(a)).sum(1) + a[:, 0])
+        (g,) = torch.autograd.grad(y.sum(), a)
+        torch.testing.assert_close(g[:, 1:], 2 * torch.exp(2 * a[:, 1:]))
+        assert len(known._compiled) <= 4 and len(known._traced) <= 4
+        assert {run.run_at.__self__._shared for run in known._compiled.values()} == {known._arena} or knobs.CHECK.get()
 
 
 def test_one_output_of_two_is_used(rng):

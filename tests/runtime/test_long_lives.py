@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import subprocess
 import sys
 import textwrap
 import threading
-from functools import _lru_cache_wrapper
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,10 @@ from einsmith import caches, knobs
 from einsmith import compile as driver
 from einsmith.codegen.llvm import jit
 from einsmith.expr import interned
+from einsmith.functional import call
 from einsmith.kernels import choose
+from einsmith.lang import op as op_module
+from einsmith.modes import run_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
 MAPS = Path("/proc/self/maps")
@@ -92,9 +95,9 @@ def test_the_maps_of_code_come_back(few) -> None:
 def test_nodes_die_with_the_caches_that_hold_them() -> None:
     def everything_forgotten() -> int:
         for bound in caches.BOUNDS:
-            for cache in list(bound.caches):
+            for cache in bound.caches():
                 cache.clear()
-        for memo in [x for x in gc.get_objects() if isinstance(x, _lru_cache_wrapper)]:
+        for memo in [x for x in gc.get_objects() if isinstance(x, functools._lru_cache_wrapper)]:
             if memo.__module__.startswith("einsmith.") and memo.cache_parameters()["maxsize"] is not None:
                 memo.cache_clear()
         gc.collect()
@@ -109,6 +112,34 @@ def test_nodes_die_with_the_caches_that_hold_them() -> None:
     assert len(interned._TABLE) > before + 50
     del grads
     assert everything_forgotten() <= before + 8  # of modules that are used for the first time
+
+
+def test_equal_calls_do_not_depend_on_each_other() -> None:
+    """A call that was evicted may still run in one thread when another thread makes an equal one."""
+
+    class Given:
+        def __array__(self, dtype=None, copy=None) -> np.ndarray:
+            held.clear()  # the other thread is done
+            gc.collect()
+            return np.ones(3)
+
+    kept = functools.partial(call._kept, lambda x: x + x, call._freeze(((np.ones(3),), {}), []))
+    held = [kept()]
+    assert kept() is held[0]
+    assert run_arrays(held[0], (np.ones(2),), {}).tolist() == [2, 2]
+    call._CALLS.clear()
+    again = kept()
+    assert again is not held[0]
+    assert run_arrays(again, (Given(),), {}).tolist() == [2, 2, 2]
+
+
+def test_values_of_static_parameters_come_and_go(few, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(op_module.BOUND, "entries", 6)
+    shifted = es.op("y[i] = x[i] + x[k]")
+    for _ in range(2):
+        for k in range(12):
+            assert shifted(np.arange(12.0), k=k).tolist() == list(range(k, k + 12))
+            assert len(shifted._bound) <= 6
 
 
 def test_threads_evict_what_others_run(few) -> None:
