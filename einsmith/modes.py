@@ -257,6 +257,12 @@ class Jitted:
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(f).parameters.values()):
             raise ArgumentError(f"static_argnames: the function has no argument {unknown[0]!r}, only {[*self._names]}")
 
+    def __getstate__(self) -> tuple:
+        return self.f, tuple(sorted(self.static)), self.threads, self.winograd
+
+    def __setstate__(self, state: tuple) -> None:
+        self.__init__(*state)  # type: ignore[misc]  # programs and their memory are not copied
+
     def _current(self, key: Any) -> tuple[Entry[_Compiled], _Compiled] | None:
         """What is compiled for `key`, unless something that the trace depends on has changed since."""
         version = trace.version()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -92,3 +95,31 @@ def test_tensors_of_torch(torch, rng):
             DOUBLED(t)
     with pytest.raises(es.EinsmithError, match="A is a Tensor"):
         torch.func.vmap(lambda t: DOUBLED(t))(torch.ones(2, 3))
+
+
+def _powers(x, n=2):
+    return x**n
+
+
+class _Squares(es.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = es.nn.Linear(3, 2)
+        self.squares = es.jit(_powers, static_argnames="n")
+        self.both = es.jit(self.forward)
+
+    def forward(self, x):
+        return self.linear(self.squares(x, n=3))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+def test_a_copy_of_a_compiled_function_compiles_for_itself(copied) -> None:
+    model, x = _Squares(), np.ones((4, 3), np.float32) * 2
+    for _ in range(2):
+        other = copied(model)
+        other.linear.weight.data[...] = 1
+        other.linear.bias.data[...] = 0
+        assert other.squares is not model.squares and other.squares._arena is not model.squares._arena
+        assert other.both(x).tolist() == other(x).tolist() == [[24, 24]] * 4
+        assert model.both(x).tolist() == model(x).tolist() != [[24, 24]] * 4
+        assert other.squares.static == {"n"} and other.squares.__name__ == "_powers"
