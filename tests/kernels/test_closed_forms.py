@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, apply
-from einsmith.kernels.contraction import config, k_bounds
+from einsmith.kernels.contraction import config, halo, inner_product, k_bounds
+from einsmith.kernels.contraction.config import Config, Direct
+from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.write_combining import MOST, unit_of
 from einsmith.kernels.divisors import divisors
 from einsmith.kernels.rows.cost import _divisor
 from einsmith.kernels.stencil import emission
 from einsmith.kernels.stencil.terms import Span
-from tests.kernels.samples import F, conv, conv_dx, load, strided_dx, sum_of, times, zero_unless
+from tests import nest_interp
+from tests.kernels.runner import NARROW, WIDE, fresh, reference
+from tests.kernels.samples import (
+    F,
+    conv,
+    conv_dw,
+    conv_dx,
+    depthwise,
+    depthwise_dw,
+    load,
+    strided_dx,
+    sum_of,
+    times,
+    zero_unless,
+)
 
 
 def rows_of(groups):
@@ -191,3 +209,59 @@ def test_shares_of_k_by_sampled_tiles(rng):
                         assert got == pytest.approx(want, rel=1e-3), (kernel, points)
                         found_by[wide] = found_by.get(wide, 0) + (want < 1)
     assert len(found_by) == 3 and min(found_by.values()) > 0
+
+
+# ------------------------------------------------------------------------------------- loops for what was unrolled
+
+
+def lines_asked_for(lowered, kernel, monkeypatch):
+    """(buffer, byte) of every prefetch, in order."""
+    arrays, asked, compute = fresh(kernel, 0), [], nest_interp._Run.compute
+    buffer_at = {a.ctypes.data: i for i, a in enumerate(arrays)}
+
+    def seen(self, x, a, type):
+        if x.name == "prefetch":
+            asked.append((buffer_at[a[0].memory.ctypes.data], a[0].at + 4 * int(a[1])))
+        return compute(self, x, a, type)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nest_interp._Run, "compute", seen)
+        nest_interp.run(lowered, kernel, arrays)
+    return asked
+
+
+def test_prefetches_of_a_row_in_a_loop(rng, monkeypatch):
+    monkeypatch.setattr(halo, "NEAR", 0)
+    for stride in (1, 2):
+        kernel = depthwise(1, 2, int(rng.integers(5, 9)), int(rng.integers(40, 90)), 3, 1, stride)
+        form = Direct(3, 1, (), (), (0, 1), ())
+        lower = Config(a="inline", b="inline", tm=2, windows=((0, "all"),), direct=form)
+        found = []
+        for most in (1 << 20, 0):
+            monkeypatch.setattr(halo, "MAX_UNROLLED_BYTES", most)
+            lowered = PATTERN.lower(kernel, Configs((lower,)), WIDE)
+            found.append((lines_asked_for(lowered, kernel, monkeypatch), len(str(lowered.launches[0].function.body))))
+        (unrolled, long), (looped, short) = found
+        assert looped == unrolled and len(looped) > 20 and short < long
+
+
+def test_rows_of_k_in_a_loop(rng, monkeypatch):
+    """Of inner products: the same sums, whether vectors of a row are unrolled or not, and the evaluator's."""
+    different = 0
+    shape = Config(a="inline", b="inline", mr=2, nv=3, split=2, dot=True)
+    for pad, stride in ((0, 1), (1, 1), (2, 2)):
+        h, w = (int(x) for x in rng.integers((3, 33), (5, 50)))
+        for kernel in (depthwise_dw(2, 1, h, w, 3, pad, stride), conv_dw(2, 1, h, w, 2, 2, 3, pad)):
+            for target, swap, kc in ((NARROW, False, 0), (WIDE, True, 100)):
+                chosen, loops = Configs((replace(shape, swap=swap, kc=kc),)), []
+                for most in (1 << 20, 0):
+                    monkeypatch.setattr(inner_product, "MAX_UNROLLED", most)
+                    lowered = PATTERN.lower(kernel, chosen, target)
+                    loops.append(str(lowered.launches[0].function.body).count("Loop("))
+                    arrays = fresh(kernel, 1)
+                    want = reference(kernel, arrays)
+                    nest_interp.run(lowered, kernel, arrays)
+                    for n, x in want.items():
+                        np.testing.assert_array_equal(arrays[n], x)
+                different += loops[0] < loops[1]
+    assert different > 6

@@ -47,6 +47,9 @@ SLACK = 16
 UNROLLED = 8
 """Vectors of a row up to which filling it is unrolled."""
 
+MAX_UNROLLED_BYTES = AHEAD
+"""Bytes of a row up to which prefetching it is unrolled: as many as are on their way at a time."""
+
 
 @dataclass(frozen=True, eq=False)
 class HaloCopy:
@@ -320,8 +323,14 @@ def _ask(b: Builder, s: OperandAccess, row: PartialAddress, fixed: PartialAddres
         if at is None or step not in (1, 2) or size(pointer.shape) * pointer.dtype.itemsize <= NEAR:
             continue
         assert pointer.value is not None
-        for x in range(0, width * step, line):
-            b.prefetch(pointer.value, b.add(at, b.const(s.forms[form].const + x)), elem_of(pointer.dtype))
+        const = s.forms[form].const
+        if width * step * pointer.dtype.itemsize <= MAX_UNROLLED_BYTES:
+            for x in range(0, width * step, line):
+                b.prefetch(pointer.value, b.add(at, b.const(const + x)), elem_of(pointer.dtype))
+            continue
+        first = b.add(at, b.const(const))
+        with b.loop(0, width * step, step=line) as lines:
+            b.prefetch(pointer.value, b.add(first, lines.var), elem_of(pointer.dtype))
 
 
 def _join(b: Builder, x, y):

@@ -30,6 +30,9 @@ from einsmith.plan.kernel import Kernel
 MAX_RESULTS = 4096
 """Results of a point of the batch: their vectors of sums lie in a private second-level cache."""
 MIN_K = 4096
+MAX_UNROLLED = 32
+"""Vectors of a row of K up to which they are unrolled, so that masks at known columns are constants; the code of more
+of them leaves the first level of the instruction cache."""
 
 
 def row_length(p: Problem, pointers: Mapping[int, Pointer], lanes: int) -> int | None:
@@ -205,7 +208,7 @@ class InnerProduct:
         places = [b.add(at, b.const((i * nv + j) * n)) for i in range(mr) for j in range(nc)]
         init = [b.load(sums, x, self.elem, n) for x in places]
 
-        def step(k: Value, limit: int | None, column: int | None, carried: Sequence[Value]) -> list[Value]:
+        def step(k: Value, limit: int | None, column: int | Value | None, carried: Sequence[Value]) -> list[Value]:
             left = LaneCursor(self.sa, k, limit, n, column=column).bind(*self.heads[0])
             right = LaneCursor(self.sb, k, limit, n, column=column).bind(*self.heads[1])
             xs = [left.bind(r).product() for r in a_rows]
@@ -222,7 +225,13 @@ class InnerProduct:
             with b.loop(start, end, init=init, runs=True) as loop:
                 out = list(loop.carried)
                 here = b.mul(loop.var, b.const(g.row))
-                for column in range(0, g.row, n):
+                looped = 0
+                if g.row > MAX_UNROLLED * n:
+                    looped = g.p.extents[g.p.k[-1]] // n * n
+                    with b.loop(0, looped, step=n, init=out, runs=True) as columns:
+                        columns.next = step(b.add(here, columns.var), None, columns.var, columns.carried)
+                    out = list(columns.results)
+                for column in range(looped, g.row, n):
                     out = step(b.add(here, b.const(column)), None, column, out)
                 loop.next = out
             result = list(loop.results)

@@ -15,7 +15,8 @@ class LaneCursor(LaneEmitter):
 
     The lanes are start, start+1, ... of the sampler's flattened lane axes. Those not below `limit` (None: all are) are
     off, and of `count` lanes (None: all) the others are. start is a multiple of `align`; `column` is its place in a
-    row, where that is known; `place`: its digits, if they are.
+    row, where that is known: a number, or a value where all lanes are in the row's extent; `place`: its digits, if
+    they are.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class LaneCursor(LaneEmitter):
         limit: int | Value | None,
         align: int = 1,
         count: int | None = None,
-        column: int | None = None,
+        column: int | Value | None = None,
         place: Sequence[Value] | None = None,
     ):
         self.s, b = sampler, sampler.b
@@ -68,8 +69,9 @@ class LaneCursor(LaneEmitter):
             scalar = list(place) if place else digits(b, x, extents)
             if sampler.row:
                 if column is not None:
-                    scalar[-1] = b.const(column)
-                if not sampler.loose and (column is None or column + n > inner.extent):
+                    scalar[-1] = b.index(column)
+                within = isinstance(column, Value) or column is not None and column + n <= inner.extent
+                if not (sampler.loose or within):
                     self.mask = both(b, self.mask, self._tail(scalar[-1], inner.extent))
             outer = sampler.part(list(zip(groups[:-1], scalar[:-1], strict=True)))
             base = sampler.part([(inner, scalar[-1])])
