@@ -6,7 +6,6 @@ out; its makers are asked once for each kernel, and kernels do not grow in numbe
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ import einsmith as es
 from einsmith import compile as driver
 from einsmith.runtime.assemble import NativeKernel
 from tests.passes import families
+from tests.passes.counting import executed_lines
 from tests.passes.families import Program
 
 N = 40
@@ -44,24 +44,12 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable], tuple[int,
 
     def measured(call: Callable) -> tuple[int, int]:
         kernels.clear()
-        lines = 0
 
-        def count(frame: Any, event: str, arg: Any) -> Any:
-            nonlocal lines
-            lines += 1
-            return count
-
-        def entered(frame: Any, event: str, arg: Any) -> Any:
-            return count if "einsmith" in frame.f_code.co_filename else None
-
-        before = sys.gettrace()
-        try:
-            sys.settrace(entered)
+        def stopped() -> None:
             with pytest.raises(_Compiled):
                 call()
-        finally:
-            sys.settrace(before)
-        return lines, len(kernels)
+
+        return executed_lines(stopped), len(kernels)
 
     return measured
 
