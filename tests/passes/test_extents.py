@@ -78,7 +78,7 @@ OFTEN = {
     "convolution in 1d, three taps, stride 1, depthwise": "value", "capsule convolution, stride 1": "value",
     "causal attention": "value", "triangular product": "value", "layer norm": "value", "embedding": "gradient",
     "overlapping max pooling": "value", "periodic padding": "gradient", "rnn": "value", "selective_scan": "value",
-    "carried_maximum": "gradient", "LSTM": "value",
+    "carried_maximum": "gradient", "LLTM": "value",
 }  # fmt: skip
 """Every kind of formula and of kernel, in less than half a minute."""
 OTHER_FORMS = {"convolution in 1d, three taps, stride 2, depthwise-value": 2.5}
