@@ -74,13 +74,13 @@ def _prime(n: int) -> int:
 
 
 OFTEN = {
-    "matrix product": "gradient", "convolution in 2d": "value", "depthwise convolution in 1d": "gradient",
+    "matrix product": "value", "convolution in 2d": "value",
     "convolution in 1d, three taps, stride 1, depthwise": "value", "capsule convolution, stride 1": "value",
     "causal attention": "value", "triangular product": "value", "layer norm": "value", "embedding": "gradient",
     "overlapping max pooling": "value", "periodic padding": "gradient", "rnn": "value", "selective_scan": "value",
     "carried_maximum": "gradient", "LLTM": "value",
 }  # fmt: skip
-"""Every kind of formula and of kernel, in less than half a minute."""
+"""Formulas of every chapter of the gallery and recurrences, in less than half a minute."""
 OTHER_FORMS = {"convolution in 1d, three taps, stride 2, depthwise-value": 2.5}
 """Of what is compiled by another pattern where axes are long: a row of an image that is larger than a halo copy may be
 is packed into panels, whose tile has twice the vectors in its body. That code has the same length for every such row.
