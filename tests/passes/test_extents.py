@@ -82,8 +82,8 @@ OFTEN = {
 }  # fmt: skip
 """Formulas of every chapter of the gallery and recurrences, in less than half a minute."""
 OTHER_FORMS = {"convolution in 1d, three taps, stride 2, depthwise-value": 2.5}
-"""Of what is compiled by another pattern where axes are long: a row of an image that is larger than a halo copy may be
-is packed into panels, whose tile has twice the vectors in its body. That code has the same length for every such row.
+"""Where axes are long another form costs less: a halo copy of a row that leaves the first-level cache is dearer than
+packed panels, whose tile has more vectors in its body. That code is as long for every such row.
 """
 CASES = [
     pytest.param(s, mode, id=f"{s.name}-{mode}", marks=() if OFTEN.get(s.name) == mode else pytest.mark.slow)
