@@ -1,7 +1,7 @@
 """A slow interpreter of loop nests on NumPy: runs what a pattern lowered without any code generator.
 
-It is strict where machine code is not: an access outside its buffer, or a zero divisor, raises, and lanes that nothing
-defines hold rubbish.
+It is strict where machine code is not: an access outside its buffer raises, and lanes that nothing defines hold
+rubbish.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def _erf(x):
     return np.vectorize(math.erf, otypes=[np.asarray(x).dtype])(x)
 
 
-def _divisor(x):
-    if np.any(x == 0):
-        raise Fault("division by zero traps")
-    return x
+def _divided(function, a, b):
+    """Integers over zero are zero."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return function(a, b)
 
 
 _MATH = {
@@ -118,9 +118,9 @@ class _Run:
         if name == "splat":
             return np.full(type.lanes, a[0], dtype)
         if name == "floordiv":
-            return np.floor_divide(a[0], _divisor(a[1]) if np.asarray(a[1]).dtype.kind == "i" else a[1])
+            return _divided(np.floor_divide, *a)
         if name == "mod":
-            return np.mod(a[0], _divisor(a[1]) if np.asarray(a[1]).dtype.kind == "i" else a[1])
+            return _divided(np.mod, *a)
         if name in _MATH:
             return _MATH[name](*a)
         if name == "cast":

@@ -120,11 +120,13 @@ def test_guard_on_strided_and_computed_reads(rng):
     check(PATTERN, plain((37,), params, picked), rng, inputs=[None, rng.integers(-9, 20, 37).astype(np.int32)])
 
 
-def test_guarded_division_does_not_trap(rng):
+def test_divisors_of_zero_do_not_trap(rng):
     i = Axis(0)
     y = read(1, i, dtype=dt.i32)
     body = apply("where", apply("ne", y, Const(0, dt.i32)), apply("floordiv", read(0, i, dtype=dt.i32), y), y)
-    check(PATTERN, plain((37,), [(dt.i32, (37,)), (dt.i32, (37,))], body), rng)
+    kernel = plain((37,), [(dt.i32, (37,)), (dt.i32, (37,))], body)
+    for native in (False, True):
+        check(PATTERN, kernel, rng, native=native)
 
 
 def test_gather_by_label(rng):

@@ -9,7 +9,7 @@ the axis was bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
@@ -19,8 +19,8 @@ from einsmith.errors import CompileError
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.analysis.ranges import leaves, wrapped
-from einsmith.expr.analysis.widths import modulo
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, postorder
+from einsmith.kernels.emit.expressions import ExpressionEmitter, Memo
 from einsmith.kernels.emit.hoist import Hoisting
 from einsmith.loops.nest import Builder, Value, elem_of
 
@@ -91,25 +91,17 @@ def _wrapped(value: int, elem: str) -> int:
     return (value + half) % (2 * half) - half
 
 
-_Visit = Generator[tuple[Expr, Value | None], Value, Value]
+class VectorEmitter(Hoisting, ExpressionEmitter):
+    """Emits expressions through a Builder. extents: the box of the axes, for proofs that a read is in bounds."""
 
-
-class VectorEmitter(Hoisting):
-    """Emits expressions through a Builder.
-
-    extents: the box of the axes, for proofs that a read is in bounds. override: called as override(read, mask) before a
-    Read is emitted; what it returns, unless None, is the read's value (packed operands).
-    """
-
-    def __init__(self, b: Builder, extents: Sequence[int], lanes: int = 0,
-                 override: Callable[[Read, Value | None], Value | None] | None = None):
+    def __init__(self, b: Builder, extents: Sequence[int], lanes: int = 0):
         super().__init__(b, lanes)
-        self.extents, self.override = tuple(extents), override
+        self.extents = tuple(extents)
         self._facts = Facts(self.extents)
         self._axes: dict[int, Position] = {}
         self._slots: dict[int, Memory | Value] = {}
         self._given: dict[Read, Value] = {}
-        self._memo: dict[tuple, Value] = {}
+        self._memo: Memo = {}
         self._scope: tuple = ()
         self._flats: dict[Read, Linear] = {}
         self._ranges: dict[Read, tuple[int | None, int | None]] = {}
@@ -230,7 +222,7 @@ class VectorEmitter(Hoisting):
                     return True
             elif isinstance(e, Read):
                 source = self._given.get(e) or self._slots.get(e.slot)
-                if self.override is not None or (isinstance(source, Value) and source.type.lanes):
+                if isinstance(source, Value) and source.type.lanes:
                     return True
         return False
 
@@ -258,83 +250,26 @@ class VectorEmitter(Hoisting):
         if len(self._scope) != 2 or self._scope[0] is not scope[0] or self._scope[1] is not scope[1]:
             self._memo.clear()
             self._scope = scope
-        stack: list[tuple[tuple, _Visit]] = []
-        value: Value | None = None
-        request: tuple[Expr, Value | None] | None = (x, mask)
-        while True:
-            if request is not None:
-                e, m = request
-                m = m if m is not None and self.unsafe(e) else None
-                key = (e, None if m is None else m.id)
-                if key in self._memo:
-                    value = self._memo[key]
-                else:
-                    stack.append((key, self._visit(e, m)))
-                    value = None
-            elif stack:
-                self._memo[stack.pop()[0]] = value  # type: ignore[assignment]
-            if not stack:
-                assert value is not None
-                return value
-            try:
-                request = stack[-1][1].send(value)  # type: ignore[arg-type]
-            except StopIteration as stop:
-                value, request = stop.value, None
+        return self.evaluate(x, mask, self._memo)
+
+    def guard_of(self, x: Expr, guard: Value | None) -> Value | None:
+        return guard if guard is not None and self.unsafe(x) else None
 
     def vector(self, x: Expr) -> Value:
         """The value of x in every lane."""
         return self.splat(self.emit(x))
 
-    def _visit(self, x: Expr, mask: Value | None) -> _Visit:
-        if isinstance(x, Const):
-            return self.const(x.value, elem_of(x.dtype))
-        if isinstance(x, Read):
-            return self.read(x, mask)
+    def index(self, x: Expr, elem: str) -> Value | None:
         if isinstance(x, Axis):
-            found = self._integer(x, "i32")
-            assert found is not None
-            return found
-        if x.fn == "where":
-            cond = yield x.args[0], mask
-            sides = []
-            for side, keep in ((x.args[1], cond), (x.args[2], None)):
-                inner = mask
-                if self.unsafe(side):
-                    keep = self.op("not", cond) if keep is None else keep
-                    inner = keep if mask is None else self.op("and", mask, keep)
-                sides.append((yield side, inner))
-            return self.op("where", cond, *sides)
-        if x.fn in ("floordiv", "mod") and x.dtype.is_int and isinstance(x.args[1], Const):
-            # `split` hands what it does not take apart, such as a negative divisor, back to this method.
-            found = self._integer(x, elem_of(x.dtype)) if int(x.args[1].value) > 0 and self._is_index(x) else None
-            if found is not None:
-                return found
-        if x.fn == "cast" and x.dtype.is_int:
-            (a,) = x.args
-            large = isinstance(a, Axis) and self.extents[a.position] > 2**31  # more than its own type holds
-            found = self._integer(a, elem_of(x.dtype)) if large else None
-            if found is not None:
-                return found
-            narrow = modulo(a, x.dtype)
-            if narrow is not None:
-                return (yield narrow, mask)
-        args = []
-        for a in x.args:
-            args.append((yield a, mask))
+            return self._integer(x, elem)
+        assert isinstance(x, Apply)
+        first = x.args[0]
         if x.fn == "cast":
-            return self.cast(args[0], elem_of(x.dtype))
-        if x.fn == "stop_gradient":
-            return args[0]
-        if x.fn in ("floordiv", "mod") and x.dtype.is_int and not isinstance(x.args[1], Const):
-            # A lane that does not count may hold a zero divisor, which would trap.
-            elem = elem_of(x.dtype)
-            none = self.op("eq", args[1], self.const(0, elem))
-            safe = self.op("where", none, self.const(1, elem), args[1])
-            return self.op("where", none, self.const(0, elem), self.op(x.fn, args[0], safe))
-        return self.op(x.fn, *args)
-
-    def _is_index(self, x: Expr) -> bool:
-        return not any(isinstance(e, Read) for e in postorder([x]))
+            large = isinstance(first, Axis) and self.extents[first.position] > 2**31  # more than its own type holds
+            return self._integer(first, elem) if large else None
+        # `split` takes no other quotient apart.
+        divides = isinstance(x.args[1], Const) and int(x.args[1].value) > 0
+        return self._integer(x, elem) if divides and not any(isinstance(e, Read) for e in postorder([x])) else None
 
     # -- memory
 
@@ -372,10 +307,6 @@ class VectorEmitter(Hoisting):
         """The element(s) that x names. Where `guard` does not hold, memory is not touched and the value is any."""
         if x in self._given:
             return self._given[x]
-        if self.override is not None:
-            found = self.override(x, guard)
-            if found is not None:
-                return found
         source = self._slots[x.slot]
         if isinstance(source, Value):
             return source

@@ -1,0 +1,110 @@
+"""Expressions as instructions: the walk that all emitters share, whatever their lanes and their memory are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+
+from einsmith.expr.analysis.widths import modulo
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read
+from einsmith.loops.nest import Value, elem_of
+
+Memo = dict[tuple[Expr, int | None], Value]
+"""What has been emitted, by the expression and the condition under which its reads may touch memory."""
+_Visit = Generator[tuple[Expr, Value | None], Value, Value]
+
+
+class ExpressionEmitter(ABC):
+    """Emits expressions: a scalar where the value is the same in all lanes, or else a vector.
+
+    A guard is the condition, a scalar or a vector of i1, under which reads may touch memory; None: everywhere. Where it
+    does not hold, an expression has any value.
+    """
+
+    @abstractmethod
+    def op(self, fn: str, *args: Value) -> Value:
+        """A function of the IR; scalars that meet vectors are meant in every lane."""
+
+    @abstractmethod
+    def cast(self, x: Value, elem: str) -> Value: ...
+
+    @abstractmethod
+    def const(self, value: float | int | bool, elem: str) -> Value: ...
+
+    @abstractmethod
+    def read(self, x: Read, guard: Value | None) -> Value:
+        """What the read names."""
+
+    @abstractmethod
+    def index(self, x: Expr, elem: str) -> Value | None:
+        """The value of an axis, or of an integer expression of axes whose value is known without its operands' (None
+        where it is not), in a type that may be wider than that of the expression's operands."""
+
+    @abstractmethod
+    def unsafe(self, x: Expr) -> bool:
+        """Whether x holds a read that may be out of bounds where a guard around it does not hold."""
+
+    def guard_of(self, x: Expr, guard: Value | None) -> Value | None:
+        """The guard that x needs of the one around it."""
+        return guard
+
+    def evaluate(self, root: Expr, guard: Value | None, memo: Memo) -> Value:
+        """The value of `root`; `memo` is read and added to. Expressions may be deep: nothing recurses along them."""
+        stack: list[tuple[tuple[Expr, int | None], _Visit]] = []
+        value: Value | None = None
+        request: tuple[Expr, Value | None] | None = (root, guard)
+        while True:
+            if request is not None:
+                e, g = request[0], self.guard_of(*request)
+                key = (e, None if g is None else g.id)
+                value = memo.get(key)
+                if value is None:
+                    stack.append((key, self._visit(e, g)))
+            elif stack:
+                assert value is not None
+                memo[stack.pop()[0]] = value
+            if not stack:
+                assert value is not None
+                return value
+            try:
+                request = stack[-1][1].send(value)  # type: ignore[arg-type]
+            except StopIteration as stop:
+                value, request = stop.value, None
+
+    def _visit(self, x: Expr, guard: Value | None) -> _Visit:
+        if isinstance(x, Const):
+            return self.const(x.value, elem_of(x.dtype))
+        if isinstance(x, Read):
+            return self.read(x, guard)
+        if isinstance(x, Axis):
+            found = self.index(x, "i32")
+            assert found is not None
+            return found
+        assert isinstance(x, Apply)
+        if x.fn == "where":
+            return (yield from self._where(x, guard))
+        if x.dtype.is_int and x.fn in ("floordiv", "mod", "cast"):
+            found = self.index(x, elem_of(x.dtype))
+            if found is not None:
+                return found
+            narrow = modulo(x.args[0], x.dtype) if x.fn == "cast" else None
+            if narrow is not None:
+                return (yield narrow, guard)
+        args = []
+        for a in x.args:
+            args.append((yield a, guard))
+        if x.fn == "cast":
+            return self.cast(args[0], elem_of(x.dtype))
+        return args[0] if x.fn == "stop_gradient" else self.op(x.fn, *args)
+
+    def _where(self, x: Apply, guard: Value | None) -> _Visit:
+        """Both sides, each with reads under its condition where they need it."""
+        condition = yield x.args[0], guard
+        sides = []
+        for side, holds in ((x.args[1], True), (x.args[2], False)):
+            inner = guard
+            if self.unsafe(side):
+                taken = condition if holds else self.op("not", condition)
+                inner = taken if guard is None else self.op("and", guard, taken)
+            sides.append((yield side, inner))
+        return self.op("where", condition, *sides)
