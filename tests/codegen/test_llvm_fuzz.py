@@ -9,7 +9,7 @@ import pytest
 
 from einsmith.loops.nest import Builder, Value
 from tests.codegen.test_llvm_ops import _cache, run  # noqa: F401
-from tests.nest_interp import _Run
+from tests.nest_interp import NestRun
 
 SIZE = 64
 
@@ -110,7 +110,7 @@ def test_generated_code_does_what_the_nest_says(seed):
         got, want = np.zeros(SIZE + 48, np.int64), np.zeros(SIZE + 48, np.int64)
         run(b, data, got, task=task)
         with np.errstate(all="ignore"):
-            _Run([data.view(np.uint8), want.view(np.uint8)], np.zeros(64, np.uint8)).call(b.finish(), task)
+            NestRun([data.view(np.uint8), want.view(np.uint8)], np.zeros(64, np.uint8)).call(b.finish(), task)
         np.testing.assert_array_equal(got, want)
 
 

@@ -13,7 +13,7 @@ from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Builder, Value
 from tests.codegen.test_masked import TARGETS
-from tests.nest_interp import _Run
+from tests.nest_interp import NestRun
 
 SIZE, SLOT = 256, 1024
 """Elements of the sources, and bytes of each result."""
@@ -90,7 +90,7 @@ def differing(seeds, monkeypatch) -> list[str]:
     for seed, f in functions.items():
         want[seed] = np.full(SLOT * 64, 77, np.uint8)
         with np.errstate(all="ignore"):
-            _Run([*held, want[seed]], np.zeros(64, np.uint8)).call(f, 0)
+            NestRun([*held, want[seed]], np.zeros(64, np.uint8)).call(f, 0)
     out = []
     for (name, target), level in ((t, n) for t in TARGETS.items() for n in (2, 0)):
         code = machine_code(emit_module(list(functions.values()), target), target, level, monkeypatch)
