@@ -18,6 +18,10 @@ os.environ.setdefault("EINSMITH_CACHE_DIR", _CACHE.name)
 # Nor does each run of the tests measure the machine; what is chosen for static figures is right as well.
 os.environ.setdefault("EINSMITH_CALIBRATE", "0")
 
+# The tests run side by side: threads of other libraries, which wait for work by spinning, would take each other's cores.
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
+
 # A run in a shell's background inherits that Ctrl-C is ignored; tests of Ctrl-C are about programs in which it is not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,9 +51,7 @@ def _peer(name: str):
 @pytest.fixture(scope="session")
 def torch():
     """PyTorch, to compare with."""
-    module = _peer("torch")
-    module.set_num_threads(min(2, os.cpu_count() or 1))
-    return module
+    return _peer("torch")
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ def test_masked_loads(rng, name):
 
 
 @pytest.mark.parametrize("lanes", [x for x in LANES if x <= 16])
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", [n if n == "host" else pytest.param(n, marks=pytest.mark.slow) for n in TARGETS])
 def test_more_masks_than_registers(rng, name, lanes):
     """The lanes beyond a mask's stay masked off where it waits in memory, or is widened."""
     failed: list[str] = []

@@ -19,7 +19,7 @@ SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-45, -1e-45, 1e-39, 
 
 
 def arguments(fn: str, elem: str) -> np.ndarray:
-    rng, n = np.random.default_rng(), 1 << 18
+    rng, n = np.random.default_rng(), 1 << 16
     top = 88.8 if elem == "f32" else 709.9
     parts = [np.array(SPECIAL), rng.normal(size=n), rng.uniform(-1.3 * top, 1.3 * top, n), rng.uniform(0.5, 2.0, n),
              rng.uniform(-2, 2, n)]  # fmt: skip

@@ -39,7 +39,9 @@ def test_programs_find_nothing_in_the_package(name: str, monkeypatch, capsys) ->
     assert checked.main(["--only", name]) == 0, capsys.readouterr().out
 
 
-FOUND_AT_ONCE = [("tail-mask", "fuzzer"), ("argmax-tie", "check"), ("strided-overread", "check")]
+FOUND_AT_ONCE = [
+    ("tail-mask", "fuzzer"), ("argmax-tie", "check"), pytest.param("strided-overread", "check", marks=pytest.mark.slow),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name,way", FOUND_AT_ONCE)

@@ -19,7 +19,7 @@ import numpy as np, numpy.testing  # an import under way in another thread stays
 import einsmith as es
 from einsmith import locks, nn
 
-REPEATS = 20
+REPEATS = 8
 faulthandler.enable()  # a child that hangs is ended by SIGABRT, and says where it was
 ended, failed, busy = threading.Event(), [], []
 numbers = itertools.count()
