@@ -11,6 +11,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 # An exact version: an open requirement brings the several gigabytes of the GPU build on some platforms.
 TORCH ?= torch==2.13.0
 ARGS ?=
+# Of the shapes that `make bench` draws: others every day.
+SEED ?= $(shell date +%Y%m%d)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench lint clean
@@ -60,6 +62,7 @@ bench: $(VENV)/.ready-bench
 	$(BIN)/python -m benchmarks.training --json bench-results/training.json $(ARGS)
 	$(BIN)/python -m benchmarks.operators --json bench-results/operators.json $(ARGS)
 	$(BIN)/python -m benchmarks.kernels --json bench-results/kernels.json
+	-$(BIN)/python -m benchmarks.random_kernels --seed $(SEED) --json bench-results/random-$(SEED).json
 	$(BIN)/python -m benchmarks.autoconfig --json bench-results/autoconfig.json --picture bench-results/autoconfig.png
 
 lint: $(VENV)/.ready-dev

@@ -18,7 +18,7 @@ os.environ.setdefault("EINSMITH_CACHE_DIR", _CACHE.name)
 # Nor does each run of the tests measure the machine; what is chosen for static figures is right as well.
 os.environ.setdefault("EINSMITH_CALIBRATE", "0")
 
-# The tests run side by side: threads of other libraries, which wait for work by spinning, would take each other's cores.
+# Tests run side by side, and threads of other libraries, which spin while they wait, would take each other's cores.
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
