@@ -107,7 +107,7 @@ def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[Na
 def _lower(kernel: Kernel | Rows, target: Target):
     """(functions, metadata) of a kernel that is in no cache."""
     choice = autoconfig.choose(kernel, target)
-    lowered = choice.pattern.lower(kernel, choice.config, target)
+    lowered = autoconfig.lowered(choice)
     if knobs.debug() >= 3:
         print(autoconfig.explain(kernel, target), file=sys.stderr)
     if knobs.debug() >= 4:

@@ -162,7 +162,7 @@ class Choice:
         found = [(self.pattern, self.config, self.cost)]
         for pattern in _patterns(self.kernel, self.target):
             if pattern.match(self.kernel):
-                known = [(pattern, c, pattern.cost(self.kernel, c, self.target))
+                known = [(pattern, c, cost_of(pattern, self.kernel, c, self.target))
                          for c in pattern.configs(self.kernel, self.target)]
                 found += [x for x in known if x[:2] != found[0][:2]]
         found.sort(key=lambda f: f[2].rank)
@@ -175,7 +175,13 @@ ROWS = RowBlocks(lambda kernel, target: choose(kernel, target))
 
 
 def register(pattern: Pattern) -> None:
-    """Adds a pattern; it is chosen wherever it matches and its cost is the lowest."""
+    """Adds a pattern; it is chosen wherever it matches and its cost is the lowest. Raises CompileError where it lacks
+    an answer, or has the name of another pattern."""
+    missing = [x for x in ("name", "match", "configs", "cost", "lower") if not hasattr(pattern, x)]
+    if missing:
+        raise CompileError(f"{pattern!r} is no pattern: it has no {', '.join(missing)}")
+    if pattern.name in (ROWS.name, *(p.name for p in PATTERNS)):
+        raise CompileError(f"there is a pattern {pattern.name!r} already: every one has a name of its own")
     PATTERNS.append(pattern)
     _CHOSEN.clear()
 
@@ -242,7 +248,7 @@ def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | Non
         find = getattr(pattern, "best", None)
         first = None if find is None else find(kernel, target, limit)
         for config in pattern.configs(kernel, target) if find is None else () if first is None else (first,):
-            cost = pattern.cost(kernel, config, target)
+            cost = cost_of(pattern, kernel, config, target)
             if cost.rank < limit:
                 best, limit = (pattern, config, cost), cost.rank
         if best is not None and best[0] is pattern and hasattr(pattern, "instead"):
@@ -250,10 +256,45 @@ def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | Non
     return None if best is None else Choice(*best, kernel, target, time.thread_time() - start)
 
 
+def cost_of(pattern: Any, kernel: Kernel | Rows, config: Any, target: Target) -> Cost:
+    """What a pattern says of a configuration. Raises CompileError where that is no cost."""
+    cost = pattern.cost(kernel, config, target)
+    if not (isinstance(cost, Cost) and 0.0 <= cost.rank < float("inf")):
+        raise CompileError(
+            f"pattern {pattern.name!r} answers {cost!r} for the cost of {config} on the kernel {describe(kernel)}; a"
+            " Cost of finite seconds, none below 0, is needed"
+        )
+    return cost
+
+
+def lowered(chosen: Choice) -> Lowered:
+    """The launches of a choice. Raises CompileError where the pattern's answer cannot be run."""
+    pattern, kernel = chosen.pattern, chosen.kernel
+    out = pattern.lower(kernel, chosen.config, chosen.target)
+    wrong = _unfit(out, len(kernel.buffers))
+    if wrong:
+        raise CompileError(f"pattern {pattern.name!r} lowers {chosen.config} on {describe(kernel)} to {wrong}")
+    return out
+
+
+def _unfit(out: Any, buffers: int) -> str:
+    """What keeps a pattern's answer from being run."""
+    if not isinstance(out, Lowered):
+        return f"{out!r}; a Lowered is needed"
+    if not out.launches:
+        return "no launches"
+    for x in out.launches:
+        if len(x.function.buffers) != buffers + 1:
+            return f"{x.function.name} of {len(x.function.buffers)} buffers; those of the kernel, {buffers}, and the" \
+                " workspace are needed"
+        if x.tasks < 0:
+            return f"{x.tasks} tasks of {x.function.name}"
+    return "" if out.workspace >= 0 else f"a workspace of {out.workspace} bytes"
+
+
 def lower(kernel: Kernel | Rows, target: Target) -> Lowered:
     """The launches of a kernel in its chosen configuration."""
-    chosen = choose(kernel, target)
-    return chosen.pattern.lower(kernel, chosen.config, target)
+    return lowered(choose(kernel, target))
 
 
 def describe(kernel: Kernel | Rows) -> str:
