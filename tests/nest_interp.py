@@ -29,6 +29,8 @@ _HALF = 1 << 63
 Environment = list[Any]
 """The values of a function, each at its place."""
 Step = Callable[[Environment], None]
+Observer = Callable[[Op, list[Any]], None]
+"""What is told every instruction before it runs, with its operands."""
 
 
 class Fault(AssertionError):
@@ -255,8 +257,9 @@ def _function(x: Op) -> Callable:
 class _Compiled:
     """A function's instructions as closures over an environment whose first place holds None."""
 
-    def __init__(self, f: Function):
+    def __init__(self, f: Function, observe: Observer | None):
         self.f = f  # while it lives, no other function has its identity
+        self.observe = observe
         self._places: dict[int, int] = {}
         self.steps = self._block(f.body)
         self.parameters = [self._place(v) for v in (*f.buffers, f.scratch, f.task)]
@@ -305,6 +308,15 @@ class _Compiled:
         f, at = _function(x), [self._place(v) for v in x.args]
         type, to = x.result.type if x.result is not None else None, self._place(x.result)
         quick = type == Type("i64") and f in _PYTHON.values()
+        observe = self.observe
+        if observe is not None:
+
+            def seen(env: Environment) -> None:
+                operands = [env[p] for p in at]
+                observe(x, operands)
+                env[to] = _plain(type, f(*operands))
+
+            return seen
         if quick and len(at) == 2:
             a, b = at
 
@@ -322,14 +334,14 @@ class _Compiled:
 class NestRun:
     """Runs functions on buffers, given as bytes."""
 
-    def __init__(self, buffers: Sequence[np.ndarray], scratch: np.ndarray):
-        self._memories = [Memory(m) for m in (*buffers, scratch)]
+    def __init__(self, buffers: Sequence[np.ndarray], scratch: np.ndarray, observe: Observer | None = None):
+        self._memories, self._observe = [Memory(m) for m in (*buffers, scratch)], observe
         self._compiled: dict[int, _Compiled] = {}
 
     def call(self, f: Function, task: int) -> None:
         made = self._compiled.get(id(f))
         if made is None:
-            made = self._compiled[id(f)] = _Compiled(f)
+            made = self._compiled[id(f)] = _Compiled(f, self._observe)
         env: Environment = [None] * made.size
         for p, v in zip(made.parameters, (*map(Pointer, self._memories), task), strict=True):
             env[p] = v
@@ -338,7 +350,8 @@ class NestRun:
                 step(env)
 
 
-def run(lowered: Lowered, kernel: Kernel, arrays: list[np.ndarray], reverse: bool = False) -> None:
+def run(lowered: Lowered, kernel: Kernel, arrays: list[np.ndarray], reverse: bool = False,
+        observe: Observer | None = None) -> None:
     """Runs every task of every launch on the kernel's buffers, in place; `reverse` takes the tasks backwards."""
     buffers = []
     for array, buffer in zip(arrays, kernel.buffers, strict=True):
@@ -348,7 +361,7 @@ def run(lowered: Lowered, kernel: Kernel, arrays: list[np.ndarray], reverse: boo
     workspace = np.full(lowered.workspace, 0xFF, np.uint8)
     for launch in lowered.launches:
         scratch = np.full(launch.function.scratch_bytes, 0xFF, np.uint8)
-        runner = NestRun([*buffers, workspace], scratch)
+        runner = NestRun([*buffers, workspace], scratch, observe)
         order = range(launch.tasks)
         for task in reversed(order) if reverse else order:
             runner.call(launch.function, task)

@@ -12,7 +12,8 @@ from einsmith import dtypes as dt
 from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
+from einsmith.kernels.contraction.config import Direct, Tiled
+from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.plan.kernel import Kernel
@@ -83,7 +84,7 @@ def test_register_tiles(name):
     for mr, nv in TILES[name]:
         kernel = s.product(2 * mr, 2 * nv * lanes, 64, "NN")
         for a, b in (("inline", "inline"), ("panel", "inline"), ("panel", "panel")):
-            config = Configs((Config(mr=mr, nv=nv, a=a, b=b),))
+            config = Configs((Tiled(mr=mr, nv=nv, a=a, b=b),))
             assert spills(kernel, config, target, mr * nv) == 0, config
 
 
@@ -94,7 +95,7 @@ def test_every_other_pixel_of_whole_rows():
         (p,) = problems(kernel.root)
         image = int(0 in p.right)
         for mr, nv in ((13, 2), (11, 2), (8, 3)):
-            config = Config(not image, mr, nv, "inline", "inline", windows=((image, windows),) if windows else ())
+            config = Tiled(not image, mr, nv, "inline", "inline", windows=((image, windows),) if windows else ())
             assert spills(kernel, Configs((config,)), AVX512, mr * nv) == 0, config
 
 
@@ -105,7 +106,7 @@ def test_elements_that_taps_share(name):
     forward, gradient = s.conv(64, 6, 14, 14, 16, 5, 5, 0), s.conv_dw(64, 6, 14, 14, 16, 5, 5, 0)
     tiles = [(forward, False, 10), (forward, False, 20), (gradient, True, 25)]
     for kernel, swap, mr in {"avx512": tiles, "avx2": tiles[:1], "neon": tiles[::2]}[name]:
-        assert spills(kernel, Configs((Config(swap, mr, 1, "inline", "buffer"),)), target, mr) == 0
+        assert spills(kernel, Configs((Tiled(swap, mr, 1, "inline", "buffer"),)), target, mr) == 0
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -126,7 +127,7 @@ def test_direct_forms(name):
     target = TARGETS[name]
     for kernel in (s.depthwise(2, 8, 28, 28, 5, 2), s.depthwise_dw(8, 4, 28, 28, 3, 1)):
         (p,) = problems(kernel.root)
-        found = [Configs((c,)) for c in candidates(kernel, (p,), target) if c.direct is not None]
+        found = [Configs((c,)) for c in candidates(kernel, (p,), target) if isinstance(c, Direct)]
         best = min(found, key=lambda c: PATTERN.cost(kernel, c, target).seconds)
         assert spills(kernel, best, target, 3) == 0, best
 
@@ -143,6 +144,6 @@ def test_reductions(name):
 
 def test_a_tile_beyond_the_registers_is_noticed():
     kernel = s.product(40, 64, 64)
-    assert spills(kernel, Configs((Config(mr=20, nv=2),)), AVX512, 40) > 0
-    assert spills(kernel, Configs((Config(mr=12, nv=2),)), AVX2, 24) > 0
-    assert spills(kernel, Configs((Config(mr=20, nv=2),)), NEON, 40) > 0
+    assert spills(kernel, Configs((Tiled(mr=20, nv=2),)), AVX512, 40) > 0
+    assert spills(kernel, Configs((Tiled(mr=12, nv=2),)), AVX2, 24) > 0
+    assert spills(kernel, Configs((Tiled(mr=20, nv=2),)), NEON, 40) > 0

@@ -28,7 +28,7 @@ from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import inner_product as dot
 from einsmith.kernels.contraction import search, traffic
 from einsmith.kernels.contraction.companions import companion_of, pairs
-from einsmith.kernels.contraction.config import Config, Direct, HaloBlock, Halos, halo_blocks
+from einsmith.kernels.contraction.config import Config, Direct, HaloBlock, Halos, InnerProducts, Tiled, halo_blocks
 from einsmith.kernels.contraction.features import with_halos_of
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Problem, problems, with_companion
@@ -329,7 +329,7 @@ def _forms(kernel: Kernel | Rows, config: Any, target: Target) -> Iterator[tuple
         found[second] = with_companion(found[second], found[first])
     mates = {first for first, _ in config.joint}
     for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
-        if n not in mates and c.direct is None and c.depth == 1:
+        if n not in mates and isinstance(c, Tiled) and c.depth == 1:
             changed = with_halos_of(kernel, p, c.windows)
             assert changed is not None
             yield "form", finish.of(kernel, changed.problem, c, target.lanes(p.dtype.itemsize), target.l2)[1]
@@ -349,7 +349,7 @@ def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
     finally:
         for where, name, value in before:
             setattr(where, name, value)
-    out |= dict.fromkeys(c for c in more if c.kc or c.dot or c.direct or c.windows)
+    out |= dict.fromkeys(c for c in more if not isinstance(c, Tiled) or c.kc or c.windows)
     return list(out)
 
 
@@ -366,21 +366,22 @@ def settings(config: Any) -> Iterator[tuple[str, Any]]:
         yield "joint", bool(config.joint)
         yield from dict.fromkeys(chain.from_iterable(map(settings, config.pieces)))
         return
+    if isinstance(config, Tiled | InnerProducts | Direct):
+        yield "kind", type(config).__name__
+    part = {InnerProducts: "inner ", Direct: "direct "}.get(type(config), "")
     names = [f.name for f in fields(config)] if is_dataclass(config) else getattr(config, "_fields", ())
     for name in names:
         value = getattr(config, name)
-        if isinstance(value, Direct):
-            yield from ((f"direct {k}", v) for k, v in settings(value))
-        elif isinstance(value, Configs) or hasattr(value, "_fields"):
+        if isinstance(value, Configs) or hasattr(value, "_fields"):
             continue
         elif name == "windows":
             yield name, tuple((i, "cut" if isinstance(x, HaloBlock) else x) for i, x in value)
         elif isinstance(value, tuple):
-            yield name, len(value)
+            yield part + name, len(value)
         elif isinstance(value, bool) or not isinstance(value, int):
-            yield name, value
+            yield part + name, value
         else:
-            yield name, value if value <= 2 else "some" if value <= 6 else "many"
+            yield part + name, value if value <= 2 else "some" if value <= 6 else "many"
 
 
 def pairwise(found: Sequence[Sequence[tuple[str, Any]]]) -> list[int]:

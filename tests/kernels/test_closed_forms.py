@@ -10,7 +10,7 @@ import pytest
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, apply
 from einsmith.kernels.contraction import config, halo, inner_product, k_bounds
-from einsmith.kernels.contraction.config import Config, Direct
+from einsmith.kernels.contraction.config import Direct, InnerProducts
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.write_combining import MOST, unit_of
@@ -214,19 +214,16 @@ def test_shares_of_k_by_sampled_tiles(rng):
 # ------------------------------------------------------------------------------------- loops for what was unrolled
 
 
-def lines_asked_for(lowered, kernel, monkeypatch):
+def lines_asked_for(lowered, kernel):
     """(buffer, byte) of every prefetch, in order."""
-    arrays, asked, compute = fresh(kernel, 0), [], nest_interp._Run.compute
+    arrays, asked = fresh(kernel, 0), []
     buffer_at = {a.ctypes.data: i for i, a in enumerate(arrays)}
 
-    def seen(self, x, a, type):
+    def observe(x, a):
         if x.name == "prefetch":
-            asked.append((buffer_at[a[0].memory.ctypes.data], a[0].at + 4 * int(a[1])))
-        return compute(self, x, a, type)
+            asked.append((buffer_at[a[0].memory.raw.ctypes.data], a[0].at + 4 * int(a[1])))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(nest_interp._Run, "compute", seen)
-        nest_interp.run(lowered, kernel, arrays)
+    nest_interp.run(lowered, kernel, arrays, observe=observe)
     return asked
 
 
@@ -234,13 +231,12 @@ def test_prefetches_of_a_row_in_a_loop(rng, monkeypatch):
     monkeypatch.setattr(halo, "NEAR", 0)
     for stride in (1, 2):
         kernel = depthwise(1, 2, int(rng.integers(5, 9)), int(rng.integers(40, 90)), 3, 1, stride)
-        form = Direct(3, 1, (), (), (0, 1), ())
-        lower = Config(a="inline", b="inline", tm=2, windows=((0, "all"),), direct=form)
+        lower = Direct(3, 1, (), (), (0, 1), (), 2, ((0, "all"),))
         found = []
         for most in (1 << 20, 0):
             monkeypatch.setattr(halo, "MAX_UNROLLED_BYTES", most)
             lowered = PATTERN.lower(kernel, Configs((lower,)), WIDE)
-            found.append((lines_asked_for(lowered, kernel, monkeypatch), len(str(lowered.launches[0].function.body))))
+            found.append((lines_asked_for(lowered, kernel), len(str(lowered.launches[0].function.body))))
         (unrolled, long), (looped, short) = found
         assert looped == unrolled and len(looped) > 20 and short < long
 
@@ -248,7 +244,7 @@ def test_prefetches_of_a_row_in_a_loop(rng, monkeypatch):
 def test_rows_of_k_in_a_loop(rng, monkeypatch):
     """Of inner products: the same sums, whether vectors of a row are unrolled or not, and the evaluator's."""
     different = 0
-    shape = Config(a="inline", b="inline", mr=2, nv=3, split=2, dot=True)
+    shape = InnerProducts(mr=2, columns=3, split=2)
     for pad, stride in ((0, 1), (1, 1), (2, 2)):
         h, w = (int(x) for x in rng.integers((3, 33), (5, 50)))
         for kernel in (depthwise_dw(2, 1, h, w, 3, pad, stride), conv_dw(2, 1, h, w, 2, 2, 3, pad)):

@@ -12,10 +12,18 @@ from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
-from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloBlock, halo_blocks, with_halos
+from einsmith.kernels.contraction.config import (
+    HALO_BYTES,
+    Direct,
+    HaloBlock,
+    InnerProducts,
+    Tiled,
+    halo_blocks,
+    with_halos,
+)
 from einsmith.kernels.contraction.epilogue import epilogue
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
+from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.contraction.tile_epilogue import form_of
@@ -120,11 +128,11 @@ def test_loops_over_k_are_cut_by_guards():
         configs = []
         for nv in (1, 2, 3):
             for mr in (2, 5):
-                base = Config(True, mr, nv, "inline", "inline", windows=((0, "side"),), rows=True)
+                base = Tiled(True, mr, nv, "inline", "inline", windows=((0, "side"),), rows=True)
                 configs += [Configs((base,)), Configs((replace(base, a="panel"),))]
         for mr in (4, 7):
-            configs.append(Configs((Config(False, mr, 1, "panel", "panel"),)))
-            configs.append(Configs((Config(False, mr, 1, "panel", "buffer", windows=((0, "side"),)),)))
+            configs.append(Configs((Tiled(False, mr, 1, "panel", "panel"),)))
+            configs.append(Configs((Tiled(False, mr, 1, "panel", "buffer", windows=((0, "side"),)),)))
         check(kernel, configs)
 
 
@@ -176,14 +184,14 @@ def test_what_is_no_contraction():
 def test_splits_and_blocks_of_k():
     check(product(6, 25, 3001, "TN"))
     kernel = product(5, 40, 900, "NT")
-    check(kernel, [Configs((Config(mr=5, nv=2, kc=128),)), Configs((Config(swap=True, mr=8, kc=100),))])
-    blocked = Config(mr=4, nv=1, kc=48, split=3, a="panel", b="panel")
+    check(kernel, [Configs((Tiled(mr=5, nv=2, kc=128),)), Configs((Tiled(swap=True, mr=8, kc=100),))])
+    blocked = Tiled(mr=4, nv=1, kc=48, split=3, a="panel", b="panel")
     check(product(9, 20, 500, "NN"), [Configs((blocked,)), Configs((replace(blocked, a="inline", b="inline"),))])
 
 
 @pytest.mark.parametrize("kept", [{"a": "buffer"}, {"b": "buffer"}, {"a": "buffer", "b": "buffer"}])
 def test_buffers_of_parts_of_k_that_are_no_whole_blocks_are_refused(kept):
-    whole = Config(mr=6, nv=2, kc=25, split=2, **kept)
+    whole = Tiled(mr=6, nv=2, kc=25, split=2, **kept)
     check(product(20, 100, 40), [Configs((whole,))])
     with pytest.raises(CompileError, match="no whole blocks"):
         check(product(20, 100, 40), [Configs((replace(whole, kc=16),))])
@@ -192,7 +200,7 @@ def test_buffers_of_parts_of_k_that_are_no_whole_blocks_are_refused(kept):
 def test_tasks_pack_a_few_points_of_k_of_many_tiles():
     """Rows of an operand that are longer and shorter than what a task packs of one; blocks of K; tiles that are left
     over; a task must leave alone what the others pack."""
-    both = Config(mr=6, nv=2, a="buffer", b="buffer")
+    both = Tiled(mr=6, nv=2, a="buffer", b="buffer")
     for kernel in (product(9001, 21, 27, "TN"), product(21, 9001, 27, "TN"), product(70, 35, 1037, "TN")):
         swapped = replace(both, mr=4, order="m", swap=True)
         for c in (both, replace(both, mr=14, nv=1, kc=16), swapped, replace(both, mr=3, kc=13)):
@@ -201,7 +209,7 @@ def test_tasks_pack_a_few_points_of_k_of_many_tiles():
 
 def test_masks_of_a_panel_are_made_once_for_all_channels():
     """Blocks and parts of K of whole channels, and ones that end within a channel's filter."""
-    blocked = Config(swap=True, mr=4, nv=2, a="inline", b="panel", order="n")
+    blocked = Tiled(swap=True, mr=4, nv=2, a="inline", b="panel", order="n")
     kernel = conv(2, 9, 6, 7, 5, 3, 3, 1)
     for kc, split in ((0, 1), (27, 1), (18, 2), (0, 3), (20, 1), (16, 2)):
         check(kernel, [Configs((replace(blocked, kc=kc, split=split),))])
@@ -209,7 +217,7 @@ def test_masks_of_a_panel_are_made_once_for_all_channels():
     check(conv_dx(2, 4, 6, 7, 5, 3, 3, 1), [Configs((blocked,))])
 
 
-def _of_images(p, c: Config) -> Config:
+def _of_images(p, c: Tiled) -> Tiled:
     """The configuration with the operand that has images (axis 0) as M; without a window where it needs none."""
     image = 0 if 0 in p.operands[0].axes else 1
     windows = () if p.operands[image].plain else tuple((image, fixes) for _, fixes in c.windows)
@@ -227,7 +235,7 @@ def test_tiles_are_turned_where_results_lie_along_m():
         configs = []
         for mr in rows:
             for a, nv, kc, windows in (("inline", 1, 0, side), ("panel", 2, 12, ())):
-                c = Config(False, mr, nv, a, "buffer", kc=kc, windows=windows)
+                c = Tiled(False, mr, nv, a, "buffer", kc=kc, windows=windows)
                 configs.append(Configs(tuple(_of_images(p, c) for p in problems(kernel.root))))
         first = problems(kernel.root)[0]
         assert form_of(Geometry(kernel, configs[0].pieces[0], host(), first)) == "turned"
@@ -241,14 +249,14 @@ def test_tiles_are_turned_where_results_lie_along_m():
     )  # fmt: skip
     buffers = (*kernel.buffers, Buffer(f, shape[1:2]), Buffer(f, shape))
     first = Stage(kernel.root, kernel.stages[0].args, (None,))
-    check(Kernel((first, stage), buffers), [Configs((Config(False, 14, 2, "inline", "buffer", windows=side),))])
+    check(Kernel((first, stage), buffers), [Configs((Tiled(False, 14, 2, "inline", "buffer", windows=side),))])
 
 
 def test_a_side_without_axes():
     """A matrix times a vector, whichever side lanes lie along, in all configurations."""
     kernel = sum_of((5,), ((F, (5, 7)), (F, (7,))), (7,), times(load(0, 0, 1), load(1, 1)))
     found = [Configs((c,)) for p in problems(kernel.root) for c in _candidates(kernel, p, host())]
-    sides = [Configs((Config(swap, 4, 1, a, "inline"),)) for swap in (False, True) for a in ("inline", "panel")]
+    sides = [Configs((Tiled(swap, 4, 1, a, "inline"),)) for swap in (False, True) for a in ("inline", "panel")]
     check(kernel, [*found, *sides])
 
 
@@ -287,13 +295,13 @@ def test_windows_of_a_block_of_an_output_axis():
         which = int(p.operands[0].plain)
         as_m = size[0] != 3
         parts = p.extents[(p.left, p.right)[which][cut.place]] // cut.points
-        c = Config(bool(which) == as_m, *size, "inline", "buffer" if as_m else "inline", windows=((which, cut),))
+        c = Tiled(bool(which) == as_m, *size, "inline", "buffer" if as_m else "inline", windows=((which, cut),))
         check(kernel, [Configs((replace(c, tm=parts if as_m else 1, tn=1 if as_m else parts),))])
     for kernel in (conv_dw(2, 3, 12, 16, 17, 3, 3, 1), conv_dw(3, 2, 9, 7, 5, 3, 3, 1)):
         (p,) = problems(kernel.root)
         which = int(p.operands[0].plain)
         for points, split, swap in ((3, 1, bool(which)), (1, 2, bool(which)), (3, 2, not which)):
-            c = Config(swap, 3 if swap == which else 5, 1, "inline" if swap == which else "panel", "panel", split=split)
+            c = Tiled(swap, 3 if swap == which else 5, 1, "inline" if swap == which else "panel", "panel", split=split)
             c = replace(c, order="n" if swap == which else "m", windows=((which, HaloBlock(None, points)),))
             check(kernel, [Configs((c,))])
     kernel = conv(2, 64, 56, 56, 64, 3, 3, 1)
@@ -333,7 +341,7 @@ def test_windows_leave_out_what_a_stride_skips():
         image = int(0 in p.right)
         found = with_halos(p, ((image, "side"),), HALO_BYTES)
         assert found is not None and found.windows[0][1].elements == p.count(p.k) * pixels
-        base = Config(not image, 4, 2, "inline", "inline", windows=((image, "side"),))
+        base = Tiled(not image, 4, 2, "inline", "inline", windows=((image, "side"),))
         every = [base, replace(base, b="panel"), replace(base, swap=bool(image), nv=1), replace(base, mr=3, a="buffer")]
         check(kernel, [Configs((c,)) for c in every])
     (p,) = problems(_single_pixels(2, 5, 8, 8, 9, 0, 1).root)
@@ -343,7 +351,7 @@ def test_windows_leave_out_what_a_stride_skips():
 
 
 def test_vectors_along_k():
-    dot = Config(a="inline", b="inline", dot=True, split=3)
+    dot = InnerProducts(split=3)
     shapes = [(5, 2, 14, 14, 6, 5, 5, 2), (4, 1, 13, 12, 3, 3, 3, 0), (7, 2, 28, 28, 5, 5, 5, 2)]
     for kernel in (conv_dw(*s) for s in shapes):
         configs = []
@@ -351,19 +359,21 @@ def test_vectors_along_k():
             if windows and kernel.shape[0] == 3:
                 continue  # no guards: nothing to gain from a window
             for swap, mr, nv in ((False, 3, 4), (True, 4, 5)):
-                configs.append(Configs((replace(dot, swap=swap, mr=mr, nv=nv, windows=windows),)))
+                configs.append(Configs((replace(dot, swap=swap, mr=mr, columns=nv, windows=windows),)))
         check(kernel, configs)
-    assert any(c.pieces[0].dot for c in PATTERN.configs(conv_dw(64, 1, 28, 28, 6, 5, 5, 2), host()))
+    large = conv_dw(64, 1, 28, 28, 6, 5, 5, 2)
+    assert any(isinstance(c.pieces[0], InnerProducts) for c in PATTERN.configs(large, host()))
     f = dt.f32
     both = times(load(0, 2, 0, 3), load(1, 2, 1, 3))  # K = (batch, 37), contiguous in both operands
-    check(sum_of((5, 7), ((f, (6, 5, 37)), (f, (6, 7, 37))), (6, 37), both), [Configs((replace(dot, mr=4, nv=3),))])
+    kernel = sum_of((5, 7), ((f, (6, 5, 37)), (f, (6, 7, 37))), (6, 37), both)
+    check(kernel, [Configs((replace(dot, mr=4, columns=3),))])
     # A batch of three groups: dW[g, k, c] = sum[b, h](dY[b, 5*g + k, h] * X[b, 7*g + c, h])
     both = times(load(0, 3, lin((5, 0), (1, 1)), 4), load(1, 3, lin((7, 0), (1, 2)), 4))
     grouped = sum_of((3, 5, 7), ((f, (6, 15, 37)), (f, (6, 21, 37))), (6, 37), both)
-    check(grouped, [Configs((replace(dot, mr=4, nv=3, split=n),)) for n in (2, 3)])
+    check(grouped, [Configs((replace(dot, mr=4, columns=3, split=n),)) for n in (2, 3)])
     both = times(load(0, 3, lin((8, 0), (1, 1)), 4), load(1, 3, lin((8, 0), (1, 2)), 4))
     large = sum_of((3, 8, 8), ((f, (16, 24, 784)), (f, (16, 24, 784))), (16, 784), both)
-    assert any(c.pieces[0].dot for c in PATTERN.configs(large, host()))
+    assert any(isinstance(c.pieces[0], InnerProducts) for c in PATTERN.configs(large, host()))
 
 
 @pytest.mark.parametrize("order", ["n", "m"])
@@ -374,7 +384,7 @@ def test_every_way_to_reach_operands(order):
             for a in ("panel", "buffer"):
                 for b in ("inline", "panel", "buffer"):
                     for tm, tn in ((1, 1), (3, 2)):
-                        configs.append(Configs((Config(swap, 5, 2, a, b, order, tm=tm, tn=tn),)))
+                        configs.append(Configs((Tiled(swap, 5, 2, a, b, order, tm=tm, tn=tn),)))
             check(kernel, configs)
 
 
@@ -440,10 +450,10 @@ def test_no_accumulator_is_spilled():
     target = host(1)
     if target.vector_bytes != 64:
         pytest.skip("needs AVX-512")
-    trimmed = Config(mr=14, nv=2, a="inline", b="panel", windows=((0, "side"),))
+    trimmed = Tiled(mr=14, nv=2, a="inline", b="panel", windows=((0, "side"),))
     cases = [(k, PATTERN.configs(k, target)[0]) for k in (product(256, 512, 784, "NT"), conv(8, 1, 28, 28, 6, 5, 5, 2))]
     cases.append((conv(2, 32, 14, 14, 32, 3, 3, 1), Configs((trimmed,))))
-    pixels = Config(False, 14, 2, "inline", "buffer", windows=((0, "side"),))
+    pixels = Tiled(False, 14, 2, "inline", "buffer", windows=((0, "side"),))
     cases += [(conv(2, 32, 28, 28, 32, 3, 3, 1, stride), Configs((pixels,))) for stride in (1, 2)]
     for kernel, config in cases:
         low = PATTERN.lower(kernel, config, target)
@@ -500,8 +510,8 @@ def test_lanes_along_an_axis_of_both_operands(name, cores):
     assert proposed
 
 
-def _direct(kernel: Kernel, target) -> list[Config]:
-    return [c for p in problems(kernel.root) for c in candidates(kernel, (p,), target) if c.direct is not None]
+def _direct(kernel: Kernel, target) -> list[Direct]:
+    return [c for p in problems(kernel.root) for c in candidates(kernel, (p,), target) if isinstance(c, Direct)]
 
 
 def test_boxes_of_the_direct_form():
@@ -513,13 +523,13 @@ def test_boxes_of_the_direct_form():
             for vectors in (1, 2):
                 outer = (1,) if windows and dict(tile).get(0) else (0, 1)
                 d = Direct(3, vectors, tile, unroll, tuple(a for a in outer if a not in dict(tile)))
-                check(kernel, [Configs((Config(tm=tm, windows=windows, direct=d),)) for tm in (1, 2)], target=target)
+                check(kernel, [Configs((replace(d, tasks=n, windows=windows),)) for n in (1, 2)], target=target)
     kernel = depthwise_dw(5, 2, 13, 19, 5, 2)
     for tile, unroll in ((((1, 5),), ((4, 4),)), (((1, 2), (2, 3)), ()), ((), ((4, 13),))):
         for head in ((), (3,)):
             for windows in (((0, "all"),), ()):
                 d = Direct(5, 1, tile, unroll, (0,), head)
-                check(kernel, [Configs((Config(windows=windows, direct=d),))], target=target)
+                check(kernel, [Configs((replace(d, windows=windows),))], target=target)
 
 
 def test_epilogue_of_the_direct_form():

@@ -10,7 +10,8 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import search, traffic
-from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
+from einsmith.kernels.contraction.config import InnerProducts, Tiled
+from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.loops.nest import If, Loop, Op
 from einsmith.plan.kernel import Buffer, Kernel, Stage
@@ -45,14 +46,14 @@ def operations(body: list) -> Iterator[Op]:
             yield from operations(x.body)
 
 
-def count(kernel: Kernel, config: Config, name: str, target=SMALL) -> int:
+def count(kernel: Kernel, config: Tiled, name: str, target=SMALL) -> int:
     pieces = len(kernel.root.parts)
     lowered = PATTERN.lower(kernel, Configs((config,) * pieces), target)
     return sum(1 for x in lowered.launches for op in operations(x.function.body) if op.name == name)
 
 
 def test_tiles_ask_for_the_next_panel_of_n():
-    panels = Config(mr=5, nv=2, a="inline", b="inline", order="n")
+    panels = Tiled(mr=5, nv=2, a="inline", b="inline", order="n")
     images = conv(3, 9, 17, 17, 23, 1, 1, 0)  # rows of 289 points: panels cross images
     strided = conv(3, 9, 33, 33, 23, 1, 1, 0, 2)  # every other point of every other row
     for kernel, swap in ((product(23, 300, 40, "NN"), False), (product(300, 23, 40, "TT"), True), (images, True),
@@ -88,10 +89,10 @@ def test_only_rows_far_apart_are_asked_for():
 
 
 def test_a_panel_beyond_the_first_level_is_dear():
-    kernel, wide = product(120, 4096, 300, "NN"), Config(mr=6, nv=4, a="inline", b="inline", tn=8)
+    kernel, wide = product(120, 4096, 300, "NN"), Tiled(mr=6, nv=4, a="inline", b="inline", tn=8)
     narrow = replace(wide, mr=12, nv=2)
 
-    def seconds(c: Config) -> float:
+    def seconds(c: Tiled) -> float:
         return PATTERN.cost(kernel, Configs((c,)), replace(host(), l1=48 << 10, l2=1 << 20)).arithmetic
 
     assert seconds(narrow) < 0.9 * seconds(wide)
@@ -103,7 +104,7 @@ def far(kernel: Kernel) -> Kernel:
 
 
 def test_large_results_are_stored_past_the_caches():
-    c = Config(mr=4, nv=2, a="inline", b="inline")
+    c = Tiled(mr=4, nv=2, a="inline", b="inline")
     lanes = host().lanes()
     whole, ragged = far(product(9, 6 * lanes, 5, "NN")), far(product(9, 6 * lanes + 1, 5, "NN"))
     for kernel, streams in ((whole, True), (ragged, False)):
@@ -124,7 +125,7 @@ def test_runs_of_rows_that_follow_each_other_are_stored_together():
     way of scratch, and in tiles whose rows are no whole squares, which are stored run by run."""
     lanes = max(8, host().lanes())
     kernel = capsule(2, 3, 8, lanes // 2, 1)  # 288 rows, 2 * lanes columns
-    c = Config(mr=8, nv=2, a="inline", b="buffer")
+    c = Tiled(mr=8, nv=2, a="inline", b="buffer")
     configs = [replace(c, order=order, mr=mr, nv=nv, kc=kc, tm=tm, tn=tn) for order, mr, nv, kc, tm, tn in
                (("n", 8, 2, 0, 1, 1), ("m", 12, 1, 0, 2, 2), ("n", 24, 1, 0, 3, 1), ("n", 8, 1, 12, 1, 2))]
     for k in (kernel, biased(kernel, 3), biased(kernel, 5, keep=True), updated(kernel)):
@@ -144,7 +145,7 @@ def test_runs_of_rows_that_follow_each_other_are_stored_together():
 
 
 def test_vectors_along_k_in_blocks():
-    dot = Config(a="inline", b="inline", dot=True, split=2, mr=4, nv=3)
+    dot = InnerProducts(split=2, mr=4, columns=3)
     lanes = host().lanes()
     for points in (5 * lanes, 5 * lanes + 3):
         both = times(load(0, 2, 0, 3), load(1, 2, 1, 3))
@@ -156,7 +157,7 @@ def test_vectors_along_k_in_blocks():
 
 
 def test_tiles_and_packing_ask_for_rows_along_k():
-    blocks = Config(mr=8, nv=2, a="inline", b="panel", order="n")
+    blocks = Tiled(mr=8, nv=2, a="inline", b="panel", order="n")
     rows = product(23, 40, 700, "NT")
     images = conv_dw(3, 19, 16, 18, 13, 1, 1, 0)  # 288 points an image
     for kernel, swap in ((rows, False), (rows, True), (images, False), (images, True)):
@@ -173,7 +174,7 @@ def test_tiles_ask_for_what_the_next_panel_is_packed_of():
     """Along K, of blocks shorter than its rows: packing asks for nothing then. Tasks along both sides, more panels."""
     lanes = host().lanes()
     rows, images = product(23, 40, 48 * lanes, "NT"), conv_dw(3, 19, 8, 3 * lanes, 37, 1, 1, 0)
-    blocks = Config(mr=8, nv=2, a="panel", b="panel", order="n", kc=4 * lanes)
+    blocks = Tiled(mr=8, nv=2, a="panel", b="panel", order="n", kc=4 * lanes)
     ways = ({}, {"split": 3}, {"tm": 2, "tn": 2}, {"kc": 3 * lanes + 5, "split": 2}, {"mr": 23, "nv": 1, "split": 2})
     for kernel, swap in ((rows, False), (images, True)):
         configs = [replace(blocks, swap=swap, **way) for way in ways]
@@ -188,9 +189,9 @@ def test_tiles_ask_for_what_the_next_panel_is_packed_of():
 def test_whole_vectors_along_k_need_no_masks():
     """Where K, its parts and its blocks are whole vectors, and rows of it too."""
     lanes = host().lanes()
-    blocks = Config(mr=4, nv=1, a="panel", b="panel", kc=4 * lanes, split=2)
+    blocks = Tiled(mr=4, nv=1, a="panel", b="panel", kc=4 * lanes, split=2)
 
-    def masked(kernel: Kernel, c: Config) -> int:
+    def masked(kernel: Kernel, c: Tiled) -> int:
         lowered = PATTERN.lower(kernel, Configs((c,)), host())
         every = (op for x in lowered.launches[:1] for op in operations(x.function.body))
         return sum(op.name == "load" and op.args[2] is not None for op in every)
@@ -207,7 +208,7 @@ def test_vectors_along_k_keep_to_rows_where_blocks_are_whole_ones():
     """Every other element of every other row, and rows with a border; the last vector of a row overlaps the one before,
     where blocks and parts of K are whole rows of more than a vector."""
     row = 2 * max(8, host().lanes()) - 3
-    blocks = Config(mr=4, nv=1, a="inline", b="panel", order="n")
+    blocks = Tiled(mr=4, nv=1, a="inline", b="panel", order="n")
     every = times(load(0, 2, 0, 3, 4), load(1, 2, 1, lin((2, 3)), lin((2, 4))))
     strided = sum_of((13, 19), ((dt.f32, (2, 13, 6, row)), (dt.f32, (2, 19, 12, 2 * row))), (2, 6, row), every)
     bordered = conv_dw(3, 9, 4, row, 7, 3, 3, 1)
@@ -235,13 +236,13 @@ def test_rows_that_overlap_take_little_room():
     """25 taps of one image are hardly more than the image: blocks of K need not be short for the first level."""
     wide = replace(host(), vector_bytes=64, vector_registers=32, fma_per_second=133e9, l1=48 << 10, l2=1 << 20)
     kernel = conv_dw(256, 6, 14, 14, 16, 5, 5, 0)
-    long, short = (Configs((Config(True, 25, 1, "inline", "panel", kc=kc, split=8),)) for kc in (512, 256))
+    long, short = (Configs((Tiled(True, 25, 1, "inline", "panel", kc=kc, split=8),)) for kc in (512, 256))
     assert PATTERN.cost(kernel, long, wide).arithmetic < PATTERN.cost(kernel, short, wide).arithmetic
 
 
 def test_elements_that_rows_of_a_tile_share_are_loaded_once():
     """Taps of one vector of filters, filters' gradients in blocks that cut rows, gradients whose taps run backwards."""
-    tile = Config(mr=10, nv=1, a="inline", b="panel")
+    tile = Tiled(mr=10, nv=1, a="inline", b="panel")
     forward, wide = conv(3, 4, 9, 14, 7, 3, 5, 0), conv(2, 3, 9, 23, 9, 2, 4, 0, 2)
     ways = ({}, {"kc": 20}, {"split": 3}, {"kc": 10, "split": 2}, {"tm": 2, "mr": 5}, {"b": "buffer", "order": "m"})
     turned = times(load(0, 0, 4, lin((1, 2), (-1, 5), const=2), lin((1, 3), (-1, 6), const=3)), load(1, 4, 1, 5, 6))
@@ -270,7 +271,7 @@ def test_tiles_ask_for_the_lines_of_strided_results():
     """Of those that the second level does not hold; tiles of whole and of partial rows, across images, turned or not.
     """
     large, small = strided_conv_dx(17, 5, 8, 14, 3), strided_conv_dx(3, 5, 8, 14, 3)
-    panels = Config(mr=5, nv=1, a="panel", b="panel")
+    panels = Tiled(mr=5, nv=1, a="panel", b="panel")
     configs = [replace(panels, swap=swap, mr=mr, order=order) for swap, mr, order in
                ((True, 5, "n"), (True, 3, "m"), (False, 8, "n"), (False, 14, "m"))]
     for c in configs:
@@ -283,7 +284,7 @@ def test_tiles_ask_for_the_lines_of_strided_results():
 
 def test_lines_of_short_runs_are_all_asked_for():
     """Results of which a few follow each other, as many as a vector has being parts of several lines."""
-    kernel, c = capsule_da(5, 8, 9, 3, 2), Config(mr=4, nv=2, a="panel", b="panel")
+    kernel, c = capsule_da(5, 8, 9, 3, 2), Tiled(mr=4, nv=2, a="panel", b="panel")
     columns = min(8 * 4, 2 * SMALL.lanes(4))  # runs of 4
     assert count(kernel, c, "prefetch") >= len(kernel.root.parts) * columns // 4
     check(kernel, [Configs((x,) * len(kernel.root.parts)) for x in (c, replace(c, swap=True))], target=SMALL)
@@ -292,7 +293,7 @@ def test_lines_of_short_runs_are_all_asked_for():
 def test_tiles_ask_for_the_next_tile_of_rows_that_are_gathered():
     """Windows of images that are read in place: by order, blocks and parts of K, with a last tile of fewer rows."""
     kernel = capsule(3, 5, 9, 4, 2)
-    c = Config(mr=8, nv=2, a="inline", b="buffer")
+    c = Tiled(mr=8, nv=2, a="inline", b="buffer")
     configs = [replace(c, order=order, tm=tm, tn=tn, mr=mr, nv=nv, kc=kc) for order, tm, tn, mr, nv, kc in
                (("m", 2, 1, 8, 2, 0), ("n", 1, 1, 16, 1, 0), ("n", 2, 1, 8, 2, 36), ("m", 1, 2, 16, 1, 0))]
     split = replace(c, b="panel", split=3)
@@ -303,7 +304,7 @@ def test_tiles_ask_for_the_next_tile_of_rows_that_are_gathered():
 
 def test_packing_asks_for_rows_that_gathers_read():
     """Filters by channel, whose rows lie pages apart."""
-    panels = Config(mr=6, nv=2, a="panel", b="panel")
+    panels = Tiled(mr=6, nv=2, a="panel", b="panel")
     for b in ("panel", "buffer"):
         c = replace(panels, b=b)
         for channels, asks in ((120, True), (67, False)):
@@ -314,7 +315,7 @@ def test_packing_asks_for_rows_that_gathers_read():
 
 def test_tasks_of_pieces_are_run_one_after_the_other():
     """Where all cores get some: tasks in any numbers, of which each gets its share; elsewhere a task each."""
-    kernel, c = strided_conv_dx(9, 4, 8, 14, 3), Config(swap=True, mr=2, nv=1, a="panel", b="panel")
+    kernel, c = strided_conv_dx(9, 4, 8, 14, 3), Tiled(swap=True, mr=2, nv=1, a="panel", b="panel")
     for shares, tasks in (((8, 8, 16, 24), 8), ((8, 4, 4, 4), 20), ((1, 1, 1, 1), 4), ((9, 9, 9, 9), 36)):
         configs = Configs(tuple(replace(c, tn=n) for n in shares))
         assert PATTERN.lower(kernel, configs, host()).launches[-1].tasks == tasks

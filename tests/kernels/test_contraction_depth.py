@@ -11,14 +11,15 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.errors import CompileError
+from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.k_pack import depth_of
-from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
+from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.emit.walk import transpose
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import biased, conv_dw, load, product, sum_of, times
 
-DEEP = Config(mr=3, a="inline", b="panel", depth=2)
+DEEP = Tiled(mr=3, a="inline", b="panel", depth=2)
 
 
 def deep(n: int, depth: int, item: int = 4, **fields) -> Configs:

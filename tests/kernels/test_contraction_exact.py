@@ -10,9 +10,10 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply
 from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.contraction.config import Direct, InnerProducts, Tiled
 from einsmith.kernels.contraction.k_bounds import k_bounds, share
 from einsmith.kernels.contraction.nan_repair import needed
-from einsmith.kernels.contraction.pattern import PATTERN, Config, Configs
+from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.plan.kernel import Kernel
@@ -121,7 +122,7 @@ def sprinkled(kernel: Kernel, seed: int) -> list[list[np.ndarray]]:
 def test_masked_terms_beside_infinities(name):
     kernel, target = CASES[name], host()
     configs = PATTERN.configs(kernel, target)
-    different = {(c.windows, c.rows, c.dot, c.direct is not None): x for x in configs for c in x.pieces}
+    different = {(c.windows, type(c), isinstance(c, Tiled) and c.rows): x for x in configs for c in x.pieces}
     for n, arrays in enumerate(sprinkled(kernel, len(name))):
         picked = list(dict.fromkeys([configs[-1], *different.values()])) if n == 2 else configs[:1]
         check(kernel, picked, target=target, arrays=arrays)
@@ -134,14 +135,14 @@ def test_every_form_makes_sums_again(name):
     (p,) = problems(kernel.root)
     found = {}
     for c in candidates(kernel, (p,), target):
-        d = c.direct
-        key = (c.windows, c.rows, c.dot, c.split > 1, d and (d.vector, bool(d.k_outer)))
+        key = (type(c), c.windows, (c.vector, bool(c.k_outer)) if isinstance(c, Direct) else c.split > 1,
+               isinstance(c, Tiled) and c.rows)  # fmt: skip
         found.setdefault(key, c)
     if name == "dx without padding":
-        blocked = Config(mr=4, nv=2, kc=30)
+        blocked = Tiled(mr=4, nv=2, kc=30)
         found |= {"blocked": blocked, "split": replace(blocked, split=2), "both": replace(blocked, kc=16, split=3)}
     if name == "dw of one channel":
-        found["dot"] = Config(a="inline", b="inline", mr=3, nv=4, dot=True, split=3)
+        found["dot"] = InnerProducts(mr=3, columns=4, split=3)
     check(kernel, [Configs((c,)) for c in found.values()], target=target, arrays=sprinkled(kernel, 1)[2])
 
 

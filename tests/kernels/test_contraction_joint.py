@@ -9,7 +9,7 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import apply
 from einsmith.kernels.contraction.companions import companion_of, pairs
-from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import SLOT, holds
 from einsmith.kernels.contraction.joint_tile import JointTiles
@@ -23,12 +23,12 @@ from tests.kernels.samples import load, pointwise_dx, strided_conv_dx, template,
 from tests.kernels.test_contraction_exact import sprinkled
 
 
-def joint(kernel: Kernel, c: Config) -> Configs | None:
+def joint(kernel: Kernel, c: Tiled) -> Configs | None:
     """Every pair of the kernel's pieces together, images (axis 0) as M where the configuration is not swapped; None
     where some pair cannot be."""
     found = problems(kernel.root)
     assert found is not None
-    pieces: list[Config] = [c] * len(found)
+    pieces: list[Tiled] = [c] * len(found)
     for first, second in pairs(found):
         p = found[second]
         images = 0 if 0 in p.operands[0].axes else 1
@@ -42,7 +42,7 @@ def joint(kernel: Kernel, c: Config) -> Configs | None:
 
 
 SIDE = ((0, "side"),)
-PIXELS = Config(False, 14, 2, "inline", "buffer", windows=SIDE)
+PIXELS = Tiled(False, 14, 2, "inline", "buffer", windows=SIDE)
 
 
 def longer(kernel: Kernel, count: int) -> Kernel:
@@ -66,9 +66,9 @@ def test_tiles_of_two_pieces():
         ((2, 3, 10, 28, 5), (PIXELS, replace(PIXELS, order="m", tm=3), replace(PIXELS, mr=7, nv=1, tn=1))),
         ((2, 37, 8, 56, 2), (PIXELS, replace(PIXELS, tn=2), replace(PIXELS, mr=28, nv=1, order="m", tm=2, tn=2))),
         ((2, 20, 6, 10, 4), (replace(PIXELS, mr=5), replace(PIXELS, mr=10, nv=1), replace(PIXELS, mr=5, b="inline"))),
-        ((2, 7, 10, 6, 3), (Config(True, 4, 2, "buffer", "inline"), Config(True, 3, 1, "inline", "buffer", "m", tm=2))),
-        ((3, 5, 8, 14, 4), (Config(False, 6, 2, "buffer", "buffer", tm=2, tn=1),
-                            Config(True, 2, 3, "buffer", "inline", windows=SIDE))),
+        ((2, 7, 10, 6, 3), (Tiled(True, 4, 2, "buffer", "inline"), Tiled(True, 3, 1, "inline", "buffer", "m", tm=2))),
+        ((3, 5, 8, 14, 4), (Tiled(False, 6, 2, "buffer", "buffer", tm=2, tn=1),
+                            Tiled(True, 2, 3, "buffer", "inline", windows=SIDE))),
     ):  # fmt: skip
         kernel = strided_conv_dx(*shape)
         found = [x for c in configs if (x := joint(kernel, c)) is not None]
@@ -84,7 +84,7 @@ def test_what_follows_both_sums():
         assert config is not None
         check(kernel, [config])
     kernel = longer(strided_conv_dx(2, 6, 12, 8, 3), 1)
-    config = joint(kernel, Config(True, 3, 1, "buffer", "inline"))
+    config = joint(kernel, Tiled(True, 3, 1, "buffer", "inline"))
     assert config is not None
     check(kernel, [config])
 

@@ -11,8 +11,9 @@ from einsmith import dtypes as dt
 from einsmith.expr.nodes import Piece, Template, apply, template
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.blocked import Blocked
+from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.pattern import Config, Configs
+from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.tile_epilogue import form_of
 from einsmith.kernels.contraction.write_combining import unit_of
@@ -32,17 +33,17 @@ def added(kernel: Kernel) -> Kernel:
     return Kernel((first, stage), (*kernel.buffers, Buffer(f, shape)))
 
 
-def configs(kernel: Kernel, base: Config) -> Configs:
+def configs(kernel: Kernel, base: Tiled) -> Configs:
     """With pixels as N."""
     (p,) = problems(kernel.root)
     return Configs((replace(base, swap=0 in p.operands[0].axes),))
 
 
 BASES = [
-    Config(False, 3, 2, "inline", "inline", tn=3),  # tasks end within units
-    Config(False, 2, 1, "panel", "panel", "m", tm=2),  # a unit may be several panels; rows wait one tile at a time
-    Config(False, 4, 3, "inline", "panel", kc=2, tm=2, tn=2),  # sums come from scratch
-    Config(False, 5, 4, "inline", "inline"),
+    Tiled(False, 3, 2, "inline", "inline", tn=3),  # tasks end within units
+    Tiled(False, 2, 1, "panel", "panel", "m", tm=2),  # a unit may be several panels; rows wait one tile at a time
+    Tiled(False, 4, 3, "inline", "panel", kc=2, tm=2, tn=2),  # sums come from scratch
+    Tiled(False, 5, 4, "inline", "inline"),
 ]
 
 

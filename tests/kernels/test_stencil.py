@@ -19,6 +19,7 @@ from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.stencil.loads import AHEAD, short, turned, waits
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
+from einsmith.loops.nest import Op
 from einsmith.modes import trace_shapes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.plan.kernel import Buffer, Kernel
@@ -239,44 +240,33 @@ def test_rows_that_are_no_lines_leave_in_lines(h, w, rng):
     assert "stream" not in _operations(launch.function.body)
 
 
-def lines_touched_and_asked_for(kernel: Kernel, target: Target, monkeypatch) -> list[list[tuple[str, int]]]:
+def lines_touched_and_asked_for(kernel: Kernel, target: Target) -> list[list[tuple[str, int]]]:
     """("touch" or "ask", line) of every buffer in the order of a run, in the first configuration."""
     events: list[tuple[str, int, int]] = []
-    load, store, compute = nest_interp._Run.load, nest_interp._Run.store, nest_interp._Run.compute
 
-    def seen(ptr, offsets, mask):
-        on = np.broadcast_to(True if mask is None else mask, np.shape(offsets))
-        events.extend(("touch", ptr.memory.ctypes.data, int(x) // 16) for x, m in zip(offsets, on, strict=True) if m)
-
-    def seen_load(self, ptr, offsets, type, mask, other):
-        seen(ptr, offsets, mask)
-        return load(self, ptr, offsets, type, mask, other)
-
-    def seen_store(self, ptr, offsets, value, mask):
-        seen(ptr, offsets, mask)
-        return store(self, ptr, offsets, value, mask)
-
-    def seen_compute(self, x, a, type):
+    def observe(x: Op, a: list) -> None:
         if x.name == "prefetch":
-            events.append(("ask", a[0].memory.ctypes.data, int(a[1]) // 16))
-        return compute(self, x, a, type)
+            events.append(("ask", a[0].memory.raw.ctypes.data, int(a[1]) // 16))
+        if x.name not in ("load", "gather", "store", "stream", "scatter"):
+            return
+        offsets, mask = np.asarray(a[1]), a[2] if x.result is not None else a[3] if len(a) > 3 else None
+        if not offsets.ndim:
+            offsets = offsets + np.arange(max(1, x.result.type.lanes if x.result is not None else np.size(a[2])))
+        on = np.broadcast_to(True if mask is None else mask, offsets.shape)
+        events.extend(("touch", a[0].memory.raw.ctypes.data, int(at) // 16) for at in offsets[on])
 
-    with monkeypatch.context() as patch:
-        patch.setattr(nest_interp._Run, "load", seen_load)
-        patch.setattr(nest_interp._Run, "store", seen_store)
-        patch.setattr(nest_interp._Run, "compute", seen_compute)
-        arrays = fresh(kernel, 0)
-        nest_interp.run(STENCIL.lower(kernel, STENCIL.configs(kernel, target)[0], target), kernel, arrays)
+    arrays = fresh(kernel, 0)
+    nest_interp.run(STENCIL.lower(kernel, STENCIL.configs(kernel, target)[0], target), kernel, arrays, observe=observe)
     return [[(kind, n) for kind, at, n in events if at == x.ctypes.data] for x in arrays]
 
 
 @pytest.mark.parametrize(("stride", "width", "channels"), [(1, 27, 2), (2, 40, 2), (2, 9, 24)])
-def test_every_line_is_asked_for_before_it_is_touched(stride, width, channels, monkeypatch):
+def test_every_line_is_asked_for_before_it_is_touched(stride, width, channels):
     """But for the first ones, and the few sums of a filter."""
     for target in (replace(NARROW, l2=256, cores=1), replace(WIDE, l2=256, cores=1)):
         for make in (s.depthwise, s.depthwise_dw):
             kernel = make(1, channels, 64, width, 3, 1, stride)
-            found = lines_touched_and_asked_for(kernel, target, monkeypatch)
+            found = lines_touched_and_asked_for(kernel, target)
             for b, mine in zip(kernel.buffers, found[: 3 if make is s.depthwise else 2], strict=False):
                 asked: set[int] = set()
                 first = min((n for kind, n in mine if kind == "ask"), default=0)
@@ -287,11 +277,11 @@ def test_every_line_is_asked_for_before_it_is_touched(stride, width, channels, m
 
 
 @pytest.mark.parametrize(("size", "stride"), [(14, 1), (7, 1), (14, 2)])
-def test_a_gradient_of_filters_asks_for_the_images_that_come_next(size, stride, monkeypatch):
+def test_a_gradient_of_filters_asks_for_the_images_that_come_next(size, stride):
     """After the last one, for the next channel of the first ones: only what is read at the very start is not asked for,
     less than a channel of all images."""
     kernel = s.depthwise_dw(16, 3, size, size, 3, 1, stride)
-    for mine in lines_touched_and_asked_for(kernel, replace(WIDE, l2=256, cores=1), monkeypatch)[:2]:
+    for mine in lines_touched_and_asked_for(kernel, replace(WIDE, l2=256, cores=1))[:2]:
         asked, late = set(), set()
         for kind, n in mine:
             (asked if kind == "ask" else late).update({n} - asked)

@@ -198,25 +198,6 @@ def test_equal_work_is_emitted_once():
     assert text.count("= exp(") == 1 and text.count("= load(") == 1 and text.count("= add(") == 400
 
 
-def test_override_replaces_a_read():
-    i = Axis(0)
-    a = np.zeros(8, np.float32)
-    seen = []
-
-    def build(b):
-        def packed(r, guard):
-            seen.append(r)
-            return b.const(3.0, "f32", LANES) if r.slot == 1 else None
-
-        em = VectorEmitter(b, (8,), LANES, packed)
-        em.place(0, memory(b, 0, a))
-        em.bind(0, ramp(0, LANES))
-        b.store(em.emit(apply("add", read(0, i), read(1, i))), b.buffers[0], b.const(0))
-
-    execute(build, [a])
-    assert a.tolist() == [3.0] * 8 and {r.slot for r in seen} == {0, 1}
-
-
 def test_lanes_are_not_stored_over_each_other():
     i, j = axes(2)
     a = np.zeros(8, np.float32)

@@ -35,9 +35,9 @@ MEMORY = 32 << 20
 class _Steps:
     """A program that is not linked."""
 
-    def __init__(self, steps: Sequence[Any], threads: int, scratch: int):
+    def __init__(self, steps: Sequence[Any], *_: Any):
         self.slots: dict[Any, int] = defaultdict(int)
-        self.table = bytearray(8)
+        self.table = np.zeros(1, np.uint64)
 
 
 @pytest.fixture

@@ -58,6 +58,16 @@ def our_losses(name, optimizer, dtype, state, steps, size, seed):
     return np.array([step(x.astype(dtype), y) for x, y in batches(steps, size, seed)])
 
 
+def torch_losses_of_threads(name, optimizer, *args):
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            yield torch_losses(name, optimizer, torch.float32, *args)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize("name", ["mlp3", "lenet5"])
 def test_hundred_steps(name, optimizer):
@@ -68,7 +78,8 @@ def test_hundred_steps(name, optimizer):
     exact = torch_losses(name, optimizer, torch.float64, *args)
     mine = our_losses(name, optimizer, "float64", *args)
     np.testing.assert_allclose(mine, exact, rtol=1e-8)
-    peer = np.abs(torch_losses(name, optimizer, torch.float32, *args) - exact)
+    # In two orders of addition: a rounding that turns a ReLU or a maximum moves all losses after it.
+    peer = np.maximum(*(np.abs(a - exact) for a in torch_losses_of_threads(name, optimizer, *args)))
     error = np.abs(our_losses(name, optimizer, "float32", *args) - exact)
     assert error.max() <= 3 * peer.max(), (error.max(), peer.max())
     assert error.mean() <= 3 * peer.mean(), (error.mean(), peer.mean())

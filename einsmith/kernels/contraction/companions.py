@@ -11,7 +11,7 @@ from typing import Any
 from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import cost, search
 from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.config import Config, Tiled
 from einsmith.kernels.contraction.features import slots_of, with_halos_of
 from einsmith.kernels.contraction.joint_tile import Joint
 from einsmith.kernels.contraction.problem import Problem, with_companion
@@ -35,10 +35,11 @@ def pairs(found: tuple[Problem, ...]) -> Joint:
 
 
 @lru_cache(maxsize=1024)
-def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Config) -> Config | None:
+def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Tiled) -> Tiled | None:
     """The configuration of `mate` with the tiles and tasks that a problem has in its own; None where there is none."""
-    tiled = c.direct is None and not (c.dot or c.rows or c.kc) and c.split == 1
-    if not tiled or "panel" in (c.a, c.b) or len(c.windows) > 1 or any(x != "side" for _, x in c.windows):
+    if c.rows or c.kc or c.split > 1:
+        return None
+    if "panel" in (c.a, c.b) or len(c.windows) > 1 or any(x != "side" for _, x in c.windows):
         return None
     changed = with_halos_of(kernel, p, c.windows)
     assert changed is not None
@@ -68,11 +69,11 @@ def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Config) -> Config
     return None
 
 
-_Two = tuple[Problem, Problem, Config, Config]
+_Two = tuple[Problem, Problem, Tiled, Tiled]
 """A mate, the piece whose tiles make its sums too, and their configurations."""
 
 
-def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> tuple[float, finish.Form]:
+def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> tuple[float, finish.Form]:
     """How tiles of both sums are finished: cycles a vector, and the form."""
     changed = with_halos_of(kernel, p, c.windows)
     assert changed is not None
@@ -84,7 +85,7 @@ def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -
 def _tables(kernel: Kernel, two: _Two, target: Any) -> list[cost.Table]:
     mate, p, other, c = two
 
-    def table(p: Problem, c: Config, cycles: float, **changes: float) -> cost.Table:
+    def table(p: Problem, c: Tiled, cycles: float, **changes: float) -> cost.Table:
         out = search.table_of(kernel, p, c, target)
         (x,) = out.settings
         x = x._replace(numbers=x.numbers._replace(parted=0, **changes))
@@ -107,7 +108,7 @@ def apart(kernel: Kernel, p: Problem, target: Any) -> float:
     return cost.PARTED * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
 
 
-def _fits(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> bool:
+def _fits(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> bool:
     """Whether both sums are finished from registers: they are turned, or what follows them is short."""
     if _finish(kernel, mate, p, c, target)[1] == "turned":
         return True
@@ -115,8 +116,10 @@ def _fits(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> 
     return finish.operations(tuple(x for x, _, _ in results)) <= finish.REGISTER_EPILOGUE
 
 
-def _mate(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> Config | None:
+def _mate(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> Tiled | None:
     """The mate's configuration where the two can be made together."""
+    if not isinstance(c, Tiled):
+        return None
     other = companion_of(kernel, mate, p, c)
     return other if other is not None and _fits(kernel, mate, p, c, target) else None
 
@@ -130,7 +133,7 @@ def companions(kernel: Kernel, found: tuple[Problem, ...], p: Problem, c: Config
 
 def joined(
     kernel: Kernel, found: tuple[Problem, ...], configs: Mapping[Problem, Config], target: Any
-) -> tuple[dict[Problem, Config], Joint]:
+) -> tuple[dict[Problem, Tiled], Joint]:
     """The companions' configurations of the pieces that are made two and two, which are all that can be, and their
     numbers. configs: of each second piece of a pair."""
     out, joint = {}, []

@@ -45,7 +45,8 @@ HaloBlock; or "batch", which lets that axis join the batch and copies nothing.""
 class Direct:
     """The direct form (direct): lanes along `vector`, `vectors` of them side by side where that is an
     output axis; `tile` and `unroll`: (axis, points) of the unrolled box, output axes and axes of K; `outer`: output
-    axes whose points are outermost; `k_outer`: an axis of K that is outside all tiles, for the sake of windows."""
+    axes whose points are outermost; `k_outer`: an axis of K that is outside all tiles, for the sake of windows, which
+    are as in Tiled; tasks: ranges of the points of `outer`."""
 
     vector: int
     vectors: int
@@ -53,16 +54,41 @@ class Direct:
     unroll: tuple[tuple[int, int], ...]
     outer: tuple[int, ...]
     k_outer: tuple[int, ...] = ()
+    tasks: int = 1
+    windows: Halos = ()
 
     def __str__(self) -> str:
         box = ",".join(f"i{a}:{n}" for a, n in (*self.tile, *self.unroll)) or "1"
         text = f"direct lanes=i{self.vector}x{self.vectors} box={box} outer={','.join(f'i{a}' for a in self.outer)}"
-        return text + "".join(f" head=i{a}" for a in self.k_outer)
+        text += "".join(f" head=i{a}" for a in self.k_outer) + f" tasks {self.tasks}"
+        return text + (f" windows={','.join('LR'[i] for i, _ in self.windows)}" if self.windows else "")
 
 
 @dataclass(frozen=True)
-class Config:
-    """How a contraction is computed.
+class InnerProducts:
+    """Vectors along K (inner_product), whose sums are added at the end: tiles of mr rows by `columns`. swap, kc, split
+    and windows as in Tiled."""
+
+    swap: bool = False
+    mr: int = 4
+    columns: int = 2
+    kc: int = 0
+    split: int = 1
+    windows: Halos = ()
+
+    def __str__(self) -> str:
+        text = f"{'swap ' if self.swap else ''}{self.mr}x{self.columns} inner products"
+        text += f" kc={self.kc}" if self.kc else ""
+        return text + _windows_text(self.windows) + (f" split={self.split}" if self.split > 1 else "")
+
+
+def _windows_text(windows: Halos) -> str:
+    return f" windows={','.join('LR'[i] + f':{fixes}' for i, fixes in windows)}" if windows else ""
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """Register tiles of results over blocks of K (blocked).
 
     swap: the right operand is the broadcast side (M). mr x nv: register tile, rows by vectors. a, b: how the M and N
     operands reach the tile: "inline" (read in place inside the K loop), "panel" (packed by the task into its scratch),
@@ -70,8 +96,7 @@ class Config:
     kc: points of K in a block. split: partial sums over K, added by a later launch. tm, tn: tasks along M and N.
     windows: what tasks copy into windows first (see Halos). rows: vectors of N do not cross rows
     of its innermost axis, whose extent is rounded up. depth: the lanes of a vector of N are so many points of K of each
-    of its points, added at the end (k_pack). dot: vectors along K (inner_product); nv counts columns then.
-    direct: the direct form, of which only tm (tasks) and windows are told here.
+    of its points, added at the end (k_pack).
     """
 
     swap: bool = False
@@ -86,27 +111,21 @@ class Config:
     tn: int = 1
     windows: Halos = ()
     rows: bool = False
-    dot: bool = False
-    direct: Direct | None = None
     depth: int = 1
 
     def __str__(self) -> str:
-        if self.direct is not None:
-            windows = ",".join("LR"[i] for i, _ in self.windows)
-            return f"{self.direct} tasks {self.tm}" + (f" windows={windows}" if windows else "")
         text = f"{'swap ' if self.swap else ''}{self.mr}x{self.nv} a={self.a} b={self.b} {self.order}-outer"
         text += f" tasks {self.tm}x{self.tn}"
         if self.kc:
             text += f" kc={self.kc}"
-        if self.windows:
-            text += f" windows={','.join('LR'[i] + f':{fixes}' for i, fixes in self.windows)}"
-        if self.rows:
-            text += " rows"
+        text += _windows_text(self.windows) + (" rows" if self.rows else "")
         if self.depth > 1:
             text += f" depth={self.depth}"
-        if self.dot:
-            text += " dot"
         return text + (f" split={self.split}" if self.split > 1 else "")
+
+
+Config = Tiled | InnerProducts | Direct
+"""How a contraction is computed."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.kernels.contraction import traffic
-from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.features import Features, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.emit.access import PAIR_COST
@@ -51,7 +51,7 @@ PANELS = 0.6
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Configurations: which of `settings` each has; then the fields of Config, a and b as places in HOW, `major` for
+    """Configurations: which of `settings` each has; then the fields of Tiled, a and b as places in HOW, `major` for
     order "m"; kept: the part of K that guards leave a tile; finish: cycles a vector of what follows the sum. item,
     lanes: bytes of an element, elements of a vector; nbytes: of all buffers."""
 
@@ -73,9 +73,9 @@ class Table:
     lanes: int
     nbytes: int
 
-    def config(self, i: int) -> Config:
+    def config(self, i: int) -> Tiled:
         s = self.settings[self.setting[i]]
-        return Config(
+        return Tiled(
             s.swap, int(self.mr[i]), int(self.nv[i]), HOW[int(self.a[i])], HOW[int(self.b[i])],
             "m" if self.major[i] else "n", int(self.kc[i]), int(self.split[i]), int(self.tm[i]), int(self.tn[i]),
             s.windows, s.rows, depth=int(self.depth[i]),

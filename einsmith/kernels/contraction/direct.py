@@ -17,7 +17,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import pointers_of, shaped
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.halo import SLACK, SLOT, covers, fill
@@ -40,11 +40,10 @@ class DirectLowering:
     B = M = 1
     partials = 0
 
-    def __init__(self, kernel: Kernel, config: Config, target: Any, builder: Builder, problem: Problem):
-        assert config.direct is not None
-        self.b, self.c, self.d = builder, config, config.direct
+    def __init__(self, kernel: Kernel, config: Direct, target: Any, builder: Builder, problem: Problem):
+        self.b, self.d = builder, config
         b = builder
-        shape = shaped(problem, config.windows, self.d)
+        shape = shaped(problem, config)
         assert shape is not None
         p = self.p = shape.problem
         self.elem = elem_of(p.dtype)
@@ -65,7 +64,7 @@ class DirectLowering:
         self.counts = dict((*self.d.tile, *self.d.unroll))
         self.inner = [a for a in range(self.rank) if a not in (*self.d.outer, self.d.vector) and p.extents[a] > 1]
         self.k_axes = [a for a in p.k if a not in (*self.d.k_outer, self.d.vector) and p.extents[a] > 1]
-        self.tasks = config.tm
+        self.tasks = config.tasks
         self.exact = None
         if needed(problem):
             at = dict(enumerate(b.buffers[: len(kernel.buffers)]))

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from einsmith.expr.nodes import Read, postorder
-from einsmith.kernels.contraction.config import HALO_BYTES, Config, Direct, Halos
+from einsmith.kernels.contraction.config import HALO_BYTES, Direct, Halos
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Problem, affine
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess, Pointer
@@ -38,11 +38,11 @@ class Shape:
     windows: tuple[tuple[int, HaloCopy], ...]
 
 
-def shaped(p: Problem, windows: Halos, d: Direct) -> Shape | None:
-    """The problem with the windows of `windows`; None where one cannot be or is too large."""
+def shaped(p: Problem, d: Direct) -> Shape | None:
+    """The problem with windows; None where one cannot be or is too large."""
     found = []
     operands = list(p.operands)
-    for i, _ in windows:
+    for i, _ in d.windows:
         w = halo_copy(p, i, frozenset((*d.outer, *d.k_outer)))
         if w is None or w.elements * p.dtype.itemsize > HALO_BYTES:
             return None
@@ -117,7 +117,7 @@ def _vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> l
     return out
 
 
-def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target: Any) -> list[Config]:
+def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target: Any) -> list[Direct]:
     """Configurations of this form for a problem that is no matrix product: vectors along a batch axis, or M = 1."""
     batch, left, right, k = p.sizes
     if batch * left * right * k < MIN_PRODUCTS or batch == 1 or not p.k:
@@ -127,7 +127,7 @@ def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target:
     if any(len(s.reads) != sum(isinstance(e, Read) for e in postorder(s.exprs)) or s.generic for s in scalar):
         return []
     rank = len(p.piece.extents)
-    out: list[Config] = []
+    out: list[Direct] = []
     pairs = _in_pairs(p)
     searches = [
         (v, _search(p, scalar, v, lanes, target.vector_registers, lone))
@@ -147,16 +147,15 @@ def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target:
             if waiting <= MAX_WAITING:
                 heads.append((p.k[0],))
         for head in heads:
-            d = Direct(v, vectors, tile, unroll, outer, head)
             for which in ((0,), (1,), (0, 1), ()):
                 windows: Halos = tuple((i, "all") for i in which)
                 if any(p.operands[i].plain for i in which) or (head and not which):
                     continue
-                if shaped(p, windows, d) is None:
-                    continue
                 points = prod(p.extents[a] for a in outer)
                 tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)
-                out.append(Config(a="inline", b="inline", tm=tasks, windows=windows, direct=d))
+                d = Direct(v, vectors, tile, unroll, outer, head, tasks, windows)
+                if shaped(p, d) is not None:
+                    out.append(d)
     return out
 
 
@@ -213,11 +212,9 @@ def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, r
 
 
 @lru_cache(maxsize=4096)
-def cycles(kernel: Kernel, original: Problem, c: Config, lanes: int, finish: float, l1: int) -> float:
+def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: float, l1: int) -> float:
     """Cycles of the whole problem on one core; `finish`: those of what follows the sum, a vector; l1: bytes."""
-    d = c.direct
-    assert d is not None
-    shape = shaped(original, c.windows, d)
+    shape = shaped(original, d)
     assert shape is not None
     p = shape.problem
     pointers = pointers_of(kernel, shape, {})

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, apply, postorder
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
-from einsmith.kernels.contraction.config import Config, sides
+from einsmith.kernels.contraction.config import Tiled, sides
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import LINE, PAGE, scattered
 from einsmith.kernels.contraction.write_combining import Unit, unit_of
@@ -214,10 +214,10 @@ def stacked(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[i
     return lanes // run if fit else 1
 
 
-def of(kernel: Kernel, p: Problem, c: Config, lanes: int, l2: int) -> tuple[float, Form]:
+def of(kernel: Kernel, p: Problem, c: Tiled, lanes: int, l2: int) -> tuple[float, Form]:
     """Cycles of `cycles` for a vector along N of a tile, and the form that takes the fewest."""
     m_side, n_side = sides(p, c.swap)
-    if c.split > 1 or c.rows or c.dot:
+    if c.split > 1 or c.rows:
         return cycles(kernel, p, n_side.axes, lanes, l2), "straight"
     return least(kernel, p, m_side.axes, n_side.axes, c.mr, c.nv, lanes, l2)
 

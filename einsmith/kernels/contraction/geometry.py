@@ -10,8 +10,8 @@ from typing import Any
 from einsmith.errors import CompileError
 from einsmith.kernels.contraction.config import (
     HALO_BYTES,
-    Config,
     Side,
+    Tiled,
     depends_on_batch,
     masked_tail,
     orientation,
@@ -46,7 +46,7 @@ class Geometry:
     """
 
     def __init__(
-        self, kernel: Kernel, config: Config, target: Any, problem: Problem, lent: Sequence[HaloCopy] = ()
+        self, kernel: Kernel, config: Tiled, target: Any, problem: Problem, lent: Sequence[HaloCopy] = ()
     ):
         self.kernel, self.c, self.target, self.original, self.p = kernel, config, target, problem, problem
         self.item = problem.dtype.itemsize

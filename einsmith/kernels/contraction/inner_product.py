@@ -13,7 +13,15 @@ from math import prod
 from typing import Any
 
 from einsmith.kernels.contraction import split_k
-from einsmith.kernels.contraction.config import HALO_BYTES, Config, HaloProblem, Halos, sampler, sides, with_halos
+from einsmith.kernels.contraction.config import (
+    HALO_BYTES,
+    HaloProblem,
+    Halos,
+    InnerProducts,
+    sampler,
+    sides,
+    with_halos,
+)
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.frame import Bound, tiles, workspace
 from einsmith.kernels.contraction.geometry import operand_pointers
@@ -71,7 +79,7 @@ class Shape:
     points of a row of the inner K in whole vectors, 0 where it is one group; points: of the inner K, and of a block of
     it (0: all)."""
 
-    def __init__(self, kernel: Kernel, config: Config, target: Any, problem: Problem):
+    def __init__(self, kernel: Kernel, config: InnerProducts, target: Any, problem: Problem):
         self.kernel, self.c, self.original, self.p = kernel, config, problem, problem
         self.lanes = target.lanes(problem.dtype.itemsize)
         self.slots = operand_pointers(kernel)
@@ -84,7 +92,7 @@ class Shape:
         p = self.p
         self.m_side, self.n_side = sides(p, config.swap)
         self.B, self.M, self.N = (p.count(x) for x in (p.batch, self.m_side.axes, self.n_side.axes))
-        self.mt, self.nt = ceil_div(self.M, config.mr), ceil_div(self.N, config.nv)
+        self.mt, self.nt = ceil_div(self.M, config.mr), ceil_div(self.N, config.columns)
         self.row = row_length(p, self.slots, self.lanes) or 0
         self.points = prod(p.extents[a] for a in p.k[1:])
         if self.row:
@@ -124,7 +132,7 @@ class InnerProduct:
         self.epilogue = Epilogue(b, g.kernel, p, pointers, g.n_side.axes, n, 0)
         self.repair: NanRepair | None = None
         if needed(g.original):
-            self.repair = NanRepair(b, g.original, arguments, (), 0, g.c.mr * g.c.nv * n)
+            self.repair = NanRepair(b, g.original, arguments, (), 0, g.c.mr * g.c.columns * n)
         self.sa = sampler(b, p, g.m_side, self.slots, p.k[1:], n, g.row)
         self.sb = sampler(b, p, g.n_side, self.slots, p.k[1:], n, g.row)
 
@@ -133,7 +141,7 @@ class InnerProduct:
         b, g, p, n, c = self.b, self.g, self.g.p, self.g.lanes, self.g.c
         batch, split = b.op("floordiv", task, b.const(c.split)), b.op("mod", task, b.const(c.split))
         self.batch, self.split = batch, split
-        size = c.mr * c.nv * n
+        size = c.mr * c.columns * n
         sums = b.alloc(self.elem, g.mt * g.nt * size)
         zero = b.const(0.0, self.elem, n)
         with b.loop(0, g.mt * g.nt * size, step=n) as clear:
@@ -145,7 +153,7 @@ class InnerProduct:
 
         def each(body: Callable[[Value, int, Value, int], None]) -> None:
             def m_tile(jm: Value, mr: int, _: bool) -> None:
-                tiles(b, (0, g.nt), g.nt, g.N, 1, c.nv, lambda jn, nc, __: body(jm, mr, jn, nc))
+                tiles(b, (0, g.nt), g.nt, g.N, 1, c.columns, lambda jn, nc, __: body(jm, mr, jn, nc))
 
             tiles(b, (0, g.mt), g.mt, g.M, 1, c.mr, m_tile)
 
@@ -154,7 +162,7 @@ class InnerProduct:
 
         def multiply(lo: Bound, hi: Bound) -> None:
             def tile(jm: Value, mr: int, jn: Value, nc: int) -> None:
-                m0, n0 = b.mul(jm, b.const(c.mr)), b.mul(jn, b.const(c.nv))
+                m0, n0 = b.mul(jm, b.const(c.mr)), b.mul(jn, b.const(c.columns))
                 self._tile(sums, place(jm, jn), m0, mr, n0, nc, lo, hi)
 
             each(tile)
@@ -178,9 +186,9 @@ class InnerProduct:
             at = place(jm, jn)
             for i in range(mr):
                 m = b.add(b.mul(jm, b.const(c.mr)), b.const(i))
-                out = g.partials.place(b, split, batch, m, jn, c.nv)
+                out = g.partials.place(b, split, batch, m, jn, c.columns)
                 for j in range(nc):
-                    x = b.load(sums, b.add(at, b.const((i * c.nv + j) * n)), self.elem, n)
+                    x = b.load(sums, b.add(at, b.const((i * c.columns + j) * n)), self.elem, n)
                     b.store(b.horizontal("add", x), self.workspace, b.add(out, b.const(j)))
 
         each(finish)
@@ -202,7 +210,7 @@ class InnerProduct:
 
     def _tile(self, sums: Value, at: Value, m0: Value, mr: int, n0: Value, nc: int, lo: Bound, hi: Bound) -> None:
         """The points lo .. hi of the inner K; what is not known here are whole vectors (and rows, where K has them)."""
-        b, g, n, nv = self.b, self.g, self.g.lanes, self.g.c.nv
+        b, g, n, nv = self.b, self.g, self.g.lanes, self.g.c.columns
         a_rows = self._rows_of(self.sa, g.m_side.axes, m0, mr)
         b_rows = self._rows_of(self.sb, g.n_side.axes, n0, nc)
         places = [b.add(at, b.const((i * nv + j) * n)) for i in range(mr) for j in range(nc)]
@@ -274,7 +282,7 @@ class InnerProduct:
 
 def configs(
     changed: HaloProblem, windows: Halos, pointers: Mapping[int, Pointer], lanes: int, registers: int, cores: int
-) -> list[Config]:
+) -> list[InnerProducts]:
     """Tiles of this form for a problem that it fits."""
     p = changed.problem
     if not fits(p, pointers, lanes) or any(fixes != "k" for _, fixes in windows):
@@ -289,5 +297,5 @@ def configs(
             nc = min(n, (registers - 2 - mr) // mr)
             if nc >= 1:
                 nc = -(-n // -(-n // nc))
-                out.append(Config(swap, mr, nc, "inline", "inline", split=split, windows=windows, dot=True))
+                out.append(InnerProducts(swap, mr, nc, split=split, windows=windows))
     return out

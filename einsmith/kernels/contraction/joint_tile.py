@@ -11,7 +11,7 @@ from typing import Any
 
 from einsmith.kernels.contraction import pack
 from einsmith.kernels.contraction.blocked import Blocked
-from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.frame import Bound, Panel, Task
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem
@@ -28,7 +28,7 @@ class JointTiles(Blocked):
     bases: bytes of the workspace before each one's part."""
 
     def __init__(
-        self, kernel: Kernel, configs: Sequence[Config], target: Any, b: Builder, problem: Problem, other: Problem,
+        self, kernel: Kernel, configs: Sequence[Tiled], target: Any, b: Builder, problem: Problem, other: Problem,
         bases: Sequence[int] = (0, 0),
     ):
         super().__init__(b, Geometry(kernel, configs[1], target, problem), bases[1])

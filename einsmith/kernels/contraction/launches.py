@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction import pack_shared
 from einsmith.kernels.contraction.blocked import Blocked
-from einsmith.kernels.contraction.config import HALO_BYTES, Config, sides, with_halos
+from einsmith.kernels.contraction.config import HALO_BYTES, Config, Direct, InnerProducts, Tiled, sides, with_halos
 from einsmith.kernels.contraction.direct import DirectLowering
 from einsmith.kernels.contraction.frame import Frame
 from einsmith.kernels.contraction.geometry import Geometry
@@ -24,7 +24,7 @@ from einsmith.plan.kernel import Kernel
 def without_empty_parts(p: Problem, c: Config) -> Config:
     """The configuration with as many parts of K as have points: a part without any would leave its partial sums
     unwritten."""
-    if c.split == 1 or c.dot:
+    if not isinstance(c, Tiled) or c.split == 1:
         return c
     changed = with_halos(p, c.windows, HALO_BYTES)
     units = changed.heads if changed is not None and changed.heads else p.count(p.k)
@@ -56,7 +56,9 @@ def lower(
         out.workspace += -(-elements * p.dtype.itemsize // 64) * 64
         pieces.append(works)
     for i, j in joint:
-        both = ((found[i], found[j]), (configs[i], configs[j]), (bases[i], bases[j]))
+        first, second = configs[i], configs[j]
+        assert isinstance(first, Tiled) and isinstance(second, Tiled)
+        both = ((found[i], found[j]), (first, second), (bases[i], bases[j]))
         pieces[j]["multiply"] = _joint(kernel, *both, target)
         del pieces[i]["multiply"]
     for label in STEPS:
@@ -67,10 +69,10 @@ def lower(
 
 def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tuple[int, dict[str, _Work]]:
     """Elements of the workspace of a piece, whose part begins at `base` bytes, and its work by step."""
-    if c.direct is not None:
-        return 0, {"multiply": _Work(c.tm, lambda b, _, task: DirectLowering(kernel, c, target, b, p).run(task))}
+    if isinstance(c, Direct):
+        return 0, {"multiply": _Work(c.tasks, lambda b, _, task: DirectLowering(kernel, c, target, b, p).run(task))}
     works: dict[str, _Work] = {}
-    if c.dot:
+    if isinstance(c, InnerProducts):
         s = Shape(kernel, c, target, p)
         works["multiply"] = _Work(s.tasks, lambda b, _, task: InnerProduct(b, s, base).run(task))
         works["add"] = _Work(
@@ -94,7 +96,7 @@ def _packer(g: Geometry, base: int, chosen: str) -> Callable[[Builder, int, Valu
 
 
 def _joint(
-    kernel: Kernel, problems: tuple[Problem, Problem], configs: tuple[Config, Config], bases: tuple[int, int],
+    kernel: Kernel, problems: tuple[Problem, Problem], configs: tuple[Tiled, Tiled], bases: tuple[int, int],
     target: Any,
 ) -> _Work:
     """The work of a companion and of the piece whose tasks make it too."""

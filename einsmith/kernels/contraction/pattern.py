@@ -45,6 +45,12 @@ class Configs:
     pieces: tuple[Config, ...]
     joint: Joint = ()
 
+    def tiles(self, first: int, second: int) -> tuple[plan.Tiled, plan.Tiled]:
+        """Those of two pieces that are made together."""
+        one, other = self.pieces[first], self.pieces[second]
+        assert isinstance(one, plan.Tiled) and isinstance(other, plan.Tiled)
+        return one, other
+
     def __str__(self) -> str:
         every = "; ".join(str(c) for c in dict.fromkeys(self.pieces))
         return every + "".join(f", {first} with {second}" for first, second in self.joint)
@@ -80,7 +86,7 @@ class Contraction:
         add(pairs.companions(kernel, found, first, config, target))
         mates, joint = pairs.joined(kernel, found, every, target)
         add(mates)
-        every |= mates
+        every.update(mates)
         return Configs(tuple(every[p] for p in found), joint)
 
     def instead(self, kernel: Kernel, config: Configs) -> Sequence[str]:
@@ -89,7 +95,7 @@ class Contraction:
         found = problems(kernel.root)
         assert found is not None
         wide = all(min(p.sizes[1:]) >= WIDE for p in found)
-        within = all(c.direct is not None and c.windows for c in config.pieces)
+        within = all(isinstance(c, plan.Direct) and c.windows for c in config.pieces)
         return (*("reduction",) * wide, *("im2col",) * within)
 
     def bound(self, kernel: Kernel, target: Any) -> float:
@@ -129,7 +135,7 @@ class Contraction:
         for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
             if all(n not in two for two in config.joint):
                 every.append(_cost(kernel, p, c, target))
-        two = tuple((found[i], found[j], config.pieces[i], config.pieces[j]) for i, j in config.joint)
+        two = tuple((found[i], found[j], *config.tiles(i, j)) for i, j in config.joint)
         if two:
             both = pairs.costs(kernel, two, target)
             every += [_predicted(both, n) for n in range(2 * len(two))]
@@ -206,9 +212,9 @@ def _rank(kernel: Kernel, p: Problem, c: Config, target: Any) -> float:
 @lru_cache(maxsize=4096)
 def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> tuple[Cost, int]:
     """What a piece costs besides its launches, and those."""
-    if c.direct is not None:
+    if isinstance(c, plan.Direct):
         return _direct_cost(kernel, p, c, target), 1
-    if c.dot:
+    if isinstance(c, plan.InnerProducts):
         return _dot_cost(kernel, p, c, target), 1 + int(c.split > 1)
     known = analysis(kernel, p, target).known.get(c)
     return known or _predicted(cost.predict(search.table_of(kernel, p, c, target), target), 0)
@@ -218,7 +224,7 @@ def _predicted(found: cost.Predicted, i: int) -> tuple[Cost, int]:
     return Cost(float(found.arithmetic[i]), float(found.memory[i])), int(found.launches[i])
 
 
-def _dot_cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost:
+def _dot_cost(kernel: Kernel, original: Problem, c: plan.InnerProducts, target: Any) -> Cost:
     changed = with_halos_of(kernel, original, c.windows)
     assert changed is not None
     p = changed.problem
@@ -234,13 +240,13 @@ def _dot_cost(kernel: Kernel, original: Problem, c: Config, target: Any) -> Cost
     for side in (m_side, n_side):
         s = plan.sampler(None, p, side, pointers, p.k[1:], lanes, row)
         loads.append(s.load_cost(lanes) + 0.5 * bool(row))
-    tiles = ceil(m / c.mr) * ceil(n / c.nv)
-    step = max(c.mr * c.nv / 2, (c.mr * loads[0] + c.nv * loads[1]) / 2) + 0.1 * (c.mr + c.nv)
+    tiles = ceil(m / c.mr) * ceil(n / c.columns)
+    step = max(c.mr * c.columns / 2, (c.mr * loads[0] + c.columns * loads[1]) / 2) + 0.1 * (c.mr + c.columns)
     held = min(count, ceil(c.kc / lanes) or count)
     if _rows_read(kernel, changed, held * lanes * item) > target.l1:
-        lines = c.nv if (c.mr + c.nv) * held * lanes * item <= target.l1 else c.mr + c.nv
+        lines = c.columns if (c.mr + c.columns) * held * lanes * item <= target.l1 else c.mr + c.columns
         step = max(step, lines * traffic.ROWS_FROM_L2)
-    step += 2.5 * c.mr * c.nv / held
+    step += 2.5 * c.mr * c.columns / held
     cycles = points * (tiles * (count * step + 30) + 2.0 * m * n) + batch * c.split * m * n * 12
     for _, w in changed.windows:
         cycles += points * w.elements / lanes * 6
@@ -265,14 +271,13 @@ def _rows_read(kernel: Kernel, w: plan.HaloProblem, row: int) -> float:
     return out
 
 
-def _direct_cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> Cost:
-    assert c.direct is not None
+def _direct_cost(kernel: Kernel, p: Problem, c: plan.Direct, target: Any) -> Cost:
     item = p.dtype.itemsize
     lanes = target.lanes(item)
-    v = c.direct.vector
+    v = c.vector
     after = finish.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2
-    points = p.count(c.direct.outer)
+    points = p.count(c.outer)
     tasks = min(target.cores, points)
     uneven = ceil(points / tasks) * tasks / points
     size = sum(touched(kernel))

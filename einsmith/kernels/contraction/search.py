@@ -16,7 +16,7 @@ from einsmith.kernels.contraction import direct_boxes as box
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import inner_product as dot
 from einsmith.kernels.contraction import traffic
-from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled
 from einsmith.kernels.contraction.cost import BUFFER, HOW, INLINE, PANEL, Table, inner_bytes
 from einsmith.kernels.contraction.features import (
     Analysis,
@@ -164,14 +164,14 @@ def candidates(
     their results lie between each other."""
     settings: list[OperandPlan] = []
     tiles: list[_Tile] = []
-    sweeps: list[tuple[int, Config]] = []
+    sweeps: list[tuple[int, Tiled]] = []
     piece: list[int] = []
     others: list[list[Config]] = []
-    tiled = None if like is None or like.dot or like.direct is not None else like
+    tiled = like if isinstance(like, Tiled) else None
     for number, p in enumerate(pieces):
         at = analysis(kernel, p, target)
         direct = box.configs(kernel, p, pointers(kernel), target)
-        dots: list[Config] = []
+        dots: list[InnerProducts] = []
         nv, before = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: what is in windows is the direct form's.
         lone = bool(direct) and 1 in p.sizes[1:3]
@@ -203,7 +203,8 @@ def _near(c: Config) -> list[plan.Halos]:
 
 def _as_in(like: Config, p: Problem, windows: plan.Halos, swap: bool) -> bool:
     """Whether the side of many results that is read from windows, M or N, is the same one."""
-    same = (int(swap) in dict(windows)) == (int(like.swap) in dict(like.windows))
+    which = 0 if isinstance(like, Direct) else int(like.swap)
+    same = (int(swap) in dict(windows)) == (which in dict(like.windows))
     return same or not windows or prod(p.sizes[1:3]) < MANY
 
 
@@ -228,7 +229,7 @@ def _rows_fit(changed: plan.HaloProblem, windows: plan.Halos, swap: bool, lanes:
     return last != row and last / row >= 0.6
 
 
-def _sweeps(at: Analysis, s: OperandPlan) -> list[Config]:
+def _sweeps(at: Analysis, s: OperandPlan) -> list[Tiled]:
     p, target, x = s.changed.problem, at.target, s.numbers
     _, n_side = plan.sides(p, s.swap)
     if x.m > 4 or not n_side.operand.plain:
@@ -330,7 +331,7 @@ _WAYS = np.array([(a, b, major, blocked) for a, b, major, blocked in product(ran
 
 
 def _table(
-    at: Analysis, settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[int, Config]]
+    at: Analysis, settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[int, Tiled]]
 ) -> Table | None:
     """Every sensible way to reach the operands, with each of the tiles."""
     if not settings:
@@ -375,7 +376,7 @@ def _table(
                  at.nbytes)  # fmt: skip
 
 
-def table_of(kernel: Kernel, p: Problem, c: Config, target: Any) -> Table:
+def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Table:
     """The table of one configuration."""
     at, changed = analysis(kernel, p, target), with_halos_of(kernel, p, c.windows)
     assert changed is not None

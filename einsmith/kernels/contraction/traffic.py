@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.kernels.contraction.config import Config, Side
+from einsmith.kernels.contraction.config import Side, Tiled
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.plan.kernel import Kernel
@@ -159,10 +159,10 @@ def blocks_of_k(k: int, unit: int = 1) -> int:
     return -(-whole // -(-whole // (BLOCK // unit))) * unit
 
 
-def sweeps(m: int, n: int, k: int, batch: int, b: Steps, nv: int, item: int, target: Any) -> list[Config]:
+def sweeps(m: int, n: int, k: int, batch: int, b: Steps, nv: int, item: int, target: Any) -> list[Tiled]:
     """For few rows and an N side of many bytes, contiguous along N: a few points of K at a time over the whole of N, in
     parts of K that are added later."""
     if m > 4 or b.side != item or b.k < PAGE or n * k * item <= target.l2 or k < 8 * target.cores:
         return []
     split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / batch))
-    return [Config(False, m, nv, "inline", "inline", "m", 8, split)]
+    return [Tiled(False, m, nv, "inline", "inline", "m", 8, split)]
