@@ -36,12 +36,13 @@ def test_a_store_beside_its_buffer_is_noticed(tmp_path, offset):
         execute(tmp_path, [Job([(b.finish(), 1)], [np.zeros(3, np.float32)])])
 
 
+@pytest.mark.parametrize("of", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
-def test_patterns(tmp_path, name):
-    """Every value of a parameter with every value of a configuration's field."""
+def test_patterns(tmp_path, name, of):
+    """Every value of a parameter and of a configuration's field; and every two of them, as on this machine always."""
     pool = list(cases([TARGET], name))
     jobs, checks = [], []
-    for n in pairwise([c.traits for c in pool]):
+    for n in pairwise([c.traits for c in pool], of):
         base, want = pool[n].data()
         lowered = renamed(pool[n].lower(), str(n))
         arrays = poisoned(pool[n].kernel, base, want)

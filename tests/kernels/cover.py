@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from itertools import chain, combinations, product
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -308,12 +309,13 @@ def _configs(pattern: Any, kernel: Kernel | Rows, target: Target) -> Sequence[An
     return found
 
 
-def _two_and_two(kernel: Kernel, c: Configs) -> Configs | None:
+def _two_and_two(kernel: Kernel, chosen: Configs) -> Configs | None:
     """With every pair of pieces made together that can be; None where there is none."""
     found = problems(kernel.root) or ()
-    pieces, joint = list(c.pieces), []
+    pieces, joint = list(chosen.pieces), []
     for first, second in pairs(found):
-        other = companion_of(kernel, found[first], found[second], pieces[second])
+        c = pieces[second]
+        other = companion_of(kernel, found[first], found[second], c) if isinstance(c, Tiled) else None
         if other is not None:
             pieces[first] = other
             joint.append((first, second))
@@ -384,23 +386,24 @@ def settings(config: Any) -> Iterator[tuple[str, Any]]:
             yield part + name, value if value <= 2 else "some" if value <= 6 else "many"
 
 
-def pairwise(found: Sequence[Sequence[tuple[str, Any]]]) -> list[int]:
-    """Numbers of items whose traits have every pair of traits that some item has; the same ones in every run."""
+def pairwise(found: Sequence[Sequence[tuple[str, Any]]], of: int = 2) -> list[int]:
+    """Numbers of items whose traits have every pair of traits (or `of` of them) that some item has; the same ones in
+    every run."""
     numbers: dict[tuple[str, Any], int] = {}
     items = [sorted(numbers.setdefault(t, len(numbers)) for t in traits) for traits in found]
 
     def gain(n: int) -> int:
-        return sum(1 for p in combinations(items[n], 2) if p not in covered)
+        return sum(1 for p in combinations(items[n], of) if p not in covered)
 
-    covered: set[tuple[int, int]] = set()
-    heap = [(-(len(x) * (len(x) - 1)) // 2, n) for n, x in enumerate(items)]
+    covered: set[tuple[int, ...]] = set()
+    heap = [(-comb(len(x), of), n) for n, x in enumerate(items)]
     heapq.heapify(heap)
     out = []
     while heap:  # what an item adds only shrinks: it is counted again when it comes up
         before, n = heapq.heappop(heap)
         now = gain(n)
         if now and (not heap or -now <= heap[0][0]):
-            covered.update(combinations(items[n], 2))
+            covered.update(combinations(items[n], of))
             out.append(n)
         elif now:
             heapq.heappush(heap, (-now, n))
