@@ -59,7 +59,7 @@ def trace(name: str, batch: int, dtype: str, rng: np.random.Generator, monkeypat
     return Traced(graph, bind, finite, arrays)
 
 
-ALWAYS = {("float64", 1), ("float64", 17), ("float32", 3), ("float32", 16)}
+ALWAYS = {("float64", 17), ("float32", 3)}
 """Both types with both optimizers; the others are slow."""
 STEPS = [
     pytest.param(dtype, batch, marks=() if (dtype, batch) in ALWAYS else pytest.mark.slow)
@@ -88,7 +88,7 @@ def test_steps_equal_the_evaluator(name, dtype, batch, rng, monkeypatch):
                 assert np.linalg.norm(got - exact) <= 2e-5 * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize("batch", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 16)), 17])
+@pytest.mark.parametrize("batch", [17, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 16))])
 @pytest.mark.parametrize("name", ["mlp3", "lenet5"])
 def test_kernels_equal_the_evaluator(name, batch, rng, monkeypatch):
     t = trace(name, batch, "float32", rng, monkeypatch)

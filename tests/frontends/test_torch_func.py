@@ -140,8 +140,12 @@ def test_forward_and_reverse_transforms(case, rng):
     close(torch.func.linearize(ours, *floats)[1](*moves), torch.func.linearize(theirs, *floats)[1](*moves))
 
 
-@pytest.mark.parametrize("outer", ["jacfwd", "jacrev"])
-@pytest.mark.parametrize("inner", ["jacfwd", "jacrev"])
+OTHER_HESSIANS = ("jacfwd", "jacfwd"), ("jacrev", "jacfwd"), ("jacrev", "jacrev")
+
+
+@pytest.mark.parametrize(
+    "outer,inner", [("jacfwd", "jacrev"), *(pytest.param(*x, marks=pytest.mark.slow) for x in OTHER_HESSIANS)]
+)
 def test_second_derivatives(case, inner, outer, rng):
     ours, theirs, floats = case.functions(case.inputs(rng))
     every = tuple(range(len(floats)))

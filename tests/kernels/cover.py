@@ -393,7 +393,7 @@ def pairwise(found: Sequence[Sequence[tuple[str, Any]]], of: int = 2) -> list[in
     items = [sorted(numbers.setdefault(t, len(numbers)) for t in traits) for traits in found]
 
     def gain(n: int) -> int:
-        return sum(1 for p in combinations(items[n], of) if p not in covered)
+        return len(set(combinations(items[n], of)) - covered)
 
     covered: set[tuple[int, ...]] = set()
     heap = [(-comb(len(x), of), n) for n, x in enumerate(items)]

@@ -64,9 +64,9 @@ SIZES = [1, 2, 15, 16, 17, 31, 33]
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 def test_products_at_awkward_sizes(kind):
     rng = np.random.default_rng(sum(map(ord, kind)))
-    for m, n, k in [(13, 17, 5), (16, 32, 16), (1, 5, 3), (3, 1, 4), (1, 1, 7), (40, 40, 1)]:
+    for m, n, k in [(13, 17, 5), (16, 32, 16), (1, 1, 7), (40, 40, 1)]:
         check(product(m, n, k, kind))
-    for _ in range(4):
+    for _ in range(2):
         m, n, k = (int(x) for x in rng.choice(SIZES, 3))
         check(product(m, n, k, kind))
 
@@ -77,7 +77,6 @@ def test_double_precision():
 
 
 def test_convolutions_forward():
-    check(conv(2, 1, 9, 9, 3, 5, 5, 2))
     check(conv(3, 2, 8, 7, 5, 3, 3, 0))
     check(conv(2, 3, 9, 7, 4, 3, 3, 1, 2))
     check(conv(1, 1, 28, 28, 6, 5, 5, 2))
@@ -86,9 +85,7 @@ def test_convolutions_forward():
 
 def test_convolutions_backward():
     check(conv_dx(2, 3, 7, 9, 4, 5, 5, 2))
-    check(conv_dx(2, 2, 14, 14, 3, 5, 5, 0))
     check(conv_dw(3, 2, 8, 7, 4, 3, 3, 1))
-    check(conv_dw(3, 1, 17, 16, 6, 5, 5, 2))
     check(conv_dw(2, 2, 14, 14, 5, 5, 5, 0))
 
 
@@ -378,7 +375,7 @@ def test_vectors_along_k():
 
 @pytest.mark.parametrize("order", ["n", "m"])
 def test_every_way_to_reach_operands(order):
-    for kernel in (product(29, 70, 37, "NN"), product(29, 70, 37, "NT"), conv(3, 2, 9, 9, 5, 3, 3, 1)):
+    for kernel in (product(29, 70, 37, "NT"), conv(3, 2, 9, 9, 5, 3, 3, 1)):
         for swap in (False, True):
             configs = []
             for a in ("panel", "buffer"):
@@ -492,8 +489,7 @@ DIRECT = {
 }
 
 
-@pytest.mark.parametrize("name", list(DIRECT))
-@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("name,cores", [(name, 1 + n % 2 * 2) for n, name in enumerate(DIRECT)])
 def test_lanes_along_an_axis_of_both_operands(name, cores):
     """Depthwise convolutions and involutions, in every direction: boxes that divide an axis and boxes that do not."""
     proposed = 0

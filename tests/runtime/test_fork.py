@@ -13,6 +13,8 @@ import pytest
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 ROOT = Path(__file__).resolve().parents[2]
 
+RARE = ("called", "saved", "evaluated")
+"""What another thread is busy with in the slow run."""
 COMMON = """
 import faulthandler, itertools, os, signal, sys, threading, time
 import numpy as np, numpy.testing  # an import under way in another thread stays so in a child: Python's own
@@ -129,7 +131,7 @@ def script(text: str, folder: Path, timeout: float = 300, **environment: str) ->
     return done.stdout
 
 
-@pytest.mark.parametrize("busy", ["trained", "called", "new", "saved", "evaluated"])
+@pytest.mark.parametrize("busy", ["trained", "new", *(pytest.param(x, marks=pytest.mark.slow) for x in RARE)])
 def test_a_child_forked_while_threads_work(busy, tmp_path):
     jobs = "[called, new, trained, own, evaluated]"
     other = "called" if busy == "evaluated" else busy  # `evaluate` sets the model's mode: by one thread at a time
