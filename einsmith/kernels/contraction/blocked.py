@@ -9,25 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.kernels.contraction import pack, split_k
-from einsmith.kernels.contraction.frame import (
-    Bound,
-    Frame,
-    Panel,
-    Task,
-    count,
-    k_blocks,
-    m_tiles,
-    n_panels,
-    part_range,
-    relative,
-)
+from einsmith.kernels.contraction.frame import Frame, Panel, Task, count, k_blocks, m_tiles, n_panels, relative
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy, fill
 from einsmith.kernels.contraction.microkernel import Microkernel
 from einsmith.kernels.contraction.tile_epilogue import TileEpilogue
 from einsmith.kernels.emit.access import FusedAxes, Pointer
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import digits_of
+from einsmith.kernels.emit.walk import Bound, digits_of, part_range
 from einsmith.loops.nest import Builder, Value
 
 

@@ -365,5 +365,8 @@ def _fits(count: int | None, p: Problem, limit: int) -> bool | None:
     return None if count is None else count * p.dtype.itemsize <= limit
 
 
-def halo_pointers(w: HaloProblem, at: Sequence[Value | None]) -> dict[int, Pointer]:
-    return {SLOT + i: Pointer(x, win.shape, win.dtype) for (i, win), x in zip(w.windows, at, strict=True)}
+def halo_pointers(
+    windows: Sequence[tuple[int, HaloCopy]], at: Sequence[Value] | None = None
+) -> dict[int, Pointer]:
+    """The halo copies of operands by slot; `at`: where they lie, None without values."""
+    return {SLOT + i: Pointer(at[n] if at else None, w.shape, w.dtype) for n, (i, w) in enumerate(windows)}

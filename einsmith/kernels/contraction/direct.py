@@ -17,14 +17,16 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from einsmith.kernels.contraction.config import Direct
-from einsmith.kernels.contraction.direct_boxes import pointers_of, shaped
+from einsmith.kernels.contraction.config import Direct, halo_pointers
+from einsmith.kernels.contraction.direct_boxes import shaped
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
-from einsmith.kernels.contraction.halo import SLACK, SLOT, covers, fill
+from einsmith.kernels.contraction.frame import memory
+from einsmith.kernels.contraction.halo import SLACK, covers, fill
 from einsmith.kernels.contraction.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer, digits
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress, digits
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.walk import part_range
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Kernel
 
@@ -37,9 +39,6 @@ def _sampler(b: Builder | None, p: Problem, i: int, pointers: dict, vector: int,
 class DirectLowering:
     """Emission of this form. A task takes a range of the points of `outer`."""
 
-    B = M = 1
-    partials = 0
-
     def __init__(self, kernel: Kernel, config: Direct, target: Any, builder: Builder, problem: Problem):
         self.b, self.d = builder, config
         b = builder
@@ -49,28 +48,23 @@ class DirectLowering:
         self.elem = elem_of(p.dtype)
         self.lanes = target.lanes(p.dtype.itemsize)
         n = self.lanes
-        at = dict(enumerate(b.buffers[: len(kernel.buffers)]))
-        for i, w in shape.windows:
-            at[-1 - i] = b.alloc(self.elem, w.elements + SLACK * n)
-        self.slots = pointers_of(kernel, shape, at)
-        self.windows = [(w, at[-1 - i]) for i, w in shape.windows]
+        pointers, arguments = memory(b, kernel)
+        at = [b.alloc(self.elem, w.elements + SLACK * n) for _, w in shape.windows]
+        self.slots = {**arguments, **halo_pointers(shape.windows, at)}
+        self.windows = [(w, x) for (_, w), x in zip(shape.windows, at, strict=True)]
         self.rank = len(p.piece.extents)
         self.samplers = [_sampler(b, p, i, self.slots, self.d.vector, n) for i in (0, 1)]
         self.in_k = self.d.vector >= self.rank
-        pointers = {i: Pointer(b.buffers[i], x.shape, x.dtype) for i, x in enumerate(kernel.buffers)}
         lane_axes = () if self.in_k else (self.d.vector,)
         self.epi = Epilogue(b, kernel, p, pointers, lane_axes, 0 if self.in_k else n, 0)
         self.zero = b.const(0.0, self.elem, n)
         self.counts = dict((*self.d.tile, *self.d.unroll))
         self.inner = [a for a in range(self.rank) if a not in (*self.d.outer, self.d.vector) and p.extents[a] > 1]
         self.k_axes = [a for a in p.k if a not in (*self.d.k_outer, self.d.vector) and p.extents[a] > 1]
-        self.tasks = config.tasks
         self.exact = None
         if needed(problem):
-            at = dict(enumerate(b.buffers[: len(kernel.buffers)]))
             size = self.d.vectors * prod(x for _, x in self.d.tile) * n
-            given = {i: x for i, x in pointers_of(kernel, shape, at).items() if i < SLOT}
-            self.exact = NanRepair(b, problem, given, lane_axes, 0 if self.in_k else n, size)
+            self.exact = NanRepair(b, problem, arguments, lane_axes, 0 if self.in_k else n, size)
         self.values: dict[int, Value] = {}
         self.sums: Value | None = None
         self.rows: Value | None = None
@@ -79,21 +73,10 @@ class DirectLowering:
         if self.d.k_outer:
             self.sums = b.alloc(self.elem, prod(p.extents[a] for a in self.inner) * n)
 
-    def buffer_elements(self) -> tuple[int, int]:
-        return 0, 0
-
-    def pack_tasks(self, sides: str) -> int:
-        return 0
-
     def run(self, task: Value) -> None:
         b, p, d = self.b, self.p, self.d
         extents = [p.extents[a] for a in d.outer]
-        total = prod(extents)
-        lo: Value | int = b.op("floordiv", b.mul(task, b.const(total)), b.const(self.tasks))
-        hi: Value | int = b.op("floordiv", b.mul(b.add(task, b.const(1)), b.const(total)), b.const(self.tasks))
-        if self.tasks == 1:
-            lo, hi = 0, total
-        with b.loop(lo, hi) as points:
+        with b.loop(*part_range(b, task, self.d.tasks, prod(extents))) as points:
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
             if not d.k_outer:
                 self._fill()

@@ -10,12 +10,12 @@ from math import prod
 from typing import Any
 
 from einsmith.expr.nodes import Read, postorder
-from einsmith.kernels.contraction.config import HALO_BYTES, Direct, Halos
-from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
+from einsmith.kernels.contraction.config import HALO_BYTES, Direct, Halos, halo_pointers
+from einsmith.kernels.contraction.geometry import operand_pointers
+from einsmith.kernels.contraction.halo import HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Problem, affine
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess, Pointer
 from einsmith.kernels.emit.boxes import outer_reads
-from einsmith.loops.nest import Value
 from einsmith.plan.kernel import Kernel
 
 MAX_AXES = 5
@@ -217,7 +217,7 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     shape = shaped(original, d)
     assert shape is not None
     p = shape.problem
-    pointers = pointers_of(kernel, shape, {})
+    pointers = {**operand_pointers(kernel), **halo_pointers(shape.windows)}
     scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, pointers) for o in p.operands]
     loads = [_Loads(s) for s in scalar]
     rank = len(p.piece.extents)
@@ -254,13 +254,3 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     for _, w in shape.windows:
         total += fixed * (w.elements / lanes * (4 if w.elements * p.dtype.itemsize <= l1 * 0.75 else 8) + 20)
     return total
-
-
-def pointers_of(kernel: Kernel, shape: Shape, at: dict[int, Value]) -> dict[int, Pointer]:
-    out = {}
-    for slot, ref in enumerate(kernel.stages[0].args):
-        x = kernel.buffers[ref[1]]
-        out[slot] = Pointer(at.get(ref[1]), x.shape, x.dtype)
-    for i, w in shape.windows:
-        out[SLOT + i] = Pointer(at.get(-1 - i), w.shape, w.dtype)
-    return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -14,17 +14,12 @@ from einsmith.kernels.contraction import k_bounds as trim
 from einsmith.kernels.contraction import launches as launch
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.geometry import operand_pointers
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import OperandAccess, Pointer
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Cost
 from einsmith.plan.kernel import Kernel
-
-
-@lru_cache(maxsize=1024)
-def pointers(kernel: Kernel) -> Mapping[int, Pointer]:
-    every = [(slot, kernel.buffers[ref[1]]) for slot, ref in enumerate(kernel.stages[0].args)]
-    return {slot: Pointer(None, x.shape, x.dtype) for slot, x in every}
 
 
 @lru_cache(maxsize=1024)
@@ -36,7 +31,7 @@ def with_halos_of(kernel: Kernel, p: Problem, windows: plan.Halos) -> plan.HaloP
 def slots_of(kernel: Kernel, p: Problem, windows: plan.Halos) -> dict[int, Pointer]:
     changed = with_halos_of(kernel, p, windows)
     assert changed is not None
-    return {**pointers(kernel), **plan.halo_pointers(changed, [None] * len(changed.windows))}
+    return {**operand_pointers(kernel), **plan.halo_pointers(changed.windows)}
 
 
 class Features(NamedTuple):

@@ -13,11 +13,15 @@ from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy
 from einsmith.kernels.contraction.prefetch import RowPrefetch, prefetches
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import ceil_div
+from einsmith.kernels.emit.walk import Bound, Range, ceil_div
 from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.plan.kernel import Kernel
 
-Bound = Value | int
-Range = tuple[Bound, Bound]
+
+def memory(b: Builder, kernel: Kernel) -> tuple[dict[int, Pointer], dict[int, Pointer]]:
+    """Where the kernel's buffers lie, and the root's arguments by slot."""
+    pointers = {n: Pointer(b.buffers[n], x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
+    return pointers, {slot: pointers[ref[1]] for slot, ref in enumerate(kernel.stages[0].args)}
 
 
 def workspace(b: Builder, base: int, item: int, elem: str) -> Value:
@@ -33,9 +37,7 @@ class Frame:
     def __init__(self, b: Builder, g: Geometry, base: int = 0, lent: Sequence[tuple[HaloCopy, Value]] = ()):
         self.b, self.g = b, g
         self.elem = elem_of(g.p.dtype)
-        buffers = enumerate(g.kernel.buffers)
-        self.pointers = {n: Pointer(b.buffers[n], x.shape, x.dtype) for n, x in buffers}
-        self.arguments = {slot: self.pointers[ref[1]] for slot, ref in enumerate(g.kernel.stages[0].args)}
+        self.pointers, self.arguments = memory(b, g.kernel)
         self.slots = dict(self.arguments)
         self.windows: list[tuple[HaloCopy, Value]] = []
         self.cuts: list[tuple[int, HaloCopy, Value]] = []
@@ -113,15 +115,6 @@ class Panel(NamedTuple):
 
 
 # -- loops
-
-
-def part_range(b: Builder, number: Value, parts: int, tiles: int) -> Range:
-    """The tiles of part `number` of so many."""
-    if parts == 1:
-        return 0, tiles
-    lo = b.op("floordiv", b.mul(number, b.const(tiles)), b.const(parts))
-    hi = b.op("floordiv", b.mul(b.add(number, b.const(1)), b.const(tiles)), b.const(parts))
-    return lo, hi
 
 
 def tiles(

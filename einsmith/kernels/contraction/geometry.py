@@ -3,7 +3,8 @@ what the workspace holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -34,7 +35,8 @@ ROW_FILLED = 0.8
 """The least part of its vectors along K that a row fills which they keep to."""
 
 
-def operand_pointers(kernel: Kernel) -> dict[int, Pointer]:
+@lru_cache(maxsize=1024)
+def operand_pointers(kernel: Kernel) -> Mapping[int, Pointer]:
     """The root's arguments by slot, without values."""
     every = [(slot, kernel.buffers[ref[1]]) for slot, ref in enumerate(kernel.stages[0].args)]
     return {slot: Pointer(None, x.shape, x.dtype) for slot, x in every}
@@ -51,7 +53,7 @@ class Geometry:
         self.kernel, self.c, self.target, self.original, self.p = kernel, config, target, problem, problem
         self.item = problem.dtype.itemsize
         self.lanes = target.lanes(self.item)
-        self.slots = operand_pointers(kernel)
+        self.slots = dict(operand_pointers(kernel))
         self.halos: list[tuple[int, HaloCopy, HaloCopy | None]] = []
         self.heads = 0
         self._place_halos(lent)

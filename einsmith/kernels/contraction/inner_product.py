@@ -18,20 +18,21 @@ from einsmith.kernels.contraction.config import (
     HaloProblem,
     Halos,
     InnerProducts,
+    halo_pointers,
     sampler,
     sides,
     with_halos,
 )
 from einsmith.kernels.contraction.epilogue import Epilogue
-from einsmith.kernels.contraction.frame import Bound, tiles, workspace
+from einsmith.kernels.contraction.frame import memory, tiles, workspace
 from einsmith.kernels.contraction.geometry import operand_pointers
-from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
+from einsmith.kernels.contraction.halo import SLACK, HaloCopy, fill
 from einsmith.kernels.contraction.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.split_k import PartialSums
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.emit.access import FusedAxes, Pointer
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import ceil_div, digits_of
+from einsmith.kernels.emit.walk import Bound, ceil_div, digits_of
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Kernel
 
@@ -82,13 +83,13 @@ class Shape:
     def __init__(self, kernel: Kernel, config: InnerProducts, target: Any, problem: Problem):
         self.kernel, self.c, self.original, self.p = kernel, config, problem, problem
         self.lanes = target.lanes(problem.dtype.itemsize)
-        self.slots = operand_pointers(kernel)
+        self.slots = dict(operand_pointers(kernel))
         self.halos: Sequence[tuple[int, HaloCopy]] = ()
         if config.windows:
             changed = with_halos(problem, config.windows, HALO_BYTES)
             assert changed is not None
             self.p, self.halos = changed.problem, changed.windows
-            self.slots |= {SLOT + i: Pointer(None, w.shape, w.dtype) for i, w in self.halos}
+            self.slots |= halo_pointers(self.halos)
         p = self.p
         self.m_side, self.n_side = sides(p, config.swap)
         self.B, self.M, self.N = (p.count(x) for x in (p.batch, self.m_side.axes, self.n_side.axes))
@@ -120,14 +121,10 @@ class InnerProduct:
     def __init__(self, b: Builder, g: Shape, base: int = 0):
         self.b, self.g, p, n = b, g, g.p, g.lanes
         self.elem = elem_of(p.dtype)
-        pointers = {i: Pointer(b.buffers[i], x.shape, x.dtype) for i, x in enumerate(g.kernel.buffers)}
-        arguments = {slot: pointers[ref[1]] for slot, ref in enumerate(g.kernel.stages[0].args)}
-        self.slots = dict(arguments)
-        self.windows: list[tuple[HaloCopy, Value]] = []
-        for i, w in g.halos:
-            at = b.alloc(self.elem, w.elements + SLACK * n)
-            self.slots[SLOT + i] = Pointer(at, w.shape, w.dtype)
-            self.windows.append((w, at))
+        pointers, arguments = memory(b, g.kernel)
+        at = [b.alloc(self.elem, w.elements + SLACK * n) for _, w in g.halos]
+        self.slots = {**arguments, **halo_pointers(g.halos, at)}
+        self.windows = [(w, x) for (_, w), x in zip(g.halos, at, strict=True)]
         self.workspace = workspace(b, base, p.dtype.itemsize, self.elem)
         self.epilogue = Epilogue(b, g.kernel, p, pointers, g.n_side.axes, n, 0)
         self.repair: NanRepair | None = None
@@ -198,21 +195,11 @@ class InnerProduct:
         g = self.g
         split_k.add(self.b, g.partials, self.workspace, self.epilogue, g.p.batch, g.m_side.axes, self.elem, task, tasks)
 
-    def _rows_of(self, s: OperandAccess, axes: tuple[int, ...], start: Value, count: int) -> list[PartialAddress]:
-        groups = s.groups(axes)
-        out = []
-        for i in range(count):
-            values = digits_of(self.b, self.b.add(start, self.b.const(i)), groups)
-            part = s.part(list(zip(groups, values, strict=True)))
-            part.axes |= frozenset(axes)
-            out.append(part)
-        return out
-
     def _tile(self, sums: Value, at: Value, m0: Value, mr: int, n0: Value, nc: int, lo: Bound, hi: Bound) -> None:
         """The points lo .. hi of the inner K; what is not known here are whole vectors (and rows, where K has them)."""
         b, g, n, nv = self.b, self.g, self.g.lanes, self.g.c.columns
-        a_rows = self._rows_of(self.sa, g.m_side.axes, m0, mr)
-        b_rows = self._rows_of(self.sb, g.n_side.axes, n0, nc)
+        a_rows = [self.sa.part_of(g.m_side.axes, b.add(m0, b.const(i))) for i in range(mr)]
+        b_rows = [self.sb.part_of(g.n_side.axes, b.add(n0, b.const(j))) for j in range(nc)]
         places = [b.add(at, b.const((i * nv + j) * n)) for i in range(mr) for j in range(nc)]
         init = [b.load(sums, x, self.elem, n) for x in places]
 

@@ -12,9 +12,10 @@ from typing import Any
 from einsmith.kernels.contraction import pack
 from einsmith.kernels.contraction.blocked import Blocked
 from einsmith.kernels.contraction.config import Tiled
-from einsmith.kernels.contraction.frame import Bound, Panel, Task
+from einsmith.kernels.contraction.frame import Panel, Task
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.emit.walk import Bound
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from einsmith.kernels.contraction import prefetch_panels as ahead
 from einsmith.kernels.contraction.config import row_offsets
-from einsmith.kernels.contraction.frame import Bound, Frame, Panel, Task
+from einsmith.kernels.contraction.frame import Frame, Panel, Task
 from einsmith.kernels.contraction.k_bounds import KBounds
 from einsmith.kernels.contraction.k_pack import repeated
 from einsmith.kernels.contraction.nan_repair import NanRepair, needed
@@ -19,7 +19,7 @@ from einsmith.kernels.contraction.prefetch import LinePrefetch
 from einsmith.kernels.contraction.tile_epilogue import TileEpilogue
 from einsmith.kernels.emit.access import FusedAxes
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import digits_of, nest, sweep
+from einsmith.kernels.emit.walk import Bound, digits_of, nest, sweep
 from einsmith.loops.nest import Value
 
 AHEAD = 4096

@@ -9,10 +9,10 @@ from typing import Any
 
 from einsmith.kernels.contraction import prefetch_panels
 from einsmith.kernels.contraction.config import Side
-from einsmith.kernels.contraction.frame import Bound, Frame, Panel, Task
+from einsmith.kernels.contraction.frame import Frame, Panel, Task
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import ceil_div, digits_of, sweep, transpose
+from einsmith.kernels.emit.walk import Bound, ceil_div, digits_of, sweep, transpose
 from einsmith.loops.nest import Value
 
 
@@ -139,7 +139,6 @@ def _pack_b_along(
     assert s is not None
     n, width = g.lanes, nv * g.lanes
     points = n // depth
-    groups = s.groups(g.n_side.axes)
     last = b.const(g.N - 1)
     by_rows = f.b_rows if whole else None
     with b.loop(0, nv) as vectors:
@@ -149,9 +148,7 @@ def _pack_b_along(
             x = b.add(at, b.const(j))
             if g.N % points:
                 x = b.op("min", x, last)
-            part = s.part(list(zip(groups, digits_of(b, x, groups), strict=True)))
-            part.axes |= frozenset(g.n_side.axes)
-            rows.append(part)
+            rows.append(s.part_of(g.n_side.axes, x))
 
         def chunk(k: Value, limit: Bound | None, place: Sequence[Value] | None = None) -> None:
             state = LaneCursor(by_rows or s, k, limit, g.k_unit, place=place).bind(operand)
@@ -224,14 +221,11 @@ def _pack_a_along(
     f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound, low: Value
 ) -> None:
     b, g, s = f.b, f.g, f.a_pack
-    groups = s.groups(g.m_side.axes)
 
     def chunk(k: Value, limit: Bound | None, place: Sequence[Value] | None = None) -> None:
         state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
         with b.loop(0, mr) as rows:
-            x = b.add(m0, rows.var)
-            part = s.part(list(zip(groups, digits_of(b, x, groups), strict=True)))
-            part.axes |= frozenset(g.m_side.axes)
+            part = s.part_of(g.m_side.axes, b.add(m0, rows.var))
             at = b.add(b.mul(rows.var, b.const(g.k_pad)), b.sub(k, low))
             b.store(state.bind(part).product(), to, at)
 

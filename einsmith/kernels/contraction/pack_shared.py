@@ -6,11 +6,11 @@ from functools import partial
 from typing import NamedTuple
 
 from einsmith.kernels.contraction import pack
-from einsmith.kernels.contraction.frame import Bound, Frame, Panel, m_tiles, n_panels, part_range
+from einsmith.kernels.contraction.frame import Frame, Panel, m_tiles, n_panels
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.traffic import LINE, address_steps
 from einsmith.kernels.emit.access import FusedAxes, PartialAddress
-from einsmith.kernels.emit.walk import ceil_div, digits_of
+from einsmith.kernels.emit.walk import Bound, ceil_div, digits_of, part_range
 from einsmith.loops.nest import Value
 
 TOGETHER = 32

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.kernels.contraction.frame import Bound, Frame, Task, relative
+from einsmith.kernels.contraction.frame import Frame, Task, relative
 from einsmith.kernels.contraction.traffic import LINE
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.walk import Bound
 from einsmith.loops.nest import Value
 
 LINES_ALONG = 8

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.emit.access import FusedAxes
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import ceil_div, digits_of
+from einsmith.kernels.emit.walk import ceil_div, digits_of, part_range
 from einsmith.loops.nest import Builder, Value
 
 
@@ -50,10 +50,7 @@ def add(
 ) -> None:
     """Adds the partial sums of a range of rows and finishes them."""
     n, s = sums.lanes, epilogue.sampler
-    total = sums.batch * sums.rows
-    lo = b.op("floordiv", b.mul(task, b.const(total)), b.const(tasks))
-    hi = b.op("floordiv", b.mul(b.add(task, b.const(1)), b.const(total)), b.const(tasks))
-    with b.loop(lo, hi) as rows:
+    with b.loop(*part_range(b, task, tasks, sums.batch * sums.rows)) as rows:
         batch, m = digits_of(b, rows.var, [FusedAxes((), sums.batch), FusedAxes((), sums.rows)])
         part, fixed = s.part_of(m_axes, m), s.part_of(batch_axes, batch)
         base = b.add(b.mul(rows.var, b.const(sums.row)), b.const(sums.base))

@@ -100,7 +100,7 @@ class TileEpilogue:
         if not g.blocked:
             return [self.zero] * (mr * nv)
         assert self.sums is not None
-        here = b.mul(number, b.const(self.tile_size))
+        here = self._here(number)
         return [
             b.load(self.sums, b.add(here, b.const(i * g.width + v * g.lanes)), self.f.elem, g.lanes)
             for i in range(mr) for v in range(nv)

@@ -85,12 +85,6 @@ def flat_index(index: Sequence[Expr], shape: Sequence[int]) -> Linear:
     return Linear(const, {a: c for a, c in terms.items() if c})
 
 
-def _wrapped(value: int, elem: str) -> int:
-    """The literal of a type that equals a number modulo it: lanes that do not count may stand past the type's end."""
-    half = 1 << (int(elem[1:]) - 1)
-    return (value + half) % (2 * half) - half
-
-
 class VectorEmitter(Hoisting, ExpressionEmitter):
     """Emits expressions through a Builder. extents: the box of the axes, for proofs that a read is in bounds."""
 

@@ -8,6 +8,18 @@ from typing import Any
 from einsmith.kernels.emit.access import FusedAxes, digits
 from einsmith.loops.nest import Builder, Value
 
+Bound = Value | int
+Range = tuple[Bound, Bound]
+
+
+def part_range(b: Builder, number: Value, parts: int, count: int) -> Range:
+    """What part `number` of so many has of `count` points, tiles or rows."""
+    if parts == 1:
+        return 0, count
+    lo = b.op("floordiv", b.mul(number, b.const(count)), b.const(parts))
+    hi = b.op("floordiv", b.mul(b.add(number, b.const(1)), b.const(count)), b.const(parts))
+    return lo, hi
+
 
 def sweep(
     b: Builder,

@@ -16,6 +16,7 @@ from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import PartialAddress, Pointer, digits
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.walk import part_range
 from einsmith.kernels.stencil.loads import Place, Reader, factors
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, asked, gathered
@@ -125,10 +126,7 @@ class StencilLowering:
     def run(self, task: Value) -> None:
         b, s = self.b, self.s
         extents = [s.extents[a] // self._points(a) for a in s.outer]
-        total = prod(extents)
-        lo: Value | int = b.op("floordiv", b.mul(task, b.const(total)), b.const(self.tasks))
-        hi: Value | int = b.op("floordiv", b.mul(b.add(task, b.const(1)), b.const(total)), b.const(self.tasks))
-        with b.loop(*((0, total) if self.tasks == 1 else (lo, hi))) as points:
+        with b.loop(*part_range(b, task, self.tasks, prod(extents))) as points:
             found = zip(s.outer, digits(b, points.var, extents) if extents else [], strict=True)
             self.values = {a: b.mul(x, b.const(self._points(a))) for a, x in found}
             if s.along_k:
