@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -19,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from benchmarks import kernel_cases
+from benchmarks.kernel_cases import Case
 from benchmarks.networks import Conv, distinct
-from benchmarks.report import load, machine, store
+from benchmarks.report import asked, begin, store
 
 CONVOLUTIONS = ("efficientnet_lite0", "resnet50", "mobilenet_v2")
 BATCHES = (1, 16)
@@ -31,23 +31,18 @@ MEDIAN_REGRET, MOST_REGRET, CHOOSE_SECONDS = 0.10, 0.30, 5e-3
 """The regret's median and its nine tenths at most, and the CPU time of one choice."""
 
 
-def kernel_of(conv: Conv, batch: int) -> Any:
-    """The kernel of a convolution's forward: what is left of it once the passes are done."""
+def kernels_of(case: Case) -> list[Any]:
+    """What is launched for a case, once the passes are done."""
+    from benchmarks.peers.einsmith_kernels import function
     from einsmith import dtypes as dt
-    from einsmith import functional, modes
+    from einsmith import modes
     from einsmith.compile import run_passes
     from einsmith.passes.schedule.plan import Call, fuse
 
-    x = (batch, conv.c_in, conv.size, conv.size)
-    w = (conv.c_out, conv.c_in // conv.groups, conv.kernel, conv.kernel)
-
-    def f(x, w):
-        return functional.conv2d(x, w, None, conv.stride, conv.padding, 1, conv.groups)
-
-    plan = fuse(run_passes(modes.trace_shapes(f, [(x, dt.f32), (w, dt.f32)]).graph), None)
-    (call,) = plan.calls
-    assert isinstance(call, Call)
-    return call.kernel
+    f, names = function(case)
+    assert case.shapes is not None
+    plan = fuse(run_passes(modes.trace_shapes(f, [(case.shapes[n], dt.f32) for n in names]).graph), None)
+    return [call.kernel for call in plan.calls if isinstance(call, Call)]
 
 
 def spread(alternatives: Sequence[tuple[str, Any, Any]], count: int) -> list[int]:
@@ -66,7 +61,8 @@ def spread(alternatives: Sequence[tuple[str, Any, Any]], count: int) -> list[int
 
 def measure(conv: Conv, batch: int, threads: int, count: int, cap: float, winograd: bool = False) -> dict:
     """One cell, as it is written to JSON."""
-    return measure_kernel(kernel_of(conv, batch), threads, count, cap, winograd)
+    (kernel,) = kernels_of(next(kernel_cases.convolution(conv, batch)))
+    return measure_kernel(kernel, threads, count, cap, winograd)
 
 
 def measure_kernel(kernel: Any, threads: int, count: int, cap: float, winograd: bool = False) -> dict:
@@ -154,27 +150,25 @@ def table(cells: dict[str, dict]) -> Table:
     return out
 
 
-def summary(cells: Sequence[dict]) -> Table:
-    out = Table(title=f"over {len(cells)} convolutions")
-    for name in ("", "found", "allowed", ""):
-        out.add_column(name, justify="left" if not name else "right")
+def verdicts(cells: Sequence[dict]) -> list[tuple[str, str, str, bool | None]]:
+    """As `report.asked` takes them."""
     regrets, seconds = [regret(c) for c in cells if len(measured(c)) > 1], [c["choose_seconds"] for c in cells]
     correlations = [r for r in map(rank_correlation, cells) if r is not None]
+    out: list[tuple[str, str, str, bool | None]] = []
 
     def line(what: str, found: float, limit: float, scale: float, unit: str) -> None:
-        verdict = "[green]holds[/]" if found <= limit else "[red]fails[/]"
-        out.add_row(what, f"{scale * found:.1f} {unit}", f"{scale * limit:.0f} {unit}", verdict)
+        out.append((what, f"{scale * found:.1f} {unit}", f"{scale * limit:.0f} {unit}", found <= limit))
 
     if regrets:
         line("regret, median", float(np.median(regrets)), MEDIAN_REGRET, 100, "%")
         line("regret, nine cases of ten", float(np.percentile(regrets, 90)), MOST_REGRET, 100, "%")
     if len(regrets) < len(cells):  # the cap left no time for others
-        out.add_row("the choice alone measured, not counted", f"{len(cells) - len(regrets)} of {len(cells)}", "", "")
+        out.append(("the choice alone measured, not counted", f"{len(cells) - len(regrets)} of {len(cells)}", "", None))
     line("choosing, longest", max(seconds), CHOOSE_SECONDS, 1e3, "ms")
     over = sum(s > CHOOSE_SECONDS for s in seconds)
-    out.add_row(f"choosing, over {1e3 * CHOOSE_SECONDS:.0f} ms", f"{over} of {len(seconds)}", "", "")
+    out.append((f"choosing, over {1e3 * CHOOSE_SECONDS:.0f} ms", f"{over} of {len(seconds)}", "", None))
     if correlations:
-        out.add_row("rank correlation, median", f"{np.median(correlations):.2f}", "", "")
+        out.append(("rank correlation, median", f"{np.median(correlations):.2f}", "", None))
     return out
 
 
@@ -231,11 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     convs = [c for c in distinct(*networks) if not parts or any(text in str(c) for text in parts)]
     if not convs:
         parser.error(f"no convolution is called {', '.join(parts)}; the networks are {', '.join(CONVOLUTIONS)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is stored stays whole
-    say = Console(stderr=True, highlight=False, soft_wrap=True)
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=150)
-    results = load(args.json)
-    results["machine"] = machine()
+    say, console, results = begin(args.json, 150)
     begun, shown = time.monotonic(), {}
     for conv in convs:
         for batch in args.batch or BATCHES:
@@ -254,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say.print("out of time; the same command goes on from here")
     if shown:
         console.print(table(shown))
-        console.print(summary(list(shown.values())))
+        console.print(asked(f"over {len(shown)} convolutions", verdicts(list(shown.values()))))
         if args.picture:
             picture(shown, args.picture)
             console.print(f"picture: {args.picture}")

@@ -10,8 +10,6 @@ runs counts, whoever is ahead in it.
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +21,7 @@ from rich.table import Table
 from benchmarks.harness import Pace, run_problem
 from benchmarks.kernel_cases import GROUPS, Group, Line
 from benchmarks.process import Crew
-from benchmarks.report import finished, geometric_mean, load, machine, store
+from benchmarks.report import begin, finished, geometric_mean, store
 
 ROOFLINE = 85.0
 """Percent of the roofline that stand for a ratio."""
@@ -153,14 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = _chosen(args.only)
     if not chosen:
         parser.error(f"no group and no case has {', '.join(args.only)} in its name; the groups are {', '.join(GROUPS)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the workers are closed on the way out
-    say = Console(stderr=True, highlight=False, soft_wrap=True)
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=150)
-    results = load(args.json)
+    say, console, results = begin(args.json, 150, timing=not args.summary)
     if not args.summary:
-        results["machine"] = machine()
-        if os.getloadavg()[0] > 0.5:
-            say.print(f"[yellow]the machine is busy (load {os.getloadavg()[0]:.1f}): times will be off[/]")
         _run(chosen, args, results, say)
     found = {
         g.name: {

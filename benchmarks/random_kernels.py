@@ -8,13 +8,10 @@ measured. A case is judged by its ratio to the best peer.
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -24,7 +21,7 @@ from benchmarks import autoconfig, random_cases
 from benchmarks.harness import Pace, run_problem
 from benchmarks.kernel_cases import LIBRARIES, Case
 from benchmarks.process import Crew
-from benchmarks.report import finished, load, machine, store
+from benchmarks.report import asked, begin, finished, store
 
 MEAN, USUAL, LEAST = 1.15, 0.9, 0.7
 """The ratio to the best peer: its geometric mean, what nine of ten cases reach, and every case."""
@@ -32,23 +29,9 @@ REGRET, MOST_REGRET = 0.05, 0.20
 """The median of regrets, and the 95th percentile."""
 
 
-def kernels_of(case: Case) -> list[Any]:
-    """What is launched for a case, once the passes are done."""
-    from benchmarks.peers.einsmith_kernels import function
-    from einsmith import dtypes as dt
-    from einsmith import modes
-    from einsmith.compile import run_passes
-    from einsmith.passes.schedule.plan import Call, fuse
-
-    f, names = function(case)
-    assert case.shapes is not None
-    plan = fuse(run_passes(modes.trace_shapes(f, [(case.shapes[n], dt.f32) for n in names]).graph), None)
-    return [call.kernel for call in plan.calls if isinstance(call, Call)]
-
-
 def regret(case: Case, threads: int, count: int, cap: float) -> dict:
     """What the choices for the kernels of a case lose: {"regret", "cells": one for each kernel}."""
-    kernels = kernels_of(case)
+    kernels = autoconfig.kernels_of(case)
     cells = [autoconfig.measure_kernel(k, threads, count, cap / len(kernels)) for k in kernels]
     chosen = sum(next(c["measured"] for c in autoconfig.measured(x) if c["chosen"]) for x in cells)
     best = sum(min(c["measured"] for c in autoconfig.measured(x)) for x in cells)
@@ -97,15 +80,6 @@ def table(cells: dict[str, dict]) -> Table:
     return out
 
 
-def summary(cells: Sequence[dict]) -> Table:
-    out = Table(title=f"over {len(cells)} cases")
-    for name in ("", "found", "asked for", ""):
-        out.add_column(name, justify="left" if not name else "right")
-    for what, found, asked, holds in verdicts(cells):
-        out.add_row(what, found, asked, "[green]holds[/]" if holds else "[red]fails[/]")
-    return out
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Times products and convolutions of random shapes in every library.")
     parser.add_argument("--seed", type=int, required=True, help="what the shapes are drawn from")
@@ -125,17 +99,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = [c for n in range(args.count) if args.only in (c := random_cases.draw(args.seed, n)).name]
     if not cases:
         parser.error(f"no case of this seed has {args.only!r} in its name")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the workers are closed on the way out
-    say = Console(stderr=True, highlight=False, soft_wrap=True)
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200)
-    results = load(args.json)
-    results["machine"] = machine()
-    if os.getloadavg()[0] > 0.5:
-        say.print(f"[yellow]the machine is busy (load {os.getloadavg()[0]:.1f}): times will be off[/]")
+    say, console, results = begin(args.json, 200)
     shown = _run(cases, args, results, say)
     if shown:
         console.print(table(shown))
-        console.print(summary(list(shown.values())))
+        console.print(asked(f"over {len(shown)} cases", verdicts(list(shown.values()))))
     return int(not all(holds for *_, holds in verdicts(list(shown.values()))))
 
 

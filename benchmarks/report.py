@@ -1,4 +1,4 @@
-"""Command line, JSON file and tables that the two benchmarks share."""
+"""Command line, JSON file and tables that benchmarks share."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ def run(
     )  # fmt: skip
     parser.add_argument("--without-einsmith", action="store_true", help="the peers alone")
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the workers are closed on the way out
     unknown = [n for n in args.network if n not in networks]
     peers = [p for p in args.peers.split(",") if p]
     if unknown or not set(peers) <= set(known):
@@ -71,12 +70,7 @@ def run(
     chosen = [p for p in problems.values() if not args.network or {p.name, p.network} & set(args.network)]
     chosen = [p for p in chosen if not args.only or fnmatch.fnmatch(p.name, args.only)]
 
-    say = Console(stderr=True, highlight=False, soft_wrap=True)
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=140)
-    results = load(args.json)
-    results["machine"] = machine()
-    if os.getloadavg()[0] > 0.5 and not (args.alone or args.summary):
-        say.print(f"[yellow]the machine is busy (load {os.getloadavg()[0]:.1f}): times will be off[/]")
+    say, console, results = begin(args.json, 140, timing=not (args.alone or args.summary))
     for problem in chosen:
         key = f"{problem.name}-t{args.threads}"
         old = results["cells"].get(key)
@@ -96,6 +90,29 @@ def run(
     console.print(first_calls(dict(zip([p.name for p in chosen], [c["peers"] for c in cells], strict=True)), peers))
     statuses = [(peer, r["status"]) for c in cells for peer, r in c["peers"].items()]
     return 1 if any(s == "wrong" or (peer == "einsmith" and s != "ok") for peer, s in statuses) else 0
+
+
+def begin(path: Path | None, width: int, timing: bool = True) -> tuple[Console, Console, dict]:
+    """What a benchmark begins with: where progress and results are printed, these `width` wide in a file, and what the
+    JSON file holds. What ends the process closes its workers on the way out. timing: whether load is told of."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    say = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=width)
+    results = load(path)
+    results["machine"] = machine()
+    if timing and os.getloadavg()[0] > 0.5:
+        say.print(f"[yellow]the machine is busy (load {os.getloadavg()[0]:.1f}): times will be off[/]")
+    return say, console, results
+
+
+def asked(title: str, verdicts: Sequence[tuple[str, str, str, bool | None]]) -> Table:
+    """What was found beside what is asked for: (what, found, asked for, whether it holds, None: not asked)."""
+    out = Table(title=title)
+    for name in ("", "found", "asked for", ""):
+        out.add_column(name, justify="right" if name else "left")
+    for what, found, wanted, holds in verdicts:
+        out.add_row(what, found, wanted, "" if holds is None else "[green]holds[/]" if holds else "[red]fails[/]")
+    return out
 
 
 def finished(cell: dict, peers: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import autoconfig
+from benchmarks import autoconfig, kernel_cases
 from benchmarks.networks import Conv
 from einsmith.kernels import choose as driver
 
@@ -23,7 +23,7 @@ def cell(*candidates: tuple[str, float, float]) -> dict:
 
 
 def test_a_convolution_is_one_kernel_that_several_patterns_take() -> None:
-    kernel = autoconfig.kernel_of(TINY, 2)
+    (kernel,) = autoconfig.kernels_of(next(kernel_cases.convolution(TINY, 2)))
     assert kernel.shape == (2, 4, 6, 6)
     assert len({p.name for p in driver.PATTERNS if p.match(kernel)}) >= 2
 
@@ -57,10 +57,9 @@ def test_regret_and_rank_correlation() -> None:
 
 def test_what_nothing_was_compared_with_has_no_regret() -> None:
     alone, worse = cell(("a", 1, 1.0)), cell(("a", 1, 2.0), ("b", 2, 1.0))
-    names, values, *_ = autoconfig.summary([alone, worse, alone]).columns
-    found = dict(zip(names.cells, values.cells, strict=True))
+    found = {what: value for what, value, *_ in autoconfig.verdicts([alone, worse, alone])}
     assert found["regret, median"] == "100.0 %" and found["the choice alone measured, not counted"] == "2 of 3"
-    assert autoconfig.summary([alone]).row_count and autoconfig.table({"x": alone, "y": worse}).row_count == 2
+    assert autoconfig.verdicts([alone]) and autoconfig.table({"x": alone, "y": worse}).row_count == 2
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:

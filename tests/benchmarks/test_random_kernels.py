@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import kernel_cases, random_kernels
+from benchmarks import autoconfig, kernel_cases, random_kernels
 from benchmarks.networks import Conv
 from benchmarks.random_cases import ELEMENTS, MACS, draw, named
 from benchmarks.verify import error
@@ -55,9 +55,9 @@ def test_other_libraries_mean_the_same(library: str, torch) -> None:
 
 def test_the_kernels_of_a_case_are_chosen_and_measured() -> None:
     forward, dx, _ = kernel_cases.convolution(Conv(3, 4, 3, 2, 1, 6), 2)
-    assert len(random_kernels.kernels_of(forward)) == 1
+    assert len(autoconfig.kernels_of(forward)) == 1
     found = random_kernels.regret(dx, 1, 2, 600.0)
-    assert len(found["cells"]) == len(random_kernels.kernels_of(dx)) >= 1 and found["regret"] >= 0
+    assert len(found["cells"]) == len(autoconfig.kernels_of(dx)) >= 1 and found["regret"] >= 0
     chosen = [[r["chosen"] for r in x["candidates"] if "measured" in r] for x in found["cells"]]
     assert all(c.count(True) == 1 and len(c) > 1 for c in chosen)
 

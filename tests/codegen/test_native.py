@@ -10,6 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -44,12 +45,16 @@ def constant(value: int, name: str = "k") -> Function:
     return b.finish()
 
 
-def call(address: int) -> int:
-    out = np.zeros(1, np.int64)
+def called(address: int, out: np.ndarray) -> Any:
+    """The first element of a buffer that the function at an address has written."""
     pointers = (ctypes.c_void_p * 1)(out.ctypes.data)
     signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     signature(address)(ctypes.addressof(pointers), None, 0)
-    return int(out[0])
+    return out[0]
+
+
+def call(address: int) -> int:
+    return int(called(address, np.zeros(1, np.int64)))
 
 
 class Maker:

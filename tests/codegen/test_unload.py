@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
@@ -19,6 +18,7 @@ from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Builder, Function
 from einsmith.runtime.program import Program, RunLaunch
 from tests.codegen.test_llvm_ops import TARGET
+from tests.codegen.test_native import called
 
 MAPS = Path("/proc/self/maps")
 needs_maps = pytest.mark.skipif(not MAPS.exists(), reason="needs /proc/self/maps")
@@ -40,11 +40,7 @@ def scaled(by: float) -> Function:
 
 
 def call(address: int) -> float:
-    out = np.ones(4, np.float32)
-    pointers = (ctypes.c_void_p * 1)(out.ctypes.data)
-    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    signature(address)(ctypes.addressof(pointers), None, 0)
-    return float(out[0])
+    return float(called(address, np.ones(4, np.float32)))
 
 
 def loaded(by: float) -> jit.Address:
