@@ -19,7 +19,7 @@ from einsmith.caches import Bound, Cache
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Reduce, Template
 from einsmith.kernels.composite.im2col import Im2col
-from einsmith.kernels.composite.split_axes import with_split_axes
+from einsmith.kernels.composite.split_axes import split_kernels
 from einsmith.kernels.composite.winograd import Winograd
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.elementwise import Pointwise
@@ -95,8 +95,9 @@ def _kinds(kernel: Kernel) -> list[Kernel]:
 
 
 class SplitAxesConfig(NamedTuple):
-    """A pattern's name and its configuration, for the kernel whose axes are split."""
+    """Which of the kernels whose axes are split, and a pattern's name and its configuration for that."""
 
+    which: int
     pattern: str
     config: Any
 
@@ -105,29 +106,36 @@ class SplitAxesConfig(NamedTuple):
 
 
 class SplitAxes:
-    """A reduction some of whose axes stand under quotients and remainders: the kernel in which these are axes."""
+    """A reduction some of whose axes stand under quotients and remainders: a kernel in which these are axes."""
 
     name = "by digits"
 
     def match(self, kernel: Kernel) -> bool:
-        return with_split_axes(kernel) is not kernel
+        return bool(split_kernels(kernel))
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> SplitAxesConfig | None:
-        found = choose_below(with_split_axes(kernel), target, limit)
-        return None if found is None else SplitAxesConfig(found.pattern.name, found.config)
+        best = None
+        for n, split in enumerate(split_kernels(kernel)):
+            found = choose_below(split, target, limit)
+            if found is not None:
+                best, limit = SplitAxesConfig(n, found.pattern.name, found.config), found.cost.rank
+                if found.pattern is CONTRACTION and CONTRACTION.instead(split, found.config):
+                    break  # as many products in smaller parts
+        return best
 
     def configs(self, kernel: Kernel, target: Target) -> list[SplitAxesConfig]:
-        return [SplitAxesConfig(name, c) for name, c, _ in choose(with_split_axes(kernel), target).alternatives]
+        every = [(n, x) for n, k in enumerate(split_kernels(kernel)) for x in choose(k, target).alternatives]
+        return [SplitAxesConfig(n, name, c) for n, (name, c, _) in every]
 
     def cost(self, kernel: Kernel, config: SplitAxesConfig, target: Target) -> Cost:
-        return pattern_of(config.pattern).cost(with_split_axes(kernel), config.config, target)
+        return pattern_of(config.pattern).cost(split_kernels(kernel)[config.which], config.config, target)
 
     def instead(self, kernel: Kernel, config: SplitAxesConfig) -> Sequence[str]:
         """Where the digits make a product of matrices, others would read one element at a time."""
         return ("contraction", "by kind", "reduction", "im2col") if config.pattern == CONTRACTION.name else ()
 
     def lower(self, kernel: Kernel, config: SplitAxesConfig, target: Target) -> Lowered:
-        return pattern_of(config.pattern).lower(with_split_axes(kernel), config.config, target)
+        return pattern_of(config.pattern).lower(split_kernels(kernel)[config.which], config.config, target)
 
 
 def pattern_of(name: str) -> Any:

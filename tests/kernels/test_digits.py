@@ -1,4 +1,4 @@
-"""Axes under quotients and remainders become digits: the same values in the same memory, from a contraction."""
+"""Axes under quotients and remainders become digits or pieces: the same values in the same memory, from products."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from einsmith.expr.nodes import Apply, Piece, Reduce, Template, postorder, templ
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.choose import SplitAxes, SplitAxesConfig, choose
 from einsmith.kernels.composite.im2col import Im2col
-from einsmith.kernels.composite.split_axes import with_split_axes
+from einsmith.kernels.composite.split_axes import split_kernels
 from einsmith.kernels.contraction.problem import problems
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
@@ -86,8 +86,45 @@ def with_epilogue() -> Kernel:
     return Kernel((k.stages[0], Stage(t, (("stage", 0, 0), ("buffer", 3), ("buffer", 4)), (5,))), buffers)
 
 
+def strided(shape: tuple[int, int, int], channels: int, shift: int, depthwise: bool = False) -> tuple:
+    """dX[c, i, j] = sum[o, u, v](W[o, c, 2*u + (i+s)%2, 2*v + (j+s)%2] * dY[o, (i+s)//2 - u + 1, (j+s)//2 - v + 1]):
+    what `of_sum` takes; dY is so large that no index leaves it. Depthwise: c stands for o."""
+    c, i, j, *k = axes(5 if depthwise else 6)
+    (u, v), o = k[-2:], c if depthwise else k[0]
+    i, j = add(i, shift), add(j, shift)
+    w = read(0, o, c, add(mul(2, u), mod(i, 2)), add(mul(2, v), mod(j, 2)))
+    dy = read(1, o, add(sub(div(i, 2), u), 1), add(sub(div(j, 2), v), 1))
+    sizes = [(n - 1 + shift) // 2 + 2 for n in shape[1:]]
+    params = params_of((channels, shape[0], 4, 4), (channels, *sizes))
+    return shape, (2, 2) if depthwise else (channels, 2, 2), params, mul(w, dy)
+
+
+def strided_dx() -> Kernel:
+    return of_sum(*strided((5, 17, 12), 7, 0))
+
+
+def shifted_dx() -> Kernel:
+    return of_sum(*strided((3, 8, 33), 4, 1))
+
+
+def depthwise_dx() -> Kernel:
+    return of_sum(*strided((5, 18, 16), 5, 0, depthwise=True))
+
+
+def strided_with_epilogue() -> Kernel:
+    """Both the sum, and where it is positive and times a number of its row and column."""
+    k = strided_dx()
+    c, i, j = axes(3)
+    total = read(0, c, i, j)
+    body = Apply("where", (lt(num(0.0), total), mul(total, read(1, i, j)), num(0.0)), dt.f32)
+    t = template(k.shape, [(dt.f32, k.shape), (dt.f32, k.shape[1:])], body)
+    buffers = (*k.buffers, Buffer(dt.f32, k.shape[1:]), Buffer(dt.f32, k.shape))
+    return Kernel((k.stages[0], Stage(t, (("stage", 0, 0), ("buffer", 3)), (4,))), buffers)
+
+
 KERNELS = {f.__name__: f for f in (
-    grouped_dx, grouped_dw, flattened_k, shuffled, sums_of_axes, two_pieces, with_epilogue,
+    grouped_dx, grouped_dw, flattened_k, shuffled, sums_of_axes, two_pieces, with_epilogue, strided_dx, shifted_dx,
+    depthwise_dx, strided_with_epilogue,
 )}  # fmt: skip
 
 
@@ -99,44 +136,61 @@ def divisions(kernel: Kernel) -> int:
 @pytest.mark.parametrize("name", KERNELS)
 def test_values_stay_where_they_are(name, rng):
     kernel = KERNELS[name]()
-    split = with_split_axes(kernel)
-    assert divisions(kernel) and not divisions(split)
     arrays = [rng.standard_normal(b.shape).astype(np.float32) for b in kernel.buffers]
     want = reference(kernel, arrays)
-    got = reference(split, [a.reshape(b.shape) for a, b in zip(arrays, split.buffers, strict=True)])
-    assert want.keys() == got.keys()
-    for n in want:
-        np.testing.assert_array_equal(got[n].reshape(want[n].shape), want[n])
+    every = split_kernels(kernel)
+    assert divisions(kernel) and every and len(set(every)) == len(every)
+    for split in every:
+        assert not divisions(split)
+        got = reference(split, [a.reshape(b.shape) for a, b in zip(arrays, split.buffers, strict=True)])
+        assert want.keys() == got.keys()
+        for n in want:
+            np.testing.assert_array_equal(got[n].reshape(want[n].shape), want[n])
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_compiled_in_every_pattern(name, rng):
     kernel, pattern = KERNELS[name](), SplitAxes()
     for target in (NARROW, WIDE):
-        found: dict[str, SplitAxesConfig] = {}
+        found: dict[tuple[int, str], SplitAxesConfig] = {}
         for config in pattern.configs(kernel, target):
-            found.setdefault(config.pattern, config)
-        assert "contraction" in found
+            found.setdefault((config.which, config.pattern), config)
+        assert {which for which, _ in found} == set(range(len(split_kernels(kernel))))
+        assert {"contraction", "stencil"} & {pattern for _, pattern in found}
         check(pattern, kernel, rng, targets=(target,), configs=list(found.values()))
+
+
+def test_digits_and_pieces():
+    """An odd extent, or one that is shifted, has pieces alone; an even one both."""
+    kernels = strided_dx(), shifted_dx(), depthwise_dx()
+    assert [[len(k.root.parts) for k in split_kernels(kernel)] for kernel in kernels] == [[2, 4], [4], [1, 4]]
+
+
+def test_too_many_pieces():
+    """Each of them is code of its own."""
+    i, j, k = axes(3)
+    for by, pieces in ((16, 16), (17, 0)):
+        kernel = of_sum((50, 7), (5,), params_of((4, 5), (17, 7)), mul(read(0, div(i, by), k), read(1, mod(i, by), j)))
+        assert [len(x.root.parts) for x in split_kernels(kernel)] == [pieces] * bool(pieces)
 
 
 @pytest.mark.parametrize("name", ["grouped_dx", "grouped_dw", "with_epilogue"])
 def test_a_group_is_a_batch_axis(name):
     kernel = KERNELS[name]()
-    (found,) = problems(with_split_axes(kernel).root)
+    split = split_kernels(kernel)[0]
+    (found,) = problems(split.root)
     assert GROUPS in [found.extents[a] for a in found.batch]
-    assert not Im2col().match(with_split_axes(kernel))  # an index of digits is no window: nothing to write out
+    assert not Im2col().match(split)  # an index of digits is no window: nothing to write out
 
 
 def test_what_cannot_be_split():
     i, j, k = axes(3)
     params = params_of((4, 5), (5, 7))
-    for at, extent in ((add(i, 2), 12), (i, 13), (sub(12, i), 12)):  # digits would be cut
-        body = mul(read(0, div(at, 4), k), read(1, k, j))
-        kernel = of_sum((extent, 7), (5,), params, body)
-        assert with_split_axes(kernel) is kernel
+    for at, extent in ((sub(12, i), 12), (i, 3), (mul(i, i), 4)):  # backwards, nothing to split, no sum
+        kernel = of_sum((extent, 7), (5,), params, mul(read(0, div(at, 4), k), read(1, k, j)))
+        assert not split_kernels(kernel)
     moved = plain((12,), params_of((3, 4)), read(0, div(i, 4), mod(i, 4)))  # nothing is reduced
-    assert with_split_axes(moved) is moved
+    assert not split_kernels(moved)
 
 
 def test_pieces_that_end_within_a_digit():
@@ -146,7 +200,8 @@ def test_pieces_that_end_within_a_digit():
         for o, n in ((0, 6), (6, 6))
     )
     kernel = kernel_of(Template((12,), tuple(params_of((3, 5), (5,))), parts))
-    assert with_split_axes(kernel) is kernel
+    (split,) = split_kernels(kernel)
+    assert [p.extents for p in split.root.parts] == [(2,), (2,), (1,), (1,)] * 2
 
 
 @pytest.mark.parametrize("stride,padding,kernel", [(1, 0, 1), (1, 1, 3), (2, 1, 3)])
@@ -166,8 +221,9 @@ def test_gradients_of_grouped_convolutions(stride, padding, kernel, rng, torch):
         np.testing.assert_allclose(f(x, w, dy), want.numpy(), rtol=1e-4, atol=1e-4)
         ((run, _),) = f._cache.values()
         (call,) = run.plan.calls
-        assert all(GROUPS in [p.extents[a] for a in p.batch] for p in problems(with_split_axes(call.kernel).root) or [])
-        assert stride > 1 or problems(with_split_axes(call.kernel).root)
+        split = (split_kernels(call.kernel) or (call.kernel,))[0]
+        assert all(GROUPS in [p.extents[a] for a in p.batch] for p in problems(split.root) or [])
+        assert stride > 1 or problems(split.root)
 
 
 def test_large_ones_are_contractions():
@@ -201,5 +257,5 @@ def test_a_product_of_digits_is_asked_alone(monkeypatch):
     kernel = of_sum(*grouped(3, 24, 40, 196))
     chosen = choose(kernel, Target(cores=2, l2=(1 << 20) + 64))
     assert chosen.pattern.name == "by digits" and chosen.config.pattern == "contraction"
-    assert set(seen) == {with_split_axes(kernel)}
+    assert set(seen) == {split_kernels(kernel)[0]}
     assert chosen.cost.rank == min(cost.rank for _, _, cost in chosen.alternatives)

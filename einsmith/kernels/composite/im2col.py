@@ -15,7 +15,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.analysis import obvious
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, nbytes, reads, template
 from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.kernels.composite.split_axes import with_split_axes
+from einsmith.kernels.composite.split_axes import split_kernels
 from einsmith.kernels.composite.staged import Place, Staged
 from einsmith.kernels.contraction.nan_repair import needed
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
@@ -57,7 +57,7 @@ class Im2col:
     name = "im2col"
 
     def match(self, kernel: Kernel) -> bool:
-        return bool(_operands(kernel)) and with_split_axes(kernel) is kernel
+        return bool(_operands(kernel)) and not split_kernels(kernel)
 
     def bound(self, kernel: Kernel, target: Target) -> float:
         """The matrix written once, then the products at the peak."""

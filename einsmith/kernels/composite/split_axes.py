@@ -5,11 +5,19 @@ after:  Y[b, g, c] = sum[k](W[8*g + k, c] * X[b, g, k])                   g < 3,
 
 Gradients of grouped convolutions, pixel shuffles and other rearrangements around a reduction read so. An output that
 is written as [B, 3, 4] lies in memory as one of [B, 12] does. Divisors that chain make further digits.
+
+An axis of the output may become V pieces instead, each of every V-th point:
+
+before: dX[c, i] = sum[o, u](W[o, c, 2*u + (i+1)%2] * dY[o, (i+1)//2 - u])      i < 17
+after:  dX[c, 2*i] = sum[o, u](W[o, c, 2*u + 1] * dY[o, i - u])                 i < 9
+        dX[c, 2*i + 1] = sum[o, u](W[o, c, 2*u] * dY[o, i + 1 - u])             i < 8
+
+Gradients of strided convolutions read so, and need it where the extent is odd, or 1 is added as here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,14 +27,25 @@ from einsmith.expr.rewrite.rebuild import map_bodies, rebuild, substitute
 from einsmith.expr.rewrite.simplify import simplify_template
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 
+MOST_PIECES = 16
+"""Of a kernel whose axes are cut into pieces: each is configured, and its code written."""
+
+_Cut = Callable[[Kernel, int | None, int, int], Kernel | None]
+
 
 @lru_cache(maxsize=4096)
-def with_split_axes(kernel: Kernel) -> Kernel:
-    """The kernel with every axis split that can be; itself where none can, or where nothing is reduced."""
+def split_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
+    """The kernel with every axis split that can be, into digits rather than pieces, and into pieces rather than digits;
+    none where no axis can be split, or nothing is reduced."""
     if kernel.root.is_scatter or not any(isinstance(p.body, Reduce) for p in kernel.root.parts):
-        return kernel
+        return ()
+    found = (_split_by(kernel, cuts) for cuts in ((_into_digits, _into_pieces), (_into_pieces, _into_digits)))
+    return tuple(dict.fromkeys(k for k in found if k is not kernel))
+
+
+def _split_by(kernel: Kernel, cuts: Sequence[_Cut]) -> Kernel:
     while True:
-        found = (_split(kernel, *c) for c in _candidates(kernel))
+        found = (cut(kernel, *c) for cut in cuts for c in _candidates(kernel))
         fewer = next((k for k in found if k is not None and _divisions(k) < _divisions(kernel)), None)
         if fewer is None:
             return kernel
@@ -53,31 +72,28 @@ def _candidates(kernel: Kernel) -> Iterator[tuple[int | None, int, int]]:
 
 
 def _places(e: Any, extents: Sequence[int]) -> list[tuple[int, int]]:
-    """(axis, extent of its low digit) of the splits after which a quotient or remainder is a sum of digits: those of an
-    argument whose terms below the divisor stay below it."""
+    """(axis, extent of its low digit) of the splits that may make a quotient or remainder a sum of digits."""
     if not (isinstance(e, Apply) and e.fn in ("floordiv", "mod") and isinstance(e.args[1], Const)):
         return []
     if not e.dtype.is_int:
         return []
     form, c = linear(e.args[0]), int(e.args[1].value)
-    rest = {a: k for a, k in form.terms.items() if k % c}
-    least = most = form.const % c
     out = []
-    for atom, k in rest.items():
+    for atom, k in form.terms.items():
+        if k % c == 0:
+            continue
         if not isinstance(atom, Axis):
             return []
-        extent = extents[atom.position]
-        low = c // k if k > 0 and c % k == 0 else 0
-        if low and extent > low and extent % low == 0:
-            out.append((atom.position, low))
-            extent = low
-        least, most = least + min(0, k * (extent - 1)), most + max(0, k * (extent - 1))
-    return out if least >= 0 and most < c else []
+        if k > 0 and c % k == 0 and extents[atom.position] > c // k:
+            out.append((atom.position, c // k))
+    return out
 
 
-def _split(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
+def _into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
     """The kernel with `low*axis + axis'` for an axis of the output (piece None) or of a piece's reduction; None where
-    pieces end within a digit."""
+    extents or pieces end within a digit."""
+    if (kernel.shape if piece is None else kernel.root.parts[piece].domain)[axis] % low:
+        return None
     stages: list[Stage] = []
     shape = kernel.shape if piece is not None else _two(kernel.shape, axis, kernel.shape[axis] // low, low)
     for s, stage in enumerate(kernel.stages):
@@ -101,6 +117,33 @@ def _split(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | N
         Buffer(b.dtype, shape if n in written else b.shape, b.far, b.short) for n, b in enumerate(kernel.buffers)
     )
     return Kernel(tuple(stages), buffers, kernel.fixed)
+
+
+def _into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
+    """The kernel with pieces of the root of every `low`-th point along an axis of the output; None where that are too
+    many, or there are pieces of every few points already."""
+    root = kernel.stages[0]
+    parts = root.template.parts
+    if piece is not None or len(parts) * low > MOST_PIECES:
+        return None
+    out: list[Piece] = []
+    for part in parts:
+        assert isinstance(part, Piece)
+        if part.step[axis] != 1 or part.extents[axis] < low:
+            return None
+        for first in range(low):
+            at = apply("add", apply("mul", Const(low, Axis.dtype), Axis(axis)), Const(first, Axis.dtype))
+            bodies = tuple(substitute(b, {axis: at}) for b in part.bodies)
+            out.append(Piece(
+                _with(part.offset, axis, part.offset[axis] + first), _with(part.step, axis, low),
+                _with(part.extents, axis, -(-(part.extents[axis] - first) // low)), _with_bodies(part.body, bodies),
+            ))  # fmt: skip
+    t = simplify_template(Template(root.template.shape, root.template.params, tuple(out)))
+    return Kernel((Stage(t, root.args, root.outputs), *kernel.stages[1:]), kernel.buffers, kernel.fixed)
+
+
+def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    return (*values[:at], value, *values[at + 1 :])
 
 
 def _at_identity(t: Template, slots: set[int]) -> Template:
