@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product as every
 
 import numpy as np
 import pytest
@@ -272,7 +273,8 @@ def test_windows_that_are_read_backwards(kind):
     kernel = turned_filter(2, 2, 3, 2, 11, 3, kind)
     base = fresh(kernel, 0)
     want = reference(kernel, base)
-    found = [c for p in problems(kernel.root) for c in _candidates(kernel, p, WIDE) if c.windows and c.rows]
+    found = [c for p in problems(kernel.root) for c in _candidates(kernel, p, WIDE)
+             if isinstance(c, Tiled) and c.windows and c.rows]
     assert found
     for c in found[::8]:
         compare(PATTERN.lower(kernel, Configs((c,)), WIDE), kernel, base, want, str(c), None, 0)
@@ -299,8 +301,15 @@ def test_windows_of_a_block_of_an_output_axis():
         which = int(p.operands[0].plain)
         for points, split, swap in ((3, 1, bool(which)), (1, 2, bool(which)), (3, 2, not which)):
             c = Tiled(swap, 3 if swap == which else 5, 1, "inline" if swap == which else "panel", "panel", split=split)
-            c = replace(c, order="n" if swap == which else "m", windows=((which, HaloBlock(None, points)),))
+            c = replace(c, order="n" if swap == which else "m", windows=((which, HaloBlock(1, points, of_k=True)),))
             check(kernel, [Configs((c,))])
+    for kernel in (conv(2, 12, 9, 11, 7, 3, 3, 1), conv_dw(6, 2, 5, 7, 3, 3, 3, 1)):
+        (p,) = problems(kernel.root)
+        which = int(p.operands[0].plain)
+        for (points, split), rows, as_m in every(((2, 1), (3, 3)), (False, True), (False, True)):
+            mr, a, b = (kernel.shape[-1], "inline", "panel") if as_m else (3, "panel", "inline")
+            c = Tiled(bool(which) == as_m, mr, 2, a, b, split=split, rows=rows and not as_m)
+            check(kernel, [Configs((replace(c, windows=((which, HaloBlock(0, points, of_k=True)),)),))])
     kernel = conv(2, 64, 56, 56, 64, 3, 3, 1)
     (p,) = problems(kernel.root)
     assert HaloBlock(1, 28) in halo_blocks(p, 0, HALO_BYTES)
@@ -520,12 +529,29 @@ def test_boxes_of_the_direct_form():
                 outer = (1,) if windows and dict(tile).get(0) else (0, 1)
                 d = Direct(3, vectors, tile, unroll, tuple(a for a in outer if a not in dict(tile)))
                 check(kernel, [Configs((replace(d, tasks=n, windows=windows),)) for n in (1, 2)], target=target)
+    for w in (19, 33):
+        kernel = conv(2, 5, 13, w, 3, 3, 3, 1)  # sums wait for channel after channel
+        (p,) = problems(kernel.root)
+        for tile, unroll in ((((1, 3), (2, 4)), ((5, 3), (6, 3))), (((2, 5),), ((6, 2),)), ((), ())):
+            for vectors in (1, 2):
+                outer = (0,) if dict(tile).get(1) else (0, 1)
+                d = Direct(3, vectors, tile, unroll, outer, (4,), 2, ((int(p.operands[0].plain), "all"),))
+                check(kernel, [Configs((d,))], target=target)
     kernel = depthwise_dw(5, 2, 13, 19, 5, 2)
     for tile, unroll in ((((1, 5),), ((4, 4),)), (((1, 2), (2, 3)), ()), ((), ((4, 13),))):
         for head in ((), (3,)):
             for windows in (((0, "all"),), ()):
                 d = Direct(5, 1, tile, unroll, (0,), head)
                 check(kernel, [Configs((replace(d, windows=windows),))], target=target)
+
+
+def test_few_rows_share_what_is_loaded():
+    """Convolutions from or to a few channels, whose images are wide, and their gradients."""
+    size = 40, 37
+    for kernel in (conv(2, 9, *size, 3, 3, 3, 1), conv_dx(2, 2, *size, 9, 3, 3, 1), conv_dw(2, 8, *size, 2, 3, 3, 1)):
+        found = _direct(kernel, host())
+        assert found and any(c.k_outer for c in found)
+        check(kernel, [Configs((c,)) for c in found])
 
 
 def test_epilogue_of_the_direct_form():

@@ -140,10 +140,10 @@ class Blocked:
         def block(lo: Bound, hi: Bound, last: Value | None) -> None:
             head = b.op("floordiv", b.index(lo), b.const(g.kc))
             for i, w, at in f.cuts:
-                parts = b.const(g.heads // g.p.extents[g.p.k[0]])
+                parts = b.const(w.blocks)
                 self._move(t, i, w, at, b.op("mod", head, parts))
                 head = b.op("floordiv", head, parts)
-            t.fixed[g.p.k[0]] = head
+            t.fixed[g.p.k[0]] = head  # where it is not what is cut
             self._fill(t)
 
             def by_panels(jn: Value, nv: int, limit: int | None) -> None:

@@ -25,14 +25,16 @@ MAX_TAIL = 64
 
 
 class HaloBlock(NamedTuple):
-    """A task has one block of `points` points of an operand's output axis `place`, its side's outermost once those
-    before it have joined the batch; place None: the first axis of K has one value at a time, the second a block."""
+    """One block of `points` points of an axis at a time: for a task, of an operand's output axis `place`, its side's
+    outermost once those before it have joined the batch; within a task, of K's axis `place` where `of_k`, those before
+    it having one value at a time."""
 
-    place: int | None
+    place: int
     points: int
+    of_k: bool = False
 
     def __str__(self) -> str:
-        return f"{'k' if self.place is None else self.place}/{self.points}"
+        return f"{'k' * self.of_k}{self.place}/{self.points}"
 
 
 Halos = tuple[tuple[int, str | HaloBlock], ...]
@@ -267,8 +269,8 @@ def masked_tail(p: Problem) -> int:
 @dataclass(frozen=True, eq=False)
 class HaloProblem:
     """A problem whose operands read windows; `problem.batch` has taken in the output axes that windows fix.
-    `heads`: a halo copy fixes the first axis of K or cuts the second too, so that K is cut into so many blocks; 0: none
-    does."""
+    `heads`: a halo copy fixes the first axis of K, or cuts it or the second, so that K is cut into so many blocks; 0:
+    none does."""
 
     problem: Problem
     windows: tuple[tuple[int, HaloCopy], ...]
@@ -290,15 +292,14 @@ def with_halos(p: Problem, which: Halos, limit: int) -> HaloProblem | None:
         if fixes == "batch":
             if not side:
                 return None
-            left, right = (tuple(a for a in x if a != side[0]) for x in (p.left, p.right))
-            p = replace(p, batch=(*p.batch, side[0]), left=left, right=right)
+            p = _in_batch(p, side[0])
             continue
         if isinstance(fixes, HaloBlock):
-            axes, place = (p.k, 1) if fixes.place is None else (side, fixes.place)
-            head = axes[:place]
-            if len(axes) <= place or p.extents[axes[place]] % fixes.points:
+            axes = p.k if fixes.of_k else side
+            head = axes[: fixes.place]
+            if len(axes) <= fixes.place or p.extents[axes[fixes.place]] % fixes.points:
                 return None
-            cut = axes[place], fixes.points
+            cut = axes[fixes.place], fixes.points
         else:
             head = {"all": (), "side": side[:1], "k": p.k[:1]}[fixes]
         if head and not cut and p.extents[head[0]] == 1:
@@ -312,14 +313,18 @@ def with_halos(p: Problem, which: Halos, limit: int) -> HaloProblem | None:
         found.append((i, w))
         operands = list(p.operands)
         operands[i] = w.operand
-        batch, left, right = p.batch, p.left, p.right
+        p = replace(p, operands=(operands[0], operands[1]))
         if head and head[0] in side:
-            batch = (*batch, head[0])
-            left, right = (tuple(a for a in x if a != head[0]) for x in (left, right))
-        elif head:
-            heads = p.extents[head[0]] * (p.extents[cut[0]] // cut[1] if cut else 1)
-        p = replace(p, operands=(operands[0], operands[1]), batch=batch, left=left, right=right)
+            p = _in_batch(p, head[0])
+        elif head or (cut and cut[0] in p.k):
+            heads = p.count(head) * (p.extents[cut[0]] // cut[1] if cut else 1)
     return HaloProblem(p, tuple(found), heads)
+
+
+def _in_batch(p: Problem, axis: int) -> Problem:
+    """The problem whose batch has taken in an axis of a side."""
+    left, right = (tuple(a for a in x if a != axis) for x in (p.left, p.right))
+    return replace(p, batch=(*p.batch, axis), left=left, right=right)
 
 
 def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
@@ -342,22 +347,25 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
 
 def _cut_of_k(p: Problem, i: int, limit: int) -> list[HaloBlock]:
     """The cut of K in the largest blocks of which a halo copy has at most `limit` bytes, and a panel of the other
-    operand that is PANEL points wide half of that, where the first axis of K has more."""
-    if len(p.k) < 2 or p.operands[i].plain:
+    operand that is PANEL points wide half of that: of its first axis, or of the second where one point of that has
+    more."""
+    if p.operands[i].plain:
         return []
-    item, outer, n = p.dtype.itemsize, frozenset((*p.batch, p.k[0])), p.extents[p.k[1]]
-    rest = p.count(p.k[2:]) * PANEL * item
+    item = p.dtype.itemsize
 
-    def good(points: int) -> bool | None:
-        fits = _fits(elements(p, i, outer, (p.k[1], points) if points < n else None), p, limit)
-        return fits and points * rest <= limit // 2
+    def good(place: int, points: int) -> bool | None:
+        axis, outer = p.k[place], frozenset((*p.batch, *p.k[:place]))
+        cut = (axis, points) if points < p.extents[axis] else None
+        fits = _fits(elements(p, i, outer, cut), p, limit)
+        return fits and points * p.count(p.k[place + 1 :]) * PANEL * item <= limit // 2
 
-    if good(n) is not False:
-        return []
-    for points in reversed(divisors(n)[1:-1]):
-        fits = good(points)
-        if fits is not False:
-            return [HaloBlock(None, points)] if fits else []
+    for place, axis in enumerate(p.k[:2]):
+        if good(place, p.extents[axis]) is not False:
+            return []
+        for points in reversed(divisors(p.extents[axis])[1:-1]):
+            fits = good(place, points)
+            if fits is not False:
+                return [HaloBlock(place, points, of_k=True)] if fits else []
     return []
 
 

@@ -164,7 +164,10 @@ def predict(t: Table, target: Any) -> Predicted:
     far_lines = np.where(b_inline & (x.b_step >= traffic.FAR_ROWS), 0.03, 0.0)
     conflicts = a_inline * traffic.row_conflicts(t.mr, x.a_fit) if t.some("a_fit") else 0.0
     pieces = b_inline & (x.b_pieces > 0)
-    loads = np.where(b_inline, x.b_place, 1.0) * np.where(pieces, PIECE_LOADS, 0.5)
+    in_window = b_inline & (x.b_halo > 0)
+    loads = np.where(b_inline, x.b_place, 1.0) * np.where(pieces, PIECE_LOADS, np.where(in_window, 1.0, 0.5))
+    # Lines of a window that no tile before has left near.
+    anew = np.where(in_window & (mt == 1), LINES / np.maximum(x.b_halo, 1), 0.0)
     # Moved and combined on the arithmetic's ports; masks of pieces are made once, and applied by the loads.
     pairs = (x.b_place == PAIR_COST) & (t.mr * t.nv + t.nv + 2 < target.tile_registers)
     masks = np.where(pieces, PIECE_MASKS, np.where(pairs, PAIR_SHUFFLES, 0.6))
@@ -192,7 +195,7 @@ def predict(t: Table, target: Any) -> Predicted:
         product = mr * nv
         most = np.maximum(product / 2 + nv * masks, mr / 2 + nv * loads + ahead / 2) + conflicts * mr
         most = np.maximum(most, nv * panel_lines)
-        most = np.maximum(most, (nv + 1) * from_l2) + mr * apart
+        most = np.maximum(most, (nv + 1) * from_l2) + mr * apart + nv * anew
         lines = nv + 1 + (mr - 1) * item / traffic.LINE
         most = np.maximum(most, lines * both)
         most = most * (1 + (lines * beside / most) ** 8) ** 0.125

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any
 
 from einsmith.kernels.contraction.config import Direct, halo_pointers
-from einsmith.kernels.contraction.direct_boxes import shaped
+from einsmith.kernels.contraction.direct_boxes import shaped, waiting
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.frame import memory
 from einsmith.kernels.contraction.halo import SLACK, covers, fill
@@ -71,7 +71,7 @@ class DirectLowering:
         if self.epi.size > REGISTER_EPILOGUE:
             self.rows = b.alloc(self.elem, self.d.vectors * prod(x for _, x in self.d.tile) * n)
         if self.d.k_outer:
-            self.sums = b.alloc(self.elem, prod(p.extents[a] for a in self.inner) * n)
+            self.sums = b.alloc(self.elem, waiting(p, self.d, n))
 
     def run(self, task: Value) -> None:
         b, p, d = self.b, self.p, self.d
@@ -83,8 +83,7 @@ class DirectLowering:
                 self._tiles(lambda sizes, vectors, limit: self._compute(sizes, vectors, limit, None))
                 return
             assert self.sums is not None
-            count = prod(p.extents[a] for a in self.inner) * self.lanes
-            with b.loop(0, count, step=self.lanes) as clear:
+            with b.loop(0, waiting(p, d, self.lanes), step=self.lanes) as clear:
                 b.store(self.zero, self.sums, clear.var)
             with b.loop(0, p.extents[d.k_outer[0]]) as head:
                 self.values[d.k_outer[0]] = head.var
@@ -316,8 +315,9 @@ class DirectLowering:
 
     # -- sums that wait in scratch while windows change
 
-    def _places(self, sizes: dict[int, int]) -> list[Value]:
-        b = self.b
+    def _places(self, sizes: dict[int, int], vectors: int) -> list[Value]:
+        b, n, v = self.b, self.lanes, self.d.vector
+        row = n if self.in_k else -(-self.p.extents[v] // n) * n
         out = []
         for point in self._points(sizes):
             at: Value = b.const(0)
@@ -325,13 +325,16 @@ class DirectLowering:
                 x = self.values[a]
                 x = b.add(x, b.const(point[a])) if point.get(a) else x
                 at = b.add(b.mul(at, b.const(self.p.extents[a])), x)
-            out.append(b.mul(at, b.const(self.lanes)))
+            at = b.mul(at, b.const(row))
+            if not self.in_k:
+                at = b.add(at, self.values[v])
+            out += [b.add(at, b.const(j * n)) if j else at for j in range(vectors)]
         return out
 
     def _accumulate(self, sizes: dict[int, int], vectors: int, limit: int | None) -> None:
         b = self.b
         assert self.sums is not None
-        places = self._places(sizes)
+        places = self._places(sizes, vectors)
         start = [b.load(self.sums, x, self.elem, self.lanes) for x in places]
         for x, value in zip(places, self._k_loops(start, sizes, vectors, limit), strict=True):
             b.store(value, self.sums, x)
@@ -339,5 +342,5 @@ class DirectLowering:
     def _finish_scratch(self, sizes: dict[int, int], vectors: int, limit: int | None) -> None:
         b = self.b
         assert self.sums is not None
-        sums = [b.load(self.sums, x, self.elem, self.lanes) for x in self._places(sizes)]
+        sums = [b.load(self.sums, x, self.elem, self.lanes) for x in self._places(sizes, vectors)]
         self._store(sizes, vectors, limit, sums)

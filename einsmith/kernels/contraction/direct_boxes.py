@@ -22,12 +22,16 @@ MAX_AXES = 5
 """Axes that a box may extend along, the innermost."""
 MAX_PRODUCTS = 256
 """Multiply-adds of a vector in the unrolled body."""
-MAX_WAITING = 1 << 16
+MAX_WAITING = 1 << 18
 """Bytes of sums that wait in scratch while the windows of an outer axis of K change."""
+SUMS = 8
+"""Cycles that a vector of them takes to come from the second level and go there."""
 MAX_COUNT = 16
 """Points of one axis that are unrolled."""
 MIN_PRODUCTS = 1 << 14
 """Products of a problem below which the other forms are as good."""
+FEW = 4
+"""Points of a side with which a product of matrices has tiles of so few rows that loads outweigh arithmetic."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,9 +122,13 @@ def _vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> l
 
 
 def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target: Any) -> list[Direct]:
-    """Configurations of this form for a problem that is no matrix product: vectors along a batch axis, or M = 1."""
+    """Configurations of this form for a problem that is no matrix product, or one of few rows: vectors along a batch
+    axis, or along what the rows share."""
     batch, left, right, k = p.sizes
-    if batch * left * right * k < MIN_PRODUCTS or batch == 1 or not p.k:
+    if batch * left * right * k < MIN_PRODUCTS or not p.k:
+        return []
+    pairs = _in_pairs(p)
+    if batch == 1 and (min(left, right) > FEW or not pairs):
         return []
     lanes = target.lanes(p.dtype.itemsize)
     scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, pointers) for o in p.operands]
@@ -128,12 +136,12 @@ def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target:
         return []
     rank = len(p.piece.extents)
     out: list[Direct] = []
-    pairs = _in_pairs(p)
+    few = min(p.left, p.right, key=p.count)
     searches = [
-        (v, _search(p, scalar, v, lanes, target.vector_registers, lone))
+        (v, _search(p, scalar, v, lanes, target.vector_registers, lone, whole))
         for v in _vector_axes(p, scalar, lanes)
-        if v in p.batch or min(left, right) <= 2 or (v in p.k and v in pairs)
-        for lone in (True, False)
+        if v in p.batch or min(left, right) <= FEW or (v in p.k and v in pairs)
+        for lone, whole in (((*p.left, *p.right), False), (few if p.count(few) <= FEW else (), True), ((), False))
     ]
     for v, best in dict.fromkeys(searches):
         if best is None:
@@ -142,9 +150,9 @@ def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target:
         tiled = {a for a, _ in tile}
         outer = tuple(a for a in range(rank) if a != v and a not in tiled and a not in pairs and p.extents[a] > 1)
         heads: list[tuple[int, ...]] = [()]
-        if v in p.k and len(p.k) > 1 and p.k[0] != v and p.k[0] not in pairs and p.k[0] not in dict(unroll):
-            waiting = prod(p.extents[a] for a in range(rank) if a not in outer) * lanes * p.dtype.itemsize
-            if waiting <= MAX_WAITING:
+        if len(p.k) > 1 and p.k[0] != v and p.k[0] not in pairs and p.k[0] not in dict(unroll):
+            d = Direct(v, vectors, tile, unroll, outer)
+            if waiting(p, d, lanes) * p.dtype.itemsize <= MAX_WAITING:
                 heads.append((p.k[0],))
         for head in heads:
             for which in ((0,), (1,), (0, 1), ()):
@@ -159,15 +167,23 @@ def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target:
     return out
 
 
+def waiting(p: Problem, d: Direct, lanes: int) -> int:
+    """Elements of the sums of a point of the outer axes."""
+    rest = [a for a in range(len(p.piece.extents)) if a not in (*d.outer, d.vector)]
+    vectors = -(-p.extents[d.vector] // lanes) if d.vector < len(p.piece.extents) else 1
+    return prod(p.extents[a] for a in rest) * vectors * lanes
+
+
 def _weight(s: OperandAccess, v: int, width: int) -> float:
     """Cycles of a load with lanes along axis v; `width`: bytes of a vector."""
     step = max((s.forms[i].coef.get(v, 0) for i in s.reads.values()), default=0)
     return (1.0 if width >= 64 else 0.6) * (PAIR_COST if step == 2 else 1.0) if step else 0.5
 
 
-def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, registers: int, lone: bool):
-    """The box of the fewest cycles a product: (tile, unrolled K, vectors); `lone`: in output axes of one operand too,
-    which then needs a halo copy of more."""
+def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, registers: int,
+            lone: Sequence[int], whole: bool):
+    """The box of the fewest cycles a product: (tile, unrolled K, vectors); `lone`: axes of one operand that it may
+    extend along, of which that then needs a halo copy of more; whole: of all their points."""
     rank = len(p.piece.extents)
     pairs = _in_pairs(p)
     loads = [_Loads(s) for s in samplers]
@@ -175,7 +191,7 @@ def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, r
     for a in range(len(p.extents)):
         if a == v or p.extents[a] == 1:
             continue
-        if (lone and a < rank and any(a not in x.coefs for x in loads)) or a in pairs:
+        if a in lone or a in pairs:
             axes.append(a)
     axes = axes[-MAX_AXES:]
     many = -(-p.extents[v] // lanes) if v < rank else 1
@@ -185,7 +201,7 @@ def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, r
     for vectors in {1, min(2, many), min(4, many)}:
         if -(-many // vectors) * vectors > many * 1.3:
             continue
-        for counts in product(*(_options(p.extents[a]) for a in axes)):
+        for counts in product(*((p.extents[a],) if whole and a in lone else _options(p.extents[a]) for a in axes)):
             pairs_of = list(zip(axes, counts, strict=True))
             sums = vectors * prod(n for a, n in pairs_of if a < rank)
             points = prod(n for a, n in pairs_of if a >= rank)
@@ -244,12 +260,11 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     turns = rows * -(-many // d.vectors)
     total = turns * body
     outputs = prod(p.piece.extents)
-    if d.vector < rank:
-        total += outputs / p.extents[d.vector] * many * (finish + 1.5)
-    else:
-        total += outputs * 14
-        if d.k_outer:
-            total += outputs * p.extents[d.k_outer[0]] * 2
+    stored = outputs / p.extents[d.vector] * many if d.vector < rank else outputs  # vectors of sums
+    total += stored * (finish + 1.5 if d.vector < rank else 14)
+    if d.k_outer:
+        near = waiting(p, d, lanes) * p.dtype.itemsize <= l1 * 0.75
+        total += stored * p.extents[d.k_outer[0]] * (2 if near else SUMS)
     fixed = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
     for _, w in shape.windows:
         total += fixed * (w.elements / lanes * (4 if w.elements * p.dtype.itemsize <= l1 * 0.75 else 8) + 20)

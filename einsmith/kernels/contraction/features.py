@@ -15,7 +15,7 @@ from einsmith.kernels.contraction import launches as launch
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Config
 from einsmith.kernels.contraction.geometry import operand_pointers
-from einsmith.kernels.contraction.problem import Operand, Problem
+from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import OperandAccess, Pointer
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Cost
@@ -48,7 +48,8 @@ class Features(NamedTuple):
     bytes of the results and of what is read with them, where they have many rows far apart, else 0; elements: of all
     windows; heads: blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side
     depends on; a_window, b_window: bytes of a window, 0 for none;
-    m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter."""
+    m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter; b_halo: points of K that read the same
+    lines of a window of N, 0 for no window."""
 
     m: Any
     n: Any
@@ -89,6 +90,7 @@ class Features(NamedTuple):
     b_window: Any
     m_parts: Any
     n_parts: Any
+    b_halo: Any
 
 
 class OperandPlan(NamedTuple):
@@ -150,6 +152,12 @@ class Analysis:
         points = p.count(side.axes) * p.count(p.k) * (p.count(p.batch) if plan.depends_on_batch(p, side) else 1)
         return min(1.0, prod(s.pointers[read.slot].shape) / points)
 
+    def _overlap(self, side: plan.Side, p: Problem) -> int:
+        """Points of the innermost axis of K whose vectors of a window lie a few elements apart."""
+        index = affine(side.operand.expr)  # of the read of a window
+        assert index is not None
+        return p.extents[p.k[-1]] if p.k and 0 < abs(index[-1][1].get(p.k[-1], 0)) <= 2 else 1
+
     def setting(self, windows: plan.Halos, changed: plan.HaloProblem, swap: bool, rows: bool) -> OperandPlan:
         key = windows, swap, rows
         if key not in self._settings:
@@ -181,7 +189,7 @@ class Analysis:
 
         def blocks(which: int, side: plan.Side) -> int:
             cut = dict(windows).get(which)
-            if not isinstance(cut, plan.HaloBlock) or cut.place is None:
+            if not isinstance(cut, plan.HaloBlock) or cut.of_k:
                 return 0
             return p.extents[side.axes[0]] // cut.points
 
@@ -213,6 +221,7 @@ class Analysis:
             b_batch=batch if b_copy or plan.depends_on_batch(p, n_side) else 1,
             a_window=a_copy, b_window=b_copy,
             m_parts=blocks(int(swap), m_side), n_parts=blocks(1 - int(swap), n_side),
+            b_halo=self._overlap(n_side, p) if any(i != int(swap) for i, _ in changed.windows) else 0,
         ))  # fmt: skip
 
 

@@ -67,6 +67,11 @@ class HaloCopy:
     block: int = 0
 
     @property
+    def blocks(self) -> int:
+        """Of the axis that it is cut along."""
+        return self.extents[self.fixed.index(CUT)]
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return tuple(n for n, f in zip(self.extents, self.fixed, strict=True) if f is None)
 

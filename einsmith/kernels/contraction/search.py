@@ -37,8 +37,8 @@ from einsmith.plan.kernel import Kernel
 MAX_K_PANEL = 1 << 19
 """Bytes of a packed panel over K beyond which K is blocked; half of a usual private second-level cache."""
 
-SHORT = 64
-"""Points of K that are too few for a block."""
+SHORT = 16
+"""Points of K that are too few for a block: tiles load and store their sums for each."""
 FEW = 64
 """Rows of M over which the packing of N is not spread."""
 MANY = 1 << 14
@@ -55,11 +55,11 @@ _WINDOWS: tuple[plan.Halos, ...] = (
 def _windows(p: Problem) -> list[plan.Halos]:
     """The windows worth a look: short blocks of K begin and end too often."""
     every = [(i, cut) for i in (0, 1) for cut in plan.halo_blocks(p, i, plan.HALO_BYTES)]
-    cuts = [((i, cut),) for i, cut in every if cut.place != 0 or not _by_points(p, i, cut.points)]
+    cuts = [((i, cut),) for i, cut in every if cut.of_k or cut.place or not _by_points(p, i, cut.points)]
 
     def short(fixes: str | plan.HaloBlock) -> bool:
         if isinstance(fixes, plan.HaloBlock):
-            return fixes.place is None and fixes.points * p.count(p.k[2:]) < SHORT
+            return fixes.of_k and fixes.points * p.count(p.k[fixes.place + 1 :]) < SHORT
         return fixes == "k" and p.count(p.k[1:]) < SHORT
 
     return [x for x in (*_WINDOWS, *cuts) if not any(short(fixes) for _, fixes in x)]
@@ -71,10 +71,6 @@ def _by_points(p: Problem, i: int, points: int) -> bool:
     side, outer = p.left if i == 0 else p.right, frozenset(p.batch)
     one, block = elements(p, i, outer | {side[0]}), elements(p, i, outer, (side[0], points))
     return p.count(side[1:]) >= FEW // 2 and one is not None and block == one * points
-
-
-def _is_cut(windows: plan.Halos) -> bool:
-    return any(isinstance(x, plan.HaloBlock) for _, x in windows)
 
 
 def _even(size: int, limit: int) -> int:
@@ -174,7 +170,7 @@ def candidates(
         dots: list[InnerProducts] = []
         nv, before = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: what is in windows is the direct form's.
-        lone = bool(direct) and 1 in p.sizes[1:3]
+        lone = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
         for windows in ((),) if lone else _windows(p) if like is None else _near(like):
             changed = with_halos_of(kernel, p, windows)
             if changed is None or like is not None and not windows and len(tiles) > before:
@@ -223,7 +219,8 @@ def _rows_fit(changed: plan.HaloProblem, windows: plan.Halos, swap: bool, lanes:
     """
     p = changed.problem
     _, n_side = plan.sides(p, swap)
-    if _is_cut(windows) or len(n_side.axes) < 2 or not n_side.operand.plain or (1 - int(swap)) not in dict(windows):
+    cut = any(isinstance(x, plan.HaloBlock) and not x.of_k for _, x in windows)
+    if cut or len(n_side.axes) < 2 or not n_side.operand.plain or (1 - int(swap)) not in dict(windows):
         return False
     last, row = p.extents[n_side.axes[-1]], plan.padded_row(p, n_side, lanes)
     return last != row and last / row >= 0.6
