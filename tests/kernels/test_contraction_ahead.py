@@ -260,13 +260,6 @@ def test_elements_that_rows_of_a_tile_share_are_loaded_once():
     assert count(forward, together, "fma") == 5 * count(forward, apart, "fma")
 
 
-def test_short_blocks_keep_a_panel_beside_what_is_streamed():
-    """The gradient of 16 filters of 32 channels: few tiles share a panel, which is written anew for each block."""
-    target = replace(host(), l1=48 << 10, l2=1 << 20)
-    (c,) = PATTERN.best(conv_dw(16, 32, 112, 112, 16, 1, 1, 0), target).pieces
-    assert c.kc * (c.nv * host().lanes() + 2 * c.mr) * 4 <= target.l1
-
-
 def test_tiles_ask_for_the_lines_of_strided_results():
     """Of those that the second level does not hold; tiles of whole and of partial rows, across images, turned or not.
     """

@@ -114,7 +114,7 @@ def test_a_mate_reads_the_window_of_the_piece_that_makes_it():
 
 
 def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
-    kernel = strided_conv_dx(16, 128, 56, 56, 128)
+    kernel = strided_conv_dx(16, 32, 56, 56, 128)
     target = replace(host(), l1=48 << 10, l2=1 << 20, l3=32 << 20)
     best = PATTERN.best(kernel, target)
     assert best is not None and best.joint == ((0, 1), (2, 3))

@@ -15,34 +15,46 @@ from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.features import Features, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
-from einsmith.kernels.emit.access import PAIR_COST
 from einsmith.locks import cached_property
 
 HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)
-LINES = 2.4
-"""Cycles a line that tiles take from the second level, beside what else they do."""
-BESIDE = 2.2
-"""The same of rows that hardware follows: nearly as long as the arithmetic, they delay it."""
-STRETCHES = 2.25
-"""Cycles that a line of a panel takes at least from the second level."""
-ASKED = 2.5
-"""Cycles more that a vector takes to be packed which was asked for from beyond the second level."""
+BROADCAST = 0.65
+"""Cycles that an element of M takes which is loaded for all lanes: more than a port's half, as the multiply-add waits
+for it."""
+MASK, PACKED_MASK = 0.75, 0.25
+"""Cycles that a vector read under a mask takes from arithmetic, for each of its masks; and where it is packed, where
+nothing waits for it."""
+LOOP, UNROLLED_LOOP = 14.0, 10.0
+"""Cycles that a run of K takes to begin and to end in which operands read in place lie evenly; and one that is
+unrolled."""
+MOST_BEGUN = 3.0
+"""The most that this is for each point of a run."""
+WRITTEN_OUT = 2
+"""Points of a run which LLVM writes out, so that each takes a cycle more."""
+UNROLLED = 100
+"""Products of vectors in a run that is unrolled (microkernel)."""
+WALKED = 1.0
+"""Cycles that a vector of N takes from arithmetic which comes from the second level, as all of N does for every tile of
+M."""
+TRANSLATE, TRANSLATE_M = 4.0, 7.0
+"""Cycles that an address of N, and of M, takes to be translated on a page that the nearest table has lost."""
+NEAR = 48
+"""Pages that it keeps, beside those of what else is read."""
+COPIED, FAR_COPY = 1.5, 1.5
+"""Cycles that a vector takes to be packed beyond its loads, and more where the panel leaves the first level."""
+TURNED = 8.0
+"""The same of a vector along K, which is turned round with others."""
+UNALIGNED = 6.0
+"""The same of a vector of M whose rows are no multiple of lanes: it is stored over the borders of lines."""
+TURNED_M = 3.5
+"""The same of a vector of M that is turned round."""
+LAUNCHED = 1.6
+"""How much longer packing takes where it is a launch of its own, whose results go to a buffer."""
 STREAMED = 0.1
 """The part of the time of packed tiles' way from beyond the second level that is waited for although they are asked
 for."""
-FOLLOWED = 0.4
-"""The same of long rows read in place, which hardware follows, by tiles whose loads take as long as the arithmetic."""
-FROM_MEMORY = 4.0
-"""How many times as long rows that nobody has asked for are waited for where they come from beyond the last level."""
-PIECE_LOADS = 1.5
-"""Cycles that a masked load, one of those that a vector across rows takes, keeps a port of loads from others."""
-PIECE_MASKS = 0.15
-"""Cycles that it takes from the arithmetic."""
-PAIR_SHUFFLES = 0.05
-"""The same of each of the two loads and the shuffle of every other element of a row, which arithmetic hides where
-sums leave a register to spare."""
-PARTED = 0.3
+PARTED = 0.5
 """The part of the way of lines beyond the caches, stored to in parts, that is waited for unless they are asked for and
 belong to a few rows at a time."""
 PANELS = 0.6
@@ -156,60 +168,41 @@ def predict(t: Table, target: Any) -> Predicted:
     kc = np.minimum(np.where(t.kc > 0, t.kc, part), part)
     if heads.any():
         kc = np.where(heads, x.k // np.maximum(x.heads, 1), kc)
-    # Panels of N that come from the second level beside lines of M of which a step uses a part.
-    across = a_inline & (x.a_step >= traffic.FAR_ROWS) & (mt > 1) & (kc * nr * item > target.l1)
-    both = np.where(across, LINES, 0.0)
-    lined = a_inline & (x.a_step >= traffic.LINE) & (x.a_step < traffic.FAR_ROWS) & (mt > 1)
-    beside = np.where(lined & (kc * ((nr + t.mr) * item + traffic.LINE) > target.l1), BESIDE, 0.0)
-    far_lines = np.where(b_inline & (x.b_step >= traffic.FAR_ROWS), 0.03, 0.0)
-    conflicts = a_inline * traffic.row_conflicts(t.mr, x.a_fit) if t.some("a_fit") else 0.0
-    pieces = b_inline & (x.b_pieces > 0)
-    in_window = b_inline & (x.b_halo > 0)
-    loads = np.where(b_inline, x.b_place, 1.0) * np.where(pieces, PIECE_LOADS, np.where(in_window, 1.0, 0.5))
-    # Lines of a window that no tile before has left near.
-    anew = np.where(in_window & (mt == 1), LINES / np.maximum(x.b_halo, 1), 0.0)
-    # Moved and combined on the arithmetic's ports; masks of pieces are made once, and applied by the loads.
-    pairs = (x.b_place == PAIR_COST) & (t.mr * t.nv + t.nv + 2 < target.tile_registers)
-    masks = np.where(pieces, PIECE_MASKS, np.where(pairs, PAIR_SHUFFLES, 0.6))
-    masks = np.where(b_inline & (x.b_place > 1), x.b_place * masks, 0.0)
     asks = x.b_far * (minor & ~b_buffer & (t.kc == 0) & (2 * kc * nr * item < target.l2 * traffic.HELD))
     ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, lanes, t.tm) if asks.any() else 0 * asks
-    # Rows of a panel that stay in the second level; the next panel takes the first level's room too.
-    from_l2 = b_inline & (x.b_far > 0) & (mt > 1) & ((1 + (ahead > 0)) * kc * nr * item > target.l1 * 1.5)
-    from_l2 = np.where(from_l2, traffic.FROM_L2, 0.0)
-    # So do rows near each other, of memory that begins anywhere: their vectors lie over the borders of lines.
-    again = np.where(t.major, inner_bytes(t, x, t.tm, t.tn), kc * nr * item) > target.l1 * 1.5
-    across_lines = b_inline & (x.b_side == item) & (x.b_step > 0) & ~pieces & (mt > t.tm) & again
-    from_l2 = np.maximum(from_l2, np.where(across_lines, traffic.OVER_BORDERS, 0.0))
-
-    # Vectors of N that every tile of M takes from the second level: nearly as long as the arithmetic, they delay it.
+    # What a vector of N read in place takes from arithmetic.
+    beside = np.where(b_inline, x.b_pieces + MASK * x.b_masks, 0.0)
+    # Elements of M that are those of the next point's rows too are loaded once for some points.
+    again = a_inline & (x.a_meets > 0) & (t.nv == 1)
+    broadcast = np.where(again, 0.5, BROADCAST)
+    lost = kc > NEAR * traffic.PAGE / np.maximum(1, np.array((x.a_step, x.b_step)))
+    lost &= np.array((a_inline & (x.a_step >= traffic.LINE), b_inline))
+    pages = np.where(lost, np.minimum(1.0, np.array((x.a_step, x.b_step)) / traffic.PAGE), 0.0)
+    run = np.where(a_inline & b_inline, x.run, np.where(a_inline, x.a_run, np.where(b_inline, x.b_run, x.k)))
+    conflicts = a_inline * traffic.row_conflicts(t.mr, x.a_fit) if t.some("a_fit") else 0.0
+    sums = t.mr * t.nv
+    spare = (sums + t.nv + 2 < target.tile_registers) & ~(b_inline & (x.b_pairs > 0)) & ~again
+    begun = np.minimum(MOST_BEGUN, np.where(spare & (run * sums <= UNROLLED), UNROLLED_LOOP, LOOP) / run)
+    begun = np.where(run <= WRITTEN_OUT, 1.0, begun)
+    each_step = TRANSLATE_M * pages[0] + TRANSLATE * pages[1] + np.where(run < kc, begun, 0.0)
+    # Vectors of N that every tile of M takes from the second level.
     walked = t.major & (mt > t.tm) & (inner_bytes(t, x, t.tm, t.tn) > target.l1)
-    # A panel of N from there, faster than it comes where all tiles of M have few rows.
-    narrow = minor & (t.mr / 2 < STRETCHES) & (t.depth == 1) & (mt > t.tm) & (kc * nr * item > target.l1 * 0.75)
-    panel_lines = np.where(narrow, STRETCHES, 0.0)
-    # Rows of M in lines of their own, which are new ones at almost every point of K.
-    apart = np.where(a_inline & (x.a_spread > 1), traffic.ARRIVES * x.a_spread * item / traffic.LINE, 0.0)
+    beside = beside + WALKED * walked
 
     # One step of K of a tile, in cycles: multiply-adds, loads, or the latency of a short chain.
     def step(mr: Array, nv: Array) -> Array:
         product = mr * nv
-        most = np.maximum(product / 2 + nv * masks, mr / 2 + nv * loads + ahead / 2) + conflicts * mr
-        most = np.maximum(most, nv * panel_lines)
-        most = np.maximum(most, (nv + 1) * from_l2) + mr * apart + nv * anew
-        lines = nv + 1 + (mr - 1) * item / traffic.LINE
-        most = np.maximum(most, lines * both)
-        most = most * (1 + (lines * beside / most) ** 8) ** 0.125
-        most = most * (1 + np.where(walked, np.minimum(1.0, nv * LINES / most), 0.0) ** 8 / 8)
-        return np.maximum(most, np.where(product >= 1, 4.0, 0.0)) + far_lines * nv
+        most = np.maximum(product / 2, mr * broadcast + (nv + ahead) / 2) + nv * beside + mr * conflicts + each_step
+        return np.maximum(most, np.where(product >= 1, 4.0, 0.0))
 
     mrs, widths = np.array((t.mr, x.m - (mt - 1) * t.mr))[:, None], np.array((t.nv, nvs - (nt - 1) * t.nv))
     (inside, right), (below, corner) = step(mrs, widths)  # whole tiles and the last ones
     steps = (mt - 1) * ((nt - 1) * inside + right) + (nt - 1) * below + corner
     steps = steps * x.batch * multiplied
     steps *= np.where((t.split == 1) & (t.kc == 0) & ~heads, t.kept, 1.0)
-    # Sums loaded for a block and no register to spare for what loads and masks take: the allocator rotates them by way
-    # of the stack at every step.
-    tight = t.mr * t.nv + t.nv + 2 + 2 * (masks > 0) >= target.tile_registers
+    # Sums loaded for a block and no register to spare for what loads take: the allocator rotates them by way of the
+    # stack at every step.
+    tight = sums + t.nv + 2 + 2 * (beside > 0) >= target.tile_registers
     simple = (x.even > 0) & ~((t.a == PANEL) & (x.a_turned > 0))  # so few addresses that it does not
     steps *= np.where(tight & (t.kc > 0) & (kc < part) & ~simple, 1.3, 1.0)
     # Between blocks of K all sums of a panel wait in scratch.
@@ -218,29 +211,16 @@ def predict(t: Table, target: Any) -> Predicted:
     pack = x.batch * x.m * rows * t.finish
     # Packing, in cycles: what a vector takes, and how often each is packed.
     a_each, b_each = a_buffer & (x.a_once == 0), b_buffer & (x.b_once == 0)
-    # Panels packed once are read in one stream.
-    pack += np.where(b_inline & (x.b_once > 0) & (x.b_step >= traffic.FAR_ROWS), 6.0 * nt * x.batch * x.k, 0.0)
-    # The first tile of M waits for every row of a panel that nobody has asked for; wide rows are waited for at once.
-    large = t.nbytes > target.l3
-    waits = b_inline & (x.b_strips + large * x.b_far > 0) & (mt > 1) & minor & (ahead == 0)
-    arrives = (2.0 + 8.0 / t.nv) * (FROM_MEMORY if large else 1.0)
-    pack += np.where(waits, arrives * t.tm * x.batch * x.k * nvs, 0.0)
     times = np.where(b_buffer, b_each, np.where(t.major, mt, t.tm))
-    far = (x.b_side >= traffic.FAR_ROWS) & (x.n * x.k * item > target.l2)  # blocks of K begin in each of the rows anew
-    # Copies that do not stay in the first level, and of what did not stay in the second.
-    strips, asked = x.b_strips > 0, ahead > 0
-    beyond = np.where(asked, ASKED, np.where(strips, 5.0, 1.0 + 6.0 / t.nv)) * (x.n * x.k * item > target.l2)
-    copied = 1.0 + 2.0 * (kc * nr * item > target.l1) + beyond
-    # Beside a tile of M that is streamed in place and its successor, a long panel's lines come anew to be written.
-    written = a_inline & (x.a_side >= traffic.APART) & (kc * (nr + 2 * t.mr) * item > target.l1)
-    turned = np.where(x.b_turned > 0, np.where(far, 7.0, 3.0) + np.where(written, 1.0, 0.0), copied)
+    copied = np.where(x.b_turned > 0, TURNED, COPIED + FAR_COPY * (kc * nr * item > target.l1))
     points = np.where(b_buffer, x.b_batch, x.batch)
-    b_pack = np.where(b_inline, 0.0, times * points * multiplied * nvs * (x.b_load * 0.75 + turned))
+    vector = x.b_packed + PACKED_MASK * x.b_masks + copied
+    b_pack = np.where(b_inline, 0.0, times * points * multiplied * nvs * vector)
     times = np.where(a_buffer, a_each, np.where(minor, nt, t.tn))
     vectors = np.where(x.a_turned > 0, t.mr / lanes, np.ceil(t.mr / lanes))
-    stored = np.where((x.a_turned > 0) | (t.mr % lanes == 0), 1.0, 8.0)  # over the borders of lines
+    copied = np.where(x.a_turned > 0, TURNED_M, np.where(t.mr % lanes == 0, COPIED, UNALIGNED))
     points = np.where(a_buffer, x.a_batch, x.batch)
-    a_pack = np.where(a_inline, 0.0, times * points * x.k * vectors * mt * (x.a_load * 0.75 + stored))
+    a_pack = np.where(a_inline, 0.0, times * points * x.k * vectors * mt * (x.a_packed + copied))
     launched = np.where(a_buffer, a_pack, 0.0) + np.where(b_buffer, b_pack, 0.0)
     pack += a_pack + b_pack - launched
     if heads.any() or x.elements.any():
@@ -270,13 +250,12 @@ def predict(t: Table, target: Any) -> Predicted:
     # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written; more
     # slowly where they come from memory.
     lines = np.where(held <= target.l3, 2.5, 6.0) * packed
-    arithmetic += np.maximum(launched * cycle / tasks, seconds(lines, np.minimum(held, target.l3)))
+    arithmetic += LAUNCHED * np.maximum(launched * cycle / tasks, seconds(lines, np.minimum(held, target.l3)))
     if leaves.any():
         # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile. Packed
         # tiles of M are asked for.
-        short = (how != INLINE) | (np.where(minor, x.a_step, x.b_step) >= traffic.PAGE) | (t.major & pieces)
-        busy = t.mr / 2 + t.nv * loads >= t.mr * t.nv / 2
-        hidden = np.where(short, np.where(minor & a_buffer, STREAMED, 1.0), np.where(busy, FOLLOWED, 0.0))
+        short = (how != INLINE) | (np.where(minor, x.a_step, x.b_step) >= traffic.PAGE)
+        hidden = np.where(short, np.where(minor & a_buffer, STREAMED, 1.0), 0.0)
         ranges = 2 * np.maximum(np.minimum(inner, span * tasks), target.l2 * tasks)
         arithmetic += seconds(streamed * hidden, ranges)
         memory += np.where(short, 0.0, seconds(streamed, np.maximum(held, 2 * target.l2 * tasks)))
@@ -296,24 +275,7 @@ def predict(t: Table, target: Any) -> Predicted:
     slow = (x.b_strips > 0) & (ahead == 0) & (~b_buffer | b_each) & ~(t.major & (0 < t.kc) & (t.kc <= traffic.SWEEP))
     if slow.any():
         memory += np.where(slow, seconds(b_bytes, held) * traffic.strips(nr, x.n, item), 0.0)
-    slow = (x.a_strips > 0) & a_inline & ~(t.major & (0 < t.kc) & (t.kc <= traffic.SWEEP))
-    if slow.any():
-        arithmetic += np.where(slow, seconds(a_bytes, held) * traffic.strips(t.mr, x.m, item), 0.0)
     arithmetic += reread(t, x, kc, mt, nt, target) / (target.bytes_per_second[2] * tasks)
-    many = b_inline & (mt > 1) & (kc >= 64)
-    same_sets = (x.b_step >= 1024) & (x.b_step % 1024 == 0)  # the panel's rows fall into the same cache sets
-    crowded = np.where(kc > x.b_held, 1.2, np.where(2 * kc > x.b_held, 1.03, 1.0))
-    factor = np.where(same_sets, crowded, np.where(x.b_step >= 4096, 1.02, 1.0))
-    arithmetic *= np.where(many, factor, 1.0)
-    # Rows of M read down columns that the first level does not hold.
-    shared = np.where(x.a_step < traffic.LINE, x.a_distinct, 1.0)  # rows in pieces of the same lines
-    columns = a_inline & (x.a_step > item) & (t.mr * kc * item * shared > target.l1) & (mt > 1)
-    near = np.where(x.a_step < traffic.APART, 1.0, np.where(x.a_step < traffic.PAGE, 1.12, 1.25))
-    near = np.where(x.a_step < traffic.LINE, 1.25, near)  # no row of many: pieces of a line, each somewhere else
-    arithmetic *= np.where(columns, np.where(x.a_side == item, near, 1.25), 1.0)
-    # So many pages of M that those of a panel in scratch are looked up again; a buffer's are large.
-    pages = a_inline & (x.a_step > item) & (kc * x.a_step > traffic.NEAR_PAGES * traffic.PAGE) & (mt > 1)
-    arithmetic *= np.where(pages & (t.b == PANEL), 1.05, 1.0)
     return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (a_each | b_each))
 
 

@@ -30,6 +30,8 @@ MAX_COUNT = 16
 """Points of one axis that are unrolled."""
 MIN_PRODUCTS = 1 << 14
 """Products of a problem below which the other forms are as good."""
+MASK = 0.75
+"""Cycles that a load takes for each of its masks."""
 FEW = 4
 """Points of a side with which a product of matrices has tiles of so few rows that loads outweigh arithmetic."""
 
@@ -245,7 +247,7 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     for which, (s, x) in enumerate(zip(scalar, loads, strict=True)):
         unit = any(s.forms[i].coef.get(d.vector, 0) for i in s.reads.values())
         weight = _weight(s, d.vector, lanes * p.dtype.itemsize)
-        masks = 1.5 * len(s.conds)
+        masks = MASK * len(s.conds)
         size = sizes.get(which)
         if size is None:  # what a point of the outer axes reads of it
             size = prod(p.extents[a] for a in p.operands[which].axes if a not in d.outer) * p.dtype.itemsize

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.expr.nodes import nbytes
@@ -15,8 +14,8 @@ from einsmith.kernels.contraction import launches as launch
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Config
 from einsmith.kernels.contraction.geometry import operand_pointers
-from einsmith.kernels.contraction.problem import Operand, Problem, affine
-from einsmith.kernels.emit.access import OperandAccess, Pointer
+from einsmith.kernels.contraction.problem import Operand, Problem
+from einsmith.kernels.emit.access import PAIR_CYCLES, OperandAccess, Pointer
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Cost
 from einsmith.plan.kernel import Kernel
@@ -36,20 +35,20 @@ def slots_of(kernel: Kernel, p: Problem, windows: plan.Halos) -> dict[int, Point
 
 class Features(NamedTuple):
     """A setting in numbers, flags 0 or 1; or many settings, each field an array. m, n, k, batch: points, those of N
-    with its rows filled up to whole vectors; columns: points of N as they are; row: points of a filled row, 0 for
-    none. a, b are the M and N sides: turned, load: how a side is packed (along K or not) and loads of a packed
-    vector; place: loads of a vector of N read in place, pieces: whether these are masked ones, one for each row that it
-    may touch; side, step: bytes from one point of the side's innermost axis, and of K, to the next (0 where there are
-    windows); held: lines of a column along K that the second level keeps; spread: bytes of lines for a byte that is
-    read in place; distinct: elements for each of its points that is read so, below 1 where rows overlap; fit: rows of M
-    read in place that the first level keeps a line of, 0 where that does not matter; strips: whether the side comes in
-    strips; once: packed once for many runs; far: rows of N are far apart; even: both sides are plain reads at one
-    stride along K. finish: cycles a vector of what follows the sum, along N; results:
-    bytes of the results and of what is read with them, where they have many rows far apart, else 0; elements: of all
-    windows; heads: blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side
-    depends on; a_window, b_window: bytes of a window, 0 for none;
-    m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter; b_halo: points of K that read the same
-    lines of a window of N, 0 for no window."""
+    with its rows filled up to whole vectors; columns: points of N as they are; row: points of a filled row, 0 for none.
+    a, b are the M and N sides: turned: whether a side is packed along K; packed: cycles beyond a load that a vector
+    takes which is packed; pieces, masks, pairs: those that a vector of N takes which is read in place, its masks, and
+    whether it is every other element; side, step: bytes from one point of the side's innermost axis, and of K, to the
+    next (0 where there are windows); held: lines of a column along K that the second level keeps; fit: rows of M read
+    in place that the first level keeps a line of, 0 where that does not matter; spread: bytes of lines for a byte that
+    is read in place; meets: whether rows and points of K next to each other share elements; run: points of K that lie
+    evenly where the side, or both sides, are read in place; strips: whether the side comes in strips; once: packed once
+    for many runs; far: rows of N are far apart; even: both sides are plain reads at one stride along K. finish: cycles
+    a vector of what follows the sum, along N; results: bytes of the results and of what is read with them, where they
+    have many rows far apart, else 0; parted: bytes of results stored in parts of lines; elements: of all windows;
+    heads: blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side depends on;
+    a_window, b_window: bytes of a window, 0 for none; m_parts, n_parts: blocks that a window cuts M or N into, 0 for no
+    matter."""
 
     m: Any
     n: Any
@@ -58,25 +57,28 @@ class Features(NamedTuple):
     k: Any
     batch: Any
     a_turned: Any
-    a_load: Any
+    a_packed: Any
     a_side: Any
     a_step: Any
     a_held: Any
     a_fit: Any
-    a_strips: Any
     a_spread: Any
-    a_distinct: Any
+    a_meets: Any
+    a_run: Any
     a_once: Any
     b_turned: Any
-    b_load: Any
-    b_place: Any
+    b_packed: Any
     b_pieces: Any
+    b_masks: Any
+    b_pairs: Any
     b_side: Any
     b_step: Any
     b_held: Any
+    b_run: Any
     b_strips: Any
     b_once: Any
     b_far: Any
+    run: Any
     even: Any
     finish: Any
     results: Any
@@ -90,7 +92,6 @@ class Features(NamedTuple):
     b_window: Any
     m_parts: Any
     n_parts: Any
-    b_halo: Any
 
 
 class OperandPlan(NamedTuple):
@@ -115,7 +116,7 @@ class Analysis:
         self.nbytes = sum(touched(kernel))
         self.known: dict[Config, tuple[Cost, int]] = {}
         self._samplers: dict[tuple, OperandAccess] = {}
-        self._orientations: dict[tuple, tuple[str, float]] = {}
+        self._orientations: dict[tuple, tuple[bool, float]] = {}
         self._settings: dict[tuple, OperandPlan] = {}
 
     def sampler(self, o: Operand, windows: plan.Halos, axes: Sequence[int], lanes: int) -> OperandAccess:
@@ -131,32 +132,38 @@ class Analysis:
             self._samplers[key] = found
         return found
 
-    def orientation(self, side: plan.Side, windows: plan.Halos, k: Sequence[int], align: int) -> tuple[str, float]:
+    def turned(self, side: plan.Side, windows: plan.Halos, k: Sequence[int], align: int) -> tuple[bool, float]:
+        """Whether a side is packed along K, and cycles beyond a load that a vector takes."""
         key = (side.operand, side.axes, align)
         if key not in self._orientations:
             def sample(axes: Sequence[int]) -> OperandAccess:
                 return self.sampler(side.operand, windows, axes, self.lanes)
 
-            self._orientations[key] = plan.orientation(sample, side.axes, k, self.lanes, align)
+            along = plan.orientation(sample, side.axes, k, self.lanes, align)[0] == "along"
+            self._orientations[key] = along, sample(k if along else side.axes).read_cycles(align)
         return self._orientations[key]
 
     def steps(self, side: plan.Side, windows: plan.Halos, p: Problem) -> traffic.Steps:
         return traffic.address_steps(self.sampler(side.operand, windows, (), 0), p, side, self.item)
 
-    def _distinct(self, side: plan.Side, windows: plan.Halos, p: Problem) -> float:
-        """Elements of an operand for each point of it that is read in place: below 1 where rows overlap."""
-        if not side.operand.plain:
-            return 1.0
-        s = self.sampler(side.operand, windows, (), 0)
-        (read,) = s.reads
-        points = p.count(side.axes) * p.count(p.k) * (p.count(p.batch) if plan.depends_on_batch(p, side) else 1)
-        return min(1.0, prod(s.pointers[read.slot].shape) / points)
+    def _run(self, p: Problem, windows: plan.Halos, *sides: plan.Side) -> int:
+        """Points of K that lie evenly in these sides, innermost."""
+        forms = [f.coef for x in sides for f in self.sampler(x.operand, windows, (), 0).forms]
+        points, inner = 1, None
+        for a in reversed([a for a in p.k if p.extents[a] > 1]):
+            if inner is not None and any(c.get(a, 0) != c.get(inner, 0) * points for c in forms):
+                break
+            inner, points = a if inner is None else inner, points * p.extents[a]
+        return points
 
-    def _overlap(self, side: plan.Side, p: Problem) -> int:
-        """Points of the innermost axis of K whose vectors of a window lie a few elements apart."""
-        index = affine(side.operand.expr)  # of the read of a window
-        assert index is not None
-        return p.extents[p.k[-1]] if p.k and 0 < abs(index[-1][1].get(p.k[-1], 0)) <= 2 else 1
+    def _meets(self, p: Problem, windows: plan.Halos, side: plan.Side) -> bool:
+        """Whether elements of a side that are next to each other along it are so along K."""
+        k, m = ([a for a in axes if p.extents[a] > 1][-1:] for axes in (p.k, side.axes))
+        if not side.operand.plain or not k or not m:
+            return False
+        s = self.sampler(side.operand, windows, (), 0)
+        (form,) = (s.forms[i].coef for i in s.reads.values())
+        return form.get(k[0], 0) == form.get(m[0], 0) != 0
 
     def setting(self, windows: plan.Halos, changed: plan.HaloProblem, swap: bool, rows: bool) -> OperandPlan:
         key = windows, swap, rows
@@ -172,12 +179,13 @@ class Analysis:
         if rows:
             row = plan.padded_row(p, n_side, self.lanes)
             n = columns // p.extents[n_side.axes[-1]] * row
-        a_turn, a_load = self.orientation(m_side, windows, p.k, 4)
-        b_turn, b_load = self.orientation(n_side, windows, p.k, self.lanes)
+        a_turned, a_packed = self.turned(m_side, windows, p.k, 4)
+        b_turned, b_packed = self.turned(n_side, windows, p.k, self.lanes)
         s = self.sampler(n_side.operand, windows, n_side.axes, self.lanes)
-        place = s.load_cost(self.lanes)
-        if rows:
-            place = max((s.row_cost(f) for f in s.reads.values()), default=1.0) if s.lane_groups else 1.0
+        pairs = bool(s.lane_groups) and any(s.step(f) == 2 for f in s.reads.values())
+        pieces, masks = PAIR_CYCLES * pairs, 0
+        if not rows:
+            pieces, masks = s.read_cycles(self.lanes), s.masks
         a_steps = b_steps = traffic.Steps(0, 0)
         if not windows:
             a_steps, b_steps = (self.steps(x, windows, p) for x in (m_side, n_side))
@@ -198,20 +206,20 @@ class Analysis:
         parts = {n for axis in inner for n in finish.parted(self.kernel, self.p, axis)}
         if finish.unit(self.kernel, self.p, n_side.axes, self.lanes) is not None:
             parts = set()
-        once = launch.fixed_sides(self.kernel, self.p, swap)
         near = a_steps.k == item and a_steps.side >= traffic.LINE
+        once = launch.fixed_sides(self.kernel, self.p, swap)
         return OperandPlan(windows, swap, rows, changed, Features(
             m=m, n=n, columns=columns, row=row, k=k, batch=batch,
-            a_turned=a_turn == "along", a_load=a_load, a_side=a_steps.side, a_step=a_steps.k,
+            a_turned=a_turned, a_packed=a_packed, a_side=a_steps.side, a_step=a_steps.k,
             a_held=traffic.held(target.l2, a_steps.k), a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
-            a_strips=not windows and traffic.in_strips(a_steps, m * k, item, target.l2), a_once="a" in once,
             a_spread=1.0 if a_copy else self.steps(m_side, windows, p).spread(item),
-            a_distinct=self._distinct(m_side, windows, p),
-            b_turned=b_turn == "along", b_load=b_load, b_side=b_steps.side, b_step=b_steps.k,
-            b_place=place, b_pieces=not s.conds and place == s.runs(self.lanes) > 1,
-            b_held=traffic.held(target.l2, b_steps.k),
+            a_meets=self._meets(p, windows, m_side), a_run=self._run(p, windows, m_side), a_once="a" in once,
+            b_turned=b_turned, b_packed=b_packed, b_pieces=pieces, b_masks=masks, b_pairs=pairs,
+            b_side=b_steps.side, b_step=b_steps.k, b_held=traffic.held(target.l2, b_steps.k),
+            b_run=self._run(p, windows, n_side),
             b_strips=not windows and traffic.in_strips(b_steps, n * k, item, target.l2), b_once="b" in once,
-            b_far=0 if rows else traffic.far_rows(b_steps, n * k, item, target.l2), even=a_steps.even and b_steps.even,
+            b_far=0 if rows else traffic.far_rows(b_steps, n * k, item, target.l2),
+            run=self._run(p, windows, m_side, n_side), even=a_steps.even and b_steps.even,
             finish=finish.cycles(self.kernel, self.p, n_side.axes, self.lanes, target.l2),
             results=traffic.far_results(self.kernel, p, m_side, n_side),
             parted=sum(nbytes(buffers[n]) for n in parts), windows=bool(windows),
@@ -221,7 +229,6 @@ class Analysis:
             b_batch=batch if b_copy or plan.depends_on_batch(p, n_side) else 1,
             a_window=a_copy, b_window=b_copy,
             m_parts=blocks(int(swap), m_side), n_parts=blocks(1 - int(swap), n_side),
-            b_halo=self._overlap(n_side, p) if any(i != int(swap) for i, _ in changed.windows) else 0,
         ))  # fmt: skip
 
 

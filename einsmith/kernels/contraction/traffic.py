@@ -20,8 +20,6 @@ from einsmith.plan.kernel import Kernel
 LINE = 64
 PAGE = 4096
 """Cache sets are told apart by at most the bits of an address within a page: what lies above is assigned at random."""
-NEAR_PAGES = 64
-"""Pages that the processor's nearest table knows, beside those of what else is read."""
 BLOCK = 256
 """Points of K in a block: a column of so many pages stays in a usual second-level cache."""
 STRIP = 450
@@ -33,8 +31,6 @@ STRIPS = 0.8
 1: no arithmetic hides it."""
 FAR_ROWS = 1024
 """Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
-ARRIVES = 1.8
-"""Cycles that a line takes to arrive from the second level where nothing tells which one is next."""
 CIRCLE = 0.35
 """The least part of it that is lost of what is walked again and again in a level that does not hold it."""
 HELD = 0.75
@@ -43,10 +39,6 @@ APART = 512
 """Bytes between the rows of a panel from which the next one is asked for."""
 ROWS_FROM_L2 = 2.6
 """Cycles a line of rows that lie along K."""
-FROM_L2 = 3.4
-"""Cycles a line that tiles read from the second level, a short row at a time."""
-OVER_BORDERS = 3.0
-"""The same where hardware follows, of rows whose vectors lie over the borders of lines."""
 SWEEP = 16
 """Points of K up to which the blocks of an operand with few rows are read as so many streams."""
 

@@ -23,6 +23,9 @@ from einsmith.loops.nest import Builder, Value
 MAX_RUNS = 5
 GATHER_COST = 20.0
 PAIR_COST = 3.0
+PIECE_CYCLES, PAIR_CYCLES, GATHER_CYCLES = 1.4, 1.5, 27.0
+"""Cycles that a vector takes from arithmetic for each of the rows that it touches, if these are several; as every other
+element of a row; and as elements that lie anywhere."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class OperandAccess:
         for g in self.guards:
             self._guard(g)
         self._scan([*self.exprs, *self.generic])
-        self._masks = len([axes for _, _, axes in self.conds if axes])
+        self.masks = len([axes for _, _, axes in self.conds if axes])
         self.extra = []
         for const, coef in extra:
             self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
@@ -271,7 +274,24 @@ class OperandAccess:
             else:
                 cost += GATHER_COST
         cost += GATHER_COST * self._gathered
-        return cost + 1.5 * self._masks * max(1.0, cost * 0.5)
+        return cost + 1.5 * self.masks * max(1.0, cost * 0.5)
+
+    def read_cycles(self, align: int) -> float:
+        """Cycles that a vector takes from arithmetic beyond one load, its masks aside."""
+        cycles, aligned = GATHER_CYCLES * self._gathered, self.aligned_rows(align)
+        rows = 1 if aligned else self._crossed(align)
+        moved = [g.inner for g in self.lane_groups[-1 if aligned else 0 :]]
+        for form in self.reads.values():
+            coef = self.forms[form].coef
+            if not any(coef.get(a) for a in moved):
+                continue
+            if rows > MAX_RUNS or self.step(form) not in (1, 2):
+                cycles += GATHER_CYCLES
+            elif rows > 1:
+                cycles += PIECE_CYCLES * rows * self.row_cost(form)
+            else:
+                cycles += PAIR_CYCLES * (self.step(form) == 2)
+        return cycles
 
     def on_vectors(self, form: int) -> bool:
         """Whether a form of step 1 is a multiple of the lanes wherever lane 0 is at such a place of its row."""
