@@ -1,0 +1,175 @@
+"""How well are tiles priced? python -m benchmarks.cost_model --seed S --json FILE
+
+The experiment behind the constants of `einsmith/kernels/contraction/cost.py`: contractions of random shapes (see
+`random_cases`), for each the candidates that are priced low, of every way to reach the operands, measured. The file
+keeps the measurements; run again after a change of the model it prices the same candidates anew. Printed are the
+regret of what is priced lowest against the best that was measured, how far prices are off, and by which ways.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from benchmarks import autoconfig, random_cases
+from benchmarks.report import asked, begin, store
+
+LIKELY = 2.5
+"""Candidates are measured whose price is at most so many times the least."""
+EACH = 2
+"""How many of a way to reach the operands."""
+SEEN = 6
+"""Ways that fewer candidates have are not printed."""
+
+
+def contractions(case: random_cases.Case) -> Iterator[tuple[Any, Any]]:
+    """The kernels of a case that are one contraction, as axes under quotients leave them, and the contraction."""
+    from einsmith.kernels.composite.split_axes import split_kernels
+    from einsmith.kernels.contraction.problem import problems
+
+    for kernel in autoconfig.kernels_of(case):
+        kernel = (*split_kernels(kernel), kernel)[0]
+        found = problems(kernel.root) if not kernel.root.is_scatter else None
+        if found is not None and len(found) == 1 and all(ref[0] == "buffer" for ref in kernel.stages[0].args):
+            yield kernel, found[0]
+
+
+def priced(kernel: Any, p: Any, target: Any) -> dict[str, tuple[Any, float]]:
+    """(configuration, seconds) of every candidate, by what it is printed as; the cheapest first."""
+    from einsmith.kernels.contraction.pattern import PATTERN, Configs
+    from einsmith.kernels.contraction.search import candidates
+
+    every = [(c, PATTERN.cost(kernel, Configs((c,)), target).rank) for c in candidates(kernel, (p,), target)]
+    return {str(c): (c, price) for c, price in sorted(every, key=lambda x: x[1])}
+
+
+def way(config: Any) -> str:
+    """How a configuration reaches the operands."""
+    name = type(config).__name__
+    if name != "Tiled":
+        return f"{name}{' in windows' if config.windows else ''}"
+    windows = "".join(" window of " + "NM"[int(config.swap) == i] for i, _ in config.windows)
+    more = windows + " rows" * config.rows + " blocks" * bool(config.kc) + " split" * (config.split > 1)
+    return f"a={config.a} b={config.b} {config.order}-outer{more}"
+
+
+def chosen(found: dict[str, tuple[Any, float]], most: int) -> list[str]:
+    """What is measured: the cheapest, and some of every way that is not much dearer."""
+    (least, *_), seen, out = [price for _, price in found.values()], dict[str, int](), list(found)[: most // 4]
+    for name, (config, price) in found.items():
+        kind = way(config)
+        seen[kind] = seen.get(kind, 0) + 1
+        if name not in out and seen[kind] <= EACH and price <= LIKELY * least and len(out) < most:
+            out.append(name)
+    return out
+
+
+def measure(kernel: Any, p: Any, threads: int, most: int, seconds: float) -> dict[str, float]:
+    """Seconds of the chosen candidates, by what they are printed as."""
+    from einsmith.kernels.contraction.pattern import PATTERN, Configs
+    from einsmith.tune import calibrate
+    from einsmith.tune.measure import example_buffers, prepare, shortest
+
+    target = calibrate.target(threads)
+    found, arrays = priced(kernel, p, target), example_buffers(kernel)
+    names = chosen(found, most)
+    ready = [prepare(kernel, PATTERN, Configs((found[n][0],)), target, threads, arrays) for n in names]
+    return dict(zip(names, map(float, shortest(ready, seconds)), strict=True))
+
+
+@dataclass
+class Judged:
+    """A kernel's regret, and of each candidate its way and the logarithm of how far its price is off beside those of
+    the other candidates."""
+
+    regret: float
+    off: list[tuple[str, float]]
+
+
+def judge(kernel: Any, p: Any, threads: int, times: dict[str, float]) -> Judged | None:
+    """What was measured against today's prices; None where less than two of the candidates are still there."""
+    from einsmith.tune import calibrate
+
+    found = priced(kernel, p, calibrate.target(threads))
+    names = [n for n in found if n in times]  # the cheapest first
+    if len(names) < 2:
+        return None
+    off = np.log([times[n] / found[n][1] for n in names])
+    ways = [way(found[n][0]) for n in names]
+    regret = times[names[0]] / min(times[n] for n in names) - 1
+    return Judged(regret, list(zip(ways, map(float, off - np.median(off)), strict=True)))
+
+
+def verdicts(every: Sequence[Judged]) -> list[tuple[str, str, str, bool | None]]:
+    """As `report.asked` takes them."""
+    regrets = np.array([j.regret for j in every])
+    off = np.array([x for j in every for _, x in j.off])
+    return [
+        ("regret, median", f"{100 * np.median(regrets):.1f} %", "", None),
+        ("regret, nine of ten", f"{100 * np.percentile(regrets, 90):.1f} %", "", None),
+        ("regret, geometric mean", f"{100 * np.expm1(np.log1p(regrets).mean()):.1f} %", "", None),
+        ("prices off, standard deviation", f"{100 * np.expm1(off.std()):.0f} %", "", None),
+    ]
+
+
+def ways(every: Sequence[Judged]) -> Table:
+    """By way: how much longer its candidates take than their prices say, beside the other candidates of a kernel."""
+    out = Table(title="measured against priced, by way to reach the operands")
+    for name in ("", "candidates", "median", "one of ten below", "one of ten above"):
+        out.add_column(name, justify="right" if name else "left")
+    by: dict[str, list[float]] = {}
+    for j in every:
+        for kind, off in j.off:
+            by.setdefault(kind, []).append(off)
+    for kind, found in sorted(by.items(), key=lambda x: -len(x[1])):
+        if len(found) >= SEEN:
+            low, middle, high = np.exp(np.percentile(found, [10, 50, 90]))
+            out.add_row(kind, str(len(found)), f"{middle:.2f}", f"{low:.2f}", f"{high:.2f}")
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Measures what the model of contractions prices.")
+    parser.add_argument("--seed", type=int, required=True, help="what the shapes are drawn from")
+    parser.add_argument("--count", type=int, default=60, help="cases")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--candidates", type=int, default=28, help="that are measured of a kernel")
+    parser.add_argument("--each", type=float, default=0.8, help="seconds that a kernel's candidates are measured")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after this time")
+    parser.add_argument("--json", type=Path, help="measurements are kept here, and not made again")
+    args = parser.parse_args(argv)
+    if args.seed < 0 or min(args.count, args.threads) < 1 or args.candidates < 4 or args.each <= 0:
+        parser.error("count and threads are at least 1, candidates 4, the seed 0, and times are positive")
+    say, console, results = begin(args.json, 120)
+    begun, every = time.monotonic(), []
+    for number in range(args.count):
+        case = random_cases.draw(args.seed, number)
+        for n, (kernel, p) in enumerate(contractions(case)):
+            key = f"{case.name}-{n}-t{args.threads}"
+            if key not in results["cells"]:
+                if time.monotonic() - begun > args.seconds:
+                    break
+                results["cells"][key] = measure(kernel, p, args.threads, args.candidates, args.each)
+                store(args.json, results)
+                gc.collect()
+            found = judge(kernel, p, args.threads, results["cells"][key])
+            if found is not None:
+                every.append(found)
+                say.print(f"{key}: regret {100 * found.regret:.0f} % of {len(found.off)}")
+    if every:
+        console.print(ways(every))
+        console.print(asked(f"over {len(every)} kernels", verdicts(every)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
