@@ -34,6 +34,8 @@ WRITTEN_OUT = 2
 """Points of a run which LLVM writes out, so that each takes a cycle more."""
 UNROLLED = 100
 """Products of vectors in a run that is unrolled (microkernel)."""
+LINE = 2.4
+"""Cycles that a line takes to come from the second level."""
 WALKED = 1.0
 """Cycles that a vector of N takes from arithmetic which comes from the second level, as all of N does for every tile of
 M."""
@@ -185,6 +187,9 @@ def predict(t: Table, target: Any) -> Predicted:
     begun = np.minimum(MOST_BEGUN, np.where(spare & (run * sums <= UNROLLED), UNROLLED_LOOP, LOOP) / run)
     begun = np.where(run <= WRITTEN_OUT, 1.0, begun)
     each_step = TRANSLATE_M * pages[0] + TRANSLATE * pages[1] + np.where(run < kc, begun, 0.0)
+    # Vectors of a window lie over the borders of lines, which the only tile of M finds in the second level.
+    shared = b_inline & (x.b_share > 0)
+    loads = np.where(shared, 1.0 + LINE * (mt == 1) / np.maximum(1, x.b_share), 0.5)
     # Vectors of N that every tile of M takes from the second level.
     walked = t.major & (mt > t.tm) & (inner_bytes(t, x, t.tm, t.tn) > target.l1)
     beside = beside + WALKED * walked
@@ -192,7 +197,8 @@ def predict(t: Table, target: Any) -> Predicted:
     # One step of K of a tile, in cycles: multiply-adds, loads, or the latency of a short chain.
     def step(mr: Array, nv: Array) -> Array:
         product = mr * nv
-        most = np.maximum(product / 2, mr * broadcast + (nv + ahead) / 2) + nv * beside + mr * conflicts + each_step
+        most = np.maximum(product / 2, mr * broadcast + nv * loads + ahead / 2)
+        most = most + nv * beside + mr * conflicts + each_step
         return np.maximum(most, np.where(product >= 1, 4.0, 0.0))
 
     mrs, widths = np.array((t.mr, x.m - (mt - 1) * t.mr))[:, None], np.array((t.nv, nvs - (nt - 1) * t.nv))

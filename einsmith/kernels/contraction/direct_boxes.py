@@ -242,12 +242,13 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     box = [*d.tile, *d.unroll]
     sums = d.vectors * prod(n for _, n in d.tile)
     points = prod(n for _, n in d.unroll)
-    load = 0.0
+    load, many = 0.0, -(-p.extents[d.vector] // lanes)
     sizes = {i: w.elements * p.dtype.itemsize for i, w in shape.windows}
     for which, (s, x) in enumerate(zip(scalar, loads, strict=True)):
         unit = any(s.forms[i].coef.get(d.vector, 0) for i in s.reads.values())
         weight = _weight(s, d.vector, lanes * p.dtype.itemsize)
-        masks = MASK * len(s.conds)
+        # Where a row is one vector, which of its lanes a guard leaves is known before.
+        masks = MASK * sum(d.vector not in axes or many > 1 for _, _, axes in s.conds)
         size = sizes.get(which)
         if size is None:  # what a point of the outer axes reads of it
             size = prod(p.extents[a] for a in p.operands[which].axes if a not in d.outer) * p.dtype.itemsize
@@ -258,7 +259,6 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
         load += x.count(box) * (d.vectors if unit else 1) * (weight * max(1, len(s.reads)) + masks)
     body = max(sums * points / 2, load, 4.0 * points) + 2
     rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in range(len(p.extents)) if a != d.vector)
-    many = -(-p.extents[d.vector] // lanes)
     turns = rows * -(-many // d.vectors)
     total = turns * body
     outputs = prod(p.piece.extents)

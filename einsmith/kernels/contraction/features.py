@@ -92,6 +92,7 @@ class Features(NamedTuple):
     b_window: Any
     m_parts: Any
     n_parts: Any
+    b_share: Any
 
 
 class OperandPlan(NamedTuple):
@@ -155,6 +156,12 @@ class Analysis:
                 break
             inner, points = a if inner is None else inner, points * p.extents[a]
         return points
+
+    def _share(self, p: Problem, windows: plan.Halos, side: plan.Side) -> int:
+        """Points of K whose vectors of a window lie a few elements apart."""
+        k = [a for a in p.k if p.extents[a] > 1][-1:]
+        forms = self.sampler(side.operand, windows, (), 0).forms
+        return p.extents[k[0]] if k and all(abs(f.coef.get(k[0], 0)) in (1, 2) for f in forms) else 1
 
     def _meets(self, p: Problem, windows: plan.Halos, side: plan.Side) -> bool:
         """Whether elements of a side that are next to each other along it are so along K."""
@@ -229,6 +236,7 @@ class Analysis:
             b_batch=batch if b_copy or plan.depends_on_batch(p, n_side) else 1,
             a_window=a_copy, b_window=b_copy,
             m_parts=blocks(int(swap), m_side), n_parts=blocks(1 - int(swap), n_side),
+            b_share=self._share(p, windows, n_side) if any(i != int(swap) for i, _ in changed.windows) else 0,
         ))  # fmt: skip
 
 
