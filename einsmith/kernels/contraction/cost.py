@@ -175,15 +175,15 @@ def predict(t: Table, target: Any) -> Predicted:
     # What a vector of N read in place takes from arithmetic.
     beside = np.where(b_inline, x.b_pieces + MASK * x.b_masks, 0.0)
     # Elements of M that are those of the next point's rows too are loaded once for some points.
-    again = a_inline & (x.a_meets > 0) & (t.nv == 1)
-    broadcast = np.where(again, 0.5, BROADCAST)
-    lost = kc > NEAR * traffic.PAGE / np.maximum(1, np.array((x.a_step, x.b_step)))
-    lost &= np.array((a_inline & (x.a_step >= traffic.LINE), b_inline))
-    pages = np.where(lost, np.minimum(1.0, np.array((x.a_step, x.b_step)) / traffic.PAGE), 0.0)
+    meets = a_inline & (x.a_meets > 0) & (t.nv == 1)
+    broadcast = np.where(meets, 0.5, BROADCAST)
+    # New pages that a point of K begins, of M and of N, where there are so many that the nearest table loses them.
+    apart = np.array((x.a_step * (a_inline & (x.a_step >= traffic.LINE)), x.b_step * b_inline))
+    pages = np.where(kc * apart > NEAR * traffic.PAGE, np.minimum(1.0, apart / traffic.PAGE), 0.0)
     run = np.where(a_inline & b_inline, x.run, np.where(a_inline, x.a_run, np.where(b_inline, x.b_run, x.k)))
     conflicts = a_inline * traffic.row_conflicts(t.mr, x.a_fit) if t.some("a_fit") else 0.0
     sums = t.mr * t.nv
-    spare = (sums + t.nv + 2 < target.tile_registers) & ~(b_inline & (x.b_pairs > 0)) & ~again
+    spare = (sums + t.nv + 2 < target.tile_registers) & ~(b_inline & (x.b_pairs > 0)) & ~meets
     begun = np.minimum(MOST_BEGUN, np.where(spare & (run * sums <= UNROLLED), UNROLLED_LOOP, LOOP) / run)
     begun = np.where(run <= WRITTEN_OUT, 1.0, begun)
     each_step = TRANSLATE_M * pages[0] + TRANSLATE * pages[1] + np.where(run < kc, begun, 0.0)
@@ -247,8 +247,8 @@ def predict(t: Table, target: Any) -> Predicted:
     copy = np.where(how == INLINE, np.where(minor, x.a_window, x.b_window), 0.0)  # what is walked is the window
     inner = np.where(copy > 0, copy * x.batch * np.where(minor, t.tm, t.tn), inner)
     span = np.where(copy > 0, copy, span)
-    beside = kc * item * np.where(minor, nr, t.mr)  # the outer side's panel
-    leaves = span > np.minimum(target.l2 * traffic.HELD, target.l2 - beside)
+    panel = kc * item * np.where(minor, nr, t.mr)  # of the outer side
+    leaves = span > np.minimum(target.l2 * traffic.HELD, target.l2 - panel)
     streamed = np.where(leaves, inner * (tiles - 1), 0.0)
     packed = a_own * a_each + b_own * b_each
     held = t.nbytes + packed
