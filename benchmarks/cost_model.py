@@ -34,12 +34,12 @@ SEEN = 6
 def contractions(case: random_cases.Case) -> Iterator[tuple[Any, Any]]:
     """The kernels of a case that are one contraction, as axes under quotients leave them, and the contraction."""
     from einsmith.kernels.composite.split_axes import split_kernels
+    from einsmith.kernels.contraction.pattern import PATTERN
     from einsmith.kernels.contraction.problem import problems
 
     for kernel in autoconfig.kernels_of(case):
         kernel = (*split_kernels(kernel), kernel)[0]
-        found = problems(kernel.root) if not kernel.root.is_scatter else None
-        if found is not None and len(found) == 1 and all(ref[0] == "buffer" for ref in kernel.stages[0].args):
+        if PATTERN.match(kernel) and len(found := problems(kernel.root) or ()) == 1:
             yield kernel, found[0]
 
 

@@ -245,16 +245,12 @@ def _regular_rows(groups: Steps, limit: int) -> int:
     return best if best and _row_offsets(groups, best) is not None else 0
 
 
-def orientation(
+def lies_along_k(
     sample: Callable[[Sequence[int]], OperandAccess], axes: Sequence[int], k: Sequence[int], lanes: int, align: int
-) -> tuple[str, float]:
-    """("across", cost) to pack a side with lanes along its own `axes`, or ("along", cost) along K. sample(axes of the
-    lanes): the operand's sampler. The cost is in loads a vector."""
-    across = sample(axes).load_cost(align)
-    if not axes or not k:
-        return "across", across
-    along = sample(k).load_cost(lanes)
-    return ("along", along) if along + 1.0 < across else ("across", across)
+) -> bool:
+    """Whether a side is packed with lanes along K rather than along its own `axes`: where that takes fewer loads a
+    vector, and one more to turn it. sample(axes of the lanes): the operand's sampler."""
+    return bool(axes and k) and sample(k).load_cost(lanes) + 1.0 < sample(axes).load_cost(align)
 
 
 def masked_tail(p: Problem) -> int:

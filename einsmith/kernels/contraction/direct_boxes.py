@@ -139,11 +139,12 @@ def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target:
     rank = len(p.piece.extents)
     out: list[Direct] = []
     few = min(p.left, p.right, key=p.count)
+    ways = [((*p.left, *p.right), False), *[(few, True)] * (0 < len(few) and p.count(few) <= FEW), ((), False)]
     searches = [
         (v, _search(p, scalar, v, lanes, target.vector_registers, lone, whole))
         for v in _vector_axes(p, scalar, lanes)
         if v in p.batch or min(left, right) <= FEW or (v in p.k and v in pairs)
-        for lone, whole in (((*p.left, *p.right), False), (few if p.count(few) <= FEW else (), True), ((), False))
+        for lone, whole in ways
     ]
     for v, best in dict.fromkeys(searches):
         if best is None:

@@ -117,7 +117,7 @@ class Analysis:
         self.nbytes = sum(touched(kernel))
         self.known: dict[Config, tuple[Cost, int]] = {}
         self._samplers: dict[tuple, OperandAccess] = {}
-        self._orientations: dict[tuple, tuple[bool, float]] = {}
+        self._turned: dict[tuple, tuple[bool, float]] = {}
         self._settings: dict[tuple, OperandPlan] = {}
 
     def sampler(self, o: Operand, windows: plan.Halos, axes: Sequence[int], lanes: int) -> OperandAccess:
@@ -136,13 +136,13 @@ class Analysis:
     def turned(self, side: plan.Side, windows: plan.Halos, k: Sequence[int], align: int) -> tuple[bool, float]:
         """Whether a side is packed along K, and cycles beyond a load that a vector takes."""
         key = (side.operand, side.axes, align)
-        if key not in self._orientations:
+        if key not in self._turned:
             def sample(axes: Sequence[int]) -> OperandAccess:
                 return self.sampler(side.operand, windows, axes, self.lanes)
 
-            along = plan.orientation(sample, side.axes, k, self.lanes, align)[0] == "along"
-            self._orientations[key] = along, sample(k if along else side.axes).read_cycles(align)
-        return self._orientations[key]
+            along = plan.lies_along_k(sample, side.axes, k, self.lanes, align)
+            self._turned[key] = along, sample(k if along else side.axes).read_cycles(align)
+        return self._turned[key]
 
     def steps(self, side: plan.Side, windows: plan.Halos, p: Problem) -> traffic.Steps:
         return traffic.address_steps(self.sampler(side.operand, windows, (), 0), p, side, self.item)

@@ -14,8 +14,8 @@ from einsmith.kernels.contraction.config import (
     Side,
     Tiled,
     depends_on_batch,
+    lies_along_k,
     masked_tail,
-    orientation,
     padded_row,
     sampler,
     sides,
@@ -114,9 +114,7 @@ class Geometry:
     def _lanes_along_k(self, side: Side) -> bool:
         """Whether lanes lie along K, not along a side's axes, where it is packed."""
         align = self.lanes if side is self.n_side else gcd(self.mr, self.lanes)
-        return orientation(lambda axes: self.access(side, axes, self.lanes), side.axes, self.p.k, self.lanes, align)[
-            0
-        ] == "along"
+        return lies_along_k(lambda axes: self.access(side, axes, self.lanes), side.axes, self.p.k, self.lanes, align)
 
     def _orient_operands(self) -> None:
         """How the operands are read by tiles and packing. loose: lanes past the end of a row of N may read; b_row: the

@@ -278,18 +278,14 @@ class OperandAccess:
 
     def read_cycles(self, align: int) -> float:
         """Cycles that a vector takes from arithmetic beyond one load, its masks aside."""
-        cycles, aligned = GATHER_CYCLES * self._gathered, self.aligned_rows(align)
-        rows = 1 if aligned else self._crossed(align)
-        moved = [g.inner for g in self.lane_groups[-1 if aligned else 0 :]]
+        cycles, rows = GATHER_CYCLES * self._gathered, self.runs(align)
         for form in self.reads.values():
-            coef = self.forms[form].coef
-            if not any(coef.get(a) for a in moved):
-                continue
-            if rows > MAX_RUNS or self.step(form) not in (1, 2):
+            kind = self.kind(form, align)
+            if kind == "gather":
                 cycles += GATHER_CYCLES
-            elif rows > 1:
+            elif kind != "uniform" and rows > 1:
                 cycles += PIECE_CYCLES * rows * self.row_cost(form)
-            else:
+            elif kind != "uniform":
                 cycles += PAIR_CYCLES * (self.step(form) == 2)
         return cycles
 
