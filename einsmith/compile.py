@@ -21,6 +21,7 @@ from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.nodes import Graph, Leaf, Reduce, Template, Tensor, postorder, size
 from einsmith.expr.printer import show
 from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import override
 from einsmith.lang import trace
 from einsmith.loops import nest
 from einsmith.passes.algebra.fold_into_scatter import accumulate
@@ -81,18 +82,22 @@ PROGRAMS = Bound("programs", 512, 512 << 20)
 """What all compiled functions and training steps keep together, the bytes by `Executable.nbytes`."""
 NODES_BYTES = 64 << 10
 """About what Python holds of a kernel: its part of the graph, of the plan and of the steps."""
-_NATIVE: Cache[tuple[Kernel | Rows, Target], NativeKernel] = Cache(
+_NATIVE: Cache[tuple[Kernel | Rows, Target, str], NativeKernel] = Cache(
     Bound("machine code of kernels", 2048, 64 << 20), lambda kernel: kernel.nbytes
 )
 """What no program uses any more is found again here, without a look at the disk."""
 
 
 def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[NativeKernel]:
-    """Machine code for each kernel, from memory, from disk, or made now."""
-    found = {k: _NATIVE.get((k, target)) for k in dict.fromkeys(kernels)}
+    """Machine code for each kernel, from memory, from disk, or made now. Its key is the kernel, the target and what is
+    decided about it (`kernels.override`) or, where nothing is, the patterns that choose."""
+    texts = {k: override.text_of(k) for k in dict.fromkeys(kernels)}
+    found = {k: _NATIVE.get((k, target, text)) for k, text in texts.items()}
     missing = [k for k, kernel in found.items() if kernel is None]
     patterns = autoconfig.identity()
-    entries = native.compile_many([(k.digest + patterns, partial(_lower, k, target)) for k in missing], target)
+    entries = native.compile_many(
+        [(k.digest + patterns + texts[k].encode(), partial(_lower, k, target, texts[k])) for k in missing], target
+    )
     for k, entry in zip(missing, entries, strict=True):
         meta = entry.metadata
         launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
@@ -100,13 +105,13 @@ def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[Na
             launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"],
             entry.nbytes,
         )  # fmt: skip
-        _NATIVE.put((k, target), made)
+        _NATIVE.put((k, target, texts[k]), made)
     return [found[k] for k in kernels]  # type: ignore[misc]
 
 
-def _lower(kernel: Kernel | Rows, target: Target):
-    """(functions, metadata) of a kernel that is in no cache."""
-    choice = autoconfig.choose(kernel, target)
+def _lower(kernel: Kernel | Rows, target: Target, text: str):
+    """(functions, metadata) of a kernel that is in no cache. `text`: what is decided about it."""
+    choice = override.decided(kernel, target, text) if text else autoconfig.choose(kernel, target)
     lowered = autoconfig.lowered(choice)
     if knobs.debug() >= 3:
         print(autoconfig.explain(kernel, target), file=sys.stderr)

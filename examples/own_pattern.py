@@ -14,7 +14,7 @@ import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Axis, Piece, Read
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.pattern import Cost, Kernel, Launch, Lowered
+from einsmith.kernels.pattern import Cost, Kernel, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, Value
 from einsmith.target.facts import Target
 from einsmith.tune.probes import Probe, probe
@@ -27,7 +27,7 @@ class TileConfig(NamedTuple):
     tasks: int
 
 
-class TransposeTiles:
+class TransposeTiles(Pattern):
     """`Y[i,j] = X[j,i]` of float32, where both extents are multiples of 4."""
 
     name = "transpose tiles"

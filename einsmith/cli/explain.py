@@ -17,6 +17,7 @@ from einsmith.cli.tasks import assignment, model_arguments, number, task_of
 from einsmith.compile import Executable, label
 from einsmith.errors import EinsmithError
 from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import override
 from einsmith.kernels.pattern import Cost
 from einsmith.lang.op import op
 from einsmith.runtime.pool import get_threads
@@ -34,11 +35,17 @@ def explain(
     candidates: int,
     measure: bool,
     threads: int | None,
+    overrides: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Compiles a model's training step, a Python file's `step` or a formula, and prints its kernels."""
-    run, inputs = _program(what, batch, shapes, settings, threads)
-    report = gather(run, inputs, candidates, measure)
+    """Compiles a model's training step, a Python file's `step` or a formula, and prints its kernels. overrides: each a
+    kernel's digest, a pattern and genes (`kernels.override`)."""
+    decisions = [x.partition(" ") for x in overrides]
+    if len({name for name, _, _ in decisions}) < len(decisions):
+        raise click.UsageError("--override is given twice for one kernel")
+    with override.overriding({name: text.strip() for name, _, text in decisions}):
+        run, inputs = _program(what, batch, shapes, settings, threads)
+        report = gather(run, inputs, candidates, measure)
     if as_json:
         click.echo(json.dumps({"what": what} | report))
     else:
@@ -151,14 +158,16 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
     for call, native_kernel, turns, seconds in zip(run.calls, run.kernels, run.turns, times, strict=True):
-        choice = autoconfig.choose(call.kernel, run.target)
-        shown = _shown(choice.alternatives, candidates)
+        choice = override.choice_of(call.kernel, run.target)
+        taken = (choice.pattern.name, choice.config)
+        shown = _shown(choice.alternatives, candidates, taken)
         alone: Sequence[float | None] = [None] * len(shown)
         if measure and candidates > 0:
             pairs = [(autoconfig.pattern_of(n), c) for n, c, _ in shown]
             alone = seconds_of(call.kernel, pairs, run.target, run.threads)
         kernels.append(
             {
+                "kernel": override.name_of(call.kernel)[:8],
                 "root": label(call),
                 "fused": [_stage(t.shape, s) for t, s in zip(call.nodes, call.kernel.stages, strict=False)],
                 "buffers": [f"{b.dtype.name}{list(b.shape)}" for b in call.kernel.buffers],
@@ -170,7 +179,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "measured": seconds,
                 "considered": len(choice.alternatives),
                 "candidates": [
-                    {"pattern": n, "config": str(c), "predicted": terms(k), "alone": t}
+                    {"pattern": n, "config": str(c), "predicted": terms(k), "alone": t, "taken": (n, c) == taken}
                     for (n, c, k), t in zip(shown, alone, strict=True)
                 ],
             }
@@ -183,9 +192,12 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     }
 
 
-def _shown(alternatives: Sequence[tuple[str, Any, Cost]], count: int) -> list[tuple[str, Any, Cost]]:
-    """The `count` cheapest (the chosen one at least), and the cheapest of every other pattern that takes the kernel."""
+def _shown(
+    alternatives: Sequence[tuple[str, Any, Cost]], count: int, taken: tuple[str, Any]
+) -> list[tuple[str, Any, Cost]]:
+    """The `count` cheapest, the one that is taken, and the cheapest of every other pattern that takes the kernel."""
     out = list(alternatives[: max(1, count)])
+    out += [x for x in alternatives if x[:2] == taken and x not in out]
     for found in alternatives if count > 0 else ():
         if found[0] not in {name for name, _, _ in out}:
             out.append(found)
@@ -220,14 +232,16 @@ def text_of(report: dict[str, Any]) -> str:
     for n, k in enumerate(kernels):
         measured = "" if k["measured"] is None else f", measured {_us(k['measured'])}"
         times = f" {k['turns']} times" if k["turns"] > 1 else ""
-        lines += ["", f"{n:3d}  {k['root']}", f"     predicted {_us(k['predicted']['seconds'])}{times}{measured}"]
+        lines += ["", f"{n:3d}  {k['kernel']}  {k['root']}"]
+        lines.append(f"     predicted {_us(k['predicted']['seconds'])}{times}{measured}")
         if len(k["fused"]) > 1:
             lines.append(f"     fused: {' -> '.join(k['fused'])}")
-        for i, c in enumerate(k["candidates"]):
+        for c in k["candidates"]:
             p = c["predicted"]
             parts = ", ".join(f"{x} {p[x] * 1e6:.1f}" for x in ("arithmetic", "memory", "special", "launch") if p[x])
             alone = "" if c["alone"] is None else f"  alone {_us(c['alone'])}"
-            lines.append(f"     {'*' if i == 0 else ' '} {_us(p['seconds']):>11}{alone}  {c['pattern']} {c['config']}")
+            mark = "*" if c["taken"] else " "
+            lines.append(f"     {mark} {_us(p['seconds']):>11}{alone}  {c['pattern']} {c['config']}")
             lines.append(f"         {parts}")
         more = k["considered"] - len(k["candidates"])
         if more > 0:

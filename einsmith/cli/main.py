@@ -53,6 +53,7 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
 
 
 _CANDIDATES = "Shown a kernel; and the best of every other pattern."
+_OVERRIDE = "What a kernel (its digits, as printed) is compiled to instead; the other genes are the model's choice."
 
 
 @app.command("explain")
@@ -63,6 +64,7 @@ _CANDIDATES = "Shown a kernel; and the best of every other pattern."
 @click.option("--candidates", type=click.IntRange(min=0), default=3, show_default=True, help=_CANDIDATES)
 @click.option("--measure", is_flag=True, help="Time each kernel in the program, and its candidates alone.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
+@click.option("--override", "overrides", multiple=True, metavar="KERNEL PATTERN GENE=VALUE...", help=_OVERRIDE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain_command(what: str, **options) -> None:
     """Show the kernels of a program: what was fused, what was chosen, and what was rejected at which predicted cost.

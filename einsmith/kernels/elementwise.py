@@ -13,7 +13,7 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
-from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
@@ -173,7 +173,7 @@ def _values(em: VectorEmitter, box: Box) -> dict[int, Value]:
     return bl.stage_values(em, box)
 
 
-class Pointwise:
+class Pointwise(Pattern):
     """Any root without a reduction or scatter, of one or several pieces, and its epilogue."""
 
     name = "pointwise"

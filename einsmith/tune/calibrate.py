@@ -21,6 +21,7 @@ from einsmith import knobs, locks
 from einsmith.codegen.cache import native
 from einsmith.errors import EinsmithError
 from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.pattern import Pattern
 from einsmith.target.facts import Target
 from einsmith.tune import store
 from einsmith.tune.probes import PLAIN, Probe, probes
@@ -110,8 +111,8 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
         return target
     found: dict[str, float] = {}
     for pattern in autoconfig.PATTERNS:
-        programs, source = getattr(pattern, "probes", None), autoconfig.source(type(pattern))
-        if programs is None or source is None:
+        source = autoconfig.source(type(pattern))
+        if type(pattern).probes is Pattern.probes or source is None:
             continue
         key = hashlib.blake2b(pattern.name.encode() + source, digest_size=8).hexdigest()
         try:
@@ -119,7 +120,7 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
             if known is None:
                 _writable(store.path_of(target).parent)
                 start = time.perf_counter()
-                made = _made(programs(target), start + BUDGET)
+                made = _made(pattern.probes(target), start + BUDGET)
                 _run(made, time.perf_counter() + PATTERN_SECONDS, start + BUDGET)
                 known = store.save_pattern(target, key, {p.name: rounded(p.seconds) for p in made}, overwrite)
             found |= known

@@ -132,3 +132,21 @@ def test_calibrate_where_nothing_can_be_kept(tmp_path: Path, monkeypatch, capsys
     monkeypatch.setattr(store, "save", None)
     assert cli.run(["calibrate"]) == 1
     assert "EINSMITH_CACHE_DIR" in capsys.readouterr().err
+
+
+def test_a_kernel_is_decided_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "matmul.txt"
+    file.write_text("C[i,j] = sum[k](A[i,k]*B[k,j])")
+    given = ("--shape", "A=131,147", "--shape", "B=147,129", "--candidates", "2", "--threads", "1", "--measure")
+    (before,) = explained(capsys, str(file), *given)["kernels"]
+    assert [c["taken"] for c in before["candidates"]] == [True, *[False] * (len(before["candidates"]) - 1)]
+    (kernel,) = explained(capsys, str(file), *given, "--override", f"{before['kernel']} reduction")["kernels"]
+    (taken,) = [c for c in kernel["candidates"] if c["taken"]]
+    assert kernel["pattern"] == taken["pattern"] == "reduction" != before["pattern"]
+    assert kernel["config"] == taken["config"] and taken["alone"] > 0 and kernel["measured"] > 0
+    assert cli.run(["explain", str(file), *given, "--override", f"{before['kernel']} reduction mr=3"]) == 1
+    assert "is no gene of reduction" in capsys.readouterr().err
+    assert cli.run(["explain", str(file), *given, "--override", "00000000 reduction"]) == 1
+    assert before["kernel"] in capsys.readouterr().err
+    twice = ("--override", f"{before['kernel']} reduction") * 2
+    assert cli.run(["explain", str(file), *given, *twice]) == 2

@@ -341,8 +341,8 @@ def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
     """All of a piece, those among them that are proposed for large ones only: the direct form, vectors along K, blocks
     of K, windows that cut an axis or K into short blocks, or are read by vectors of N."""
     out = dict.fromkeys(search.candidates(kernel, (p,), target))
-    changes = ((box, "MIN_PRODUCTS", 1), (dot, "MIN_K", 1), (traffic, "BLOCK", 64), (search, "_windows", _more_windows),
-               (search, "FEW", 1 << 30))  # fmt: skip
+    changes = ((box, "MIN_PRODUCTS", 1), (dot, "MIN_K", 1), (traffic, "BLOCK", 64),
+               (search, "windows_of", _more_windows), (search, "FEW", 1 << 30))  # fmt: skip
     before = [(where, name, getattr(where, name)) for where, name, _ in changes]
     try:
         for where, name, value in changes:

@@ -9,9 +9,9 @@ import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Apply, Piece, Reduce, Template, postorder, template
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.choose import SplitAxes, SplitAxesConfig, choose
+from einsmith.kernels.choose import choose, pattern_of
 from einsmith.kernels.composite.im2col import Im2col
-from einsmith.kernels.composite.split_axes import split_kernels
+from einsmith.kernels.composite.split_axes import SplitAxesConfig, split_kernels
 from einsmith.kernels.contraction.problem import problems
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
@@ -150,7 +150,7 @@ def test_values_stay_where_they_are(name, rng):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_compiled_in_every_pattern(name, rng):
-    kernel, pattern = KERNELS[name](), SplitAxes()
+    kernel, pattern = KERNELS[name](), pattern_of("by digits")
     for target in (NARROW, WIDE):
         found: dict[tuple[int, str], SplitAxesConfig] = {}
         for config in pattern.configs(kernel, target):

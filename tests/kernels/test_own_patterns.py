@@ -12,14 +12,14 @@ import pytest
 import einsmith as es
 from einsmith.errors import CheckError, CompileError
 from einsmith.kernels import choose
-from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder
 
 SHAPE = (7, 11)
 _numbers = iter(range(10**6))
 
 
-class Own:
+class Own(Pattern):
     """Takes functions of one tensor in this module's shape, at no cost; `answers` stand for its own."""
 
     def __init__(self, **answers: Any):
@@ -94,6 +94,16 @@ def test_lowerings(registered, make, what):
         _call()
 
 
+def test_a_configuration_that_is_not_legal(registered):
+    class Picky(Own):
+        def legal(self, kernel: Any, config: str, target: Any) -> str:
+            return "there is no way at all"
+
+    name = registered(Picky()).name
+    with pytest.raises(CompileError, match=f"'{name}' chooses the only way on .*: there is no way at all"):
+        _call()
+
+
 def test_what_is_written_beside_the_buffers_is_found_by_the_checked_mode(registered, monkeypatch, tmp_path):
     monkeypatch.setenv("EINSMITH_CHECK", "1")
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
@@ -111,14 +121,23 @@ def test_wrong_results_are_found_by_the_checked_mode(registered, monkeypatch, tm
 
 
 def test_registering(registered):
-    class Half:
-        name = "half"
+    class Apart:
+        name = "apart"
 
+    class Half(Pattern):
         def match(self, kernel: Any) -> bool:
             return False
 
-    with pytest.raises(CompileError, match="no configs, cost, lower"):
-        choose.register(Half())  # type: ignore[arg-type]
+    class Nameless(Own):
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(CompileError, match="Apart.* is no pattern: its class derives from .*Pattern"):
+        choose.register(Apart())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="configs.*cost.*lower"):
+        Half()  # type: ignore[abstract]
+    with pytest.raises(CompileError, match="and has a `name`"):
+        choose.register(Nameless())
     pattern = registered(Own())
     for taken in (pattern.name, "contraction", choose.ROWS.name):
         other = Own()

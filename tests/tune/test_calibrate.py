@@ -15,6 +15,7 @@ import pytest
 
 from einsmith.codegen.cache import native
 from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.pattern import Pattern
 from einsmith.loops.nest import Builder
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate, probes, store
@@ -268,7 +269,7 @@ def test_memory_to_measure_on_is_beyond_the_caches():
     assert calibrate.memory_bytes(machine) in (0, 64 << 20)
 
 
-class Measuring:
+class Measuring(Pattern):
     """A pattern that takes no kernel and measures one thing."""
 
     name = "measuring"

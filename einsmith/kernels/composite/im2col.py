@@ -24,7 +24,7 @@ from einsmith.kernels.contraction.problem import Operand, Problem, affine, axes_
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
 from einsmith.kernels.emit.boxes import GUARDED, operations
 from einsmith.kernels.emit.vector import flat_index
-from einsmith.kernels.pattern import Cost, Lowered
+from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 
@@ -50,7 +50,7 @@ class Im2colConfig(NamedTuple):
         return f"im2col of {'LR'[self.operand]} in {order}; {self.multiply}"
 
 
-class Im2col:
+class Im2col(Pattern):
     """A contraction of one piece with an operand that is more than a plain tensor. Where axes stand under quotients and
     remainders, the operand is written out of the kernel in which these are axes."""
 

@@ -19,13 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, below, postorder
 from einsmith.expr.rewrite.rebuild import map_bodies, rebuild, substitute
 from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
+from einsmith.kernels.pattern import Chooser, Cost, Lowered, Pattern
 from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.target.facts import Target
 
 MOST_PIECES = 16
 """Of a kernel whose axes are cut into pieces: each is configured, and its code written."""
@@ -189,3 +192,53 @@ def _reduction_split(part: Piece, axis: int, low: int) -> Piece:
     bodies = _moved(part.bodies, len(part.domain), axis, low)
     extents = _two(part.body.extents, axis - rank, n // low, low)
     return Piece(part.offset, part.step, part.extents, _with_bodies(part.body, bodies, extents))
+
+
+class SplitAxesConfig(NamedTuple):
+    """Which of the kernels whose axes are split, and a pattern's name and its configuration for that."""
+
+    which: int
+    pattern: str
+    config: Any
+
+    def __str__(self) -> str:
+        return f"{self.pattern} {self.config}"
+
+
+class SplitAxes(Pattern):
+    """A reduction some of whose axes stand under quotients and remainders: a kernel in which these are axes."""
+
+    name = "by digits"
+
+    def __init__(self, chooser: Chooser):
+        self.chooser = chooser
+
+    def match(self, kernel: Kernel) -> bool:
+        return bool(split_kernels(kernel))
+
+    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> SplitAxesConfig | None:
+        best = None
+        for n, split in enumerate(split_kernels(kernel)):
+            found = self.chooser.choose_below(split, target, limit)
+            if found is not None:
+                best, limit = SplitAxesConfig(n, found.pattern.name, found.config), found.cost.rank
+                if found.pattern is CONTRACTION and CONTRACTION.dominates(split, found.config):
+                    break  # as many products in smaller parts
+        return best
+
+    def configs(self, kernel: Kernel, target: Target) -> list[SplitAxesConfig]:
+        found = [self.chooser.choose(k, target).alternatives for k in split_kernels(kernel)]
+        return [SplitAxesConfig(n, name, c) for n, every in enumerate(found) for name, c, _ in every]
+
+    def cost(self, kernel: Kernel, config: SplitAxesConfig, target: Target) -> Cost:
+        return self._inner(config).cost(split_kernels(kernel)[config.which], config.config, target)
+
+    def dominates(self, kernel: Kernel, config: SplitAxesConfig) -> Sequence[str]:
+        """Where the digits make a product of matrices, others would read one element at a time."""
+        return ("contraction", "by kind", "reduction", "im2col") if config.pattern == CONTRACTION.name else ()
+
+    def lower(self, kernel: Kernel, config: SplitAxesConfig, target: Target) -> Lowered:
+        return self._inner(config).lower(split_kernels(kernel)[config.which], config.config, target)
+
+    def _inner(self, config: SplitAxesConfig) -> Pattern:
+        return self.chooser.pattern_of(config.pattern)

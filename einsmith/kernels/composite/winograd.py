@@ -27,7 +27,7 @@ from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
-from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
@@ -122,7 +122,7 @@ class _Parts:
     slices: int
 
 
-class Winograd:
+class Winograd(Pattern):
     """Sums of 3x3 windows times weights over channels, whose image counts as zero outside of its tensor."""
 
     name = "winograd"

@@ -23,13 +23,15 @@ from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import inner_product as dot
 from einsmith.kernels.contraction import k_bounds as trim
 from einsmith.kernels.contraction import launches as launch
+from einsmith.kernels.contraction import space as genes
 from einsmith.kernels.contraction.config import Config
 from einsmith.kernels.contraction.features import analysis, slots_of, with_halos_of
 from einsmith.kernels.contraction.joint_tile import Joint
 from einsmith.kernels.contraction.problem import Problem, problems
 from einsmith.kernels.contraction.problem import slots_of as operand_slots
 from einsmith.kernels.footprint import touched
-from einsmith.kernels.pattern import Cost, Lowered
+from einsmith.kernels.genes import Space
+from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.plan.kernel import Kernel
 
 WIDE = 32
@@ -56,7 +58,7 @@ class Configs:
         return every + "".join(f", {first} with {second}" for first, second in self.joint)
 
 
-class Contraction:
+class Contraction(Pattern):
     """See the module."""
 
     name = "contraction"
@@ -89,7 +91,7 @@ class Contraction:
         every.update(mates)
         return Configs(tuple(every[p] for p in found), joint)
 
-    def instead(self, kernel: Kernel, config: Configs) -> Sequence[str]:
+    def dominates(self, kernel: Kernel, config: Configs) -> Sequence[str]:
         """A reduction multiplies as often, and reads again what tiles keep in registers; a matrix in memory is read
         as windows in the caches are."""
         found = problems(kernel.root)
@@ -126,6 +128,25 @@ class Contraction:
         mates, joint = pairs.joined(kernel, found, dict(zip(found, every[0].pieces, strict=True)), target)
         pieces = tuple(mates.get(p, c) for p, c in zip(found, every[0].pieces, strict=True))
         return [Configs(pieces, joint), *every] if joint else every
+
+    def space(self, kernel: Kernel, target: Any) -> Space:
+        """The genes of every piece, and which are made together."""
+        found = problems(kernel.root)
+        assert found is not None
+        joint = tuple(dict.fromkeys(((), self.configs(kernel, target)[0].joint)))
+        every = [(n, name, v) for n, p in enumerate(found) for name, v in genes.of_piece(kernel, p, target).items()]
+        return {f"pieces.{n}.{name}": v for n, name, v in every} | {"joint": joint}
+
+    def legal(self, kernel: Kernel, config: Configs, target: Any) -> str:
+        found = problems(kernel.root)
+        assert found is not None
+        for first, second in config.joint:
+            one = config.pieces[second]
+            other = pairs.companion_of(kernel, found[first], found[second], one) if isinstance(one, plan.Tiled) else 0
+            if (first, second) not in pairs.pairs(found) or other != config.pieces[first]:
+                return f"pieces {first} and {second} are not made together so"
+        reasons = (genes.illegal(kernel, p, c, target) for p, c in zip(found, config.pieces, strict=True))
+        return next(filter(None, reasons), "")
 
     def cost(self, kernel: Kernel, config: Configs, target: Any) -> Cost:
         """Predicted seconds on all cores of the target."""

@@ -52,7 +52,7 @@ _WINDOWS: tuple[plan.Halos, ...] = (
 
 
 @lru_cache(maxsize=1024)
-def _windows(p: Problem) -> list[plan.Halos]:
+def windows_of(p: Problem) -> list[plan.Halos]:
     """The windows worth a look: short blocks of K begin and end too often."""
     every = [(i, cut) for i in (0, 1) for cut in plan.halo_blocks(p, i, plan.HALO_BYTES)]
     cuts = [((i, cut),) for i, cut in every if cut.of_k or cut.place or not _by_points(p, i, cut.points)]
@@ -171,12 +171,12 @@ def candidates(
         nv, before = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: what is in windows is the direct form's.
         lone = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
-        for windows in ((),) if lone else _windows(p) if like is None else _near(like):
+        for windows in ((),) if lone else windows_of(p) if like is None else _near(like):
             changed = with_halos_of(kernel, p, windows)
             if changed is None or like is not None and not windows and len(tiles) > before:
                 continue
             for rows, swap in product((False, True), (False, True)):
-                if rows and not _rows_fit(changed, windows, swap, at.lanes):
+                if rows and not rows_fit(changed, windows, swap, at.lanes):
                     continue
                 if not _promises(at, changed, windows, swap) or like is not None and not _as_in(like, p, windows, swap):
                     continue
@@ -214,7 +214,7 @@ def _promises(at: Analysis, changed: plan.HaloProblem, windows: plan.Halos, swap
     return len(at.sampler(n_side.operand, windows, (), 0).groups(n_side.axes)) == 1
 
 
-def _rows_fit(changed: plan.HaloProblem, windows: plan.Halos, swap: bool, lanes: int) -> bool:
+def rows_fit(changed: plan.HaloProblem, windows: plan.Halos, swap: bool, lanes: int) -> bool:
     """Whether vectors of N that keep to rows are worth a look: rows of a window that are no whole vectors, but nearly.
     """
     p = changed.problem
@@ -324,7 +324,7 @@ def _deep(at: Analysis, s: OperandPlan, number: int, registers: int, split: int,
     return [_Tile(number, mr, nv, size, split, True, 1.0, after, depth) for size in blocks]
 
 
-_WAYS = np.array([(a, b, major, blocked) for a, b, major, blocked in product(range(3), range(3), (0, 1), (0, 1))]).T
+WAYS = np.array([(a, b, major, blocked) for a, b, major, blocked in product(range(3), range(3), (0, 1), (0, 1))]).T
 
 
 def _table(
@@ -337,10 +337,10 @@ def _table(
         [(t.setting, t.mr, t.nv, t.blocks, t.split, t.inline, t.kept, t.finish, t.depth) for t in tiles], np.float64
     )
     number = columns[:, 0].astype(np.int64)
-    facts = np.array([_facts(at, s) for s in settings], np.float64)[number]
-    tile, way = np.nonzero(_sensible(columns, facts, at.lanes))
+    facts = np.array([facts_of(at, s) for s in settings], np.float64)[number]
+    tile, way = np.nonzero(sensible(columns, facts, at.lanes))
     _, mr, nv, blocks, split, _, part, after, depth = columns[tile].T
-    a, b, major, blocked = _WAYS[:, way]
+    a, b, major, blocked = WAYS[:, way]
     number = number[tile]
     every = [number, mr, nv, a, b, major.astype(bool), blocks * blocked, split, part, after, depth]
     if sweeps:
@@ -389,7 +389,7 @@ def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Table:
 _WINDOWED = 3
 
 
-def _facts(at: Analysis, s: OperandPlan) -> tuple[float, ...]:
+def facts_of(at: Analysis, s: OperandPlan) -> tuple[float, ...]:
     """Of a setting: points of M and N, whether M is packed once, whether there are windows, on M, on N, whether vectors
     keep to rows, whether a window fixes an axis of K, whether K may be cut into blocks."""
     x, sides = s.numbers, dict(s.windows)
@@ -397,11 +397,11 @@ def _facts(at: Analysis, s: OperandPlan) -> tuple[float, ...]:
             x.k >= 2 * traffic.BLOCK and not s.windows)  # fmt: skip
 
 
-def _sensible(tiles: Array, facts: Array, lanes: int) -> Array:
-    """Which of _WAYS is worth a prediction, for every tile."""
+def sensible(tiles: Array, facts: Array, lanes: int) -> Array:
+    """Which of WAYS is worth a prediction, for every tile."""
     _, mr, nv, blocks, split, inline, _, _, depth = (x[:, None] for x in tiles.T)
     m, n, a_once, windows, on_a, on_b, rows, heads, blocked = (x[:, None] for x in facts.T)
-    a, b, major, some = _WAYS
+    a, b, major, some = WAYS
     one_row, one_column = np.ceil(m / mr) == 1, np.ceil(n * depth / (nv * lanes)) == 1
     buffers = (a == BUFFER) | (b == BUFFER)
     bad = (a == INLINE) & (inline == 0)

@@ -22,7 +22,7 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, Memory, VectorEmitter
-from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.reduction import cost as plan
 from einsmith.kernels.reduction.axes import (
     ReductionConfig,
@@ -147,7 +147,7 @@ def _second(box: Box, lanes: int) -> ReductionConfig:
     return ReductionConfig("column" if column else "row", lanes, 2 if column else 1, 1, 1)
 
 
-class Reduction:
+class Reduction(Pattern):
     """A root whose pieces are Reduces (some may be plain), and its epilogue."""
 
     name = "reduction"

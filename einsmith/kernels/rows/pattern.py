@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from einsmith.expr.nodes import nbytes, size
 from einsmith.kernels.emit import boxes as bx
-from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost as plan
 from einsmith.kernels.rows.cost import Choose, RowsConfig
 from einsmith.kernels.rows.members import block_kernel, copied, filled, inputs, merge, partials, uses_number
@@ -23,7 +23,7 @@ from einsmith.plan.kernel import Kernel, Member, Rows
 from einsmith.target.facts import Target
 
 
-class RowBlocks:
+class RowBlocks(Pattern):
     """The pattern of a Rows. `choose(kernel, target)` gives the pattern and configuration of a member."""
 
     name = "rows"

@@ -21,7 +21,7 @@ from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import flat_index
-from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.scatter.buckets import Buckets
 from einsmith.kernels.scatter.points import add_at, emitter, owned_axes, parts_of, scatter_of
 from einsmith.loops.nest import Builder, Value
@@ -68,7 +68,7 @@ def _start(kernel: Kernel, target: Target) -> tuple[Kernel, PointwiseConfig, Cos
     return made, config, cost
 
 
-class ScatterAdd:
+class ScatterAdd(Pattern):
     """A Scatter alone: without an epilogue."""
 
     name = "scatter"

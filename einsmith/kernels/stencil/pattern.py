@@ -13,7 +13,7 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from einsmith.kernels.footprint import touched
-from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
 from einsmith.kernels.stencil.loads import factors, pair_axis, rows_of, short, streams, waits
 from einsmith.kernels.stencil.terms import Stencil, stencils
@@ -54,7 +54,7 @@ class StencilConfig(NamedTuple):
         return f"rows of the {where}, {self.tile} a tile{more}, tasks {self.tasks}"
 
 
-class StencilPattern:
+class StencilPattern(Pattern):
     """See the module."""
 
     name = "stencil"
@@ -62,7 +62,7 @@ class StencilPattern:
     def match(self, kernel: Kernel) -> bool:
         return bool(stencils(kernel))
 
-    def instead(self, kernel: Kernel, config: StencilConfig) -> Sequence[str]:
+    def dominates(self, kernel: Kernel, config: StencilConfig) -> Sequence[str]:
         """Other patterns multiply as often, and read again what a stencil of several rows keeps in registers."""
         return OTHERS if config.tile > 1 and _reads(kernel, _which(kernel, config)) >= 2 else ()
 

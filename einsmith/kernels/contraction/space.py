@@ -1,0 +1,141 @@
+"""Every configuration of a contraction that can be lowered: the values of its genes, and which of them go together.
+
+`search` looks at those of them that may be the fastest by prediction; a search by measuring may go anywhere in here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from einsmith.kernels.contraction import config as plan
+from einsmith.kernels.contraction import direct_boxes as box
+from einsmith.kernels.contraction import epilogue as finish
+from einsmith.kernels.contraction import inner_product as dot
+from einsmith.kernels.contraction import k_pack, search
+from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled
+from einsmith.kernels.contraction.cost import HOW
+from einsmith.kernels.contraction.features import analysis, slots_of, with_halos_of
+from einsmith.kernels.contraction.geometry import operand_pointers
+from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.genes import FORM, Space, space_of
+from einsmith.plan.kernel import Kernel
+
+MOST_ROWS, MOST_VECTORS = 28, 8
+"""Of a register tile: what the largest files of registers hold."""
+SHORTEST = 64
+"""Points of a block of K, at least."""
+MOST_TASKS = 64
+"""Parts of a side, at most: many for each of some cores."""
+
+
+def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
+    """The genes of a piece's configuration, of whatever form."""
+    k, lanes = p.count(p.k), target.lanes(p.dtype.itemsize)
+    parts = min(k, max(4 * target.cores, ceil(k / 256)))
+    unit = _unit(p, lanes)
+    lengths = (unit * ceil(k / n / unit) for n in range(2, max(2, k // SHORTEST) + 1))
+    direct = box.configs(kernel, p, operand_pointers(kernel), target)
+    tiled: Space = {
+        FORM: ("Tiled", "InnerProducts", *(["Direct"] if direct else [])),
+        "swap": (False, True), "mr": tuple(range(1, MOST_ROWS + 1)), "nv": tuple(range(1, MOST_VECTORS + 1)),
+        "a": tuple(HOW), "b": tuple(HOW), "order": ("n", "m"), "kc": tuple(dict.fromkeys((0, 8, *lengths))),
+        "split": tuple(range(1, parts + 1)), "tm": tuple(range(1, MOST_TASKS + 1)),
+        "tn": tuple(range(1, MOST_TASKS + 1)), "windows": tuple(search.windows_of(p)), "rows": (False, True),
+        "depth": (1, 2, 4), "columns": tuple(range(1, target.vector_registers)),
+    }  # fmt: skip
+    for name, values in space_of(direct).items():
+        tiled[name] = tuple(dict.fromkeys((*tiled.get(name, ()), *values)))
+    return tiled
+
+
+def _unit(p: Problem, lanes: int) -> int:
+    """Points of K of which blocks are multiples."""
+    tail = plan.masked_tail(p)
+    return tail if tail > 1 else lanes
+
+
+def illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
+    """Why a configuration of a piece cannot be lowered; empty where it can be."""
+    if isinstance(c, Direct):
+        return _direct(kernel, p, c, target)
+    return _inner(kernel, p, c, target) if isinstance(c, InnerProducts) else _tiled(kernel, p, c, target)
+
+
+def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
+    known = box.configs(kernel, p, operand_pointers(kernel), target)
+    if all(replace(c, tasks=1) != replace(d, tasks=1) for d in known):
+        return "no box of the direct form is like this"
+    points = prod(p.extents[a] for a in c.outer)
+    return "" if 1 <= c.tasks <= max(1, points) else f"{points} points of the outer axes are fewer than the tasks"
+
+
+def _inner(kernel: Kernel, p: Problem, c: InnerProducts, target: Any) -> str:
+    lanes, changed = target.lanes(p.dtype.itemsize), with_halos_of(kernel, p, c.windows)
+    if changed is None or any(fixes != "k" for _, fixes in c.windows):
+        return "inner products do not read such windows"
+    if not dot.fits(changed.problem, slots_of(kernel, p, c.windows), lanes):
+        return "vectors along K are no inner products of this"
+    m_side, n_side = plan.sides(changed.problem, c.swap)
+    m, n = changed.problem.count(m_side.axes), changed.problem.count(n_side.axes)
+    if not (1 <= c.mr <= m and 1 <= c.columns <= n) or c.mr * c.columns + c.mr + 2 > target.vector_registers:
+        return f"a tile of {c.mr}x{c.columns} does not fit {m}x{n} results or {target.vector_registers} registers"
+    if not 1 <= c.split <= changed.problem.extents[changed.problem.k[0]]:
+        return "parts of K are of its first axis"
+    return "rows of K are not cut" if c.kc else ""
+
+
+def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
+    changed = with_halos_of(kernel, p, c.windows)
+    if changed is None:
+        return "there are no such windows, or they gain nothing"
+    at = analysis(kernel, p, target)
+    if c.rows and not search.rows_fit(changed, c.windows, c.swap, at.lanes):
+        return "vectors cannot keep to rows"
+    s = at.setting(c.windows, changed, c.swap, c.rows)
+    x = s.numbers
+    m, n, k = int(x.m), int(x.n), int(x.k)
+    m_side, n_side = plan.sides(changed.problem, c.swap)
+    rows = at.sampler(m_side.operand, c.windows, (), 0) if m_side.operand.plain else None
+    in_place = rows is not None and plan.row_offsets(rows, m_side.axes, c.mr) is not None
+    columns = ceil(n * c.depth / at.lanes)
+    wrong = (
+        (c.nv * (c.mr + (c.mr > 1)) > target.tile_registers, f"a tile of {c.mr}x{c.nv} does not fit the registers"),
+        (c.mr > m or c.nv > columns, f"a tile of {c.mr}x{c.nv} is more than {m} rows or {columns} vectors"),
+        (c.tm > ceil(m / c.mr) or c.tn > ceil(columns / c.nv), "there are more tasks than tiles"),
+        (c.split > (changed.heads or k), "there are more parts of K than points or windows of it"),
+        (c.depth > 1 and not _deep(p, c, at, s, rows, k), f"vectors of N do not hold {c.depth} points of K"),
+        (c.kc >= k > 0 or c.kc < 0, f"a block of {c.kc} points is no part of {k}"),
+        (c.kc and (c.windows or c.kc % _unit(p, at.lanes) and c.kc != 8), "K is not cut into such blocks here"),
+        (c.kc and finish.unit(kernel, p, n_side.axes, at.lanes) is not None, "sums would wait for blocks and lines"),
+        (x.m_parts and (m // x.m_parts % c.mr or c.tm != x.m_parts), "blocks of windows are the tasks along M"),
+        (x.n_parts and (n // x.n_parts % (c.nv * at.lanes) or c.tn != x.n_parts), "blocks of windows are tasks of N"),
+    )
+    reason = next((text for bad, text in wrong if bad), "")
+    return reason or _ways(c, s, at, in_place)
+
+
+def _deep(p: Problem, c: Tiled, at: Any, s: Any, rows: Any, k: int) -> bool:
+    """Whether vectors of N can hold so many points of K."""
+    m_side, _ = plan.sides(s.changed.problem, c.swap)
+    part = ceil(k / c.split)
+    if rows is None or c.windows or c.b != "panel" or not s.numbers.b_turned:
+        return False
+    return ceil(int(s.numbers.n) * c.depth / at.lanes) <= c.nv and k_pack.fits(
+        s.changed.problem, m_side, rows, c.depth, (part, min(c.kc or part, part))
+    )
+
+
+def _ways(c: Tiled, s: Any, at: Any, in_place: bool) -> str:
+    """Why operands do not reach the tile so."""
+    sweep = c.kc == 8 and c.order == "m" and (c.a, c.b) == ("inline", "inline")
+    one = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
+    way = next(i for i, w in enumerate(search.WAYS.T) if tuple(w) == (
+        HOW.index(c.a), HOW.index(c.b), int(c.order == "m"), int(c.kc > 0 and not sweep)))  # fmt: skip
+    facts = np.array([search.facts_of(at, s)], np.float64)
+    if sweep:
+        one[0, 3] = 0.0
+    return "" if search.sensible(one, facts, at.lanes)[0, way] else f"operands do not reach tiles so: {c}"

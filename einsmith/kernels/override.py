@@ -1,0 +1,136 @@
+"""Decisions that take the place of the model's choice: a kernel, the pattern that is to compile it, and its genes.
+
+    with override.overriding({"3f9a21": "contraction mr=6 nv=4"}):
+        y = f(x)          # what is compiled in here
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from einsmith.errors import CompileError
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.genes import FORM, changed, genes, show_space
+from einsmith.kernels.pattern import Pattern, cost_of, describe
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.target.facts import Target
+
+SHORTEST = 4
+"""Digits of a kernel's digest that tell it from others, at least."""
+
+
+class Overrides:
+    """What has been decided, by the beginnings of kernels' digests (as `einsmith explain` prints them); `seen`: the
+    kernels that were compiled meanwhile, `used`: the decisions that one of them follows."""
+
+    def __init__(self, texts: Mapping[str, str]):
+        self.texts = dict(texts)
+        self.seen: dict[str, Kernel | Rows] = {}
+        self.used: set[str] = set()
+        for digest, text in self.texts.items():
+            if len(digest) < SHORTEST or not set(digest) <= set("0123456789abcdef"):
+                raise CompileError(
+                    f"{digest!r} names no kernel: {SHORTEST} or more of the hexadecimal digits that `einsmith explain`"
+                    " prints are needed"
+                )
+            if not text.split():
+                raise CompileError(f"nothing is decided for the kernel {digest}: a pattern and genes are needed")
+
+    def text_of(self, kernel: Kernel | Rows) -> str:
+        """What is decided for a kernel; empty where nothing is. Raises CompileError where two decisions name it."""
+        digest = name_of(kernel)
+        self.seen[digest] = kernel
+        found = [x for x in self.texts if digest.startswith(x)]
+        if len(found) > 1:
+            raise CompileError(f"the kernel {digest} is decided about twice: as {' and as '.join(found)}")
+        self.used.update(found)
+        return self.texts[found[0]] if found else ""
+
+
+_OVERRIDES: ContextVar[Overrides | None] = ContextVar("overrides", default=None)
+
+
+@contextmanager
+def overriding(texts: Mapping[str, str]) -> Iterator[None]:
+    """Kernels that are compiled inside follow these decisions. A text is a pattern's name and genes, as in
+    `contraction mr=6 nv=4`; genes that it leaves out are those of the model's choice, and one that several parts have
+    (`pieces.0.mr`) may be called by its last name. Raises CompileError for a pattern that does not take the kernel, a
+    gene or a value that is none, a configuration that is not legal, and, at the end, a kernel that was not compiled.
+    """
+    made = Overrides(texts)
+    token = _OVERRIDES.set(made)
+    try:
+        yield
+    finally:
+        _OVERRIDES.reset(token)
+    missing = [x for x in made.texts if x not in made.used]
+    if missing:
+        known = "; ".join(f"{digest[:8]} ({describe(k)})" for digest, k in made.seen.items()) or "none"
+        raise CompileError(f"no kernel {', '.join(missing)} was compiled; those that were: {known}")
+
+
+def name_of(kernel: Kernel | Rows) -> str:
+    """The kernel's digest in hexadecimal digits."""
+    return kernel.digest.hex()
+
+
+def text_of(kernel: Kernel | Rows) -> str:
+    """What is decided for a kernel here and now; empty where nothing is."""
+    found = _OVERRIDES.get()
+    return "" if found is None else found.text_of(kernel)
+
+
+def choice_of(kernel: Kernel | Rows, target: Target) -> autoconfig.Choice:
+    """What is decided for a kernel here and now or, where nothing is, the model's choice."""
+    text = text_of(kernel)
+    return decided(kernel, target, text) if text else autoconfig.choose(kernel, target)
+
+
+def decided(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choice:
+    """The choice that a text stands for. Raises CompileError as `overriding` says."""
+    where = f"the kernel {name_of(kernel)[:8]} ({describe(kernel)})"
+    pattern, words = _pattern(kernel, target, text, where)
+    space = pattern.space(kernel, target)
+    values: dict[str, Any] = {}
+    for word in words:
+        gene, _, value = word.partition("=")
+        names = [g for g in space if g == gene or g.endswith(f".{gene}")]
+        found = {g: [v for v in space[g] if _text(v) == value] for g in names}
+        if not any(found.values()):
+            raise CompileError(f"{word!r} is no gene of {pattern.name} on {where}: {show_space(space)}")
+        values |= {g: vs[0] for g, vs in found.items() if vs}
+    config = _nearest(pattern, kernel, target, values)
+    reason = "no configuration has these genes" if config is None else pattern.legal(kernel, config, target)
+    if reason:
+        raise CompileError(
+            f"{text!r} cannot be for {where}: {reason}; the genes of {pattern.name}: {show_space(space)}"
+        )
+    return autoconfig.Choice(pattern, config, cost_of(pattern, kernel, config, target), kernel, target, 0.0)
+
+
+def _pattern(kernel: Kernel | Rows, target: Target, text: str, where: str) -> tuple[Pattern, list[str]]:
+    """The pattern that a text begins with, and the words that follow."""
+    able = [p for p in autoconfig.asked(kernel, target) if p.match(kernel)]
+    for p in sorted(able, key=lambda p: -len(p.name)):
+        if text == p.name or text.startswith(p.name + " "):
+            return p, text[len(p.name) :].split()
+    names = ", ".join(p.name for p in able)
+    raise CompileError(f"{text!r} begins with no pattern that takes {where}: {names}")
+
+
+def _text(value: Any) -> str:
+    return "".join(str(value).split())
+
+
+def _nearest(pattern: Pattern, kernel: Kernel | Rows, target: Target, values: Mapping[str, Any]) -> Any | None:
+    """The first of the pattern's configurations that has the wanted forms, with these values of its genes."""
+    forms = {g: v for g, v in values.items() if g.rpartition(".")[2] == FORM}
+    rest = {g: v for g, v in values.items() if g not in forms}
+    for config in pattern.configs(kernel, target):
+        own = genes(config)
+        if all(own.get(g) == v for g, v in forms.items()) and set(rest) <= set(own):
+            return changed(config, rest)
+    return None
