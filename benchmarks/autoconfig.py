@@ -36,7 +36,7 @@ def kernels_of(case: Case) -> list[Any]:
     from benchmarks.peers.einsmith_kernels import function
     from einsmith import dtypes as dt
     from einsmith import modes
-    from einsmith.compile import run_passes
+    from einsmith.passes.pipeline import run_passes
     from einsmith.passes.schedule.plan import Call, fuse
 
     f, names = function(case)

@@ -6,7 +6,7 @@ import ctypes
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,17 +24,8 @@ from einsmith.kernels import choose as autoconfig
 from einsmith.kernels import override
 from einsmith.lang import trace
 from einsmith.loops import nest
-from einsmith.passes.algebra.fold_into_scatter import accumulate
-from einsmith.passes.algebra.horizontal_fusion import together
-from einsmith.passes.algebra.inline import inline, simplify_graph
-from einsmith.passes.algebra.merge_disjoint import disjoint
-from einsmith.passes.algebra.multi_reduce import sweeps
-from einsmith.passes.algebra.narrow_argmax import narrow
-from einsmith.passes.algebra.reduction_basis import coordinates
-from einsmith.passes.algebra.split_index_set import pieces, read_parts
 from einsmith.passes.analysis.index_checks import index_checks, violation
-from einsmith.passes.recurrence.lower_loops import lower_loops
-from einsmith.passes.recurrence.strip_mine import chunks
+from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import Call, Plan, fuse
 from einsmith.passes.schedule.printer import namer, show_arena, show_plan
 from einsmith.passes.schedule.views import producer, storage
@@ -46,36 +37,18 @@ from einsmith.runtime.program import CheckFinite, CheckZero, Program, scratch_ar
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate
 
-PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
-    ("simplify", simplify_graph),
-    ("parts", read_parts),
-    ("inline", inline),
-    ("disjoint", disjoint),
-    ("coordinates", coordinates),
-    ("accumulate", accumulate),
-    ("simplify", simplify_graph),
-    ("sweeps", sweeps),
-    ("narrow", narrow),
-    ("pieces", pieces),
-    ("loops", lambda graph: lower_loops(graph, run_passes)),
-    ("chunks", lambda graph: chunks(graph, run_passes)),
-    ("together", together),
-)
-"""Graph to graph, in order; fusion, memory and code generation follow in `Executable`."""
-
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
 
 
-def run_passes(graph: Graph) -> Graph:
-    """The graph after every pass; verified before and after each at EINSMITH_DEBUG=6, where it is printed too."""
-    debug = knobs.debug()
-    for name, f in PASSES:
-        start = time.perf_counter()
-        graph = f(graph)
-        if debug >= 6:
-            verify_graph(graph)
-            print(f"--- {name}: {(time.perf_counter() - start) * 1e3:.1f} ms\n{show(graph)}", file=sys.stderr)
-    return graph
+def _verified(name: str, before: Graph, after: Graph, seconds: float) -> None:
+    """What EINSMITH_DEBUG=6 does after a pass."""
+    verify_graph(after)
+    print(f"--- {name}: {seconds * 1e3:.1f} ms\n{show(after)}", file=sys.stderr)
+
+
+def predicted(kernel: Kernel | Rows, target: Target) -> float:
+    """Seconds that a kernel takes as it would be compiled."""
+    return autoconfig.choose(kernel, target).cost.seconds
 
 
 PROGRAMS = Bound("programs", 512, 512 << 20)
@@ -109,7 +82,7 @@ def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[Na
     return [found[k] for k in kernels]  # type: ignore[misc]
 
 
-def _lower(kernel: Kernel | Rows, target: Target, text: str):
+def _lower(kernel: Kernel | Rows, target: Target, text: str = ""):
     """(functions, metadata) of a kernel that is in no cache. `text`: what is decided about it."""
     choice = override.decided(kernel, target, text) if text else autoconfig.choose(kernel, target)
     lowered = autoconfig.lowered(choice)
@@ -161,7 +134,8 @@ class Executable:
             self._roots, self._given = graph.roots, graph
             checks = dict((*index_checks(graph.roots), *graph.checks))
             graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()))
-            graph = run_passes(graph)
+            observe = _verified if knobs.debug() >= 6 else None
+            graph = run_passes(graph, PassContext(self.target, predicted, observe))
             finite = graph.outputs[index] if finite is not None else None
             self.plan: Plan = fuse(graph, finite, self.target)
             self.graph = self.plan.graph

@@ -21,6 +21,7 @@ from einsmith.codegen.llvm.memory import MemoryEmitter
 from einsmith.expr.nodes import Graph, Leaf, postorder
 from einsmith.kernels.emit import combine
 from einsmith.modes import trace_call
+from einsmith.passes import pipeline
 from einsmith.passes.schedule.arena import arena
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.serial import from_data, to_data
@@ -194,7 +195,7 @@ def test_a_wrong_pass_is_noticed(checked, rng, monkeypatch):
     def wrong(graph: Graph) -> Graph:
         return Graph(graph.inputs, graph.outputs[::-1], graph.updates, graph.checks)
 
-    monkeypatch.setattr(driver, "PASSES", (*driver.PASSES, ("wrong", wrong)))
+    monkeypatch.setattr(pipeline, "PASSES", (*pipeline.PASSES, pipeline.graph_pass("wrong", wrong)))
     fails(es.jit(lambda x: (x + 1, x * 2)), matrix(rng, 17), match="a pass over the graph")
 
 

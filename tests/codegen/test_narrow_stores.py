@@ -8,10 +8,10 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.codegen.llvm import jit as llvm_jit
-from einsmith.compile import run_passes
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import choose as autoconfig
 from einsmith.modes import trace_call
+from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.target.facts import Target
 from tests.kernels.runner import compare, fresh, host, reference

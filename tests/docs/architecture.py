@@ -12,7 +12,6 @@ from textwrap import wrap
 
 import einsmith as es
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.compile import PASSES
 from einsmith.dtypes import f32
 from einsmith.expr.nodes import Compute, Graph, nbytes, postorder
 from einsmith.expr.printer import show, show_graph
@@ -20,6 +19,7 @@ from einsmith.kernels import choose
 from einsmith.kernels.pattern import Lowered
 from einsmith.loops import nest
 from einsmith.modes import trace_shapes
+from einsmith.passes.pipeline import PASSES, PassContext
 from einsmith.passes.schedule.plan import Plan, fuse
 from einsmith.passes.schedule.printer import namer, show_arena, show_plan
 from einsmith.passes.schedule.views import storage
@@ -59,10 +59,10 @@ def traced() -> Graph:
 def passed(graph: Graph) -> tuple[Graph, list[str]]:
     """The graph after the passes, and a line for each that makes or removes tensors."""
     lines = []
-    for name, f in PASSES:
-        before, graph = graph, f(graph)
+    for step in PASSES:
+        before, graph = graph, step.run(graph, PassContext())
         if _tensors(graph) != _tensors(before):
-            lines.append(f"{name}: {_tensors(before)} tensors, then {_tensors(graph)}")
+            lines.append(f"{step.name}: {_tensors(before)} tensors, then {_tensors(graph)}")
     return graph, lines
 
 

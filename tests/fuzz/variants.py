@@ -63,11 +63,11 @@ def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
         seen.patterns.append(found.pattern.name)
         return found
 
-    def lower(kernel: Any, target: Target) -> Any:
+    def lower(kernel: Any, target: Target, text: str = "") -> Any:
         inside[0] += 1
         seen.kernels += 1
         try:
-            return whole(kernel, target)
+            return whole(kernel, target, text)
         finally:
             inside[0] -= 1
 

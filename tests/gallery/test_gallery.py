@@ -13,12 +13,12 @@ import pytest
 import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.autodiff.sweep import gradients
-from einsmith.compile import run_passes
 from einsmith.expr import interp
 from einsmith.expr.nodes import Apply, Compute, Graph, Item, Leaf, Read, leaf, postorder, size
 from einsmith.expr.rewrite.simplify import values_only
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, tracing
+from einsmith.passes.pipeline import run_passes
 from tests.gallery.entries import ENTRIES, Entry
 
 CASES = [(e, n) for e in ENTRIES for n in range(len(e.cases))]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsmith as es
-from einsmith.compile import PASSES
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.modes import trace_call
+from einsmith.passes.pipeline import PASSES, PassContext
 
 AXES = "ijkl"
 
@@ -147,8 +147,8 @@ def check(f: Formula, seed: int, compiled: bool = False, verified: bool = False)
     if verified:  # every read of the gradients is proven in bounds, before and after each pass
         graph = trace_call(everything, (c, *x, *v), {}).graph
         verify_graph(graph)
-        for _, step in PASSES:
-            graph = step(graph)
+        for step in PASSES:
+            graph = step.run(graph, PassContext())
             verify_graph(graph)
     # Forward mode inverts no index, so that the two sides agree by chance only where both are right.
     for run in (es.interpret, es.jit) if compiled else (es.interpret,):

@@ -21,7 +21,6 @@ import numpy as np
 import einsmith as es
 import einsmith.functional as F
 from einsmith import dtypes as dt
-from einsmith.compile import run_passes
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.contraction import direct_boxes as box
@@ -35,6 +34,7 @@ from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Problem, problems, with_companion
 from einsmith.kernels.pattern import Lowered
 from einsmith.modes import trace_call
+from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target

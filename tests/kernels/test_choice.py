@@ -10,7 +10,6 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith import dtypes as dt
-from einsmith.compile import run_passes
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.composite import im2col
 from einsmith.kernels.composite.winograd import Winograd
@@ -21,6 +20,7 @@ from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.reduction import cost as reduction_plan
 from einsmith.loops import nest
 from einsmith.modes import trace_shapes
+from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target

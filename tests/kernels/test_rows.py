@@ -9,7 +9,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.compile import Executable, run_passes
+from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Graph, nbytes, postorder
 from einsmith.kernels import choose as autoconfig
@@ -21,6 +21,7 @@ from einsmith.lang import builder as fb
 from einsmith.loops.nest import Op
 from einsmith.modes import trace_call
 from einsmith.passes.analysis.index_checks import index_checks
+from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.passes.schedule.row_fusion import ways
 from einsmith.plan.kernel import Rows

@@ -13,7 +13,6 @@ import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.compile import run_passes
 from einsmith.expr.nodes import Piece, Template
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.stencil.loads import AHEAD, short, turned, waits
@@ -21,6 +20,7 @@ from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
 from einsmith.loops.nest import Op
 from einsmith.modes import trace_shapes
+from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.plan.kernel import Buffer, Kernel
 from einsmith.target.facts import Target

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 import einsmith as es
-from einsmith.compile import run_passes
 from einsmith.kernels.footprint import touched
 from einsmith.lang import builder as fb
 from einsmith.modes import trace_call
+from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 
 

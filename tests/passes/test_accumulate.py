@@ -7,7 +7,6 @@ import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
-from einsmith.compile import run_passes
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import (
     Apply,
@@ -28,6 +27,7 @@ from einsmith.kernels.scatter.pattern import in_place
 from einsmith.passes.algebra import fold_into_scatter as module
 from einsmith.passes.algebra.fold_into_scatter import accumulate
 from einsmith.passes.analysis.index_checks import index_checks
+from einsmith.passes.pipeline import run_passes
 
 F, SHAPE = dt.f64, (5, 3)
 N, K = Axis(0), Axis(1)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.compile import run_passes
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Const, Graph, postorder
 from einsmith.modes import trace_call
 from einsmith.passes.algebra.inline import inline, simplify_graph
 from einsmith.passes.algebra.merge_disjoint import disjoint
+from einsmith.passes.pipeline import run_passes
 
 LOSSES = {
     "two columns": ("s[] = sum[b,n](g[b,n] * (sum[i](x[b,i]*W[n,0*9+i]) * sum[j](h[b,j]*W[n,9+j])))", 0),

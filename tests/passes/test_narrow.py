@@ -7,9 +7,10 @@ import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
-from einsmith.compile import Executable, run_passes
+from einsmith.compile import Executable
 from einsmith.expr.nodes import Compute, postorder
 from einsmith.modes import trace_call
+from einsmith.passes.pipeline import run_passes
 from tests.fuzz.check import agree
 
 F = es.functional

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.compile import run_passes
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.loop import Loop
@@ -14,6 +13,7 @@ from einsmith.expr.nodes import Apply, Compute, Graph, postorder
 from einsmith.modes import trace_call
 from einsmith.passes.algebra.inline import inline, simplify_graph
 from einsmith.passes.algebra.split_index_set import pieces, read_parts
+from einsmith.passes.pipeline import run_passes
 
 
 def graph_of(f, *arrays) -> Graph:

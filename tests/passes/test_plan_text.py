@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.compile import run_passes
 from einsmith.dtypes import f32
 from einsmith.expr.nodes import Graph
 from einsmith.modes import trace_shapes
+from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.arena import arena
 from einsmith.passes.schedule.plan import Plan, fuse
 from einsmith.passes.schedule.printer import show_arena, show_plan

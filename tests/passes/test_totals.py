@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.compile import run_passes
 from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import postorder
 from einsmith.modes import trace_call
+from einsmith.passes.pipeline import run_passes
 
 FORWARD = es.op("s[t,i] = where(t > 0, s[t-1,i], a[i]) + sum[k](x[t,i,k] * x[t,i,k])")
 BACKWARD = es.op("s[t,i] = where(t < size(t)-1, s[t+1,i], a[i]) + sum[k](x[t,i,k] * x[t,i,k])")

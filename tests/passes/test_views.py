@@ -9,10 +9,10 @@ import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
-from einsmith.compile import run_passes
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Compute, Template, postorder, size
 from einsmith.modes import trace_shapes
+from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.views import is_view
 
 

@@ -1,0 +1,101 @@
+"""The passes from graph to graph, in order: what each needs to be done before, and what all of them are handed.
+
+Fusion, memory and code generation follow (`compile.Executable`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from einsmith.expr.nodes import Graph
+from einsmith.passes.algebra.fold_into_scatter import accumulate
+from einsmith.passes.algebra.horizontal_fusion import together
+from einsmith.passes.algebra.inline import inline, simplify_graph
+from einsmith.passes.algebra.merge_disjoint import disjoint
+from einsmith.passes.algebra.multi_reduce import sweeps
+from einsmith.passes.algebra.narrow_argmax import narrow
+from einsmith.passes.algebra.reduction_basis import coordinates
+from einsmith.passes.algebra.split_index_set import pieces, read_parts
+from einsmith.passes.recurrence.lower_loops import lower_loops
+from einsmith.passes.recurrence.strip_mine import chunks
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.target.facts import Target
+
+Cost = Callable[[Kernel | Rows, Target], float]
+
+
+def no_cost(kernel: Kernel | Rows, target: Target) -> float:
+    """For passes that are run where no kernels are chosen."""
+    raise NotImplementedError("a pass asks what a kernel costs where nobody predicts it; PassContext.cost is missing")
+
+
+@dataclass(frozen=True)
+class PassContext:
+    """What passes are handed. target: the machine; cost: predicted seconds of a kernel on it; observe(name, before,
+    after, seconds): called after each pass."""
+
+    target: Target = Target()
+    cost: Cost = no_cost
+    observe: Callable[[str, Graph, Graph, float], None] | None = None
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A function from graph to graph. needs: what passes before it have provided; provides: what holds from it on."""
+
+    name: str
+    run: Callable[[Graph, PassContext], Graph]
+    needs: frozenset[str] = frozenset()
+    provides: frozenset[str] = frozenset()
+
+
+def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides: str = "") -> Pass:
+    """A pass that asks nothing of its context. needs, provides: words."""
+    return Pass(name, lambda graph, _: f(graph), frozenset(needs.split()), frozenset(provides.split()))
+
+
+def ordered(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """The passes. Raises ValueError where one needs what none before it provides."""
+    known: set[str] = set()
+    for p in passes:
+        missing = p.needs - known
+        if missing:
+            names = ", ".join(sorted(missing))
+            raise ValueError(f"the pass {p.name!r} needs {names}, which no pass before it provides")
+        known |= p.provides
+    return tuple(passes)
+
+
+def run_passes(graph: Graph, context: PassContext = PassContext()) -> Graph:
+    """The graph after every pass."""
+    for p in PASSES:
+        start = time.perf_counter()
+        before, graph = graph, p.run(graph, context)
+        if context.observe is not None:
+            context.observe(p.name, before, graph, time.perf_counter() - start)
+    return graph
+
+
+PASSES = ordered(
+    (
+        graph_pass("simplify", simplify_graph, provides="simplified"),
+        graph_pass("parts", read_parts, needs="simplified"),
+        graph_pass("inline", inline, needs="simplified", provides="inlined"),
+        graph_pass("disjoint", disjoint, needs="inlined"),
+        graph_pass("coordinates", coordinates, needs="inlined"),
+        graph_pass("accumulate", accumulate, needs="inlined"),
+        graph_pass("simplify", simplify_graph, needs="inlined"),
+        graph_pass("sweeps", sweeps, needs="inlined", provides="swept"),
+        graph_pass("narrow", narrow, needs="swept"),
+        graph_pass("pieces", pieces, needs="inlined"),
+        # The steps of a loop are graphs of their own, which have all passes behind them when their loop is made.
+        Pass("loops", lambda graph, c: lower_loops(graph, partial(run_passes, context=c)), frozenset({"inlined"}),
+             frozenset({"loops"})),
+        Pass("chunks", lambda graph, c: chunks(graph, partial(run_passes, context=c)), frozenset({"loops"})),
+        graph_pass("together", together, needs="loops"),
+    )
+)  # fmt: skip
+"""What makes fewer points or fewer tensors comes before what divides them; all of it before loops fix an order."""

@@ -1,0 +1,79 @@
+"""The order of passes, what they are handed, and what is said where it is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.compile import Executable, predicted
+from einsmith.expr.nodes import Graph
+from einsmith.kernels.choose import choose
+from einsmith.modes import trace_call
+from einsmith.passes import pipeline
+from einsmith.passes.pipeline import PASSES, Pass, PassContext, graph_pass, ordered, run_passes
+from einsmith.passes.schedule.plan import fuse
+from einsmith.target.facts import Target
+
+
+def graph_of(f, *arrays: np.ndarray) -> Graph:
+    return trace_call(f, arrays, {}).graph
+
+
+def test_a_pass_before_what_it_needs_is_refused() -> None:
+    assert ordered(PASSES) == PASSES
+    for i, p in enumerate(PASSES):
+        others = [*PASSES[:i], *PASSES[i + 1 :]]
+        if p.needs:
+            with pytest.raises(ValueError, match=f"the pass '{p.name}' needs .*, which no pass before it provides"):
+                ordered([p, *others])
+    with pytest.raises(ValueError, match="'chunks' needs loops"):
+        ordered([p for p in PASSES if p.name != "loops"])
+
+
+def test_a_pass_is_handed_the_target_and_what_kernels_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a pass that decides by cost would use it."""
+    asked = []
+
+    def ask(graph: Graph, context: PassContext) -> Graph:
+        (call,) = fuse(graph, target=context.target).calls
+        asked.append((call.kernel, context.target, context.cost(call.kernel, context.target)))
+        return graph
+
+    monkeypatch.setattr(pipeline, "PASSES", ordered((*PASSES, Pass("asks", ask, frozenset({"loops"})))))
+    x = np.ones((33, 65), np.float32)
+    run = Executable(graph_of(lambda x: (x * 2).sum(1), x), {}, 1)
+    (kernel, target, seconds) = asked[0]
+    assert len(asked) == 1 and target is run.target and kernel == run.calls[0].kernel
+    assert seconds == predicted(kernel, target) == choose(kernel, target).cost.seconds > 0
+
+
+def test_without_a_cost_it_is_missed() -> None:
+    x = np.ones((3, 5), np.float32)
+    (call,) = fuse(run_passes(graph_of(lambda x: x + 1, x))).calls
+    with pytest.raises(NotImplementedError, match=r"PassContext\.cost is missing"):
+        PassContext().cost(call.kernel, Target())
+
+
+def test_whoever_observes_sees_every_pass_and_those_of_steps() -> None:
+    seen: list[str] = []
+
+    def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
+        assert isinstance(before, Graph) and isinstance(after, Graph) and seconds >= 0
+        seen.append(name)
+
+    names = [p.name for p in PASSES]
+    x = np.ones((7, 3), np.float32)
+    run_passes(graph_of(lambda x: x * 2, x), PassContext(observe=observe))
+    assert seen == names
+    seen.clear()
+    recurrent = es.op("h[t,i] = where(t > 0, h[t-1,i] * x[t,i], x[t,i])")
+    run_passes(graph_of(recurrent, x), PassContext(observe=observe))
+    assert len(seen) > len(names) and seen[-1] == names[-1]
+
+
+def test_a_pass_of_ones_own() -> None:
+    x = np.ones((3, 5), np.float32)
+    graph = graph_of(lambda x: (x + 1, x * 2), x)
+    other = graph_pass("turned", lambda g: Graph(g.inputs, g.outputs[::-1], g.updates, g.checks), needs="loops")
+    assert ordered((*PASSES, other))[-1].run(graph, PassContext()).outputs == graph.outputs[::-1]
