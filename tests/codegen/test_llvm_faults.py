@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import llvmlite.binding as llvm
+import numpy as np
 import pytest
 
 from einsmith.codegen.llvm import faults as llvm_faults
@@ -13,7 +14,10 @@ from einsmith.codegen.llvm import memory as llvm_memory
 from einsmith.codegen.llvm import nest as emission
 from einsmith.codegen.llvm.faults import FAULTS, NARROWED, UNMASKED
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder
+from tests.codegen.test_masked import TARGETS
+from tests.kernels.runner import run_native
 
 VERSION = llvm.llvm_version_info
 
@@ -109,3 +113,34 @@ def test_loads_stay_operands_elsewhere():
     code = _instructions(b, UNMASKED.machine)
     assert any(re.match(r"vfmadd\S+\s+\(%\w+\), .*%k", x) for x in code), code
     assert llvm_faults.chosen_sums(b.finish().body)
+
+
+CONJUNCTIONS = {
+    "one": lambda n: {1}, "high half": lambda n: set(range(n // 2, n)), "ends": lambda n: {0, n - 1},
+    "few": lambda n: set(range(3)), "quarter": lambda n: set(range(n // 4)), "none": lambda n: set(),
+}  # fmt: skip
+
+
+@pytest.mark.skipif("AVX2" not in TARGETS, reason="needs a processor with AVX2")
+@pytest.mark.parametrize("lanes_of", CONJUNCTIONS)
+@pytest.mark.parametrize("elem,lanes", [("f32", 16), ("i32", 32), ("f64", 8), ("i64", 16), ("i8", 64), ("f32", 8)])
+def test_masks_that_leave_registers_empty(elem, lanes, lanes_of, rng):
+    """A literal and another mask, negated and chosen, too; beside what must not be read."""
+    allowed = CONJUNCTIONS[lanes_of](lanes)
+    b = Builder("f", 3)
+    some = b.load(b.buffers[1], b.const(0), "i1", lanes)
+    mask = b.op("and", b.literal([n in allowed for n in range(lanes)], "i1"), some)
+    no = b.op("not", b.op("or", b.literal([n not in allowed for n in range(lanes)], "i1"), some))
+    chosen = b.op("where", b.literal([n in allowed for n in range(lanes)], "i1"), some, b.const(False, "i1", lanes))
+    for n, m in enumerate((mask, no, chosen)):
+        other = b.const(3, elem, lanes) if n else None
+        b.store(b.load(b.buffers[0], b.const(0), elem, lanes, m, other), b.buffers[2], b.const(n * lanes))
+    f, kind = b.finish(), {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "i8": np.int8}[elem]
+    for target in TARGETS.values():
+        for _ in range(4):
+            x, flags = rng.integers(5, 99, lanes).astype(kind), rng.integers(0, 2, lanes).astype(bool)
+            out, inside = np.zeros(3 * lanes, kind), np.isin(np.arange(lanes), list(allowed))
+            run_native(Lowered([Launch(f, 1)]), arrays := [x, flags, out], target)
+            held = [inside & flags, inside & ~flags, inside & flags]
+            want = [np.where(h, x, 3 if n else 0) for n, h in enumerate(held)]
+            np.testing.assert_array_equal(arrays[2], np.concatenate(want))

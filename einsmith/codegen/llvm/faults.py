@@ -122,10 +122,33 @@ declare <8 x i8> @llvm.masked.load.v8i8.p0(ptr, <8 x i1>, <8 x i8>)
 """,
     r"vptestnmb\s.*, %k(\d)\n\s+(kmovw\s+%k\1, -?\d+\(%rsp\)\n\s+){2}", "llvm_memory.MemoryEmitter.whole_mask",
 )  # fmt: skip
+EMPTY = Fault(
+    "empty register",
+    "A masked load is cut into registers, in one of which a mask that is no constant can hold in no lane, as it is the"
+    " conjunction of another one with a constant: that register is loaded without its mask, or an assertion of LLVM's"
+    " fails.",
+    (22, 1), None, Machine("haswell", "", "x86_64-unknown-linux-gnu", 32),
+    """
+define void @f(ptr %flags, ptr %from, ptr %to) {
+  %b = load <16 x i8>, ptr %flags, align 1
+  %some = icmp ne <16 x i8> %b, zeroinitializer
+  %mask = and <16 x i1> %some, <i1 false, i1 true, i1 false, i1 false, i1 false, i1 false, i1 false, i1 false, \
+i1 false, i1 false, i1 false, i1 false, i1 false, i1 false, i1 false, i1 false>
+  %x = call <16 x i32> @llvm.masked.load.v16i32.p0(ptr align 4 %from, <16 x i1> %mask, <16 x i32> zeroinitializer)
+  call void @llvm.masked.store.v16i8.p0(<16 x i8> %b, ptr align 1 %to, <16 x i1> %mask)
+  %rest = getelementptr i8, ptr %to, i64 16
+  store <16 x i32> %x, ptr %rest, align 4
+  ret void
+}
+declare <16 x i32> @llvm.masked.load.v16i32.p0(ptr, <16 x i1>, <16 x i32>)
+declare void @llvm.masked.store.v16i8.p0(<16 x i8>, ptr, <16 x i1>)
+""",
+    r"v?movup[sd]\s+32\(%rsi\)", "llvm_memory.MemoryEmitter.masked_load",
+)  # fmt: skip
 LANES_KEPT = "<" + ", ".join(f"i1 {str(n < 8).lower()}" for n in range(16)) + ">"
 """What a mask of eight lanes is cut to where it is widened, in an instruction that no move is (see WIDENED)."""
 
-FAULTS = (NARROWED, UNMASKED, WIDENED)
+FAULTS = (NARROWED, UNMASKED, WIDENED, EMPTY)
 
 
 def only_lane(mask: Sequence[Any] | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith.codegen.llvm.faults import LANES_KEPT, only_lane
@@ -13,18 +13,34 @@ _SIZE = BYTES | {"ptr": 8}
 Number = float | int | bool
 
 
+def _and(a: bool | None, b: bool | None) -> bool | None:
+    return False if a is False or b is False else None if a is None or b is None else True
+
+
+def _not(a: bool | None) -> bool | None:
+    return None if a is None else not a
+
+
+_LANES: dict[str, Callable[..., bool | None]] = {
+    "and": _and, "not": _not, "or": lambda a, b: _not(_and(_not(a), _not(b))),
+    "select": lambda c, a, b: a if c or (c is None and a is b) else b if c is False else None,
+}  # fmt: skip
+"""What is known of a lane of a mask by what is known of those that it is made of; None: nothing."""
+
+
 class MemoryEmitter:
     """The operands of one function's values, the constants among them, and the instructions that touch memory.
-    mask_registers: masks are in registers of their own (AVX-512)."""
+    mask_registers: masks are in registers of their own (AVX-512); register: bytes of a vector register."""
 
-    def __init__(self, text: Text, mask_registers: bool = False):
+    def __init__(self, text: Text, mask_registers: bool = False, register: int = 16):
         self.text = text
-        self.mask_registers = mask_registers
+        self.mask_registers, self.register = mask_registers, register
         self.ops = Ops(text)
         self.operand: dict[int, str] = {}
         self.literal: dict[int, Number] = {}
         self.lanes: dict[str, tuple[Number, ...]] = {}  # of operands that are constant vectors
         self.masked: set[str] = set()  # operands that are masked loads
+        self.partly: dict[str, tuple[bool | None, ...]] = {}  # of masks that are no constants, what is known of lanes
 
     # -- values
 
@@ -53,6 +69,20 @@ class MemoryEmitter:
             return None
         number = self.number(value)
         return self.lanes.get(self.get(value)) if number is None else (number,) * value.type.lanes
+
+    def known_lanes(self, mask: Value) -> tuple[bool | None, ...]:
+        """What is known of each lane of a mask."""
+        lanes = self.lanes_of(mask)
+        return self.partly.get(self.get(mask), (None,) * mask.type.lanes) if lanes is None else tuple(map(bool, lanes))
+
+    def note(self, op: Op) -> None:
+        """Keeps what is known of the lanes of a mask that is made of others."""
+        logic = _LANES.get(op.name)
+        if logic is None or op.result is None or op.result.type.elem != "i1" or not op.result.type.lanes:
+            return
+        found = tuple(logic(*x) for x in zip(*(self.known_lanes(a) for a in op.args if a is not None), strict=True))
+        if any(x is not None for x in found):
+            self.partly[self.get(op.result)] = found
 
     def get(self, value: Value) -> str:
         return self.operand[value.id]
@@ -118,16 +148,41 @@ class MemoryEmitter:
                 mask, lambda: self.text.emit(plain.format(self.at(ptr, offset, memory.elem))), (memory, rest)
             )
         else:
-            where = self.at(ptr, offset, memory.elem)
-            whole, allows = self.whole_mask(memory, mask)
-            loaded = self.memory_call(
-                f"llvm.masked.load.{mangle(whole)}.p0", whole,
-                [("ptr", f"align {_SIZE[memory.elem]} {where}"), (spell(Type("i1", whole.lanes)), allows),
-                 (spell(whole), self.resized(memory, rest, whole.lanes))],
-            )
-            loaded = self.resized(whole, loaded, memory.lanes)
+            loaded = self.masked_load(memory, self.at(ptr, offset, memory.elem), mask, rest)
             self.masked.add(loaded)
         self.from_memory(result, loaded)
+
+    def masked_load(self, memory: Type, where: str, mask: Value, rest: str) -> str:
+        """A vector of what lies at `where` and, where the mask does not hold, of `rest`. Registers in no lane of which
+        it can hold are left out (see faults.EMPTY)."""
+
+        def load(t: Type, at: str, allows: str, other: str) -> str:
+            return self.memory_call(
+                f"llvm.masked.load.{mangle(t)}.p0", t,
+                [("ptr", f"align {_SIZE[t.elem]} {at}"), (spell(Type("i1", t.lanes)), allows), (spell(t), other)],
+            )
+
+        known, n = self.known_lanes(mask), max(1, self.register // _SIZE[memory.elem])
+        held = [any(x is not False for x in known[i : i + n]) for i in range(0, memory.lanes, n)]
+        if self.mask_registers or all(held) or self.lanes_of(mask) is not None:
+            whole, allows = self.whole_mask(memory, mask)
+            loaded = load(whole, where, allows, self.resized(memory, rest, whole.lanes))
+            return self.resized(whole, loaded, memory.lanes)
+        out, part = rest, Type(memory.elem, n)
+        for i in (n * at for at, some in enumerate(held) if some):
+            at = self.text.once(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {i}") if i else where
+            few = load(part, at, self.lanes_from(mask.type, self.get(mask), i, n), self.lanes_from(memory, rest, i, n))
+            picks = [memory.lanes + k - i if i <= k < i + n else k for k in range(memory.lanes)]
+            out = self.shuffled(memory, out, self.resized(part, few, memory.lanes), picks)
+        return out
+
+    def lanes_from(self, t: Type, operand: str, first: int, count: int) -> str:
+        """So many lanes of a vector."""
+        return self.shuffled(t, operand, "poison", range(first, first + count))
+
+    def shuffled(self, t: Type, a: str, b: str, picks: Sequence[int]) -> str:
+        lanes = ", ".join(f"i32 {n}" for n in picks)
+        return self.text.once(f"shufflevector {spell(t)} {a}, {spell(t)} {b}, <{len(picks)} x i32> <{lanes}>")
 
     def do_store(self, op: Op) -> None:
         ptr, offset, value, mask = op.args

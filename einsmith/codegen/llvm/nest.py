@@ -43,7 +43,7 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
     fold = target.triple.startswith("x86_64")
     masks = fold and (target.vector_bytes >= 64 or "+avx512bw" in target.features.split(","))
     has = has_fma(target), has_halves(target)
-    bodies = [_Emitter(f, Text(declarations, *has), chains, fold, masks).run() for f in functions]
+    bodies = [_Emitter(f, Text(declarations, *has), chains, fold, masks, target.vector_bytes).run() for f in functions]
     width = f' "prefer-vector-width"="{target.vector_bytes * 8}"' if target.vector_bytes >= 32 else ""
     parts = [f'target triple = "{target.triple}"', "", *bodies, *declarations.values(), ""]
     parts.append(f"attributes #0 = {{ nounwind{width} }}")
@@ -54,10 +54,10 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
 
 class _Emitter(MemoryEmitter):
     """Emits one function. `chains`: how many special functions may be computed side by side; `folds`: loads may become
-    operands of arithmetic; `text` and `masks`: as a MemoryEmitter's."""
+    operands of arithmetic; `text`, `masks` and `register`: as a MemoryEmitter's."""
 
-    def __init__(self, function: Function, text: Text, chains: int, folds: bool, masks: bool):
-        super().__init__(text, masks)
+    def __init__(self, function: Function, text: Text, chains: int, folds: bool, masks: bool, register: int):
+        super().__init__(text, masks, max(16, register))
         self.chains = chains
         self.function = function
         self.chosen = llvm_faults.chosen_sums(function.body) if text.fma and folds else {}
@@ -205,6 +205,7 @@ class _Emitter(MemoryEmitter):
             return
         operands = [self.get(a) for a in args]
         self.put(op.result, self.ops.apply(op.name, t, operands, numbers))
+        self.note(op)
         if op.name == "neg" and operands[0] in self.masked:  # a sign is part of a fused multiply-add
             self.masked.add(self.get(op.result))
 
