@@ -341,7 +341,10 @@ def _outputs(program: Program) -> tuple[str, ...]:
     found = tuple(n for n in program.defined if n not in read)
     if not found:
         hint = f"add a last line such as: return {next(iter(program.defined))}"
-        raise FormulaError("every tensor is read by another, so which are results is open", hint=hint)
+        last = program.lines[-1].statement
+        raise FormulaError(
+            "every tensor is read by another, so which are results is open", source.text, last.at, hint
+        )
     return found
 
 

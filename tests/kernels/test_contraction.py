@@ -545,6 +545,24 @@ def test_boxes_of_the_direct_form():
                 check(kernel, [Configs((replace(d, windows=windows),))], target=target)
 
 
+def test_parts_of_the_tiles_of_the_direct_form():
+    """Tasks along an output axis of which a task has all points otherwise; with a last tile that is smaller, and sums
+    that wait."""
+    kernel, target = depthwise_dw(5, 2, 13, 19, 5, 2), host()
+    for tile, parts in ((((1, 2),), 2), (((1, 2),), 3), (((1, 3), (2, 3)), 2), ((), 5), (((2, 5),), 4)):
+        for head in ((), (3,)):
+            for windows in (((0, "all"),), ()):
+                d = Direct(5, 1, tile, ((4, 4),), (0,), head, 2, windows, parts)
+                check(kernel, [Configs((d,)), Configs((replace(d, tasks=1),))], target=target)
+    kernel = conv(1, 3, 17, 21, 2, 3, 3, 1)
+    for tile, parts in ((((1, 2), (2, 4)), 2), (((2, 4),), 5), (((2, 17),), 1), (((2, 3), (1, 2)), 6)):
+        for vectors in (1, 2):
+            d = Direct(3, vectors, tile, ((5, 3), (6, 3)), (0,), (), 1, (), parts)
+            check(kernel, [Configs((d,))], target=target)
+    found = _direct(conv_dw(2, 1, 40, 37, 2, 7, 7, 3), target)
+    assert any(c.parts > 1 for c in found) and all(c.parts == 1 for c in found if c.tasks >= 4 * target.cores)
+
+
 def test_few_rows_share_what_is_loaded():
     """Convolutions from or to a few channels, whose images are wide, and their gradients."""
     size = 40, 37

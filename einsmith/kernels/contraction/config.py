@@ -48,7 +48,8 @@ class Direct:
     """The direct form (direct): lanes along `vector`, `vectors` of them side by side where that is an
     output axis; `tile` and `unroll`: (axis, points) of the unrolled box, output axes and axes of K; `outer`: output
     axes whose points are outermost; `k_outer`: an axis of K that is outside all tiles, for the sake of windows, which
-    are as in Tiled; tasks: ranges of the points of `outer`."""
+    are as in Tiled; tasks: ranges of the points of `outer`, each `parts` times: with so many ranges of the tiles along
+    the output axis that has the most of them."""
 
     vector: int
     vectors: int
@@ -58,11 +59,13 @@ class Direct:
     k_outer: tuple[int, ...] = ()
     tasks: int = 1
     windows: Halos = ()
+    parts: int = 1
 
     def __str__(self) -> str:
         box = ",".join(f"i{a}:{n}" for a, n in (*self.tile, *self.unroll)) or "1"
         text = f"direct lanes=i{self.vector}x{self.vectors} box={box} outer={','.join(f'i{a}' for a in self.outer)}"
         text += "".join(f" head=i{a}" for a in self.k_outer) + f" tasks {self.tasks}"
+        text += f"x{self.parts}" if self.parts > 1 else ""
         return text + (f" windows={','.join('LR'[i] for i, _ in self.windows)}" if self.windows else "")
 
 

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any
 
 from einsmith.kernels.contraction.config import Direct, halo_pointers
-from einsmith.kernels.contraction.direct_boxes import shaped, waiting
+from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.frame import memory
 from einsmith.kernels.contraction.halo import SLACK, covers, fill
@@ -37,7 +37,8 @@ def _sampler(b: Builder | None, p: Problem, i: int, pointers: dict, vector: int,
 
 
 class DirectLowering:
-    """Emission of this form. A task takes a range of the points of `outer`."""
+    """Emission of this form. A task takes a range of the points of `outer`, and of the tiles along `cut` where these
+    have parts; it has number `part` then."""
 
     def __init__(self, kernel: Kernel, config: Direct, target: Any, builder: Builder, problem: Problem):
         self.b, self.d = builder, config
@@ -59,7 +60,9 @@ class DirectLowering:
         self.epi = Epilogue(b, kernel, p, pointers, lane_axes, 0 if self.in_k else n, 0)
         self.zero = b.const(0.0, self.elem, n)
         self.counts = dict((*self.d.tile, *self.d.unroll))
-        self.inner = [a for a in range(self.rank) if a not in (*self.d.outer, self.d.vector) and p.extents[a] > 1]
+        self.inner = inner_axes(p, config)
+        self.cut = max(self.inner, key=lambda a: tiles_along(p, config, a)) if config.parts > 1 else None
+        self.part: Value | None = None
         self.k_axes = [a for a in p.k if a not in (*self.d.k_outer, self.d.vector) and p.extents[a] > 1]
         self.exact = None
         if needed(problem):
@@ -76,6 +79,9 @@ class DirectLowering:
     def run(self, task: Value) -> None:
         b, p, d = self.b, self.p, self.d
         extents = [p.extents[a] for a in d.outer]
+        if d.parts > 1:
+            self.part = b.op("mod", task, b.const(d.parts))
+            task = b.op("floordiv", task, b.const(d.parts))
         with b.loop(*part_range(b, task, self.d.tasks, prod(extents))) as points:
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
             if not d.k_outer:
@@ -100,6 +106,17 @@ class DirectLowering:
         b, extent = self.b, self.p.extents[axis]
         count = min(self.counts.get(axis, 1), extent)
         whole = extent // count * count
+        if axis == self.cut and self.part is not None:
+            lo, hi = part_range(b, self.part, self.d.parts, tiles_along(self.p, self.d, axis))
+            end = b.op("min", b.mul(b.index(hi), b.const(count)), b.const(whole))
+            with b.loop(b.mul(b.index(lo), b.const(count)), end, step=count) as loop:
+                self.values[axis] = loop.var
+                body(count)
+            if whole < extent:
+                with b.if_(b.op("eq", self.part, b.const(self.d.parts - 1))):
+                    self.values[axis] = b.const(whole)
+                    body(extent - whole)
+            return
         if whole == count:
             self.values[axis] = b.const(0)
             body(count)

@@ -165,9 +165,22 @@ def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target:
                 points = prod(p.extents[a] for a in outer)
                 tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)
                 d = Direct(v, vectors, tile, unroll, outer, head, tasks, windows)
-                if shaped(p, d) is not None:
-                    out.append(d)
+                if shaped(p, d) is None:
+                    continue
+                out.append(d)
+                most = max((tiles_along(p, d, a) for a in inner_axes(p, d)), default=1)
+                if points < 4 * target.cores > 4 and most > 1:  # some of the cores would wait
+                    out.append(replace(d, tasks=points, parts=min(most, -(-4 * target.cores // points))))
     return out
+
+
+def inner_axes(p: Problem, d: Direct) -> list[int]:
+    """The output axes whose tiles a point of the outer axes goes through."""
+    return [a for a in range(len(p.piece.extents)) if a not in (*d.outer, d.vector) and p.extents[a] > 1]
+
+
+def tiles_along(p: Problem, d: Direct, axis: int) -> int:
+    return -(-p.extents[axis] // dict(d.tile).get(axis, 1))
 
 
 def waiting(p: Problem, d: Direct, lanes: int) -> int:
@@ -270,5 +283,5 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
         total += stored * p.extents[d.k_outer[0]] * (2 if near else SUMS)
     fixed = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
     for _, w in shape.windows:
-        total += fixed * (w.elements / lanes * (4 if w.elements * p.dtype.itemsize <= l1 * 0.75 else 8) + 20)
+        total += d.parts * fixed * (w.elements / lanes * (4 if w.elements * p.dtype.itemsize <= l1 * 0.75 else 8) + 20)
     return total

@@ -70,7 +70,8 @@ def lower(
 def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tuple[int, dict[str, _Work]]:
     """Elements of the workspace of a piece, whose part begins at `base` bytes, and its work by step."""
     if isinstance(c, Direct):
-        return 0, {"multiply": _Work(c.tasks, lambda b, _, task: DirectLowering(kernel, c, target, b, p).run(task))}
+        tasks = c.tasks * c.parts
+        return 0, {"multiply": _Work(tasks, lambda b, _, task: DirectLowering(kernel, c, target, b, p).run(task))}
     works: dict[str, _Work] = {}
     if isinstance(c, InnerProducts):
         s = Shape(kernel, c, target, p)

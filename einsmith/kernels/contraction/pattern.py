@@ -298,7 +298,7 @@ def _direct_cost(kernel: Kernel, p: Problem, c: plan.Direct, target: Any) -> Cos
     v = c.vector
     after = finish.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2
-    points = p.count(c.outer)
+    points = p.count(c.outer) * c.parts
     tasks = min(target.cores, points)
     uneven = ceil(points / tasks) * tasks / points
     size = sum(touched(kernel))

@@ -67,8 +67,10 @@ def illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
 
 def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
     known = box.configs(kernel, p, operand_pointers(kernel), target)
-    if all(replace(c, tasks=1) != replace(d, tasks=1) for d in known):
+    if all(replace(c, tasks=1, parts=1) != replace(d, tasks=1, parts=1) for d in known):
         return "no box of the direct form is like this"
+    if not 1 <= c.parts <= max((box.tiles_along(p, c, a) for a in box.inner_axes(p, c)), default=1):
+        return "there are more parts than tiles"
     points = prod(p.extents[a] for a in c.outer)
     return "" if 1 <= c.tasks <= max(1, points) else f"{points} points of the outer axes are fewer than the tasks"
 
