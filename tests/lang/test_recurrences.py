@@ -76,7 +76,7 @@ def test_a_tensor_that_reads_itself_is_a_result():
 
 
 def test_results_must_be_named_where_every_tensor_is_read():
-    with pytest.raises(es.FormulaError, match="(?s)every tensor is read.*\n  line \d"):
+    with pytest.raises(es.FormulaError, match=r"(?s)every tensor is read.*\n  line \d"):
         es.op("a[t] = where(t > 0, b[t-1], 0)\nb[t] = a[t] + x[t]")
 
 
