@@ -35,6 +35,8 @@ from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_nati
 from tests.kernels.runner import check_exact as check
 from tests.kernels.samples import (
     F,
+    batched,
+    biased,
     both,
     capsule,
     capsule_da,
@@ -392,6 +394,25 @@ def test_every_way_to_reach_operands(order):
                     for tm, tn in ((1, 1), (3, 2)):
                         configs.append(Configs((Tiled(swap, 5, 2, a, b, order, tm=tm, tn=tn),)))
             check(kernel, configs)
+
+
+@pytest.mark.parametrize("a,b,kc", [("inline", "inline", 8), ("inline", "panel", 16), ("buffer", "panel", 16),
+                                    ("panel", "panel", 48), ("inline", "inline", 3)])  # fmt: skip
+def test_blocks_of_k_outermost(a: str, b: str, kc: int):
+    """The sums of all tiles of a task wait; with last tiles and blocks that are smaller, batches, images, an epilogue
+    and NaN under a mask."""
+    configs = [
+        Configs((Tiled(False, mr, nv, a, b, "k", kc, 1, tm, tn),))
+        for mr, nv in ((5, 1), (3, 2)) for tm, tn in ((1, 1), (2, 3))
+    ]  # fmt: skip
+    turned = [Configs((replace(x.pieces[0], swap=True),)) for x in configs[::2]]
+    for kernel in (product(17, 129, 67, "NN"), product(11, 67, 53, "TN"), batched(3, 13, 65, 37),
+                   biased(product(13, 69, 41), 1, True)):
+        check(kernel, configs, target=host())
+    check(product(129, 17, 67, "NT"), turned, target=host())
+    check(product(129, 17, 67, "TN"), turned, target=host())
+    for kernel in (conv(2, 7, 9, 11, 13, 3, 3, 1), conv_dw(2, 5, 9, 11, 13, 3, 3, 1)):
+        check(kernel, [x for x in (*configs, *turned) if a != "inline"], target=host())
 
 
 def test_epilogue_bias_activation_and_two_results():

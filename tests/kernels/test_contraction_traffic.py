@@ -110,9 +110,11 @@ def test_what_is_chosen():
     assert chosen(product(64, 1024, 4096, "NN")).kc  # a panel over all of K would not stay in the second level
     assert not chosen(product(64, 1024, 512, "NT")).kc
     rows = chosen(product(1, 4096, 1024, "NN"))
-    assert rows.order == "m" and rows.kc <= traffic.SWEEP and rows.split > 1
+    assert rows.order == "k" and rows.kc <= traffic.SWEEP and rows.tm * rows.tn * rows.split > 1
+    many = chosen(product(64, 4096, 4096, "NN"))
+    assert many.order == "k" and many.b == "panel" and many.kc
     rows = chosen(product(4096, 1, 1024, "TN"), replace(SERVER, cores=1))
-    assert rows.swap and rows.order == "m" and rows.split == 1
+    assert rows.swap and rows.order == "k" and rows.split == 1
     many = chosen(product(16, 4096, 1024, "NT"))
     assert many.a != "inline" or many.mr <= traffic.rows_that_fit(Steps(4096, 4), SERVER.l1)
 

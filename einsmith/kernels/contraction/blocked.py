@@ -138,13 +138,14 @@ class Blocked:
             return b.add(b.mul(relative(b, jn, t.n_range), rows), relative(b, jm, t.m_range))
 
         def block(lo: Bound, hi: Bound, last: Value | None) -> None:
-            head = b.op("floordiv", b.index(lo), b.const(g.kc))
-            for i, w, at in f.cuts:
-                parts = b.const(w.blocks)
-                self._move(t, i, w, at, b.op("mod", head, parts))
-                head = b.op("floordiv", head, parts)
-            t.fixed[g.p.k[0]] = head  # where it is not what is cut
-            self._fill(t)
+            if g.heads:
+                head = b.op("floordiv", b.index(lo), b.const(g.kc))
+                for i, w, at in f.cuts:
+                    parts = b.const(w.blocks)
+                    self._move(t, i, w, at, b.op("mod", head, parts))
+                    head = b.op("floordiv", head, parts)
+                t.fixed[g.p.k[0]] = head  # where it is not what is cut
+                self._fill(t)
 
             def by_panels(jn: Value, nv: int, limit: int | None) -> None:
                 panel = self.open_panel(t, jn, nv, limit)
@@ -166,10 +167,10 @@ class Blocked:
 
                 n_panels(f, t.n_range, tile)
 
-            if g.c.order == "n":
-                n_panels(f, t.n_range, by_panels)
-            else:
+            if g.c.order == "m":
                 m_tiles(f, t.m_range, by_rows)
+            else:
+                n_panels(f, t.n_range, by_panels)
 
         k_blocks(f, t, block)
 

@@ -97,7 +97,8 @@ class Tiled:
 
     swap: the right operand is the broadcast side (M). mr x nv: register tile, rows by vectors. a, b: how the M and N
     operands reach the tile: "inline" (read in place inside the K loop), "panel" (packed by the task into its scratch),
-    "buffer" (packed by an earlier launch into the workspace). order "n": N panels in the outer loop, "m": M tiles.
+    "buffer" (packed by an earlier launch into the workspace). order "n": N panels in the outer loop, "m": M tiles, "k":
+    blocks of K, whose rows of N are read as streams, while the sums of all tiles wait.
     kc: points of K in a block. split: partial sums over K, added by a later launch. tm, tn: tasks along M and N.
     windows: what tasks copy into windows first (see Halos). rows: vectors of N do not cross rows
     of its innermost axis, whose extent is rounded up. depth: the lanes of a vector of N are so many points of K of each

@@ -19,6 +19,8 @@ from einsmith.locks import cached_property
 
 HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)
+ORDERS = ("n", "m", "k")
+BY_N, BY_M, BY_K = range(3)
 BROADCAST = 0.65
 """Cycles that an element of M takes which is loaded for all lanes: more than a port's half, as the multiply-add waits
 for it."""
@@ -28,6 +30,11 @@ nothing waits for it."""
 LOOP, UNROLLED_LOOP = 14.0, 10.0
 """Cycles that a run of K takes to begin and to end in which operands read in place lie evenly; and one that is
 unrolled."""
+WAITED, WALKS = 0.6, 2.0
+"""The part of the way of narrow strips of N, beyond the caches, that is waited for where pages are at hand for packing
+or strips are asked for; and how much longer packing waits where every row has to find its page."""
+FAR_SUMS = 4.0
+"""Cycles that a vector of sums which wait takes to come from the second level and go there."""
 MOST_BEGUN = 3.0
 """The most that this is for each point of a run."""
 WRITTEN_OUT = 2
@@ -65,8 +72,8 @@ PANELS = 0.6
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Configurations: which of `settings` each has; then the fields of Tiled, a and b as places in HOW, `major` for
-    order "m"; kept: the part of K that guards leave a tile; finish: cycles a vector of what follows the sum. item,
+    """Configurations: which of `settings` each has; then the fields of Tiled, a and b as places in HOW, order in
+    ORDERS; kept: the part of K that guards leave a tile; finish: cycles a vector of what follows the sum. item,
     lanes: bytes of an element, elements of a vector; nbytes: of all buffers."""
 
     settings: Sequence[OperandPlan]
@@ -75,7 +82,7 @@ class Table:
     nv: Array
     a: Array
     b: Array
-    major: Array
+    order: Array
     kc: Array
     split: Array
     tm: Array
@@ -91,9 +98,14 @@ class Table:
         s = self.settings[self.setting[i]]
         return Tiled(
             s.swap, int(self.mr[i]), int(self.nv[i]), HOW[int(self.a[i])], HOW[int(self.b[i])],
-            "m" if self.major[i] else "n", int(self.kc[i]), int(self.split[i]), int(self.tm[i]), int(self.tn[i]),
+            ORDERS[int(self.order[i])], int(self.kc[i]), int(self.split[i]), int(self.tm[i]), int(self.tn[i]),
             s.windows, s.rows, depth=int(self.depth[i]),
         )  # fmt: skip
+
+    @property
+    def major(self) -> Array:
+        """Whether tiles of M are outermost."""
+        return self.order == BY_M
 
     @cached_property
     def numbers(self) -> Features:
@@ -113,7 +125,7 @@ def joined(tables: Sequence[Table]) -> Table:
     first, before = tables[0], np.cumsum([0, *(len(t.settings) for t in tables)])
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(t, name) for t in tables])
-        for name in ("mr", "nv", "a", "b", "major", "kc", "split", "tm", "tn", "depth", "kept", "finish")
+        for name in ("mr", "nv", "a", "b", "order", "kc", "split", "tm", "tn", "depth", "kept", "finish")
     }
     return replace(
         first, settings=[s for t in tables for s in t.settings],
@@ -213,6 +225,10 @@ def predict(t: Table, target: Any) -> Predicted:
     steps *= np.where(tight & (t.kc > 0) & (kc < part) & ~simple, 1.3, 1.0)
     # Between blocks of K all sums of a panel wait in scratch.
     each = 20 + t.mr * t.nv * np.where((kc < part) & ~heads, 2.1, 1.5) + t.mr * 3
+    by_k = t.order == BY_K
+    if by_k.any():
+        waiting = x.m * x.columns * item / (t.tm * t.tn)
+        each = each + np.where(by_k & (waiting > target.l1), FAR_SUMS * sums, 0.0)
     tile_overhead = np.ceil(part / kc) * mt * nt * x.batch * t.split * each
     pack = x.batch * x.m * rows * t.finish
     # Packing, in cycles: what a vector takes, and how often each is packed.
@@ -278,9 +294,23 @@ def predict(t: Table, target: Any) -> Predicted:
         arithmetic += np.where(by_strips, traffic.STRIPS * seconds(x.results, held), 0.0)
     if x.parted.any():  # not asked for by tiles of blocks of K; strips of all rows, where N is the inner loop
         arithmetic += np.where((kc < part) | heads | t.major, PARTED * seconds(x.parted, held), 0.0)
-    slow = (x.b_strips > 0) & (ahead == 0) & (~b_buffer | b_each) & ~(t.major & (0 < t.kc) & (t.kc <= traffic.SWEEP))
+    # Lines that are asked for come no sooner where none of the tables of addresses has their pages.
+    walk = np.where(by_k, kc, part)
+    lost = walk * np.minimum(1.0, x.b_step / traffic.PAGE) > traffic.MOST_PAGES
+    of_m = walk * np.minimum(1.0, x.a_step / traffic.PAGE) > traffic.MOST_PAGES
+    of_m &= (x.a_side == item) & (a_own > target.l2) & (~a_buffer | a_each)
+    if of_m.any():
+        arithmetic += np.where(of_m, seconds(a_bytes, held) * (1 + traffic.strips(t.mr, x.m, item)), 0.0)
+    slow = (x.b_strips > 0) & ((ahead == 0) | lost) & (~b_buffer | b_each) & ~(by_k & ~lost)
     if slow.any():
-        memory += np.where(slow, seconds(b_bytes, held) * traffic.strips(nr, x.n, item), 0.0)
+        more = seconds(b_bytes, held) * traffic.strips(nr, x.n, item)
+        memory += np.where(slow & ~lost, more, 0.0)
+        waits = np.where(t.b == PANEL, WALKS, np.where(ahead > 0, WAITED, 1.0))
+        arithmetic += np.where(slow & lost, seconds(b_bytes, held) + waits * more, 0.0)
+    first = by_k & (t.b == PANEL) & (b_own > target.l2)
+    if first.any():  # nothing is multiplied while a panel is packed of what comes from beyond the second level
+        apart = WAITED * traffic.strips(nr, x.n, item) + traffic.strips(x.n / t.tn, x.n, item)
+        arithmetic += np.where(first, seconds(b_bytes * t.tm, held) * (1 + np.where(x.b_strips > 0, apart, 0.0)), 0.0)
     arithmetic += reread(t, x, kc, mt, nt, target) / (target.bytes_per_second[2] * tasks)
     return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (a_each | b_each))
 
@@ -304,7 +334,7 @@ def uneven(t: Table, x: Features, mt: Array, nt: Array, tasks: Array) -> Array:
 def inner_bytes(t: Table, x: Features, tm: Array | float, tn: Array | float) -> Array:
     """Bytes of a task's range of the side that the inner loop walks, at one point of the batch."""
     points, parts = np.where(t.major, x.columns, x.m), np.where(t.major, tn, tm)
-    return points * x.k * t.item / (parts * t.split)
+    return points * np.where(t.order == BY_K, t.kc, x.k) * t.item / (parts * t.split)
 
 
 def reread(t: Table, x: Features, kc: Array, mt: Array, nt: Array, target: Any) -> Array:

@@ -76,7 +76,7 @@ class Geometry:
     @property
     def k_outer(self) -> bool:
         """Whether blocks of K are outermost."""
-        return self.heads > 0
+        return self.heads > 0 or self.c.order == "k"
 
     def _count_points(self) -> None:
         """Points of the sides and of K, in tiles, blocks and tasks."""
@@ -94,7 +94,7 @@ class Geometry:
         self.mt, self.nt = ceil_div(self.M, self.mr), ceil_div(self.N, self.nr)
         self.k_max = self.K if config.split == 1 else ceil_div(self.K, config.split)
         self.kc = min(config.kc or self.k_max, self.k_max)
-        if self.k_outer:
+        if self.heads:
             self.kc = self.K // self.heads
             self.k_max = ceil_div(self.heads, config.split) * self.kc
         self.blocked = self.kc < self.k_max

@@ -199,7 +199,7 @@ def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..
             chunk(b.const(whole), hi)
         return
     with b.loop(lo, hi, step=n) as loop:
-        chunk(loop.var, None if g.k_outer and g.kc % n == 0 else hi)
+        chunk(loop.var, None if g.heads and g.kc % n == 0 else hi)
 
 
 def pack_a(

@@ -34,8 +34,9 @@ from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.plan.kernel import Kernel
 
-WIDE = 32
-"""Points of both sides and of K from which on a reduction, which reads operands for every product, is not asked."""
+WIDE, MANY_PRODUCTS = 32, 1 << 22
+"""Points of both sides and of K from which on a reduction, which reads operands for every product, is not asked; and
+products from which on a quarter of the points are enough on a side."""
 CONFIGS = 12
 """How many configurations of a piece are worth a measurement."""
 
@@ -96,7 +97,9 @@ class Contraction(Pattern):
         as windows in the caches are."""
         found = problems(kernel.root)
         assert found is not None
-        wide = all(min(p.sizes[1:]) >= WIDE for p in found)
+        wide = all(
+            min(p.sizes[1:]) >= (WIDE if prod(p.sizes) < MANY_PRODUCTS else WIDE // 4) for p in found
+        )
         within = all(isinstance(c, plan.Direct) and c.windows for c in config.pieces)
         return (*("reduction",) * wide, *("im2col",) * within)
 

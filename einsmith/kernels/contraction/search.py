@@ -17,7 +17,18 @@ from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import inner_product as dot
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled
-from einsmith.kernels.contraction.cost import BUFFER, HOW, INLINE, PANEL, Table, inner_bytes
+from einsmith.kernels.contraction.cost import (
+    BUFFER,
+    BY_K,
+    BY_M,
+    BY_N,
+    HOW,
+    INLINE,
+    ORDERS,
+    PANEL,
+    Table,
+    inner_bytes,
+)
 from einsmith.kernels.contraction.features import (
     Analysis,
     OperandPlan,
@@ -228,13 +239,15 @@ def rows_fit(changed: plan.HaloProblem, windows: plan.Halos, swap: bool, lanes: 
 
 def _sweeps(at: Analysis, s: OperandPlan) -> list[Tiled]:
     p, target, x = s.changed.problem, at.target, s.numbers
-    _, n_side = plan.sides(p, s.swap)
-    if x.m > 4 or not n_side.operand.plain:
+    m_side, n_side = plan.sides(p, s.swap)
+    if not (n_side.operand.plain and m_side.operand.plain) or s.rows:
         return []
     m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
     steps = traffic.Steps(int(x.b_side), int(x.b_step))
-    nvs = dict.fromkeys(nv for _, nv in _tiles(m, n, at.lanes, target.tile_registers))
-    return [c for nv in nvs for c in traffic.sweeps(m, n, k, batch, steps, nv, at.item, target)]
+    rows = at.sampler(m_side.operand, s.windows, (), 0)
+    sizes = _promising(_tiles(m, n, at.lanes, target.tile_registers), m, n, k, at.lanes)
+    sizes = [(mr, nv) for mr, nv in sizes if plan.row_offsets(rows, m_side.axes, mr) is not None]
+    return traffic.sweeps(m, n, k, batch, steps, sizes, s.swap, at.item, target)
 
 
 def _tiles_of(at: Analysis, s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
@@ -324,7 +337,8 @@ def _deep(at: Analysis, s: OperandPlan, number: int, registers: int, split: int,
     return [_Tile(number, mr, nv, size, split, True, 1.0, after, depth) for size in blocks]
 
 
-WAYS = np.array([(a, b, major, blocked) for a, b, major, blocked in product(range(3), range(3), (0, 1), (0, 1))]).T
+WAYS = np.array([*product(range(3), range(3), (BY_N, BY_M, BY_K), (0, 1))]).T
+"""How M and N reach a tile, which is outermost, whether K is cut into blocks."""
 
 
 def _table(
@@ -340,36 +354,37 @@ def _table(
     facts = np.array([facts_of(at, s) for s in settings], np.float64)[number]
     tile, way = np.nonzero(sensible(columns, facts, at.lanes))
     _, mr, nv, blocks, split, _, part, after, depth = columns[tile].T
-    a, b, major, blocked = WAYS[:, way]
+    a, b, order, blocked = WAYS[:, way]
     number = number[tile]
-    every = [number, mr, nv, a, b, major.astype(bool), blocks * blocked, split, part, after, depth]
+    every = [number, mr, nv, a, b, order, blocks * blocked, split, part, after, depth]
     if sweeps:
         cs = [c for _, c in sweeps]
         more = [[n for n, _ in sweeps], [c.mr for c in cs], [c.nv for c in cs], [HOW.index(c.a) for c in cs],
-                [HOW.index(c.b) for c in cs], [True for _ in cs], [c.kc for c in cs], [c.split for c in cs],
+                [HOW.index(c.b) for c in cs], [BY_K for _ in cs], [c.kc for c in cs], [c.split for c in cs],
                 [1.0 for _ in cs], [settings[n].numbers.finish for n, _ in sweeps], [1.0 for _ in cs]]  # fmt: skip
         every = [np.concatenate([x, np.array(y, x.dtype)]) for x, y in zip(every, more, strict=True)]
-    number, mr, nv, a, b, major, kc, split, part, after, depth = every
-    x = Table(settings, number, mr, nv, a, b, major, kc, split, mr, mr, depth, part, after, at.item, at.lanes,
+    number, mr, nv, a, b, order, kc, split, part, after, depth = every
+    x = Table(settings, number, mr, nv, a, b, order, kc, split, mr, mr, depth, part, after, at.item, at.lanes,
               at.nbytes)  # fmt: skip
     tm, tn = _shares(x, at.target)
-    tm[len(tile) :] = tn[len(tile) :] = 1
+    tm[len(tile) :], tn[len(tile) :] = [c.tm for _, c in sweeps], [c.tn for _, c in sweeps]
     cuts = x.numbers
     cut = (cuts.m_parts > 0) | (cuts.n_parts > 0)
     tm, tn = np.where(cut, np.maximum(cuts.m_parts, 1), tm), np.where(cut, np.maximum(cuts.n_parts, 1), tn)
     x = replace(x, tm=tm, tn=tn)
     windowed = facts[:, _WINDOWED][tile]
-    inner = np.where(major, b, a)[: len(tile)]
+    inner = np.where(order == BY_M, b, a)[: len(tile)]
     again = np.nonzero((inner == BUFFER) & (a != PANEL)[: len(tile)] & (b != PANEL)[: len(tile)] & (windowed == 0))[0]
-    if len(again):
-        rows = np.concatenate([np.arange(len(number)), again])
-        order = np.argsort(rows, kind="stable")
-        cached = in_cache(x, again, at.target)
-        tm, tn = (np.concatenate([old, new])[order] for old, new in zip((tm, tn), cached, strict=True))
-        rows = rows[order]
+    whole = np.nonzero((order == BY_K)[: len(tile)])[0]
+    if len(again) or len(whole):
+        rows = np.concatenate([np.arange(len(number)), again, whole])
+        place = np.argsort(rows, kind="stable")
+        cached, apart = in_cache(x, again, at.target), by_core(x, whole, at.target)
+        tm, tn = (np.concatenate(parts)[place] for parts in zip((tm, tn), cached, apart, strict=True))
+        rows = rows[place]
         every = [v[rows] for v in every]
-    number, mr, nv, a, b, major, kc, split, part, after, depth = every
-    return Table(settings, number, mr, nv, a, b, major, kc, split, tm, tn, depth, part, after, at.item, at.lanes,
+    number, mr, nv, a, b, order, kc, split, part, after, depth = every
+    return Table(settings, number, mr, nv, a, b, order, kc, split, tm, tn, depth, part, after, at.item, at.lanes,
                  at.nbytes)  # fmt: skip
 
 
@@ -382,8 +397,9 @@ def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Table:
     values = (c.mr, c.nv, HOW.index(c.a), HOW.index(c.b))
     every = (*values, c.kc, c.split, c.tm, c.tn, c.depth, part, finished(at, s, c.mr, c.nv, c.split))
     mr, nv, a, b, kc, split, tm, tn, depth, left, after = (np.array([float(v)]) for v in every)
-    return Table([s], np.array([0]), mr, nv, a, b, np.array([c.order == "m"]), kc, split, tm, tn, depth, left, after,
-                 at.item, at.lanes, at.nbytes)  # fmt: skip
+    order = np.array([ORDERS.index(c.order)])
+    return Table([s], np.array([0]), mr, nv, a, b, order, kc, split, tm, tn, depth, left, after, at.item, at.lanes,
+                 at.nbytes)  # fmt: skip
 
 
 _WINDOWED = 3
@@ -391,17 +407,18 @@ _WINDOWED = 3
 
 def facts_of(at: Analysis, s: OperandPlan) -> tuple[float, ...]:
     """Of a setting: points of M and N, whether M is packed once, whether there are windows, on M, on N, whether vectors
-    keep to rows, whether a window fixes an axis of K, whether K may be cut into blocks."""
+    keep to rows, whether a window fixes an axis of K, whether K may be cut into blocks, whether N lies along K."""
     x, sides = s.numbers, dict(s.windows)
     return (x.m, x.n, x.a_once, bool(sides), int(s.swap) in sides, 1 - int(s.swap) in sides, s.rows, x.heads > 0,
-            x.k >= 2 * traffic.BLOCK and not s.windows)  # fmt: skip
+            x.k >= 2 * traffic.BLOCK and not s.windows, x.b_turned)  # fmt: skip
 
 
 def sensible(tiles: Array, facts: Array, lanes: int) -> Array:
     """Which of WAYS is worth a prediction, for every tile."""
     _, mr, nv, blocks, split, inline, _, _, depth = (x[:, None] for x in tiles.T)
-    m, n, a_once, windows, on_a, on_b, rows, heads, blocked = (x[:, None] for x in facts.T)
-    a, b, major, some = WAYS
+    m, n, a_once, windows, on_a, on_b, rows, heads, blocked, turned = (x[:, None] for x in facts.T)
+    a, b, order, some = WAYS
+    major, by_k = order == BY_M, order == BY_K
     one_row, one_column = np.ceil(m / mr) == 1, np.ceil(n * depth / (nv * lanes)) == 1
     buffers = (a == BUFFER) | (b == BUFFER)
     bad = (a == INLINE) & (inline == 0)
@@ -411,12 +428,14 @@ def sensible(tiles: Array, facts: Array, lanes: int) -> Array:
     bad |= ((split > 1) | (heads > 0)) & buffers
     bad |= (a == BUFFER) & (on_a > 0) | (b == BUFFER) & (on_b > 0)
     # What would be packed again for every tile.
-    bad |= (major == 1) & (b == PANEL) & ~one_column
-    bad |= (major == 0) & (a == PANEL) & ~one_row & ~one_column & (blocked == 0)
-    bad |= (major == 1) & (one_row | one_column & (a != PANEL))
-    bad |= (some == 1) & ((blocks == 0) | (major == 1))
+    bad |= major & (b == PANEL) & ~one_column
+    bad |= ~major & (a == PANEL) & ~one_row & ~one_column & (blocked == 0)
+    bad |= major & (one_row | one_column & (a != PANEL))
+    bad |= (some == 1) & ((blocks == 0) | major)
     bad |= (blocks > 0) & (split > 1) & ((some == 0) | (b != PANEL))
     bad |= (depth > 1) & (a != INLINE)
+    # Blocks of K outermost: panels of N are packed once for all tiles of M, whose rows lie apart along K.
+    bad |= by_k & ((some == 0) | (b != PANEL) | (a == PANEL) | (split > 1) | (turned > 0) | one_row | one_column)
     return ~bad
 
 
@@ -437,7 +456,23 @@ def _shares(t: Table, target: Any) -> tuple[Array, Array]:
         packed = np.where(t.major, t.a, t.b) == PANEL
         more = np.minimum(np.where(packed, second // 8, second), np.ceil(want / outer))
         inner = np.where(outer < want, np.maximum(inner, more), inner)
-    return np.where(t.major, outer, inner), np.where(t.major, inner, outer)
+    tm, tn = np.where(t.major, outer, inner), np.where(t.major, inner, outer)
+    return np.where(t.order == BY_K, np.maximum(tm, _waiting_parts(t, tn, target)), tm), tn
+
+
+def _waiting_parts(t: Table, tn: Array, target: Any) -> Array:
+    """Tasks along M of which each has sums that stay in the second level while they wait for blocks of K."""
+    x = t.numbers
+    parts = np.ceil(x.m * x.columns * t.item / (tn * target.l2 * traffic.HELD))
+    return np.minimum(np.ceil(x.m / t.mr), parts)
+
+
+def by_core(t: Table, which: Array, target: Any) -> tuple[Array, Array]:
+    """Tasks along M and N of the configurations `which` with one part of N for each core, which reads the longest rows.
+    """
+    x = t.numbers
+    tn = np.minimum(np.ceil(x.columns / (t.nv * t.lanes)), np.ceil(target.cores / x.batch))
+    return np.maximum(1, _waiting_parts(t, tn, target))[which], tn[which]
 
 
 def in_cache(t: Table, which: Array, target: Any) -> tuple[Array, Array]:

@@ -17,10 +17,11 @@ from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import inner_product as dot
 from einsmith.kernels.contraction import k_pack, search
 from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled
-from einsmith.kernels.contraction.cost import HOW
+from einsmith.kernels.contraction.cost import HOW, ORDERS
 from einsmith.kernels.contraction.features import analysis, slots_of, with_halos_of
 from einsmith.kernels.contraction.geometry import operand_pointers
 from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.traffic import SWEEP
 from einsmith.kernels.genes import FORM, Space, space_of
 from einsmith.plan.kernel import Kernel
 
@@ -42,7 +43,8 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
     tiled: Space = {
         FORM: ("Tiled", "InnerProducts", *(["Direct"] if direct else [])),
         "swap": (False, True), "mr": tuple(range(1, MOST_ROWS + 1)), "nv": tuple(range(1, MOST_VECTORS + 1)),
-        "a": tuple(HOW), "b": tuple(HOW), "order": ("n", "m"), "kc": tuple(dict.fromkeys((0, 8, *lengths))),
+        "a": tuple(HOW), "b": tuple(HOW), "order": ORDERS,
+        "kc": tuple(dict.fromkeys((0, SWEEP, *lengths))),
         "split": tuple(range(1, parts + 1)), "tm": tuple(range(1, MOST_TASKS + 1)),
         "tn": tuple(range(1, MOST_TASKS + 1)), "windows": tuple(search.windows_of(p)), "rows": (False, True),
         "depth": (1, 2, 4), "columns": tuple(range(1, target.vector_registers)),
@@ -110,8 +112,9 @@ def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
         (c.tm > ceil(m / c.mr) or c.tn > ceil(columns / c.nv), "there are more tasks than tiles"),
         (c.split > (changed.heads or k), "there are more parts of K than points or windows of it"),
         (c.depth > 1 and not _deep(p, c, at, s, rows, k), f"vectors of N do not hold {c.depth} points of K"),
+        (c.order == "k" and m * n / (c.tm * c.tn) * p.dtype.itemsize > 4 * target.l2, "too many sums would wait"),
         (c.kc >= k > 0 or c.kc < 0, f"a block of {c.kc} points is no part of {k}"),
-        (c.kc and (c.windows or c.kc % _unit(p, at.lanes) and c.kc != 8), "K is not cut into such blocks here"),
+        (c.kc and (c.windows or c.kc % _unit(p, at.lanes) and c.order != "k"), "K is not cut into such blocks here"),
         (c.kc and finish.unit(kernel, p, n_side.axes, at.lanes) is not None, "sums would wait for blocks and lines"),
         (x.m_parts and (m // x.m_parts % c.mr or c.tm != x.m_parts), "blocks of windows are the tasks along M"),
         (x.n_parts and (n // x.n_parts % (c.nv * at.lanes) or c.tn != x.n_parts), "blocks of windows are tasks of N"),
@@ -133,11 +136,11 @@ def _deep(p: Problem, c: Tiled, at: Any, s: Any, rows: Any, k: int) -> bool:
 
 def _ways(c: Tiled, s: Any, at: Any, in_place: bool) -> str:
     """Why operands do not reach the tile so."""
-    sweep = c.kc == 8 and c.order == "m" and (c.a, c.b) == ("inline", "inline")
+    if c.order == "k" and (c.a, c.b) == ("inline", "inline"):
+        alone = c.depth == 1 and not c.rows and not c.windows
+        return "" if in_place and alone and 0 < c.kc <= SWEEP else f"no blocks of {c.kc} points of K are outermost here"
     one = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
     way = next(i for i, w in enumerate(search.WAYS.T) if tuple(w) == (
-        HOW.index(c.a), HOW.index(c.b), int(c.order == "m"), int(c.kc > 0 and not sweep)))  # fmt: skip
+        HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)))  # fmt: skip
     facts = np.array([search.facts_of(at, s)], np.float64)
-    if sweep:
-        one[0, 3] = 0.0
     return "" if search.sensible(one, facts, at.lanes)[0, way] else f"operands do not reach tiles so: {c}"

@@ -67,7 +67,7 @@ class TileEpilogue:
         g, e = self.f.g, self.epilogue
         unit = epilogue.unit(g.kernel, g.p, g.n_side.axes, g.lanes)
         assert unit is not None
-        tiles = ceil_div(g.mt, g.c.tm) if g.c.order == "n" else 1  # of M, that wait for their next panel
+        tiles = ceil_div(g.mt, g.c.tm) if g.c.order != "m" else 1  # of M, that wait for their next panel
         return LineBuffer(
             self.f.b, unit, e.places, self.f.pointers, g.p.extents, g.n_side.axes, e.constants, e.far, self.f.elem,
             g.lanes, g.mr, g.nr, tiles * g.mr,

@@ -39,8 +39,10 @@ APART = 512
 """Bytes between the rows of a panel from which the next one is asked for."""
 ROWS_FROM_L2 = 2.6
 """Cycles a line of rows that lie along K."""
-SWEEP = 16
-"""Points of K up to which the blocks of an operand with few rows are read as so many streams."""
+MOST_PAGES = 1536
+"""Pages whose addresses all tables of a core have together."""
+SWEEP = 8
+"""Points of K in a block of which each row is read as a stream of its own: as many as a core follows."""
 
 Array = np.ndarray
 """Numbers or flags, one for each configuration."""
@@ -151,10 +153,20 @@ def blocks_of_k(k: int, unit: int = 1) -> int:
     return -(-whole // -(-whole // (BLOCK // unit))) * unit
 
 
-def sweeps(m: int, n: int, k: int, batch: int, b: Steps, nv: int, item: int, target: Any) -> list[Tiled]:
-    """For few rows and an N side of many bytes, contiguous along N: a few points of K at a time over the whole of N, in
-    parts of K that are added later."""
-    if m > 4 or b.side != item or b.k < PAGE or n * k * item <= target.l2 or k < 8 * target.cores:
+def sweeps(
+    m: int, n: int, k: int, batch: int, b: Steps, tiles: Sequence[tuple[int, int]], swap: bool, item: int, target: Any
+) -> list[Tiled]:
+    """For an N side of many bytes, contiguous along N: a few points of K at a time over the whole of N or, where the
+    sums of that stay in the second level, over a core's part of it. Few rows have parts of K, too, which are added
+    later."""
+    if b.side != item or b.k < PAGE or n * k * item <= target.l2 or k < 8 * target.cores:
         return []
-    split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / batch))
-    return [Tiled(False, m, nv, "inline", "inline", "m", 8, split)]
+    out = []
+    for mr, nv in tiles:
+        if m <= 4:
+            split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / batch))
+            out.append(Tiled(swap, mr, nv, "inline", "inline", "k", SWEEP, split))
+        parts = max(1, min(target.cores, n * item // PAGE))
+        if m * n * item <= parts * target.l2 * HELD:
+            out.append(Tiled(swap, mr, nv, "inline", "inline", "k", SWEEP, 1, 1, parts))
+    return list(dict.fromkeys(out))
