@@ -297,10 +297,12 @@ def predict(t: Table, target: Any) -> Predicted:
     # Lines that are asked for come no sooner where none of the tables of addresses has their pages.
     walk = np.where(by_k, kc, part)
     lost = walk * np.minimum(1.0, x.b_step / traffic.PAGE) > traffic.MOST_PAGES
-    of_m = walk * np.minimum(1.0, x.a_step / traffic.PAGE) > traffic.MOST_PAGES
-    of_m &= (x.a_side == item) & (a_own > target.l2) & (~a_buffer | a_each)
+    lost_m = walk * np.minimum(1.0, x.a_step / traffic.PAGE) > traffic.MOST_PAGES
+    along = (x.a_side == item) & (x.a_step >= traffic.PAGE) & (a_own > target.l2) & (~a_buffer | a_each)
+    of_m = along & (lost_m | (t.a == PANEL))
     if of_m.any():
-        arithmetic += np.where(of_m, seconds(a_bytes, held) * (1 + traffic.strips(t.mr, x.m, item)), 0.0)
+        waits = np.where(t.a == PANEL, np.where(lost_m, WALKS, WAITED), 1.0)
+        arithmetic += np.where(of_m, seconds(a_bytes, held) * (1 + waits * traffic.strips(t.mr, x.m, item)), 0.0)
     slow = (x.b_strips > 0) & ((ahead == 0) | lost) & (~b_buffer | b_each) & ~(by_k & ~lost)
     if slow.any():
         more = seconds(b_bytes, held) * traffic.strips(nr, x.n, item)

@@ -457,14 +457,20 @@ def _shares(t: Table, target: Any) -> tuple[Array, Array]:
         more = np.minimum(np.where(packed, second // 8, second), np.ceil(want / outer))
         inner = np.where(outer < want, np.maximum(inner, more), inner)
     tm, tn = np.where(t.major, outer, inner), np.where(t.major, inner, outer)
-    return np.where(t.order == BY_K, np.maximum(tm, _waiting_parts(t, tn, target)), tm), tn
+    waiting_m, waiting_n = _waiting_parts(t, tn, target)
+    by_k = t.order == BY_K
+    return np.where(by_k, np.maximum(tm, waiting_m), tm), np.where(by_k, waiting_n, tn)
 
 
-def _waiting_parts(t: Table, tn: Array, target: Any) -> Array:
-    """Tasks along M of which each has sums that stay in the second level while they wait for blocks of K."""
-    x = t.numbers
-    parts = np.ceil(x.m * x.columns * t.item / (tn * target.l2 * traffic.HELD))
-    return np.minimum(np.ceil(x.m / t.mr), parts)
+def _waiting_parts(t: Table, tn: Array, target: Any) -> tuple[Array, Array]:
+    """Tasks along M and N, of N at least `tn`, of which each has sums that stay in the second level while they wait for
+    blocks of K: parts of N, as long as rows of it are no shorter than half a page, as each part of M packs N anew."""
+    x, cores = t.numbers, target.cores
+    parts = np.ceil(x.m * x.columns * t.item / (target.l2 * traffic.HELD))
+    most = np.maximum(tn, x.columns * t.item * 2 // traffic.PAGE)
+    most = np.minimum(most, np.ceil(x.n / (t.nv * t.lanes)))
+    along = np.minimum(np.maximum(tn, np.ceil(parts / cores) * cores), most)
+    return np.minimum(np.ceil(x.m / t.mr), np.ceil(parts / along)), along
 
 
 def by_core(t: Table, which: Array, target: Any) -> tuple[Array, Array]:
@@ -472,7 +478,8 @@ def by_core(t: Table, which: Array, target: Any) -> tuple[Array, Array]:
     """
     x = t.numbers
     tn = np.minimum(np.ceil(x.columns / (t.nv * t.lanes)), np.ceil(target.cores / x.batch))
-    return np.maximum(1, _waiting_parts(t, tn, target))[which], tn[which]
+    tm, tn = _waiting_parts(t, tn, target)
+    return np.maximum(1, tm)[which], tn[which]
 
 
 def in_cache(t: Table, which: Array, target: Any) -> tuple[Array, Array]:

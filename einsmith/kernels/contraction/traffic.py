@@ -39,8 +39,8 @@ APART = 512
 """Bytes between the rows of a panel from which the next one is asked for."""
 ROWS_FROM_L2 = 2.6
 """Cycles a line of rows that lie along K."""
-MOST_PAGES = 1536
-"""Pages whose addresses all tables of a core have together."""
+MOST_PAGES = 1024
+"""Pages of one operand whose addresses stay in all tables of a core together, which have half as many more."""
 SWEEP = 8
 """Points of K in a block of which each row is read as a stream of its own: as many as a core follows."""
 
