@@ -1,7 +1,9 @@
 """The blocked form: register tiles inside blocked loops, with operands packed or read in place.
 
 A task owns a batch point, a range of M tiles, a range of N panels and a range of K. Inside, one side is walked in the
-outer loop (its panel packed there), the other in the inner loop; around the tile runs a real loop over K.
+outer loop (its panel packed there), the other in the inner loop; around the tile runs a real loop over K. Blocks of K
+may be outermost (Goto and van de Geijn 2008), the sums of all tiles waiting in scratch: rows of a block of K are few
+enough for a core to keep the addresses of their pages, and what is packed of them serves all tiles of M.
 """
 
 from __future__ import annotations
