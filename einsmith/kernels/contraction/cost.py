@@ -289,7 +289,7 @@ def predict(t: Table, target: Any) -> Predicted:
         if (own < every).any():  # what is the same at every point of the batch comes anew at each
             anew = np.where(own > target.l2 * traffic.HELD, every - own, 0.0)
             memory += seconds(anew, np.maximum(own, 2 * target.l2 * tasks))
-    by_strips = minor & (nt > 1) & (x.results > target.l3 // 2)
+    by_strips = minor & (nt > 1) & (x.results > target.l2 * tasks)
     if by_strips.any():
         arithmetic += np.where(by_strips, traffic.STRIPS * seconds(x.results, held), 0.0)
     if x.parted.any():  # not asked for by tiles of blocks of K; strips of all rows, where N is the inner loop

@@ -36,7 +36,7 @@ from einsmith.plan.kernel import Kernel
 
 WIDE, MANY_PRODUCTS = 32, 1 << 22
 """Points of both sides and of K from which on a reduction, which reads operands for every product, is not asked; and
-products from which on a quarter of the points are enough on a side."""
+products from which on a quarter of the points are enough on one side."""
 CONFIGS = 12
 """How many configurations of a piece are worth a measurement."""
 
@@ -98,7 +98,8 @@ class Contraction(Pattern):
         found = problems(kernel.root)
         assert found is not None
         wide = all(
-            min(p.sizes[1:]) >= (WIDE if prod(p.sizes) < MANY_PRODUCTS else WIDE // 4) for p in found
+            min(k, max(m, n)) >= WIDE and min(m, n) >= (WIDE if batch * m * n * k < MANY_PRODUCTS else WIDE // 4)
+            for batch, m, n, k in (p.sizes for p in found)
         )
         within = all(isinstance(c, plan.Direct) and c.windows for c in config.pieces)
         return (*("reduction",) * wide, *("im2col",) * within)

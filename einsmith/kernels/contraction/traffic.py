@@ -26,6 +26,8 @@ STRIP = 450
 """Bytes: a strip of so many, read row by row across pages, takes twice the time of the same bytes in one stretch."""
 PAGES = 512
 """Pages whose addresses a core keeps at hand, about."""
+NEAR_PAGES = 256
+"""Pages of a strip of results from which on it is waited for."""
 STRIPS = 0.8
 """How much longer results take that are finished in strips across more rows than PAGES, each on pages of its own, less
 1: no arithmetic hides it."""
@@ -127,15 +129,21 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
 
 
 def far_results(kernel: Kernel, p: Problem, m_side: Side, n_side: Side) -> int:
-    """Bytes of the results and of what is read with them, where their rows of N lie whole pages apart, so that a strip
-    of them falls into few cache sets, and are more than addresses are kept for; 0 elsewhere."""
+    """Bytes that a strip of rows of results waits for, where these are so many that their pages are more than addresses
+    are kept for: of what is read with the results; and of themselves, where their rows of N lie whole pages apart, so
+    that a strip of them falls into few cache sets; 0 elsewhere."""
     shape = kernel.root.shape
-    if not n_side.axes or n_side.axes[-1] != len(shape) - 1 or p.count(n_side.axes) * p.dtype.itemsize % PAGE:
+    if not n_side.axes or n_side.axes[-1] != len(shape) - 1:
         return 0
-    if p.count(m_side.axes) <= PAGES:
+    row, rows = p.count(n_side.axes) * p.dtype.itemsize, p.count(m_side.axes)
+    if rows * min(row, PAGE) <= NEAR_PAGES * PAGE:
         return 0
     operands = {ref[1] for ref in kernel.stages[0].args}
-    found = [x for n, x in enumerate(kernel.buffers) if x.shape == shape and n not in operands]
+    stored = {n for stage in kernel.stages for n in stage.outputs}
+    found = [
+        x for n, x in enumerate(kernel.buffers)
+        if x.shape == shape and n not in operands and (n not in stored or (row % PAGE == 0 and rows > PAGES))
+    ]
     return sum(prod(x.shape) * x.dtype.itemsize for x in found)
 
 
