@@ -31,6 +31,7 @@ from einsmith.tree import flatten, unflatten
 _STATIC = (str, bool, type(None))
 SUPPORTED = tuple(d.numpy for d in dt.ALL)
 """The element types of arrays."""
+_SUPPORTED = frozenset(SUPPORTED)
 
 
 def to_array(x: Any, name: str = "array") -> np.ndarray:
@@ -44,14 +45,14 @@ def to_array(x: Any, name: str = "array") -> np.ndarray:
         array = _foreign(x, name)
     else:
         raise DtypeError(f"{name} is a {type(x).__name__}; pass an array or a number")
-    if array.dtype.name == "bfloat16":  # of ml_dtypes, which gives NumPy such a type
-        array = array.view(dt.BFLOAT16)
     if isinstance(array, np.ma.MaskedArray):
         raise DtypeError(f"{name} is a masked array, whose mask would be lost; pass .filled(value) or .data")
-    if array.dtype not in SUPPORTED:
-        if array.dtype.newbyteorder("=") not in SUPPORTED:
+    if array.dtype not in _SUPPORTED:
+        if array.dtype.name == "bfloat16":  # of ml_dtypes, which gives NumPy such a type
+            array = array.view(dt.BFLOAT16)
+        if array.dtype.newbyteorder("=") not in _SUPPORTED:
             raise _unsupported(array, name)
-        array = array.astype(array.dtype.newbyteorder("="))
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
 
 
