@@ -87,6 +87,15 @@ def run(name: str, pattern_name: str, seed: int, count: int) -> int:
     return n
 
 
+def test_any_value_of_one_gene_is_legal_or_has_a_reason() -> None:
+    kernel, pattern = strided_conv_dx(2, 3, 8, 16, 5), autoconfig.pattern_of("contraction")
+    space = pattern.space(kernel, WIDE)
+    config = next(c for c in pattern.configs(kernel, WIDE) if genes(c)["joint"])
+    for gene in (g for g in genes(config) if g.startswith("pieces.1.") and not g.endswith("form")):
+        answers = {pattern.legal(kernel, changed(config, {gene: v}), WIDE) for v in space[gene]}
+        assert "" in answers and all(isinstance(x, str) for x in answers)
+
+
 CONTRACTIONS = [name for name, p in pairs() if p == "contraction"]
 
 

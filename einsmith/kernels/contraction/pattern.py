@@ -144,13 +144,15 @@ class Contraction(Pattern):
     def legal(self, kernel: Kernel, config: Configs, target: Any) -> str:
         found = problems(kernel.root)
         assert found is not None
+        reasons = (genes.illegal(kernel, p, c, target) for p, c in zip(found, config.pieces, strict=True))
+        if reason := next(filter(None, reasons), ""):
+            return reason
         for first, second in config.joint:
             one = config.pieces[second]
             other = pairs.companion_of(kernel, found[first], found[second], one) if isinstance(one, plan.Tiled) else 0
             if (first, second) not in pairs.pairs(found) or other != config.pieces[first]:
                 return f"pieces {first} and {second} are not made together so"
-        reasons = (genes.illegal(kernel, p, c, target) for p, c in zip(found, config.pieces, strict=True))
-        return next(filter(None, reasons), "")
+        return ""
 
     def cost(self, kernel: Kernel, config: Configs, target: Any) -> Cost:
         """Predicted seconds on all cores of the target."""
