@@ -84,7 +84,7 @@ def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[Na
 
 def _lower(kernel: Kernel | Rows, target: Target, text: str = ""):
     """(functions, metadata) of a kernel that is in no cache. `text`: what is decided about it."""
-    choice = override.decided(kernel, target, text) if text else autoconfig.choose(kernel, target)
+    choice = override.choice_of(kernel, target, text)
     lowered = autoconfig.lowered(choice)
     if knobs.debug() >= 3:
         print(autoconfig.explain(kernel, target), file=sys.stderr)

@@ -76,7 +76,7 @@ class Choice:
 
 
 _CHOSEN: Cache[tuple, Choice] = Cache(Bound("choices of kernels", 4096))
-ROWS = RowBlocks(lambda kernel, target: choose(kernel, target))
+ROWS = RowBlocks(_SELF)
 """The pattern of every Rows; its members are configured by the others."""
 
 

@@ -83,9 +83,9 @@ def text_of(kernel: Kernel | Rows) -> str:
     return "" if found is None else found.text_of(kernel)
 
 
-def choice_of(kernel: Kernel | Rows, target: Target) -> autoconfig.Choice:
-    """What is decided for a kernel here and now or, where nothing is, the model's choice."""
-    text = text_of(kernel)
+def choice_of(kernel: Kernel | Rows, target: Target, text: str | None = None) -> autoconfig.Choice:
+    """What is decided for a kernel (`text`: here and now) or, where nothing is, the model's choice."""
+    text = text_of(kernel) if text is None else text
     return decided(kernel, target, text) if text else autoconfig.choose(kernel, target)
 
 

@@ -76,8 +76,8 @@ class MemoryEmitter:
         return self.partly.get(self.get(mask), (None,) * mask.type.lanes) if lanes is None else tuple(map(bool, lanes))
 
     def note(self, op: Op) -> None:
-        """Keeps what is known of the lanes of a mask that is made of others."""
-        logic = _LANES.get(op.name)
+        """Keeps what is known of the lanes of a mask that is made of others, where that decides how it is read."""
+        logic = None if self.mask_registers else _LANES.get(op.name)
         if logic is None or op.result is None or op.result.type.elem != "i1" or not op.result.type.lanes:
             return
         found = tuple(logic(*x) for x in zip(*(self.known_lanes(a) for a in op.args if a is not None), strict=True))
@@ -162,9 +162,11 @@ class MemoryEmitter:
                 [("ptr", f"align {_SIZE[t.elem]} {at}"), (spell(Type("i1", t.lanes)), allows), (spell(t), other)],
             )
 
-        known, n = self.known_lanes(mask), max(1, self.register // _SIZE[memory.elem])
-        held = [any(x is not False for x in known[i : i + n]) for i in range(0, memory.lanes, n)]
-        if self.mask_registers or all(held) or self.lanes_of(mask) is not None:
+        n, held = max(1, self.register // _SIZE[memory.elem]), [True]
+        if not self.mask_registers and self.lanes_of(mask) is None:
+            known = self.known_lanes(mask)
+            held = [any(x is not False for x in known[i : i + n]) for i in range(0, memory.lanes, n)]
+        if all(held):
             whole, allows = self.whole_mask(memory, mask)
             loaded = load(whole, where, allows, self.resized(memory, rest, whole.lanes))
             return self.resized(whole, loaded, memory.lanes)
@@ -180,8 +182,9 @@ class MemoryEmitter:
         """So many lanes of a vector."""
         return self.shuffled(t, operand, "poison", range(first, first + count))
 
-    def shuffled(self, t: Type, a: str, b: str, picks: Sequence[int]) -> str:
-        lanes = ", ".join(f"i32 {n}" for n in picks)
+    def shuffled(self, t: Type, a: str, b: str, picks: Sequence[int | None]) -> str:
+        """The lanes of two vectors, one after the other, with these numbers; None: of any value."""
+        lanes = ", ".join(f"i32 {'poison' if n is None else n}" for n in picks)
         return self.text.once(f"shufflevector {spell(t)} {a}, {spell(t)} {b}, <{len(picks)} x i32> <{lanes}>")
 
     def do_store(self, op: Op) -> None:
@@ -231,8 +234,7 @@ class MemoryEmitter:
         """A vector's first lanes, or all of them and others of any value."""
         if lanes == t.lanes:
             return operand
-        picks = ", ".join(f"i32 {n if n < t.lanes else 'poison'}" for n in range(lanes))
-        return self.text.once(f"shufflevector {spell(t)} {operand}, {spell(t)} poison, <{lanes} x i32> <{picks}>")
+        return self.shuffled(t, operand, "poison", [n if n < t.lanes else None for n in range(lanes)])
 
     def memory_call(self, name: str, result: Type | None, args: Sequence[tuple[str, str]]) -> str:
         back = "void" if result is None else spell(result)

@@ -56,10 +56,8 @@ def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Tiled) -> Tiled |
             if (m.axes, n.axes) != (m_side.axes, n_side.axes):
                 continue
             if c.a == "inline":
-                if not m.operand.plain:
-                    continue
                 s = plan.sampler(None, other.problem, m, slots_of(kernel, mate, windows), (), 0)
-                if plan.row_offsets(s, m.axes, c.mr) is None:
+                if not m.operand.plain or not plan.reads_in_place(s, m.axes, c.mr):
                     continue
             elif int(swap) in dict(windows) and windows[0][1] == "side":
                 continue

@@ -266,6 +266,17 @@ def masked_tail(p: Problem) -> int:
     return points if points <= MAX_TAIL else 1
 
 
+def unit_of_k(p: Problem, lanes: int) -> int:
+    """Points of K of which its blocks are multiples."""
+    tail = masked_tail(p)
+    return tail if tail > 1 else lanes
+
+
+def reads_in_place(s: OperandAccess | None, axes: tuple[int, ...], mr: int) -> bool:
+    """Whether tiles of `mr` rows read a side without a copy; s: its sampler where it is plain, as for `row_offsets`."""
+    return s is not None and row_offsets(s, axes, mr) is not None
+
+
 @dataclass(frozen=True, eq=False)
 class HaloProblem:
     """A problem whose operands read windows; `problem.batch` has taken in the output axes that windows fix.

@@ -30,13 +30,13 @@ nothing waits for it."""
 LOOP, UNROLLED_LOOP = 14.0, 10.0
 """Cycles that a run of K takes to begin and to end in which operands read in place lie evenly; and one that is
 unrolled."""
+MOST_BEGUN = 3.0
+"""The most that this is for each point of a run."""
 WAITED, WALKS = 0.6, 2.0
 """The part of the way of narrow strips of N, beyond the caches, that is waited for where pages are at hand for packing
 or strips are asked for; and how much longer packing waits where every row has to find its page."""
 FAR_SUMS = 4.0
 """Cycles that a vector of sums which wait takes to come from the second level and go there."""
-MOST_BEGUN = 3.0
-"""The most that this is for each point of a run."""
 WRITTEN_OUT = 2
 """Points of a run which LLVM writes out, so that each takes a cycle more."""
 UNROLLED = 100
@@ -102,7 +102,7 @@ class Table:
             s.windows, s.rows, depth=int(self.depth[i]),
         )  # fmt: skip
 
-    @property
+    @cached_property
     def major(self) -> Array:
         """Whether tiles of M are outermost."""
         return self.order == BY_M
@@ -311,8 +311,8 @@ def predict(t: Table, target: Any) -> Predicted:
         arithmetic += np.where(slow & lost, seconds(b_bytes, held) + waits * more, 0.0)
     first = by_k & (t.b == PANEL) & (b_own > target.l2)
     if first.any():  # nothing is multiplied while a panel is packed of what comes from beyond the second level
-        apart = WAITED * traffic.strips(nr, x.n, item) + traffic.strips(x.n / t.tn, x.n, item)
-        arithmetic += np.where(first, seconds(b_bytes * t.tm, held) * (1 + np.where(x.b_strips > 0, apart, 0.0)), 0.0)
+        strips = WAITED * traffic.strips(nr, x.n, item) + traffic.strips(x.n / t.tn, x.n, item)
+        arithmetic += np.where(first, seconds(b_bytes * t.tm, held) * (1 + np.where(x.b_strips > 0, strips, 0.0)), 0.0)
     arithmetic += reread(t, x, kc, mt, nt, target) / (target.bytes_per_second[2] * tasks)
     return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (a_each | b_each))
 

@@ -240,13 +240,13 @@ def rows_fit(changed: plan.HaloProblem, windows: plan.Halos, swap: bool, lanes: 
 def _sweeps(at: Analysis, s: OperandPlan) -> list[Tiled]:
     p, target, x = s.changed.problem, at.target, s.numbers
     m_side, n_side = plan.sides(p, s.swap)
-    if not (n_side.operand.plain and m_side.operand.plain) or s.rows:
+    rows = at.plain(m_side, s.windows)
+    if not n_side.operand.plain or s.rows:
         return []
     m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
     steps = traffic.Steps(int(x.b_side), int(x.b_step))
-    rows = at.sampler(m_side.operand, s.windows, (), 0)
     sizes = _promising(_tiles(m, n, at.lanes, target.tile_registers), m, n, k, at.lanes)
-    sizes = [(mr, nv) for mr, nv in sizes if plan.row_offsets(rows, m_side.axes, mr) is not None]
+    sizes = [(mr, nv) for mr, nv in sizes if plan.reads_in_place(rows, m_side.axes, mr)]
     return traffic.sweeps(m, n, k, batch, steps, sizes, s.swap, at.item, target)
 
 
@@ -255,12 +255,12 @@ def _tiles_of(at: Analysis, s: OperandPlan, number: int, vectors: int) -> list[_
     p, target, x = s.changed.problem, at.target, s.numbers
     m_side, n_side = plan.sides(p, s.swap)
     m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
-    blocks, tail = 0, plan.masked_tail(p)
+    blocks, unit = 0, plan.unit_of_k(p, at.lanes)
     in_lines = finish.unit(at.kernel, at.p, n_side.axes, at.lanes) is not None
     if k >= 2 * traffic.BLOCK and not s.windows and not in_lines:  # sums would wait for blocks of K, then for lines
-        blocks = traffic.blocks_of_k(k, tail if tail > 1 else at.lanes)
+        blocks = traffic.blocks_of_k(k, unit)
     sizes = _tiles(m, n, at.lanes, target.tile_registers, vectors)
-    in_place = at.sampler(m_side.operand, s.windows, (), 0) if m_side.operand.plain else None
+    in_place = at.plain(m_side, s.windows)
     if in_place is not None:
         for nv in {nv for _, nv in sizes}:
             regular = plan.regular_rows(in_place, m_side.axes, _rows_limit(nv, target.tile_registers))
@@ -271,7 +271,7 @@ def _tiles_of(at: Analysis, s: OperandPlan, number: int, vectors: int) -> list[_
             sizes += [t for t in dict.fromkeys(more) if t not in sizes]
 
     def inline(mr: int) -> bool:
-        return in_place is not None and plan.row_offsets(in_place, m_side.axes, mr) is not None
+        return plan.reads_in_place(in_place, m_side.axes, mr)
 
     chosen = _promising(sizes, m, n, k, at.lanes)
     rows = finish.stacked(at.kernel, at.p, m_side.axes, n_side.axes, at.lanes)
@@ -304,7 +304,7 @@ def _tiles_of(at: Analysis, s: OperandPlan, number: int, vectors: int) -> list[_
             lengths = [2 * blocks, blocks]
             if lengths[0] * nv * at.lanes * at.item > target.l1:  # a longer panel leaves no nearer level
                 point = (mr + nv * at.lanes) * at.item
-                lengths.append(_longest(ceil(k / parts), point, tail if tail > 1 else at.lanes))
+                lengths.append(_longest(ceil(k / parts), point, unit))
             out += [_Tile(number, mr, nv, size, parts, inline(mr), 1.0, after) for size in lengths]
         out += _deep(at, s, number, free, parts, 2 * blocks)
     return out
@@ -323,10 +323,11 @@ def _deep(at: Analysis, s: OperandPlan, number: int, registers: int, split: int,
     m_side, _ = plan.sides(p, s.swap)
     n, depth = int(x.n), depth_of(int(x.n), at.lanes, at.item)
     nv = ceil(n * depth / at.lanes)
-    if depth == 1 or registers < 2 * nv or not m_side.operand.plain:
+    rows = at.plain(m_side, s.windows)
+    if depth == 1 or registers < 2 * nv or rows is None:
         return []
-    rows, mr = at.sampler(m_side.operand, s.windows, (), 0), _even(int(x.m), registers // nv - 1)
-    if plan.row_offsets(rows, m_side.axes, mr) is None:
+    mr = _even(int(x.m), registers // nv - 1)
+    if not plan.reads_in_place(rows, m_side.axes, mr):
         return []
     part = ceil(int(x.k) / split)
     # So narrow a panel is as long as the second level holds it beside what the next one is packed of.
@@ -379,8 +380,8 @@ def _table(
     if len(again) or len(whole):
         rows = np.concatenate([np.arange(len(number)), again, whole])
         place = np.argsort(rows, kind="stable")
-        cached, apart = in_cache(x, again, at.target), by_core(x, whole, at.target)
-        tm, tn = (np.concatenate(parts)[place] for parts in zip((tm, tn), cached, apart, strict=True))
+        cached, cut = in_cache(x, again, at.target), by_core(x, whole, at.target)
+        tm, tn = (np.concatenate(parts)[place] for parts in zip((tm, tn), cached, cut, strict=True))
         rows = rows[place]
         every = [v[rows] for v in every]
     number, mr, nv, a, b, order, kc, split, part, after, depth = every

@@ -37,7 +37,7 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
     """The genes of a piece's configuration, of whatever form."""
     k, lanes = p.count(p.k), target.lanes(p.dtype.itemsize)
     parts = min(k, max(4 * target.cores, ceil(k / 256)))
-    unit = _unit(p, lanes)
+    unit = plan.unit_of_k(p, lanes)
     lengths = (unit * ceil(k / n / unit) for n in range(2, max(2, k // SHORTEST) + 1))
     direct = box.configs(kernel, p, operand_pointers(kernel), target)
     tiled: Space = {
@@ -52,12 +52,6 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
     for name, values in space_of(direct).items():
         tiled[name] = tuple(dict.fromkeys((*tiled.get(name, ()), *values)))
     return tiled
-
-
-def _unit(p: Problem, lanes: int) -> int:
-    """Points of K of which blocks are multiples."""
-    tail = plan.masked_tail(p)
-    return tail if tail > 1 else lanes
 
 
 def illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
@@ -103,9 +97,9 @@ def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
     x = s.numbers
     m, n, k = int(x.m), int(x.n), int(x.k)
     m_side, n_side = plan.sides(changed.problem, c.swap)
-    rows = at.sampler(m_side.operand, c.windows, (), 0) if m_side.operand.plain else None
-    in_place = rows is not None and plan.row_offsets(rows, m_side.axes, c.mr) is not None
-    columns = ceil(n * c.depth / at.lanes)
+    rows = at.plain(m_side, c.windows)
+    in_place = plan.reads_in_place(rows, m_side.axes, c.mr)
+    columns, unit = ceil(n * c.depth / at.lanes), plan.unit_of_k(p, at.lanes)
     wrong = (
         (c.nv * (c.mr + (c.mr > 1)) > target.tile_registers, f"a tile of {c.mr}x{c.nv} does not fit the registers"),
         (c.mr > m or c.nv > columns, f"a tile of {c.mr}x{c.nv} is more than {m} rows or {columns} vectors"),
@@ -114,7 +108,7 @@ def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
         (c.depth > 1 and not _deep(p, c, at, s, rows, k), f"vectors of N do not hold {c.depth} points of K"),
         (c.order == "k" and m * n / (c.tm * c.tn) * p.dtype.itemsize > 4 * target.l2, "too many sums would wait"),
         (c.kc >= k > 0 or c.kc < 0, f"a block of {c.kc} points is no part of {k}"),
-        (c.kc and (c.windows or c.kc % _unit(p, at.lanes) and c.order != "k"), "K is not cut into such blocks here"),
+        (c.kc and (c.windows or c.kc % unit and c.order != "k"), "K is not cut into such blocks here"),
         (c.kc and finish.unit(kernel, p, n_side.axes, at.lanes) is not None, "sums would wait for blocks and lines"),
         (x.m_parts and (m // x.m_parts % c.mr or c.tm != x.m_parts), "blocks of windows are the tasks along M"),
         (x.n_parts and (n // x.n_parts % (c.nv * at.lanes) or c.tn != x.n_parts), "blocks of windows are tasks of N"),

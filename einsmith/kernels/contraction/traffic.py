@@ -29,8 +29,7 @@ PAGES = 512
 NEAR_PAGES = 256
 """Pages of a strip of results from which on it is waited for."""
 STRIPS = 0.8
-"""How much longer results take that are finished in strips across more rows than PAGES, each on pages of its own, less
-1: no arithmetic hides it."""
+"""How much longer what `far_results` counts takes where it is walked in strips, less 1: no arithmetic hides it."""
 FAR_ROWS = 1024
 """Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
 CIRCLE = 0.35

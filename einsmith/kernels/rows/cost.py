@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from einsmith.expr.nodes import nbytes
 from einsmith.kernels.divisors import divisors
 from einsmith.kernels.elementwise import SMALL_SECONDS, TASK_SECONDS
 from einsmith.kernels.footprint import touched
-from einsmith.kernels.pattern import Cost
+from einsmith.kernels.pattern import Chooser, Cost
 from einsmith.kernels.rows.members import block_kernel, inputs
 from einsmith.kernels.rows.shared import shared
-from einsmith.plan.kernel import Buffer, Kernel, Member, Rows
+from einsmith.plan.kernel import Buffer, Member, Rows
 from einsmith.target.facts import Target
 
 BLOCK_SECONDS = 1e-8
@@ -67,8 +66,6 @@ def task_count(rows: Rows, config: RowsConfig) -> tuple[int, int]:
     return -(-blocks // chunk), chunk
 
 
-Choose = Callable[[Kernel, Target], Any]
-"""The pattern and configuration of a member's kernel, with its cost."""
 Known = dict[Member, dict[int, Cost]]
 """What members have been found to cost on a block, by its rows."""
 
@@ -98,10 +95,11 @@ class Blocks:
             out.append(self.blocks * (each + BLOCK_SECONDS))
         return out
 
-    def found(self, n: int, choose: Choose) -> Cost:
+    def found(self, n: int, chooser: Chooser) -> Cost:
         """What member n costs on a block."""
         block = self.config.block
-        cost: Cost = choose(block_kernel(self.rows.members[n], block, block, len(self.rows.buffers)), self.one).cost
+        kernel = block_kernel(self.rows.members[n], block, block, len(self.rows.buffers))
+        cost: Cost = chooser.choose(kernel, self.one).cost
         return cost
 
     def seconds(self, found: Cost) -> float:
@@ -137,7 +135,7 @@ def _touched(member: Member) -> tuple[float, float]:
     return whole, sum(taken[n] for n in used if member.by_row[n])
 
 
-def best(rows: Rows, target: Target, choose: Choose, limit: float) -> RowsConfig | None:
+def best(rows: Rows, target: Target, chooser: Chooser, limit: float) -> RowsConfig | None:
     """The configuration of the lowest cost; None where it is not below `limit`. What may cost least is looked at, as
     long as it is expected to cost less than what has been: members' rows take about as long in one block as in another.
     Sharing is looked at in the best block first."""
@@ -152,18 +150,18 @@ def best(rows: Rows, target: Target, choose: Choose, limit: float) -> RowsConfig
             if todo[i].config != due and ranks[i] > (1 - GAIN) * least:
                 break
             x = todo.pop(i)
-            rank = _look(x, known, choose, least)
+            rank = _look(x, known, chooser, least)
             if rank < least:
                 least, first = rank, x.config
     return first if least < limit else None
 
 
-def _look(x: Blocks, known: Known, choose: Choose, limit: float) -> float:
+def _look(x: Blocks, known: Known, chooser: Chooser, limit: float) -> float:
     """What a configuration costs. Members are looked at one by one, the longest first, until that is known not to be
     below `limit`."""
     seconds, rank = x.guess(known), 0.0
     for n in sorted(range(len(seconds)), key=lambda n: -seconds[n]):
-        found = x.found(n, choose)
+        found = x.found(n, chooser)
         known.setdefault(x.rows.members[n], {})[x.config.block] = found
         seconds[n] = x.seconds(found)
         rank = x.cost(sum(seconds)).rank
@@ -172,7 +170,7 @@ def _look(x: Blocks, known: Known, choose: Choose, limit: float) -> float:
     return rank
 
 
-def cost(rows: Rows, config: RowsConfig, target: Target, choose: Choose) -> Cost:
+def cost(rows: Rows, config: RowsConfig, target: Target, chooser: Chooser) -> Cost:
     """The members' costs on a block, for all blocks, and the bytes from beyond."""
     x = Blocks(rows, config, target)
-    return x.cost(sum(x.seconds(x.found(n, choose)) for n in range(len(x.rows.members))))
+    return x.cost(sum(x.seconds(x.found(n, chooser)) for n in range(len(x.rows.members))))

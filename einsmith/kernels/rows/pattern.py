@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from einsmith.expr.nodes import nbytes, size
 from einsmith.kernels.emit import boxes as bx
-from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
+from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost as plan
-from einsmith.kernels.rows.cost import Choose, RowsConfig
+from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.kernels.rows.members import block_kernel, copied, filled, inputs, merge, partials, uses_number
 from einsmith.kernels.rows.shared import shared
 from einsmith.loops.nest import Builder, Function, Value, elem_of
@@ -24,12 +24,12 @@ from einsmith.target.facts import Target
 
 
 class RowBlocks(Pattern):
-    """The pattern of a Rows. `choose(kernel, target)` gives the pattern and configuration of a member."""
+    """The pattern of a Rows. Its chooser gives the pattern and configuration of a member."""
 
     name = "rows"
 
-    def __init__(self, choose: Choose):
-        self.choose = choose
+    def __init__(self, chooser: Chooser):
+        self.chooser = chooser
 
     def match(self, kernel: Rows) -> bool:
         return isinstance(kernel, Rows)
@@ -38,14 +38,14 @@ class RowBlocks(Pattern):
         return plan.configs(kernel, target)
 
     def best(self, kernel: Rows, target: Target, limit: float = float("inf")) -> RowsConfig | None:
-        return plan.best(kernel, target, self.choose, limit)
+        return plan.best(kernel, target, self.chooser, limit)
 
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
-        return plan.cost(kernel, config, target, self.choose)
+        return plan.cost(kernel, config, target, self.chooser)
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = shared(kernel) if config.share else kernel
-        work = _Lowering(self.choose, kernel, config, target)
+        work = _Lowering(self.chooser, kernel, config, target)
         launches = [Launch(work.sweep(), work.tasks)]
         for n, member in enumerate(kernel.members):
             if member.reduces:
@@ -56,8 +56,8 @@ class RowBlocks(Pattern):
 class _Lowering:
     """One Rows in one configuration."""
 
-    def __init__(self, choose: Choose, kernel: Rows, config: RowsConfig, target: Target):
-        self.choose, self.kernel, self.config, self.target = choose, kernel, config, target
+    def __init__(self, chooser: Chooser, kernel: Rows, config: RowsConfig, target: Target):
+        self.chooser, self.kernel, self.config, self.target = chooser, kernel, config, target
         self.one = plan.one_core(target)
         self.tasks, self.chunk = plan.task_count(kernel, config)
         self.workspace = 0
@@ -72,7 +72,7 @@ class _Lowering:
         return at
 
     def _lowered(self, kernel: Kernel, target: Target) -> Lowered:
-        chosen = self.choose(kernel, target)
+        chosen = self.chooser.choose(kernel, target)
         return chosen.pattern.lower(kernel, chosen.config, target)
 
     def sweep(self) -> Function:
