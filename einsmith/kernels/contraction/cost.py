@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.kernels.contraction import traffic
-from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.config import UNROLLED, Tiled
 from einsmith.kernels.contraction.features import Features, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.locks import cached_property
@@ -39,8 +39,6 @@ FAR_SUMS = 4.0
 """Cycles that a vector of sums which wait takes to come from the second level and go there."""
 WRITTEN_OUT = 2
 """Points of a run which LLVM writes out, so that each takes a cycle more."""
-UNROLLED = 100
-"""Products of vectors in a run that is unrolled (microkernel)."""
 LINE = 2.4
 """Cycles that a line takes to come from the second level."""
 WALKED = 1.0

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from einsmith.kernels.contraction import prefetch_panels as ahead
-from einsmith.kernels.contraction.config import row_offsets
+from einsmith.kernels.contraction.config import UNROLLED, row_offsets
 from einsmith.kernels.contraction.frame import Frame, Panel, Task
 from einsmith.kernels.contraction.k_bounds import KBounds
 from einsmith.kernels.contraction.k_pack import repeated
@@ -25,9 +25,6 @@ from einsmith.loops.nest import Value
 AHEAD = 4096
 """Bytes by which a packed tile of M is asked for ahead. It is one stretch of memory: hardware follows it, but not far
 enough for what waits in a level that cores share."""
-
-UNROLLED = 100
-"""Multiply-adds in the body of the loop over K up to which a short innermost axis of K is unrolled."""
 
 SHARED = 4
 """Registers for elements of M that several points of K share."""
