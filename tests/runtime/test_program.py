@@ -311,6 +311,18 @@ def test_default_threads_follow_the_knob(monkeypatch):
     assert 1 <= pool.get_threads() <= (os.cpu_count() or 1)
 
 
+def test_whether_a_variable_is_set(monkeypatch):
+    """By what stands behind `os.environ`, and where that is another mapping."""
+    for other in (False, True):
+        if other:
+            monkeypatch.setattr(os, "environ", dict(os.environ))
+        is_set = knobs._is_set("EINSMITH_THREADS")
+        monkeypatch.delenv("EINSMITH_THREADS", raising=False)
+        assert not is_set()
+        monkeypatch.setenv("EINSMITH_THREADS", "2")
+        assert is_set()
+
+
 @pytest.mark.parametrize("name,text", [("EINSMITH_THREADS", "0"), ("EINSMITH_THREADS", "two"), ("EINSMITH_DEBUG", "8"),
                                        ("EINSMITH_DEBUG", "-1"), ("EINSMITH_THREADS", "1.5")])
 def test_bad_knobs_name_the_variable_and_the_remedy(monkeypatch, name, text):

@@ -34,9 +34,10 @@ from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.plan.kernel import Kernel
 
-WIDE, MANY_PRODUCTS = 32, 1 << 22
-"""Points of both sides and of K from which on a reduction, which reads operands for every product, is not asked; and
-products from which on a quarter of the points are enough on one side."""
+WIDE = 32
+"""Points of K and of one side from which on, with more than one point of the other side, a reduction, which reads
+operands for every product, is not asked: of 116 kernels of random shapes with 2 to 31 points there it took 2.3 times as
+long in the geometric mean, and was up to a fifth faster on 6."""
 CONFIGS = 12
 """How many configurations of a piece are worth a measurement."""
 
@@ -97,10 +98,7 @@ class Contraction(Pattern):
         as windows in the caches are."""
         found = problems(kernel.root)
         assert found is not None
-        wide = all(
-            min(k, max(m, n)) >= WIDE and min(m, n) >= (WIDE if batch * m * n * k < MANY_PRODUCTS else WIDE // 4)
-            for batch, m, n, k in (p.sizes for p in found)
-        )
+        wide = all(min(m, n) > 1 and min(k, max(m, n)) >= WIDE for _, m, n, k in (p.sizes for p in found))
         within = all(isinstance(c, plan.Direct) and c.windows for c in config.pieces)
         return (*("reduction",) * wide, *("im2col",) * within)
 
