@@ -99,12 +99,13 @@ def test_every_other_pixel_of_whole_rows():
             assert spills(kernel, Configs((config,)), AVX512, mr * nv) == 0, config
 
 
-def test_taps_that_are_not_unrolled_together():
-    """Tiles of three vectors, of 5 and 7 taps: all of a row's products would wait for loads."""
+def test_taps_that_are_unrolled_together():
+    """Tiles of three vectors are not, of 5 and 7 taps: all of a row's products would wait for loads."""
     five, seven = s.conv_dx(2, 16, 14, 14, 12, 5, 5, 1), s.padded_conv(2, 4, 28, 28, 12, 7, 7, 1)
-    for kernel, mr in ((five, 6), (five, 7), (seven, 4)):
-        config = Tiled(True, mr, 3, "inline", "inline", windows=((0, "side"),), rows=True)
-        assert spills(kernel, Configs((config,)), AVX512, 3 * mr) == 0, config
+    tiles = [(five, 6, 3, 1), (five, 7, 3, 1), (seven, 4, 3, 1), (five, 12, 2, 5), (seven, 12, 2, 7)]
+    for kernel, mr, nv, taps in tiles:
+        config = Tiled(True, mr, nv, "inline", "inline", windows=((0, "side"),), rows=True)
+        assert spills(kernel, Configs((config,)), AVX512, nv * mr * taps) == 0, config
 
 
 @pytest.mark.parametrize("name", TARGETS)

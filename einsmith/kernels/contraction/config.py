@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, axes_of
@@ -22,10 +22,10 @@ PANEL = 32
 
 MAX_TAIL = 64
 """Most places of a filter whose masks are made once for all channels."""
-UNROLLED = 75
-"""Multiply-adds in the body of the loop over K up to which a short innermost axis of K is unrolled. Of 80 to 100 ones,
-LLVM lets sums go to the stack: tiles of 6x3 and 4x3 at 5 and 7 taps take 3 to 15 % longer than rolled ones, while
-shorter bodies take up to 10 % less."""
+UNROLLED, WIDE_UNROLLED = 170, 75
+"""Multiply-adds in the body of the loop over K up to which a short innermost axis of K is unrolled, which takes up to
+30 % less time for tiles of one vector and 8 % for those of two; and for wider ones, of whose sums LLVM lets some go to
+the stack in longer bodies: tiles of 6x3 and 4x3 take 3 to 15 % longer at 5 and 7 taps."""
 
 
 class HaloBlock(NamedTuple):
@@ -279,6 +279,17 @@ def unit_of_k(p: Problem, lanes: int) -> int:
 def reads_in_place(s: OperandAccess | None, axes: tuple[int, ...], mr: int) -> bool:
     """Whether tiles of `mr` rows read a side without a copy; s: its sampler where it is plain, as for `row_offsets`."""
     return s is not None and row_offsets(s, axes, mr) is not None
+
+
+def most_unrolled(nv: int) -> int:
+    """Multiply-adds of a body in which tiles of `nv` vectors are unrolled, at most."""
+    return UNROLLED if nv <= 2 else WIDE_UNROLLED
+
+
+def room_to_unroll(mr: Any, nv: Any, registers: int) -> Any:
+    """Whether registers are left (numbers, or arrays of them) for what a body of several points loads ahead: without,
+    sums would rotate through the stack at every turn."""
+    return mr * nv + 2 * nv + 2 < registers
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.kernels.contraction import traffic
-from einsmith.kernels.contraction.config import UNROLLED, Tiled
+from einsmith.kernels.contraction.config import UNROLLED, WIDE_UNROLLED, Tiled, room_to_unroll
 from einsmith.kernels.contraction.features import Features, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.locks import cached_property
@@ -193,8 +193,9 @@ def predict(t: Table, target: Any) -> Predicted:
     run = np.where(a_inline & b_inline, x.run, np.where(a_inline, x.a_run, np.where(b_inline, x.b_run, x.k)))
     conflicts = a_inline * traffic.row_conflicts(t.mr, x.a_fit) if t.some("a_fit") else 0.0
     sums = t.mr * t.nv
-    spare = (sums + t.nv + 2 < target.tile_registers) & ~(b_inline & (x.b_pairs > 0)) & ~meets
-    begun = np.minimum(MOST_BEGUN, np.where(spare & (run * sums <= UNROLLED), UNROLLED_LOOP, LOOP) / run)
+    spare = room_to_unroll(t.mr, t.nv, target.tile_registers) & ~(b_inline & (x.b_pairs > 0)) & ~meets
+    most = np.where(t.nv > 2, WIDE_UNROLLED, UNROLLED)
+    begun = np.minimum(MOST_BEGUN, np.where(spare & (run * sums <= most), UNROLLED_LOOP, LOOP) / run)
     begun = np.where(run <= WRITTEN_OUT, 1.0, begun)
     each_step = TRANSLATE_M * pages[0] + TRANSLATE * pages[1] + np.where(run < kc, begun, 0.0)
     # Vectors of a window lie over the borders of lines, which the only tile of M finds in the second level.

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from einsmith.kernels.contraction import prefetch_panels as ahead
-from einsmith.kernels.contraction.config import UNROLLED, row_offsets
+from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, row_offsets
 from einsmith.kernels.contraction.frame import Frame, Panel, Task
 from einsmith.kernels.contraction.k_bounds import KBounds
 from einsmith.kernels.contraction.k_pack import repeated
@@ -163,9 +163,9 @@ class Microkernel:
             return 0
         if c.b == "inline" and any(f.b_in.step(x) == 2 for x in f.b_in.reads.values() if f.b_in.lane_groups):
             return 0  # loads of several points that wait for their shuffles would take registers from the sums
-        if mr * nv + nv + 2 >= f.g.target.tile_registers:
-            return 0  # without a register to spare the sums would rotate through the stack at every turn
-        return UNROLLED // (mr * nv * points)
+        if not room_to_unroll(mr, nv, f.g.target.tile_registers):
+            return 0
+        return most_unrolled(nv) // (mr * nv * points)
 
     def _storing(
         self, t: Task, jm: Value, jn: Value, lo: Bound, hi: Bound, last: Value | None, init: Sequence[Value],
@@ -225,7 +225,7 @@ class Microkernel:
         if c.a != "inline" or c.b == "inline" or c.depth > 1 or nv > 1 or g.bounded or not self._meet(group, steps):
             return 1
         free = g.target.tile_registers - sums - SHARED
-        return max(d for d in range(1, max(1, min(free, UNROLLED // sums)) + 1)
+        return max(d for d in range(1, max(1, min(free, most_unrolled(nv) // sums)) + 1)
                    if not any(x % d for x in (group.extent, g.kc, g.k_max)))
 
     def _shared_loads(
