@@ -162,6 +162,18 @@ def test_large_results_of_many_rows_are_finished_row_by_row():
         assert strips.seconds < 1.3 * rows.seconds
 
 
+def test_rows_of_results_that_leave_the_second_level():
+    """More rows than hardware follows: of one large image, or of many whose own rows stay in a core's caches."""
+    c = Tiled(True, 6, 4, "inline", "inline", "n", 0, 1, 1, 8)
+
+    def ratio(*sizes: int) -> float:
+        kernel = conv(*sizes, 1, 1, 0)
+        first, second = (PATTERN.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
+        return first.seconds / second.seconds
+
+    assert ratio(1, 2, 95, 95, 360) > 1.15 * ratio(64, 2, 17, 17, 360)
+
+
 def test_packing_a_far_side_again_is_not_hidden():
     kernel, again = product(512, 4096, 1024, "NN"), Tiled(False, 6, 4, "panel", "panel", "n", 0, 1, 1, 8)
 

@@ -232,7 +232,7 @@ class Analysis:
             b_far=0 if rows else traffic.far_rows(b_steps, n * k, item, target.l2),
             run=self._run(p, windows, m_side, n_side), even=a_steps.even and b_steps.even,
             finish=finish.cycles(self.kernel, self.p, n_side.axes, self.lanes, target.l2),
-            results=traffic.far_results(self.kernel, p, m_side, n_side),
+            results=traffic.far_results(self.kernel, p, m_side, n_side, target),
             parted=sum(nbytes(buffers[n]) for n in parts), windows=bool(windows),
             elements=sum(w.elements for _, w in changed.windows),
             heads=changed.heads,
