@@ -18,18 +18,15 @@ from einsmith.locks import cached_property
 T = TypeVar("T")
 
 
-def _asked(name: str) -> Callable[[], bool]:
-    return lambda: name in os.environ
-
-
 def _is_set(name: str) -> Callable[[], bool]:
     """What tells whether a variable is set. Every call of a compiled function asks for some that mostly are not, for
-    which `os.environ` takes ten times as long as the dictionary behind it: that is read where there is one."""
-    table, encode = getattr(os.environ, "_data", None), getattr(os.environ, "encodekey", None)
-    if not isinstance(table, dict) or encode is None or any(encode(n) not in table for n in os.environ):
-        return _asked(name)
+    which `os.environ` takes ten times as long as the dictionary behind it: that is read where there is one, as long as
+    nobody puts another mapping in its place."""
+    known, table, encode = os.environ, getattr(os.environ, "_data", None), getattr(os.environ, "encodekey", None)
+    if not isinstance(table, dict) or encode is None or any(encode(n) not in table for n in known):
+        return lambda: name in os.environ
     key = encode(name)
-    return lambda: key in table
+    return lambda: key in table if os.environ is known else name in os.environ
 
 
 

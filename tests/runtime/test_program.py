@@ -313,14 +313,16 @@ def test_default_threads_follow_the_knob(monkeypatch):
 
 def test_whether_a_variable_is_set(monkeypatch):
     """By what stands behind `os.environ`, and where that is another mapping."""
+    monkeypatch.delenv("EINSMITH_THREADS", raising=False)
+    before = knobs._is_set("EINSMITH_THREADS")
     for other in (False, True):
         if other:
-            monkeypatch.setattr(os, "environ", dict(os.environ))
-        is_set = knobs._is_set("EINSMITH_THREADS")
-        monkeypatch.delenv("EINSMITH_THREADS", raising=False)
-        assert not is_set()
-        monkeypatch.setenv("EINSMITH_THREADS", "2")
-        assert is_set()
+            monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if k != "EINSMITH_THREADS"})
+        for is_set in (before, knobs._is_set("EINSMITH_THREADS")):
+            assert not is_set()
+            monkeypatch.setenv("EINSMITH_THREADS", "2")
+            assert is_set()
+            monkeypatch.delenv("EINSMITH_THREADS")
 
 
 @pytest.mark.parametrize("name,text", [("EINSMITH_THREADS", "0"), ("EINSMITH_THREADS", "two"), ("EINSMITH_DEBUG", "8"),

@@ -44,11 +44,11 @@ class Features(NamedTuple):
     is read in place; meets: whether rows and points of K next to each other share elements; run: points of K that lie
     evenly where the side, or both sides, are read in place; strips: whether the side comes in strips; once: packed once
     for many runs; far: rows of N are far apart; even: both sides are plain reads at one stride along K. finish: cycles
-    a vector of what follows the sum, along N; results: bytes of results, and of what is read with them,
-    that strips wait for (traffic.far_results); parted: bytes of results stored in parts of lines; elements: of all
-    windows; heads: blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side
-    depends on; a_window, b_window: bytes of a window, 0 for none; m_parts, n_parts: blocks that a window cuts M or N
-    into, 0 for no matter."""
+    a vector of what follows the sum, along N; results: bytes of results, and of what is read with them, that strips
+    wait for (traffic.far_results); parted: bytes of results stored in parts of lines; elements: of all windows; heads:
+    blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side depends on; a_window,
+    b_window: bytes of a window, 0 for none; m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter.
+    """
 
     m: Any
     n: Any
