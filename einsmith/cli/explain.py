@@ -179,7 +179,8 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "measured": seconds,
                 "considered": len(choice.alternatives),
                 "candidates": [
-                    {"pattern": n, "config": str(c), "predicted": terms(k), "alone": t, "taken": (n, c) == taken}
+                    {"pattern": n, "config": str(c), "predicted": terms(k), "alone": t, "taken": (n, c) == taken,
+                     "ruled_out": n in choice.ruled_out}
                     for (n, c, k), t in zip(shown, alone, strict=True)
                 ],
             }
@@ -242,6 +243,8 @@ def text_of(report: dict[str, Any]) -> str:
             alone = "" if c["alone"] is None else f"  alone {_us(c['alone'])}"
             mark = "*" if c["taken"] else " "
             lines.append(f"     {mark} {_us(p['seconds']):>11}{alone}  {c['pattern']} {c['config']}")
+            if c["ruled_out"]:
+                parts += f"; not asked: {k['pattern']} is known to serve this better"
             lines.append(f"         {parts}")
         more = k["considered"] - len(k["candidates"])
         if more > 0:

@@ -63,16 +63,21 @@ class Choice:
     @cached_property
     def alternatives(self) -> list[tuple[str, Any, Cost]]:
         """Every pattern that takes the kernel in every configuration worth a measurement: (pattern name, configuration,
-        cost), cheapest first, the chosen one among them. Computed when asked for: a choice leaves out what cannot win.
-        """
+        cost), cheapest first, the chosen one among them; those of patterns that are `ruled_out` come last. Computed
+        when asked for: a choice leaves out what cannot win."""
         found = [(self.pattern, self.config, self.cost)]
         for pattern in asked(self.kernel, self.target):
             if pattern.match(self.kernel):
                 known = [(pattern, c, cost_of(pattern, self.kernel, c, self.target))
                          for c in pattern.configs(self.kernel, self.target)]
                 found += [x for x in known if x[:2] != found[0][:2]]
-        found.sort(key=lambda f: f[2].rank)
+        found.sort(key=lambda f: (f[0].name in self.ruled_out, f[2].rank))
         return [(p.name, c, k) for p, c, k in found]
+
+    @cached_property
+    def ruled_out(self) -> Sequence[str]:
+        """The patterns that the chosen one dominates, whatever is predicted of them."""
+        return self.pattern.dominates(self.kernel, self.config)
 
 
 _CHOSEN: Cache[tuple, Choice] = Cache(Bound("choices of kernels", 4096))

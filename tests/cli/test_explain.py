@@ -29,9 +29,11 @@ def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
         assert first["predicted"] == k["predicted"] and k["measured"] > 0 and first["alone"] > 0
         p = k["predicted"]
         assert p["seconds"] == pytest.approx(max(p["arithmetic"], p["memory"]) + p["special"] + p["launch"])
-        assert all(c["predicted"]["seconds"] >= p["seconds"] for c in others)
+        assert all(c["predicted"]["seconds"] >= p["seconds"] for c in others if not c["ruled_out"])
+        assert [c["ruled_out"] for c in others[2:]] == sorted(c["ruled_out"] for c in others[2:])
         names = [c["pattern"] for c in k["candidates"]]
         assert len(set(names[2:])) == len(names[2:]) and not set(names[2:]) & set(names[:2]), "others by their best"
+    assert {c["pattern"] for k in kernels for c in k["candidates"] if c["ruled_out"]} == {"reduction"}
     assert any({"contraction", "reduction"} <= {c["pattern"] for c in k["candidates"]} for k in kernels)
 
 
