@@ -29,7 +29,6 @@ def _is_set(name: str) -> Callable[[], bool]:
     return lambda: key in table if os.environ is known else name in os.environ
 
 
-
 @dataclass(frozen=True)
 class Knob(Generic[T]):
     """One variable. `parse` takes the text and raises ValueError where it cannot be; `accepts` says what can."""

@@ -56,8 +56,9 @@ def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Tiled) -> Tiled |
             if (m.axes, n.axes) != (m_side.axes, n_side.axes):
                 continue
             if c.a == "inline":
-                s = plan.sampler(None, other.problem, m, slots_of(kernel, mate, windows), (), 0)
-                if not m.operand.plain or not plan.reads_in_place(s, m.axes, c.mr):
+                slots = slots_of(kernel, mate, windows)
+                s = plan.sampler(None, other.problem, m, slots, (), 0) if m.operand.plain else None
+                if not plan.reads_in_place(s, m.axes, c.mr):
                     continue
             elif int(swap) in dict(windows) and windows[0][1] == "side":
                 continue

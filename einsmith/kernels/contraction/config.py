@@ -281,9 +281,9 @@ def reads_in_place(s: OperandAccess | None, axes: tuple[int, ...], mr: int) -> b
     return s is not None and row_offsets(s, axes, mr) is not None
 
 
-def most_unrolled(nv: int) -> int:
-    """Multiply-adds of a body in which tiles of `nv` vectors are unrolled, at most."""
-    return UNROLLED if nv <= 2 else WIDE_UNROLLED
+def most_unrolled(nv: Any) -> Any:
+    """Multiply-adds of a body in which tiles of `nv` vectors (a number, or an array of them) are unrolled, at most."""
+    return WIDE_UNROLLED + (UNROLLED - WIDE_UNROLLED) * (nv <= 2)
 
 
 def room_to_unroll(mr: Any, nv: Any, registers: int) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.kernels.contraction import traffic
-from einsmith.kernels.contraction.config import UNROLLED, WIDE_UNROLLED, Tiled, room_to_unroll
+from einsmith.kernels.contraction.config import Tiled, most_unrolled, room_to_unroll
 from einsmith.kernels.contraction.features import Features, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.locks import cached_property
@@ -194,8 +194,8 @@ def predict(t: Table, target: Any) -> Predicted:
     conflicts = a_inline * traffic.row_conflicts(t.mr, x.a_fit) if t.some("a_fit") else 0.0
     sums = t.mr * t.nv
     spare = room_to_unroll(t.mr, t.nv, target.tile_registers) & ~(b_inline & (x.b_pairs > 0)) & ~meets
-    most = np.where(t.nv > 2, WIDE_UNROLLED, UNROLLED)
-    begun = np.minimum(MOST_BEGUN, np.where(spare & (run * sums <= most), UNROLLED_LOOP, LOOP) / run)
+    unrolls = spare & (run * sums <= most_unrolled(t.nv))
+    begun = np.minimum(MOST_BEGUN, np.where(unrolls, UNROLLED_LOOP, LOOP) / run)
     begun = np.where(run <= WRITTEN_OUT, 1.0, begun)
     each_step = TRANSLATE_M * pages[0] + TRANSLATE * pages[1] + np.where(run < kc, begun, 0.0)
     # Vectors of a window lie over the borders of lines, which the only tile of M finds in the second level.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.expr.nodes import nbytes
 from einsmith.kernels.contraction.config import Side, Tiled
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
@@ -151,7 +152,7 @@ def far_results(kernel: Kernel, p: Problem, m_side: Side, n_side: Side, target: 
             rows > NEAR_PAGES or (rows > STREAMS and size >= target.l3 // AWAY)
         )
 
-    sizes = {n: prod(x.shape) * x.dtype.itemsize for n, x in enumerate(kernel.buffers) if x.shape == shape}
+    sizes = {n: nbytes(x) for n, x in enumerate(kernel.buffers) if x.shape == shape}
     return sum(size for n, size in sizes.items() if n not in operands and waits(n, size))
 
 
