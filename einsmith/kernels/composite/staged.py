@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import I64, PTR, Function, Op, Value
 
-_FRESH = 1 << 30  # numbers of values that no builder has given
+_FRESH = 1 << 30  # numbers of values that no builder gives
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,13 @@ class Staged:
 
 def _placed(f: Function, name: str, places: Sequence[Place], count: int) -> Function:
     """The function with `count` buffers, in which it finds its own at `places`."""
-    outer = [Value(_FRESH + n, PTR) for n in range(count)]
+    # A part may be made of parts: its numbers are fresh ones already.
+    used = [v.id for v in (*f.buffers, *(x.result for x in f.body if isinstance(x, Op))) if v is not None]
+    fresh = max(_FRESH, 1 + max(used))
+    outer = [Value(fresh + n, PTR) for n in range(count)]
     first: list[Op] = []
     for own, place in zip(f.buffers, places, strict=True):
-        offset = Value(_FRESH + count + len(first), I64)
+        offset = Value(fresh + count + len(first), I64)
         first.append(Op("const", (), offset, (place.offset,)))
         first.append(Op("advance", (outer[place.number], offset), own, ("i8",)))
     return replace(f, name=name, buffers=tuple(outer), body=[*first, *f.body])

@@ -35,7 +35,7 @@ LATENCY = 4
 """Cycles of a multiply-add whose sum is waited for."""
 TASKS = 8
 """For each core."""
-OTHERS = ("winograd", "contraction", "by digits", "reduction", "by kind", "im2col")
+OTHERS = ("winograd", "contraction", "by digits", "reduction", "by kind", "im2col", "col2im")
 
 
 class StencilConfig(NamedTuple):

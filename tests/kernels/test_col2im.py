@@ -1,0 +1,120 @@
+"""Products first, sums of them afterwards: against the evaluator, with infinities, and what is not taken apart so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+
+from einsmith import dtypes as dt
+from einsmith.expr.interp import evaluate_template
+from einsmith.expr.nodes import Reduce
+from einsmith.kernels import choose as autoconfig
+from einsmith.plan.kernel import Kernel
+from tests.kernels.runner import check, host, run_native
+from tests.kernels.samples import (
+    axes,
+    biased,
+    capsule,
+    conv,
+    conv_dw,
+    conv_dx,
+    depthwise,
+    inside,
+    lin,
+    load,
+    pointwise_dx,
+    product,
+    strided_conv_dx,
+    sum_of,
+    times,
+    zero_unless,
+)  # fmt: skip
+from tests.kernels.test_winograd import padded
+
+COL2IM = autoconfig.pattern_of("col2im")
+
+
+def dilated_dx(b: int, c: int, n: int, o: int, taps: int, dilation: int) -> Kernel:
+    """dX[b, c, y, x] of a filter whose taps stand apart, without padding: most of them meet nothing."""
+    i, j, y, x, k, r, s = axes(7)
+    out = n - dilation * (taps - 1)
+    p, q = lin((1, 2), (-dilation, 5)), lin((1, 3), (-dilation, 6))
+    body = zero_unless(inside(p, out), zero_unless(inside(q, out), times(load(0, k, j, r, s), load(1, i, k, p, q))))
+    return sum_of((b, c, n, n), ((dt.f32, (o, c, taps, taps)), (dt.f32, (b, o, out, out))), (o, taps, taps), body)
+
+
+def several_images(groups: int, c: int, n: int, o: int) -> Kernel:
+    """dX[b, g, c, x] = sum[o, r](W[g, o, c, r] * dY[b, g, o, x - r]): g is an axis of both factors and the results."""
+    b, g, j, x, k, r = axes(6)
+    at = lin((1, 3), (-1, 5))
+    body = zero_unless(inside(at, n - 2), times(load(0, g, k, j, r), load(1, b, g, k, at)))
+    return sum_of((2, groups, c, n), ((dt.f32, (groups, o, c, 3)), (dt.f32, (2, groups, o, n - 2))), (o, 3), body)
+
+
+KERNELS = {
+    "stride": strided_conv_dx(2, 3, 6, 10, 17),
+    "dilation": dilated_dx(2, 5, 13, 7, 3, 3),
+    "dilation, one image, a row": dilated_dx(1, 1, 17, 16, 4, 4),
+    "groups": several_images(3, 5, 19, 7),
+    "backward": conv_dx(1, 2, 7, 9, 5, 3, 3, 1),
+    "forward": conv(2, 17, 6, 5, 3, 3, 3, 1),
+    "forward with a stride": conv(2, 3, 9, 7, 4, 3, 3, 1, 2),
+    "capsules": capsule(2, 3, 7, 5, 2),
+    "a stage that follows": biased(conv_dx(2, 3, 6, 5, 4, 3, 3, 1), 1, True),
+    "a stage alone": biased(conv(2, 3, 6, 5, 4, 3, 3, 1), 1, False),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_agrees_with_the_evaluator(name, rng):
+    narrow = replace(host(), vector_bytes=16, vector_registers=16)
+    check(COL2IM, KERNELS[name], rng, [host(), narrow], native=name != "capsules")
+
+
+def test_products_that_no_result_has_do_not_show(rng):
+    """Where a guard leaves a product out, its operands may be infinite."""
+    kernel = dilated_dx(1, 2, 9, 3, 3, 3)
+    arrays = [rng.standard_normal(b.shape).astype(np.float32) for b in kernel.buffers]
+    arrays[0][1, 0, 0, 2] = np.inf
+    arrays[1][0, 2, 1, 1] = np.nan
+    want = evaluate_template(kernel.root, arrays[:2])[0]
+    assert np.isfinite(want).any() and np.isnan(want).any() and np.isinf(want).any()
+    (config, *_) = COL2IM.configs(kernel, host())
+    run_native(COL2IM.lower(kernel, config, host()), arrays, host())
+    np.testing.assert_allclose(arrays[2], want, rtol=1e-5, atol=1e-5)
+
+
+def test_pieces_share_their_products():
+    """The phases of a strided backward pass are one product, of as many rows as the filter has taps."""
+    kernel = strided_conv_dx(2, 3, 6, 10, 17)
+    assert len(kernel.root.parts) == 4
+    products, sums = COL2IM._both(kernel)
+    (piece,) = products.root.parts
+    assert isinstance(piece.body, Reduce) and piece.body.extents == (17,)
+    assert products.shape == (3, 3, 3, 2, 3, 5) and len(sums.root.parts) == 4
+
+
+def test_what_is_not_taken_apart():
+    """Nothing that would be added up afterwards; no axis of K that both have; a factor that is zero by itself, beside
+    which the other may be infinite."""
+    for kernel in (product(5, 6, 7), pointwise_dx(2, 3, 6, 6, 4, 2), depthwise(2, 3, 7, 9, 3, 1),
+                   padded(conv(2, 3, 9, 7, 4, 3, 3, 1))):  # fmt: skip
+        assert not COL2IM.match(kernel)
+    assert COL2IM.match(conv(2, 3, 9, 7, 4, 3, 3, 1))
+
+
+def test_products_that_would_fill_the_memory_are_not_made():
+    """The gradient of a filter has all pairs of pixels as products."""
+    kernel = conv_dw(4, 5, 30, 30, 6, 3, 3, 1)
+    small = replace(host(), l3=1 << 20)
+    assert COL2IM.match(kernel) and COL2IM.bound(kernel, small) == inf
+    assert COL2IM.configs(kernel, small) == [] and COL2IM.best(kernel, small) is None
+
+
+def test_is_chosen_where_few_products_meet():
+    """Of 16 taps that stand 3 apart over 7 pixels, results of 16 pixels have 3 on average."""
+    kernel = dilated_dx(3, 170, 16, 330, 4, 3)
+    assert autoconfig.choose(kernel, replace(host(), cores=2)).pattern is COL2IM
