@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from pathlib import Path
 
+LINE = 64
+"""Bytes of a cache line, which come and go together."""
 _SPECIAL = (
     ("exp", 0.13e-9), ("log", 0.24e-9), ("tanh", 0.24e-9), ("sigmoid", 0.18e-9), ("sqrt", 0.1e-9), ("rsqrt", 0.15e-9),
     ("div", 0.08e-9), ("erf", 0.22e-9), ("sin", 0.15e-9), ("cos", 0.15e-9), ("pow", 1e-9), ("floordiv", 0.3e-9),

@@ -198,6 +198,47 @@ def test_equal_work_is_emitted_once():
     assert text.count("= exp(") == 1 and text.count("= load(") == 1 and text.count("= add(") == 400
 
 
+@pytest.mark.parametrize("step, offset", [(2, 0), (2, 3), (3, 1), (4, 0)])
+@pytest.mark.parametrize("active", [None, 1, 5, "lanes"])
+def test_lanes_that_lie_apart_are_stored_as_vectors_under_masks(step, offset, active):
+    """What lies between them, behind the last one, and where lanes do not count is left alone."""
+    i = Axis(0)
+    a = np.arange(1, 2 * LANES + 1, dtype=np.float32)
+    out = np.full(offset + step * (2 * LANES - 1) + 1, -1, np.float32)
+    want = out.copy()
+    for x in range(LANES):
+        if active is None or (x % 3 if active == "lanes" else x < active):
+            want[offset + step * (LANES + x)] = a[LANES + x]
+
+    def build(b):
+        em = VectorEmitter(b, (2 * LANES,), LANES)
+        em.place(0, memory(b, 0, a))
+        em.place(1, memory(b, 1, out))
+        em.bind(0, ramp(b.const(LANES), LANES, LANES))
+        on = b.literal([x % 3 != 0 for x in range(LANES)], "i1")
+        em.mask = on if active == "lanes" else active
+        em.store(em.emit(read(0, i)), em.memory(1), Linear(offset, {i: step}))
+
+    text = execute(build, [a, out])
+    np.testing.assert_array_equal(out, want)
+    assert "scatter" not in text and text.count("store(") <= step
+
+
+def test_lanes_far_apart_are_scattered():
+    i = Axis(0)
+    a, out = np.ones(LANES, np.float32), np.zeros(9 * LANES, np.float32)
+
+    def build(b):
+        em = VectorEmitter(b, (LANES,), LANES)
+        em.place(0, memory(b, 0, a))
+        em.place(1, memory(b, 1, out))
+        em.bind(0, ramp(0, LANES))
+        em.store(em.emit(read(0, i)), em.memory(1), Linear(0, {i: 9}))
+
+    assert "scatter" in execute(build, [a, out])
+    assert np.flatnonzero(out).tolist() == list(range(0, 9 * LANES, 9))
+
+
 def test_lanes_are_not_stored_over_each_other():
     i, j = axes(2)
     a = np.zeros(8, np.float32)

@@ -234,8 +234,14 @@ class SplitAxes(Pattern):
         return self._inner(config).cost(split_kernels(kernel)[config.which], config.config, target)
 
     def dominates(self, kernel: Kernel, config: SplitAxesConfig) -> Sequence[str]:
-        """Where the digits make a product of matrices, others would read one element at a time."""
-        return ("contraction", "by kind", "reduction", "im2col") if config.pattern == CONTRACTION.name else ()
+        """Digits leave a kernel as it is but for simpler indices: what others do they do better there. Pieces make a
+        product of matrices of what other products would read one element at a time."""
+        split = split_kernels(kernel)[config.which]
+        if len(split.root.parts) == len(kernel.root.parts):
+            return "contraction", "by kind", "reduction", "im2col", "col2im"
+        if config.pattern != CONTRACTION.name:
+            return ()
+        return "contraction", "by kind", "im2col", *CONTRACTION.dominates(split, config.config)
 
     def lower(self, kernel: Kernel, config: SplitAxesConfig, target: Target) -> Lowered:
         return self._inner(config).lower(split_kernels(kernel)[config.which], config.config, target)

@@ -16,6 +16,7 @@ from einsmith.kernels.contraction.config import Tiled, most_unrolled, room_to_un
 from einsmith.kernels.contraction.features import Features, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.locks import cached_property
+from einsmith.target import facts
 
 HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)
@@ -188,7 +189,7 @@ def predict(t: Table, target: Any) -> Predicted:
     meets = a_inline & (x.a_meets > 0) & (t.nv == 1)
     broadcast = np.where(meets, 0.5, BROADCAST)
     # New pages that a point of K begins, of M and of N, where there are so many that the nearest table loses them.
-    apart = np.array((x.a_step * (a_inline & (x.a_step >= traffic.LINE)), x.b_step * b_inline))
+    apart = np.array((x.a_step * (a_inline & (x.a_step >= facts.LINE)), x.b_step * b_inline))
     pages = np.where(kc * apart > NEAR * traffic.PAGE, np.minimum(1.0, apart / traffic.PAGE), 0.0)
     run = np.where(a_inline & b_inline, x.run, np.where(a_inline, x.a_run, np.where(b_inline, x.b_run, x.k)))
     conflicts = a_inline * traffic.row_conflicts(t.mr, x.a_fit) if t.some("a_fit") else 0.0
@@ -233,7 +234,7 @@ def predict(t: Table, target: Any) -> Predicted:
     # Packing, in cycles: what a vector takes, and how often each is packed.
     a_each, b_each = a_buffer & (x.a_once == 0), b_buffer & (x.b_once == 0)
     times = np.where(b_buffer, b_each, np.where(t.major, mt, t.tm))
-    copied = np.where(x.b_turned > 0, TURNED, COPIED + FAR_COPY * (kc * nr * item > target.l1))
+    copied = np.where(x.b_turned > 0, TURNED, COPIED + FAR_COPY * (kc * (nr + t.mr) * item > target.l1))
     points = np.where(b_buffer, x.b_batch, x.batch)
     vector = x.b_packed + PACKED_MASK * x.b_masks + copied
     b_pack = np.where(b_inline, 0.0, times * points * multiplied * nvs * vector)
@@ -343,8 +344,8 @@ def reread(t: Table, x: Features, kc: Array, mt: Array, nt: Array, target: Any) 
     item, l2, out = t.item, target.l2, np.zeros_like(kc)
     by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_held) & (x.m * x.k * item > l2)
     if by_columns.any():
-        lines = np.where(x.a_side == item, np.ceil(t.mr * item / traffic.LINE), t.mr)
-        out = np.where(by_columns & (x.windows == 0), x.batch * mt * nt * x.k * lines * traffic.LINE, 0.0)
+        lines = np.where(x.a_side == item, np.ceil(t.mr * item / facts.LINE), t.mr)
+        out = np.where(by_columns & (x.windows == 0), x.batch * mt * nt * x.k * lines * facts.LINE, 0.0)
     panel = kc * t.nv * t.lanes / t.depth * item
     again = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * PANELS)
     if x.windows.any():

@@ -12,12 +12,13 @@ from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
 from einsmith.kernels.contraction.config import Tiled, sides
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.traffic import LINE, PAGE, scattered
+from einsmith.kernels.contraction.traffic import PAGE, scattered
 from einsmith.kernels.contraction.write_combining import Unit, unit_of
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
+from einsmith.target.facts import LINE
 
 CROWDED = 60.0
 """Cycles of a store of part of a line into a row that lies whole pages from the one before, beyond the second level:

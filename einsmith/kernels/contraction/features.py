@@ -19,6 +19,7 @@ from einsmith.kernels.emit.access import PAIR_CYCLES, OperandAccess, Pointer
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Cost
 from einsmith.plan.kernel import Kernel
+from einsmith.target.facts import LINE
 
 
 @lru_cache(maxsize=1024)
@@ -217,7 +218,7 @@ class Analysis:
         parts = {n for axis in inner for n in finish.parted(self.kernel, self.p, axis)}
         if finish.unit(self.kernel, self.p, n_side.axes, self.lanes) is not None:
             parts = set()
-        near = a_steps.k == item and a_steps.side >= traffic.LINE
+        near = a_steps.k == item and a_steps.side >= LINE
         once = launch.fixed_sides(self.kernel, self.p, swap)
         return OperandPlan(windows, swap, rows, changed, Features(
             m=m, n=n, columns=columns, row=row, k=k, batch=batch,

@@ -28,6 +28,7 @@ from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.target.facts import LINE
 
 SLOT = 1 << 20
 """Slots from here on are windows: of the left operand, then of the right."""
@@ -39,7 +40,6 @@ AHEAD = 6 << 10
 """Bytes that are asked for before they are read."""
 NEAR = 1 << 20
 """Bytes of a tensor that is likely to be in a cache nearby."""
-LINE = 64
 
 SLACK = 16
 """Vectors of elements behind a halo copy: past the end of an axis lanes read no further if so far apart at most."""

@@ -8,10 +8,11 @@ from typing import NamedTuple
 from einsmith.kernels.contraction import pack
 from einsmith.kernels.contraction.frame import Frame, Panel, m_tiles, n_panels
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.traffic import LINE, address_steps
+from einsmith.kernels.contraction.traffic import address_steps
 from einsmith.kernels.emit.access import FusedAxes, PartialAddress
 from einsmith.kernels.emit.walk import Bound, ceil_div, digits_of, part_range
 from einsmith.loops.nest import Value
+from einsmith.target.facts import LINE
 
 TOGETHER = 32
 """Points of K that a task packs of one tile after the other: so few that lines which two tiles share stay close even

@@ -18,12 +18,13 @@ from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.traffic import APART, HELD, LINE, PAGE, address_steps, far_rows, lines_ahead
+from einsmith.kernels.contraction.traffic import APART, HELD, PAGE, address_steps, far_rows, lines_ahead
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, Pointer
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import ceil_div
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Kernel
+from einsmith.target.facts import LINE
 
 MOST = 128
 """Lines of a tile's results beyond which none is asked for: they would not wait in the first level side by side."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.kernels.contraction.frame import Frame, Task, relative
-from einsmith.kernels.contraction.traffic import LINE
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import Bound
 from einsmith.loops.nest import Value
+from einsmith.target.facts import LINE
 
 LINES_ALONG = 8
 """Lines that rows packed along K are asked for ahead: a vector of each row takes a while to be transposed."""

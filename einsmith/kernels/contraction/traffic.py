@@ -18,8 +18,8 @@ from einsmith.kernels.contraction.config import Side, Tiled
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.plan.kernel import Kernel
+from einsmith.target.facts import LINE
 
-LINE = 64
 PAGE = 4096
 """Cache sets are told apart by at most the bits of an address within a page: what lies above is assigned at random."""
 BLOCK = 256

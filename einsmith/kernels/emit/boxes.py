@@ -28,7 +28,7 @@ from einsmith.kernels.emit.vector import flat_index
 from einsmith.kernels.footprint import touched
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Buffer, Kernel, Stage
-from einsmith.target.facts import Target
+from einsmith.target.facts import LINE, Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -469,14 +469,23 @@ def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def touched_bytes(kernel: Kernel) -> tuple[float, float]:
-    """(bytes moved, footprint) when what is touched of each buffer is read or written once."""
+    """(bytes moved, footprint) when what is touched of each buffer is read or written once; pieces that lie between
+    each other store to parts of lines, which come and go once for each of them."""
     written = {n for s in kernel.stages for n in s.outputs if n is not None}
     read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
     total = moved = 0.0
     for n, taken in enumerate(touched(kernel)):
         total += taken
-        moved += taken * ((n in written) + (n in read))
+        moved += taken * (n in read) + _stored(kernel, n, taken) * (n in written)
     return moved, total
+
+
+def _stored(kernel: Kernel, buffer: int, taken: int) -> float:
+    """Bytes that come and go where a result is stored of whose buffer so many are touched."""
+    item = kernel.buffers[buffer].dtype.itemsize
+    every = [p for p in kernel.root.parts if isinstance(p, Piece) and p.step]
+    apart = [(size(p.extents) * min(p.step[-1] * item, LINE), p.step[-1] > 1) for p in every]
+    return max(float(taken), sum(2.0 * n for n, x in apart if x)) if any(x for _, x in apart) else float(taken)
 
 
 @lru_cache(maxsize=1024)

@@ -70,30 +70,11 @@ class Hoisting:
     def shuffle(self, a: Value, c: Value, lanes: Sequence[int]) -> Value:
         return self.made(("shuffle", a.id, c.id, tuple(lanes)), [a, c], lambda: self.b.shuffle(a, c, lanes))
 
-    def literal(self, values: Sequence[int], elem: str) -> Value:
-        """A vector of integer literals."""
-        n = len(values)
-        step = values[1] - values[0] if n > 1 else 0
-        if not any(values) or len(set(values)) == 1:
-            return self.const(values[0], elem, n)
-        iota = self.b.iota(n, elem)
-        self._levels[iota.id] = 0
-        if all(v == values[0] + step * i for i, v in enumerate(values)):
-            out = iota if step == 1 else self.op("mul", iota, self.const(step, elem, n))
-            return out if values[0] == 0 else self.op("add", out, self.const(values[0], elem, n))
-        low = min(values)
-        if max(values) - low < n:
-            out = self.shuffle(iota, iota, [v - low for v in values])
-            return out if low == 0 else self.op("add", out, self.const(low, elem, n))
-
-        def build() -> Value:
-            out = self.b.const(0, elem, n)
-            for i, v in enumerate(values):
-                if v:
-                    out = self.b.insert(out, self.b.const(v, elem), i)
-            return out
-
-        return self.made(("literal", tuple(values), elem), [], build)
+    def literal(self, values: Sequence[float | int | bool], elem: str) -> Value:
+        """A vector of literals."""
+        out = self.b.literal(values, elem) if len(set(values)) > 1 else self.b.const(values[0], elem, len(values))
+        self._levels[out.id] = 0
+        return out
 
     def first(self, n: int) -> Value:
         """The i1 vector whose first n lanes hold."""

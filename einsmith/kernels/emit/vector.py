@@ -410,8 +410,31 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             else:
                 self.b.store(value, target.ptr, at, mask)
             return
-        ptr = self.address(target.ptr, self.total(part), value.type.elem)
-        self.b.scatter(value, ptr, self._offsets(part.pattern), self.lane_mask())
+        if not self._spread(value, target, part):
+            ptr = self.address(target.ptr, self.total(part), value.type.elem)
+            self.b.scatter(value, ptr, self._offsets(part.pattern), self.lane_mask())
+
+    def _spread(self, value: Value, target: Memory, part: Split) -> bool:
+        """Shuffles and stores of whole vectors, each under a mask, over the span of a pattern that rises; False where
+        the span is too long.
+
+        Before: lanes are stored to p[2*i], i = 0..15. After: the even lanes of two vectors, stored at p and p + 16.
+        """
+        assert part.pattern is not None
+        n = self.lanes
+        used = part.pattern[: self.mask] if isinstance(self.mask, int) else part.pattern
+        low, wide = used[0], -(-(used[-1] - used[0] + 1) // n)
+        if wide > MAX_WIDE_LOADS or any(b <= a for a, b in zip(used, used[1:], strict=False)):
+            return False
+        lane_at = {p - low: lane for lane, p in enumerate(used)}
+        for w in range(wide):
+            lanes = [lane_at.get(w * n + e, -1) for e in range(n)]
+            if isinstance(self.mask, Value):
+                mask = self.shuffle(self.mask, self.const(False, "i1", n), [n if x < 0 else x for x in lanes])
+            else:
+                mask = self.literal([x >= 0 for x in lanes], "i1")
+            self.b.store(self.shuffle(value, value, lanes), target.ptr, self.total(part, low + w * n), mask)
+        return True
 
     def _offsets(self, pattern: Sequence[int]) -> Value:
         return self.literal(pattern, "i64" if any(leaves((p, p), dt.i32) for p in pattern) else "i32")

@@ -15,9 +15,8 @@ from einsmith.expr.nodes import nbytes
 from einsmith.kernels.stencil.terms import Access, Factor, Phase, Span, Stencil, Term
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Kernel
-from einsmith.target.facts import Target
+from einsmith.target.facts import LINE, Target
 
-LINE = 64
 SHUFFLED = 4
 """Registers for what is read and shuffled where every other element is wanted."""
 AHEAD = 6144

@@ -15,11 +15,10 @@ from math import prod
 
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.stencil.loads import LINE
 from einsmith.kernels.stencil.terms import Stencil
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Kernel
-from einsmith.target.facts import Target
+from einsmith.target.facts import LINE, Target
 
 SHARE = 3
 """Planes that wait take at most one part in so many of the second level: lines that have left push none of use out."""
