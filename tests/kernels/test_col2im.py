@@ -23,6 +23,7 @@ from tests.kernels.samples import (
     conv_dx,
     depthwise,
     inside,
+    le,
     lin,
     load,
     pointwise_dx,
@@ -52,6 +53,13 @@ def several_images(groups: int, c: int, n: int, o: int) -> Kernel:
     at = lin((1, 3), (-1, 5))
     body = zero_unless(inside(at, n - 2), times(load(0, g, k, j, r), load(1, b, g, k, at)))
     return sum_of((2, groups, c, n), ((dt.f32, (groups, o, c, 3)), (dt.f32, (2, groups, o, n - 2))), (o, 3), body)
+
+
+def masked(n: int, o: int) -> Kernel:
+    """Y[x] = sum[k, r](where(k <= x + r, W[k, r] * V[k, x + r])): a guard on the axis that would be summed first."""
+    x, k, r = axes(3)
+    body = zero_unless(le(k, lin((1, 0), (1, 2))), times(load(0, k, r), load(1, k, lin((1, 0), (1, 2)))))
+    return sum_of((n,), ((dt.f32, (o, 3)), (dt.f32, (o, n + 2))), (o, 3), body)
 
 
 KERNELS = {
@@ -99,8 +107,8 @@ def test_pieces_share_their_products():
 
 def test_what_is_not_taken_apart():
     """Nothing that would be added up afterwards; no axis of K that both have; a factor that is zero by itself, beside
-    which the other may be infinite."""
-    for kernel in (product(5, 6, 7), pointwise_dx(2, 3, 6, 6, 4, 2), depthwise(2, 3, 7, 9, 3, 1),
+    which the other may be infinite; a guard that tells the products of a sum apart."""
+    for kernel in (product(5, 6, 7), masked(9, 7), pointwise_dx(2, 3, 6, 6, 4, 2), depthwise(2, 3, 7, 9, 3, 1),
                    padded(conv(2, 3, 9, 7, 4, 3, 3, 1))):  # fmt: skip
         assert not COL2IM.match(kernel)
     assert COL2IM.match(conv(2, 3, 9, 7, 4, 3, 3, 1))
