@@ -279,9 +279,11 @@ def configs(
     want += next(i for i in range(cores) if batch * (want + i) % cores == 0)
     split = min(p.extents[p.k[0]], want)
     out = []
+    # What is read under masks is in registers before it is multiplied, of two vectors at once.
+    masked = bool(row_length(p, pointers, lanes))
     for swap, (m, n) in ((False, (left, right)), (True, (right, left))):
-        for mr in sorted({min(m, 6), min(m, 4)}):
-            nc = min(n, (registers - 2 - mr) // mr)
+        for mr in sorted({min(m, most) for most in ((2, 3) if masked else (4, 6))}):
+            nc = min(n, (registers - 2 - mr * (1 + masked)) // mr)
             if nc >= 1:
                 nc = -(-n // -(-n // nc))
                 out.append(InnerProducts(swap, mr, nc, split=split, windows=windows))
