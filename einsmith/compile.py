@@ -18,7 +18,7 @@ from einsmith.caches import Bound, Cache
 from einsmith.codegen.cache import native
 from einsmith.errors import IndexOutOfRange, TraceError
 from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.nodes import Graph, Leaf, Reduce, Template, Tensor, postorder, size
+from einsmith.expr.nodes import ROLES, Graph, Leaf, Reduce, Template, Tensor, postorder, size
 from einsmith.expr.printer import show
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels import override
@@ -28,6 +28,7 @@ from einsmith.passes.analysis.index_checks import index_checks, violation
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import Call, Plan, fuse
 from einsmith.passes.schedule.printer import namer, show_arena, show_plan
+from einsmith.passes.schedule.roles import kernel_roles
 from einsmith.passes.schedule.views import producer, storage
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
@@ -133,7 +134,7 @@ class Executable:
                 index = graph.outputs.index(finite)
             self._roots, self._given = graph.roots, graph
             checks = dict((*index_checks(graph.roots), *graph.checks))
-            graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()))
+            graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
             observe = _verified if knobs.debug() >= 6 else None
             graph = run_passes(graph, PassContext(self.target, predicted, observe))
             finite = graph.outputs[index] if finite is not None else None
@@ -216,6 +217,7 @@ class Executable:
             print(f"--- plan\n{show_plan(plan)}\n--- arena\n{memory}\n--- program\n{steps}", file=sys.stderr)
         self.calls = [call for call, _ in made.kernels]
         self.turns = [turns for _, _, turns in plan.kernel_calls()]
+        self.roles = kernel_roles(plan)
         self._call_steps = [at for _, at in made.kernels]
         if knobs.CHECK.get():
             self.program: Program = self._checked(made)
@@ -385,14 +387,22 @@ class Executable:
     # -- for people
 
     def describe(self) -> str:
-        """One line a kernel: pattern, configuration, tasks, predicted time (of one turn of its loop) and formula."""
+        """One line a kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop) and formula;
+        then the predicted time of each part of a training step."""
         lines = [f"{len(self.kernels)} kernels, arena {self._own / 2**20:.2f} MiB, {self.threads} threads"]
-        for i, (call, kernel, turns) in enumerate(zip(self.calls, self.kernels, self.turns, strict=True)):
+        several = len(set(self.roles)) > 1
+        parts = dict.fromkeys(ROLES, 0.0)
+        rows = zip(self.roles, self.calls, self.kernels, self.turns, strict=True)
+        for i, (role, call, kernel, turns) in enumerate(rows):
             tasks = "+".join(str(n) for _, n, _ in kernel.launches)
+            parts[role] += kernel.seconds * turns
+            part = f"{role:<8}  " if several else ""
             lines.append(
-                f"{i:3d}  {kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
+                f"{i:3d}  {part}{kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
                 f"{f'{turns} times ' if turns > 1 else ''}{label(call)}  [{kernel.config}]"
             )
+        if several:
+            lines += [f"     {role:<8} {seconds * 1e6:9.1f} us predicted" for role, seconds in parts.items()]
         return "\n".join(lines)
 
     def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:

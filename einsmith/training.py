@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable, label
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError, EinsmithError, GradientError, NonFiniteError, ShapeError
-from einsmith.expr.nodes import Graph, Leaf, leaf
+from einsmith.expr.nodes import ROLES, Graph, Leaf, Role, leaf
 from einsmith.functional.loss import IGNORED
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
@@ -38,9 +37,9 @@ _NUMBERS = count()
 @dataclass
 class Profile:
     """Measured seconds of a step's kernels, in all turns of loops: (part, label, pattern, measured, predicted) each;
-    `part` is forward, backward or update."""
+    `part` is the kernel's role: forward, backward or update."""
 
-    rows: list[tuple[str, str, str, float, float]]
+    rows: list[tuple[Role, str, str, float, float]]
     step_seconds: float
 
     def part(self, name: str) -> float:
@@ -52,7 +51,7 @@ class Profile:
         for i, (part, text, pattern, measured, predicted) in enumerate(self.rows):
             times = f"{measured * 1e6:9.1f} us  predicted {predicted * 1e6:9.1f}"
             lines.append(f"{i:3d}  {part:<8} {times}  {pattern:<12} {text}")
-        for name in ("forward", "backward", "update"):
+        for name in ROLES:
             lines.append(f"     {name:<8} {self.part(name) * 1e6:9.1f} us")
         return "\n".join(lines)
 
@@ -100,7 +99,6 @@ class TrainStep:
         self._count = np.zeros((), np.float64)
         self._arena = Arena()  # of all batch shapes
         self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
-        self._parts: WeakKeyDictionary[Executable, list[str]] = WeakKeyDictionary()
         self._evaluate: Jitted | None = None
         self._lock = locks.Awaited("in a training step")
         self._version: object = None  # of what programs depend on, when it was last looked at
@@ -159,7 +157,7 @@ class TrainStep:
             self.store.forget(name)
         moved = any(o.data is not memory for o, memory in self._live.values())
         if replaced or moved or self._made_for[1] is not self.loss:
-            for kept in (self._programs, self._parts, self._worlds, self._live, self._hyper):
+            for kept in (self._programs, self._worlds, self._live, self._hyper):
                 kept.clear()
         self.store.parameters = parameters
         self._made_for = (self.optimizer, self.loss)
@@ -228,22 +226,9 @@ class TrainStep:
             if not isinstance(obj, np.ndarray):
                 self._live[id(obj)] = obj, bind[x]
         self._depends |= t.depends
-        graph = Graph((*inputs, *bind), (outs[0],), tuple(updates), ())
+        graph = Graph((*inputs, *bind), (outs[0],), tuple(updates), (), tuple(grads))
         run = Executable(graph, bind, threads, finite=outs[0], winograd=self.winograd, shared=self._arena)
-        self._parts[run] = self._parts_of(run)
         return run
-
-    @staticmethod
-    def _parts_of(run: Executable) -> list[str]:
-        """What each kernel belongs to. Forward are the calls up to the one that makes the loss, in the plan's order."""
-        last = run._call_of(run.graph.outputs[0])
-        written = set(run.plan.home)
-        parts = []
-        for i, call in enumerate(run.plan.calls):
-            update = any(w and t in written for t, w in zip(call.tensors, call.written, strict=True))
-            only = update and len(call.nodes) <= len([t for t in call.tensors if t in written])
-            parts.append("forward" if last is not None and i <= last else "update" if only else "backward")
-        return [parts[i] for i, _, _ in run.plan.kernel_calls()]
 
     # -- running
 
@@ -371,7 +356,7 @@ class TrainStep:
         rows = [
             (part, label(call), kernel.pattern, seconds, kernel.seconds * turns)
             for part, call, kernel, turns, seconds in zip(
-                self._parts[run], run.calls, run.kernels, run.turns, run.time_calls(arrays, repeats), strict=True
+                run.roles, run.calls, run.kernels, run.turns, run.time_calls(arrays, repeats), strict=True
             )
         ]
         return Profile(rows, sorted(times)[len(times) // 2])
