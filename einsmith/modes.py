@@ -25,7 +25,7 @@ from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.arena import Arena
-from einsmith.runtime.pool import get_threads
+from einsmith.runtime.threads import get_threads
 from einsmith.tree import flatten, unflatten
 
 _STATIC = (str, bool, type(None))

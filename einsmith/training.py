@@ -26,8 +26,8 @@ from einsmith.lang.builder import Value, as_value
 from einsmith.modes import Jitted, to_array
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.interrupts import Deferred
-from einsmith.runtime.pool import get_threads
 from einsmith.runtime.store import ParameterStore, Slot
+from einsmith.runtime.threads import get_threads
 
 _WORLDS = Bound("states of modules in training steps", 1024)
 _NUMBERS = count()

@@ -25,6 +25,7 @@ LAYERS = [
     ["runtime"],
     ["tune"],
     ["check"],
+    ["backends"],
     ["compile"],
     ["modes"],
     ["transforms"],
@@ -117,6 +118,23 @@ def test_packages_of_one_layer_form_no_cycle() -> None:
             reach[a] |= {c for b in reach[a] for c in reach.get(b, ())}
     cyclic = sorted(a for a in reach if a in reach[a])
     assert not cyclic, f"these import each other: { {a: sorted(edges[a]) for a in cyclic} }"
+
+
+BELOW_BACKENDS = ["codegen", "tune", "check", "runtime.program", "runtime.pool", "backends.cpu", "loops"]
+"""What is the CPU's own: everything above knows back ends by what they answer."""
+
+
+def test_nothing_above_the_back_ends_knows_the_cpu() -> None:
+    """But for the commands that measure the machine, and say what it is."""
+    own = [f"einsmith.{m}" for m in BELOW_BACKENDS]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {module} belongs to one back end"
+        for path in files()
+        if RANK[layer_name(path)] > RANK["backends"] and path.name not in ("info.py", "main.py")
+        for line, module in imports_of(path)
+        if any(module == m or module.startswith(f"{m}.") for m in own)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_third_party_libraries_stay_in_their_files() -> None:

@@ -21,10 +21,9 @@ from einsmith.kernels import choose as autoconfig
 from einsmith.kernels import override
 from einsmith.kernels.pattern import Cost
 from einsmith.lang.op import op
-from einsmith.runtime.pool import get_threads
+from einsmith.runtime.threads import get_threads
 from einsmith.training import TrainStep
 from einsmith.tree import flatten
-from einsmith.tune.measure import seconds_of
 
 
 def explain(
@@ -159,14 +158,14 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
     rows = zip(run.roles, run.calls, run.kernels, run.turns, times, strict=True)
-    for role, call, native_kernel, turns, seconds in rows:
+    for role, call, compiled, turns, seconds in rows:
         choice = override.choice_of(call.kernel, run.target)
         taken = (choice.pattern.name, choice.config)
         shown = _shown(choice.alternatives, candidates, taken)
         alone: Sequence[float | None] = [None] * len(shown)
         if measure and candidates > 0:
             pairs = [(autoconfig.pattern_of(n), c) for n, c, _ in shown]
-            alone = seconds_of(call.kernel, pairs, run.target, run.threads)
+            alone = run.backend.seconds_of(call.kernel, pairs, run.target, run.threads)
         kernels.append(
             {
                 "kernel": override.name_of(call.kernel)[:8],
@@ -174,9 +173,9 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "root": label(call),
                 "fused": [_stage(t.shape, s) for t, s in zip(call.nodes, call.kernel.stages, strict=False)],
                 "buffers": [f"{b.dtype.name}{list(b.shape)}" for b in call.kernel.buffers],
-                "pattern": native_kernel.pattern,
-                "config": native_kernel.config,
-                "tasks": [tasks for _, tasks, _ in native_kernel.launches],
+                "pattern": compiled.pattern,
+                "config": compiled.config,
+                "tasks": [tasks for _, tasks, _ in compiled.launches],
                 "predicted": terms(choice.cost),
                 "turns": turns,
                 "measured": seconds,
@@ -190,7 +189,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
         )
     return {
         "threads": run.threads,
-        "arena_bytes": run.arena.nbytes,
+        "arena_bytes": run.arena_bytes,
         "compile_seconds": run.compile_seconds,
         "kernels": kernels,
     }
