@@ -23,9 +23,10 @@ from einsmith.expr.nodes import ROLES, Graph, Leaf, Role, leaf
 from einsmith.functional.loss import IGNORED
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
-from einsmith.modes import Jitted, to_array
+from einsmith.modes import Jitted, bound, to_array
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.interrupts import Deferred
+from einsmith.runtime.memory import Memory
 from einsmith.runtime.store import ParameterStore, Slot
 from einsmith.runtime.threads import get_threads
 
@@ -103,7 +104,7 @@ class TrainStep:
         self._lock = locks.Awaited("in a training step")
         self._version: object = None  # of what programs depend on, when it was last looked at
         self._made_for = (optimizer, loss)
-        self._live: dict[int, tuple[Any, np.ndarray]] = {}  # captured objects, with their memory at that time
+        self._live: dict[int, tuple[Any, Memory]] = {}  # captured objects, with their memory at that time
         self._depends: dict[int, Any] = {}  # modules that were met while tracing
         self._worlds: Cache[tuple, int] = Cache(_WORLDS)
         self._world = 0
@@ -155,7 +156,7 @@ class TrainStep:
             replaced = list(self.store.parameters)
         for name in replaced:
             self.store.forget(name)
-        moved = any(o.data is not memory for o, memory in self._live.values())
+        moved = any(o.memory is not memory for o, memory in self._live.values())
         if replaced or moved or self._made_for[1] is not self.loss:
             for kept in (self._programs, self._worlds, self._live, self._hyper):
                 kept.clear()
@@ -178,11 +179,11 @@ class TrainStep:
     def _trace(self, arrays: list[np.ndarray], threads: int) -> Executable:
         inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
         t = trace.Trace()
-        bind: dict[Leaf, np.ndarray] = {}
+        own: list[tuple[Any, Leaf]] = []  # what the step itself has captured
 
         def scalar(memory: np.ndarray) -> Value:
             x = leaf((), dt.f64)
-            bind[x] = memory
+            own.append((memory, x))
             return Value(x, weak=True)
 
         t.paths = {id(m): path for path, m in self.model.named_modules()}
@@ -211,9 +212,9 @@ class TrainStep:
                 slots = {}
                 for s in self.optimizer.state_names:
                     initial = self.optimizer.initial(s)
-                    slots[s] = self.store.slot(f"{name}/{s}", p.data.shape, p.data.dtype, initial)
+                    slots[s] = self.store.slot(f"{name}/{s}", p.shape, p.memory.dtype, initial, p.memory.layout)
                     y = leaf(x.shape, x.dtype)
-                    bind[y] = slots[s].data
+                    own.append((slots[s], y))
                     state[s] = (Value(y), y)
                 old = {s: v for s, (v, _) in state.items()}
                 new, after = self.optimizer.update(Value(x), Value(g), old, hyper, count)
@@ -221,14 +222,12 @@ class TrainStep:
                 updates.append((x, new.tensor))
             for obj, value in t.updates.values():
                 updates.append((t.capture(obj, value.shape, value.dtype), value))
-        for obj, x in t.captured.values():
-            bind[x] = obj if isinstance(obj, np.ndarray) else obj.data
-            if not isinstance(obj, np.ndarray):
-                self._live[id(obj)] = obj, bind[x]
+        captured = [*own, *t.captured.values()]
+        self._live |= {id(o): (o, o.memory) for o, _ in t.captured.values() if not isinstance(o, np.ndarray)}
         self._depends |= t.depends
-        graph = Graph((*inputs, *bind), (outs[0],), tuple(updates), (), tuple(grads))
-        run = Executable(graph, bind, threads, finite=outs[0], winograd=self.winograd, shared=self._arena)
-        return run
+        graph = Graph((*inputs, *(x for _, x in captured)), (outs[0],), tuple(updates), (), tuple(grads))
+        graph, bind, _ = bound(graph, captured)
+        return Executable(graph, bind, threads, finite=graph.outputs[0], winograd=self.winograd, shared=self._arena)
 
     # -- running
 
