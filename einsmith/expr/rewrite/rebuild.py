@@ -185,7 +185,10 @@ def exchanged(graph: Graph, new: Mapping[Tensor, Tensor]) -> Graph:
         tuple((p, new[t]) for p, t in graph.updates),
         tuple((new[t], m) for t, m in graph.checks),
     )
-    return Graph(*roots, _gradients(graph, Graph(*roots), new) if graph.gradients else ())
+    plain = Graph(*roots)
+    if plain.roots == graph.roots:
+        return graph
+    return Graph(*roots, _gradients(graph, plain, new)) if graph.gradients else plain
 
 
 def _gradients(old: Graph, plain: Graph, new: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -205,7 +208,6 @@ def _gradients(old: Graph, plain: Graph, new: Mapping[Tensor, Tensor]) -> tuple[
     later: set[Tensor] = set()
     found: dict[Tensor, None] = {}
     replaced = set(images["update"])
-    updates = {t for _, t in plain.updates}
     for node in plain.role:
         if node in forward or node in backward:
             continue
@@ -214,5 +216,5 @@ def _gradients(old: Graph, plain: Graph, new: Mapping[Tensor, Tensor]) -> tuple[
             found |= dict.fromkeys(a for a in node.args if a in backward and not isinstance(a, Leaf))
         else:
             backward.add(node)
-    found |= dict.fromkeys(t for t in updates if t in backward)
+    found |= dict.fromkeys(t for _, t in plain.updates if t in backward)
     return tuple(found)
