@@ -52,7 +52,7 @@ from einsmith.lang.builder import (
 from einsmith.lang.op import op
 from einsmith.modes import jit
 from einsmith.nn import manual_seed
-from einsmith.runtime.pool import set_threads
+from einsmith.runtime.threads import set_threads
 from einsmith.training import TrainStep
 from einsmith.transforms import check_gradients, grad, interpret, jvp, stop_gradient, value_and_grad, vjp
 

@@ -83,7 +83,7 @@ def _write(step: TrainStep, work: Path) -> None:
     """The files of a save, each on the disk when this returns."""
     with step._lock:  # as they are between two steps, whatever other threads do
         weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
-        state = {k: np.array(s.data) for k, s in step.current_state().items()}
+        state = {k: np.array(s.data, order="C") for k, s in step.current_state().items()}
         told = _told(step)
     save_file(weights, work / WEIGHTS)
     save_file(state, work / STATE)

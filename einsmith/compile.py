@@ -9,33 +9,31 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from einsmith import knobs, locks
-from einsmith.caches import Bound, Cache
-from einsmith.codegen.cache import native
+from einsmith.backends import registry
+from einsmith.backends.backend import Runnable, Watched
+from einsmith.caches import Bound
 from einsmith.errors import IndexOutOfRange, TraceError
 from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.nodes import Graph, Leaf, Reduce, Template, Tensor, postorder, size
+from einsmith.expr.nodes import ROLES, Graph, Leaf, Reduce, Template, Tensor, postorder, size
 from einsmith.expr.printer import show
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels import override
 from einsmith.lang import trace
-from einsmith.loops import nest
 from einsmith.passes.analysis.index_checks import index_checks, violation
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import Call, Plan, fuse
 from einsmith.passes.schedule.printer import namer, show_arena, show_plan
+from einsmith.passes.schedule.roles import kernel_roles
 from einsmith.passes.schedule.views import producer, storage
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
-from einsmith.runtime.assemble import Assembler, At, NativeKernel, Place, layout, show_steps
-from einsmith.runtime.program import CheckFinite, CheckZero, Program, scratch_area
+from einsmith.runtime.assemble import Assembler, At, Place, layout, show_steps
+from einsmith.runtime.steps import CheckFinite, CheckZero
 from einsmith.target.facts import Target
-from einsmith.tune import calibrate
 
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
 
@@ -55,51 +53,6 @@ PROGRAMS = Bound("programs", 512, 512 << 20)
 """What all compiled functions and training steps keep together, the bytes by `Executable.nbytes`."""
 NODES_BYTES = 64 << 10
 """About what Python holds of a kernel: its part of the graph, of the plan and of the steps."""
-_NATIVE: Cache[tuple[Kernel | Rows, Target, str], NativeKernel] = Cache(
-    Bound("machine code of kernels", 2048, 64 << 20), lambda kernel: kernel.nbytes
-)
-"""What no program uses any more is found again here, without a look at the disk."""
-
-
-def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[NativeKernel]:
-    """Machine code for each kernel, from memory, from disk, or made now. Its key is the kernel, the target and what is
-    decided about it (`kernels.override`) or, where nothing is, the patterns that choose."""
-    texts = {k: override.text_of(k) for k in dict.fromkeys(kernels)}
-    found = {k: _NATIVE.get((k, target, text)) for k, text in texts.items()}
-    missing = [k for k, kernel in found.items() if kernel is None]
-    patterns = autoconfig.identity()
-    entries = native.compile_many(
-        [(k.digest + patterns + texts[k].encode(), partial(_lower, k, target, texts[k])) for k in missing], target
-    )
-    for k, entry in zip(missing, entries, strict=True):
-        meta = entry.metadata
-        launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
-        found[k] = made = NativeKernel(
-            launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"],
-            entry.nbytes,
-        )  # fmt: skip
-        _NATIVE.put((k, target, texts[k]), made)
-    return [found[k] for k in kernels]  # type: ignore[misc]
-
-
-def _lower(kernel: Kernel | Rows, target: Target, text: str = ""):
-    """(functions, metadata) of a kernel that is in no cache. `text`: what is decided about it."""
-    choice = override.choice_of(kernel, target, text)
-    lowered = autoconfig.lowered(choice)
-    if knobs.debug() >= 3:
-        print(autoconfig.explain(kernel, target), file=sys.stderr)
-    if knobs.debug() >= 4:
-        for launch in lowered.launches:
-            print(nest.show(launch.function), file=sys.stderr)
-    meta = {
-        "launches": [(launch.function.name, launch.tasks, launch.once) for launch in lowered.launches],
-        "scratch": max((launch.function.scratch_bytes for launch in lowered.launches), default=0),
-        "workspace": lowered.workspace,
-        "pattern": choice.pattern.name,
-        "config": str(choice.config),
-        "seconds": choice.cost.seconds,
-    }
-    return [launch.function for launch in lowered.launches], meta
 
 
 class Executable:
@@ -124,7 +77,8 @@ class Executable:
     ):
         start = time.perf_counter()
         self.threads = threads
-        self.target = replace(target or calibrate.target(threads), winograd=winograd)
+        self.target = replace(target or registry.DEFAULT.target(threads), winograd=winograd)
+        self.backend = registry.backend_of(self.target)
         known = {*graph.inputs, *bind}
         if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
             raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
@@ -133,14 +87,15 @@ class Executable:
                 index = graph.outputs.index(finite)
             self._roots, self._given = graph.roots, graph
             checks = dict((*index_checks(graph.roots), *graph.checks))
-            graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()))
+            graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
             observe = _verified if knobs.debug() >= 6 else None
             graph = run_passes(graph, PassContext(self.target, predicted, observe))
             finite = graph.outputs[index] if finite is not None else None
             self.plan: Plan = fuse(graph, finite, self.target)
             self.graph = self.plan.graph
             middle = time.perf_counter()
-            self.kernels = compile_kernels([c.kernel for _, c, _ in self.plan.kernel_calls()], self.target)
+            kernels = [c.kernel for _, c, _ in self.plan.kernel_calls()]
+            self.kernels = self.backend.compile(kernels, self.target)
         self._bind = dict(bind)
         self._inputs = [x for x in graph.inputs if x not in self._bind]
         stored = {p: self._bind[p] for p, _ in graph.updates if p in self._bind}
@@ -165,12 +120,12 @@ class Executable:
         outputs = [storage(t) for t in graph.outputs]
         fresh = [t for t in dict.fromkeys(outputs) if not isinstance(t, Leaf) and t not in plan.home]
         outside = {*graph.inputs, *self._bind, *fresh}
-        native = {c.kernel: k for (_, c, _), k in zip(plan.kernel_calls(), self.kernels, strict=True)}
-        places = layout(plan, outside, native)
+        compiled = {c.kernel: k for (_, c, _), k in zip(plan.kernel_calls(), self.kernels, strict=True)}
+        places = layout(plan, outside, compiled)
         self._scratch = max((k.scratch for k in self.kernels), default=0)
         self._own = -(-max(places.nbytes, 64) // buffers.ALIGNMENT) * buffers.ALIGNMENT
-        self._reserved = self._own + scratch_area(self._scratch, self.threads)
-        block = self._shared.reserve(self._reserved)
+        self._reserved = self._own + self.backend.scratch_area(self._scratch, self.threads)
+        block = self._shared.reserve(self._reserved, self.backend.allocate)
         base = block.address
         self._fresh = fresh
         index = {t: i for i, t in enumerate(fresh)}
@@ -202,7 +157,7 @@ class Executable:
             after.setdefault(at, []).append((t, code))
             self._messages[code] = message
         gate = self._call_of(finite)
-        made = Assembler(native, spare.ctypes.data)
+        made = Assembler(compiled, spare.ctypes.data)
 
         def checks(i: int) -> None:
             for t, code in after.get(i, ()):
@@ -216,11 +171,17 @@ class Executable:
             print(f"--- plan\n{show_plan(plan)}\n--- arena\n{memory}\n--- program\n{steps}", file=sys.stderr)
         self.calls = [call for call, _ in made.kernels]
         self.turns = [turns for _, _, turns in plan.kernel_calls()]
+        self.roles = kernel_roles(plan)
         self._call_steps = [at for _, at in made.kernels]
+        self.program: Runnable
         if knobs.CHECK.get():
-            self.program: Program = self._checked(made)
+            watched = Watched(
+                self._given, self._bind, self._inputs, [plan.home.get(s, s) for s in outputs], self.calls,
+                [label(call) for call in self.calls], self.kernels, self.target, self.arena,
+            )  # fmt: skip
+            self.program = self.backend.checked(made, watched, self.threads, self._scratch)
         else:
-            self.program = Program(made.steps, self.threads, self._scratch, base + self._own)
+            self.program = self.backend.program(made, self.threads, self._scratch, base + self._own)
         slots = self.program.slots
         pointers = np.fromiter(slots.values(), np.intp)
         places_of = self.program.table[pointers]
@@ -233,27 +194,6 @@ class Executable:
         ]  # a pointer, which of the inputs and fresh tensors it lies in, and how far in
         self._words = memoryview(self.program.table)  # type: ignore[arg-type]
         self._find_outputs()
-
-    def _checked(self, made: Assembler) -> Program:
-        """The program of EINSMITH_CHECK."""
-        from einsmith.check import others  # imported late: only checked runs need them
-        from einsmith.check.kernel import Subject
-        from einsmith.check.program import CheckedProgram, Context
-
-        given, home = self._given, self.plan.home
-        bound = tuple(x for x in self._bind)
-        graph = Graph((*bound, *self._inputs), given.outputs, given.updates, given.checks)
-        outputs = tuple(home.get(s, s) for s in map(storage, self.graph.outputs))
-        subjects = [
-            Subject(call.kernel, self.target, (), k.scratch, k.workspace, k.pattern, k.config,
-                    partial(others.source_of, call.kernel, self.target))
-            for call, k in zip(self.calls, self.kernels, strict=True)
-        ]  # fmt: skip
-        context = Context(graph, len(bound), self._bind, self.target.winograd, outputs)
-        return CheckedProgram(
-            made, subjects, [label(call) for call in self.calls], self.arena, context, self.threads, self._scratch,
-            knobs.CHECK.get(),
-        )
 
     def _find_outputs(self) -> None:
         """Which outputs the program itself writes (`_written`: one for each fresh tensor), and which are copies."""
@@ -335,7 +275,7 @@ class Executable:
 
     def _move(self) -> Block:
         """Lets the program run in the arena's memory as it is now, which whoever runs it must keep."""
-        block = self._shared.reserve(self._reserved)
+        block = self._shared.reserve(self._reserved, self.backend.allocate)
         # The block counts as seen at the end: what a signal or a fork leaves half done is done again.
         self.program.table[self._inside] = self._offsets + np.uint64(block.address)
         self.program.move_scratch(block.address + self._own)
@@ -343,9 +283,14 @@ class Executable:
         return block
 
     @property
+    def arena_bytes(self) -> int:
+        """Bytes of intermediate results."""
+        return self._own
+
+    @property
     def arena(self) -> np.ndarray:
-        """The memory of intermediate results as it is now."""
-        return self._shared.reserve(self._reserved).array[: self._own]
+        """The memory of intermediate results as it is now, as its back end has it."""
+        return self._shared.reserve(self._reserved, self.backend.allocate).array[: self._own]
 
     def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray]) -> list[np.ndarray]:
         if not self._copies:
@@ -385,14 +330,22 @@ class Executable:
     # -- for people
 
     def describe(self) -> str:
-        """One line a kernel: pattern, configuration, tasks, predicted time (of one turn of its loop) and formula."""
+        """One line a kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop) and formula;
+        then the predicted time of each part of a training step."""
         lines = [f"{len(self.kernels)} kernels, arena {self._own / 2**20:.2f} MiB, {self.threads} threads"]
-        for i, (call, kernel, turns) in enumerate(zip(self.calls, self.kernels, self.turns, strict=True)):
+        several = len(set(self.roles)) > 1
+        parts = dict.fromkeys(ROLES, 0.0)
+        rows = zip(self.roles, self.calls, self.kernels, self.turns, strict=True)
+        for i, (role, call, kernel, turns) in enumerate(rows):
             tasks = "+".join(str(n) for _, n, _ in kernel.launches)
+            parts[role] += kernel.seconds * turns
+            part = f"{role:<8}  " if several else ""
             lines.append(
-                f"{i:3d}  {kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
+                f"{i:3d}  {part}{kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
                 f"{f'{turns} times ' if turns > 1 else ''}{label(call)}  [{kernel.config}]"
             )
+        if several:
+            lines += [f"     {role:<8} {seconds * 1e6:9.1f} us predicted" for role, seconds in parts.items()]
         return "\n".join(lines)
 
     def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -25,7 +25,8 @@ from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.arena import Arena
-from einsmith.runtime.pool import get_threads
+from einsmith.runtime.memory import Memory, in_memory
+from einsmith.runtime.threads import get_threads
 from einsmith.tree import flatten, unflatten
 
 _STATIC = (str, bool, type(None))
@@ -114,7 +115,7 @@ class _Traced:
 
     graph: Graph
     bind: dict[Leaf, np.ndarray]
-    live: list[tuple[Any, Leaf]]
+    live: list[tuple[Any, Memory]]
     structure: Any
     depends: list[Any]
 
@@ -219,15 +220,22 @@ def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], struct
         outputs = tuple(as_value(x).tensor for x in leaves)
     inputs = [x for _, x in symbols if x is not None]
     updates = tuple((t.capture(o, new.shape, new.dtype), new) for o, new in t.updates.values())
-    bind = {x: _memory(o) for o, x in t.captured.values()}
-    live = [(o, x) for o, x in t.captured.values() if not isinstance(o, np.ndarray)]
-    graph = Graph((*inputs, *bind), outputs, updates, index_checks(t.checked))
+    captured = [x for _, x in t.captured.values()]
+    graph = Graph((*inputs, *captured), outputs, updates, index_checks(t.checked))
+    graph, bind, live = bound(graph, t.captured.values())
     return _Traced(graph, bind, live, out_structure, list(t.depends.values()))
 
 
-def _memory(obj: Any) -> np.ndarray:
-    """The array that holds a captured object's elements: a constant itself, or a live object's own memory."""
-    return obj if isinstance(obj, np.ndarray) else obj.data
+def bound(
+    graph: Graph, captured: Iterable[tuple[Any, Leaf]]
+) -> tuple[Graph, dict[Leaf, np.ndarray], list[tuple[Any, Memory]]]:
+    """The graph in terms of the memory of what a trace has captured, that memory, and which live objects have it."""
+    pairs = list(captured)
+    live = [(o, o.memory, x) for o, x in pairs if not isinstance(o, np.ndarray)]
+    graph, leaves = in_memory(graph, {x: memory for _, memory, x in live})
+    memory_of = {x: memory.physical for _, memory, x in live}
+    bind = {leaves.get(x, x): memory_of[x] if x in memory_of else o for o, x in pairs}
+    return graph, bind, [(o, memory) for o, memory, _ in live]
 
 
 class Jitted:
@@ -279,7 +287,7 @@ class Jitted:
     def _find(self, key: Any) -> Entry[_Compiled] | None:
         entry = self._cache.find(_whole(key, self._depends.get(key, ())))
         compiled = None if entry is None else entry.value
-        if compiled is None or any(_memory(o) is not compiled[1].bind[x] for o, x in compiled[1].live):
+        if compiled is None or any(o.memory is not memory for o, memory in compiled[1].live):
             return None
         return entry
 

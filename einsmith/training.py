@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,15 +19,16 @@ from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable, label
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError, EinsmithError, GradientError, NonFiniteError, ShapeError
-from einsmith.expr.nodes import Graph, Leaf, leaf
+from einsmith.expr.nodes import ROLES, Graph, Leaf, Role, leaf
 from einsmith.functional.loss import IGNORED
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
-from einsmith.modes import Jitted, to_array
+from einsmith.modes import Jitted, bound, to_array
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.interrupts import Deferred
-from einsmith.runtime.pool import get_threads
+from einsmith.runtime.memory import Memory
 from einsmith.runtime.store import ParameterStore, Slot
+from einsmith.runtime.threads import get_threads
 
 _WORLDS = Bound("states of modules in training steps", 1024)
 _NUMBERS = count()
@@ -38,9 +38,9 @@ _NUMBERS = count()
 @dataclass
 class Profile:
     """Measured seconds of a step's kernels, in all turns of loops: (part, label, pattern, measured, predicted) each;
-    `part` is forward, backward or update."""
+    `part` is the kernel's role: forward, backward or update."""
 
-    rows: list[tuple[str, str, str, float, float]]
+    rows: list[tuple[Role, str, str, float, float]]
     step_seconds: float
 
     def part(self, name: str) -> float:
@@ -52,7 +52,7 @@ class Profile:
         for i, (part, text, pattern, measured, predicted) in enumerate(self.rows):
             times = f"{measured * 1e6:9.1f} us  predicted {predicted * 1e6:9.1f}"
             lines.append(f"{i:3d}  {part:<8} {times}  {pattern:<12} {text}")
-        for name in ("forward", "backward", "update"):
+        for name in ROLES:
             lines.append(f"     {name:<8} {self.part(name) * 1e6:9.1f} us")
         return "\n".join(lines)
 
@@ -100,12 +100,11 @@ class TrainStep:
         self._count = np.zeros((), np.float64)
         self._arena = Arena()  # of all batch shapes
         self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
-        self._parts: WeakKeyDictionary[Executable, list[str]] = WeakKeyDictionary()
         self._evaluate: Jitted | None = None
         self._lock = locks.Awaited("in a training step")
         self._version: object = None  # of what programs depend on, when it was last looked at
         self._made_for = (optimizer, loss)
-        self._live: dict[int, tuple[Any, np.ndarray]] = {}  # captured objects, with their memory at that time
+        self._live: dict[int, tuple[Any, Memory]] = {}  # captured objects, with their memory at that time
         self._depends: dict[int, Any] = {}  # modules that were met while tracing
         self._worlds: Cache[tuple, int] = Cache(_WORLDS)
         self._world = 0
@@ -157,9 +156,9 @@ class TrainStep:
             replaced = list(self.store.parameters)
         for name in replaced:
             self.store.forget(name)
-        moved = any(o.data is not memory for o, memory in self._live.values())
+        moved = any(o.memory is not memory for o, memory in self._live.values())
         if replaced or moved or self._made_for[1] is not self.loss:
-            for kept in (self._programs, self._parts, self._worlds, self._live, self._hyper):
+            for kept in (self._programs, self._worlds, self._live, self._hyper):
                 kept.clear()
         self.store.parameters = parameters
         self._made_for = (self.optimizer, self.loss)
@@ -180,11 +179,11 @@ class TrainStep:
     def _trace(self, arrays: list[np.ndarray], threads: int) -> Executable:
         inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
         t = trace.Trace()
-        bind: dict[Leaf, np.ndarray] = {}
+        own: list[tuple[Any, Leaf]] = []  # what the step itself has captured
 
         def scalar(memory: np.ndarray) -> Value:
             x = leaf((), dt.f64)
-            bind[x] = memory
+            own.append((memory, x))
             return Value(x, weak=True)
 
         t.paths = {id(m): path for path, m in self.model.named_modules()}
@@ -213,9 +212,9 @@ class TrainStep:
                 slots = {}
                 for s in self.optimizer.state_names:
                     initial = self.optimizer.initial(s)
-                    slots[s] = self.store.slot(f"{name}/{s}", p.data.shape, p.data.dtype, initial)
+                    slots[s] = self.store.slot(f"{name}/{s}", p.shape, p.memory.dtype, initial, p.memory.layout)
                     y = leaf(x.shape, x.dtype)
-                    bind[y] = slots[s].data
+                    own.append((slots[s], y))
                     state[s] = (Value(y), y)
                 old = {s: v for s, (v, _) in state.items()}
                 new, after = self.optimizer.update(Value(x), Value(g), old, hyper, count)
@@ -223,27 +222,12 @@ class TrainStep:
                 updates.append((x, new.tensor))
             for obj, value in t.updates.values():
                 updates.append((t.capture(obj, value.shape, value.dtype), value))
-        for obj, x in t.captured.values():
-            bind[x] = obj if isinstance(obj, np.ndarray) else obj.data
-            if not isinstance(obj, np.ndarray):
-                self._live[id(obj)] = obj, bind[x]
+        captured = [*own, *t.captured.values()]
+        self._live |= {id(o): (o, o.memory) for o, _ in t.captured.values() if not isinstance(o, np.ndarray)}
         self._depends |= t.depends
-        graph = Graph((*inputs, *bind), (outs[0],), tuple(updates), ())
-        run = Executable(graph, bind, threads, finite=outs[0], winograd=self.winograd, shared=self._arena)
-        self._parts[run] = self._parts_of(run)
-        return run
-
-    @staticmethod
-    def _parts_of(run: Executable) -> list[str]:
-        """What each kernel belongs to. Forward are the calls up to the one that makes the loss, in the plan's order."""
-        last = run._call_of(run.graph.outputs[0])
-        written = set(run.plan.home)
-        parts = []
-        for i, call in enumerate(run.plan.calls):
-            update = any(w and t in written for t, w in zip(call.tensors, call.written, strict=True))
-            only = update and len(call.nodes) <= len([t for t in call.tensors if t in written])
-            parts.append("forward" if last is not None and i <= last else "update" if only else "backward")
-        return [parts[i] for i, _, _ in run.plan.kernel_calls()]
+        graph = Graph((*inputs, *(x for _, x in captured)), (outs[0],), tuple(updates), (), tuple(grads))
+        graph, bind, _ = bound(graph, captured)
+        return Executable(graph, bind, threads, finite=graph.outputs[0], winograd=self.winograd, shared=self._arena)
 
     # -- running
 
@@ -371,7 +355,7 @@ class TrainStep:
         rows = [
             (part, label(call), kernel.pattern, seconds, kernel.seconds * turns)
             for part, call, kernel, turns, seconds in zip(
-                self._parts[run], run.calls, run.kernels, run.turns, run.time_calls(arrays, repeats), strict=True
+                run.roles, run.calls, run.kernels, run.turns, run.time_calls(arrays, repeats), strict=True
             )
         ]
         return Profile(rows, sorted(times)[len(times) // 2])

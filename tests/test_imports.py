@@ -25,6 +25,7 @@ LAYERS = [
     ["runtime"],
     ["tune"],
     ["check"],
+    ["backends"],
     ["compile"],
     ["modes"],
     ["transforms"],
@@ -55,7 +56,7 @@ def files() -> list[Path]:
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) of every import in a file, those inside functions included."""
+    """(line, absolute name) of everything that a file imports, a module or what is in one, inside functions too."""
     package = ["einsmith", *path.relative_to(ROOT).parts[:-1]]
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
@@ -68,7 +69,8 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
                 for alias in node.names:
                     yield node.lineno, f"einsmith.{alias.name}"
             else:
-                yield node.lineno, module
+                for alias in node.names:
+                    yield node.lineno, f"{module}.{alias.name}"
 
 
 def layer_name(path: Path) -> str:
@@ -119,6 +121,26 @@ def test_packages_of_one_layer_form_no_cycle() -> None:
     assert not cyclic, f"these import each other: { {a: sorted(edges[a]) for a in cyclic} }"
 
 
+BELOW_BACKENDS = ["codegen", "tune", "check", "runtime.program", "runtime.pool", "backends.cpu", "loops"]
+"""What is the CPU's own: everything above knows back ends by what they answer."""
+
+
+OF_THE_MACHINE = ["cli/info.py", "cli/main.py"]
+"""The commands that measure it, and say what it is."""
+
+
+def test_nothing_above_the_back_ends_knows_the_cpu() -> None:
+    own = [f"einsmith.{m}" for m in BELOW_BACKENDS]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {module} belongs to one back end"
+        for path in files()
+        if RANK[layer_name(path)] > RANK["backends"] and path.relative_to(ROOT).as_posix() not in OF_THE_MACHINE
+        for line, module in imports_of(path)
+        if any(module == m or module.startswith(f"{m}.") for m in own)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_third_party_libraries_stay_in_their_files() -> None:
     wrong = []
     for path in files():
@@ -153,3 +175,13 @@ def test_the_check_sees_an_upward_import(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys.modules[__name__], "ROOT", root)
     with pytest.raises(AssertionError, match="expr imports kernels"):
         test_imports_point_down()
+
+
+def test_the_check_sees_machine_code_above_the_back_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "einsmith"
+    (root / "cli").mkdir(parents=True)
+    (root / "training.py").write_text("def f():\n    from einsmith.runtime import pool\n    return pool\n")
+    (root / "cli" / "info.py").write_text("from einsmith.codegen.cache import native\n")
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", root)
+    with pytest.raises(AssertionError, match="^training.py:2: einsmith.runtime.pool belongs to one back end"):
+        test_nothing_above_the_back_ends_knows_the_cpu()

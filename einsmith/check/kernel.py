@@ -14,7 +14,8 @@ from einsmith.check.expected import Difference, difference, read_buffers, wanted
 from einsmith.check.guarded import Block, Guarded
 from einsmith.errors import IndexOutOfRange
 from einsmith.plan.kernel import Buffer, Kernel, Rows
-from einsmith.runtime.program import Program, RunLaunch
+from einsmith.runtime.program import Program
+from einsmith.runtime.steps import RunLaunch
 from einsmith.target.facts import Target
 
 FILLS = 0xFF, 0x2B

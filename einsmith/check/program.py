@@ -23,7 +23,8 @@ from einsmith.codegen.entry.program import RUN_WORDS
 from einsmith.errors import CheckError
 from einsmith.expr.nodes import Compute, Graph, Leaf, Recurrence, postorder
 from einsmith.runtime.assemble import Assembler, At, Place
-from einsmith.runtime.program import BeginLoop, CheckFinite, CheckZero, EndLoop, Program, RunLaunch
+from einsmith.runtime.program import Program
+from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch
 
 _TIMES = RUN_WORDS.index("times")
 _ELSEWHERE = 1 << 60
@@ -255,7 +256,7 @@ class _Run:
         kernel, first = subject.kernel, steps[0]
         all_steps = self.p.made.kernels[number][1]
         once = steps != all_steps and steps[0] == all_steps[0]
-        launches = tuple((s.address, s.tasks) for n in steps if isinstance(s := self.p.steps[n], RunLaunch))
+        launches = tuple((s.code, s.tasks) for n in steps if isinstance(s := self.p.steps[n], RunLaunch))
         subject = replace(subject, launches=launches)
         written = {} if once else written_buffers(kernel)
         read = read_buffers(kernel)

@@ -16,14 +16,14 @@ from einsmith import functional, models, modes, optim
 from einsmith.cli.tasks import assignment, model_arguments, number, task_of
 from einsmith.compile import Executable, label
 from einsmith.errors import EinsmithError
+from einsmith.expr.nodes import ROLES
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels import override
 from einsmith.kernels.pattern import Cost
 from einsmith.lang.op import op
-from einsmith.runtime.pool import get_threads
+from einsmith.runtime.threads import get_threads
 from einsmith.training import TrainStep
 from einsmith.tree import flatten
-from einsmith.tune.measure import seconds_of
 
 
 def explain(
@@ -157,23 +157,25 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
-    for call, native_kernel, turns, seconds in zip(run.calls, run.kernels, run.turns, times, strict=True):
+    rows = zip(run.roles, run.calls, run.kernels, run.turns, times, strict=True)
+    for role, call, compiled, turns, seconds in rows:
         choice = override.choice_of(call.kernel, run.target)
         taken = (choice.pattern.name, choice.config)
         shown = _shown(choice.alternatives, candidates, taken)
         alone: Sequence[float | None] = [None] * len(shown)
         if measure and candidates > 0:
             pairs = [(autoconfig.pattern_of(n), c) for n, c, _ in shown]
-            alone = seconds_of(call.kernel, pairs, run.target, run.threads)
+            alone = run.backend.seconds_of(call.kernel, pairs, run.target, run.threads)
         kernels.append(
             {
                 "kernel": override.name_of(call.kernel)[:8],
+                "role": role,
                 "root": label(call),
                 "fused": [_stage(t.shape, s) for t, s in zip(call.nodes, call.kernel.stages, strict=False)],
                 "buffers": [f"{b.dtype.name}{list(b.shape)}" for b in call.kernel.buffers],
-                "pattern": native_kernel.pattern,
-                "config": native_kernel.config,
-                "tasks": [tasks for _, tasks, _ in native_kernel.launches],
+                "pattern": compiled.pattern,
+                "config": compiled.config,
+                "tasks": [tasks for _, tasks, _ in compiled.launches],
                 "predicted": terms(choice.cost),
                 "turns": turns,
                 "measured": seconds,
@@ -187,7 +189,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
         )
     return {
         "threads": run.threads,
-        "arena_bytes": run.arena.nbytes,
+        "arena_bytes": run.arena_bytes,
         "compile_seconds": run.compile_seconds,
         "kernels": kernels,
     }
@@ -224,8 +226,9 @@ def terms(cost: Cost) -> dict[str, float]:
 
 
 def text_of(report: dict[str, Any]) -> str:
-    """The report for people: microseconds, one block a kernel."""
+    """The report for people: microseconds, one block a kernel, and the sums of forward, backward and update."""
     kernels = report["kernels"]
+    roles = [r for r in ROLES if any(k["role"] == r for k in kernels)]
     lines = [
         f"{len(kernels)} kernels, {report['threads']} threads, arena {report['arena_bytes'] / 2**20:.2f} MiB, compiled "
         f"in {report['compile_seconds']:.2f} s"
@@ -233,7 +236,8 @@ def text_of(report: dict[str, Any]) -> str:
     for n, k in enumerate(kernels):
         measured = "" if k["measured"] is None else f", measured {_us(k['measured'])}"
         times = f" {k['turns']} times" if k["turns"] > 1 else ""
-        lines += ["", f"{n:3d}  {k['kernel']}  {k['root']}"]
+        role = f"{k['role']}  " if len(roles) > 1 else ""
+        lines += ["", f"{n:3d}  {k['kernel']}  {role}{k['root']}"]
         lines.append(f"     predicted {_us(k['predicted']['seconds'])}{times}{measured}")
         if len(k["fused"]) > 1:
             lines.append(f"     fused: {' -> '.join(k['fused'])}")
@@ -249,11 +253,18 @@ def text_of(report: dict[str, Any]) -> str:
         more = k["considered"] - len(k["candidates"])
         if more > 0:
             lines.append(f"       and {more} more")
-    predicted = sum(k["predicted"]["seconds"] * k["turns"] for k in kernels)
-    total = f"in all: predicted {_us(predicted)}"
+    lines.append("")
+    for r in roles if len(roles) > 1 else ():
+        lines.append(_sum(r, [k for k in kernels if k["role"] == r]))
+    return "\n".join([*lines, _sum("in all", kernels)])
+
+
+def _sum(name: str, kernels: Sequence[dict[str, Any]]) -> str:
+    """The times of some kernels together, in all turns of their loops."""
+    total = f"{name}: predicted {_us(sum(k['predicted']['seconds'] * k['turns'] for k in kernels))}"
     if all(k["measured"] is not None for k in kernels):
         total += f", measured {_us(sum(k['measured'] for k in kernels))}"
-    return "\n".join([*lines, "", total])
+    return total
 
 
 def _us(seconds: float) -> str:

@@ -14,7 +14,7 @@ import click
 
 from einsmith import knobs, models
 from einsmith.codegen.cache import native, objects
-from einsmith.runtime.pool import get_threads
+from einsmith.runtime.threads import get_threads
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate as calibration
 from einsmith.tune import store

@@ -9,11 +9,11 @@ Within a piece, output axis `d` runs over `piece.extents[d]` and stands for outp
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Hashable, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -373,22 +373,61 @@ class Item(Node):
 
 Tensor = Leaf | Compute | Item
 
+Role = Literal["forward", "backward", "update"]
+ROLES: tuple[Role, ...] = ("forward", "backward", "update")
+"""In the order of a training step: none needs what a later one makes."""
+
 
 class Graph(Node):
     """Inputs, outputs, and updates: pairs (leaf, tensor), the tensor's value being stored into the leaf's buffer after
     every read of the old value. `checks` are (tensor, message) pairs evaluated before anything else: a 0-d i32 count of
-    violations, which must be 0, otherwise nothing is changed and IndexOutOfRange carries the message."""
+    violations, which must be 0, otherwise nothing is changed and IndexOutOfRange carries the message.
 
-    __slots__ = ("inputs", "outputs", "updates", "checks")
-    fields = ("inputs", "outputs", "updates", "checks")
+    `gradients` are what updates are computed from. They are no results, and need not be computed: a pass may merge one
+    into the update that reads it. They tell the roles of nodes apart (`role`)."""
+
+    __slots__ = ("inputs", "outputs", "updates", "checks", "gradients", "_role")
+    fields = ("inputs", "outputs", "updates", "checks", "gradients")
     inputs: tuple[Leaf, ...]
     outputs: tuple[Tensor, ...]
     updates: tuple[tuple[Leaf, Tensor], ...]
     checks: tuple[tuple[Tensor, str], ...]
+    gradients: tuple[Tensor, ...]
+    _role: dict[Any, Role] | None
+
+    def __new__(cls, inputs, outputs, updates, checks, gradients=()):
+        return super().__new__(cls, inputs, outputs, updates, checks, gradients)
+
+    def _derive(self) -> None:
+        self._set("_role", None)
 
     @property
     def roots(self) -> tuple[Tensor, ...]:
         return (*(t for t, _ in self.checks), *self.outputs, *(t for _, t in self.updates))
+
+    @property
+    def role(self) -> dict[Any, Role]:
+        """What each node below the roots is for: forward is what outputs and checks need, backward what gradients need
+        beyond that, update the rest. A node is interned and stands in many graphs: its role belongs to the graph."""
+        if self._role is None:
+            results = [*(t for t, _ in self.checks), *self.outputs]
+            updates = [t for _, t in self.updates]
+            self._set("_role", needed_for({"forward": results, "backward": self.gradients, "update": updates}))
+        assert self._role is not None
+        return self._role
+
+
+def needed_for(roots: Mapping[Role, Sequence[Node]]) -> dict[Any, Role]:
+    """Every node below some roots, with the earliest role of what needs it."""
+    found: dict[Any, Role] = {}
+    for role in ROLES:
+        found.update(dict.fromkeys(postorder(roots.get(role, ()), found), role))
+    return found
+
+
+def earliest(roles: Iterable[Role]) -> Role:
+    """The role of what serves several."""
+    return min(roles, key=ROLES.index)
 
 
 # ------------------------------------------------------------------------------------------------------ traversal

@@ -30,7 +30,7 @@ from einsmith.lang.op import Operator
 from einsmith.modes import trace_shapes
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
-from einsmith.runtime.pool import get_threads
+from einsmith.runtime.threads import get_threads
 from einsmith.transforms import batched, jvp, vjp
 from einsmith.tree import flatten
 

@@ -21,6 +21,7 @@ from einsmith.functional.common import tensor
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, current_trace
+from einsmith.runtime.memory import Memory
 
 WORDS = 2**31
 """Seeds, and elements of a tensor, that a counter of 32 bits tells apart."""
@@ -30,7 +31,8 @@ class _State:
     """Seed and number of calls so far, which compiled functions read and advance in place."""
 
     def __init__(self) -> None:
-        self.data = np.array([int.from_bytes(os.urandom(4), "little") % WORDS, 0], np.int32)
+        self.memory = Memory((2,), np.dtype(np.int32))
+        self.memory.store([int.from_bytes(os.urandom(4), "little") % WORDS, 0])
 
 
 _state = _State()
@@ -38,7 +40,7 @@ _state = _State()
 
 def manual_seed(seed: int) -> None:
     """Restarts the numbers that are drawn outside training steps."""
-    _state.data[...] = seed % WORDS, 0
+    _state.memory.store([seed % WORDS, 0])
 
 
 def _key(trace: Trace) -> tuple[Any, Any]:

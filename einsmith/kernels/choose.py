@@ -32,12 +32,13 @@ from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Kernel, Rows
-from einsmith.target.facts import Target
+from einsmith.target.facts import CPU, Target
 
 
 def pattern_of(name: str) -> Pattern:
     """The pattern of that name."""
-    return ROWS if name == ROWS.name else next(p for p in PATTERNS if p.name == name)
+    every = (ROWS, *PATTERNS, *(p for patterns in OTHERS.values() for p in patterns))
+    return next(p for p in every if p.name == name)
 
 
 _SELF = cast(Chooser, sys.modules[__name__])
@@ -47,6 +48,10 @@ PATTERNS: list[Pattern] = [
 ]  # fmt: skip
 """Asked in order, those first that are mostly chosen where they match: what is known to cost more is not asked further.
 Of equal costs the earlier pattern's stands."""
+
+
+OTHERS: dict[str, Sequence[Pattern]] = {}
+"""The patterns of other back ends than the CPU's, by their names (`backends.registry.register`)."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +130,14 @@ def choose(kernel: Kernel | Rows, target: Target) -> Choice:
     """The pattern and configuration of the lowest predicted cost. Raises CompileError where no pattern matches."""
     found = choose_below(kernel, target, float("inf"))
     if found is None:
-        names = ", ".join(p.name for p in PATTERNS)
+        names = ", ".join(p.name for p in asked(kernel, target))
         raise CompileError(f"no pattern ({names}) takes the kernel {describe(kernel)}")
     return found
 
 
 def choose_below(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | None:
     """As `choose`, if the lowest cost's rank is below `limit`; else, or where no pattern matches, None."""
-    key = (kernel, target, len(PATTERNS))
+    key = (kernel, target, len(_patterns(target)))
     found = _CHOSEN.get(key)
     if found is None:
         found = _choose(kernel, target, limit)
@@ -142,8 +147,14 @@ def choose_below(kernel: Kernel | Rows, target: Target, limit: float) -> Choice 
 
 
 def asked(kernel: Kernel | Rows, target: Target) -> Sequence[Pattern]:
-    """The patterns that are asked on a target."""
-    return [ROWS] if isinstance(kernel, Rows) else [p for p in PATTERNS if p.allowed(target)]
+    """The patterns that are asked on a target, those of its back end."""
+    if isinstance(kernel, Rows) and target.backend == CPU:
+        return [ROWS]
+    return [p for p in _patterns(target) if p.allowed(target)]
+
+
+def _patterns(target: Target) -> Sequence[Pattern]:
+    return PATTERNS if target.backend == CPU else OTHERS[target.backend]
 
 
 def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | None:
@@ -173,23 +184,20 @@ def lowered(chosen: Choice) -> Lowered:
         if wrong:
             raise CompileError(f"pattern {pattern.name!r} chooses {chosen.config} on {describe(kernel)}: {wrong}")
     out = pattern.lower(kernel, chosen.config, chosen.target)
-    wrong = _unfit(out, len(kernel.buffers))
-    if wrong:
-        raise CompileError(f"pattern {pattern.name!r} lowers {chosen.config} on {describe(kernel)} to {wrong}")
+    if not isinstance(out, Lowered):
+        raise unfit(chosen, f"{out!r}; a Lowered is needed")
+    for x in out.launches:
+        if x.tasks < 0:
+            raise unfit(chosen, f"{x.tasks} tasks of a launch")
+    if out.workspace < 0:
+        raise unfit(chosen, f"a workspace of {out.workspace} bytes")
     return out
 
 
-def _unfit(out: Any, buffers: int) -> str:
-    """What keeps a pattern's answer from being run."""
-    if not isinstance(out, Lowered):
-        return f"{out!r}; a Lowered is needed"
-    for x in out.launches:
-        if len(x.function.buffers) != buffers + 1:
-            return f"{x.function.name} of {len(x.function.buffers)} buffers; those of the kernel, {buffers}, and the" \
-                " workspace are needed"
-        if x.tasks < 0:
-            return f"{x.tasks} tasks of {x.function.name}"
-    return "" if out.workspace >= 0 else f"a workspace of {out.workspace} bytes"
+def unfit(chosen: Choice, what: str) -> CompileError:
+    """The error of a pattern whose answer cannot be run."""
+    where = f"{chosen.config} on {describe(chosen.kernel)}"
+    return CompileError(f"pattern {chosen.pattern.name!r} lowers {where} to {what}")
 
 
 def lower(kernel: Kernel | Rows, target: Target) -> Lowered:

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from einsmith.errors import CompileError
 from einsmith.kernels.genes import Space, space_of
-from einsmith.loops.nest import Function
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 
@@ -43,18 +42,18 @@ class Cost:
 
 @dataclass
 class Launch:
-    """One parallel sweep: `function` is run for each task in 0 .. tasks-1, in any order, on any thread. `once`: in a
-    loop it need run but once, before the kernel's first run: it reads only `fixed` buffers, and what it leaves in the
-    workspace stays."""
+    """One parallel sweep: `function` is run for each task in 0 .. tasks-1, in any order, on any thread. What it is, its
+    back end knows: on the CPU, a function of `loops.nest`. `once`: in a loop it need run but once, before the kernel's
+    first run: it reads only `fixed` buffers, and what it leaves in the workspace stays."""
 
-    function: Function
+    function: Any
     tasks: int
     once: bool = False
 
 
 @dataclass
 class Lowered:
-    """The launches of a kernel, in order. Each function has len(kernel.buffers) + 1 buffers: the kernel's own, then a
+    """The launches of a kernel, in order. Each is given len(kernel.buffers) + 1 buffers: the kernel's own, then a
     workspace of `workspace` bytes that all threads and launches of the kernel share (partial sums)."""
 
     launches: list[Launch] = field(default_factory=list)

@@ -20,6 +20,9 @@ class _HasData(Protocol):
     @property
     def data(self) -> np.ndarray: ...
 
+    @data.setter
+    def data(self, value: np.ndarray) -> None: ...
+
 
 _generator = np.random.Generator(np.random.PCG64())
 _drawing = locks.Awaited("drawing random numbers")
@@ -49,18 +52,18 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 def uniform_(tensor: _HasData, a: float = 0.0, b: float = 1.0) -> None:
     """Uniform in [a, b)."""
     with _drawing:
-        tensor.data[...] = _generator.uniform(a, b, tensor.data.shape)
+        tensor.data = _generator.uniform(a, b, tensor.data.shape)
 
 
 def normal_(tensor: _HasData, mean: float = 0.0, std: float = 1.0) -> None:
     """Normal with the given mean and standard deviation."""
     with _drawing:
-        tensor.data[...] = _generator.normal(mean, std, tensor.data.shape)
+        tensor.data = _generator.normal(mean, std, tensor.data.shape)
 
 
 def constant_(tensor: _HasData, val: float) -> None:
     """Every element `val`."""
-    tensor.data[...] = val
+    tensor.data = np.full(tensor.data.shape, val)
 
 
 def zeros_(tensor: _HasData) -> None:

@@ -315,7 +315,7 @@ class Module:
         if odd:
             raise DtypeError(f"element types do not fit {type(self).__name__}; {'; '.join(odd)}")
         for name, array in arrays.items():
-            own[name].data[...] = array
+            own[name].memory.store(array)
         return LoadResult(missing, unexpected)
 
     # ---------------------------------------------------------------------------------------------------- printing
@@ -364,7 +364,7 @@ def _kind(table: dict, module: Module) -> str:
 
 def _fits(given: np.dtype, own: Stored) -> bool:
     """Floats of any width load into floats, integers into integers and floats."""
-    return np.can_cast(given, own.data.dtype, casting="same_kind")
+    return np.can_cast(given, own.memory.dtype, casting="same_kind")
 
 
 def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:

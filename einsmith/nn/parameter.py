@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from contextvars import ContextVar
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -14,20 +15,10 @@ from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, ShapeError, TraceError
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, touch
-
-_ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+from einsmith.runtime.memory import Layout, Memory
 
 substituted: ContextVar[Mapping[int, Value]] = ContextVar("einsmith_substituted", default=MappingProxyType({}))
 """Values that stand for parameters and buffers (by id) inside `functional_call`."""
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised C-contiguous array whose first byte lies on a multiple of 64."""
-    dtype = np.dtype(dtype)
-    count = int(np.prod(shape, dtype=np.int64))
-    raw = np.empty(count * dtype.itemsize + _ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
 
 
 def to_numpy(value: Any) -> np.ndarray:
@@ -44,62 +35,68 @@ def to_numpy(value: Any) -> np.ndarray:
 
 
 class Stored:
-    """An array at a fixed address. `data` is the memory itself: C-contiguous, aligned to 64 bytes, changed in place.
+    """An array at a fixed address, in `memory`. `data` is the memory itself: C-contiguous, aligned to 64 bytes, changed
+    in place. In another layout (`store_as`) it is a view of the memory, or a copy that refuses to be written to; what
+    is assigned to `data` is stored in any.
 
     Inside a traced function it acts as a tensor (NumPy's operators, indexing, methods), captured live, not copied.
     """
 
     __array_ufunc__ = None  # NumPy's operators defer to the ones below
-    _data: np.ndarray
+    memory: Memory
 
     def __init__(self, data: Any):
         source = to_numpy(data)
         kind = dtype_of(source)
         if kind.is_float and kind.in_memory_only:
             raise DtypeError(f"a module's floats are float32 or float64, which updates need; convert these {kind.name}")
-        self._data = aligned_empty(source.shape, kind.numpy)
-        self._data[...] = source
+        self.memory = Memory(source.shape, kind.numpy)
+        self.memory.store(source)
 
     @property
     def data(self) -> np.ndarray:
-        """The memory itself. Assigning an array of the same shape copies into it."""
-        return self._data
+        """The memory itself (see the class). Assigning an array of the same shape copies into it."""
+        return self.memory.logical()
 
     @data.setter
     def data(self, value: Any) -> None:
         source = to_numpy(value)
         if source.shape != self.shape:
             raise ShapeError(f"data has shape {self.shape} and cannot take an array of shape {source.shape}")
-        self._data[...] = source
+        self.memory.store(source)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._data.shape
+        return self.memory.shape
 
     @property
     def dtype(self) -> DType:
-        return dtype_of(self._data.dtype)
+        return dtype_of(self.memory.dtype)
 
     @property
     def ndim(self) -> int:
-        return self._data.ndim
+        return len(self.memory.shape)
 
     @property
     def size(self) -> int:
         """How many elements it has."""
-        return self._data.size
+        return prod(self.memory.shape)
 
     def numpy(self) -> np.ndarray:
         """A copy of the values."""
-        return self._data.copy()
+        return self.data.copy()
+
+    def store_as(self, layout: Layout | None) -> None:
+        """Moves the values to memory in another layout (None: the array's own), and with the next step the optimizer's
+        state: the address changes, and functions are traced anew. Raises ShapeError where the layout does not fit."""
+        self.memory = self.memory.moved(self.memory.dtype, layout)
+        touch()
 
     def convert(self, dtype: Any) -> None:
         """Moves the values to memory of another element type: the address changes, and functions are traced anew."""
         kind = dtype_of(dtype)
         if kind is not self.dtype:
-            new = aligned_empty(self.shape, kind.numpy)
-            new[...] = self._data
-            self._data = new
+            self.memory = self.memory.moved(kind.numpy, self.memory.layout)
             touch()
 
     def __einsmith_value__(self) -> Value:
@@ -118,8 +115,8 @@ class Stored:
         return Value(trace.capture(self, self.shape, self.dtype))
 
     def __einsmith_array__(self) -> np.ndarray:
-        """The memory itself, where this array is an argument of a compiled function."""
-        return self._data
+        """The values, where this array is an argument of a compiled function."""
+        return self.data
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if current_trace() is not None:
@@ -127,7 +124,7 @@ class Stored:
                 f"NumPy was given a {type(self).__name__} inside a traced function, where its values are not "
                 "known; use the functions of es.functional"
             )
-        return self._data.astype(self._data.dtype if dtype is None else dtype, copy=True)
+        return self.data.astype(self.memory.dtype if dtype is None else dtype, copy=True)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Value, name):
@@ -143,7 +140,7 @@ class Stored:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({np.array2string(self._data, threshold=100, prefix='Parameter(')}, {self.dtype})"
+        return f"{type(self).__name__}({np.array2string(self.data, threshold=100, prefix='Parameter(')}, {self.dtype})"
 
 
 def _delegate(name: str) -> None:

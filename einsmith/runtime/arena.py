@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -14,14 +15,24 @@ _numbers = count()
 
 
 class Block:
-    """Memory, its address, and a number that no other block has had."""
+    """Memory that a back end gives (on the CPU `array`, its bytes), where it begins, and a number that no other block
+    has had."""
 
-    __slots__ = ("array", "address", "number")
+    __slots__ = ("array", "address", "nbytes", "number")
 
-    def __init__(self, nbytes: int):
-        self.array = buffers.empty((nbytes,), np.uint8)
-        self.address = buffers.address(self.array)
+    def __init__(self, array: Any, address: int, nbytes: int):
+        self.array, self.address, self.nbytes = array, address, nbytes
         self.number = next(_numbers)
+
+
+Allocate = Callable[[int], Block]
+"""A block of at least so many bytes. Raises OutOfMemoryError."""
+
+
+def host(nbytes: int) -> Block:
+    """A block of the process's own memory."""
+    array = buffers.empty((nbytes,), np.uint8)
+    return Block(array, buffers.address(array), nbytes)
 
 
 class Arena:
@@ -36,19 +47,19 @@ class Arena:
 
     def __init__(self) -> None:
         self._lock = locks.lock()
-        self.block = Block(0)
+        self.block = host(0)
 
-    def reserve(self, nbytes: int) -> Block:
-        """The block, which is made larger where it has fewer bytes."""
+    def reserve(self, nbytes: int, allocate: Allocate = host) -> Block:
+        """The block, which is made larger where it has fewer bytes. `allocate`: of the back end of all its programs."""
         with self._lock:
-            if self.block.array.nbytes < nbytes:
-                self.block = Block(nbytes)
+            if self.block.nbytes < nbytes:
+                self.block = allocate(nbytes)
             return self.block
 
     def clear(self) -> None:
         """Gives the memory back; it is reserved anew where a program still runs."""
         with self._lock:
-            self.block = Block(0)
+            self.block = host(0)
 
     def evicted(self, programs: Sized) -> None:
         """Gives the memory back where none of the programs is left (see `caches.Cache`)."""

@@ -17,7 +17,7 @@ from einsmith.passes.schedule.arena import arena
 from einsmith.passes.schedule.plan import Call, LoopCall, Plan
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel, Rows
-from einsmith.runtime.program import BeginLoop, CheckZero, EndLoop, Move, RunLaunch, Step
+from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, RunLaunch, Step
 
 At = tuple[int, int | str]
 """A pointer's place in a program: number of the step, number of the pointer (see Program.slots)."""
@@ -27,11 +27,11 @@ it later."""
 
 
 @dataclass(frozen=True)
-class NativeKernel:
-    """Machine code of a kernel: (address, tasks, once) of each launch (see kernels.pattern.Launch), bytes of scratch a
-    thread, of shared workspace and of object code."""
+class CompiledKernel:
+    """What a back end makes of a kernel: (code, tasks, once) of each launch (see kernels.pattern.Launch), code being
+    what its programs run; bytes of scratch a thread, of shared workspace and of all the code."""
 
-    launches: tuple[tuple[int, int, bool], ...]
+    launches: tuple[tuple[Any, int, bool], ...]
     scratch: int
     workspace: int
     pattern: str
@@ -40,7 +40,7 @@ class NativeKernel:
     nbytes: int
 
 
-Native = Mapping[Kernel | Rows, NativeKernel]
+Compiled = Mapping[Kernel | Rows, CompiledKernel]
 
 
 class Place(NamedTuple):
@@ -62,20 +62,20 @@ class Layout:
     inner: dict[tuple[int, int], Layout] = field(default_factory=dict)
 
 
-def layout(plan: Plan, outside: Iterable[Tensor], native: Native) -> Layout:
+def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> Layout:
     """Where everything lies that is not in `outside` and not at home in a leaf."""
     inner: dict[tuple[int, int], Layout] = {}
     extra: dict[int, int] = {}
     kept: set[int] = set()
     for i, call in enumerate(plan.calls):
         if isinstance(call, Call):
-            extra[i] = native[call.kernel].workspace
-            if any(once for _, _, once in native[call.kernel].launches):
+            extra[i] = compiled[call.kernel].workspace
+            if any(once for _, _, once in compiled[call.kernel].launches):
                 kept.add(i)
             continue
-        needs = [native[c.kernel].workspace for c in call.before]
+        needs = [compiled[c.kernel].workspace for c in call.before]
         for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
-            inner[i, k] = layout(step, {*segment.body.inputs, *step.graph.outputs}, native)
+            inner[i, k] = layout(step, {*segment.body.inputs, *step.graph.outputs}, compiled)
             needs.append(inner[i, k].nbytes)
         extra[i] = max(needs, default=0)
     return Layout(*arena(plan, outside, extra, kept), inner)
@@ -84,8 +84,8 @@ def layout(plan: Plan, outside: Iterable[Tensor], native: Native) -> Layout:
 class Assembler:
     """Collects the steps of a program. `kernels`: (call, its steps) of every kernel, as in Plan.kernel_calls."""
 
-    def __init__(self, native: Native, spare: int):
-        self.native, self.spare = native, spare
+    def __init__(self, compiled: Compiled, spare: int):
+        self.compiled, self.spare = compiled, spare
         self.steps: list[Step] = []
         self.kernels: list[tuple[Call, list[int]]] = []
         self.places: dict[At, Place] = {}
@@ -117,15 +117,15 @@ class Assembler:
     def _launches(self, call: Call, work: int, pointer: Pointer, once: bool) -> list[int]:
         """The numbers of the added steps: launches that a loop repeats, or those that need run but once."""
         first = len(self.steps)
-        for address, tasks, kind in self.native[call.kernel].launches:
+        for code, tasks, kind in self.compiled[call.kernel].launches:
             if kind is once:
                 n = len(self.steps)
                 offsets = call.offsets or (0,) * len(call.tensors)
                 pointers = [pointer(t, (n, b), offsets[b]) for b, t in enumerate(call.tensors)]
                 self.places[n, len(pointers)] = Place(
-                    ("workspace", id(call)), 0, self.native[call.kernel].workspace
+                    ("workspace", id(call)), 0, self.compiled[call.kernel].workspace
                 )
-                self.steps.append(RunLaunch(address, tasks, [*pointers, work]))
+                self.steps.append(RunLaunch(code, tasks, [*pointers, work]))
         return list(range(first, len(self.steps)))
 
     def _loop(

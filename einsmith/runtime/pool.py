@@ -1,4 +1,4 @@
-"""The fork-join pool: how many threads, and the workers that wait in native code.
+"""The fork-join pool: workers that wait in native code.
 
 Workers are daemon Python threads, each inside one foreign call that lasts as long as the pool; the interpreter lock is
 released there. One program runs at a time (`owner`); the others wait. At exit the workers are stopped and joined before
@@ -17,36 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith import knobs, locks
+from einsmith import locks
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry import program as entry
-from einsmith.errors import ArgumentError
 from einsmith.runtime import buffers
-from einsmith.target.facts import physical_cores
-
-_threads: int | None = None
-
-
-def set_threads(n: int | None) -> None:
-    """Sets the default number of threads of programs made from now on; None: as many as the machine has for us.
-
-    Raises ArgumentError unless n is between 1 and 4096.
-    """
-    global _threads
-    if n is not None and (not isinstance(n, int) or not 1 <= n <= entry.MAX_THREADS):
-        raise ArgumentError(f"threads must be an integer from 1 to {entry.MAX_THREADS}, not {n!r}")
-    _threads = n
-
-
-def get_threads() -> int:
-    """The default number of threads: `set_threads`, else EINSMITH_THREADS, else the physical cores we may use."""
-    return _threads or knobs.THREADS.get() or _default_threads()
-
-
-@cache
-def _default_threads() -> int:
-    """Asked once: every call of a compiled function needs it, and the answer takes several file reads."""
-    return min(physical_cores(), entry.MAX_THREADS)
 
 
 class Native(NamedTuple):

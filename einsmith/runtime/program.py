@@ -4,72 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from einsmith.codegen.entry import program as entry
 from einsmith.runtime import buffers, pool
-
-
-@dataclass(frozen=True)
-class RunLaunch:
-    """Calls the function at `address` for every task in 0 .. tasks-1, with these buffer addresses."""
-
-    address: int
-    tasks: int
-    pointers: Sequence[int]
-
-
-@dataclass(frozen=True)
-class CheckZero:
-    """Ends the run with status `code` (not 0) unless the i32 at `pointer` is 0."""
-
-    pointer: int
-    code: int
-
-
-@dataclass(frozen=True)
-class CheckFinite:
-    """Ends the run with status `code` (not 0) if the float at `pointer` is infinite or NaN; `elem` is f32 or f64."""
-
-    pointer: int
-    elem: str
-    code: int
-
-
-class Move(NamedTuple):
-    """Pointer `pointer` of step `step` (a launch, or a loop inside, whose bases count as its pointers) is, in turn t
-    counted from 0, the loop's own base with the number of this move, + offset + delta * t bytes."""
-
-    step: int
-    pointer: int | str
-    offset: int
-    delta: int
-
-
-@dataclass(frozen=True)
-class BeginLoop:
-    """The steps up to the matching EndLoop run in turns 0 .. most-1. `first` and `stop`, where they are not 0, are the
-    addresses of i64 that tell the first turn and the one before which the loop ends. `reverse`: the last turn comes
-    first. One base address for each move."""
-
-    most: int
-    reverse: bool
-    moves: Sequence[Move]
-    bases: Sequence[int]
-    stop: int = 0
-    first: int = 0
-
-
-@dataclass(frozen=True)
-class EndLoop:
-    """The end of the innermost loop that is open."""
-
-
-Step = RunLaunch | CheckZero | CheckFinite | BeginLoop | EndLoop
-
+from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step
+from einsmith.runtime.threads import get_threads
+from einsmith.target.facts import MAX_THREADS
 
 _POOL, _THREADS = entry.RUN_WORDS.index("pool"), entry.RUN_WORDS.index("threads")
 
@@ -99,9 +42,9 @@ class Program:
         self, steps: Sequence[Step], threads: int | None = None, scratch_bytes: int = 0, scratch: int | None = None
     ):
         self.steps = tuple(steps)
-        self.threads = pool.get_threads() if threads is None else threads
-        if not 1 <= self.threads <= entry.MAX_THREADS:
-            raise ValueError(f"threads must be between 1 and {entry.MAX_THREADS}, not {threads}")
+        self.threads = get_threads() if threads is None else threads
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise ValueError(f"threads must be between 1 and {MAX_THREADS}, not {threads}")
         self.slots: dict[tuple[int, int | str], int] = {}
         self.table = self._layout()
         self._stride = _stride(scratch_bytes)
@@ -135,7 +78,7 @@ class Program:
             if isinstance(step, RunLaunch):
                 if not 0 <= step.tasks < 2**31:
                     raise ValueError(f"step {n} has {step.tasks} tasks; at most 2**31 - 1 are possible")
-                record[:4] = entry.LAUNCH, step.address, step.tasks, base + 8 * self.slots.get((n, 0), 0)
+                record[:4] = entry.LAUNCH, step.code, step.tasks, base + 8 * self.slots.get((n, 0), 0)
                 self.slots[n, "function"] = n * width + 1
             elif isinstance(step, BeginLoop):
                 own = base + 8 * (n * width + 2)  # the word with the most turns

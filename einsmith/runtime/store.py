@@ -8,16 +8,21 @@ from typing import Any
 import numpy as np
 
 from einsmith.errors import ShapeError
-from einsmith.runtime import buffers
+from einsmith.runtime.memory import Layout, Memory
 
 
 class Slot:
-    """A named tensor that lives as long as training does: programs read and update `data` in place."""
+    """A named tensor that lives as long as training does: programs read and update `memory` in place; `data` are its
+    values (`Memory.logical`)."""
 
-    __slots__ = ("name", "data", "__weakref__")
+    __slots__ = ("name", "memory", "__weakref__")
 
-    def __init__(self, name: str, data: np.ndarray):
-        self.name, self.data = name, data
+    def __init__(self, name: str, memory: Memory):
+        self.name, self.memory = name, memory
+
+    @property
+    def data(self) -> np.ndarray:
+        return self.memory.logical()
 
 
 class ParameterStore:
@@ -31,22 +36,23 @@ class ParameterStore:
         """Takes a parameter, whose memory is its own `data`, under a name."""
         self.parameters[name] = parameter
 
-    def slot(self, name: str, shape: tuple[int, ...], dtype: np.dtype, initial: float | np.ndarray = 0.0) -> Slot:
-        """The state tensor `name`, made with `initial` at its first use, moved to new memory for another element type.
+    def slot(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype, initial: float | np.ndarray = 0.0,
+        layout: Layout | None = None,
+    ) -> Slot:  # fmt: skip
+        """The state tensor `name`, made with `initial` at its first use, moved to new memory for another element type
+        or layout.
 
         Raises ShapeError where it has another shape.
         """
-        if name not in self.state:
-            data = buffers.empty(shape, dtype)
-            data[...] = initial
-            self.state[name] = Slot(name, data)
-        found = self.state[name]
-        if found.data.shape != shape:
-            raise ShapeError(f"state {name!r} has shape {found.data.shape}, its parameter {shape}")
-        if found.data.dtype != dtype:
-            data = buffers.empty(shape, dtype)
-            data[...] = found.data
-            found.data = data
+        found = self.state.get(name)
+        if found is None:
+            found = self.state[name] = Slot(name, Memory(shape, dtype, layout))
+            found.memory.store(initial)
+        if found.memory.shape != shape:
+            raise ShapeError(f"state {name!r} has shape {found.memory.shape}, its parameter {shape}")
+        if found.memory.dtype != dtype or found.memory.layout is not layout:
+            found.memory = found.memory.moved(dtype, layout)
         return found
 
     def forget(self, parameter: str) -> None:
@@ -55,7 +61,7 @@ class ParameterStore:
             del self.state[name]
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
-        """(name, memory) of everything: parameters first."""
+        """(name, values) of everything: parameters first."""
         for name, p in self.parameters.items():
             yield name, p.data
         for name, s in self.state.items():

@@ -12,6 +12,7 @@ import platform
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 LINE = 64
 """Bytes of a cache line, which come and go together."""
@@ -23,9 +24,16 @@ _SPECIAL = (
 """With vectors of 64 bytes at about 4 GHz."""
 
 
+CPU = "cpu"
+"""The name of the back end for processors."""
+MAX_THREADS = 4096
+"""Threads that share a program's work, at most."""
+
+
 @dataclass(frozen=True)
 class Target:
-    """One machine. Hashable, so that it can be part of a cache key.
+    """One machine. Hashable, so that it can be part of a cache key. `backend` names what compiles for it and runs
+    (`backends.registry`); the facts of a machine of another kind are a subclass with another one.
 
     vector_bytes: bytes of one vector register; vector_registers: how many there are; l1, l2: bytes per core; l3: bytes
     that all cores share; cores: physical cores that may be used.
@@ -40,6 +48,8 @@ class Target:
 
     `winograd`: whether the user allows convolutions to be computed in Winograd's form, which rounds differently.
     """
+
+    backend: ClassVar[str] = CPU
 
     cpu: str = "host"
     features: str = "host"

@@ -12,7 +12,8 @@ import numpy as np
 from einsmith.codegen.cache import native
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
-from einsmith.runtime.program import Program, RunLaunch
+from einsmith.runtime.program import Program
+from einsmith.runtime.steps import RunLaunch
 from einsmith.target.facts import Target
 
 MIN_ROUNDS = 5

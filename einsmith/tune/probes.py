@@ -15,7 +15,8 @@ import numpy as np
 from einsmith.codegen.cache import native
 from einsmith.loops.nest import Builder, Function, Value
 from einsmith.runtime import buffers
-from einsmith.runtime.program import Program, RunLaunch
+from einsmith.runtime.program import Program
+from einsmith.runtime.steps import RunLaunch
 from einsmith.target.facts import Target
 
 BINARY = ("div", "pow", "floordiv", "mod")

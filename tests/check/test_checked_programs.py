@@ -14,6 +14,7 @@ import pytest
 import einsmith as es
 from einsmith import compile as driver
 from einsmith import knobs
+from einsmith.backends import cpu
 from einsmith.caches import Cache
 from einsmith.check.program import CheckedProgram
 from einsmith.codegen.cache import native
@@ -34,7 +35,7 @@ def checked(monkeypatch, tmp_path):
     """Runs are checked; what is compiled meanwhile is forgotten, since it may be wrong."""
     monkeypatch.setenv("EINSMITH_CHECK", "1")
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(driver, "_NATIVE", Cache(driver._NATIVE.bound))
+    monkeypatch.setattr(cpu, "_NATIVE", Cache(cpu._NATIVE.bound))
     monkeypatch.setattr(native, "_loaded", WeakValueDictionary())
     return tmp_path
 
@@ -171,8 +172,9 @@ def test_scratch_that_threads_share_is_noticed(checked, rng, monkeypatch):
         self._stride = 0
 
     monkeypatch.setattr(Program, "__init__", together)
-    monkeypatch.setattr(driver.Executable, "_checked", lambda self, made, own=driver.Executable._checked: (
-        setattr(self, "_scratch", max(64, self._scratch)) or own(self, made)))  # fmt: skip
+    own = cpu.Cpu.checked
+    monkeypatch.setattr(cpu.Cpu, "checked", lambda self, made, watched, threads, scratch: own(
+        self, made, watched, threads, max(64, scratch)))  # fmt: skip
     fails(es.jit(two_layers), *arrays(rng), match="scratch of threads overlaps")
 
 

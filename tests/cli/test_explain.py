@@ -41,6 +41,10 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["explain", "mlp3", "--batch", "3"]) == 0
     out = capsys.readouterr().out
     assert "fused: sum" in out and "arithmetic" in out and "in all: predicted" in out and "measured" not in out
+    parts = [line for line in out.splitlines() if line.startswith(("forward: ", "backward: ", "update: ", "in all: "))]
+    times = [float(line.split()[-2]) for line in parts]
+    assert [line.partition(":")[0] for line in parts] == ["forward", "backward", "in all"]  # which stores the updates
+    assert sum(times[:-1]) == pytest.approx(times[-1], abs=0.2) and all(times)
 
 
 def test_a_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +52,7 @@ def test_a_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("C[b,p] = sum[r](A[b,stride*p+r] * W[r] * scale)")
     given = ["--shape", "A=6,101", "--shape", "W=5", "--set", "stride=2"]
     report = explained(capsys, str(file), *given, "--set", "scale=0.5", "--measure", "--candidates", "0")
-    assert report["kernels"] and all(k["measured"] > 0 for k in report["kernels"])
+    assert report["kernels"] and all(k["measured"] > 0 and k["role"] == "forward" for k in report["kernels"])
     assert "6x49" in report["kernels"][-1]["root"]
     for wrong in ([], given[:2], [*given, "--shape", "X=3"], ["--shape", "A", *given], ["--shape", "A=six,3"]):
         assert cli.run(["explain", str(file), *wrong, "--set", "scale=1"]) == 2

@@ -23,7 +23,7 @@ from einsmith.passes.pipeline import PASSES, PassContext
 from einsmith.passes.schedule.plan import Plan, fuse
 from einsmith.passes.schedule.printer import namer, show_arena, show_plan
 from einsmith.passes.schedule.views import storage
-from einsmith.runtime.assemble import Assembler, NativeKernel, Place, layout, show_steps
+from einsmith.runtime.assemble import Assembler, CompiledKernel, Place, layout, show_steps
 from einsmith.target.facts import Target
 
 PATH = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -96,11 +96,11 @@ def llvm_excerpt(text: str, phis: int, count: int) -> list[str]:
     return [head, "  ...", label, *first[:phis], "  ...", *rest[:count], "  ..."]
 
 
-def native_of(lowered: Lowered, choice: choose.Choice) -> NativeKernel:
+def native_of(lowered: Lowered, choice: choose.Choice) -> CompiledKernel:
     """What compiling would give, at addresses that nothing calls."""
     launches = tuple((0, x.tasks, x.once) for x in lowered.launches)
     scratch = max(x.function.scratch_bytes for x in lowered.launches)
-    return NativeKernel(launches, scratch, lowered.workspace, choice.pattern.name, "", choice.cost.seconds, 0)
+    return CompiledKernel(launches, scratch, lowered.workspace, choice.pattern.name, "", choice.cost.seconds, 0)
 
 
 def program_of(plan: Plan, lowered: dict) -> str:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from einsmith import compile as driver
 from einsmith import knobs
+from einsmith.backends import cpu
 from einsmith.check import trap
 from einsmith.codegen.cache import build as worker
 from einsmith.codegen.cache import native, objects
@@ -42,7 +42,7 @@ class Seen:
 @contextmanager
 def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
     """Within, every kernel that is compiled is noted, and compiled in the configuration that `pick` says."""
-    whole, plain = driver._lower, autoconfig.choose
+    whole, plain = cpu._lower, autoconfig.choose
     inside = [0]
 
     def choose(kernel: Any, target: Target) -> Any:
@@ -73,18 +73,18 @@ def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
 
     if pick is not None:
         forget()
-    driver._lower, autoconfig.choose = lower, choose
+    cpu._lower, autoconfig.choose = lower, choose
     try:
         yield
     finally:
-        driver._lower, autoconfig.choose = whole, plain
+        cpu._lower, autoconfig.choose = whole, plain
         if pick is not None:
             forget()
 
 
 def forget(code: bool = False) -> None:
     """Compiles anew what is asked for next. With `code` what no program holds is unloaded."""
-    driver._NATIVE.clear()
+    cpu._NATIVE.clear()
     native._loaded.clear()
     if code:
         llvm_jit.unload()

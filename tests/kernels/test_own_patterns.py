@@ -84,7 +84,7 @@ def test_costs(registered, answer):
     [
         (lambda kernel: None, "None; a Lowered is needed"),
         (lambda kernel: _stores(len(kernel.buffers), 5), "own of 2 buffers; those of the kernel, 2, and the workspace"),
-        (lambda kernel: _stores(len(kernel.buffers) + 1, 5, -1), "-1 tasks of own"),
+        (lambda kernel: _stores(len(kernel.buffers) + 1, 5, -1), "-1 tasks of a launch"),
         (lambda kernel: Lowered(_stores(len(kernel.buffers) + 1, 5).launches, -8), "a workspace of -8 bytes"),
     ],
 )

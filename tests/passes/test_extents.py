@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 from einsmith import compile as driver
+from einsmith.backends import cpu
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.modes import trace_shapes
 from einsmith.runtime import buffers
-from einsmith.runtime.assemble import NativeKernel
+from einsmith.runtime.assemble import CompiledKernel
 from einsmith.target.facts import Target
 from tests.passes.counting import executed_lines
 from tests.passes.sized import ALL, Sized
@@ -44,18 +45,18 @@ class _Steps:
 def compile_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sized, str, int], None]:
     """Compiles a formula at a size, up to the text of its kernels, into no memory."""
 
-    def native(found: Sequence[Any], target: Target) -> list[NativeKernel]:
-        made: dict[Any, NativeKernel] = {}
+    def native(found: Sequence[Any], target: Target) -> list[CompiledKernel]:
+        made: dict[Any, CompiledKernel] = {}
         for kernel in dict.fromkeys(found):
-            functions, m = driver._lower(kernel, target)
+            functions, m = cpu._lower(kernel, target)
             emit_module(functions, target)
             launches = tuple((1, tasks, once) for _, tasks, once in m["launches"])
-            made[kernel] = NativeKernel(launches, m["scratch"], m["workspace"], m["pattern"], m["config"], 0.0, 0)
+            made[kernel] = CompiledKernel(launches, m["scratch"], m["workspace"], m["pattern"], m["config"], 0.0, 0)
         return [made[kernel] for kernel in found]
 
     empty = buffers.empty
-    monkeypatch.setattr(driver, "compile_kernels", native)
-    monkeypatch.setattr(driver, "Program", _Steps)
+    monkeypatch.setattr(cpu.CPU, "compile", native)
+    monkeypatch.setattr(cpu, "Program", _Steps)
     monkeypatch.setattr(buffers, "empty", lambda shape, dtype: empty((64,), np.uint8))
 
     def compiled(sized: Sized, mode: str, n: int) -> None:

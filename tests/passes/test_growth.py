@@ -14,7 +14,8 @@ import pytest
 
 import einsmith as es
 from einsmith import compile as driver
-from einsmith.runtime.assemble import NativeKernel
+from einsmith.backends.cpu import CPU
+from einsmith.runtime.assemble import CompiledKernel
 from tests.passes import families
 from tests.passes.counting import executed_lines
 from tests.passes.families import Program
@@ -32,14 +33,14 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable], tuple[int,
     """Of a call that compiles a program: the lines that are executed, and the distinct kernels."""
     kernels: set[Any] = set()
 
-    def native(found: Any, target: Any) -> list[NativeKernel]:
+    def native(found: Any, target: Any) -> list[CompiledKernel]:
         kernels.update(found)
-        return [NativeKernel(((1, 1, False),), 0, 0, "", "", 0.0, 0) for _ in found]
+        return [CompiledKernel(((1, 1, False),), 0, 0, "", "", 0.0, 0) for _ in found]
 
     def run(self: Any, inputs: Any) -> None:
         raise _Compiled
 
-    monkeypatch.setattr(driver, "compile_kernels", native)
+    monkeypatch.setattr(CPU, "compile", native)
     monkeypatch.setattr(driver.Executable, "__call__", run)
 
     def measured(call: Callable) -> tuple[int, int]:

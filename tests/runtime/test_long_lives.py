@@ -17,6 +17,7 @@ import pytest
 import einsmith as es
 from einsmith import caches, knobs
 from einsmith import compile as driver
+from einsmith.backends import cpu
 from einsmith.codegen.llvm import jit
 from einsmith.expr import interned
 from einsmith.functional import call
@@ -33,7 +34,7 @@ unchecked = pytest.mark.skipif(bool(knobs.CHECK.get()), reason="checked programs
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few programs, kernels and choices are kept."""
-    for bound in (driver.PROGRAMS, driver._NATIVE.bound, choose._CHOSEN.bound):
+    for bound in (driver.PROGRAMS, cpu._NATIVE.bound, choose._CHOSEN.bound):
         monkeypatch.setattr(bound, "entries", 6)
 
 
@@ -67,7 +68,7 @@ def test_shapes_come_and_go(few) -> None:
         for n in sizes:
             kept[n] = f(given(n), B)
             assert agrees(kept[n], n) and agrees(f(given(n), B), n)
-            assert driver.PROGRAMS.held()[0] <= 6 and len(driver._NATIVE) <= 6
+            assert driver.PROGRAMS.held()[0] <= 6 and len(cpu._NATIVE) <= 6
             # A program and the cache of kernels may have one each; the rest is about to be unloaded.
             assert len(f._quick) <= 6 and len(f._ready) <= 6 and len(f._depends) <= 6
         gc.collect(), jit.unload()
@@ -81,13 +82,13 @@ def test_shapes_come_and_go(few) -> None:
 def test_the_maps_of_code_come_back(few) -> None:
     f = function()
     f(given(1), B)
-    driver._NATIVE.clear(), gc.collect(), jit.unload()
+    cpu._NATIVE.clear(), gc.collect(), jit.unload()
     loaded = len(jit._loaded)
     for n in range(2, 8):
         f(given(n), B)
     assert len(jit._loaded) > loaded + 3
     del f
-    driver._NATIVE.clear(), gc.collect(), jit.unload()
+    cpu._NATIVE.clear(), gc.collect(), jit.unload()
     assert len(jit._loaded) <= loaded
 
 

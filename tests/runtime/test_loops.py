@@ -7,7 +7,8 @@ import pytest
 
 from einsmith.codegen.cache import native
 from einsmith.loops.nest import Builder
-from einsmith.runtime.program import BeginLoop, CheckZero, EndLoop, Move, Program, RunLaunch
+from einsmith.runtime.program import Program
+from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, RunLaunch
 
 
 def code(name: str, buffers: int, emit) -> int:

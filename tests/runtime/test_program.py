@@ -21,7 +21,9 @@ from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.errors import KnobError
 from einsmith.loops.nest import Builder, Function
 from einsmith.runtime import buffers, pool
-from einsmith.runtime.program import CheckFinite, CheckZero, Program, RunLaunch
+from einsmith.runtime.program import Program
+from einsmith.runtime.steps import CheckFinite, CheckZero, RunLaunch
+from einsmith.runtime.threads import get_threads, set_threads
 
 CPU, FEATURES, TRIPLE = llvm_jit.host()
 TARGET = SimpleNamespace(cpu=CPU, features=FEATURES, triple=TRIPLE, vector_bytes=32)
@@ -248,7 +250,7 @@ def test_steps_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="threads"):
         Program([], 0)
     with pytest.raises(ValueError, match="4096"):
-        pool.set_threads(0)
+        set_threads(0)
 
 
 _SCRIPT = """
@@ -301,14 +303,14 @@ print("parent", data[0, 0])
 
 def test_default_threads_follow_the_knob(monkeypatch):
     monkeypatch.setenv("EINSMITH_THREADS", "3")
-    assert pool.get_threads() == 3 and Program([]).threads == 3
+    assert get_threads() == 3 and Program([]).threads == 3
     try:
-        pool.set_threads(2)
-        assert pool.get_threads() == 2
+        set_threads(2)
+        assert get_threads() == 2
     finally:
-        pool.set_threads(None)
+        set_threads(None)
     monkeypatch.delenv("EINSMITH_THREADS")
-    assert 1 <= pool.get_threads() <= (os.cpu_count() or 1)
+    assert 1 <= get_threads() <= (os.cpu_count() or 1)
 
 
 def test_whether_a_variable_is_set(monkeypatch):

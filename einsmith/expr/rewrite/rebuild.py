@@ -15,6 +15,7 @@ from einsmith.expr.nodes import (
     Expr,
     Graph,
     Item,
+    Leaf,
     Piece,
     Read,
     Recurrence,
@@ -176,10 +177,44 @@ def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) 
 
 
 def exchanged(graph: Graph, new: Mapping[Tensor, Tensor]) -> Graph:
-    """The graph with each of its roots exchanged; updates keep their leaves."""
-    return Graph(
+    """The graph with each of its roots exchanged; updates keep their leaves. `new`: what stands for a node from now on,
+    of every root, and of the nodes below, as far as one stands for them: what replaces a node takes over its role."""
+    roots = (
         graph.inputs,
         tuple(new[t] for t in graph.outputs),
         tuple((p, new[t]) for p, t in graph.updates),
         tuple((new[t], m) for t, m in graph.checks),
     )
+    plain = Graph(*roots)
+    if plain.roots == graph.roots:
+        return graph
+    return Graph(*roots, _gradients(graph, plain, new)) if graph.gradients else plain
+
+
+def _gradients(old: Graph, plain: Graph, new: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """What the updates of a rewritten graph, as yet `plain`, are computed from: so much of it as its updates read.
+
+    Backward is all that is needed for what replaces a backward node, even one that nothing reads any more, since its
+    reader has taken it in. Of the others, update is what replaces an update node, and what reads one; what replaces
+    none and reads none, such as the union of two gradients, was made for an update to read: it is backward too.
+    """
+    images: dict[str, list[Tensor]] = {"backward": [], "update": []}
+    for node, role in old.role.items():
+        image = node if isinstance(node, Leaf) else new.get(node)
+        if role != "forward" and image is not None:
+            images[role].append(image)
+    forward = {n for n, role in plain.role.items() if role == "forward"}
+    backward = set(postorder(images["backward"], forward))
+    later: set[Tensor] = set()
+    found: dict[Tensor, None] = {}
+    replaced = set(images["update"])
+    for node in plain.role:
+        if node in forward or node in backward:
+            continue
+        if node in replaced or any(a in later for a in node.args):
+            later.add(node)
+            found |= dict.fromkeys(a for a in node.args if a in backward and not isinstance(a, Leaf))
+        else:
+            backward.add(node)
+    found |= dict.fromkeys(t for _, t in plain.updates if t in backward)
+    return tuple(found)

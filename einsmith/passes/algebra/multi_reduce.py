@@ -9,12 +9,12 @@ The forward pass of a pooling needs the greatest value, the backward pass its po
 
 from __future__ import annotations
 
-from einsmith.expr.nodes import Graph
+from einsmith.expr.nodes import Graph, postorder
 from einsmith.expr.rewrite.rebuild import exchanged
 from einsmith.lang.sweeps import in_one_sweep
 
 
 def sweeps(graph: Graph) -> Graph:
     """The graph with each such group of reductions as one."""
-    roots = list(graph.roots)
-    return exchanged(graph, dict(zip(roots, in_one_sweep(roots), strict=True)))
+    nodes = list(postorder(graph.roots))
+    return exchanged(graph, dict(zip(nodes, in_one_sweep(nodes), strict=True)))

@@ -146,7 +146,7 @@ def _plan(
         updates.append((p, t))
     stored = {p for p, _ in updates}
     outputs = tuple(copy_of(t) if producer(t)[0] in stored else t for t in graph.outputs)  # the old value
-    graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks)
+    graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks, graph.gradients)
     nodes = [n for n in postorder(graph.roots) if _is_work(n)]
     early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, Loop))}
     groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None)

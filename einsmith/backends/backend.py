@@ -1,0 +1,103 @@
+"""What a back end answers: everything below the plan of a program, for one kind of machine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from einsmith.errors import CheckError
+from einsmith.expr.nodes import Graph, Leaf, Tensor
+from einsmith.kernels.pattern import Pattern
+from einsmith.passes.schedule.plan import Call
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.runtime.arena import Block
+from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.target.facts import Target
+
+
+class Runnable(Protocol):
+    """A program: steps (`runtime.steps`) that one call runs. `table` holds every address as np.uint64, and
+    `slots[(step, i)]` is where pointer i of a step stands in it (for a check, i = 0; for a loop, its base i, "stop" and
+    "first"). What is written there holds from the next run on."""
+
+    table: np.ndarray
+    slots: dict[tuple[int, int | str], int]
+
+    def run(self) -> int:
+        """Runs all steps: 0, or the code of the first check that fails, after which nothing is run."""
+        ...
+
+    def run_timed(self) -> tuple[int, np.ndarray]:
+        """`run`, and the seconds that each step took in all turns."""
+        ...
+
+    def move_scratch(self, address: int) -> None:
+        """From the next run on, scratch lies there."""
+        ...
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What a checked run knows of the whole. graph, bind: as they were given; inputs: the graph's that are no part of
+    bind; outputs: in whose memory each output lies; calls, kernels: what runs, and what was made of it; arena: the
+    program's part of it."""
+
+    graph: Graph
+    bind: Mapping[Leaf, np.ndarray]
+    inputs: Sequence[Leaf]
+    outputs: Sequence[Tensor]
+    calls: Sequence[Call]
+    labels: Sequence[str]
+    kernels: Sequence[CompiledKernel]
+    target: Target
+    arena: Any
+
+
+class Backend(ABC):
+    """One kind of machine: its facts, its patterns, how kernels are compiled, where memory comes from, and what runs a
+    program's steps. `name` is that of its targets (`Target.backend`).
+
+    Addresses outside of what `allocate` gives (a program's inputs, outputs and bound arrays) are the process's own
+    memory."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def patterns(self) -> Sequence[Pattern]:
+        """Those that are asked about kernels for its targets."""
+
+    @abstractmethod
+    def target(self, threads: int) -> Target:
+        """This machine, with no more cores than `threads`."""
+
+    @abstractmethod
+    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+        """What is run for each kernel. Raises CompileError."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Block:
+        """Memory for intermediate results. Raises OutOfMemoryError."""
+
+    @abstractmethod
+    def program(self, made: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
+        """The assembled steps as a program. `scratch_bytes`: of one thread; `scratch`: where `scratch_area` bytes lie
+        for it."""
+
+    def scratch_area(self, scratch_bytes: int, threads: int) -> int:
+        """Bytes of memory that a program needs for its scratch, besides its intermediate results."""
+        return 0
+
+    def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
+        """`program` under EINSMITH_CHECK. Raises CheckError where there is no such thing."""
+        raise CheckError(f"EINSMITH_CHECK cannot watch programs of the back end {self.name!r}; unset it")
+
+    @abstractmethod
+    def seconds_of(
+        self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
+    ) -> list[float]:
+        """Seconds of a kernel in each (pattern, configuration), on data of its own."""

@@ -1,0 +1,127 @@
+"""The back end for processors: loop nests, compiled by LLVM, run by a native program on a pool of threads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from einsmith import knobs
+from einsmith.backends.backend import Backend, Runnable, Watched
+from einsmith.caches import Bound, Cache
+from einsmith.codegen.cache import native
+from einsmith.expr.nodes import Graph
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import override
+from einsmith.kernels.pattern import Pattern
+from einsmith.loops import nest
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.runtime.arena import Block, host
+from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.program import Program, scratch_area
+from einsmith.target import facts
+from einsmith.target.facts import Target
+from einsmith.tune import calibrate, measure
+
+_NATIVE: Cache[tuple[Kernel | Rows, Target, str], CompiledKernel] = Cache(
+    Bound("machine code of kernels", 2048, 64 << 20), lambda kernel: kernel.nbytes
+)
+"""What no program uses any more is found again here, without a look at the disk."""
+
+
+def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+    """Machine code for each kernel, from memory, from disk, or made now. Its key is the kernel, the target and what is
+    decided about it (`kernels.override`) or, where nothing is, the patterns that choose."""
+    texts = {k: override.text_of(k) for k in dict.fromkeys(kernels)}
+    found = {k: _NATIVE.get((k, target, text)) for k, text in texts.items()}
+    missing = [k for k, kernel in found.items() if kernel is None]
+    patterns = autoconfig.identity()
+    entries = native.compile_many(
+        [(k.digest + patterns + texts[k].encode(), partial(_lower, k, target, texts[k])) for k in missing], target
+    )
+    for k, entry in zip(missing, entries, strict=True):
+        meta = entry.metadata
+        launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
+        found[k] = made = CompiledKernel(
+            launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"],
+            entry.nbytes,
+        )  # fmt: skip
+        _NATIVE.put((k, target, texts[k]), made)
+    return [found[k] for k in kernels]  # type: ignore[misc]
+
+
+def _lower(kernel: Kernel | Rows, target: Target, text: str = ""):
+    """(functions, metadata) of a kernel that is in no cache. `text`: what is decided about it."""
+    choice = override.choice_of(kernel, target, text)
+    lowered = autoconfig.lowered(choice)
+    if knobs.debug() >= 3:
+        print(autoconfig.explain(kernel, target), file=sys.stderr)
+    for launch in lowered.launches:
+        f = launch.function
+        if len(f.buffers) != len(kernel.buffers) + 1:
+            raise autoconfig.unfit(
+                choice, f"{f.name} of {len(f.buffers)} buffers; those of the kernel, {len(kernel.buffers)}, and the "
+                "workspace are needed",
+            )  # fmt: skip
+        if knobs.debug() >= 4:
+            print(nest.show(f), file=sys.stderr)
+    meta = {
+        "launches": [(launch.function.name, launch.tasks, launch.once) for launch in lowered.launches],
+        "scratch": max((launch.function.scratch_bytes for launch in lowered.launches), default=0),
+        "workspace": lowered.workspace,
+        "pattern": choice.pattern.name,
+        "config": str(choice.config),
+        "seconds": choice.cost.seconds,
+    }
+    return [launch.function for launch in lowered.launches], meta
+
+
+class Cpu(Backend):
+    """See the module."""
+
+    name = facts.CPU
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        return autoconfig.PATTERNS
+
+    def target(self, threads: int) -> Target:
+        return calibrate.target(threads)
+
+    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+        return compile_kernels(kernels, target)
+
+    def allocate(self, nbytes: int) -> Block:
+        return host(nbytes)
+
+    def program(self, made: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
+        return Program(made.steps, threads, scratch_bytes, scratch)
+
+    def scratch_area(self, scratch_bytes: int, threads: int) -> int:
+        return scratch_area(scratch_bytes, threads)
+
+    def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
+        from einsmith.check import others  # imported late: only checked runs need them
+        from einsmith.check.kernel import Subject
+        from einsmith.check.program import CheckedProgram, Context
+
+        given, bind, target = watched.graph, watched.bind, watched.target
+        graph = Graph((*bind, *watched.inputs), given.outputs, given.updates, given.checks)
+        subjects = [
+            Subject(call.kernel, target, (), k.scratch, k.workspace, k.pattern, k.config,
+                    partial(others.source_of, call.kernel, target))
+            for call, k in zip(watched.calls, watched.kernels, strict=True)
+        ]  # fmt: skip
+        context = Context(graph, len(bind), bind, target.winograd, tuple(watched.outputs))
+        return CheckedProgram(
+            made, subjects, watched.labels, watched.arena, context, threads, scratch_bytes, knobs.CHECK.get()
+        )
+
+    def seconds_of(
+        self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
+    ) -> list[float]:
+        return measure.seconds_of(kernel, candidates, target, threads)
+
+
+CPU = Cpu()

@@ -1,0 +1,29 @@
+"""The back ends, by the names that targets have for them."""
+
+from __future__ import annotations
+
+from einsmith.backends.backend import Backend
+from einsmith.backends.cpu import CPU
+from einsmith.errors import CompileError
+from einsmith.kernels import choose
+from einsmith.target.facts import Target
+
+BACKENDS: dict[str, Backend] = {CPU.name: CPU}
+DEFAULT: Backend = CPU
+"""Whose target programs are compiled for where none is given."""
+
+
+def register(backend: Backend) -> None:
+    """Adds a back end: programs for targets with its name are its own. Raises CompileError where there is one."""
+    if backend.name in BACKENDS:
+        raise CompileError(f"there is a back end {backend.name!r} already: every one has a name of its own")
+    BACKENDS[backend.name] = backend
+    choose.OTHERS[backend.name] = backend.patterns
+
+
+def backend_of(target: Target) -> Backend:
+    """The back end of a target. Raises CompileError where there is none."""
+    found = BACKENDS.get(target.backend)
+    if found is None:
+        raise CompileError(f"no back end {target.backend!r} for {target!r}; there are {', '.join(BACKENDS)}")
+    return found

@@ -1,0 +1,58 @@
+"""The role of each kernel of a plan: forward, backward or update, of the nodes that it computes (`Graph.role`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from einsmith.expr.loop import Loop, Segment
+from einsmith.expr.nodes import ROLES, Graph, Item, Role, earliest, needed_for
+from einsmith.passes.schedule.plan import Call, LoopCall, Plan
+
+
+def kernel_roles(plan: Plan) -> list[Role]:
+    """The role of every kernel, in the order of `Plan.kernel_calls`: the earliest of the roles of what it computes. An
+    update in the kernel of its gradient is backward."""
+    return list(_roles(plan, plan.graph.role))
+
+
+def _roles(plan: Plan, role: Mapping[Any, Role]) -> Iterator[Role]:
+    for call in plan.calls:
+        own = earliest(role[n] for n in call.nodes)
+        if isinstance(call, Call):
+            yield own
+        else:
+            yield from _of_loop(call, role, own)
+
+
+def _of_loop(call: LoopCall, role: Mapping[Any, Role], own: Role) -> Iterator[Role]:
+    """Of a loop's kernels, `own` being that of the loop: what its steps make for a member has that member's role."""
+    members = _members(call.loop, role)
+    for c in call.before:
+        made = (t.member for t, w in zip(c.tensors, c.written, strict=True) if w and isinstance(t, Item))
+        yield earliest(members.get(j, own) for j in made)
+    for segment, plan in zip(call.loop.segments, call.plans, strict=True):
+        found = _in_step(segment, plan.graph, members, own)
+        yield from _roles(plan, dict.fromkeys(plan.graph.role, own) | found)
+
+
+def _members(loop: Loop, role: Mapping[Any, Role]) -> dict[int, Role]:
+    """The role of each member: the earliest of its readers after the loop, and of those at later steps."""
+    members = {j: role[t] for j in range(len(loop.results)) if (t := Item(loop, j)) in role}
+    before: dict[int, Role] = {}
+    while before != members:
+        before = dict(members)
+        for segment in loop.segments:
+            for x, r in _in_step(segment, segment.body, members, None).items():
+                place = segment.places[segment.body.inputs.index(x)] if x in segment.body.inputs else None
+                if place is not None and place.kind == "member":
+                    members[place.number] = earliest((r, members.get(place.number, r)))
+    return members
+
+
+def _in_step(segment: Segment, body: Graph, members: Mapping[int, Role], default: Role | None) -> dict[Any, Role]:
+    """The roles of a step's nodes, those of the members that they are made for; of members without one, `default`."""
+    places = dict(zip(segment.body.inputs, segment.places, strict=True))
+    made = [(t, j) for t, (j, _) in zip(body.outputs, segment.targets, strict=True)]
+    made += [(t, places[x].number) for x, t in body.updates]
+    return needed_for({r: [t for t, j in made if members.get(j, default) == r] for r in ROLES})
