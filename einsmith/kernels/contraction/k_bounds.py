@@ -6,7 +6,7 @@ known, so the loop over r runs only where some row can have a nonzero operand. P
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +16,7 @@ from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
+from einsmith.kernels.emit.address import Memory, affine_of
 from einsmith.loops.nest import Builder, Value
 
 
@@ -38,10 +39,10 @@ def k_bounds(p: Problem, which: int) -> list[KBound]:
             continue
         if not (isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int):
             continue
-        form = linear(g.args[0]) - linear(g.args[1])
-        if not all(isinstance(a, Axis) for a in form.terms):
+        form = affine_of(linear(g.args[0]) - linear(g.args[1]), p.extents)
+        if form is None:
             continue
-        terms = {a.position: c for a, c in form.terms.items() if isinstance(a, Axis) and p.extents[a.position] > 1}
+        terms = form.coef
         inner = [a for a in terms if a in p.k]
         if len(inner) == 1 and abs(terms[inner[0]]) == 1 and len(terms) > 1:
             out.append(KBound(g, inner[0], terms[inner[0]], frozenset(terms) - {inner[0]}))
@@ -57,11 +58,13 @@ def within(p: Problem, which: int, axes: tuple[int, ...]) -> tuple[KBound, ...]:
 class KBounds:
     """Emits the bounds of K axes for the rows of a tile of one side."""
 
-    def __init__(self, b: Builder, p: Problem, found: Sequence[KBound], axes: Sequence[int], pointers: dict):
+    def __init__(
+        self, b: Builder, p: Problem, found: Sequence[KBound], axes: Sequence[int], memories: Mapping[int, Memory]
+    ):
         self.b, self.p, self.axes = b, p, tuple(axes)
         self.found = []
         for t in found:
-            s = OperandAccess(b, [], [t.guard], p.extents, pointers)
+            s = OperandAccess(b, [], [t.guard], p.extents, memories)
             if s.conds:
                 self.found.append((t, s))
 

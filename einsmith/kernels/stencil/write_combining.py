@@ -34,7 +34,7 @@ def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
         x = kernel.buffers[n]
         line = max(target.lanes(x.dtype.itemsize), LINE // x.dtype.itemsize)
         parted = shape[-1] % target.lanes(x.dtype.itemsize) and prod(shape[-2:]) % line == 0
-        if x.far and parted and x.dtype == s.dtype and x.shape == shape:
+        if x.far and parted and x.dtype == s.dtype and x.shape == shape and x.row_major:
             found.add(n)
             size += prod(shape[-2:]) * x.dtype.itemsize
     return frozenset(found) if size <= target.l2 // SHARE else frozenset()
@@ -55,9 +55,11 @@ class PhasePlanes:
     """Emission, for the results of an epilogue that go to `buffers` (`gathered`), as vectors of `lanes` lanes."""
 
     def __init__(self, b: Builder, kernel: Kernel, s: Stencil, epi: Epilogue, buffers: frozenset[int], lanes: int):
-        self.b, self.epi, self.shape, self.row, self.lanes = b, epi, kernel.root.shape, s.row, lanes
+        self.b, self.epi, self.lanes = b, epi, lanes
+        first = kernel.buffers[min(buffers)]  # all of them are row-major
+        self.strides, self.width = first.strides, first.shape[-1]
         self.elem, self.line = elem_of(s.dtype), max(lanes, LINE // s.dtype.itemsize)
-        plane = prod(self.shape[-2:])
+        plane = prod(first.shape[-2:])
         self.scratch = {i: b.alloc(self.elem, plane) for i, n in enumerate(epi.outputs) if n in buffers}
         self.base: Value = b.const(0)
 
@@ -66,7 +68,7 @@ class PhasePlanes:
         b = self.b
         self.base = b.const(0)
         for a, x in values.items():
-            self.base = b.add(self.base, b.mul(x, b.const(prod(self.shape[a + 1 :]))))
+            self.base = b.add(self.base, b.mul(x, b.const(self.strides[a])))
 
     def put(self, rows: Sequence[tuple[LaneCursor, Sequence[Value]]]) -> None:
         """The vectors of a row (`Epilogue.values`)."""
@@ -83,7 +85,7 @@ class PhasePlanes:
     def flush(self, first: Value, end: Value) -> None:
         """What rows first .. end - 1 complete of lines, those before being stored."""
         b, n = self.b, self.lanes
-        width, line = b.const(self.shape[-1]), b.const(self.line)
+        width, line = b.const(self.width), b.const(self.line)
         low, high = (b.mul(b.op("floordiv", b.mul(x, width), line), line) for x in (first, end))
         for i, scratch in self.scratch.items():
             pointer = b.buffers[self.epi.outputs[i]]
