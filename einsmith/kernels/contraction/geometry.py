@@ -26,7 +26,7 @@ from einsmith.kernels.contraction.k_bounds import KBound, within
 from einsmith.kernels.contraction.k_pack import fits
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.split_k import PartialSums
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess
+from einsmith.kernels.emit.access import FusedAxes, OperandAccess, fused
 from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.walk import ceil_div
 from einsmith.locks import cached_property
@@ -176,17 +176,9 @@ class Geometry:
         """K merged as far as both operands that are read in place allow."""
         sides = ((self.m_side, self.c.a), (self.n_side, self.c.b))
         inline = [self.access(side) for side, how in sides if how == "inline"]
-        out: list[FusedAxes] = []
-        for a in reversed([a for a in self.p.k if self.p.extents[a] > 1]):
-            if out and not {a, out[-1].inner} & self.bounded and all(
-                a not in s.opaque and out[-1].inner not in s.opaque
-                and all(f.coef.get(a, 0) == f.coef.get(out[-1].inner, 0) * out[-1].extent for f in s.forms)
-                for s in inline
-            ):
-                out[-1] = FusedAxes((a, *out[-1].axes), out[-1].extent * self.p.extents[a])
-            else:
-                out.append(FusedAxes((a,), self.p.extents[a]))
-        return out[::-1]
+        return fused(self.p.k, self.p.extents, lambda a, x: (
+            not {a, x.inner} & self.bounded and all(s.evenly(a, x) for s in inline)
+        ))  # fmt: skip
 
     def column(self, v: int) -> int | None:
         """Where in its row vector v of a panel begins, if that is the same in every panel."""

@@ -26,7 +26,7 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.address import Memory
+from einsmith.kernels.emit.address import Affine, Memory, affine_of, compared
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Buffer
@@ -74,15 +74,10 @@ class HaloCopy:
         return self.extents[self.fixed.index(CUT)]
 
 
-def _form(x: Expr) -> Linear | None:
-    out = linear(x)
-    return out if all(isinstance(a, Axis) for a in out.terms) else None
-
-
-def _key(form: Linear) -> tuple[tuple[tuple[int, int], ...], int]:
+def _key(form: Affine) -> tuple[tuple[tuple[int, int], ...], int]:
     """The coordinate of which a form (without its constant) is a multiple, and which one."""
-    scale = gcd(*form.terms.values())
-    return tuple(sorted((a.position, c // scale) for a, c in form.terms.items() if isinstance(a, Axis))), scale
+    scale = gcd(*form.coef.values())
+    return tuple(sorted((a, c // scale) for a, c in form.coef.items())), scale
 
 
 _Coordinates = dict[tuple[tuple[int, int], ...], int]
@@ -106,10 +101,10 @@ def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, i
             return None
         if isinstance(e, Read):
             for index in e.index:
-                form = _form(index)
+                form = affine_of(linear(index))
                 if form is None:
                     return None
-                if form.terms:
+                if form.coef:
                     key, scale = _key(form)
                     keys.setdefault(key, len(keys))
                     strided |= scale > 1
@@ -119,8 +114,8 @@ def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, i
     for g in operand.guards:
         if not (isinstance(g, Apply) and g.fn in ("lt", "le", "eq", "ne") and g.args[0].dtype.is_int):
             return None
-        form = _form(apply("sub", *g.args))
-        if form is None or not form.terms:
+        form = compared(g)
+        if form is None or not form.coef:
             return None
         key, scale = _key(form)
         minus = tuple((a, -c) for a, c in key)
@@ -204,8 +199,9 @@ def halo_copy(
         if isinstance(e, Read):
             index = []
             for x in e.index:
-                form = linear(x)
-                if form.terms:
+                form = affine_of(linear(x))
+                assert form is not None
+                if form.coef:
                     key, scale = _key(form)
                     index.append(coordinate(keys[key], scale, form.const))
                 else:

@@ -8,14 +8,14 @@ the elements land in their lanes; every other element of a stretch by two loads 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any, NamedTuple
 
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Read
-from einsmith.kernels.emit.address import Affine, Memory, address, affine_of
+from einsmith.kernels.emit.address import Affine, Memory, address, affine_of, compared
 from einsmith.loops.nest import Builder, Value
 
 MAX_RUNS = 5
@@ -35,6 +35,19 @@ class FusedAxes(NamedTuple):
     @property
     def inner(self) -> int:
         return self.axes[-1]
+
+
+def fused(
+    axes: Sequence[int], extents: Sequence[int], evenly: Callable[[int, FusedAxes], bool]
+) -> list[FusedAxes]:
+    """Axes (outer first) merged with those inside of them as far as `evenly` allows; those of one point are dropped."""
+    out: list[FusedAxes] = []
+    for a in reversed([a for a in axes if extents[a] > 1]):
+        if out and evenly(a, out[-1]):
+            out[-1] = FusedAxes((a, *out[-1].axes), out[-1].extent * extents[a])
+        else:
+            out.append(FusedAxes((a,), extents[a]))
+    return out[::-1]
 
 
 @dataclass
@@ -132,7 +145,7 @@ class OperandAccess:
 
     def _guard(self, g: Expr) -> None:
         if isinstance(g, Apply) and g.fn in ("lt", "le", "eq", "ne") and g.args[0].dtype.is_int:
-            form = affine_of(linear(g.args[0]) - linear(g.args[1]), self.extents)
+            form = compared(g, self.extents)
             if form is not None:
                 low, high = self._range(form)
                 if {"lt": high < 0, "le": high <= 0, "ne": low > 0 or high < 0, "eq": low == high == 0}[g.fn]:
@@ -183,19 +196,14 @@ class OperandAccess:
         """The axes (outer first) merged as far as every form allows; those of one point are dropped."""
         key = tuple(axes)
         if key not in self._grouped:
-            self._grouped[key] = self._groups(key)
+            self._grouped[key] = fused(key, self.extents, self.evenly)
         return self._grouped[key]
 
-    def _groups(self, axes: Sequence[int]) -> list[FusedAxes]:
-        out: list[FusedAxes] = []
-        for a in reversed([a for a in axes if self.extents[a] > 1]):
-            if out and a not in self.opaque and out[-1].inner not in self.opaque:
-                g = out[-1]
-                if all(f.coef.get(a, 0) == f.coef.get(g.inner, 0) * g.extent for f in self.forms):
-                    out[-1] = FusedAxes((a, *g.axes), g.extent * self.extents[a])
-                    continue
-            out.append(FusedAxes((a,), self.extents[a]))
-        return out[::-1]
+    def evenly(self, axis: int, inner: FusedAxes) -> bool:
+        """Whether every form goes on along an axis where it ends along those inside of it."""
+        if axis in self.opaque or inner.inner in self.opaque:
+            return False
+        return all(f.coef.get(axis, 0) == f.coef.get(inner.inner, 0) * inner.extent for f in self.forms)
 
     def aligned_rows(self, align: int) -> bool:
         """Whether no vector crosses a row of the innermost lane group, when vectors start at multiples of align."""

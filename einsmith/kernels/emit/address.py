@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from einsmith.dtypes import DType
 from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Axis, Expr, Piece
+from einsmith.expr.nodes import Apply, Axis, Expr, Piece
 from einsmith.loops.nest import Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel
 
@@ -89,3 +89,8 @@ def affine_of(x: Linear, extents: Sequence[int] | None = None) -> Affine | None:
         if extents is None or extents[a.position] > 1:
             coef[a.position] = c
     return Affine(x.const, coef)
+
+
+def compared(g: Apply, extents: Sequence[int] | None = None) -> Affine | None:
+    """What a comparison of integers compares with zero, as `affine_of`."""
+    return affine_of(linear(g.args[0]) - linear(g.args[1]), extents)

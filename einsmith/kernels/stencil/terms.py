@@ -20,7 +20,7 @@ from einsmith.dtypes import DType
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, is_zero
 from einsmith.kernels.contraction.problem import affine, conjuncts
-from einsmith.kernels.emit.address import Affine, address, affine_of
+from einsmith.kernels.emit.address import Affine, address, affine_of, compared
 from einsmith.plan.kernel import Buffer, Kernel
 
 MAX_TERMS = 80
@@ -149,7 +149,8 @@ def _guard(g: Expr, extents: Sequence[int]) -> Affine | None:
     """The form that is at most 0 where the guard holds."""
     if not (isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int):
         return None
-    return affine_of(linear(g.args[0]) - linear(g.args[1]) + int(g.fn == "lt"), extents)
+    form = compared(g, extents)
+    return form and form._replace(const=form.const + (g.fn == "lt"))
 
 
 def _address(kernel: Kernel, r: Read, extents: Sequence[int], strides: Sequence[int] | None = None) -> Affine:
