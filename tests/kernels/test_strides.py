@@ -11,12 +11,15 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.errors import VerifyError
-from einsmith.expr.nodes import Scatter, Template
+from einsmith.expr.nodes import Piece, Scatter, Template
 from einsmith.kernels import choose
 from einsmith.kernels.composite.split_axes import split_kernels
+from einsmith.kernels.emit.address import Affine, address, affine_of, compared, stored
 from einsmith.kernels.scatter.pattern import ScatterAdd
+from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
 from einsmith.kernels.stencil.write_combining import gathered
+from einsmith.loops.nest import show
 from einsmith.plan.kernel import Buffer, Kernel, Rows, row_major
 from einsmith.plan.serial import from_data, to_data
 from tests.kernels import samples as s
@@ -193,3 +196,38 @@ def test_a_stencil_needs_rows_side_by_side():
     kernel = laid_out(s.depthwise(1, 8, 9, 17, 3, 1), LAST)
     assert not stencils(kernel)
     _run_as(kernel, kernel)
+
+
+def _rows_outside(rank: int) -> tuple[int, ...]:
+    return (2, 0, 1, 3) if rank == 4 else tuple(range(rank))
+
+
+def test_rows_of_all_images_together():
+    """Rows of an image that lie far apart are read and stored, and what is between them is not asked for."""
+    way, small, large = Layout("rows outside", _rows_outside), s.depthwise(2, 3, 9, 17, 3, 1), (2, 64, 56, 56, 3, 1)
+    check(StencilPattern(), laid_out(small, way), 3, tolerance=0, native=True)
+
+    def asked(kernel: Kernel | Rows) -> int:
+        pattern = StencilPattern()
+        lowered = pattern.lower(kernel, pattern.configs(kernel, WIDE)[0], WIDE)
+        return "".join(show(x.function) for x in lowered.launches).count("prefetch")
+
+    dense = s.depthwise(*large)
+    assert asked(dense) > 0 and asked(laid_out(dense, PADDED)) > 0 and asked(laid_out(dense, way)) == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ addresses
+
+
+def test_addresses_by_axis():
+    """Of results, without axes of one point, and of comparisons; None where there are other atoms than axes."""
+    x = Buffer(dt.f32, (8, 9, 10), False, (1, 160, 16))
+    piece = Piece((1, 0, 2), (2, 1, 3), (3, 9, 2), s.num(0.0))
+    at = stored(piece, x)
+    assert at == Affine(1 + 32, {0: 2, 1: 160, 2: 48}) and at.at({0: 2, 2: 1}) == Affine(33 + 4 + 48, {1: 160})
+    i, j = s.axes(2)
+    flat = address((s.add(i, 1), s.div(j, 2), j), x.strides)
+    assert affine_of(flat) is None and flat.coefficient(s.div(j, 2)) == 160 and flat.const == 1
+    assert affine_of(address((i, j, s.int_(3)), x.strides), (8, 1, 1)) == Affine(48, {0: 1})
+    assert compared(s.lt(s.mul(2, i), s.add(j, 5))) == Affine(-5, {0: 2, 1: -1})
+    assert compared(s.lt(s.div(i, 2), j)) is None

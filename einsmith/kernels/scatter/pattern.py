@@ -78,26 +78,26 @@ class ScatterAdd(Pattern):
 
     def configs(self, kernel: Kernel, target: Target) -> list[ScatterConfig]:
         s = scatter_of(kernel)
-        exprs, out_buffer = parts_of(kernel)
+        exprs, out = parts_of(kernel)
         lanes = bx.lanes_of(kernel, target)
         owned = owned_axes(s)
         flats, _ = bx.uses(exprs)
-        flat = address(s.index, kernel.buffers[out_buffer].strides)
+        flat = address(s.index, kernel.buffers[out].strides)
         along = [
             a for a in owned
             if all(f.coefficient(Axis(a)) in (0, 1) for f in flats)
             and flat.coefficient(Axis(a)) == 1 and a not in bx.mentioned(flat.without(Axis(a)))
         ]  # fmt: skip
-        out = []
+        found = []
         for v in (None, *along):
-            out.append(ScatterConfig(None, v, lanes if v is not None else 0, 1))
+            found.append(ScatterConfig(None, v, lanes if v is not None else 0, 1))
             for t in (target.cores, 4 * target.cores) if target.cores > 1 else ():
-                out += [ScatterConfig(a, v, lanes if v is not None else 0, t) for a in owned]
+                found += [ScatterConfig(a, v, lanes if v is not None else 0, t) for a in owned]
         if target.cores > 1 and prod(s.extents) > 1 and prod(kernel.shape) > 1:
             row = Buckets.vector_axis(kernel, s, along)
             for n in (8 * target.cores, 32 * target.cores):
-                out.append(ScatterConfig(None, row, lanes if row is not None else 0, target.cores, n))
-        return out
+                found.append(ScatterConfig(None, row, lanes if row is not None else 0, target.cores, n))
+        return found
 
     def cost(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Cost:
         """The initial value, then a load, an addition and a store of every point."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from einsmith.kernels.stencil.terms import Access, Factor, Phase, Span, Stencil, Term
+from einsmith.kernels.stencil.terms import MAX_STEP, Access, Factor, Phase, Span, Stencil, Term
 from einsmith.loops.nest import Builder, Value, elem_of
-from einsmith.plan.kernel import Kernel
+from einsmith.plan.kernel import Buffer, Kernel
 from einsmith.target.facts import Target
 
 LINE = 64
@@ -146,6 +146,12 @@ def rows_of(a: Access, tile: int) -> int:
     return max(1, tile * abs(a.row) // a.pitch)
 
 
+def _beside(x: Buffer, a: Access) -> bool:
+    """Whether the rows of a tile lie beside each other, where a buffer's dimensions are permuted: other rows between
+    them are not read."""
+    return x.row_major or abs(a.row) <= MAX_STEP * a.pitch
+
+
 def _kind(a: Access) -> tuple:
     return a.slot, a.outer, a.row, a.lane, a.pitch
 
@@ -168,9 +174,9 @@ class Reader:
         self.short = set() if pair is not None else short(s, self.n, target.vector_bytes)
         size = sum(x.nbytes for x in kernel.buffers)
         far = size > target.l2 * target.cores
-        self.ahead = streams(s) if far else []
+        self.ahead = [a for a in streams(s) if _beside(kernel.buffers[self.slots[a.slot]], a)] if far else []
         self.results = {n: kernel.buffers[n].strides for n in results} if far else {}
-        self.width = kernel.shape[-1] if kernel.shape else 1
+        self.width = kernel.shape[-1]
         self.bases: dict[tuple, Value] = {}
         self.stored: dict[int, Value] = {}
         self.values: Mapping[int, Value] = {}
