@@ -38,7 +38,8 @@ class TransposeTiles(Pattern):
             return False
         body = part.body if isinstance(part, Piece) else None
         swapped = isinstance(body, Read) and body.index == (Axis(1), Axis(0)) and body.dtype is dt.f32
-        return swapped and all(n and n % 4 == 0 for n in kernel.shape)
+        dense = all(x.row_major for x in kernel.buffers)
+        return swapped and dense and all(n and n % 4 == 0 for n in kernel.shape)
 
     def configs(self, kernel: Kernel, target: Target) -> list[TileConfig]:
         # A tile and its half-made copy must fit the registers.

@@ -262,9 +262,8 @@ class _Run:
         read = read_buffers(kernel)
         held = []
         for b, buffer in enumerate(kernel.buffers):
-            nbytes = int(np.prod(buffer.shape, dtype=np.int64)) * buffer.dtype.itemsize
             what = f"buffer {b} of kernel {label}"
-            held.append(self.held((first, b), nbytes, what, b in read, b in read and b in written))
+            held.append(self.held((first, b), buffer.nbytes, what, b in read, b in read and b in written))
         at = first, len(kernel.buffers)
         keeps = steps != all_steps  # what the launches before the loop have left in the workspace
         work = self.held(at, subject.workspace, f"the workspace of kernel {label}", True) if keeps else None

@@ -475,5 +475,5 @@ def size(shape: Iterable[int]) -> int:
 
 
 def nbytes(t: Any) -> int:
-    """Bytes that the elements of a tensor, or of a kernel's buffer, take."""
+    """Bytes that the elements of a tensor take."""
     return size(t.shape) * t.dtype.itemsize

@@ -75,7 +75,7 @@ def _turned_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, f
     assert found is not None
     _, along, across = found
     reads = bx.turned(box, box.exprs, along, across)
-    em = bl.emitter(b, kernel, box, n)
+    em = bl.emitter(b, kernel, box.extents, n)
     width, height = box.extents[along], box.extents[across]
     others = [a for a in range(box.rank) if a not in (along, across)] + [across]
     sizes = [box.extents[a] for a in others[:-1]] + [-(-height // n)]
@@ -131,7 +131,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
     if config.turn and tile_axes(box, config.lanes):
         return _turned_box(b, kernel, box, config, first, alone)
     axis = vector_axis(box, config.lanes) if config.lanes else None
-    em = bl.emitter(b, kernel, box, config.lanes if axis is not None else 0)
+    em = bl.emitter(b, kernel, box.extents, config.lanes if axis is not None else 0)
     if axis is None:
         with bl.task_range(b, first, 1, alone) as task, bl.rows(em, range(box.rank), box.extents, task, 1):
             _point(em, box)

@@ -2,33 +2,95 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from einsmith.dtypes import DType
+from einsmith.errors import VerifyError
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Template
 
 
-class Buffer(Node):
-    """An argument of a kernel: row-major elements of `dtype` in `shape`. `far`: it is only written, begins on a cache
-    line, and is too large to be found in a cache afterwards, so that stores may go past the caches. `short`: the kernel
-    may be given a pointer into a tensor, from where so many of the last elements of the shape lie behind its end."""
+@lru_cache(maxsize=4096)
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides in elements of a dense tensor whose last dimension is contiguous."""
+    return tuple([prod(shape[d + 1 :]) for d in range(len(shape))])
 
-    __slots__ = ("dtype", "shape", "far", "short")
-    fields = ("dtype", "shape", "far", "short")
+
+def _strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides in normal form: no address depends on that of a dimension of one point, which goes on where the
+    dimension after it ends. Raises VerifyError where elements would share an address."""
+    if len(strides) != len(shape):
+        raise VerifyError(f"a buffer of {len(shape)} dimensions has {len(shape)} strides, not {len(strides)}")
+    if 0 in shape:
+        return row_major(shape)
+    out: list[int] = []
+    after = 1
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        out.append(after if n == 1 else s)
+        after = out[-1] * n
+    out.reverse()
+    reach = 0
+    for s, n in sorted((s, n) for s, n in zip(out, shape, strict=True) if n > 1):
+        if s <= reach:
+            raise VerifyError(f"elements of a buffer of shape {shape} share addresses at the strides {strides}")
+        reach += s * (n - 1)
+    return tuple(out)
+
+
+class Buffer(Node):
+    """An argument of a kernel: elements of `dtype` in `shape`, which lie `strides` elements apart along its dimensions,
+    row-major where none are given. Dimensions may lie in any order, and apart: a stride is positive, and larger than
+    what all smaller ones reach together, which Buffer(...) raises VerifyError for. `far`: the buffer is only written,
+    begins on a cache line, and is too large to be found in a cache afterwards, so that stores may go past the caches.
+
+    size: elements that it spans in memory, from its first one to its last.
+    """
+
+    __slots__ = ("dtype", "shape", "far", "strides", "size")
+    fields = ("dtype", "shape", "far", "strides")
     exact = True
     dtype: DType
     shape: tuple[int, ...]
     far: bool
-    short: int
+    strides: tuple[int, ...]
+    size: int
 
-    def __new__(cls, dtype: DType, shape: tuple[int, ...], far: bool = False, short: int = 0):
-        return super().__new__(cls, dtype, shape, bool(far), short)
+    def __new__(
+        cls, dtype: DType, shape: tuple[int, ...], far: bool = False, strides: tuple[int, ...] | None = None
+    ) -> Buffer:
+        where = row_major(shape) if strides is None else _strides(shape, strides)
+        return super().__new__(cls, dtype, shape, bool(far), where)
+
+    def _derive(self) -> None:
+        last = sum([(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)])
+        self._set("size", 0 if 0 in self.shape else last + 1)
 
     @property
-    def size(self) -> int:
-        """Elements from the pointer to the end."""
-        return prod(self.shape) - self.short
+    def nbytes(self) -> int:
+        """Bytes that it spans in memory."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def row_major(self) -> bool:
+        """Whether it is dense, its last dimension contiguous."""
+        return self.strides == row_major(self.shape)
+
+    @property
+    def flat(self) -> Buffer:
+        """All that it spans, in one dimension."""
+        return Buffer(self.dtype, (self.size,), self.far)
+
+    def part(self, axis: int, count: int, far: bool | None = None) -> Buffer:
+        """`count` places of a dimension, whose elements stay where they are; far: as the buffer, if not told."""
+        shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
+        return Buffer(self.dtype, shape, self.far if far is None else far, self.strides)
+
+    def split(self, axis: int, low: int) -> Buffer:
+        """The same elements with two dimensions in the place of one, of which the second has `low` points."""
+        (n, s), shape, strides = (self.shape[axis], self.strides[axis]), self.shape, self.strides
+        shape = (*shape[:axis], n // low, low, *shape[axis + 1 :])
+        return Buffer(self.dtype, shape, self.far, (*strides[:axis], low * s, s, *strides[axis + 1 :]))
 
 
 class Stage(Node):

@@ -31,7 +31,8 @@ def show_kernel(kernel: Kernel | Rows, buffers: Sequence[str] | None = None) -> 
 
 
 def _type(b: Buffer) -> str:
-    return f"{b.dtype.name}{list(b.shape)}{' past the caches' if b.far else ''}"
+    strides = "" if b.row_major else f" at strides {list(b.strides)}"
+    return f"{b.dtype.name}{list(b.shape)}{strides}{' past the caches' if b.far else ''}"
 
 
 def _result(kernel: Kernel, stage: int, member: int) -> str:

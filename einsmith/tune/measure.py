@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     out = []
     for b in kernel.buffers:
-        array = buffers.zeros((max(1, prod(b.shape)),), b.dtype.numpy)
+        array = buffers.zeros((max(1, b.size),), b.dtype.numpy)
         if b.dtype.is_float:
             array[...] = rng.standard_normal(array.size, np.float32)
         out.append(array)

@@ -262,12 +262,19 @@ def _data(kernel: Kernel | Rows, limits: tuple[tuple[int, int], ...]) -> tuple[l
     return base, reference(kernel, base)
 
 
-def cases(targets: Sequence[Target], name: str, samples: Sequence[str] = tuple(SAMPLES)) -> Iterator[Case]:
-    """Every configuration of the samples that the pattern of that name takes; of a sample's parameters, every pair."""
+def cases(
+    targets: Sequence[Target], name: str, samples: Sequence[str] = tuple(SAMPLES),
+    change: Callable[[Any], Any] = lambda kernel: kernel,
+) -> Iterator[Case]:
+    """Every configuration of the samples that the pattern of that name takes; of a sample's parameters, every pair.
+    `change`: what becomes of a sample's kernel first."""
     pattern = autoconfig.pattern_of(name)
     for sample, target, values in chain.from_iterable(_shapes(tuple(targets), x) for x in samples):
         kernel, limits, traits = _made(sample, target, values)
-        if kernel is None or isinstance(kernel, Rows) != (pattern is autoconfig.ROWS) or not pattern.match(kernel):
+        if kernel is None or isinstance(kernel, Rows) != (pattern is autoconfig.ROWS):
+            continue
+        kernel = change(kernel)
+        if not pattern.match(kernel):
             continue
         target = replace(target, winograd=name == "winograd")
         for config in _configs(pattern, kernel, target):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from einsmith.codegen.cache.native import compile_functions, host_target
+from einsmith.dtypes import dtype_of
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Read, Reduce, postorder
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
@@ -91,18 +92,31 @@ def read_buffers(kernel: Kernel | Rows) -> set[int]:
 # --------------------------------------------------------------------------------------------------------------- run
 
 
+GAP = 0xF5
+"""What bytes between the elements of a buffer are before a kernel and after it; as numbers, large ones."""
+
+
+def elements(memory: np.ndarray, buffer: Buffer) -> np.ndarray:
+    """The elements of a buffer in the bytes that it spans, each as so many bytes: [*shape, bytes]."""
+    item = buffer.dtype.itemsize
+    return np.lib.stride_tricks.as_strided(memory, (*buffer.shape, item), (*(s * item for s in buffer.strides), 1))
+
+
 def run_native(lowered: Lowered, arrays: Sequence[np.ndarray], target: Target, backward: bool = False,
-               over: Mapping[int, int] | None = None, far: Collection[int] = (), fill: int = 255) -> None:
+               over: Mapping[int, int] | None = None, buffers: Sequence[Buffer] = (), fill: int = 255) -> None:
     """All tasks of all launches on arrays that are changed in place. Scratch begins as bytes `fill`: NaN. What lies
     behind each must not be read or written; before each, if `backward`. `over`: buffers that are the memory of another
-    one; `far`: those that begin on a cache line."""
+    one; `buffers`: how the arrays lie in memory, row-major if not told; what is between elements must not be written.
+    """
     addresses = compile_functions([x.function for x in lowered.launches], target)
-    held = [_Guarded(a.nbytes, backward, n in far) for n, a in enumerate(arrays)]
+    buffers = buffers or [Buffer(dtype_of(a), a.shape) for a in arrays]
+    held = [_Guarded(x.nbytes, backward, x.far) for x in buffers]
     for n, of in (over or {}).items():
         held[n] = held[of]
-    for n, (h, a) in enumerate(zip(held, arrays, strict=True)):
+    for n, (h, a, x) in enumerate(zip(held, arrays, buffers, strict=True)):
         if not over or n not in over:
-            h.bytes[:] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+            h.bytes[:] = GAP
+            elements(h.bytes, x)[...] = _bytes(a)
     work = _Guarded(lowered.workspace, backward)
     pointers = np.array([h.bytes.ctypes.data for h in (*held, work)], np.uint64)
     for x in lowered.launches:
@@ -113,9 +127,18 @@ def run_native(lowered: Lowered, arrays: Sequence[np.ndarray], target: Target, b
             call(pointers.ctypes.data, scratch.bytes.ctypes.data, task)
         scratch.check(f"scratch of {x.function.name}")
     work.check("workspace")
-    for n, (h, a) in enumerate(zip(held, arrays, strict=True)):
+    for n, (h, a, x) in enumerate(zip(held, arrays, buffers, strict=True)):
         h.check(f"buffer {n}")
-        a[...] = h.bytes.view(a.dtype).reshape(a.shape)
+        _bytes(a)[...] = elements(h.bytes, x)
+    for n, (h, x) in enumerate(zip(held, buffers, strict=True)):
+        elements(h.bytes, x)[...] = GAP
+        assert (h.bytes == GAP).all(), f"written between the elements of buffer {n}"
+
+
+def _bytes(a: np.ndarray) -> np.ndarray:
+    """The bytes of an array's elements, in memory that is the array's: [*shape, bytes]."""
+    assert a.flags.c_contiguous
+    return a.reshape(-1).view(np.uint8).reshape(*a.shape, a.itemsize)
 
 
 class _Guarded:
@@ -176,7 +199,7 @@ def compare(lowered: Lowered, kernel: Kernel | Rows, base: Sequence[np.ndarray],
         assert not over
         nest_interp.run(lowered, kernel, arrays, reverse=backward)
     else:
-        run_native(lowered, arrays, target, backward, over, {n for n, b in enumerate(kernel.buffers) if b.far})
+        run_native(lowered, arrays, target, backward, over, kernel.buffers)
     agree(arrays, base, {**want, **{of: want[n] for n, of in (over or {}).items()}}, what, tolerance)
 
 

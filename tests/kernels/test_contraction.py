@@ -28,7 +28,8 @@ from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.contraction.tile_epilogue import form_of
-from einsmith.kernels.emit.access import OperandAccess, Pointer
+from einsmith.kernels.emit.access import OperandAccess
+from einsmith.kernels.emit.address import Memory
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.cover import _candidates
 from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native
@@ -323,7 +324,7 @@ def test_a_window_of_a_block_of_k_may_be_larger():
     (p,) = problems(conv_dw(2, 64, 56, 56, 8, 3, 3, 1).root)
     found = with_halos(p, ((1, "k"),), HALO_BYTES)
     assert found is not None and found.k_outer
-    assert found.windows[0][1].elements * 4 > HALO_BYTES
+    assert found.windows[0][1].buffer.nbytes > HALO_BYTES
     (p,) = problems(conv(2, 64, 56, 56, 8, 3, 3, 1).root)
     assert with_halos(p, ((0, "side"),), HALO_BYTES) is None
 
@@ -348,7 +349,7 @@ def test_windows_leave_out_what_a_stride_skips():
         (p,) = problems(kernel.root)
         image = int(0 in p.right)
         found = with_halos(p, ((image, "side"),), HALO_BYTES)
-        assert found is not None and found.windows[0][1].elements == p.count(p.k) * pixels
+        assert found is not None and found.windows[0][1].buffer.size == p.count(p.k) * pixels
         base = Tiled(not image, 4, 2, "inline", "inline", windows=((image, "side"),))
         every = [base, replace(base, b="panel"), replace(base, swap=bool(image), nv=1), replace(base, mr=3, a="buffer")]
         check(kernel, [Configs((c,)) for c in every])
@@ -648,7 +649,7 @@ def test_repeated_guards_and_reads_in_bounds():
     (p,) = problems(kernel.root)
     ((x, _, _),) = epilogue(kernel, p)
     assert sum(1 for e in postorder([x]) if isinstance(e, Apply) and e.fn == "where") == 1
-    s = OperandAccess(None, [x], (), p.extents, {2: Pointer(None, shape, f)}, (3,), 16, (), (-1,))
+    s = OperandAccess(None, [x], (), p.extents, {2: Memory(None, Buffer(f, shape))}, (3,), 16, (), (-1,))
     assert [r.slot for r in s.safe] == [2]
 
 

@@ -12,7 +12,8 @@ from einsmith import dtypes as dt
 from einsmith.errors import CompileError
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import Axis, apply
-from einsmith.kernels.emit.vector import Lanes, Memory, VectorEmitter, flat_index, ramp
+from einsmith.kernels.emit.address import Memory, address
+from einsmith.kernels.emit.vector import Lanes, VectorEmitter, ramp
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, show
 from einsmith.plan.kernel import Buffer
@@ -33,13 +34,13 @@ def execute(build, arrays, tasks=1):
 
 
 def memory(b: Builder, n: int, a: np.ndarray) -> Memory:
-    return Memory(b.buffers[n], dt.dtype_of(a), a.shape)
+    return Memory(b.buffers[n], Buffer(dt.dtype_of(a), a.shape))
 
 
-def test_flat_index():
+def test_addresses():
     i, j = axes(2)
-    assert flat_index((add(i, 1), mul(2, j)), (5, 7)) == Linear(7, {i: 7, j: 2})
-    assert flat_index((), ()) == Linear()
+    assert address((add(i, 1), mul(2, j)), (7, 1)) == Linear(7, {i: 7, j: 2})
+    assert address((), ()) == Linear()
 
 
 @pytest.mark.parametrize("base", [0, 8, 40])
@@ -166,12 +167,12 @@ def test_what_does_not_depend_on_a_loop_leaves_it_and_binding_is_a_barrier():
             with b.loop(0, 4) as columns:
                 em.bind(1, columns.var)
                 value = em.emit(apply("mul", read(0, i, j), apply("exp", read(1, i))))
-                em.store(value, em.memory(2), flat_index((i, j), (3, 4)))
+                em.store(value, em.memory(2), address((i, j), (4, 1)))
         with b.if_(b.op("lt", b.task, b.const(0))):
             # A position that is outside: nothing that depends on it may leave the branch.
             em.bind(0, b.const(1000))
             em.bind(1, b.const(0))
-            em.store(em.emit(read(0, i, j)), em.memory(2), flat_index((i, j), (3, 4)))
+            em.store(em.emit(read(0, i, j)), em.memory(2), address((i, j), (4, 1)))
 
     text = execute(build, [a, c, out])
     np.testing.assert_allclose(out, a * np.exp(c)[:, None], rtol=1e-6)

@@ -14,7 +14,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, nbytes, template
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels.composite.by_kind import PartConfig
 from einsmith.kernels.composite.im2col import WORTH
@@ -56,7 +56,7 @@ class Col2im(Pattern):
         parts = _parts(kernel)
         assert parts is not None
         products, (piece,) = parts[0].buffers[-1], parts[0].root.parts
-        room, size = sum(touched(kernel)), nbytes(products)
+        room, size = sum(touched(kernel)), products.nbytes
         if size > max(target.l3, room):
             return float("inf")
         peak = target.fma_per_second * 4 / products.dtype.itemsize * target.cores
@@ -93,7 +93,7 @@ class Col2im(Pattern):
     def lower(self, kernel: Kernel, config: Col2imConfig, target: Target) -> Lowered:
         out = Staged(f"col2im_{kernel.digest.hex()[:8]}", len(kernel.buffers))
         both = self._both(kernel)
-        places = [*(Place(n) for n in range(len(kernel.buffers))), out.room(nbytes(both[0].buffers[-1]))]
+        places = [*(Place(n) for n in range(len(kernel.buffers))), out.room(both[0].buffers[-1].nbytes)]
         for part, c in zip(both, config, strict=True):
             out.add(self.chooser.pattern_of(c.pattern).lower(part, c.config, target), places)
         return out.lowered

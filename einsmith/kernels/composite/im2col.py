@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis import obvious
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, nbytes, reads, template
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, reads, template
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels.composite.split_axes import split_kernels
 from einsmith.kernels.composite.staged import Place, Staged
@@ -22,8 +22,8 @@ from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, axes_of, problems
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
+from einsmith.kernels.emit.address import address
 from einsmith.kernels.emit.boxes import GUARDED, operations
-from einsmith.kernels.emit.vector import flat_index
 from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
@@ -111,7 +111,7 @@ class Im2col(Pattern):
     def lower(self, kernel: Kernel, config: Im2colConfig, target: Target) -> Lowered:
         write, multiply = _parts(kernel, config.operand, config.inner)
         out = Staged(f"im2col_{kernel.digest.hex()[:8]}", len(kernel.buffers))
-        places = [*(Place(n) for n in range(len(kernel.buffers))), out.room(nbytes(write.buffers[-1]))]
+        places = [*(Place(n) for n in range(len(kernel.buffers))), out.room(write.buffers[-1].nbytes)]
         out.add(_WRITE.lower(write, config.write, target), places)
         out.add(CONTRACTION.lower(multiply, config.multiply, target), places)
         return out.lowered
@@ -121,7 +121,7 @@ def _floors(kernel: Kernel, i: int, target: Target) -> tuple[float, float]:
     """Seconds that no writing of operand i as a matrix is below, and no multiplication from there."""
     (p,) = problems(kernel.root)  # type: ignore[misc]
     o, item = p.operands[i], p.dtype.itemsize
-    matrix, others = p.count(o.axes) * item, sum(nbytes(b) for b in kernel.buffers)
+    matrix, others = p.count(o.axes) * item, sum(b.nbytes for b in kernel.buffers)
     # A vector is stored, and what changes with every axis is loaded, under a mask where only guards keep it in bounds;
     # other reads are at least one for all lanes. Guards may go where axes have one point.
     wide = {a for a in o.axes if p.extents[a] > 1}
@@ -143,7 +143,7 @@ def _floors(kernel: Kernel, i: int, target: Target) -> tuple[float, float]:
 def _leaves(kernel: Kernel, r: Read, extents: Sequence[int]) -> bool:
     """Whether a read would leave its buffer at some points of the box."""
     buffer = kernel.buffers[kernel.stages[0].args[r.slot][1]]
-    flat = flat_index(r.index, buffer.shape)
+    flat = address(r.index, buffer.strides)
     low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
     return low is not None and high is not None and (low < 0 or -high >= buffer.size)
 

@@ -27,7 +27,7 @@ from einsmith.expr.rewrite.rebuild import map_bodies, rebuild, substitute
 from einsmith.expr.rewrite.simplify import simplify_template
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.pattern import Chooser, Cost, Lowered, Pattern
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
 
 MOST_PIECES = 16
@@ -116,9 +116,9 @@ def _into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kern
         t = _at_identity(Template(shape, params, tuple(parts)), made)
         stages.append(Stage(simplify_template(t), stage.args, stage.outputs))
     written = {n for stage in stages for n in stage.outputs}
-    buffers = tuple(
-        Buffer(b.dtype, shape if n in written else b.shape, b.far, b.short) for n, b in enumerate(kernel.buffers)
-    )
+    buffers = kernel.buffers
+    if piece is None:
+        buffers = tuple(b.split(axis, low) if n in written else b for n, b in enumerate(buffers))
     return Kernel(tuple(stages), buffers, kernel.fixed)
 
 

@@ -20,7 +20,7 @@ from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.bounds import prove
-from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, nbytes, size, template
+from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels.composite.staged import Place, Staged
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
@@ -182,7 +182,7 @@ class Winograd(Pattern):
         p = _parts(kernel, config.m, target)
         out = Staged(f"winograd_{kernel.digest.hex()[:8]}", len(kernel.buffers))
         own = [Place(n) for n in range(len(kernel.buffers))]
-        padded, taps, u, v, y, tiled = (out.room(nbytes(b)) for b in (p.padded, p.taps, p.u, p.v, p.y, p.tiled))
+        padded, taps, u, v, y, tiled = (out.room(b.nbytes) for b in (p.padded, p.taps, p.u, p.v, p.y, p.tiled))
         emit = _Emit(config.m, p, target)
         out.add(_COPY.lower(p.weights, config.weights, target), [*own, taps])
         out.add(_COPY.lower(p.image, config.image, target), [*own, padded])
@@ -226,8 +226,8 @@ def _transforms(p: _Parts, target: Target) -> float:
     vector = lanes / target.fma_per_second * (p.u.dtype.itemsize / 4)  # seconds of one vector instruction
     seconds = 0.0
     for one, other, times in ((p.taps, p.u, p.slices), (p.padded, p.v, 1), (p.tiled, p.y, p.slices)):
-        vectors = max(size(one.shape), times * size(other.shape)) / lanes
-        moved = nbytes(one) + times * nbytes(other)
+        vectors = max(one.size, times * other.size) / lanes
+        moved = one.nbytes + times * other.nbytes
         arithmetic = vectors * (6 * vector + target.load_seconds + target.store_seconds) / target.cores
         bytes_seconds = target.seconds_for_bytes(moved, moved // times, target.cores)
         seconds += max(arithmetic, bytes_seconds) + times * target.launch_seconds
@@ -322,7 +322,7 @@ def _parts(kernel: Kernel, m: int, target: Target) -> _Parts:
     total, points = images * prod(tiles), (m + 2) ** 2
     padded = Buffer(c.dtype, (images, tiles[0] * m + 2, tiles[1] * m + 2, channels))
     taps = Buffer(c.dtype, (channels, 3, 3, filters))
-    slices = _slices(filters // lanes, points * channels * filters * c.dtype.itemsize, nbytes(taps), target)
+    slices = _slices(filters // lanes, points * channels * filters * c.dtype.itemsize, taps.nbytes, target)
     u = Buffer(c.dtype, (points, channels + 1, filters // slices))
     v = Buffer(c.dtype, (points, total + 1, channels))
     y = Buffer(c.dtype, (points, total, filters // slices))
@@ -408,45 +408,44 @@ class _Emit:
         """U[a,b,c,f] = sum over the taps of G[a,r] G[b,s] W[c,r,s,f], of a slice of the filters; a task is a channel.
         """
         b = Builder("weights", 3)
-        _, rows, part = self.parts.u.shape
-        channels, _, _, filters = self.parts.taps.shape
+        taps, u = self.parts.taps, self.parts.u
+        channel, row, column, _ = taps.strides
+        part = u.shape[-1]
         with b.loop(0, part, self.lanes) as f:
-            at = b.add(b.mul(b.task, b.const(9 * filters)), b.add(f.var, b.const(number * part)))
-            taps = self._square(b, at, 3, 3 * filters, filters)
-            to = b.add(b.mul(b.task, b.const(part)), f.var)
-            self._points(b, self._both(b, self.g, taps), to, rows * part)
-        return Lowered([Launch(b.finish(), channels)])
+            at = b.add(b.mul(b.task, b.const(channel)), b.add(f.var, b.const(number * part)))
+            square = self._square(b, at, 3, row, column)
+            to = b.add(b.mul(b.task, b.const(u.strides[1])), f.var)
+            self._points(b, self._both(b, self.g, square), to, u.strides[0])
+        return Lowered([Launch(b.finish(), taps.shape[0])])
 
     def images(self) -> Lowered:
         """V[a,b,t,c] = sum over tile t of B'[a,i] B'[b,j] X[i,j,c]; a task is a row of tiles."""
-        _, rows, channels = self.parts.v.shape
-        _, height, width, _ = self.parts.padded.shape
-        return self._tiles("images", channels, height, width, lambda b, at, tile: self._points(
-            b, self._both(b, self.bt, self._square(b, at, self.m + 2, width * channels, channels)), tile,
-            rows * channels,
+        padded, point = self.parts.padded, self.parts.v.strides[0]
+        _, row, column, _ = padded.strides
+        return self._tiles("images", padded, lambda b, at, tile: self._points(
+            b, self._both(b, self.bt, self._square(b, at, self.m + 2, row, column)), tile, point
         ))  # fmt: skip
 
     def results(self, number: int) -> Lowered:
         """out[p,q,f] of tile t = sum over the points of A'[p,a] A'[q,b] Y[a,b,t,f], of a slice of the filters."""
-        _, total, part = self.parts.y.shape
-        _, height, width, filters = self.parts.tiled.shape
-        side = self.m + 2
+        side, point = self.m + 2, self.parts.y.strides[0]
+        _, row, column, _ = self.parts.tiled.strides
 
         def body(b: Builder, at: Value, tile: Value) -> None:
-            values = self._square(b, tile, side, side * total * part, total * part)
+            values = self._square(b, tile, side, side * point, point)
             for i, made in enumerate(self._both(b, self.at, values)):
                 for j, x in enumerate(made):
-                    b.store(x, b.buffers[1], b.add(at, b.const((i * width + j) * filters)))
+                    b.store(x, b.buffers[1], b.add(at, b.const(i * row + j * column)))
 
-        return self._tiles("results", filters, height, width, body, number)
+        return self._tiles("results", self.parts.tiled, body, number)
 
     def _tiles(
-        self, name: str, depth: int, height: int, width: int, body: Callable[[Builder, Value, Value], None],
-        number: int | None = None,
+        self, name: str, pixels: Buffer, body: Callable[[Builder, Value, Value], None], number: int | None = None
     ) -> Lowered:
-        """`body(builder, where the tile's first pixel is in [images, height, width, depth], where the tile is in
-        [tiles, depth])` for every tile and vector; with `number`, for those of a slice of the depth, in which the tile
-        is in [tiles, slice]."""
+        """`body(builder, where the tile's first pixel is in `pixels`, [images, height, width, depth], where the tile is
+        in [tiles, depth])` for every tile and vector; with `number`, for those of a slice of the depth, in which the
+        tile is in [tiles, slice]."""
+        _, height, width, depth = pixels.shape
         part, start = depth, 0
         if number is not None:
             part = depth // self.parts.slices

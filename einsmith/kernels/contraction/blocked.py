@@ -16,7 +16,8 @@ from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy, fill
 from einsmith.kernels.contraction.microkernel import Microkernel
 from einsmith.kernels.contraction.tile_epilogue import TileEpilogue
-from einsmith.kernels.emit.access import FusedAxes, Pointer
+from einsmith.kernels.emit.access import FusedAxes
+from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import Bound, digits_of, part_range
 from einsmith.loops.nest import Builder, Value
@@ -89,7 +90,7 @@ class Blocked:
         """Lets a halo copy that is cut hold block `number`."""
         t.fixed[CUT] = number
         moved = self.b.address(at, self.b.mul(number, self.b.const(-w.block)), self.f.elem)
-        self.f.slots[SLOT + i] = Pointer(moved, w.shape, w.dtype)
+        self.f.slots[SLOT + i] = Memory(moved, w.buffer)
 
     def _fill(self, t: Task) -> None:
         for w, to in self.f.windows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, axes_of
 from einsmith.kernels.divisors import divisors
-from einsmith.kernels.emit.access import OperandAccess, Pointer
+from einsmith.kernels.emit.access import OperandAccess
+from einsmith.kernels.emit.address import Memory
 from einsmith.loops.nest import Builder, Value
 
 HALO_BYTES = 1 << 19
@@ -159,12 +160,12 @@ def depends_on_batch(p: Problem, side: Side) -> bool:
 
 
 def sampler(
-    b: Builder | None, p: Problem, side: Side, pointers: dict, lane_axes: Sequence[int], lanes: int, row: int = 0,
-    loose: bool = False,
+    b: Builder | None, p: Problem, side: Side, memories: Mapping[int, Memory], lane_axes: Sequence[int], lanes: int,
+    row: int = 0, loose: bool = False,
 ) -> OperandAccess:
     """The sampler of one operand."""
     o = side.operand
-    return OperandAccess(b, [o.expr], o.guards, p.extents, pointers, lane_axes, lanes, row=row, loose=loose)
+    return OperandAccess(b, [o.expr], o.guards, p.extents, memories, lane_axes, lanes, row=row, loose=loose)
 
 
 def padded_row(p: Problem, side: Side, lanes: int) -> int:
@@ -399,8 +400,8 @@ def _fits(count: int | None, p: Problem, limit: int) -> bool | None:
     return None if count is None else count * p.dtype.itemsize <= limit
 
 
-def halo_pointers(
+def halo_memories(
     windows: Sequence[tuple[int, HaloCopy]], at: Sequence[Value] | None = None
-) -> dict[int, Pointer]:
+) -> dict[int, Memory]:
     """The halo copies of operands by slot; `at`: where they lie, None without values."""
-    return {SLOT + i: Pointer(at[n] if at else None, w.shape, w.dtype) for n, (i, w) in enumerate(windows)}
+    return {SLOT + i: Memory(at[n] if at else None, w.buffer) for n, (i, w) in enumerate(windows)}

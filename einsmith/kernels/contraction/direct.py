@@ -12,28 +12,30 @@ once: at h=0..7 and r=0..6 the 56 products of a depthwise tile read 14 rows of X
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any
 
-from einsmith.kernels.contraction.config import Direct, halo_pointers
+from einsmith.kernels.contraction.config import Direct, halo_memories
 from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
-from einsmith.kernels.contraction.frame import memory
 from einsmith.kernels.contraction.halo import SLACK, covers, fill
 from einsmith.kernels.contraction.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress, digits
+from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import part_range
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Kernel
 
 
-def _sampler(b: Builder | None, p: Problem, i: int, pointers: dict, vector: int, lanes: int) -> OperandAccess:
+def _sampler(
+    b: Builder | None, p: Problem, i: int, memories: Mapping[int, Memory], vector: int, lanes: int
+) -> OperandAccess:
     o = p.operands[i]
-    return OperandAccess(b, [o.expr], o.guards, p.extents, pointers, (vector,), lanes)
+    return OperandAccess(b, [o.expr], o.guards, p.extents, memories, (vector,), lanes)
 
 
 class DirectLowering:
@@ -49,15 +51,16 @@ class DirectLowering:
         self.elem = elem_of(p.dtype)
         self.lanes = target.lanes(p.dtype.itemsize)
         n = self.lanes
-        pointers, arguments = memory(b, kernel)
-        at = [b.alloc(self.elem, w.elements + SLACK * n) for _, w in shape.windows]
-        self.slots = {**arguments, **halo_pointers(shape.windows, at)}
+        memories = memories_of(kernel, b.buffers)
+        arguments = arguments_of(kernel, memories)
+        at = [b.alloc(self.elem, w.buffer.size + SLACK * n) for _, w in shape.windows]
+        self.slots = {**arguments, **halo_memories(shape.windows, at)}
         self.windows = [(w, x) for (_, w), x in zip(shape.windows, at, strict=True)]
         self.rank = len(p.piece.extents)
         self.samplers = [_sampler(b, p, i, self.slots, self.d.vector, n) for i in (0, 1)]
         self.in_k = self.d.vector >= self.rank
         lane_axes = () if self.in_k else (self.d.vector,)
-        self.epi = Epilogue(b, kernel, p, pointers, lane_axes, 0 if self.in_k else n, 0)
+        self.epi = Epilogue(b, kernel, p, memories, lane_axes, 0 if self.in_k else n, 0)
         self.zero = b.const(0.0, self.elem, n)
         self.counts = dict((*self.d.tile, *self.d.unroll))
         self.inner = inner_axes(p, config)

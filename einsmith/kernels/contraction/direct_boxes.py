@@ -10,11 +10,12 @@ from math import prod
 from typing import Any
 
 from einsmith.expr.nodes import Read, postorder
-from einsmith.kernels.contraction.config import HALO_BYTES, Direct, Halos, halo_pointers
-from einsmith.kernels.contraction.geometry import operand_pointers
+from einsmith.kernels.contraction.config import HALO_BYTES, Direct, Halos, halo_memories
+from einsmith.kernels.contraction.geometry import operand_memories
 from einsmith.kernels.contraction.halo import HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Problem, affine
-from einsmith.kernels.emit.access import PAIR_COST, OperandAccess, Pointer
+from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
+from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.boxes import outer_reads
 from einsmith.plan.kernel import Kernel
 
@@ -50,7 +51,7 @@ def shaped(p: Problem, d: Direct) -> Shape | None:
     operands = list(p.operands)
     for i, _ in d.windows:
         w = halo_copy(p, i, frozenset((*d.outer, *d.k_outer)))
-        if w is None or w.elements * p.dtype.itemsize > HALO_BYTES:
+        if w is None or w.buffer.size * p.dtype.itemsize > HALO_BYTES:
             return None
         found.append((i, w))
         operands[i] = w.operand
@@ -123,7 +124,7 @@ def _vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> l
     return out
 
 
-def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target: Any) -> list[Direct]:
+def configs(kernel: Kernel, p: Problem, memories: Mapping[int, Memory], target: Any) -> list[Direct]:
     """Configurations of this form for a problem that is no matrix product, or one of few rows: vectors along a batch
     axis, or along what the rows share."""
     batch, left, right, k = p.sizes
@@ -133,7 +134,7 @@ def configs(kernel: Kernel, p: Problem, pointers: Mapping[int, Pointer], target:
     if batch == 1 and (min(left, right) > FEW or not pairs):
         return []
     lanes = target.lanes(p.dtype.itemsize)
-    scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, pointers) for o in p.operands]
+    scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
     if any(len(s.reads) != sum(isinstance(e, Read) for e in postorder(s.exprs)) or s.generic for s in scalar):
         return []
     rank = len(p.piece.extents)
@@ -249,15 +250,15 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     shape = shaped(original, d)
     assert shape is not None
     p = shape.problem
-    pointers = {**operand_pointers(kernel), **halo_pointers(shape.windows)}
-    scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, pointers) for o in p.operands]
+    memories = {**operand_memories(kernel), **halo_memories(shape.windows)}
+    scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
     loads = [_Loads(s) for s in scalar]
     rank = len(p.piece.extents)
     box = [*d.tile, *d.unroll]
     sums = d.vectors * prod(n for _, n in d.tile)
     points = prod(n for _, n in d.unroll)
     load, many = 0.0, -(-p.extents[d.vector] // lanes)
-    sizes = {i: w.elements * p.dtype.itemsize for i, w in shape.windows}
+    sizes = {i: w.buffer.size * p.dtype.itemsize for i, w in shape.windows}
     for which, (s, x) in enumerate(zip(scalar, loads, strict=True)):
         unit = any(s.forms[i].coef.get(d.vector, 0) for i in s.reads.values())
         weight = _weight(s, d.vector, lanes * p.dtype.itemsize)
@@ -283,5 +284,6 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
         total += stored * p.extents[d.k_outer[0]] * (2 if near else SUMS)
     fixed = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
     for _, w in shape.windows:
-        total += d.parts * fixed * (w.elements / lanes * (4 if w.elements * p.dtype.itemsize <= l1 * 0.75 else 8) + 20)
+        elements = w.buffer.size
+        total += d.parts * fixed * (elements / lanes * (4 if elements * p.dtype.itemsize <= l1 * 0.75 else 8) + 20)
     return total

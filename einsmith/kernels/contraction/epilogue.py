@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, Literal
@@ -14,7 +14,8 @@ from einsmith.kernels.contraction.config import Tiled, sides
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import PAGE, scattered
 from einsmith.kernels.contraction.write_combining import Unit, unit_of
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress
+from einsmith.kernels.emit.address import Affine, Memory, memories_of, stored
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
@@ -135,30 +136,20 @@ def _results(
     return out
 
 
-_Address = tuple[int, dict[int, int]]
-
-
-def addresses(kernel: Kernel, results: Sequence[tuple[Expr, int, Piece]]) -> list[_Address]:
-    """(constant, coefficient by axis) of the place of each result in its buffer."""
-    out = []
-    for _, n, piece in results:
-        shape = kernel.buffers[n].shape
-        strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
-        const = sum(o * s for o, s in zip(piece.offset, strides, strict=True))
-        out.append((const, {d: piece.step[d] * strides[d] for d in range(len(shape))}))
-    return out
+def addresses(kernel: Kernel, results: Sequence[tuple[Expr, int, Piece]]) -> list[Affine]:
+    """The place of each result in its buffer."""
+    return [stored(piece, kernel.buffers[n]) for _, n, piece in results]
 
 
 @lru_cache(maxsize=1024)
 def _analysed(
     kernel: Kernel, p: Problem
-) -> tuple[Sequence[tuple[Expr, int, Piece]], Sequence[_Address], OperandAccess]:
+) -> tuple[Sequence[tuple[Expr, int, Piece]], Sequence[Affine], OperandAccess]:
     """The results, where they are stored, and the analysis of both."""
     results = epilogue(kernel, p)
     extra = addresses(kernel, results)
-    pointers = {n: Pointer(None, x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
     exprs = [x for x, _, _ in results]
-    return results, extra, OperandAccess(None, exprs, (), p.extents, pointers, extra=extra, given_slots=SUMS)
+    return results, extra, OperandAccess(None, exprs, (), p.extents, memories_of(kernel), extra=extra, given_slots=SUMS)
 
 
 @lru_cache(maxsize=4096)
@@ -177,8 +168,7 @@ def cycles(
             out += STACKED
         elif kind == "gather":
             stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * kernel.buffers[n].dtype.itemsize
-            size = prod(kernel.buffers[n].shape) * kernel.buffers[n].dtype.itemsize
-            out += lanes * scattered(abs(stride), size, l2)
+            out += lanes * scattered(abs(stride), kernel.buffers[n].nbytes, l2)
         elif kind == "uniform":
             out += 1.0
         elif i in pairs or i in pairs.values():  # a shuffle and a whole store
@@ -248,8 +238,8 @@ def least(
     (results, extra, _), stores = _analysed(kernel, p), -(-mr // lanes) * lanes / mr
     turned = TURN * (1 + (p.mate is not None)) + cycles(kernel, p, m_axes, lanes, l2, mr) * stores
     for (_, n, _), (_, coef) in zip(results, extra, strict=True):
-        item, apart = kernel.buffers[n].dtype.itemsize, abs(coef.get(n_axes[-1], 0)) * kernel.buffers[n].dtype.itemsize
-        if apart >= PAGE and apart % PAGE == 0 and prod(kernel.buffers[n].shape) * item > l2:
+        apart = abs(coef.get(n_axes[-1], 0)) * kernel.buffers[n].dtype.itemsize
+        if apart >= PAGE and apart % PAGE == 0 and kernel.buffers[n].nbytes > l2:
             turned += CROWDED * stores
     if p.beside:  # with constants between them they are stored at once, and no tile of others brings their lines
         turned += FETCHED * len(parted(kernel, p, m_axes[-1])) * stores
@@ -274,7 +264,7 @@ class Epilogue:
     """Finishes rows of sums: the root's steps, the later stages, the stores."""
 
     def __init__(
-        self, b: Builder, kernel: Kernel, p: Problem, pointers: dict[int, Pointer], axes: Sequence[int], lanes: int,
+        self, b: Builder, kernel: Kernel, p: Problem, memories: Mapping[int, Memory], axes: Sequence[int], lanes: int,
         row: int, tile: int = 0,
     ):
         self.b = b
@@ -286,7 +276,7 @@ class Epilogue:
         self.size = operations(tuple(exprs))
         self.places = extra = addresses(kernel, results)
         self.interleaved = interleaved(self.outputs, extra, axes[-1] if axes else None)
-        self.sampler = OperandAccess(b, exprs, (), p.extents, pointers, axes, lanes, extra, SUMS, row, tile=tile)
+        self.sampler = OperandAccess(b, exprs, (), p.extents, memories, axes, lanes, extra, SUMS, row, tile=tile)
 
     def values(
         self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[Value], more: Sequence[Value] = ()
@@ -324,7 +314,7 @@ class Epilogue:
 
 
 def interleaved(
-    outputs: Sequence[int], places: Sequence[tuple[int, dict[int, int]]], axis: int | None
+    outputs: Sequence[int], places: Sequence[Affine], axis: int | None
 ) -> dict[int, int]:
     """Results whose lanes, along `axis`, are every other element of a buffer: the result whose lanes are the elements
     between, by result."""

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from einsmith.expr.nodes import nbytes
 from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import k_bounds as trim
 from einsmith.kernels.contraction import launches as launch
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Config
-from einsmith.kernels.contraction.geometry import operand_pointers
+from einsmith.kernels.contraction.geometry import operand_memories
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.kernels.emit.access import PAIR_CYCLES, OperandAccess, Pointer
+from einsmith.kernels.emit.access import PAIR_CYCLES, OperandAccess
+from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Cost
 from einsmith.plan.kernel import Kernel
@@ -28,10 +28,10 @@ def with_halos_of(kernel: Kernel, p: Problem, windows: plan.Halos) -> plan.HaloP
 
 
 @lru_cache(maxsize=1024)
-def slots_of(kernel: Kernel, p: Problem, windows: plan.Halos) -> dict[int, Pointer]:
+def slots_of(kernel: Kernel, p: Problem, windows: plan.Halos) -> dict[int, Memory]:
     changed = with_halos_of(kernel, p, windows)
     assert changed is not None
-    return {**operand_pointers(kernel), **plan.halo_pointers(changed.windows)}
+    return {**operand_memories(kernel), **plan.halo_memories(changed.windows)}
 
 
 class Features(NamedTuple):
@@ -203,7 +203,7 @@ class Analysis:
             a_steps, b_steps = (self.steps(x, windows, p) for x in (m_side, n_side))
 
         def copied(which: int) -> int:
-            return sum(w.elements * item for i, w in changed.windows if i == which and not changed.k_outer)
+            return sum(w.buffer.size * item for i, w in changed.windows if i == which and not changed.k_outer)
 
         a_copy, b_copy = copied(int(swap)), copied(1 - int(swap))
 
@@ -234,8 +234,8 @@ class Analysis:
             run=self._run(p, windows, m_side, n_side), even=a_steps.even and b_steps.even,
             finish=finish.cycles(self.kernel, self.p, n_side.axes, self.lanes, target.l2),
             results=traffic.far_results(self.kernel, p, m_side, n_side, target),
-            parted=sum(nbytes(buffers[n]) for n in parts), windows=bool(windows),
-            elements=sum(w.elements for _, w in changed.windows),
+            parted=sum(buffers[n].nbytes for n in parts), windows=bool(windows),
+            elements=sum(w.buffer.size for _, w in changed.windows),
             heads=changed.heads,
             a_batch=batch if a_copy or plan.depends_on_batch(p, m_side) else 1,
             b_batch=batch if b_copy or plan.depends_on_batch(p, n_side) else 1,

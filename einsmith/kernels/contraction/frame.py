@@ -11,17 +11,11 @@ from einsmith.kernels.contraction.config import Side, sampler
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy
 from einsmith.kernels.contraction.prefetch import RowPrefetch, prefetches
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress
+from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import Bound, Range, ceil_div
 from einsmith.loops.nest import Builder, Value, elem_of
-from einsmith.plan.kernel import Kernel
-
-
-def memory(b: Builder, kernel: Kernel) -> tuple[dict[int, Pointer], dict[int, Pointer]]:
-    """Where the kernel's buffers lie, and the root's arguments by slot."""
-    pointers = {n: Pointer(b.buffers[n], x.shape, x.dtype) for n, x in enumerate(kernel.buffers)}
-    return pointers, {slot: pointers[ref[1]] for slot, ref in enumerate(kernel.stages[0].args)}
 
 
 def workspace(b: Builder, base: int, item: int, elem: str) -> Value:
@@ -37,18 +31,19 @@ class Frame:
     def __init__(self, b: Builder, g: Geometry, base: int = 0, lent: Sequence[tuple[HaloCopy, Value]] = ()):
         self.b, self.g = b, g
         self.elem = elem_of(g.p.dtype)
-        self.pointers, self.arguments = memory(b, g.kernel)
+        self.memories = memories_of(g.kernel, b.buffers)
+        self.arguments = arguments_of(g.kernel, self.memories)
         self.slots = dict(self.arguments)
         self.windows: list[tuple[HaloCopy, Value]] = []
         self.cuts: list[tuple[int, HaloCopy, Value]] = []
         for i, w, whole in g.halos:
             # A row read past its end reaches into what follows, at the end of the copy into its slack.
             if whole is None:
-                at = b.alloc(self.elem, w.elements + SLACK * g.lanes)
+                at = b.alloc(self.elem, w.buffer.size + SLACK * g.lanes)
                 self.windows.append((w, at))
             else:
                 at = next(place for x, place in lent if x is whole)
-            self.slots[SLOT + i] = Pointer(at, (whole or w).shape, w.dtype)
+            self.slots[SLOT + i] = Memory(at, (whole or w).buffer)
             if w.block:
                 self.cuts.append((i, w, at))
         self._read_operands()

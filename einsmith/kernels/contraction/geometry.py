@@ -26,7 +26,8 @@ from einsmith.kernels.contraction.k_bounds import KBound, within
 from einsmith.kernels.contraction.k_pack import fits
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.split_k import PartialSums
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, Pointer
+from einsmith.kernels.emit.access import FusedAxes, OperandAccess, fused
+from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.walk import ceil_div
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Kernel
@@ -36,10 +37,9 @@ ROW_FILLED = 0.8
 
 
 @lru_cache(maxsize=1024)
-def operand_pointers(kernel: Kernel) -> Mapping[int, Pointer]:
+def operand_memories(kernel: Kernel) -> Mapping[int, Memory]:
     """The root's arguments by slot, without values."""
-    every = [(slot, kernel.buffers[ref[1]]) for slot, ref in enumerate(kernel.stages[0].args)]
-    return {slot: Pointer(None, x.shape, x.dtype) for slot, x in every}
+    return arguments_of(kernel, memories_of(kernel))
 
 
 class Geometry:
@@ -53,7 +53,7 @@ class Geometry:
         self.kernel, self.c, self.target, self.original, self.p = kernel, config, target, problem, problem
         self.item = problem.dtype.itemsize
         self.lanes = target.lanes(self.item)
-        self.slots = dict(operand_pointers(kernel))
+        self.slots = dict(operand_memories(kernel))
         self.halos: list[tuple[int, HaloCopy, HaloCopy | None]] = []
         self.heads = 0
         self._place_halos(lent)
@@ -71,7 +71,7 @@ class Geometry:
         for i, w in changed.windows:
             whole = next((x for x in lent if holds(x, w, self.slots)), None)
             self.halos.append((i, w, whole))
-            self.slots[SLOT + i] = Pointer(None, (whole or w).shape, w.dtype)
+            self.slots[SLOT + i] = Memory(None, (whole or w).buffer)
 
     @property
     def k_outer(self) -> bool:
@@ -176,17 +176,9 @@ class Geometry:
         """K merged as far as both operands that are read in place allow."""
         sides = ((self.m_side, self.c.a), (self.n_side, self.c.b))
         inline = [self.access(side) for side, how in sides if how == "inline"]
-        out: list[FusedAxes] = []
-        for a in reversed([a for a in self.p.k if self.p.extents[a] > 1]):
-            if out and not {a, out[-1].inner} & self.bounded and all(
-                a not in s.opaque and out[-1].inner not in s.opaque
-                and all(f.coef.get(a, 0) == f.coef.get(out[-1].inner, 0) * out[-1].extent for f in s.forms)
-                for s in inline
-            ):
-                out[-1] = FusedAxes((a, *out[-1].axes), out[-1].extent * self.p.extents[a])
-            else:
-                out.append(FusedAxes((a,), self.p.extents[a]))
-        return out[::-1]
+        return fused(self.p.k, self.p.extents, lambda a, x: (
+            not {a, x.inner} & self.bounded and all(s.evenly(a, x) for s in inline)
+        ))  # fmt: skip
 
     def column(self, v: int) -> int | None:
         """Where in its row vector v of a panel begins, if that is the same in every panel."""

@@ -20,14 +20,16 @@ from functools import lru_cache
 from math import gcd, inf, prod
 from typing import NamedTuple
 
-from einsmith.dtypes import DType, i32
+from einsmith.dtypes import i32
 from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, size
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress
+from einsmith.kernels.emit.address import Affine, Memory, affine_of, compared
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.nest import Builder, Value
+from einsmith.plan.kernel import Buffer
 from einsmith.target.facts import LINE
 
 SLOT = 1 << 20
@@ -63,7 +65,7 @@ class HaloCopy:
     extents: tuple[int, ...]
     copied: Callable[[], tuple[Expr, tuple[Expr, ...]]]
     operand: Operand
-    dtype: DType
+    buffer: Buffer
     block: int = 0
 
     @property
@@ -71,24 +73,11 @@ class HaloCopy:
         """Of the axis that it is cut along."""
         return self.extents[self.fixed.index(CUT)]
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(n for n, f in zip(self.extents, self.fixed, strict=True) if f is None)
 
-    @property
-    def elements(self) -> int:
-        return prod(self.shape)
-
-
-def _form(x: Expr) -> Linear | None:
-    out = linear(x)
-    return out if all(isinstance(a, Axis) for a in out.terms) else None
-
-
-def _key(form: Linear) -> tuple[tuple[tuple[int, int], ...], int]:
+def _key(form: Affine) -> tuple[tuple[tuple[int, int], ...], int]:
     """The coordinate of which a form (without its constant) is a multiple, and which one."""
-    scale = gcd(*form.terms.values())
-    return tuple(sorted((a.position, c // scale) for a, c in form.terms.items() if isinstance(a, Axis))), scale
+    scale = gcd(*form.coef.values())
+    return tuple(sorted((a, c // scale) for a, c in form.coef.items())), scale
 
 
 _Coordinates = dict[tuple[tuple[int, int], ...], int]
@@ -112,10 +101,10 @@ def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, i
             return None
         if isinstance(e, Read):
             for index in e.index:
-                form = _form(index)
+                form = affine_of(linear(index))
                 if form is None:
                     return None
-                if form.terms:
+                if form.coef:
                     key, scale = _key(form)
                     keys.setdefault(key, len(keys))
                     strided |= scale > 1
@@ -125,8 +114,8 @@ def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, i
     for g in operand.guards:
         if not (isinstance(g, Apply) and g.fn in ("lt", "le", "eq", "ne") and g.args[0].dtype.is_int):
             return None
-        form = _form(apply("sub", *g.args))
-        if form is None or not form.terms:
+        form = compared(g)
+        if form is None or not form.coef:
             return None
         key, scale = _key(form)
         minus = tuple((a, -c) for a, c in key)
@@ -210,8 +199,9 @@ def halo_copy(
         if isinstance(e, Read):
             index = []
             for x in e.index:
-                form = linear(x)
-                if form.terms:
+                form = affine_of(linear(x))
+                assert form is not None
+                if form.coef:
                     key, scale = _key(form)
                     index.append(coordinate(keys[key], scale, form.const))
                 else:
@@ -234,17 +224,16 @@ def halo_copy(
             place.append(terms.expr())
     axes = frozenset(a for key, j in keys.items() if fixed[j] is None for a, _ in key)
     copy = Operand(Read(SLOT + which, tuple(place), p.dtype), (), axes)
-    block, stride = 0, 1
-    for j in reversed(range(len(keys))):
-        if fixed[j] is None:
-            block, stride = block + steps[j] * stride, stride * extents[j]
-    return HaloCopy(tuple(fixed), tuple(extents), copied, copy, p.dtype, block)
+    free = [j for j in range(len(keys)) if fixed[j] is None]
+    buffer = Buffer(p.dtype, tuple(extents[j] for j in free))
+    block = sum(steps[j] * s for j, s in zip(free, buffer.strides, strict=True))
+    return HaloCopy(tuple(fixed), tuple(extents), copied, copy, buffer, block)
 
 
-def holds(w: HaloCopy, part: HaloCopy, slots: Mapping[int, Pointer]) -> bool:
+def holds(w: HaloCopy, part: HaloCopy, slots: Mapping[int, Memory]) -> bool:
     """Whether a halo copy has all that another one has, at the same places of each coordinate; slots: of the root's
     arguments."""
-    same = (w.fixed, w.dtype, w.block, part.block) == (part.fixed, part.dtype, 0, 0)
+    same = (w.fixed, w.buffer.dtype, w.block, part.block) == (part.fixed, part.buffer.dtype, 0, 0)
     if not same or any(n < m for n, m in zip(w.extents, part.extents, strict=True)):
         return False
     (expr, guards), (other, others) = w.copied(), part.copied()
@@ -270,14 +259,14 @@ def rebuild_reads(x: Expr, rule) -> list[Expr]:
     return rebuild([x], rule)
 
 
-def fill(b: Builder, w: HaloCopy, pointers: Mapping[int, Pointer], to: Value, lanes: int, values: Mapping[int, Value]):
+def fill(b: Builder, w: HaloCopy, memories: Mapping[int, Memory], to: Value, lanes: int, values: Mapping[int, Value]):
     """Writes the halo copy for the given values of the fixed axes; `to` has room for `lanes` elements more."""
     free = [j for j, f in enumerate(w.fixed) if f is None]
     # Vectors run over the last coordinates as far as they are one stretch of memory.
     expr, guards = w.copied()
-    groups = OperandAccess(None, [expr], guards, w.extents, pointers).groups(free)
+    groups = OperandAccess(None, [expr], guards, w.extents, memories).groups(free)
     last = groups[-1].axes if groups else ()
-    s = OperandAccess(b, [expr], guards, w.extents, pointers, last, lanes)
+    s = OperandAccess(b, [expr], guards, w.extents, memories, last, lanes)
     rows = [j for j in free if j not in last]
     width = prod(w.extents[j] for j in last)
     part = None
@@ -307,7 +296,7 @@ def fill(b: Builder, w: HaloCopy, pointers: Mapping[int, Pointer], to: Value, la
     # rows that come later along it, or, where it is short, rows of points that come later along the others.
     outer, inner = rows[:-1], rows[-1:]
     turns = prod(w.extents[j] for j in inner)
-    further = -(-AHEAD // (width * w.dtype.itemsize))
+    further = -(-AHEAD // (width * w.buffer.dtype.itemsize))
     planes_ahead, rows_ahead = (0, further) if turns > 2 * further else (-(-further // turns), 0)
     with b.loop(0, prod(w.extents[j] for j in outer)) as planes:
         plane, later = s.part_of(outer, planes.var), s.part_of(outer, b.add(planes.var, b.const(planes_ahead)))
@@ -323,19 +312,18 @@ def _ask(b: Builder, s: OperandAccess, row: PartialAddress, fixed: PartialAddres
     what comes next."""
     part = row if fixed is None else _join(b, row, fixed)
     for r, form in s.reads.items():
-        pointer, step = s.pointers[r.slot], s.step(form) if s.lane_groups else 0
-        at, line = part.sums.get(form), LINE // pointer.dtype.itemsize
-        if at is None or step not in (1, 2) or size(pointer.shape) * pointer.dtype.itemsize <= NEAR:
+        source, step = s.memories[r.slot], s.step(form) if s.lane_groups else 0
+        at, line = part.sums.get(form), LINE // source.dtype.itemsize
+        if at is None or step not in (1, 2) or source.buffer.nbytes <= NEAR:
             continue
-        assert pointer.value is not None
         const = s.forms[form].const
-        if width * step * pointer.dtype.itemsize <= MAX_UNROLLED_BYTES:
+        if width * step * source.dtype.itemsize <= MAX_UNROLLED_BYTES:
             for x in range(0, width * step, line):
-                b.prefetch(pointer.value, b.add(at, b.const(const + x)), elem_of(pointer.dtype))
+                b.prefetch(source.pointer, b.add(at, b.const(const + x)), source.elem)
             continue
         first = b.add(at, b.const(const))
         with b.loop(0, width * step, step=line) as lines:
-            b.prefetch(pointer.value, b.add(first, lines.var), elem_of(pointer.dtype))
+            b.prefetch(source.pointer, b.add(first, lines.var), source.elem)
 
 
 def _join(b: Builder, x, y):

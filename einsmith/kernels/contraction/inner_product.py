@@ -18,19 +18,20 @@ from einsmith.kernels.contraction.config import (
     HaloProblem,
     Halos,
     InnerProducts,
-    halo_pointers,
+    halo_memories,
     sampler,
     sides,
     with_halos,
 )
 from einsmith.kernels.contraction.epilogue import Epilogue
-from einsmith.kernels.contraction.frame import memory, tiles, workspace
-from einsmith.kernels.contraction.geometry import operand_pointers
+from einsmith.kernels.contraction.frame import tiles, workspace
+from einsmith.kernels.contraction.geometry import operand_memories
 from einsmith.kernels.contraction.halo import SLACK, HaloCopy, fill
 from einsmith.kernels.contraction.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.split_k import PartialSums
-from einsmith.kernels.emit.access import FusedAxes, Pointer
+from einsmith.kernels.emit.access import FusedAxes
+from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import Bound, ceil_div, digits_of
 from einsmith.loops.nest import Builder, Value, elem_of
@@ -44,11 +45,11 @@ MAX_UNROLLED = 32
 of them leaves the first level of the instruction cache."""
 
 
-def row_length(p: Problem, pointers: Mapping[int, Pointer], lanes: int) -> int | None:
+def row_length(p: Problem, memories: Mapping[int, Memory], lanes: int) -> int | None:
     """0 where the axes of K but the first are one group in both operands; else their innermost extent in whole vectors;
     None where that would waste too many lanes."""
     inner = p.k[1:]
-    merged = all(len(sampler(None, p, s, dict(pointers), (), 0).groups(inner)) <= 1 for s in sides(p, False))
+    merged = all(len(sampler(None, p, s, memories, (), 0).groups(inner)) <= 1 for s in sides(p, False))
     if merged:
         return 0
     last = p.extents[inner[-1]]
@@ -56,19 +57,19 @@ def row_length(p: Problem, pointers: Mapping[int, Pointer], lanes: int) -> int |
     return row if last / row >= 0.6 else None
 
 
-def fits(p: Problem, pointers: Mapping[int, Pointer], lanes: int) -> bool:
+def fits(p: Problem, memories: Mapping[int, Memory], lanes: int) -> bool:
     """Whether this form is worth a configuration."""
     _, left, right, k = p.sizes
     if len(p.k) < 2 or left * right > MAX_RESULTS or k < MIN_K or p.extents[p.k[0]] < 2:
         return False
     if prod(p.extents[a] for a in p.k[1:]) < 2 * lanes:
         return False
-    return row_length(p, pointers, lanes) is not None
+    return row_length(p, memories, lanes) is not None
 
 
-def vectors(p: Problem, pointers: Mapping[int, Pointer], lanes: int) -> int:
+def vectors(p: Problem, memories: Mapping[int, Memory], lanes: int) -> int:
     """Vectors of K for one point of its first axis."""
-    row = row_length(p, pointers, lanes)
+    row = row_length(p, memories, lanes)
     count = prod(p.extents[a] for a in p.k[1:])
     if row:
         count = count // p.extents[p.k[-1]] * row
@@ -83,13 +84,13 @@ class Shape:
     def __init__(self, kernel: Kernel, config: InnerProducts, target: Any, problem: Problem):
         self.kernel, self.c, self.original, self.p = kernel, config, problem, problem
         self.lanes = target.lanes(problem.dtype.itemsize)
-        self.slots = dict(operand_pointers(kernel))
+        self.slots = dict(operand_memories(kernel))
         self.halos: Sequence[tuple[int, HaloCopy]] = ()
         if config.windows:
             changed = with_halos(problem, config.windows, HALO_BYTES)
             assert changed is not None
             self.p, self.halos = changed.problem, changed.windows
-            self.slots |= halo_pointers(self.halos)
+            self.slots |= halo_memories(self.halos)
         p = self.p
         self.m_side, self.n_side = sides(p, config.swap)
         self.B, self.M, self.N = (p.count(x) for x in (p.batch, self.m_side.axes, self.n_side.axes))
@@ -121,12 +122,13 @@ class InnerProduct:
     def __init__(self, b: Builder, g: Shape, base: int = 0):
         self.b, self.g, p, n = b, g, g.p, g.lanes
         self.elem = elem_of(p.dtype)
-        pointers, arguments = memory(b, g.kernel)
-        at = [b.alloc(self.elem, w.elements + SLACK * n) for _, w in g.halos]
-        self.slots = {**arguments, **halo_pointers(g.halos, at)}
+        memories = memories_of(g.kernel, b.buffers)
+        arguments = arguments_of(g.kernel, memories)
+        at = [b.alloc(self.elem, w.buffer.size + SLACK * n) for _, w in g.halos]
+        self.slots = {**arguments, **halo_memories(g.halos, at)}
         self.windows = [(w, x) for (_, w), x in zip(g.halos, at, strict=True)]
         self.workspace = workspace(b, base, p.dtype.itemsize, self.elem)
-        self.epilogue = Epilogue(b, g.kernel, p, pointers, g.n_side.axes, n, 0)
+        self.epilogue = Epilogue(b, g.kernel, p, memories, g.n_side.axes, n, 0)
         self.repair: NanRepair | None = None
         if needed(g.original):
             self.repair = NanRepair(b, g.original, arguments, (), 0, g.c.mr * g.c.columns * n)
@@ -268,11 +270,11 @@ class InnerProduct:
 
 
 def configs(
-    changed: HaloProblem, windows: Halos, pointers: Mapping[int, Pointer], lanes: int, registers: int, cores: int
+    changed: HaloProblem, windows: Halos, memories: Mapping[int, Memory], lanes: int, registers: int, cores: int
 ) -> list[InnerProducts]:
     """Tiles of this form for a problem that it fits."""
     p = changed.problem
-    if not fits(p, pointers, lanes) or any(fixes != "k" for _, fixes in windows):
+    if not fits(p, memories, lanes) or any(fixes != "k" for _, fixes in windows):
         return []
     batch, left, right, _ = p.sizes
     want = max(2, -(-4 * cores // batch))
@@ -280,7 +282,7 @@ def configs(
     split = min(p.extents[p.k[0]], want)
     out = []
     # What is read under masks is in registers before it is multiplied, of two vectors at once.
-    masked = bool(row_length(p, pointers, lanes))
+    masked = bool(row_length(p, memories, lanes))
     for swap, (m, n) in ((False, (left, right)), (True, (right, left))):
         for mr in sorted({min(m, most) for most in ((2, 3) if masked else (4, 6))}):
             nc = min(n, (registers - 2 - mr * (1 + masked)) // mr)

@@ -6,16 +6,16 @@ known, so the loop over r runs only where some row can have a nonzero operand. P
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Expr
+from einsmith.expr.nodes import Apply
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
+from einsmith.kernels.emit.address import Memory, compared
 from einsmith.loops.nest import Builder, Value
 
 
@@ -23,7 +23,7 @@ from einsmith.loops.nest import Builder, Value
 class KBound:
     """A guard of one operand that bounds the K axis `axis`: `sign` is the axis's coefficient, 1 or -1."""
 
-    guard: Expr
+    guard: Apply
     axis: int
     sign: int
     axes: frozenset[int]  # the output axes it mentions
@@ -38,13 +38,10 @@ def k_bounds(p: Problem, which: int) -> list[KBound]:
             continue
         if not (isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int):
             continue
-        form = linear(g.args[0]) - linear(g.args[1])
-        if not all(isinstance(a, Axis) for a in form.terms):
-            continue
-        terms = {a.position: c for a, c in form.terms.items() if isinstance(a, Axis) and p.extents[a.position] > 1}
-        inner = [a for a in terms if a in p.k]
-        if len(inner) == 1 and abs(terms[inner[0]]) == 1 and len(terms) > 1:
-            out.append(KBound(g, inner[0], terms[inner[0]], frozenset(terms) - {inner[0]}))
+        form = compared(g, p.extents)
+        inner = [a for a in form.coef if a in p.k] if form else []
+        if form and len(inner) == 1 and abs(form.coef[inner[0]]) == 1 and len(form.coef) > 1:
+            out.append(KBound(g, inner[0], form.coef[inner[0]], frozenset(form.coef) - {inner[0]}))
     return out
 
 
@@ -57,11 +54,13 @@ def within(p: Problem, which: int, axes: tuple[int, ...]) -> tuple[KBound, ...]:
 class KBounds:
     """Emits the bounds of K axes for the rows of a tile of one side."""
 
-    def __init__(self, b: Builder, p: Problem, found: Sequence[KBound], axes: Sequence[int], pointers: dict):
+    def __init__(
+        self, b: Builder, p: Problem, found: Sequence[KBound], axes: Sequence[int], memories: Mapping[int, Memory]
+    ):
         self.b, self.p, self.axes = b, p, tuple(axes)
         self.found = []
         for t in found:
-            s = OperandAccess(b, [], [t.guard], p.extents, pointers)
+            s = OperandAccess(b, [], [t.guard], p.extents, memories)
             if s.conds:
                 self.found.append((t, s))
 
@@ -119,15 +118,11 @@ def _ends(
     low: dict[int, np.ndarray] = {}
     high: dict[int, np.ndarray] = {}
     for t in found:
-        g = t.guard
-        assert isinstance(g, Apply)
         if any(a not in digits for a in t.axes):
             continue
-        form = linear(g.args[0]) - linear(g.args[1])
-        v = np.array(form.const)
-        for atom, c in form.terms.items():
-            if isinstance(atom, Axis) and atom.position in digits:
-                v = v + c * digits[atom.position]
+        g, form = t.guard, compared(t.guard)
+        assert form is not None
+        v = np.array(form.const) + sum(c * digits[a] for a, c in form.coef.items() if a in digits)
         if t.sign > 0:
             edge = (1 if g.fn == "le" else 0) - v
             high[t.axis] = np.minimum(high.get(t.axis, p.extents[t.axis]), edge)

@@ -146,8 +146,7 @@ class Microkernel:
             assert state is not None
             read = next(iter(a.reads))
             here = state.bind(last_of_k(f, a, groups, digit))
-            pointer, base = a.pointers[read.slot].value, here.offset(a.reads[read])
-            assert pointer is not None
+            pointer, base = a.memories[read.slot].pointer, here.offset(a.reads[read])
             return pointer, [b.add(base, b.const(steps[i])) for i in range(mr)]
         if g.a_along:
             return left, [b.add(k, b.const(i * g.k_pad)) for i in range(mr)]
@@ -235,8 +234,7 @@ class Microkernel:
         """The sums of a tile of one vector after so many points of an axis of K, the first of which is `state`'s."""
         f, b, a, n = self.f, self.f.b, self.f.a_in, self.f.g.lanes
         ((read, form),) = a.reads.items()
-        pointer, base = a.pointers[read.slot].value, state.offset(form)
-        assert pointer is not None
+        pointer, base = a.memories[read.slot].pointer, state.offset(form)
         vectors = [b.load(right, b.mul(b.add(k, b.const(t)), b.const(n)), f.elem, n) for t in range(points)]
         out = list(carried)
         for offset, uses in self._elements(group, steps, points).items():

@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from einsmith.expr.analysis.bounds import prove
 from einsmith.kernels.contraction.problem import Problem, axes_of
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress
+from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import sweep
 from einsmith.loops.nest import Builder, Value, elem_of
@@ -30,10 +31,10 @@ class NanRepair:
     """Computes NaN sums again. lane_axes, lanes, row: where the lanes of a sum lie, as for an OperandAccess; lanes 0: a
     sum is the total of the lanes of a vector, which along K hold its parts. size: elements of the largest tile."""
 
-    def __init__(self, b: Builder, p: Problem, pointers: Mapping[int, Pointer], lane_axes: Sequence[int], lanes: int,
+    def __init__(self, b: Builder, p: Problem, memories: Mapping[int, Memory], lane_axes: Sequence[int], lanes: int,
                  size: int, row: int = 0):
         self.b, self.p = b, p
-        self.sampler = OperandAccess(b, [p.term], p.exact, p.extents, pointers, lane_axes, lanes, row=row)
+        self.sampler = OperandAccess(b, [p.term], p.exact, p.extents, memories, lane_axes, lanes, row=row)
         self.elem = elem_of(p.dtype)
         self.room = b.alloc(self.elem, size)
 

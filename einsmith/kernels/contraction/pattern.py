@@ -258,15 +258,15 @@ def _dot_cost(kernel: Kernel, original: Problem, c: plan.InnerProducts, target: 
     p = changed.problem
     item = p.dtype.itemsize
     lanes = target.lanes(item)
-    pointers = slots_of(kernel, original, c.windows)
+    memories = slots_of(kernel, original, c.windows)
     m_side, n_side = plan.sides(p, c.swap)
     m, n = p.count(m_side.axes), p.count(n_side.axes)
     batch = p.count(p.batch)
-    count, points = dot.vectors(p, pointers, lanes), p.extents[p.k[0]] * batch
-    row = dot.row_length(p, pointers, lanes) or 0
+    count, points = dot.vectors(p, memories, lanes), p.extents[p.k[0]] * batch
+    row = dot.row_length(p, memories, lanes) or 0
     loads = []
     for side in (m_side, n_side):
-        s = plan.sampler(None, p, side, pointers, p.k[1:], lanes, row)
+        s = plan.sampler(None, p, side, memories, p.k[1:], lanes, row)
         loads.append(s.load_cost(lanes) + 0.5 * bool(row))
     tiles = ceil(m / c.mr) * ceil(n / c.columns)
     step = max(c.mr * c.columns / 2, (c.mr * loads[0] + c.columns * loads[1]) / 2) + 0.1 * (c.mr + c.columns)
@@ -278,7 +278,7 @@ def _dot_cost(kernel: Kernel, original: Problem, c: plan.InnerProducts, target: 
     step += 2.5 * c.mr * c.columns / held
     cycles = points * (tiles * (count * step + 30) + 2.0 * m * n) + batch * c.split * m * n * 12
     for _, w in changed.windows:
-        cycles += points * w.elements / lanes * 6
+        cycles += points * w.buffer.size / lanes * 6
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2
     tasks = min(target.cores, batch * c.split)
     size = sum(touched(kernel))
@@ -289,13 +289,13 @@ def _rows_read(kernel: Kernel, w: plan.HaloProblem, row: int) -> float:
     """Bytes that the tiles of a block of K read again and again: `row` bytes of every row of both operands, or what an
     operand's buffer or window has at one point of the first axis of K, if that is less."""
     first = w.problem.extents[w.problem.k[0]]
-    windows = {i: x.elements * w.problem.dtype.itemsize for i, x in w.windows}
+    windows = {i: x.buffer.size * w.problem.dtype.itemsize for i, x in w.windows}
     out = 0.0
     for i, (o, n) in enumerate(zip(w.problem.operands, w.problem.sizes[1:3], strict=True)):
         whole = windows.get(i)
         if whole is None:
             buffers = {kernel.buffers[kernel.stages[0].args[s][1]] for s in operand_slots(o)}
-            whole = sum(prod(b.shape) * b.dtype.itemsize for b in buffers) / first
+            whole = sum(b.nbytes for b in buffers) / first
         out += min(n * row, whole)
     return out
 

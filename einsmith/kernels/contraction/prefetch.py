@@ -7,7 +7,7 @@ only so many stores can wait at once: a tile whose results lie beyond the second
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -19,10 +19,11 @@ from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import APART, HELD, PAGE, address_steps, far_rows, lines_ahead
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
+from einsmith.kernels.emit.address import Affine, Memory
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import ceil_div
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
 
@@ -38,20 +39,21 @@ class ResultPrefetch:
     """The lines that tiles with sides `m` and `n` store to in parts, of results of more than `level` bytes."""
 
     def __init__(
-        self, b: Builder, kernel: Kernel, p: Problem, pointers: dict[int, Pointer], m: Sequence[int], n: Sequence[int],
-        level: int,
+        self, b: Builder, kernel: Kernel, p: Problem, memories: Mapping[int, Memory], m: Sequence[int],
+        n: Sequence[int], level: int,
     ):
         self.b, self.m, self.n = b, tuple(m), tuple(n)
         stored = finish.epilogue(kernel, p)
-        found: list[tuple[int, int, dict[int, int]]] = []
-        for (_, out, _), (const, coef) in zip(stored, finish.addresses(kernel, stored), strict=True):
-            item, count = kernel.buffers[out].dtype.itemsize, prod(kernel.buffers[out].shape)
+        found: list[tuple[int, Affine]] = []
+        for (_, out, _), at in zip(stored, finish.addresses(kernel, stored), strict=True):
+            buffer = kernel.buffers[out]
+            line = LINE / buffer.dtype.itemsize
             # Of results that lie between each other the first one's lines are everyone's.
-            same = any(x == out and c == coef and abs(const - k) * item < LINE for x, k, c in found)
-            if count * item > level and not same:
-                found.append((out, const, coef))
-        self.buffers = [out for out, _, _ in found]
-        self.sampler = OperandAccess(b, (), (), p.extents, pointers, (), 0, [(const, coef) for _, const, coef in found])
+            same = any(x == out and f.coef == at.coef and abs(f.const - at.const) < line for x, f in found)
+            if buffer.nbytes > level and not same:
+                found.append((out, at))
+        self.buffers = [out for out, _ in found]
+        self.sampler = OperandAccess(b, (), (), p.extents, memories, (), 0, [at for _, at in found])
 
     def _step(self, form: int, axes: Sequence[int]) -> int:
         """Elements from one of the flattened points to the next; 0 for none."""
@@ -87,15 +89,14 @@ class ResultPrefetch:
         b, s = self.b, self.sampler
         last = b.const(prod(g.extent for g in s.groups(self.n)) - 1)
         for form, out in zip(s.extra, self.buffers, strict=True):
-            pointer = s.pointers[out]
-            some, others = self._lines(form, LINE // pointer.dtype.itemsize, rows, columns)
+            to = s.memories[out]
+            some, others = self._lines(form, LINE // to.dtype.itemsize, rows, columns)
             base = LaneCursor(s, 0, None).bind(batch)
             for j in others:
                 column = base.bind(s.part_of(self.n, b.op("min", b.add(n0, b.const(j)), last)))
                 for i in some:
-                    assert pointer.value is not None
                     at = column.bind(s.part_of(self.m, b.add(m0, b.const(i)))).offset(form)
-                    b.prefetch(pointer.value, at, elem_of(pointer.dtype))
+                    b.prefetch(to.pointer, at, to.elem)
 
 
 class Prefetches(NamedTuple):
@@ -165,7 +166,7 @@ def _gathers_rows(g: Geometry) -> bool:
         return False
     s = g.access(g.m_side)
     (read,) = s.reads
-    far = prod(s.pointers[read.slot].shape) * g.item > g.target.l2 * g.target.cores
+    far = s.memories[read.slot].buffer.nbytes > g.target.l2 * g.target.cores
     return far and g.mt > c.tm and len(s.groups(g.p.k)) > 1
 
 
@@ -188,21 +189,19 @@ class RowPrefetch:
         if not side.operand.plain or side.operand.axes & {*p.batch} or len(n) != 1 or not k:
             return None
         ((read, form),) = scalar.reads.items()
-        coef, item = scalar.forms[form].coef, p.dtype.itemsize
+        coef, item, source = scalar.forms[form].coef, p.dtype.itemsize, scalar.memories[read.slot].buffer
         near = abs(coef.get(n[0].inner, 0)) * item < LINE and lanes.kind(form, lanes.lanes) == "gather"
         apart = abs(coef.get(k[0].inner, 0)) * item >= PAGE
-        far = prod(scalar.pointers[read.slot].shape) * item > target.l2
-        return cls(scalar, n[0], k[0]) if near and apart and far else None
+        return cls(scalar, n[0], k[0]) if near and apart and source.nbytes > target.l2 else None
 
     def ask(self, n0: Value, columns: int, k: Value) -> None:
         """Starts the loads of the lines of `columns` from n0 on in a later row than k."""
         s, b = self.scalar, self.scalar.b
         ((read, form),) = s.reads.items()
         at = s.part([(self.n, n0), (self.k, b.add(k, b.const(ROWS)))]).sums[form]
-        pointer, step = s.pointers[read.slot], s.forms[form].coef[self.n.inner]
-        assert pointer.value is not None
-        for x in range(0, columns * step, LINE // pointer.dtype.itemsize):
-            b.prefetch(pointer.value, b.add(at, b.const(s.forms[form].const + x)), elem_of(pointer.dtype))
+        source, step = s.memories[read.slot], s.forms[form].coef[self.n.inner]
+        for x in range(0, columns * step, LINE // source.dtype.itemsize):
+            b.prefetch(source.pointer, b.add(at, b.const(s.forms[form].const + x)), source.elem)
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,7 @@ class LinePrefetch:
         """Of rows `steps` from the first one, and the innermost group of K; None where its points lie in more lines
         than one, or rows in too many."""
         ((read, form),) = a.reads.items()
-        item = a.pointers[read.slot].dtype.itemsize
+        item = a.memories[read.slot].dtype.itemsize
         out: list[int] = []
         for x in sorted(steps):
             if not out or (x - out[-1]) * item >= LINE * 3 // 4:
@@ -231,12 +230,11 @@ class LinePrefetch:
     def ask(self, state: LaneCursor, digit: Value) -> None:
         """Starts the loads of those of `state`, a tile's first row at point `digit`, of which each point has a part."""
         b, ((read, form),) = self.a.b, self.a.reads.items()
-        pointer, base = self.a.pointers[read.slot], state.offset(form)
-        assert pointer.value is not None
+        source, base = self.a.memories[read.slot], state.offset(form)
         turns = min(self.near, len(self.places))
         turn = b.op("mod", digit, b.const(turns))
         for first in range(0, len(self.places), turns):
             place = b.const(self.places[first])
             for i, x in enumerate(self.places[first + 1 : first + turns], 1):
                 place = b.select(b.op("lt", turn, b.const(i)), place, b.const(x))
-            b.prefetch(pointer.value, b.add(base, place), elem_of(pointer.dtype))
+            b.prefetch(source.pointer, b.add(base, place), source.elem)

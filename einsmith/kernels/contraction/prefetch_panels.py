@@ -52,9 +52,8 @@ def ask(f: Frame, places: Sequence[Value], apart: Value, k: Value) -> None:
     """Starts the loads of a row of the next panel."""
     s = f.n_scalar
     ((read, _),) = s.reads.items()
-    pointer = s.pointers[read.slot].value
+    pointer = s.memories[read.slot].pointer
     row = f.b.mul(k, apart)
-    assert pointer is not None
     for x in places:
         f.b.prefetch(pointer, f.b.add(x, row), f.elem)
 
@@ -81,8 +80,7 @@ def _ask_one_of(f: Frame, s: OperandAccess, at: Value, rows: int, step: int, k: 
     """Starts the load of a line of one of so many rows, `step` apart: another one at each step of a tile."""
     b, depth = f.b, f.g.c.depth
     (read,) = s.reads
-    pointer = s.pointers[read.slot].value
-    assert pointer is not None
+    pointer = s.memories[read.slot].pointer
     turns = min(1 << (rows - 1).bit_length(), LINE // f.g.item // depth)
     row = b.op("mod", b.op("floordiv", k, b.const(depth)) if depth > 1 else k, b.const(turns))
     at = b.add(at, b.mul(row, b.const(step)))
@@ -130,7 +128,6 @@ def ask_along(f: Frame, state: LaneCursor, rows: Sequence[PartialAddress]) -> No
     """Starts loads further along K, of as many rows as there are lanes: more streams than hardware follows."""
     s, b = state.s, f.b
     ((read, form),) = s.reads.items()
-    pointer, ahead = s.pointers[read.slot].value, b.const(LINES_ALONG * LINE // f.g.item)
-    assert pointer is not None
+    pointer, ahead = s.memories[read.slot].pointer, b.const(LINES_ALONG * LINE // f.g.item)
     for row in rows:
         b.prefetch(pointer, b.add(state.bind(row).offset(form), ahead), f.elem)

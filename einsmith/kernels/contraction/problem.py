@@ -28,6 +28,7 @@ from einsmith.expr.nodes import (
     reads,
 )
 from einsmith.expr.rewrite.rebuild import operands
+from einsmith.kernels.emit.address import Affine, affine_of
 from einsmith.locks import cached_property
 from einsmith.passes.analysis.predicates import guarded_reads
 
@@ -109,15 +110,10 @@ def axes_of(x: Expr) -> frozenset[int]:
 
 
 @lru_cache(maxsize=1 << 14)
-def affine(r: Read) -> tuple[tuple[int, dict[int, int]], ...] | None:
-    """(constant, coefficient by axis) of each index of a read; None where an index is not affine in the axes."""
-    out = []
-    for index in r.index:
-        form = linear(index)
-        if any(not isinstance(a, Axis) for a in form.terms):
-            return None
-        out.append((form.const, {a.position: c for a, c in form.terms.items() if isinstance(a, Axis)}))
-    return tuple(out)
+def affine(r: Read) -> tuple[Affine, ...] | None:
+    """Each index of a read; None where one is not affine in the axes."""
+    found = [affine_of(linear(index)) for index in r.index]
+    return None if None in found else tuple(x for x in found if x is not None)
 
 
 def conjuncts(x: Expr) -> list[Expr]:

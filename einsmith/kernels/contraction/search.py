@@ -38,7 +38,7 @@ from einsmith.kernels.contraction.features import (
     slots_of,
     with_halos_of,
 )
-from einsmith.kernels.contraction.geometry import operand_pointers
+from einsmith.kernels.contraction.geometry import operand_memories
 from einsmith.kernels.contraction.halo import elements
 from einsmith.kernels.contraction.k_pack import depth_of, fits
 from einsmith.kernels.contraction.problem import Problem
@@ -177,7 +177,7 @@ def candidates(
     tiled = like if isinstance(like, Tiled) else None
     for number, p in enumerate(pieces):
         at = analysis(kernel, p, target)
-        direct = box.configs(kernel, p, operand_pointers(kernel), target)
+        direct = box.configs(kernel, p, operand_memories(kernel), target)
         dots: list[InnerProducts] = []
         nv, before = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: what is in windows is the direct form's.

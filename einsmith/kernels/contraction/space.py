@@ -19,7 +19,7 @@ from einsmith.kernels.contraction import k_pack, search
 from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled
 from einsmith.kernels.contraction.cost import HOW, ORDERS
 from einsmith.kernels.contraction.features import analysis, slots_of, with_halos_of
-from einsmith.kernels.contraction.geometry import operand_pointers
+from einsmith.kernels.contraction.geometry import operand_memories
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import SWEEP
 from einsmith.kernels.genes import FORM, Space, space_of
@@ -39,7 +39,7 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
     parts = min(k, max(4 * target.cores, ceil(k / 256)))
     unit = plan.unit_of_k(p, lanes)
     lengths = (unit * ceil(k / n / unit) for n in range(2, max(2, k // SHORTEST) + 1))
-    direct = box.configs(kernel, p, operand_pointers(kernel), target)
+    direct = box.configs(kernel, p, operand_memories(kernel), target)
     tiled: Space = {
         FORM: ("Tiled", "InnerProducts", *(["Direct"] if direct else [])),
         "swap": (False, True), "mr": tuple(range(1, MOST_ROWS + 1)), "nv": tuple(range(1, MOST_VECTORS + 1)),
@@ -62,7 +62,7 @@ def illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
 
 
 def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
-    known = box.configs(kernel, p, operand_pointers(kernel), target)
+    known = box.configs(kernel, p, operand_memories(kernel), target)
     if all(replace(c, tasks=1, parts=1) != replace(d, tasks=1, parts=1) for d in known):
         return "no box of the direct form is like this"
     if not 1 <= c.parts <= max((box.tiles_along(p, c, a) for a in box.inner_axes(p, c)), default=1):

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from math import ceil, prod
+from math import ceil
 from typing import Any
 
 import numpy as np
 
-from einsmith.expr.nodes import nbytes
 from einsmith.kernels.contraction.config import Side, Tiled
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.plan.kernel import Kernel
+from einsmith.plan.kernel import Buffer, Kernel
 from einsmith.target.facts import LINE
 
 PAGE = 4096
@@ -141,19 +140,23 @@ def far_results(kernel: Kernel, p: Problem, m_side: Side, n_side: Side, target: 
     if not n_side.axes or n_side.axes[-1] != len(shape) - 1:
         return 0
     along = list(takewhile(lambda d: d in n_side.axes, reversed(range(len(shape)))))
-    row, rows = prod(shape[d] for d in along) * p.dtype.itemsize, p.count(m_side.axes)
+    rows = p.count(m_side.axes)
     operands = {ref[1] for ref in kernel.stages[0].args}
     stored = {n for stage in kernel.stages for n in stage.outputs}
 
-    def waits(n: int, size: int) -> bool:
+    def waits(n: int, x: Buffer) -> bool:
+        run = 1  # elements of a strip that follow each other
+        for d in along:
+            run *= shape[d] if x.strides[d] == run else 1
+        row = run * p.dtype.itemsize
         if n not in stored:
             return rows * min(row, PAGE) > NEAR_PAGES * PAGE
         return row >= PAGE and rows * row > target.l2 and (
-            rows > NEAR_PAGES or (rows > STREAMS and size >= target.l3 // AWAY)
+            rows > NEAR_PAGES or (rows > STREAMS and x.nbytes >= target.l3 // AWAY)
         )
 
-    sizes = {n: nbytes(x) for n, x in enumerate(kernel.buffers) if x.shape == shape}
-    return sum(size for n, size in sizes.items() if n not in operands and waits(n, size))
+    found = [(n, x) for n, x in enumerate(kernel.buffers) if x.shape == shape and n not in operands]
+    return sum(x.nbytes for n, x in found if waits(n, x))
 
 
 def scattered(stride: int, size: int, l2: int) -> float:

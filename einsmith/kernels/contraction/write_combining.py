@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress, Pointer
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress
+from einsmith.kernels.emit.address import Affine, Memory
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
 
@@ -48,11 +49,8 @@ class Unit(NamedTuple):
     stretches: Sequence[Stretch]
 
 
-_Place = tuple[int, dict[int, int]]
-
-
 def unit_of(
-    outputs: Sequence[int], places: Sequence[_Place], extents: Sequence[int], axes: Sequence[int], lanes: int
+    outputs: Sequence[int], places: Sequence[Affine], extents: Sequence[int], axes: Sequence[int], lanes: int
 ) -> Unit | None:
     """The smallest unit whose vectors are aligned, or else the one that fills its vectors best; None where no results
     lie between others, or none fill memory. outputs, places: of each result its buffer and its place there, a constant
@@ -87,7 +85,7 @@ def unit_of(
 
 
 def _stretch(
-    buffer: int, results: Sequence[int], places: Sequence[_Place], extents: Sequence[int],
+    buffer: int, results: Sequence[int], places: Sequence[Affine], extents: Sequence[int],
     box: Sequence[tuple[int, int]], lanes: int,
 ) -> Stretch | None:
     """That of the results of the points of a box (axis and extent, inner first); None where there are gaps."""
@@ -133,19 +131,19 @@ class LineBuffer:
     past the caches."""
 
     def __init__(
-        self, b: Builder, unit: Unit, places: Sequence[_Place], pointers: dict[int, Pointer], extents: Sequence[int],
+        self, b: Builder, unit: Unit, places: Sequence[Affine], memories: Mapping[int, Memory], extents: Sequence[int],
         axes: Sequence[int], constants: Mapping[int, float], far: Sequence[bool], elem: str, lanes: int,
         rows: int, width: int, kept: int,
     ):  # fmt: skip
         self.b, self.unit, self.axes = b, unit, tuple(axes)
         self.constants, self.far, self.elem, self.lanes, self.width = constants, far, elem, lanes, width
-        self.pointers = pointers
+        self.memories = memories
         self.live = [i for i in range(len(places)) if i not in constants]
         self.pad = waiting(unit, width, lanes)
         self.row = self.pad + width + lanes
         self.scratch = b.alloc(elem, rows * self.row * len(self.live))
         self.waiting = b.alloc(elem, kept * self.pad * len(self.live)) if self.pad else None
-        self.sampler = OperandAccess(b, (), (), extents, pointers, (), 0, [places[s.first] for s in unit.stretches])
+        self.sampler = OperandAccess(b, (), (), extents, memories, (), 0, [places[s.first] for s in unit.stretches])
         self.places = b.alloc("i64", (width // unit.points + 2) * len(unit.stretches))
 
     def put(self, row: Value, vector: int, values: Sequence[Value]) -> None:
@@ -212,8 +210,7 @@ class LineBuffer:
         those from the first to before the second."""
         b, n = self.b, self.lanes
         for base, s in zip(bases, self.unit.stretches, strict=True):
-            pointer = self.pointers[s.buffer].value
-            assert pointer is not None
+            pointer = self.memories[s.buffer].pointer
             for v, lanes in enumerate(s.vectors):
                 value, to = self._vector(lanes, row, place), b.add(base, b.const(v * n))
                 mask = self._mask(lanes, part)

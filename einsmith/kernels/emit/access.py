@@ -8,16 +8,14 @@ the elements land in their lanes; every other element of a stretch by two loads 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any, NamedTuple
 
-from einsmith.dtypes import DType
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Read
-from einsmith.kernels.contraction.problem import affine
-from einsmith.locks import cached_property
+from einsmith.kernels.emit.address import Affine, Memory, address, affine_of, compared
 from einsmith.loops.nest import Builder, Value
 
 MAX_RUNS = 5
@@ -26,19 +24,6 @@ PAIR_COST = 3.0
 PIECE_CYCLES, PAIR_CYCLES, GATHER_CYCLES = 1.4, 1.5, 27.0
 """Cycles that a vector takes from arithmetic for each of the rows that it touches, if these are several; as every other
 element of a row; and as elements that lie anywhere."""
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """Where a slot's tensor lies: the pointer (None while only analysing), its shape and type, row-major."""
-
-    value: Value | None
-    shape: tuple[int, ...]
-    dtype: DType
-
-    @cached_property
-    def strides(self) -> tuple[int, ...]:
-        return tuple([prod(self.shape[i + 1 :]) for i in range(len(self.shape))])
 
 
 class FusedAxes(NamedTuple):
@@ -52,6 +37,19 @@ class FusedAxes(NamedTuple):
         return self.axes[-1]
 
 
+def fused(
+    axes: Sequence[int], extents: Sequence[int], evenly: Callable[[int, FusedAxes], bool]
+) -> list[FusedAxes]:
+    """Axes (outer first) merged with those inside of them as far as `evenly` allows; those of one point are dropped."""
+    out: list[FusedAxes] = []
+    for a in reversed([a for a in axes if extents[a] > 1]):
+        if out and evenly(a, out[-1]):
+            out[-1] = FusedAxes((a, *out[-1].axes), out[-1].extent * extents[a])
+        else:
+            out.append(FusedAxes((a,), extents[a]))
+    return out[::-1]
+
+
 @dataclass
 class PartialAddress:
     """What bound axes add to each form, and the values of axes that expressions use by themselves."""
@@ -59,12 +57,6 @@ class PartialAddress:
     sums: dict[int, Value]
     axes: frozenset[int]
     opaque: dict[int, Value]
-
-
-@dataclass
-class _Form:
-    const: int
-    coef: dict[int, int]
 
 
 def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
@@ -79,8 +71,8 @@ def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
 class OperandAccess:
     """Emits `exprs` (where `guards` hold) at `lanes` consecutive points of the flattened `lane_axes`.
 
-    pointers: by slot. extents: by axis. lanes 0: scalars. `builder` None: for analysis alone. `given`: values of reads
-    that are at hand already. `extra`: further affine address forms (const, coefficients) that a caller stores to.
+    memories: by slot. extents: by axis. lanes 0: scalars. `builder` None: for analysis alone. `given`: values of reads
+    that are at hand already. `extra`: further address forms that a caller stores to.
     `row`: lanes count the innermost lane axis as that many points, a multiple of the lanes; those past its extent are
     off, or, where `loose`, hold anything (what lies there can be read). `tile`: the vectors lie, side by side, within
     tiles of so many points, which begin at its multiples (0: they lie anywhere).
@@ -92,10 +84,10 @@ class OperandAccess:
         exprs: Sequence[Expr],
         guards: Sequence[Expr],
         extents: Sequence[int],
-        pointers: Mapping[int, Pointer],
+        memories: Mapping[int, Memory],
         lane_axes: Sequence[int] = (),
         lanes: int = 0,
-        extra: Sequence[tuple[int, dict[int, int]]] = (),
+        extra: Sequence[Affine] = (),
         given_slots: Iterable[int] = (),
         row: int = 0,
         loose: bool = False,
@@ -103,9 +95,9 @@ class OperandAccess:
     ):
         self.b: Any = builder
         self.exprs, self.guards = tuple(exprs), tuple(guards)
-        self.extents, self.pointers = tuple(extents), pointers
+        self.extents, self.memories = tuple(extents), memories
         self.given_slots = set(given_slots)
-        self.forms: list[_Form] = []
+        self.forms: list[Affine] = []
         self.reads: dict[Read, int] = {}
         self.safe: set[Read] = set()  # in bounds at every point of the axes, whatever guards say
         self.conds: list[tuple[int, str, frozenset[int]]] = []
@@ -118,7 +110,7 @@ class OperandAccess:
         self.masks = len([axes for _, _, axes in self.conds if axes])
         self.extra = []
         for const, coef in extra:
-            self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
+            self.forms.append(Affine(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
             self.extra.append(len(self.forms) - 1)
         self.loose = loose
         self._grouped: dict[tuple[int, ...], list[FusedAxes]] = {}
@@ -153,16 +145,13 @@ class OperandAccess:
 
     def _guard(self, g: Expr) -> None:
         if isinstance(g, Apply) and g.fn in ("lt", "le", "eq", "ne") and g.args[0].dtype.is_int:
-            form = linear(g.args[0]) - linear(g.args[1])
-            if all(isinstance(a, Axis) for a in form.terms):
-                coef = {a.position: c for a, c in form.terms.items() if isinstance(a, Axis)}
-                coef = {a: c for a, c in coef.items() if self.extents[a] > 1}
-                low = form.const + sum(min(0, c) * (self.extents[a] - 1) for a, c in coef.items())
-                high = form.const + sum(max(0, c) * (self.extents[a] - 1) for a, c in coef.items())
+            form = compared(g, self.extents)
+            if form is not None:
+                low, high = self._range(form)
                 if {"lt": high < 0, "le": high <= 0, "ne": low > 0 or high < 0, "eq": low == high == 0}[g.fn]:
                     return
-                self.forms.append(_Form(form.const, coef))
-                self.conds.append((len(self.forms) - 1, g.fn, frozenset(coef)))
+                self.forms.append(form)
+                self.conds.append((len(self.forms) - 1, g.fn, frozenset(form.coef)))
                 return
         self.generic.append(g)
 
@@ -177,54 +166,44 @@ class OperandAccess:
             if isinstance(e, Read):
                 if e.slot in self.given_slots:
                     continue
-                form = affine(e)
+                buffer = self.memories[e.slot].buffer
+                form = affine_of(address(e.index, buffer.strides), self.extents)
                 if form is not None:
-                    strides = self.pointers[e.slot].strides
-                    if self._in_bounds(form, self.pointers[e.slot].shape):
-                        self.safe.add(e)
-                    const = 0
-                    coef: dict[int, int] = {}
-                    for (c, terms), s in zip(form, strides, strict=True):
-                        const += c * s
-                        for a, k in terms.items():
-                            coef[a] = coef.get(a, 0) + k * s
-                    self.forms.append(_Form(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
+                    self.forms.append(form)
                     self.reads[e] = len(self.forms) - 1
+                    if self._in_bounds(e.index, buffer.shape):
+                        self.safe.add(e)
                     continue
                 self._gathered += 1
             if isinstance(e, Axis):
                 self.opaque.add(e.position)
             stack.extend(e.args)
 
-    def _in_bounds(self, form: Sequence[tuple[int, dict[int, int]]], shape: Sequence[int]) -> bool:
-        for (const, terms), n in zip(form, shape, strict=True):
-            low = high = const
-            for a, c in terms.items():
-                if c < 0:
-                    low += c * (self.extents[a] - 1)
-                else:
-                    high += c * (self.extents[a] - 1)
+    def _in_bounds(self, index: Sequence[Expr], shape: Sequence[int]) -> bool:
+        for i, n in zip(index, shape, strict=True):
+            form = affine_of(linear(i), self.extents)
+            low, high = self._range(form) if form is not None else (-1, -1)
             if low < 0 or high >= n:
                 return False
         return True
+
+    def _range(self, form: Affine) -> tuple[int, int]:
+        """The least and the largest value of a form."""
+        ends = [c * (self.extents[a] - 1) for a, c in form.coef.items()]
+        return form.const + sum([x for x in ends if x < 0]), form.const + sum([x for x in ends if x > 0])
 
     def groups(self, axes: Sequence[int]) -> list[FusedAxes]:
         """The axes (outer first) merged as far as every form allows; those of one point are dropped."""
         key = tuple(axes)
         if key not in self._grouped:
-            self._grouped[key] = self._groups(key)
+            self._grouped[key] = fused(key, self.extents, self.evenly)
         return self._grouped[key]
 
-    def _groups(self, axes: Sequence[int]) -> list[FusedAxes]:
-        out: list[FusedAxes] = []
-        for a in reversed([a for a in axes if self.extents[a] > 1]):
-            if out and a not in self.opaque and out[-1].inner not in self.opaque:
-                g = out[-1]
-                if all(f.coef.get(a, 0) == f.coef.get(g.inner, 0) * g.extent for f in self.forms):
-                    out[-1] = FusedAxes((a, *g.axes), g.extent * self.extents[a])
-                    continue
-            out.append(FusedAxes((a,), self.extents[a]))
-        return out[::-1]
+    def evenly(self, axis: int, inner: FusedAxes) -> bool:
+        """Whether every form goes on along an axis where it ends along those inside of it."""
+        if axis in self.opaque or inner.inner in self.opaque:
+            return False
+        return all(f.coef.get(axis, 0) == f.coef.get(inner.inner, 0) * inner.extent for f in self.forms)
 
     def aligned_rows(self, align: int) -> bool:
         """Whether no vector crosses a row of the innermost lane group, when vectors start at multiples of align."""

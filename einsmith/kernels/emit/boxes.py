@@ -23,8 +23,8 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, a
 from einsmith.expr.random import OPERATIONS
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
+from einsmith.kernels.emit.address import address, stored
 from einsmith.kernels.emit.combine import identity
-from einsmith.kernels.emit.vector import flat_index
 from einsmith.kernels.footprint import touched
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Buffer, Kernel, Stage
@@ -38,7 +38,7 @@ class Box:
     bodies: the root's; combiner: None where they are the results themselves. stages: the epilogue's bodies in order.
     results: the slot of each result, the root's members first; a Read of it has no index. stores: (slot, buffer,
     offset in elements). Slot n below len(buffers) is the kernel's buffer n; `workspace` is the slot after them.
-    sizes: elements of each buffer.
+    sizes: elements that each buffer spans.
     """
 
     extents: tuple[int, ...]
@@ -147,7 +147,7 @@ def _index_dtype(elements: int) -> dt.DType:
 
 
 _Slot = tuple[int, tuple[int, ...] | None, dt.DType]
-"""A slot's number, the shape of what has one, the first extent that is not 1 taken as 1, and the type of offsets."""
+"""A slot's number, the strides of what lies in memory, and the type of offsets."""
 
 
 def _slots(args: Sequence[tuple], results: Sequence[Sequence[int]], buffers: Sequence[Buffer]) -> tuple[_Slot, ...]:
@@ -157,9 +157,9 @@ def _slots(args: Sequence[tuple], results: Sequence[Sequence[int]], buffers: Seq
         if kind == "stage":
             to.append((results[where[0]][where[1]], None, dt.i32))
         else:
-            shape = buffers[where[0]].shape
-            first = next((d for d, n in enumerate(shape) if n != 1), 0) + 1  # before it all indices are 0
-            to.append((where[0], (*(1,) * first, *shape[first:]) if shape else (), _index_dtype(prod(shape))))
+            x = buffers[where[0]]
+            first = next((d for d, n in enumerate(x.shape) if n != 1), 0)  # before it all indices are 0
+            to.append((where[0], (*x.strides[first : first + 1] * first, *x.strides[first:]), _index_dtype(x.size)))
     return tuple(to)
 
 
@@ -181,17 +181,17 @@ def _renumbered(
         if isinstance(e, Axis):
             return place.get(e.position, e)
         if isinstance(e, Read):
-            slot, shape, dtype = slots[e.slot]
-            return Read(slot, () if shape is None else (flat_index(e.index, shape).expr(dtype),), e.dtype)
+            slot, strides, dtype = slots[e.slot]
+            return Read(slot, () if strides is None else (address(e.index, strides).expr(dtype),), e.dtype)
         return None
 
     known: dict[Expr, Expr] = {}
     for r in outer_reads(exprs):  # whose indices need no rebuilding
-        slot, shape, dtype = slots[r.slot]
-        if shape is None:
+        slot, strides, dtype = slots[r.slot]
+        if strides is None:
             known[r] = Read(slot, (), r.dtype)
             continue
-        flat = _at(flat_index(r.index, shape), place)
+        flat = _at(address(r.index, strides), place)
         if flat is not None:
             known[r] = Read(slot, (flat.expr(dtype),), r.dtype)
     return tuple(rebuild(exprs, rule, known))
@@ -262,10 +262,10 @@ def _box(
     root = _Bodies(bodies, _slots(args, results, buffers), ones, domain)
     stages = [_Bodies((_body(s),), _slots(s.args, results, buffers), place, domain) for s in later]
     stores = []
-    for slots, stored in zip(results, [outputs, *(s.outputs for s in later)], strict=True):
-        for slot, buffer in zip(slots, stored, strict=True):
+    for slots, to_buffers in zip(results, [outputs, *(s.outputs for s in later)], strict=True):
+        for slot, buffer in zip(slots, to_buffers, strict=True):
             if buffer is not None:
-                stores.append((slot, buffer, flat_index([place[d] for d in range(rank)], buffers[buffer].shape)))
+                stores.append((slot, buffer, address([place[d] for d in range(rank)], buffers[buffer].strides)))
     groups, to = _groups(domain, rank, [root, *stages], [index for _, _, index in stores])
     moved = []
     for slot, buffer, index in stores:
@@ -276,7 +276,7 @@ def _box(
     return Box(
         tuple(n for n, out in sizes if out), tuple(n for n, out in sizes if not out), combiner, root.moved(to),
         tuple(e for s in stages for e in s.moved(to)), tuple(slot for members in results for slot in members),
-        tuple(moved), tuple(size(b.shape) for b in buffers),
+        tuple(moved), tuple(b.size for b in buffers),
     )  # fmt: skip
 
 
@@ -294,9 +294,9 @@ class _Bodies:
         values = any(axes.get(a, Axis(a)) is not Axis(a) for a in others)
         plain = not values
         for r in outer_reads(exprs) if plain else ():
-            slot, shape, dtype = slots[r.slot]
-            flat = None if shape is None else _at(flat_index(r.index, shape), axes)
-            plain = plain and (shape is None or flat is not None)
+            slot, strides, dtype = slots[r.slot]
+            flat = None if strides is None else _at(address(r.index, strides), axes)
+            plain = plain and (strides is None or flat is not None)
             self.offsets.append((r, slot, flat, dtype))
         if plain:
             self.flats, self.others = [flat for _, _, flat, _ in self.offsets if flat is not None], others
@@ -426,11 +426,11 @@ def may_turn(flats: Sequence[Linear], along: int | None, across: int) -> bool:
 def turned(box: Box, exprs: tuple[Expr, ...], along: int, across: int) -> Sequence[Read]:
     """The reads in `exprs` that are contiguous along axis `across`, neither along `along` nor the same there, and in
     bounds wherever they stand: square tiles of them can be loaded by rows and turned in registers."""
-    stored = {buffer for _, buffer, _ in box.stores}
+    written = {buffer for _, buffer, _ in box.stores}
     extents = box.extents + box.reduce
     out = []
     for e in below(exprs):
-        if not isinstance(e, Read) or not e.index or e.slot in stored or e.dtype.is_bool:
+        if not isinstance(e, Read) or not e.index or e.slot in written or e.dtype.is_bool:
             continue
         flat = linear(e.index[0])
         if flat.coefficient(Axis(across)) != 1 or abs(flat.coefficient(Axis(along))) < 2:
@@ -476,16 +476,20 @@ def touched_bytes(kernel: Kernel) -> tuple[float, float]:
     total = moved = 0.0
     for n, taken in enumerate(touched(kernel)):
         total += taken
-        moved += taken * (n in read) + _stored(kernel, n, taken) * (n in written)
+        moved += taken * (n in read) + (_stored(kernel, n, taken) if n in written else 0.0)
     return moved, total
 
 
 def _stored(kernel: Kernel, buffer: int, taken: int) -> float:
     """Bytes that come and go where a result is stored of whose buffer so many are touched."""
-    item = kernel.buffers[buffer].dtype.itemsize
-    every = [p for p in kernel.root.parts if isinstance(p, Piece) and p.step]
-    apart = [(size(p.extents) * min(p.step[-1] * item, LINE), p.step[-1] > 1) for p in every]
-    return max(float(taken), sum(2.0 * n for n, x in apart if x)) if any(x for _, x in apart) else float(taken)
+    to, out = kernel.buffers[buffer], 0.0
+    for p in kernel.root.parts:
+        if isinstance(p, Piece):
+            coef = stored(p, to).coef
+            step = min([c for a, c in coef.items() if p.extents[a] > 1], default=1)
+            each = to.dtype.itemsize if step == 1 else 2 * min(step * to.dtype.itemsize, LINE)  # fetched and written
+            out += size(p.extents) * each
+    return max(float(taken), out)
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ from einsmith.expr.nodes import Apply, Axis, Expr, Read, postorder
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, digits
 from einsmith.kernels.emit.expressions import ExpressionEmitter, Memo
 from einsmith.kernels.emit.walk import blocks
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.nest import Builder, Value
 
 _INT32 = 2**31 - 1
 
@@ -257,22 +257,22 @@ class LaneCursor(ExpressionEmitter):
     def _load(self, r: Read, mask: Value | None) -> Value:
         s, b = self.s, self.s.b
         form = s.reads[r]
-        p = s.pointers[r.slot]
-        assert p.value is not None
-        elem, kind, n = elem_of(p.dtype), self.kinds[form], s.lanes
+        p = s.memories[r.slot]
+        elem, kind, n = p.elem, self.kinds[form], s.lanes
         at = self.offset(form)
         if kind == "uniform":
-            return b.load(p.value, at, elem, 0, None if mask is None else b.any(mask))
+            return b.load(p.pointer, at, elem, 0, None if mask is None else b.any(mask))
         if mask is not None and not mask.type.lanes:
             mask = b.splat(mask, n)
         if kind == "unit":
-            return self._stretches(p.value, [(at, mask)], elem, s.step(form))
+            return self._stretches(p.pointer, [(at, mask)], elem, s.step(form))
         if kind == "runs":
             rows = zip(self.run_offsets[form], self.run_masks, strict=True)
-            return self._stretches(p.value, [(b.add(at, x), both(b, run, mask)) for x, run in rows], elem, s.step(form))
-        if prod(p.shape) > _INT32:
-            return b.gather(p.value, b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n)), elem, mask)
-        return b.gather(b.address(p.value, at, elem), self.lane_forms[form], elem, mask)
+            every = [(b.add(at, x), both(b, run, mask)) for x, run in rows]
+            return self._stretches(p.pointer, every, elem, s.step(form))
+        if p.buffer.size > _INT32:
+            return b.gather(p.pointer, b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n)), elem, mask)
+        return b.gather(b.address(p.pointer, at, elem), self.lane_forms[form], elem, mask)
 
     def _stretches(
         self, pointer: Value, rows: Sequence[tuple[Value, Value | None]], elem: str, step: int
@@ -311,17 +311,16 @@ class LaneCursor(ExpressionEmitter):
 
     def _loose(self, r: Read, index: Sequence[Value], mask: Value | None) -> Value:
         """A read whose index is computed."""
-        b, p = self.s.b, self.s.pointers[r.slot]
-        assert p.value is not None
+        b, p = self.s.b, self.s.memories[r.slot]
         at: Value | None = None
-        for x, stride in zip(index, p.strides, strict=True):
+        for x, stride in zip(index, p.buffer.strides, strict=True):
             at = add_to(b, at, b.mul(b.cast(x, "i64"), b.const(stride)))
         at = b.const(0) if at is None else at
         if not at.type.lanes:
-            return b.load(p.value, at, elem_of(p.dtype), 0, None if mask is None else b.any(mask))
+            return b.load(p.pointer, at, p.elem, 0, None if mask is None else b.any(mask))
         if mask is not None:
             mask = b.splat(mask, self.s.lanes)
-        return b.gather(p.value, at, elem_of(p.dtype), mask)
+        return b.gather(p.pointer, at, p.elem, mask)
 
     def values(self, exprs: Sequence[Expr] | None = None, given: Mapping[int, Value] | None = None) -> list[Value]:
         """The expressions (default: the sampler's own) where the mask holds; elsewhere any value.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
+from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.boxes import Box
-from einsmith.kernels.emit.vector import Lanes, Memory, VectorEmitter
+from einsmith.kernels.emit.vector import Lanes, VectorEmitter
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 
@@ -16,11 +17,11 @@ def start(name: str, kernel: Kernel) -> Builder:
     return Builder(name, len(kernel.buffers) + 1)
 
 
-def emitter(b: Builder, kernel: Kernel, box: Box, lanes: int) -> VectorEmitter:
-    """A VectorEmitter for a box, with the kernel's buffers in place."""
-    em = VectorEmitter(b, box.extents + box.reduce, lanes)
+def emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int) -> VectorEmitter:
+    """A VectorEmitter for a box of these extents, with the kernel's buffers in place, all of whose reads are flat."""
+    em = VectorEmitter(b, extents, lanes)
     for n, buffer in enumerate(kernel.buffers):
-        em.place(n, Memory(b.buffers[n], buffer.dtype, (buffer.size,), buffer.far))
+        em.place(n, Memory(b.buffers[n], buffer.flat))
     return em
 
 

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd
 
 from einsmith import dtypes as dt
-from einsmith.dtypes import DType
 from einsmith.errors import CompileError
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.analysis.ranges import leaves, wrapped
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, postorder
+from einsmith.kernels.emit.address import Memory, address
 from einsmith.kernels.emit.expressions import ExpressionEmitter, Memo
 from einsmith.kernels.emit.hoist import Hoisting
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.nest import Builder, Value
 
 MAX_WIDE_LOADS = 4
 """A pattern that spans more vectors than this is gathered."""
@@ -42,20 +42,6 @@ def ramp(base: Value | int, lanes: int, multiple: int = 1) -> Lanes:
     return Lanes(base, tuple(range(lanes)), multiple)
 
 
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """A tensor in memory, row-major from `ptr`; a Read of it has one index a dimension. `far` is that of its Buffer."""
-
-    ptr: Value
-    dtype: DType
-    shape: tuple[int, ...]
-    far: bool = False
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-
 Position = int | Value | Lanes
 """Where an axis stands: a literal, a scalar i64, lanes with a literal pattern, or a vector of i32 (any lanes)."""
 
@@ -70,19 +56,6 @@ class Split:
     const: int
     terms: tuple[tuple[int, Value, int], ...] = ()
     pattern: tuple[int, ...] | None = None
-
-
-def flat_index(index: Sequence[Expr], shape: Sequence[int]) -> Linear:
-    """The row-major offset of an index, in elements."""
-    const, stride = 0, 1
-    terms: dict[Expr, int] = {}
-    for e, n in zip(reversed(tuple(index)), reversed(tuple(shape)), strict=True):
-        form = linear(e)
-        const += form.const * stride
-        for atom, c in form.terms.items():
-            terms[atom] = terms.get(atom, 0) + c * stride
-        stride *= n
-    return Linear(const, {a: c for a, c in terms.items() if c})
 
 
 class VectorEmitter(Hoisting, ExpressionEmitter):
@@ -276,7 +249,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
     def flat(self, x: Read) -> Linear:
         """The offset of a read's element in its tensor."""
         if x not in self._flats:
-            self._flats[x] = flat_index(x.index, self.memory(x.slot).shape)
+            self._flats[x] = address(x.index, self.memory(x.slot).buffer.strides)
         return self._flats[x]
 
     def _range(self, x: Read) -> tuple[int | None, int | None]:
@@ -293,7 +266,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
                 out = any(self._unsafe[a] for a in e.args)
                 if isinstance(e, Read) and not out and isinstance(self._slots.get(e.slot), Memory):
                     lo, hi = self._range(e)
-                    out = lo is None or hi is None or lo < 0 or hi >= self.memory(e.slot).size
+                    out = lo is None or hi is None or lo < 0 or hi >= self.memory(e.slot).buffer.size
                 self._unsafe[e] = out
         return self._unsafe[x]
 
@@ -304,7 +277,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         source = self._slots[x.slot]
         if isinstance(source, Value):
             return source
-        elem = elem_of(source.dtype)
+        elem = source.elem
         part = self.split(self.flat(x), guard)
         if part is None:
             return self._gather(x, source, elem, guard)
@@ -314,14 +287,14 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
                 lanes = self.lane_mask(guard)
                 assert lanes is not None
                 mask = self.made(("any", lanes.id), [lanes], lambda: self.b.any(lanes))
-            return self.load(source.ptr, self.total(part), elem, 0, mask)
+            return self.load(source.pointer, self.total(part), elem, 0, mask)
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
-            return self.load(source.ptr, self.total(part, part.pattern[0]), elem, self.lanes, self.lane_mask(guard))
+            return self.load(source.pointer, self.total(part, part.pattern[0]), elem, self.lanes, self.lane_mask(guard))
         if guard is None and not isinstance(self.mask, Value):
             found = self._wide(x, source, elem, part)
             if found is not None:
                 return found
-        ptr = self.address(source.ptr, self.total(part), elem)
+        ptr = self.address(source.pointer, self.total(part), elem)
         return self.gather(ptr, self._offsets(part.pattern), elem, self.lane_mask(guard))
 
     def _wide(self, x: Read, source: Memory, elem: str, part: Split) -> Value | None:
@@ -336,7 +309,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         used = part.pattern[:count]
         low, high = min(used), max(used)
         first, last = self._range(x)
-        room = source.size - 1 - last if last is not None else -1
+        room = source.buffer.size - 1 - last if last is not None else -1
         start = part.const + low
         stride = gcd(*(p - low for p in used)) if count > 1 else 1
         lead = start % stride if stride > 1 else 0
@@ -352,7 +325,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             left = span - w * n
             mask = None if whole or left >= n else self.first(left)
             at = self.total(part, low - lead + w * n)
-            vectors.append(self.load(source.ptr, at, elem, n, mask))
+            vectors.append(self.load(source.pointer, at, elem, n, mask))
         picks = [p - low + lead for p in used] + [-1] * (n - count)
         pairs = []
         for w in range(0, wide, 2):
@@ -366,7 +339,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
 
     def _gather(self, x: Read, source: Memory, elem: str, guard: Value | None) -> Value:
         """A read whose lanes are known only at run time."""
-        wide = "i32" if source.size < 2**31 else "i64"
+        wide = "i32" if source.buffer.size < 2**31 else "i64"
         flat, lanes = self.flat(x), None
         own = Linear(0, {atom: c for atom, c in flat.terms.items() if self.varies(atom)})
         shared = flat - own
@@ -376,8 +349,8 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             lanes = term if lanes is None else self.op("add", lanes, term)
         part = self.split(shared, guard)
         assert part is not None and lanes is not None
-        at, ptr = self.total(part), source.ptr
-        if wide == "i64" or self._in_int32(own, shared, source.size):
+        at, ptr = self.total(part), source.pointer
+        if wide == "i64" or self._in_int32(own, shared, source.buffer.size):
             ptr = self.address(ptr, at, elem)
         else:  # the sum is an offset below the size, and right modulo 2^32
             lanes = self.op("add", lanes, self.splat(self.cast(at, wide)))
@@ -399,19 +372,19 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         if part.pattern is None:
             if value.type.lanes:
                 raise CompileError("lanes would be stored over each other")
-            self.b.store(value, target.ptr, self.total(part))
+            self.b.store(value, target.pointer, self.total(part))
             return
         value = self.splat(value)
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
             mask, at = self.lane_mask(), self.total(part, part.pattern[0])
             whole = mask is None and not target.dtype.is_bool
-            if target.far and whole and self._aligned(part, part.pattern[0]):
-                self.b.stream(value, target.ptr, at)
+            if target.buffer.far and whole and self._aligned(part, part.pattern[0]):
+                self.b.stream(value, target.pointer, at)
             else:
-                self.b.store(value, target.ptr, at, mask)
+                self.b.store(value, target.pointer, at, mask)
             return
         if not self._spread(value, target, part):
-            ptr = self.address(target.ptr, self.total(part), value.type.elem)
+            ptr = self.address(target.pointer, self.total(part), value.type.elem)
             self.b.scatter(value, ptr, self._offsets(part.pattern), self.lane_mask())
 
     def _spread(self, value: Value, target: Memory, part: Split) -> bool:
@@ -433,7 +406,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
                 mask = self.shuffle(self.mask, self.const(False, "i1", n), [n if x < 0 else x for x in lanes])
             else:
                 mask = self.literal([x >= 0 for x in lanes], "i1")
-            self.b.store(self.shuffle(value, value, lanes), target.ptr, self.total(part, low + w * n), mask)
+            self.b.store(self.shuffle(value, value, lanes), target.pointer, self.total(part, low + w * n), mask)
         return True
 
     def _offsets(self, pattern: Sequence[int]) -> Value:

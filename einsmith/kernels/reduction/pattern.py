@@ -19,9 +19,10 @@ from einsmith.kernels import elementwise as pointwise
 from einsmith.kernels.elementwise import PointwiseConfig
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
+from einsmith.kernels.emit.address import Memory, address
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
-from einsmith.kernels.emit.vector import Lanes, Memory, VectorEmitter
+from einsmith.kernels.emit.vector import Lanes, VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.reduction import cost as plan
 from einsmith.kernels.reduction.axes import (
@@ -36,7 +37,7 @@ from einsmith.kernels.reduction.cost import SPLITTABLE
 from einsmith.kernels.reduction.sweep import Sweep
 from einsmith.kernels.reduction.windows_of_two import pairs_of
 from einsmith.loops.nest import Builder, Value, elem_of
-from einsmith.plan.kernel import Kernel
+from einsmith.plan.kernel import Buffer, Kernel, row_major
 from einsmith.target.facts import Target
 
 __all__ = ["Reduction", "ReductionConfig"]
@@ -49,7 +50,8 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, fir
     axis = lanes_axis(box, config)
     parts = part_count(box, config)
     pairs = pairs_of(box, axis, config) if parts == 1 else None
-    em = bl.emitter(b, kernel, pairs or box, config.lanes if axis is not None else 0)
+    whole = pairs or box
+    em = bl.emitter(b, kernel, whole.extents + whole.reduce, config.lanes if axis is not None else 0)
     for slot, memory in places:
         em.place(slot, memory)
     cut = split_axis(box, axis) if parts > 1 else None
@@ -77,8 +79,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, fir
             task = b.op("floordiv", task, b.const(parts))
             past = b.mul(sweep.part, b.const(box.points))
             for slot, memory in places:
-                ptr = b.address(memory.ptr, past, elem_of(memory.dtype))
-                em.place(slot, Memory(ptr, memory.dtype, memory.shape))
+                em.place(slot, Memory(b.address(memory.pointer, past, memory.elem), memory.buffer))
         if tiles > 1:
             tile = b.op("mod", task, b.const(tiles))
             task = b.op("floordiv", task, b.const(tiles))
@@ -121,10 +122,7 @@ def _partial(kernel: Kernel, box: Box, parts: int) -> tuple[Box, Box, int, list[
     for m, body in enumerate(box.bodies):
         sections.append((base + m, at, body.dtype))
         at += -(-parts * box.points * body.dtype.itemsize // 64) * 64
-    flat, stride = Linear(), 1
-    for a in reversed(range(box.rank)):
-        flat = flat + Linear(0, {Axis(a): stride})
-        stride *= box.extents[a]
+    flat = address([Axis(a) for a in range(box.rank)], row_major(box.extents))
     stores = tuple((slot, s[0], flat) for slot, s in zip(box.results[: box.members], sections, strict=True))
     one = replace(box, stages=(), results=box.results[: box.members], stores=stores)
     read = (flat + Linear(0, {Axis(box.rank): box.points})).expr()
@@ -137,7 +135,7 @@ def _workspace(b: Builder, sections, size: int) -> list[tuple[int, Memory]]:
     out = []
     for slot, at, dtype in sections:
         ptr = b.address(b.buffers[-1], b.const(at // dtype.itemsize), elem_of(dtype))
-        out.append((slot, Memory(ptr, dtype, (size,))))
+        out.append((slot, Memory(ptr, Buffer(dtype, (size,)))))
     return out
 
 

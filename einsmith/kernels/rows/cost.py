@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from einsmith.expr.nodes import nbytes
 from einsmith.kernels.divisors import divisors
 from einsmith.kernels.elementwise import SMALL_SECONDS, TASK_SECONDS
 from einsmith.kernels.footprint import touched
@@ -39,7 +38,7 @@ def row_bytes(rows: Rows) -> int:
     found: dict[int, Buffer] = {}
     for m in rows.members:
         found |= {place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row}
-    return max(1, sum(nbytes(b) // rows.rows for b in found.values()))
+    return max(1, sum(b.nbytes // rows.rows for b in found.values()))
 
 
 def _divisor(n: int, most: int) -> int:
@@ -77,7 +76,7 @@ class Blocks:
         self.rows = rows = shared(rows) if config.share else rows
         self.config, self.target, self.one = config, target, one_core(target)
         self.blocks = rows.rows / config.block
-        self.size = float(sum(map(nbytes, rows.buffers)))
+        self.size = float(sum(b.nbytes for b in rows.buffers))
         self.sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched, rows.members)]
 
     def guess(self, known: Known) -> list[float]:

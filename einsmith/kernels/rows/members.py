@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 
 from einsmith import dtypes as dt
-from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, size, template
+from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
 from einsmith.kernels.emit.combine import identity
 from einsmith.plan.kernel import Buffer, Kernel, Member, Stage
@@ -36,12 +36,9 @@ def _of_block(member: Member, count: int, block: int, local: int) -> Kernel:
 def _of_rows(b: Buffer, axis: int, count: int, block: int, local: bool) -> Buffer:
     """The buffer from a block's first row on. Where other axes stand before the rows, what lies between its rows keeps
     its place, unless it is local."""
-    row = size(b.shape[axis + 1 :])
     # Stores may go past the caches only where every block of rows begins on a cache line.
-    far = b.far and row * b.dtype.itemsize * block % 64 == 0
-    if axis == 0 or local:
-        return Buffer(b.dtype, _resized(b.shape, axis, count), far)
-    return Buffer(b.dtype, b.shape, far, (b.shape[axis] - count) * row)
+    far = b.far and b.strides[axis] * b.dtype.itemsize * block % 64 == 0
+    return Buffer(b.dtype, _resized(b.shape, axis, count), far) if local else b.part(axis, count, far)
 
 
 def _resized(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:
@@ -139,7 +136,7 @@ def _accumulation(member: Member, count: int) -> Kernel:
     kernel, root, used = member.kernel, _root(member), inputs(member)
     sums = partials(member)
     buffers = [
-        Buffer(b.dtype, (count, *b.shape[1:])) if member.by_row[n] else b for n in used for b in [kernel.buffers[n]]
+        b.part(0, count, False) if member.by_row[n] else b for n in used for b in [kernel.buffers[n]]
     ]
     t, stage = kernel.root, kernel.stages[0]
     args = tuple(("buffer", used.index(where[0])) for _, *where in stage.args)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.expr.nodes import nbytes, size
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost as plan
@@ -64,7 +63,7 @@ class _Lowering:
         self.partial: dict[int, list[int]] = {}  # where a reducing member's partial results lie, [tasks, ...] each
         for n, member in enumerate(kernel.members):
             if member.reduces:
-                self.partial[n] = [self._section(self.tasks * nbytes(b)) for b in partials(member)]
+                self.partial[n] = [self._section(self.tasks * b.nbytes) for b in partials(member)]
 
     def _section(self, nbytes: int) -> int:
         at = self.workspace
@@ -91,8 +90,8 @@ class _Lowering:
         before = {n: self._lowered(filled(kernel.members[n]), self.one) for n in sums}
         after = {n: self._lowered(copied(kernel.members[n]), self.one) for n in sums}
         found = [*before.values(), *after.values(), *(x for parts in lowered.values() for x in parts)]
-        local = [b.alloc(elem_of(x.dtype), size(x.shape) // kernel.rows * config.block) for x in kernel.local]
-        held = {n: [b.alloc(elem_of(x.dtype), size(x.shape)) for x in found] for n, found in sums.items()}
+        local = [b.alloc(elem_of(x.dtype), x.size // kernel.rows * config.block) for x in kernel.local]
+        held = {n: [b.alloc(elem_of(x.dtype), x.size) for x in found] for n, found in sums.items()}
         scratch = b.alloc("i8", max((launch.function.scratch_bytes for x in found for launch in x.launches), default=0))
         space = b.alloc("i8", max(x.workspace for x in found))
         numbered = [uses_number(m) for m in kernel.members]
@@ -123,7 +122,7 @@ class _Lowering:
         for n, part in after.items():
             places = []
             for at, x in zip(self.partial[n], sums[n], strict=True):
-                past = b.add(b.mul(b.task, b.const(size(x.shape))), b.const(at // x.dtype.itemsize))
+                past = b.add(b.mul(b.task, b.const(x.size)), b.const(at // x.dtype.itemsize))
                 places.append(b.address(b.buffers[-1], past, elem_of(x.dtype)))
             run(part, [*held[n], *places])
         return b.finish()
@@ -137,7 +136,7 @@ class _Lowering:
         if not axis:
             return b.buffers[place]
         buffer = member.kernel.buffers[n]
-        return b.address(b.buffers[place], b.mul(first, b.const(size(buffer.shape[axis:]))), elem_of(buffer.dtype))
+        return b.address(b.buffers[place], b.mul(first, b.const(buffer.strides[axis - 1])), elem_of(buffer.dtype))
 
     def finish(self, member: Member, first: int, partial: Sequence[int]) -> list[Launch]:
         """The launches that merge the tasks' partial results, in order, and run the stages after the reduction."""

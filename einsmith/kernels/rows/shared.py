@@ -155,7 +155,9 @@ def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     """The Rows with one more member, which evaluates `key` into one more local buffer, and reads of that."""
     last = len(rows.buffers) + len(rows.local)
     held = Buffer(key.expr.dtype, key.extents)
-    dtypes = {place: b.dtype for m in rows.members for place, b in zip(m.places, m.kernel.buffers, strict=True)}
+    found = [x for m in rows.members for x in zip(m.places, m.kernel.buffers, strict=True)]
+    seen = {(place, b.shape): b.strides for place, b in found}
+    dtypes = {place: b.dtype for place, b in found}
     by_row = dict(key.by_row)
 
     def view(x: Read) -> tuple[int, tuple[int, ...]]:
@@ -166,7 +168,7 @@ def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     (body,) = rebuild(
         [key.expr], lambda x: Read(views.index(view(x)), x.index, x.dtype) if isinstance(x, Read) else None
     )
-    buffers = tuple(Buffer(dtypes[p], shape) for p, shape in views)
+    buffers = tuple(Buffer(dtypes[p], shape, False, seen[p, shape]) for p, shape in views)
     t = template(key.extents, [(b.dtype, b.shape) for b in buffers], body)
     stage = Stage(t, tuple(("buffer", n) for n in range(len(views))), (len(views),))
     kernel = Kernel((stage,), (*buffers, held))

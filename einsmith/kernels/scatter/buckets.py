@@ -12,18 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from math import prod
+from math import gcd, prod
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.nodes import Axis, Scatter
 from einsmith.kernels.emit import loops as bl
+from einsmith.kernels.emit.address import Memory, address
 from einsmith.kernels.emit.loops import Ramps
-from einsmith.kernels.emit.vector import Memory, VectorEmitter, flat_index
+from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Launch
-from einsmith.kernels.scatter.points import add_at, emitter, parts_of, row_axes
+from einsmith.kernels.scatter.points import add_at, parts_of, row_axes
 from einsmith.loops.nest import Builder, Value, elem_of
-from einsmith.plan.kernel import Kernel
+from einsmith.plan.kernel import Kernel, row_major
 
 SORTED = 24
 """Instructions that sorting one point is worth: its destination found twice, counted, placed and read again."""
@@ -37,13 +38,16 @@ class Buckets:
         self.row = row_axes(s)
         first = min(self.row.values(), default=len(s.index))
         (*index, self.body), self.out = parts_of(kernel)
-        self.width = prod(kernel.shape[first:])
-        self.key = flat_index(index[:first], kernel.shape[:first])
-        self.inside = flat_index(index[first:], kernel.shape[first:])
+        out = kernel.buffers[self.out]
+        outer, inner = out.strides[:first], out.strides[first:]
+        # A destination is numbered by its address in units that all of them are multiples of.
+        self.width = (gcd(*outer) or out.size) if self.row else 1
+        self.key = address(index[:first], [s // self.width for s in outer])
+        self.inside = address(index[first:], inner)
         self.axes = [a for a in range(len(s.extents)) if a not in self.row]
         self.extents = [s.extents[a] for a in self.axes]
         self.points = prod(self.extents)
-        keys = prod(kernel.shape[:first])
+        keys = sum((n - 1) * s for n, s in zip(out.shape, outer, strict=False)) // self.width + 1
         self.size = 1 << max(0, -(-keys // buckets) - 1).bit_length()
         self.buckets = -(-keys // self.size)
         self.tasks = bl.row_tasks(self.extents, tasks) if self.extents else 1
@@ -93,7 +97,7 @@ class Buckets:
         return key, em.op("floordiv", key, em.const(self.size))
 
     def _count(self, b: Builder) -> None:
-        em = emitter(b, self.kernel, self.s.extents, 0)
+        em = bl.emitter(b, self.kernel, self.s.extents, 0)
         counts = b.address(b.buffers[-1], b.mul(b.task, b.const(self.buckets)), "i64")
         with b.loop(0, self.buckets) as loop:
             b.store(b.const(0), counts, loop.var)
@@ -102,7 +106,7 @@ class Buckets:
             b.store(b.add(b.load(counts, bucket, "i64"), b.const(1)), counts, bucket)
 
     def _place(self, b: Builder) -> None:
-        em = emitter(b, self.kernel, self.s.extents, 0)
+        em = bl.emitter(b, self.kernel, self.s.extents, 0)
         counts, places = b.buffers[-1], b.alloc("i64", self.buckets)
         (keys, key_elem), (entries, elem) = self._keys(b), self._entries(b)
         zero = b.const(0)
@@ -119,7 +123,7 @@ class Buckets:
             b.store(b.add(at, b.const(1)), places, bucket_of)
             b.store(b.cast(key, key_elem), keys, at)
             if self.row:
-                number = em.split(flat_index([Axis(a) for a in self.axes], self.extents))
+                number = em.split(address([Axis(a) for a in self.axes], row_major(tuple(self.extents))))
                 assert number is not None
                 b.store(b.cast(em.total(number), elem), entries, at)
             else:
@@ -135,23 +139,21 @@ class Buckets:
                 bucket.next = [b.add(bucket.carried[0], b.load(row, bucket.var, "i64"))]
             task.next = [bucket.results[0], b.add(task.carried[1], b.load(row, b.task, "i64"))]
         first, count = task.results
-        em = emitter(b, self.kernel, self.s.extents, self.lanes)
+        em = bl.emitter(b, self.kernel, self.s.extents, self.lanes)
         target = em.memory(self.out)
         with b.loop(first, b.add(first, count)) as loop:
             key = b.cast(b.load(keys, loop.var, key_elem), "i64")
             entry = b.load(entries, loop.var, elem)
             if not self.row:
-                value = b.add(b.load(target.ptr, key, elem_of(target.dtype)), entry)
-                b.store(value, target.ptr, key)
+                value = b.add(b.load(target.pointer, key, target.elem), entry)
+                b.store(value, target.pointer, key)
                 return
             number = b.cast(entry, "i64")
             for a, n in reversed(list(zip(self.axes, self.extents, strict=True))):
                 em.bind(a, b.op("mod", number, b.const(n)))
                 number = b.op("floordiv", number, b.const(n))
-            em.place(self.out, Memory(
-                b.address(target.ptr, b.mul(key, b.const(self.width)), elem_of(target.dtype)), target.dtype,
-                (self.width,),
-            ))
+            row = b.address(target.pointer, b.mul(key, b.const(self.width)), target.elem)
+            em.place(self.out, Memory(row, target.buffer))
             self._add_row(em, em.memory(self.out), self.inside)
 
     def _add_row(self, em: VectorEmitter, target: Memory, flat: Linear) -> None:

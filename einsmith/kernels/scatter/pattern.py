@@ -19,11 +19,11 @@ from einsmith.expr.nodes import Axis, Const, Piece, Read, Scatter, Template
 from einsmith.kernels.elementwise import SMALL_SECONDS, TASK_SECONDS, Pointwise, PointwiseConfig
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
+from einsmith.kernels.emit.address import address
 from einsmith.kernels.emit.loops import Ramps
-from einsmith.kernels.emit.vector import flat_index
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.scatter.buckets import Buckets
-from einsmith.kernels.scatter.points import add_at, emitter, owned_axes, parts_of, scatter_of
+from einsmith.kernels.scatter.points import add_at, owned_axes, parts_of, scatter_of
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
@@ -78,31 +78,32 @@ class ScatterAdd(Pattern):
 
     def configs(self, kernel: Kernel, target: Target) -> list[ScatterConfig]:
         s = scatter_of(kernel)
-        exprs, _ = parts_of(kernel)
+        exprs, out = parts_of(kernel)
         lanes = bx.lanes_of(kernel, target)
         owned = owned_axes(s)
         flats, _ = bx.uses(exprs)
-        flat = flat_index(s.index, kernel.shape)
+        flat = address(s.index, kernel.buffers[out].strides)
         along = [
             a for a in owned
             if all(f.coefficient(Axis(a)) in (0, 1) for f in flats)
             and flat.coefficient(Axis(a)) == 1 and a not in bx.mentioned(flat.without(Axis(a)))
         ]  # fmt: skip
-        out = []
+        found = []
         for v in (None, *along):
-            out.append(ScatterConfig(None, v, lanes if v is not None else 0, 1))
+            found.append(ScatterConfig(None, v, lanes if v is not None else 0, 1))
             for t in (target.cores, 4 * target.cores) if target.cores > 1 else ():
-                out += [ScatterConfig(a, v, lanes if v is not None else 0, t) for a in owned]
+                found += [ScatterConfig(a, v, lanes if v is not None else 0, t) for a in owned]
         if target.cores > 1 and prod(s.extents) > 1 and prod(kernel.shape) > 1:
             row = Buckets.vector_axis(kernel, s, along)
             for n in (8 * target.cores, 32 * target.cores):
-                out.append(ScatterConfig(None, row, lanes if row is not None else 0, target.cores, n))
-        return out
+                found.append(ScatterConfig(None, row, lanes if row is not None else 0, target.cores, n))
+        return found
 
     def cost(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Cost:
         """The initial value, then a load, an addition and a store of every point."""
         s = scatter_of(kernel)
         exprs, out = parts_of(kernel)
+        buffer = kernel.buffers[out]
         count, seconds = bx.operations((*s.index, s.body), target)
         points, size = prod(s.extents), prod(kernel.shape)
         rate = target.fma_per_second / bx.lanes_of(kernel, target)
@@ -111,7 +112,7 @@ class ScatterAdd(Pattern):
             tasks = min(tasks, s.extents[config.axis] // (config.lanes if config.axis == config.along else 1))
         cores = max(1, min(target.cores, tasks))
         flats, _ = bx.uses(exprs)
-        flat = flat_index(s.index, kernel.shape)
+        flat = address(s.index, buffer.strides)
         work = float(points)
         if config.along is None:
             work *= count + len(flats) + POINT
@@ -123,13 +124,12 @@ class ScatterAdd(Pattern):
         if config.buckets:
             work += Buckets.cost(kernel, s, config.along)
             launches = 3
-        itemsize = kernel.buffers[out].dtype.itemsize
         read = sum(
-            prod(kernel.buffers[where[0]].shape) * kernel.buffers[where[0]].dtype.itemsize
+            kernel.buffers[where[0]].nbytes
             for n, (kind, *where) in enumerate(kernel.stages[0].args)
             if kind == "buffer" and where[0] != out
         )
-        moved = read + 2 * min(points, size) * itemsize
+        moved = read + 2 * min(points, size) * buffer.dtype.itemsize
         memory = target.seconds_for_bytes(moved, moved, cores)
         launch = tasks * TASK_SECONDS * max(1, launches) + launches * (target.launch_seconds + SMALL_SECONDS)
         total = Cost(work / rate / cores, memory, points * seconds / cores, launch)
@@ -163,8 +163,8 @@ class ScatterAdd(Pattern):
 def _axis(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
     """Tasks along an axis of its own output dimension, lanes along another or the same; the rest in order."""
     (*index, body), out = parts_of(kernel)
-    em = emitter(b, kernel, s.extents, config.lanes)
-    target, flat = em.memory(out), flat_index(index, kernel.shape)
+    em = bl.emitter(b, kernel, s.extents, config.lanes)
+    target, flat = em.memory(out), address(index, kernel.buffers[out].strides)
     tiles, tile = 1, None
     if config.axis is not None:
         unit = config.lanes if config.axis == config.along else 1

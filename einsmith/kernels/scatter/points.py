@@ -5,8 +5,9 @@ from __future__ import annotations
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import Axis, Expr, Scatter, postorder
 from einsmith.kernels.emit import boxes as bx
-from einsmith.kernels.emit.vector import Memory, VectorEmitter
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.kernels.emit.address import Memory
+from einsmith.kernels.emit.vector import VectorEmitter
+from einsmith.loops.nest import Value
 from einsmith.plan.kernel import Kernel
 
 
@@ -47,22 +48,15 @@ def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
     return exprs, out
 
 
-def emitter(b: Builder, kernel: Kernel, extents: tuple[int, ...], lanes: int) -> VectorEmitter:
-    em = VectorEmitter(b, extents, lanes)
-    for n, buffer in enumerate(kernel.buffers):
-        em.place(n, Memory(b.buffers[n], buffer.dtype, (buffer.size,)))
-    return em
-
-
 def add_at(em: VectorEmitter, target: Memory, flat: Linear, value: Value) -> None:
     """`target[flat] += value`, never moved nor shared: the same element may come again, though not in another lane.
     Lanes stand side by side."""
-    b, elem, mask = em.b, elem_of(target.dtype), em.lane_mask()
+    b, elem, mask = em.b, target.elem, em.lane_mask()
     part = em.split(flat)
     assert part is not None
     if part.pattern is None:
         at = em.total(part)
-        b.store(b.add(b.load(target.ptr, at, elem), value), target.ptr, at)
+        b.store(b.add(b.load(target.pointer, at, elem), value), target.pointer, at)
     else:
         at = em.total(part, part.pattern[0])
-        b.store(b.add(b.load(target.ptr, at, elem, em.lanes, mask), em.splat(value)), target.ptr, at, mask)
+        b.store(b.add(b.load(target.pointer, at, elem, em.lanes, mask), em.splat(value)), target.pointer, at, mask)

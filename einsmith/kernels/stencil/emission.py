@@ -14,7 +14,8 @@ from typing import NamedTuple
 from einsmith.expr.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.kernels.emit.access import PartialAddress, Pointer, digits
+from einsmith.kernels.emit.access import PartialAddress, digits
+from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import part_range
 from einsmith.kernels.stencil.loads import Place, Reader, factors
@@ -110,9 +111,8 @@ class StencilLowering:
         whole = Piece((0,) * len(shape), (1,) * len(shape), shape, Const(0.0, s.dtype))
         nothing = Operand(Const(0.0, s.dtype), (), frozenset())
         p = Problem(whole, s.dtype, (nothing, nothing), (), (), (), (), (), Const(0.0, s.dtype), ())
-        pointers = {i: Pointer(b.buffers[i], x.shape, x.dtype) for i, x in enumerate(kernel.buffers)}
         axes, lanes = ((), 0) if s.along_k else ((s.lane,), self.n)
-        self.epi = Epilogue(b, kernel, p, pointers, axes, lanes, 0)
+        self.epi = Epilogue(b, kernel, p, memories_of(kernel, b.buffers), axes, lanes, 0)
         parted = gathered(kernel, s, target) if pair is None else frozenset()
         self.lines = PhasePlanes(b, kernel, s, self.epi, parted, self.n) if parted else None
         past = any(self.epi.far) and shape[-1] % self.n == 0

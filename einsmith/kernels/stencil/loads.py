@@ -8,13 +8,11 @@ a comparison for lanes.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.nodes import nbytes
-from einsmith.kernels.stencil.terms import Access, Factor, Phase, Span, Stencil, Term
+from einsmith.kernels.stencil.terms import MAX_STEP, Access, Factor, Phase, Span, Stencil, Term
 from einsmith.loops.nest import Builder, Value, elem_of
-from einsmith.plan.kernel import Kernel
+from einsmith.plan.kernel import Buffer, Kernel
 from einsmith.target.facts import LINE, Target
 
 SHUFFLED = 4
@@ -147,6 +145,12 @@ def rows_of(a: Access, tile: int) -> int:
     return max(1, tile * abs(a.row) // a.pitch)
 
 
+def _beside(x: Buffer, a: Access) -> bool:
+    """Whether the rows of a tile lie beside each other, where a buffer's dimensions are permuted: other rows between
+    them are not read."""
+    return x.row_major or abs(a.row) <= MAX_STEP * a.pitch
+
+
 def _kind(a: Access) -> tuple:
     return a.slot, a.outer, a.row, a.lane, a.pitch
 
@@ -167,11 +171,13 @@ class Reader:
         self.reaches, self.spreads = reaches(s), spreads(s, together)
         self.turned = set() if s.along_k else turned(s)
         self.short = set() if pair is not None else short(s, self.n, target.vector_bytes)
-        size = sum(map(nbytes, kernel.buffers))
+        size = sum(x.nbytes for x in kernel.buffers)
         far = size > target.l2 * target.cores
-        self.ahead, self.results = streams(s) if far else [], results if far else ()
-        self.shape = kernel.root.shape
+        self.ahead = [a for a in streams(s) if _beside(kernel.buffers[self.slots[a.slot]], a)] if far else []
+        self.results = {n: kernel.buffers[n].strides for n in results} if far else {}
+        self.width = kernel.shape[-1]
         self.bases: dict[tuple, Value] = {}
+        self.stored: dict[int, Value] = {}
         self.values: Mapping[int, Value] = {}
         self.weights: dict[Access, Value] = {}
         self.made: dict[tuple, Value | None] = {}
@@ -192,10 +198,10 @@ class Reader:
                 for axis, c in a.outer:
                     at = b.add(at, b.mul(values[axis], b.const(c)))
                 self.bases[a.slot, a.outer] = at
-        if self.results:
-            self.stored = b.const(0)
+        for n, strides in self.results.items():
+            self.stored[n] = b.const(0)
             for axis, x in values.items():
-                self.stored = b.add(self.stored, b.mul(x, b.const(prod(self.shape[axis + 1 :]))))
+                self.stored[n] = b.add(self.stored[n], b.mul(x, b.const(strides[axis])))
 
     def begin(self, h: Place, w: Place) -> None:
         """A tile, whose later rows are asked for."""
@@ -414,22 +420,24 @@ class Reader:
 
     def _ask_ahead(self) -> None:
         """Rows that come later are brought nearer, so many tiles before them that a miss has time."""
-        b, s, item, width = self.b, self.s, self.s.dtype.itemsize, self.shape[-1]
+        b, s, item = self.b, self.s, self.s.dtype.itemsize
         counts = [rows_of(a, self.tile) for a in self.ahead]
         moved = sum(x * a.pitch for x, a in zip(counts, self.ahead, strict=True))
         stored = 0 if s.along_k else s.steps[0] * self.tile
-        moved += stored * width
+        moved += stored * self.width
         tiles = -(-AHEAD // max(1, moved * item * self.planes))
         for rows, a in zip(counts, self.ahead, strict=True):
             at = b.add(self.bases[a.slot, a.outer], b.mul(self.h.value, b.const(a.row)))
             at = b.add(at, self._later(a, tiles, rows * a.pitch))
             for point in range(self.planes):
                 self._ask(self.slots[a.slot], at, self._apart(a) * point, rows * a.pitch)
-        for n in self.results:
-            at = b.add(self.stored, b.mul(self.h.value, b.const(s.steps[0] * width)))
+        for n, strides in self.results.items():
+            assert s.row is not None
+            row = strides[s.row]
+            at = b.add(self.stored[n], b.mul(self.h.value, b.const(s.steps[0] * row)))
             for point in range(self.planes):
-                apart = prod(self.shape[self.pair + 1 :]) * point if self.pair is not None else 0
-                self._ask(n, at, tiles * stored * width + apart, stored * width)
+                apart = strides[self.pair] * point if self.pair is not None else 0
+                self._ask(n, at, tiles * stored * row + apart, stored * row)
 
     def _ask(self, buffer: int, at: Value, first: int, count: int) -> None:
         """Line after line of `count` elements from `first` beyond `at` on: each vector of a row asks for its share."""

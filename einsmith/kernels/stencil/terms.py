@@ -20,7 +20,8 @@ from einsmith.dtypes import DType
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, is_zero
 from einsmith.kernels.contraction.problem import affine, conjuncts
-from einsmith.plan.kernel import Kernel
+from einsmith.kernels.emit.address import Affine, address, affine_of, compared
+from einsmith.plan.kernel import Buffer, Kernel
 
 MAX_TERMS = 80
 """Products of a point that are unrolled."""
@@ -144,44 +145,19 @@ def _product(body: Expr) -> _Product | None:
     return _Product(tuple(guards), tuple(found))
 
 
-class _Form(NamedTuple):
-    const: int
-    coef: dict[int, int]
-
-    def at(self, point: dict[int, int]) -> _Form:
-        const, coef = self.const, dict[int, int]()
-        for a, c in self.coef.items():
-            if a in point:
-                const += c * point[a]
-            else:
-                coef[a] = c
-        return _Form(const, coef)
-
-
-def _guard(g: Expr, extents: Sequence[int]) -> _Form | None:
+def _guard(g: Expr, extents: Sequence[int]) -> Affine | None:
     """The form that is at most 0 where the guard holds."""
     if not (isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int):
         return None
-    form = linear(g.args[0]) - linear(g.args[1])
-    if any(not isinstance(a, Axis) for a in form.terms):
-        return None
-    coef = {a.position: c for a, c in form.terms.items() if isinstance(a, Axis) and extents[a.position] > 1}
-    return _Form(form.const + (g.fn == "lt"), coef)
+    form = compared(g, extents)
+    return form and form._replace(const=form.const + (g.fn == "lt"))
 
 
-def _address(kernel: Kernel, r: Read, extents: Sequence[int], first: int = 0) -> _Form:
-    """Of an element, within what the dimensions from `first` on hold."""
-    shape = _shape(kernel, r)
-    const, coef = 0, dict[int, int]()
-    found = affine(r)
-    assert found is not None
-    for d, (c, terms) in list(enumerate(found))[first:]:
-        stride = prod(shape[d + 1 :])
-        const += c * stride
-        for a, k in terms.items():
-            if extents[a] > 1:
-                coef[a] = coef.get(a, 0) + k * stride
-    return _Form(const, {a: c for a, c in coef.items() if c})
+def _address(kernel: Kernel, r: Read, extents: Sequence[int], strides: Sequence[int] | None = None) -> Affine:
+    """Of an element; strides: of its buffer, if those are not told."""
+    form = affine_of(address(r.index, _buffer(kernel, r).strides if strides is None else strides), extents)
+    assert form is not None
+    return form
 
 
 def _points(axes: Sequence[int], extents: Sequence[int]) -> Iterator[dict[int, int]]:
@@ -190,7 +166,7 @@ def _points(axes: Sequence[int], extents: Sequence[int]) -> Iterator[dict[int, i
 
 
 def _spans(
-    forms: Sequence[_Form], point: dict[int, int], row: int | None, lane: int, extents: Sequence[int]
+    forms: Sequence[Affine], point: dict[int, int], row: int | None, lane: int, extents: Sequence[int]
 ) -> tuple[Span, Span] | None:
     """Rows and lanes where all forms are at most 0; None where a form has other axes."""
     spans = {a: Span(0, extents[a] - 1) for a in (row, lane) if a is not None}
@@ -212,20 +188,24 @@ def _spans(
 
 
 class _Along(NamedTuple):
-    """What a read moves within a row of its tensor, the dimensions along which lanes move, of so many elements."""
+    """What a read moves within a row of its tensor: along the dimensions in which lanes move, and those inside of them.
+    pitch: elements from one row to the next."""
 
-    form: _Form
+    form: Affine
     pitch: int
 
 
 def _along(kernel: Kernel, r: Read, lane: int, extents: Sequence[int]) -> _Along:
-    found, shape = affine(r), _shape(kernel, r)
-    assert found is not None
-    first = next((d for d, (_, terms) in enumerate(found) if terms.get(lane) and extents[lane] > 1), len(shape) - 1)
-    return _Along(_address(kernel, r, extents, max(first, 0)), max(1, prod(shape[max(first, 0) :])))
+    x = _buffer(kernel, r)
+    inner = sorted(range(len(x.shape)), key=lambda d: (x.strides[d], -d))  # dimensions, those inside of others first
+    moved = [n for n, d in enumerate(inner) if extents[lane] > 1 and linear(r.index[d]).coefficient(Axis(lane))]
+    count = max(moved, default=0) + 1
+    inside = [s if d in inner[:count] else 0 for d, s in enumerate(x.strides)]
+    pitch = [x.strides[d] for d in inner[count:]] or [x.strides[d] * x.shape[d] for d in inner[-1:]] or [1]
+    return _Along(_address(kernel, r, extents, inside), max(1, pitch[0]))
 
 
-def _access(r: Read, form: _Form, along: _Along, point: dict[int, int], row: int | None, lane: int) -> Access:
+def _access(r: Read, form: Affine, along: _Along, point: dict[int, int], row: int | None, lane: int) -> Access:
     form = form.at(point)
     outer = tuple(sorted((a, c) for a, c in form.coef.items() if a not in (row, lane)))
     moved = form.coef.get(row, 0) if row is not None else 0
@@ -233,8 +213,8 @@ def _access(r: Read, form: _Form, along: _Along, point: dict[int, int], row: int
     return Access(r.slot, form.const, moved, form.coef.get(lane, 0), outer, along.pitch, shift)
 
 
-def _shape(kernel: Kernel, r: Read) -> tuple[int, ...]:
-    return kernel.buffers[kernel.stages[0].args[r.slot][1]].shape
+def _buffer(kernel: Kernel, r: Read) -> Buffer:
+    return kernel.buffers[kernel.stages[0].args[r.slot][1]]
 
 
 def _terms(

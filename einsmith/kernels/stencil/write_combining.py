@@ -33,7 +33,7 @@ def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
         x = kernel.buffers[n]
         line = max(target.lanes(x.dtype.itemsize), LINE // x.dtype.itemsize)
         parted = shape[-1] % target.lanes(x.dtype.itemsize) and prod(shape[-2:]) % line == 0
-        if x.far and parted and x.dtype == s.dtype and x.shape == shape:
+        if x.far and parted and x.dtype == s.dtype and x.shape == shape and x.row_major:
             found.add(n)
             size += prod(shape[-2:]) * x.dtype.itemsize
     return frozenset(found) if size <= target.l2 // SHARE else frozenset()
@@ -41,22 +41,26 @@ def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
 
 def asked(kernel: Kernel, s: Stencil, target: Target) -> list[int]:
     """The buffers whose lines are asked for ahead of stores: a store to a line that no near cache holds waits for it,
-    and only so many can wait. Those past the caches wait for none."""
+    and only so many can wait. Those past the caches wait for none; rows are asked for where they follow each other."""
     shape = kernel.root.shape
-    if s.along_k or s.row != s.lane - 1:
+    if s.along_k or s.row is None or s.row != s.lane - 1:
         return []
     past = gathered(kernel, s, target)
-    found = {n for stage in kernel.stages for n in stage.outputs if n is not None and kernel.buffers[n].shape == shape}
-    return sorted(n for n in found - past if not kernel.buffers[n].far or shape[-1] % target.lanes(s.dtype.itemsize))
+    stored = {n for stage in kernel.stages for n in stage.outputs if n is not None}
+    found = [(n, x) for n, x in enumerate(kernel.buffers) if n in stored - past and x.shape == shape]
+    part = shape[-1] % target.lanes(s.dtype.itemsize)
+    return [n for n, x in found if x.strides[s.row] < 2 * shape[-1] and (part or not x.far)]
 
 
 class PhasePlanes:
     """Emission, for the results of an epilogue that go to `buffers` (`gathered`), as vectors of `lanes` lanes."""
 
     def __init__(self, b: Builder, kernel: Kernel, s: Stencil, epi: Epilogue, buffers: frozenset[int], lanes: int):
-        self.b, self.epi, self.shape, self.row, self.lanes = b, epi, kernel.root.shape, s.row, lanes
+        self.b, self.epi, self.lanes = b, epi, lanes
+        first = kernel.buffers[min(buffers)]  # all of them are row-major
+        self.strides, self.width = first.strides, first.shape[-1]
         self.elem, self.line = elem_of(s.dtype), max(lanes, LINE // s.dtype.itemsize)
-        plane = prod(self.shape[-2:])
+        plane = prod(first.shape[-2:])
         self.scratch = {i: b.alloc(self.elem, plane) for i, n in enumerate(epi.outputs) if n in buffers}
         self.base: Value = b.const(0)
 
@@ -65,7 +69,7 @@ class PhasePlanes:
         b = self.b
         self.base = b.const(0)
         for a, x in values.items():
-            self.base = b.add(self.base, b.mul(x, b.const(prod(self.shape[a + 1 :]))))
+            self.base = b.add(self.base, b.mul(x, b.const(self.strides[a])))
 
     def put(self, rows: Sequence[tuple[LaneCursor, Sequence[Value]]]) -> None:
         """The vectors of a row (`Epilogue.values`)."""
@@ -82,7 +86,7 @@ class PhasePlanes:
     def flush(self, first: Value, end: Value) -> None:
         """What rows first .. end - 1 complete of lines, those before being stored."""
         b, n = self.b, self.lanes
-        width, line = b.const(self.shape[-1]), b.const(self.line)
+        width, line = b.const(self.width), b.const(self.line)
         low, high = (b.mul(b.op("floordiv", b.mul(x, width), line), line) for x in (first, end))
         for i, scratch in self.scratch.items():
             pointer = b.buffers[self.epi.outputs[i]]

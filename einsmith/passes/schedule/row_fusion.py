@@ -407,7 +407,7 @@ def join(parts: Sequence[Part], outside: Collection[Tensor], target: Target) -> 
     for p, way in zip(parts, found, strict=True):
         places = tuple(number[storage(t)] if storage(t) in made else number[t] for t in p.tensors)
         near = tuple(
-            Buffer(b.dtype, b.shape, b.far and storage(t) not in used)
+            Buffer(b.dtype, b.shape, b.far and storage(t) not in used, b.strides)
             for t, b in zip(p.tensors, way.kernel.buffers, strict=True)
         )
         members.append(Member(Kernel(way.kernel.stages, near), places, way.by_row, way.reduces, way.axis))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Const, Piece, Read, Template, nbytes, postorder
+from einsmith.expr.nodes import Const, Piece, Read, Template, postorder
 from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
 from einsmith.plan.kernel import Buffer, Kernel, Member, Rows, Stage
 
@@ -33,7 +33,9 @@ def sliced(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]:
         ranges = [_range(b.shape, touched) for b, touched in zip(kernel.buffers, by_member, strict=False)]
     if not any(ranges):
         return kernel, (0,) * count
-    offsets = tuple(nbytes(b) // b.shape[0] * r[0] if r else 0 for b, r in zip(kernel.buffers, ranges, strict=True))
+    offsets = tuple(
+        b.strides[0] * b.dtype.itemsize * r[0] if r else 0 for b, r in zip(kernel.buffers, ranges, strict=True)
+    )
     if isinstance(kernel, Kernel):
         return _of_slices(kernel, ranges), offsets
     of = dict(enumerate(ranges))
@@ -81,9 +83,7 @@ def _range(shape: tuple[int, ...], touched: Sequence[list[tuple[int, int]] | Non
 
 
 def _buffers(buffers: Sequence[Buffer], ranges: Sequence[_Range]) -> tuple[Buffer, ...]:
-    return tuple(
-        Buffer(b.dtype, (r[1] - r[0], *b.shape[1:]), b.far) if r else b for b, r in zip(buffers, ranges, strict=True)
-    )
+    return tuple(b.part(0, r[1] - r[0]) if r else b for b, r in zip(buffers, ranges, strict=True))
 
 
 def _of_slices(kernel: Kernel, ranges: Sequence[_Range]) -> Kernel:

@@ -1,0 +1,96 @@
+"""Where elements lie: an index becomes an address here and nowhere else, by the strides of the buffer.
+
+An address is a sum of coefficient * atom, in elements from where the buffer begins. Where all atoms are axes, it is an
+address form (`Affine`), as a linear guard is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from einsmith.dtypes import DType
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import Apply, Axis, Expr, Piece
+from einsmith.loops.nest import Value, elem_of
+from einsmith.plan.kernel import Buffer, Kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """A buffer that begins at `value`, which is None where code is analysed only."""
+
+    value: Value | None
+    buffer: Buffer
+
+    @property
+    def pointer(self) -> Value:
+        assert self.value is not None
+        return self.value
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def elem(self) -> str:
+        return elem_of(self.buffer.dtype)
+
+
+def memories_of(kernel: Kernel, pointers: Sequence[Value] | None = None) -> dict[int, Memory]:
+    """The buffers of a kernel, by number, at these pointers."""
+    return {n: Memory(pointers[n] if pointers else None, x) for n, x in enumerate(kernel.buffers)}
+
+
+def arguments_of(kernel: Kernel, found: Mapping[int, Memory]) -> dict[int, Memory]:
+    """The root's arguments by slot, of the kernel's buffers by number."""
+    return {slot: found[ref[1]] for slot, ref in enumerate(kernel.stages[0].args)}
+
+
+class Affine(NamedTuple):
+    """An address form: const + sum of coefficient * axis."""
+
+    const: int
+    coef: dict[int, int]
+
+    def at(self, point: Mapping[int, int]) -> Affine:
+        """With the values of some axes put in."""
+        const = self.const + sum(c * point[a] for a, c in self.coef.items() if a in point)
+        return Affine(const, {a: c for a, c in self.coef.items() if a not in point})
+
+
+def address(index: Sequence[Expr | Linear], strides: Sequence[int]) -> Linear:
+    """The address of the element at an index, of a buffer of these strides."""
+    const = 0
+    terms: dict[Expr, int] = {}
+    for e, stride in zip(reversed(index), reversed(strides), strict=True):
+        form = e if isinstance(e, Linear) else linear(e)
+        const += form.const * stride
+        for atom, c in form.terms.items():
+            terms[atom] = terms.get(atom, 0) + c * stride
+    return Linear(const, {a: c for a, c in terms.items() if c})
+
+
+def stored(piece: Piece, buffer: Buffer) -> Affine:
+    """The address of a piece's result, by the piece's output axes."""
+    places = [Linear(o, {Axis(d): s}) for d, (o, s) in enumerate(zip(piece.offset, piece.step, strict=True))]
+    form = affine_of(address(places, buffer.strides))
+    assert form is not None
+    return form
+
+
+def affine_of(x: Linear, extents: Sequence[int] | None = None) -> Affine | None:
+    """The form of a sum, without axes of one point where `extents` tells them; None where it has other atoms."""
+    coef: dict[int, int] = {}
+    for a, c in x.terms.items():
+        if not isinstance(a, Axis):
+            return None
+        if extents is None or extents[a.position] > 1:
+            coef[a.position] = c
+    return Affine(x.const, coef)
+
+
+def compared(g: Apply, extents: Sequence[int] | None = None) -> Affine | None:
+    """What a comparison of integers compares with zero, as `affine_of`."""
+    return affine_of(linear(g.args[0]) - linear(g.args[1]), extents)
