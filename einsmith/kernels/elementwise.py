@@ -13,6 +13,7 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
+from einsmith.kernels.footprint import touched_bytes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
@@ -221,7 +222,7 @@ class Pointwise(Pattern):
                 count += 4.0 / -(-extent // config.lanes)
             arithmetic += vectors * count / (target.fma_per_second / full)
             special += vectors * width * seconds
-        moved, footprint = bx.touched_bytes(kernel)
+        moved, footprint = touched_bytes(kernel)
         tasks = max(1, min(config.tasks, sum(x.points for x in found) // max(1, config.lanes)))
         cores = min(target.cores, tasks)
         uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks

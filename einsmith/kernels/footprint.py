@@ -6,8 +6,10 @@ from collections import defaultdict
 from functools import lru_cache
 from math import prod
 
-from einsmith.expr.nodes import Axis, Expr, Piece, Read, below, postorder
+from einsmith.expr.nodes import Axis, Expr, Piece, Read, below, postorder, size
+from einsmith.kernels.emit.address import stored
 from einsmith.plan.kernel import Kernel
+from einsmith.target.facts import LINE
 
 
 @lru_cache(maxsize=4096)
@@ -17,28 +19,28 @@ def touched(kernel: Kernel) -> tuple[int, ...]:
     is written as large as it is."""
     shapes = [b.shape for b in kernel.buffers]
     places: list[list[dict[Expr | None, int]]] = [[{} for _ in s] for s in shapes]  # of each dimension: None: from 0 on
-    stored: dict[int, int] = defaultdict(int)
+    written: dict[int, int] = defaultdict(int)
     for stage in kernel.stages:
         parts = stage.template.parts
         for n in stage.outputs:
             if n is not None:
                 first = parts[0]
                 alone = len(parts) == 1 and isinstance(first, Piece) and set(first.step) <= {1}
-                stored[n] += prod(first.extents if alone else stage.template.shape)
+                written[n] += prod(first.extents if alone else stage.template.shape)
         for part in parts:
             domain = part.domain
             for slot, index in _indices(part.bodies):
                 kind, *where = stage.args[slot]
                 if kind == "buffer":
-                    for i, size, found in zip(index, shapes[where[0]], places[where[0]], strict=True):
+                    for i, extent, found in zip(index, shapes[where[0]], places[where[0]], strict=True):
                         if not isinstance(i, int):
                             found[i] = 1
                         else:
-                            found[None] = max(found.get(None, 0), size if i < 0 else domain[i])
+                            found[None] = max(found.get(None, 0), extent if i < 0 else domain[i])
     out = []
     for n, b in enumerate(kernel.buffers):
-        taken = [min(size, sum(found.values())) for size, found in zip(b.shape, places[n], strict=True)]
-        out.append(min(prod(b.shape), max(prod(taken), stored[n])) * b.dtype.itemsize)
+        taken = [min(extent, sum(found.values())) for extent, found in zip(b.shape, places[n], strict=True)]
+        out.append(min(prod(b.shape), max(prod(taken), written[n])) * b.dtype.itemsize)
     return tuple(out)
 
 
@@ -53,3 +55,28 @@ def _indices(bodies: tuple[Expr, ...]) -> tuple[tuple[int, tuple[int | Expr, ...
 
     found = ((e.slot, tuple(map(kind, e.index))) for e in below(bodies) if isinstance(e, Read))
     return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=1024)
+def touched_bytes(kernel: Kernel) -> tuple[float, float]:
+    """(bytes moved, footprint) when what is touched of each buffer is read or written once; pieces that lie between
+    each other store to parts of lines, which come and go once for each of them."""
+    written = {n for s in kernel.stages for n in s.outputs if n is not None}
+    read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
+    total = moved = 0.0
+    for n, taken in enumerate(touched(kernel)):
+        total += taken
+        moved += taken * (n in read) + (_stored(kernel, n, taken) if n in written else 0.0)
+    return moved, total
+
+
+def _stored(kernel: Kernel, buffer: int, taken: int) -> float:
+    """Bytes that come and go where a result is stored of whose buffer so many are touched."""
+    to, out = kernel.buffers[buffer], 0.0
+    for p in kernel.root.parts:
+        if isinstance(p, Piece):
+            coef = stored(p, to).coef
+            step = min([c for a, c in coef.items() if p.extents[a] > 1], default=1)
+            each = to.dtype.itemsize if step == 1 else 2 * min(step * to.dtype.itemsize, LINE)  # fetched and written
+            out += size(p.extents) * each
+    return max(float(taken), out)

@@ -23,12 +23,11 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, a
 from einsmith.expr.random import OPERATIONS
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
-from einsmith.kernels.emit.address import address, stored
+from einsmith.kernels.emit.address import address
 from einsmith.kernels.emit.combine import identity
-from einsmith.kernels.footprint import touched
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Buffer, Kernel, Stage
-from einsmith.target.facts import LINE, Target
+from einsmith.target.facts import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -465,31 +464,6 @@ def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
             special += seconds
             count += 0 if seconds else 1
     return count, special
-
-
-@lru_cache(maxsize=1024)
-def touched_bytes(kernel: Kernel) -> tuple[float, float]:
-    """(bytes moved, footprint) when what is touched of each buffer is read or written once; pieces that lie between
-    each other store to parts of lines, which come and go once for each of them."""
-    written = {n for s in kernel.stages for n in s.outputs if n is not None}
-    read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
-    total = moved = 0.0
-    for n, taken in enumerate(touched(kernel)):
-        total += taken
-        moved += taken * (n in read) + (_stored(kernel, n, taken) if n in written else 0.0)
-    return moved, total
-
-
-def _stored(kernel: Kernel, buffer: int, taken: int) -> float:
-    """Bytes that come and go where a result is stored of whose buffer so many are touched."""
-    to, out = kernel.buffers[buffer], 0.0
-    for p in kernel.root.parts:
-        if isinstance(p, Piece):
-            coef = stored(p, to).coef
-            step = min([c for a, c in coef.items() if p.extents[a] > 1], default=1)
-            each = to.dtype.itemsize if step == 1 else 2 * min(step * to.dtype.itemsize, LINE)  # fetched and written
-            out += size(p.extents) * each
-    return max(float(taken), out)
 
 
 @lru_cache(maxsize=1024)

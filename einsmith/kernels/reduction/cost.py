@@ -14,6 +14,7 @@ from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels import elementwise as pointwise
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
+from einsmith.kernels.footprint import touched_bytes
 from einsmith.kernels.pattern import Cost
 from einsmith.kernels.reduction.axes import (
     MAX_UNROLLED,
@@ -292,7 +293,7 @@ class _Boxes:
 
     def __init__(self, kernel: Kernel, target: Target, found: tuple[Box, ...]):
         self.found, self.target, self.full = found, target, bx.lanes_of(kernel, target)
-        self.moved, self.footprint = bx.touched_bytes(kernel)
+        self.moved, self.footprint = touched_bytes(kernel)
         self._known: dict[ReductionConfig, _Work] = {}
 
     def _work(self, alike: ReductionConfig) -> _Work:
@@ -335,7 +336,7 @@ def bound(kernel: Kernel, target: Target) -> float:
     that a register tile shares, in full vectors, and the bytes; on one core, or on all of them, once they are woken, as
     they are for several boxes."""
     count = kernel.root.memo(("least of a reduction", target), lambda t: sum(_least(p, target) for p in t.parts))
-    moved, footprint = bx.touched_bytes(kernel)
+    moved, footprint = touched_bytes(kernel)
 
     def rank(cores: int, launch: float) -> float:
         memory = target.seconds_for_bytes(moved, footprint, cores)
