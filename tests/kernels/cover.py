@@ -25,10 +25,10 @@ from einsmith.expr.nodes import Graph
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.contraction import direct_boxes as box
 from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction import inner_product as dot
 from einsmith.kernels.contraction import search, traffic
 from einsmith.kernels.contraction.companions import companion_of, pairs
 from einsmith.kernels.contraction.config import Config, Direct, HaloBlock, Halos, InnerProducts, Tiled, halo_blocks
+from einsmith.kernels.contraction.emission import inner_product as dot
 from einsmith.kernels.contraction.features import with_halos_of
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Problem, problems, with_companion

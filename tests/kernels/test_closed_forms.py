@@ -9,11 +9,12 @@ import pytest
 
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, apply
-from einsmith.kernels.contraction import config, halo, inner_product, k_bounds
+from einsmith.kernels.contraction import config, halo, k_bounds
 from einsmith.kernels.contraction.config import Direct, InnerProducts
+from einsmith.kernels.contraction.emission import inner_product
+from einsmith.kernels.contraction.emission.write_combining import MOST, unit_of
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
-from einsmith.kernels.contraction.write_combining import MOST, unit_of
 from einsmith.kernels.divisors import divisors
 from einsmith.kernels.rows.cost import _divisor
 from einsmith.kernels.stencil import emission

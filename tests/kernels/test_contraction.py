@@ -22,12 +22,12 @@ from einsmith.kernels.contraction.config import (
     halo_blocks,
     with_halos,
 )
+from einsmith.kernels.contraction.emission.tile_epilogue import form_of
 from einsmith.kernels.contraction.epilogue import epilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
-from einsmith.kernels.contraction.tile_epilogue import form_of
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.address import Memory
 from einsmith.plan.kernel import Buffer, Kernel, Stage

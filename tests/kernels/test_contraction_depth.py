@@ -12,7 +12,7 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.errors import CompileError
 from einsmith.kernels.contraction.config import Tiled
-from einsmith.kernels.contraction.k_pack import depth_of
+from einsmith.kernels.contraction.emission.k_pack import depth_of
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.emit.walk import transpose
 from tests.kernels.runner import check_exact as check

@@ -11,8 +11,8 @@ from einsmith import dtypes as dt
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.contraction.config import Direct, InnerProducts, Tiled
+from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.k_bounds import k_bounds, share
-from einsmith.kernels.contraction.nan_repair import needed
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates

@@ -10,9 +10,9 @@ from einsmith import dtypes as dt
 from einsmith.expr.nodes import apply
 from einsmith.kernels.contraction.companions import companion_of, pairs
 from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.emission.joint_tile import JointTiles
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import SLOT, holds
-from einsmith.kernels.contraction.joint_tile import JointTiles
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems, with_companion
 from einsmith.loops.nest import Builder

@@ -10,13 +10,13 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Piece, Template, apply, template
 from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction.blocked import Blocked
 from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.emission.blocked import Blocked
+from einsmith.kernels.contraction.emission.tile_epilogue import form_of
+from einsmith.kernels.contraction.emission.write_combining import unit_of
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import problems
-from einsmith.kernels.contraction.tile_epilogue import form_of
-from einsmith.kernels.contraction.write_combining import unit_of
 from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.runner import check_exact as check

@@ -17,7 +17,7 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, T
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels.composite.split_axes import split_kernels
 from einsmith.kernels.composite.staged import Place, Staged
-from einsmith.kernels.contraction.nan_repair import needed
+from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, axes_of, problems

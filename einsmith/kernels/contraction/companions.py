@@ -12,8 +12,8 @@ from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import cost, search
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.config import Config, Tiled
+from einsmith.kernels.contraction.emission.joint_tile import Joint
 from einsmith.kernels.contraction.features import slots_of, with_halos_of
-from einsmith.kernels.contraction.joint_tile import Joint
 from einsmith.kernels.contraction.problem import Problem, with_companion
 from einsmith.kernels.footprint import touched
 from einsmith.plan.kernel import Kernel

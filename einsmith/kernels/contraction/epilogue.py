@@ -11,9 +11,9 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, apply, po
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
 from einsmith.kernels.contraction.config import Tiled, sides
+from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import PAGE, scattered
-from einsmith.kernels.contraction.write_combining import Unit, unit_of
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Affine, Memory, memories_of, stored
 from einsmith.kernels.emit.cursor import LaneCursor

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import k_bounds as trim
-from einsmith.kernels.contraction import launches as launch
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.emission import launches as launch
 from einsmith.kernels.contraction.geometry import operand_memories
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import PAIR_CYCLES, OperandAccess

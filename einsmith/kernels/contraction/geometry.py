@@ -21,11 +21,11 @@ from einsmith.kernels.contraction.config import (
     sides,
     with_halos,
 )
+from einsmith.kernels.contraction.emission.k_pack import fits
+from einsmith.kernels.contraction.emission.split_k import PartialSums
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, covers, holds
 from einsmith.kernels.contraction.k_bounds import KBound, within
-from einsmith.kernels.contraction.k_pack import fits
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.split_k import PartialSums
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, fused
 from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.walk import ceil_div

@@ -20,13 +20,13 @@ from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import cost, search, traffic
 from einsmith.kernels.contraction import direct_boxes as box
 from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction import inner_product as dot
 from einsmith.kernels.contraction import k_bounds as trim
-from einsmith.kernels.contraction import launches as launch
 from einsmith.kernels.contraction import space as genes
 from einsmith.kernels.contraction.config import Config
+from einsmith.kernels.contraction.emission import inner_product as dot
+from einsmith.kernels.contraction.emission import launches as launch
+from einsmith.kernels.contraction.emission.joint_tile import Joint
 from einsmith.kernels.contraction.features import analysis, slots_of, with_halos_of
-from einsmith.kernels.contraction.joint_tile import Joint
 from einsmith.kernels.contraction.problem import Problem, problems
 from einsmith.kernels.contraction.problem import slots_of as operand_slots
 from einsmith.kernels.footprint import touched

@@ -14,7 +14,6 @@ import numpy as np
 from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import direct_boxes as box
 from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction import inner_product as dot
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled
 from einsmith.kernels.contraction.cost import (
@@ -29,6 +28,8 @@ from einsmith.kernels.contraction.cost import (
     Table,
     inner_bytes,
 )
+from einsmith.kernels.contraction.emission import inner_product as dot
+from einsmith.kernels.contraction.emission.k_pack import depth_of, fits
 from einsmith.kernels.contraction.features import (
     Analysis,
     OperandPlan,
@@ -40,7 +41,6 @@ from einsmith.kernels.contraction.features import (
 )
 from einsmith.kernels.contraction.geometry import operand_memories
 from einsmith.kernels.contraction.halo import elements
-from einsmith.kernels.contraction.k_pack import depth_of, fits
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.plan.kernel import Kernel

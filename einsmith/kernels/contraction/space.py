@@ -14,10 +14,11 @@ import numpy as np
 from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import direct_boxes as box
 from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction import inner_product as dot
-from einsmith.kernels.contraction import k_pack, search
+from einsmith.kernels.contraction import search
 from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled
 from einsmith.kernels.contraction.cost import HOW, ORDERS
+from einsmith.kernels.contraction.emission import inner_product as dot
+from einsmith.kernels.contraction.emission import k_pack
 from einsmith.kernels.contraction.features import analysis, slots_of, with_halos_of
 from einsmith.kernels.contraction.geometry import operand_memories
 from einsmith.kernels.contraction.problem import Problem

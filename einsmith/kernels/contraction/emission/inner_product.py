@@ -12,7 +12,6 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from einsmith.kernels.contraction import split_k
 from einsmith.kernels.contraction.config import (
     HALO_BYTES,
     HaloProblem,
@@ -23,13 +22,14 @@ from einsmith.kernels.contraction.config import (
     sides,
     with_halos,
 )
+from einsmith.kernels.contraction.emission import split_k
+from einsmith.kernels.contraction.emission.frame import tiles, workspace
+from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
+from einsmith.kernels.contraction.emission.split_k import PartialSums
 from einsmith.kernels.contraction.epilogue import Epilogue
-from einsmith.kernels.contraction.frame import tiles, workspace
 from einsmith.kernels.contraction.geometry import operand_memories
 from einsmith.kernels.contraction.halo import SLACK, HaloCopy, fill
-from einsmith.kernels.contraction.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.split_k import PartialSums
 from einsmith.kernels.emit.access import FusedAxes
 from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.cursor import LaneCursor

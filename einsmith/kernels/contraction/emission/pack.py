@@ -7,9 +7,9 @@ from functools import partial
 from math import gcd, prod
 from typing import Any
 
-from einsmith.kernels.contraction import prefetch_panels
 from einsmith.kernels.contraction.config import Side
-from einsmith.kernels.contraction.frame import Frame, Panel, Task
+from einsmith.kernels.contraction.emission import prefetch_panels
+from einsmith.kernels.contraction.emission.frame import Frame, Panel, Task
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import Bound, ceil_div, digits_of, sweep, transpose

@@ -7,14 +7,14 @@ from dataclasses import replace
 from math import gcd
 from typing import Any, NamedTuple
 
-from einsmith.kernels.contraction import pack_shared
-from einsmith.kernels.contraction.blocked import Blocked
 from einsmith.kernels.contraction.config import HALO_BYTES, Config, Direct, InnerProducts, Tiled, sides, with_halos
-from einsmith.kernels.contraction.direct import DirectLowering
-from einsmith.kernels.contraction.frame import Frame
+from einsmith.kernels.contraction.emission import pack_shared
+from einsmith.kernels.contraction.emission.blocked import Blocked
+from einsmith.kernels.contraction.emission.direct import DirectLowering
+from einsmith.kernels.contraction.emission.frame import Frame
+from einsmith.kernels.contraction.emission.inner_product import InnerProduct, Shape
+from einsmith.kernels.contraction.emission.joint_tile import Joint, JointTiles
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.inner_product import InnerProduct, Shape
-from einsmith.kernels.contraction.joint_tile import Joint, JointTiles
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, Value

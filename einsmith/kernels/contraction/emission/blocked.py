@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.kernels.contraction import pack, split_k
-from einsmith.kernels.contraction.frame import Frame, Panel, Task, count, k_blocks, m_tiles, n_panels, relative
+from einsmith.kernels.contraction.emission import pack, split_k
+from einsmith.kernels.contraction.emission.frame import Frame, Panel, Task, count, k_blocks, m_tiles, n_panels, relative
+from einsmith.kernels.contraction.emission.microkernel import Microkernel
+from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy, fill
-from einsmith.kernels.contraction.microkernel import Microkernel
-from einsmith.kernels.contraction.tile_epilogue import TileEpilogue
 from einsmith.kernels.emit.access import FusedAxes
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor

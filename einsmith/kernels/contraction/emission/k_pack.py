@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.kernels.contraction.config import Side
-from einsmith.kernels.contraction.nan_repair import needed
+from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.loops.nest import Builder, Value

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from einsmith.kernels.contraction import pack
-from einsmith.kernels.contraction.frame import Frame, Panel, m_tiles, n_panels
+from einsmith.kernels.contraction.emission import pack
+from einsmith.kernels.contraction.emission.frame import Frame, Panel, m_tiles, n_panels
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.traffic import address_steps
 from einsmith.kernels.emit.access import FusedAxes, PartialAddress

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction.config import Side, sampler
+from einsmith.kernels.contraction.emission.prefetch import RowPrefetch, prefetches
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy
-from einsmith.kernels.contraction.prefetch import RowPrefetch, prefetches
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.cursor import LaneCursor

@@ -8,15 +8,15 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
-from einsmith.kernels.contraction import prefetch_panels as ahead
 from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, row_offsets
-from einsmith.kernels.contraction.frame import Frame, Panel, Task
+from einsmith.kernels.contraction.emission import prefetch_panels as ahead
+from einsmith.kernels.contraction.emission.frame import Frame, Panel, Task
+from einsmith.kernels.contraction.emission.k_pack import repeated
+from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
+from einsmith.kernels.contraction.emission.pack import last_of_k
+from einsmith.kernels.contraction.emission.prefetch import LinePrefetch
+from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import KBounds
-from einsmith.kernels.contraction.k_pack import repeated
-from einsmith.kernels.contraction.nan_repair import NanRepair, needed
-from einsmith.kernels.contraction.pack import last_of_k
-from einsmith.kernels.contraction.prefetch import LinePrefetch
-from einsmith.kernels.contraction.tile_epilogue import TileEpilogue
 from einsmith.kernels.emit.access import FusedAxes
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import Bound, digits_of, nest, sweep

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from math import gcd
 
 from einsmith.kernels.contraction import epilogue
+from einsmith.kernels.contraction.emission.frame import Frame, Panel, Task
+from einsmith.kernels.contraction.emission.k_pack import added
+from einsmith.kernels.contraction.emission.prefetch import ResultPrefetch
+from einsmith.kernels.contraction.emission.write_combining import LineBuffer, LineSpan
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
-from einsmith.kernels.contraction.frame import Frame, Panel, Task
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.k_pack import added
-from einsmith.kernels.contraction.prefetch import ResultPrefetch
-from einsmith.kernels.contraction.write_combining import LineBuffer, LineSpan
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import ceil_div, transpose
 from einsmith.loops.nest import Value

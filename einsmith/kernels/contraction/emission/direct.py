@@ -19,9 +19,9 @@ from typing import Any
 
 from einsmith.kernels.contraction.config import Direct, halo_memories
 from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
+from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.halo import SLACK, covers, fill
-from einsmith.kernels.contraction.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress, digits
 from einsmith.kernels.emit.address import Memory, arguments_of, memories_of

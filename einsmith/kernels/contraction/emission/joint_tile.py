@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.kernels.contraction import pack
-from einsmith.kernels.contraction.blocked import Blocked
 from einsmith.kernels.contraction.config import Tiled
-from einsmith.kernels.contraction.frame import Panel, Task
+from einsmith.kernels.contraction.emission import pack
+from einsmith.kernels.contraction.emission.blocked import Blocked
+from einsmith.kernels.contraction.emission.frame import Panel, Task
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.walk import Bound
