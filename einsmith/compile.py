@@ -177,7 +177,7 @@ class Executable:
         if knobs.CHECK.get():
             watched = Watched(
                 self._given, self._bind, self._inputs, [plan.home.get(s, s) for s in outputs], self.calls,
-                [label(call) for call in self.calls], self.kernels, self.target, self.arena,
+                [label(call) for call in self.calls], self.kernels, self.target, block, self._own,
             )  # fmt: skip
             self.program = self.backend.checked(made, watched, self.threads, self._scratch)
         else:

@@ -43,8 +43,8 @@ class Runnable(Protocol):
 @dataclass(frozen=True)
 class Watched:
     """What a checked run knows of the whole. graph, bind: as they were given; inputs: the graph's that are no part of
-    bind; outputs: in whose memory each output lies; calls, kernels: what runs, and what was made of it; arena: the
-    program's part of it."""
+    bind; outputs: in whose memory each output lies; calls, kernels: what runs, and what was made of it; block: the
+    memory of intermediate results, of which the first `own` bytes are the program's."""
 
     graph: Graph
     bind: Mapping[Leaf, np.ndarray]
@@ -54,7 +54,8 @@ class Watched:
     labels: Sequence[str]
     kernels: Sequence[CompiledKernel]
     target: Target
-    arena: Any
+    block: Block
+    own: int
 
 
 class Backend(ABC):

@@ -115,7 +115,8 @@ class Cpu(Backend):
         ]  # fmt: skip
         context = Context(graph, len(bind), bind, target.winograd, tuple(watched.outputs))
         return CheckedProgram(
-            made, subjects, watched.labels, watched.arena, context, threads, scratch_bytes, knobs.CHECK.get()
+            made, subjects, watched.labels, watched.block.array[: watched.own], context, threads, scratch_bytes,
+            knobs.CHECK.get(),
         )
 
     def seconds_of(

@@ -14,11 +14,15 @@ DEFAULT: Backend = CPU
 
 
 def register(backend: Backend) -> None:
-    """Adds a back end: programs for targets with its name are its own. Raises CompileError where there is one."""
+    """Adds a back end: programs for targets with its name are its own. Raises CompileError where there is one, or where
+    one of its patterns has the name of another back end's."""
     if backend.name in BACKENDS:
         raise CompileError(f"there is a back end {backend.name!r} already: every one has a name of its own")
+    taken = {p.name for patterns in choose.OF_BACKENDS.values() for p in patterns} | {choose.ROWS.name}
+    if both := sorted(taken & {p.name for p in backend.patterns}):
+        raise CompileError(f"there is a pattern {both[0]!r} already: every one has a name of its own")
     BACKENDS[backend.name] = backend
-    choose.OTHERS[backend.name] = backend.patterns
+    choose.OF_BACKENDS[backend.name] = backend.patterns
 
 
 def backend_of(target: Target) -> Backend:

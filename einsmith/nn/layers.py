@@ -78,7 +78,9 @@ class Embedding(Module):
         """Draws new initial values."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
-            self.weight.data[self.padding_idx] = 0
+            values = self.weight.numpy()
+            values[self.padding_idx] = 0
+            self.weight.data = values
 
     def forward(self, input: Value) -> Value:
         return F.embedding(input, self.weight, self.padding_idx)

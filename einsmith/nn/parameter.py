@@ -88,9 +88,14 @@ class Stored:
 
     def store_as(self, layout: Layout | None) -> None:
         """Moves the values to memory in another layout (None: the array's own), and with the next step the optimizer's
-        state: the address changes, and functions are traced anew. Raises ShapeError where the layout does not fit."""
+        state: the address changes, and functions are traced anew. Where `data` is then a copy, change it and assign it
+        to `data`. Raises ShapeError or DtypeError where the layout does not fit."""
         self.memory = self.memory.moved(self.memory.dtype, layout)
         touch()
+
+    def __setstate__(self, layout: Layout) -> None:
+        """Of a copy, which has the memory's layout too."""
+        self.store_as(layout)
 
     def convert(self, dtype: Any) -> None:
         """Moves the values to memory of another element type: the address changes, and functions are traced anew."""
@@ -196,7 +201,7 @@ class Parameter(Stored):
         return self
 
     def __reduce__(self):
-        return Parameter, (self.numpy(), self.requires_grad)
+        return Parameter, (self.numpy(), self.requires_grad), self.memory.layout
 
 
 class Buffer(Stored):
@@ -218,4 +223,4 @@ class Buffer(Stored):
         trace.update(self, value.astype(self.dtype).tensor)
 
     def __reduce__(self):
-        return Buffer, (self.numpy(),)
+        return Buffer, (self.numpy(),), self.memory.layout

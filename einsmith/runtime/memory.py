@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from einsmith.errors import ShapeError
-from einsmith.expr.nodes import Graph, Leaf, leaf
+from einsmith.dtypes import DType
+from einsmith.errors import DtypeError, ShapeError
+from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
 from einsmith.expr.rewrite.rebuild import replace
 from einsmith.lang.builder import Value
 from einsmith.runtime import buffers
@@ -33,7 +34,7 @@ class Layout(Protocol):
 class Memory:
     """The elements of a tensor at a fixed address, C-contiguous, aligned to 64 bytes. Not initialised.
 
-    Raises ShapeError where a layout does not give the tensor back.
+    Raises ShapeError where a layout does not give the tensor back, DtypeError where it changes the elements' type.
     """
 
     __slots__ = ("physical", "layout", "shape", "__weakref__")
@@ -42,11 +43,7 @@ class Memory:
         self.shape, self.layout = shape, layout
         stored = shape
         if layout is not None:
-            sample = layout.physical(np.zeros(shape, dtype))
-            found = layout.logical(sample, shape).shape
-            if found != shape:
-                raise ShapeError(f"the layout {layout!r} makes a tensor of shape {found} of one of shape {shape}")
-            stored = sample.shape
+            stored = _checked(layout, shape, dtype)
         self.physical = buffers.empty(stored, dtype)
 
     @property
@@ -78,6 +75,33 @@ class Memory:
         return new
 
 
+def _checked(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
+    """The shape of the memory of a layout that holds a tensor of this shape, and gives it back."""
+    sample = np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
+    try:
+        there = np.asarray(layout.physical(sample))
+        back = np.asarray(layout.logical(there, shape))
+    except (ValueError, IndexError, TypeError) as e:
+        raise ShapeError(f"the layout {layout!r} does not take a tensor of shape {shape}: {e}") from e
+    if there.dtype != dtype or back.dtype != dtype:
+        raise DtypeError(f"the layout {layout!r} holds {dtype} as {there.dtype} and gives it back as {back.dtype}")
+    if back.shape != shape:
+        raise ShapeError(f"the layout {layout!r} makes a tensor of shape {back.shape} of one of shape {shape}")
+    if not np.array_equal(back, sample):
+        raise ShapeError(f"the layout {layout!r} gives the elements of a tensor of shape {shape} back in other places")
+    return there.shape
+
+
+def _fits(layout: Layout, name: str, found: Value, shape: tuple[int, ...], dtype: DType) -> Tensor:
+    """The tensor that a layout's function makes in a program, which is what it makes of arrays."""
+    if found.shape != shape or found.dtype is not dtype:
+        raise ShapeError(
+            f"`{name}` of the layout {layout!r} makes {found.dtype.name}{list(found.shape)} in a program, and "
+            f"{dtype.name}{list(shape)} of arrays: both must be the same"
+        )
+    return found.tensor
+
+
 def in_memory(graph: Graph, memories: Mapping[Leaf, Memory]) -> tuple[Graph, dict[Leaf, Leaf]]:
     """The graph with leaves for what memories hold in the place of those for their tensors, and which leaf that is for
     each: the tensors are read through their layouts, and updates are stored through them."""
@@ -85,10 +109,14 @@ def in_memory(graph: Graph, memories: Mapping[Leaf, Memory]) -> tuple[Graph, dic
     other = {x: m.layout for x, m in memories.items() if m.layout is not None}
     if not other:
         return graph, leaves
-    read = {x: layout.logical(Value(leaves[x]), x.shape).tensor for x, layout in other.items()}
-    new = replace(graph, read.get)
-    updates = tuple(
-        (leaves.get(x, x), other[x].physical(Value(t)).tensor if x in other else t) for x, t in new.updates
-    )
+
+    def logical(x: Leaf) -> Tensor:
+        return _fits(other[x], "logical", other[x].logical(Value(leaves[x]), x.shape), x.shape, x.dtype)
+
+    def physical(x: Leaf, t: Tensor) -> Tensor:
+        return _fits(other[x], "physical", other[x].physical(Value(t)), leaves[x].shape, x.dtype)
+
+    new = replace(graph, {x: logical(x) for x in other}.get)
+    updates = tuple((leaves.get(x, x), physical(x, t) if x in other else t) for x, t in new.updates)
     inputs = tuple(leaves.get(x, x) for x in new.inputs)
     return Graph(inputs, new.outputs, updates, new.checks, new.gradients), leaves

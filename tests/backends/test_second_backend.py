@@ -15,6 +15,7 @@ from einsmith.errors import CheckError, CompileError, IndexOutOfRange, NonFinite
 from einsmith.kernels import choose
 from einsmith.knobs import CHECK
 from einsmith.runtime import pool
+from einsmith.runtime.arena import Block
 from tests.backends.evaluated import Evaluated, Machine
 
 
@@ -23,7 +24,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Evaluated:
     """The back end, in which everything is compiled within a test; machine code is neither made nor run."""
     monkeypatch.setenv(CHECK.name, "0")
     monkeypatch.setattr(registry, "BACKENDS", dict(registry.BACKENDS))
-    monkeypatch.setattr(choose, "OTHERS", {})
+    monkeypatch.setattr(choose, "OF_BACKENDS", dict(choose.OF_BACKENDS))
     made = Evaluated()
     registry.register(made)
     return made
@@ -137,6 +138,12 @@ def test_a_target_of_nobody_and_a_name_twice(backend):
     with pytest.raises(CompileError, match="'evaluated' already"):
         registry.register(Evaluated())
 
+    class Another(Evaluated):
+        name = "another"
+
+    with pytest.raises(CompileError, match="a pattern 'evaluate' already"):
+        registry.register(Another())
+
     class Nobody(Machine):
         backend = "nobody"
 
@@ -147,5 +154,11 @@ def test_a_target_of_nobody_and_a_name_twice(backend):
 
 def test_checked_runs_say_that_they_know_the_cpu_only(alone, monkeypatch):
     monkeypatch.setenv(CHECK.name, "1")
+    allocate = alone.allocate
+
+    def opaque(nbytes: int) -> Block:
+        return Block(object(), allocate(nbytes).address, nbytes)  # memory of which the process knows no more
+
+    monkeypatch.setattr(alone, "allocate", opaque)
     with pytest.raises(CheckError, match="'evaluated'"):
         trained("mlp")

@@ -62,7 +62,22 @@ def masked(n: int, o: int) -> Kernel:
     return sum_of((n,), ((dt.f32, (o, 3)), (dt.f32, (o, n + 2))), (o, 3), body)
 
 
+def slanted(n: int, o: int) -> Kernel:
+    """Y[x] = sum[k, r](W[k, r] * V[k, x + r + k]): the axis that would be summed first stands in another index too."""
+    x, k, r = axes(3)
+    body = times(load(0, k, r), load(1, k, lin((1, 0), (1, 1), (1, 2))))
+    return sum_of((n,), ((dt.f32, (o, 3)), (dt.f32, (o, n + o + 1))), (o, 3), body)
+
+
+def slanted_by_another(n: int, o: int) -> Kernel:
+    """Y[c, x] = sum[k, j, r](W[k, j, r, c] * V[k, j, x + r + j]): of two such axes one may be summed first."""
+    c, x, k, j, r = axes(5)
+    body = times(load(0, k, j, r, c), load(1, k, j, lin((1, 1), (1, 3), (1, 4))))
+    return sum_of((5, n), ((dt.f32, (o, 2, 3, 5)), (dt.f32, (o, 2, n + 3))), (o, 2, 3), body)
+
+
 KERNELS = {
+    "an axis in two indices": slanted_by_another(19, 7),
     "stride": strided_conv_dx(2, 3, 6, 10, 17),
     "dilation": dilated_dx(2, 5, 13, 7, 3, 3),
     "dilation, one image, a row": dilated_dx(1, 1, 17, 16, 4, 4),
@@ -107,9 +122,9 @@ def test_pieces_share_their_products():
 
 def test_what_is_not_taken_apart():
     """Nothing that would be added up afterwards; no axis of K that both have; a factor that is zero by itself, beside
-    which the other may be infinite; a guard that tells the products of a sum apart."""
-    for kernel in (product(5, 6, 7), masked(9, 7), pointwise_dx(2, 3, 6, 6, 4, 2), depthwise(2, 3, 7, 9, 3, 1),
-                   padded(conv(2, 3, 9, 7, 4, 3, 3, 1))):  # fmt: skip
+    which the other may be infinite; a guard or an index that tells the products of a sum apart."""
+    for kernel in (product(5, 6, 7), masked(9, 7), slanted(9, 4), pointwise_dx(2, 3, 6, 6, 4, 2),
+                   depthwise(2, 3, 7, 9, 3, 1), padded(conv(2, 3, 9, 7, 4, 3, 3, 1))):  # fmt: skip
         assert not COL2IM.match(kernel)
     assert COL2IM.match(conv(2, 3, 9, 7, 4, 3, 3, 1))
 

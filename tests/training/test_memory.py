@@ -1,5 +1,6 @@
 """Parameters and state in layouts of their own: programs compute on the memory, people see the tensors."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.errors import ShapeError
+from einsmith.errors import DtypeError, ShapeError
 from einsmith.lang.builder import Value
 
 
@@ -176,3 +177,48 @@ def test_a_layout_that_loses_the_tensor_is_refused():
     with pytest.raises(ShapeError, match=r"\(10, 15\) of one of shape \(15, 10\)"):
         w.store_as(Wrong())
     assert (w.data == before).all()
+    square = es.nn.Parameter(np.arange(9, dtype=np.float32).reshape(3, 3))
+    with pytest.raises(ShapeError, match="in other places"):
+        square.store_as(Wrong())
+    with pytest.raises(ShapeError, match=r"Blocked\(\) does not take a tensor of shape \(3, 3\)"):
+        square.store_as(Blocked())
+
+    class Narrow(Transposed):
+        def physical(self, x):
+            return x.astype("float16")
+
+    with pytest.raises(DtypeError, match="holds float32 as float16"):
+        square.store_as(Narrow())
+    assert (square.data == np.arange(9).reshape(3, 3)).all()
+
+
+@pytest.mark.parametrize("wrong", ["shape", "type"])
+def test_a_layout_that_does_another_thing_in_programs_is_refused(wrong):
+    """Its arrays are padded, and its tensors are not, or become another type."""
+
+    class Differs(Padded):
+        def physical(self, x):
+            if not isinstance(x, Value):
+                return super().physical(x)
+            return x if wrong == "shape" else super().physical(x).astype("float16")
+
+    step = step_of()
+    step.model.a.weight.store_as(Differs())
+    with pytest.raises(ShapeError, match="`physical` of the layout .* makes .* in a program"):
+        step(X, Y)
+
+
+def test_copies_have_the_layout():
+    for stored in (es.nn.Parameter(np.ones((4, 10))), es.nn.Buffer(np.ones((4, 10), np.float32))):
+        stored.store_as(LAYOUTS["blocked"])
+        copied = copy.deepcopy(stored)
+        assert copied.memory.layout == LAYOUTS["blocked"] and (copied.data == 1).all()
+        assert not np.shares_memory(copied.memory.physical, stored.memory.physical)
+
+
+def test_an_embedding_is_drawn_anew_in_any_layout():
+    table = es.nn.Embedding(4, 10, padding_idx=1)
+    table.weight.store_as(LAYOUTS["blocked"])
+    before = table.weight.numpy()
+    table.reset_parameters()
+    assert (table.weight.data[1] == 0).all() and (table.weight.data[0] != before[0]).all()

@@ -25,9 +25,8 @@ from __future__ import annotations
 
 from einsmith.codegen.entry.loops import LOOPS
 from einsmith.codegen.entry.machine import FLUSH, FUTEX, NO_PLACES, PLACES, POLL
-from einsmith.target.facts import MAX_THREADS
+from einsmith.target.facts import LINE, MAX_THREADS
 
-LINE = 64
 WORDS = {"generation": 0, "sleepers": 64, "done": 128, "waiting": 192, "stop": 256, "launch": 320, "tickets": 448}
 WORDS["places"] = WORDS["tickets"] + MAX_THREADS * LINE
 STATE_BYTES = WORDS["places"] + MAX_THREADS * 4

@@ -107,8 +107,8 @@ class Col2im(Pattern):
 
 class _Factored(NamedTuple):
     """A piece that multiplies two tensors, in the order of their arguments. together: of (dimension of the one, of the
-    other) that are the same axis and run all along it, that axis; none of K that a guard depends on, which holds for
-    some of the products of a sum."""
+    other) that are the same axis and run all along it, that axis; none of K that anything else depends on: a guard,
+    which holds for some of the products of a sum, or another index."""
 
     problem: Problem
     factors: tuple[Read, Read]
@@ -125,12 +125,13 @@ def _factored(kernel: Kernel, p: Problem) -> _Factored | None:
     first, second = sorted(found, key=lambda r: r.slot)
     if first.slot == second.slot:
         return None
-    guarded = frozenset(p.k) & frozenset().union(*map(axes_of, p.exact))
+    elsewhere = [*p.exact, *(i for r in (first, second) for i in r.index if not isinstance(i, Axis))]
+    needed = frozenset(p.k) & frozenset().union(*map(axes_of, elsewhere))
     sides = (list(zip(r.index, kernel.root.params[r.slot][1], strict=True)) for r in (first, second))
     together = {
         (d, e): i.position
         for (d, (i, n)), (e, (j, m)) in product(*map(enumerate, sides))
-        if isinstance(i, Axis) and i is j and n == m == p.extents[i.position] and i.position not in guarded
+        if isinstance(i, Axis) and i is j and n == m == p.extents[i.position] and i.position not in needed
     }
     return _Factored(p, (first, second), together)
 
