@@ -18,11 +18,11 @@ def register(backend: Backend) -> None:
     one of its patterns has the name of another back end's."""
     if backend.name in BACKENDS:
         raise CompileError(f"there is a back end {backend.name!r} already: every one has a name of its own")
-    taken = {p.name for patterns in choose.OF_BACKENDS.values() for p in patterns} | {choose.ROWS.name}
+    taken = {p.name for known in BACKENDS.values() for p in known.patterns} | {choose.ROWS.name}
     if both := sorted(taken & {p.name for p in backend.patterns}):
         raise CompileError(f"there is a pattern {both[0]!r} already: every one has a name of its own")
     BACKENDS[backend.name] = backend
-    choose.OF_BACKENDS[backend.name] = backend.patterns
+    choose.OTHERS[backend.name] = backend.patterns
 
 
 def backend_of(target: Target) -> Backend:

@@ -37,7 +37,7 @@ from einsmith.target.facts import CPU, Target
 
 def pattern_of(name: str) -> Pattern:
     """The pattern of that name."""
-    every = (ROWS, *(p for patterns in OF_BACKENDS.values() for p in patterns))
+    every = (ROWS, *PATTERNS, *(p for patterns in OTHERS.values() for p in patterns))
     return next(p for p in every if p.name == name)
 
 
@@ -50,8 +50,8 @@ PATTERNS: list[Pattern] = [
 Of equal costs the earlier pattern's stands."""
 
 
-OF_BACKENDS: dict[str, Sequence[Pattern]] = {CPU: PATTERNS}
-"""The patterns of each back end, by its name (`backends.registry.register`)."""
+OTHERS: dict[str, Sequence[Pattern]] = {}
+"""The patterns of other back ends than the CPU's, by their names (`backends.registry.register`)."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def asked(kernel: Kernel | Rows, target: Target) -> Sequence[Pattern]:
 
 
 def _patterns(target: Target) -> Sequence[Pattern]:
-    return OF_BACKENDS[target.backend]
+    return PATTERNS if target.backend == CPU else OTHERS[target.backend]
 
 
 def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | None:

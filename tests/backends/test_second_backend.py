@@ -24,7 +24,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Evaluated:
     """The back end, in which everything is compiled within a test; machine code is neither made nor run."""
     monkeypatch.setenv(CHECK.name, "0")
     monkeypatch.setattr(registry, "BACKENDS", dict(registry.BACKENDS))
-    monkeypatch.setattr(choose, "OF_BACKENDS", dict(choose.OF_BACKENDS))
+    monkeypatch.setattr(choose, "OTHERS", {})
     made = Evaluated()
     registry.register(made)
     return made
