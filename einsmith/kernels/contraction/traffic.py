@@ -125,10 +125,11 @@ def far_rows(s: Steps, elements: int, item: int, l2: int) -> int:
 
 def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int, tm: Array) -> Array:
     """Lines of the next panel of N that each tile of M asks for at every point of K; 0: the panel is not asked for.
-    far: as `far_rows`. A tile that is alone asks too: on a Zen 4, products of few rows with operands beyond the caches
-    took 0.72 to 0.77 of the time, and one whose operands the third level holds 1.19."""
+    far: as `far_rows`. A tile that is alone asks too where all of a line is read: on a Zen 4, products of few rows with
+    operands beyond the caches took 0.72 to 0.77 of the time, one whose operands the third level holds 1.19; where every
+    other element is read, 1.24."""
     tiles = -(-m // mr) // tm
-    asked = (far > 0) & (tiles >= 1) & (n > nv * lanes)
+    asked = (far > 0) & ((tiles >= 2) | ((tiles == 1) & (far == 1))) & (n > nv * lanes)
     return np.where(asked, -(-(far * nv + 1) // np.maximum(tiles, 1)), 0)
 
 
