@@ -14,12 +14,12 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
+from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels.composite.by_kind import PartConfig
 from einsmith.kernels.composite.im2col import WORTH
 from einsmith.kernels.composite.staged import Place, Staged
-from einsmith.kernels.contraction.problem import Problem, axes_of, problems
+from einsmith.kernels.contraction.problem import Problem, axes_of, finished, guarded, problems
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Chooser, Cost, Lowered, Pattern
 from einsmith.plan.kernel import Buffer, Kernel, Stage
@@ -53,15 +53,14 @@ class Col2im(Pattern):
 
     def bound(self, kernel: Kernel, target: Target) -> float:
         """The products at the peak, then written and read again; infinite where they are too large."""
-        parts = _parts(kernel)
-        assert parts is not None
-        products, (piece,) = parts[0].buffers[-1], parts[0].root.parts
+        first, _ = self._both(kernel)
+        products, (piece,) = first.buffers[-1], first.root.parts
         room, size = sum(touched(kernel)), products.nbytes
         if size > max(target.l3, room):
             return float("inf")
         peak = target.fma_per_second * 4 / products.dtype.itemsize * target.cores
-        multiply = max(prod(piece.domain) / peak, target.seconds_for_bytes(size, size + room, target.cores))
-        return multiply + target.seconds_for_bytes(size, size + room, target.cores) + 2 * target.launch_seconds
+        moved = target.seconds_for_bytes(size, size + room, target.cores)
+        return max(prod(piece.domain) / peak, moved) + moved + 2 * target.launch_seconds
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> Col2imConfig | None:
         if self.bound(kernel, target) >= WORTH * limit:
@@ -200,16 +199,8 @@ def _parts(kernel: Kernel) -> tuple[Kernel, Kernel] | None:
 def _summed(p: Problem, products: Expr, gone: set[int]) -> Piece:
     """The piece's sum over what is left of K, `products` being the terms."""
     left = [a for a in p.k if a not in gone]
-    body = products
-    for g in reversed(p.exact):
-        body = apply("where", g, body, Const(0.0, body.dtype))
-    for fn, x in p.finish:
-        if fn == "where":
-            assert x is not None
-            body = apply("where", x, body, Const(0.0, body.dtype))
-        else:
-            body = Apply(fn, (body,) if x is None else (body, x), body.dtype)
     rank = len(p.piece.extents)
+    body = finished(p, guarded(p.exact, products))
     body = substitute(body, {a: Axis(rank + n) for n, a in enumerate(left)})
     reduced = Reduce("sum", tuple(p.extents[a] for a in left), (body,))
     return Piece(p.piece.offset, p.piece.step, p.piece.extents, reduced)

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis import obvious
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, reads, template
+from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, reads, template
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels.composite.split_axes import split_kernels
 from einsmith.kernels.composite.staged import Place, Staged
 from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.pattern import Configs
-from einsmith.kernels.contraction.problem import Operand, Problem, affine, axes_of, problems
+from einsmith.kernels.contraction.problem import Operand, Problem, affine, axes_of, finished, guarded, problems
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
 from einsmith.kernels.emit.address import address
 from einsmith.kernels.emit.boxes import GUARDED, operations
@@ -128,7 +128,7 @@ def _floors(kernel: Kernel, i: int, target: Target) -> tuple[float, float]:
     found = reads(o.expr)
     each = 1.375 + sum(1.0 if wide <= axes_of(r) else 0.3 for r in found)
     if len(wide) == len(o.axes):
-        each += operations((_guarded(o.expr, o.guards),), target)[0]
+        each += operations((guarded(o.guards, o.expr),), target)[0]
     if len(found) == 1 and wide <= axes_of(found[0]) and _leaves(kernel, found[0], p.extents):
         each += GUARDED
     write = p.count(o.axes) * each / target.fma_per_second / target.cores
@@ -183,7 +183,7 @@ def _written(kernel: Kernel, i: int, inner: bool) -> tuple[Kernel, tuple[int, ..
     place: dict[int, Expr] = {a: Const(0, dt.i32) for a in range(len(p.extents))}
     place |= {a: Axis(n) for n, a in enumerate(axes)}
     shape = tuple(p.extents[a] for a in axes)
-    body = substitute(_guarded(p.operands[i].expr, p.operands[i].guards), place)
+    body = substitute(guarded(p.operands[i].guards, p.operands[i].expr), place)
     buffers = (*kernel.buffers, Buffer(p.dtype, shape))
     stage = Stage(template(shape, kernel.root.params, body), kernel.stages[0].args, (len(kernel.buffers),))
     return Kernel((stage,), buffers), tuple(axes)
@@ -204,22 +204,11 @@ def _parts(kernel: Kernel, i: int, inner: bool) -> tuple[Kernel, Kernel]:
     return write, Kernel((stage, *kernel.stages[1:]), write.buffers)
 
 
-def _guarded(e: Expr, guards: tuple[Expr, ...]) -> Expr:
-    for g in guards:
-        e = apply("where", g, e, Const(0, e.dtype))
-    return e
-
-
 def _multiplied(p: Problem, i: int, value: Expr) -> Reduce:
     """The piece's sum with `value` in place of operand i."""
     other = p.operands[1 - i]
     own = tuple(g for g in other.guards if g not in p.exact)
     around = tuple(g for g in other.guards if g in p.exact)
-    e: Expr = _guarded(apply("mul", value, _guarded(other.expr, own)), around)
-    for fn, x in p.finish:
-        if fn == "where":
-            e = _guarded(e, (x,))  # type: ignore[arg-type]
-        else:
-            e = Apply(fn, (e,) if x is None else (e, x), e.dtype)
+    e = finished(p, guarded(around, apply("mul", value, guarded(own, other.expr))))
     assert isinstance(p.piece.body, Reduce)
     return Reduce("sum", p.piece.body.extents, (e,))

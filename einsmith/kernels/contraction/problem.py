@@ -209,17 +209,28 @@ def _anywhere(index: Linear, extent: int, extents: Sequence[int]) -> bool:
     return obvious.at_least(index, 0, extents, {}) and obvious.at_least(index * -1, 1 - extent, extents, {})
 
 
-def _where(guards: Sequence[Expr], x: Expr) -> Expr:
+def guarded(guards: Sequence[Expr], x: Expr) -> Expr:
     """x where every guard holds, else zero."""
     for g in reversed(guards):
         x = apply("where", g, x, Const(0.0, x.dtype))
     return x
 
 
+def finished(p: Problem, x: Expr) -> Expr:
+    """A sum, or its terms, with the steps that follow it."""
+    for fn, e in p.finish:
+        if fn == "where":
+            assert e is not None
+            x = guarded((e,), x)
+        else:
+            x = Apply(fn, (x,) if e is None else (x, e), x.dtype)
+    return x
+
+
 def _operand(factors: Sequence[tuple[Expr, tuple[Expr, ...]]], axes: frozenset[int]) -> Operand:
     """The product of factors; guards that all of them have are the operand's."""
     shared = tuple(g for g in factors[0][1] if all(g in own for _, own in factors))
-    return Operand(_times([_where([g for g in own if g not in shared], f) for f, own in factors]), shared, axes)
+    return Operand(_times([guarded([g for g in own if g not in shared], f) for f, own in factors]), shared, axes)
 
 
 def _problem(template: Template, piece: Piece) -> Problem | None:
@@ -285,7 +296,7 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
     k = tuple(range(rank, len(piece.domain)))
     steps = [s for s in steps if not (s[0] == "mul" and isinstance(s[1], Const) and s[1].value == 1)]
     wheres = [s for s in steps if s[0] == "where"]
-    term = _times([_where(own, f) for f, own in factors])
+    term = _times([guarded(own, f) for f, own in factors])
     return Problem(
         piece, dtype, (operands[0], operands[1]), tuple(batch), tuple(left), tuple(right), k,
         (*(s for s in steps if s[0] != "where"), *wheres), term, tuple(guards),
