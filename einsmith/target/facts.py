@@ -14,6 +14,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import ClassVar
 
+from einsmith.target.overheads import Overheads, of
+
 LINE = 64
 """Bytes of a cache line, which come and go together."""
 _SPECIAL = (
@@ -46,6 +48,8 @@ class Target:
 
     `measured`: what registered patterns have measured for themselves, asked for by `coefficient`.
 
+    `microarchitecture`: the row of `overheads` that holds for it; the first one where it is not known.
+
     `winograd`: whether the user allows convolutions to be computed in Winograd's form, which rounds differently.
     """
 
@@ -72,6 +76,7 @@ class Target:
     special_seconds: tuple[tuple[str, float], ...] = _SPECIAL
     launch_seconds: float = 2e-6
     measured: tuple[tuple[str, float], ...] = ()
+    microarchitecture: str = ""
     winograd: bool = False
 
     def __hash__(self) -> int:  # of the fields, once: a target is part of every key of a cache
@@ -97,6 +102,11 @@ class Target:
     def special(self, fn: str) -> float:
         """Seconds per element and core of the scalar function `fn`; 0 for those that are one instruction."""
         return _special(self).get(fn, 0.0)
+
+    @property
+    def overheads(self) -> Overheads:
+        """What kernels take beyond what is measured."""
+        return of(self.microarchitecture)
 
     def coefficient(self, name: str, default: float) -> float:
         """Seconds per unit, as a registered pattern's program of that name has measured it; else `default`."""

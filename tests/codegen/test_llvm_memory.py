@@ -178,7 +178,7 @@ def test_nested_loops_swap_carried_vectors_under_a_condition():
     for i in range(6):
         for j in range(5):
             x, y = y, a[i, j] * 0.5 + x
-    np.testing.assert_allclose(out[0], x, rtol=1e-5)
+    np.testing.assert_allclose(out[0], x, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(out[1], a[5, 3])
 
 

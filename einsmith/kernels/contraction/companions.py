@@ -104,7 +104,7 @@ def apart(kernel: Kernel, p: Problem, target: Any) -> float:
     is made by itself."""
     item = sum(kernel.buffers[n].dtype.itemsize for _, n, _ in finish.epilogue(kernel, p))
     moved = 2 * 2 * prod(p.piece.extents) * item  # both pieces' results, read and written
-    return cost.PARTED * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
+    return target.overheads.parted * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
 
 
 def _fits(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> bool:

@@ -22,51 +22,8 @@ HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)
 ORDERS = ("n", "m", "k")
 BY_N, BY_M, BY_K = range(3)
-BROADCAST = 0.65
-"""Cycles that an element of M takes which is loaded for all lanes: more than a port's half, as the multiply-add waits
-for it."""
-MASK, PACKED_MASK = 0.75, 0.25
-"""Cycles that a vector read under a mask takes from arithmetic, for each of its masks; and where it is packed, where
-nothing waits for it."""
-LOOP, UNROLLED_LOOP = 14.0, 10.0
-"""Cycles that a run of K takes to begin and to end in which operands read in place lie evenly; and one that is
-unrolled."""
-MOST_BEGUN = 3.0
-"""The most that this is for each point of a run."""
-WAITED, WALKS = 0.6, 2.0
-"""The part of the way of narrow strips of N, beyond the caches, that is waited for where pages are at hand for packing
-or strips are asked for; and how much longer packing waits where every row has to find its page."""
-FAR_SUMS = 4.0
-"""Cycles that a vector of sums which wait takes to come from the second level and go there."""
 WRITTEN_OUT = 2
 """Points of a run which LLVM writes out, so that each takes a cycle more."""
-LINE = 2.4
-"""Cycles that a line takes to come from the second level."""
-WALKED = 1.0
-"""Cycles that a vector of N takes from arithmetic which comes from the second level, as all of N does for every tile of
-M."""
-TRANSLATE, TRANSLATE_M = 4.0, 7.0
-"""Cycles that an address of N, and of M, takes to be translated on a page that the nearest table has lost."""
-NEAR = 48
-"""Pages that it keeps, beside those of what else is read."""
-COPIED, FAR_COPY = 1.5, 1.5
-"""Cycles that a vector takes to be packed beyond its loads, and more where the panel leaves the first level."""
-TURNED = 8.0
-"""The same of a vector along K, which is turned round with others."""
-UNALIGNED = 6.0
-"""The same of a vector of M whose rows are no multiple of lanes: it is stored over the borders of lines."""
-TURNED_M = 3.5
-"""The same of a vector of M that is turned round."""
-LAUNCHED = 1.6
-"""How much longer packing takes where it is a launch of its own, whose results go to a buffer."""
-STREAMED = 0.1
-"""The part of the time of packed tiles' way from beyond the second level that is waited for although they are asked
-for."""
-PARTED = 0.5
-"""The part of the way of lines beyond the caches, stored to in parts, that is waited for unless they are asked for and
-belong to a few rows at a time."""
-PANELS = 0.6
-"""The part of the second level that a panel of N may fill."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,156 +122,219 @@ class _Seconds:
         return moved / np.where(footprint <= near, first, np.where(footprint <= middle, second, beyond))
 
 
+class _Shared:
+    """What several terms of the cost of a table's configurations have in common."""
+
+    def __init__(self, t: Table, target: Any):
+        x = t.numbers
+        self.t, self.x, self.target, self.w = t, x, target, target.overheads
+        self.a_inline, self.b_inline, self.a_buffer, self.b_buffer = (
+            t.a == INLINE, t.b == INLINE, t.a == BUFFER, t.b == BUFFER
+        )  # fmt: skip
+        self.a_each, self.b_each = self.a_buffer & (x.a_once == 0), self.b_buffer & (x.b_once == 0)
+        self.minor, self.heads, self.by_k = ~t.major, x.heads > 0, t.order == BY_K
+        self.nr = t.nv * t.lanes / t.depth
+        self.mt, self.nt = np.ceil(x.m / t.mr), np.ceil(x.n / self.nr)
+        self.nvs, self.rows = np.ceil(x.n * t.depth / t.lanes), np.ceil(x.n / t.lanes)  # vectors of N, of rows of results
+        self.multiplied = x.k / t.depth  # steps of K
+        self.cycle = t.lanes / (target.fma_per_second * (4 / t.item)) * 2  # seconds
+        self.tasks = np.minimum(target.cores, x.batch * t.split * t.tm * t.tn)
+        self.part = np.ceil(x.k / t.split)
+        kc = np.minimum(np.where(t.kc > 0, t.kc, self.part), self.part)
+        self.kc = np.where(self.heads, x.k // np.maximum(x.heads, 1), kc)
+        asks = x.b_far * (self.minor & ~self.b_buffer & (t.kc == 0))
+        asks *= 2 * self.kc * self.nr * t.item < target.l2 * traffic.HELD
+        self.ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, t.lanes, t.tm) if asks.any() else 0 * asks
+        self.seconds = _Seconds(target, self.tasks)
+        self.a_own, self.b_own = x.a_batch * x.m * x.k * t.item, x.b_batch * x.n * x.k * t.item
+        self.a_bytes, self.b_bytes = self.a_own * (x.batch / x.a_batch), self.b_own * (x.batch / x.b_batch)
+        self.packed = self.a_own * self.a_each + self.b_own * self.b_each
+        self.held = t.nbytes + self.packed
+
+
 def predict(t: Table, target: Any) -> Predicted:
     """What every configuration of the table costs."""
-    x, item, lanes = t.numbers, t.item, t.lanes
-    a_inline, b_inline, a_buffer, b_buffer = t.a == INLINE, t.b == INLINE, t.a == BUFFER, t.b == BUFFER
-    minor, heads = ~t.major, x.heads > 0
-    mt, nvs = np.ceil(x.m / t.mr), np.ceil(x.n * t.depth / lanes)
-    nr = t.nv * lanes / t.depth
-    multiplied, rows = x.k / t.depth, np.ceil(x.n / lanes)  # steps of K; vectors of a row of results
-    nt = np.ceil(x.n / nr)
-    cycle = lanes / (target.fma_per_second * (4 / item)) * 2  # seconds of one cycle in which two vectors are multiplied
-    count = x.batch * t.split * t.tm * t.tn
-    tasks = np.minimum(target.cores, count)
-    part = np.ceil(x.k / t.split)
-    kc = np.minimum(np.where(t.kc > 0, t.kc, part), part)
-    if heads.any():
-        kc = np.where(heads, x.k // np.maximum(x.heads, 1), kc)
-    asks = x.b_far * (minor & ~b_buffer & (t.kc == 0) & (2 * kc * nr * item < target.l2 * traffic.HELD))
-    ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, lanes, t.tm) if asks.any() else 0 * asks
-    # What a vector of N read in place takes from arithmetic.
-    beside = np.where(b_inline, x.b_pieces + MASK * x.b_masks, 0.0)
-    # Elements of M that are those of the next point's rows too are loaded once for some points.
-    meets = a_inline & (x.a_meets > 0) & (t.nv == 1)
-    broadcast = np.where(meets, 0.5, BROADCAST)
-    # New pages that a point of K begins, of M and of N, where there are so many that the nearest table loses them.
-    apart = np.array((x.a_step * (a_inline & (x.a_step >= facts.LINE)), x.b_step * b_inline))
-    pages = np.where(kc * apart > NEAR * traffic.PAGE, np.minimum(1.0, apart / traffic.PAGE), 0.0)
-    run = np.where(a_inline & b_inline, x.run, np.where(a_inline, x.a_run, np.where(b_inline, x.b_run, x.k)))
-    conflicts = a_inline * traffic.row_conflicts(t.mr, x.a_fit) if t.some("a_fit") else 0.0
-    sums = t.mr * t.nv
-    spare = room_to_unroll(t.mr, t.nv, target.tile_registers) & ~(b_inline & (x.b_pairs > 0)) & ~meets
-    unrolls = spare & (run * sums <= most_unrolled(t.nv))
-    begun = np.minimum(MOST_BEGUN, np.where(unrolls, UNROLLED_LOOP, LOOP) / run)
-    begun = np.where(run <= WRITTEN_OUT, 1.0, begun)
-    each_step = TRANSLATE_M * pages[0] + TRANSLATE * pages[1] + np.where(run < kc, begun, 0.0)
-    # Vectors of a window lie over the borders of lines, which the only tile of M finds in the second level.
-    shared = b_inline & (x.b_share > 0)
-    loads = np.where(shared, 1.0 + LINE * (mt == 1) / np.maximum(1, x.b_share), 0.5)
-    # Vectors of N that every tile of M takes from the second level.
-    walked = t.major & (mt > t.tm) & (inner_bytes(t, x, t.tm, t.tn) > target.l1)
-    beside = beside + WALKED * walked
-
-    # One step of K of a tile, in cycles: multiply-adds, loads, or the latency of a short chain.
-    def step(mr: Array, nv: Array) -> Array:
-        product = mr * nv
-        most = np.maximum(product / 2, mr * broadcast + nv * loads + ahead / 2)
-        most = most + nv * beside + mr * conflicts + each_step
-        return np.maximum(most, np.where(product >= 1, 4.0, 0.0))
-
-    mrs, widths = np.array((t.mr, x.m - (mt - 1) * t.mr))[:, None], np.array((t.nv, nvs - (nt - 1) * t.nv))
-    (inside, right), (below, corner) = step(mrs, widths)  # whole tiles and the last ones
-    steps = (mt - 1) * ((nt - 1) * inside + right) + (nt - 1) * below + corner
-    steps = steps * x.batch * multiplied
-    steps *= np.where((t.split == 1) & (t.kc == 0) & ~heads, t.kept, 1.0)
-    # Sums loaded for a block and no register to spare for what loads take: the allocator rotates them by way of the
-    # stack at every step.
-    tight = sums + t.nv + 2 + 2 * (beside > 0) >= target.tile_registers
-    simple = (x.even > 0) & ~((t.a == PANEL) & (x.a_turned > 0))  # so few addresses that it does not
-    steps *= np.where(tight & (t.kc > 0) & (kc < part) & ~simple, 1.3, 1.0)
-    # Between blocks of K all sums of a panel wait in scratch.
-    each = 20 + t.mr * t.nv * np.where((kc < part) & ~heads, 2.1, 1.5) + t.mr * 3
-    by_k = t.order == BY_K
-    if by_k.any():
-        waiting = x.m * x.columns * item / (t.tm * t.tn)
-        each = each + np.where(by_k & (waiting > target.l1), FAR_SUMS * sums, 0.0)
-    tile_overhead = np.ceil(part / kc) * mt * nt * x.batch * t.split * each
-    pack = x.batch * x.m * rows * t.finish
-    # Packing, in cycles: what a vector takes, and how often each is packed.
-    a_each, b_each = a_buffer & (x.a_once == 0), b_buffer & (x.b_once == 0)
-    times = np.where(b_buffer, b_each, np.where(t.major, mt, t.tm))
-    copied = np.where(x.b_turned > 0, TURNED, COPIED + FAR_COPY * (kc * (nr + t.mr) * item > target.l1))
-    points = np.where(b_buffer, x.b_batch, x.batch)
-    vector = x.b_packed + PACKED_MASK * x.b_masks + copied
-    b_pack = np.where(b_inline, 0.0, times * points * multiplied * nvs * vector)
-    times = np.where(a_buffer, a_each, np.where(minor, nt, t.tn))
-    vectors = np.where(x.a_turned > 0, t.mr / lanes, np.ceil(t.mr / lanes))
-    copied = np.where(x.a_turned > 0, TURNED_M, np.where(t.mr % lanes == 0, COPIED, UNALIGNED))
-    points = np.where(a_buffer, x.a_batch, x.batch)
-    a_pack = np.where(a_inline, 0.0, times * points * x.k * vectors * mt * (x.a_packed + copied))
-    launched = np.where(a_buffer, a_pack, 0.0) + np.where(b_buffer, b_pack, 0.0)
-    pack += a_pack + b_pack - launched
-    if heads.any() or x.elements.any():
-        times = x.batch * t.tm * t.tn * np.where(heads, x.heads, t.split)
-        pack += times * x.elements / lanes * 6 + 2 * x.m * rows * x.heads * x.batch
-    pack += np.where(t.split > 1, 2 * t.split * x.m * rows * x.batch, 0.0)
-    arithmetic = (steps + tile_overhead + pack) * cycle / tasks * uneven(t, x, mt, nt, tasks)
-    seconds = _Seconds(target, tasks)
-    a_own, b_own = x.a_batch * x.m * x.k * item, x.b_batch * x.n * x.k * item
-    a_bytes, b_bytes = a_own * (x.batch / x.a_batch), b_own * (x.batch / x.b_batch)
-    # The side of the inner loop is streamed once per outer tile where a task's range of it exceeds the second level,
-    # the outer side once per task.
-    spread = np.where(minor & a_inline, x.a_spread, 1.0)
-    inner, how = np.where(minor, a_bytes * spread, b_bytes), np.where(minor, t.a, t.b)
-    tiles = np.where(minor, nt, mt)
-    outer, again = np.where(minor, b_bytes, a_bytes), np.where(minor, t.tm, t.tn)
-    span = inner_bytes(t, x, t.tm, t.tn) * spread
-    copy = np.where(how == INLINE, np.where(minor, x.a_window, x.b_window), 0.0)  # what is walked is the window
-    inner = np.where(copy > 0, copy * x.batch * np.where(minor, t.tm, t.tn), inner)
-    span = np.where(copy > 0, copy, span)
-    panel = kc * item * np.where(minor, nr, t.mr)  # of the outer side
-    leaves = span > np.minimum(target.l2 * traffic.HELD, target.l2 - panel)
-    streamed = np.where(leaves, inner * (tiles - 1), 0.0)
-    packed = a_own * a_each + b_own * b_each
-    held = t.nbytes + packed
-    memory = seconds(held + packed, held)
+    s = _Shared(t, target)
+    packed, launched = _packing(s)
+    cycles = _steps(s) + _tiles(s) + packed + _halos(s)
+    arithmetic = cycles * s.cycle / s.tasks * uneven(t, s.x, s.mt, s.nt, s.tasks)
+    memory = s.seconds(s.held + s.packed, s.held)
     # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written; more
     # slowly where they come from memory.
-    lines = np.where(held <= target.l3, 2.5, 6.0) * packed
-    arithmetic += LAUNCHED * np.maximum(launched * cycle / tasks, seconds(lines, np.minimum(held, target.l3)))
-    if leaves.any():
-        # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile. Packed
-        # tiles of M are asked for.
-        short = (how != INLINE) | (np.where(minor, x.a_step, x.b_step) >= traffic.PAGE)
-        hidden = np.where(short, np.where(minor & a_buffer, STREAMED, 1.0), 0.0)
-        ranges = 2 * np.maximum(np.minimum(inner, span * tasks), target.l2 * tasks)
-        arithmetic += seconds(streamed * hidden, ranges)
-        memory += np.where(short, 0.0, seconds(streamed, np.maximum(held, 2 * target.l2 * tasks)))
-    anew = seconds(outer * (again - 1), np.maximum(2 * outer, 2 * target.l2 * tasks))
-    waited = np.where(minor, t.b, t.a) != PANEL  # by the first tile of every task
-    memory += np.where(waited, 0.0, anew)
-    arithmetic += np.where(waited, anew, 0.0)
-    for own, every in ((a_own, a_bytes), (b_own, b_bytes)):
-        if (own < every).any():  # what is the same at every point of the batch comes anew at each
-            anew = np.where(own > target.l2 * traffic.HELD, every - own, 0.0)
-            memory += seconds(anew, np.maximum(own, 2 * target.l2 * tasks))
-    by_strips = minor & (nt > 1) & (x.results > target.l2 * tasks)
+    lines = np.where(s.held <= target.l3, s.w.read_twice, s.w.far_twice) * s.packed
+    lines = s.seconds(lines, np.minimum(s.held, target.l3))
+    arithmetic += s.w.launched * np.maximum(launched * s.cycle / s.tasks, lines)
+    for waited, moved in (_walked_again(s), _repeated(s), _results(s), _strips(s)):
+        arithmetic += waited
+        memory += moved
+    arithmetic += reread(t, s.x, s.kc, s.mt, s.nt, target) / (target.bytes_per_second[2] * s.tasks)
+    return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (s.a_each | s.b_each))
+
+
+def _steps(s: _Shared) -> Array:
+    """Cycles of all steps of K of all tiles."""
+    t, x, w, kc = s.t, s.x, s.w, s.kc
+    # What a vector of N read in place takes from arithmetic.
+    beside = np.where(s.b_inline, x.b_pieces + w.mask * x.b_masks, 0.0)
+    # Elements of M that are those of the next point's rows too are loaded once for some points.
+    meets = s.a_inline & (x.a_meets > 0) & (t.nv == 1)
+    broadcast = np.where(meets, 0.5, w.broadcast)
+    # New pages that a point of K begins, of M and of N, where there are so many that the nearest table loses them.
+    apart = np.array((x.a_step * (s.a_inline & (x.a_step >= facts.LINE)), x.b_step * s.b_inline))
+    pages = np.where(kc * apart > w.near_pages * traffic.PAGE, np.minimum(1.0, apart / traffic.PAGE), 0.0)
+    run = np.where(s.a_inline, np.where(s.b_inline, x.run, x.a_run), np.where(s.b_inline, x.b_run, x.k))
+    conflicts = s.a_inline * traffic.row_conflicts(t.mr, x.a_fit) * w.conflict if t.some("a_fit") else 0.0
+    sums = t.mr * t.nv
+    spare = room_to_unroll(t.mr, t.nv, s.target.tile_registers) & ~(s.b_inline & (x.b_pairs > 0)) & ~meets
+    unrolls = spare & (run * sums <= most_unrolled(t.nv))
+    begun = np.minimum(w.most_begun, np.where(unrolls, w.unrolled_loop, w.loop) / run)
+    begun = np.where(run <= WRITTEN_OUT, 1.0, begun)
+    each = w.translate_m * pages[0] + w.translate_n * pages[1] + np.where(run < kc, begun, 0.0)
+    # Vectors of a window lie over the borders of lines, which the only tile of M finds in the second level.
+    shared = s.b_inline & (x.b_share > 0)
+    loads = np.where(shared, 1.0 + w.line * (s.mt == 1) / np.maximum(1, x.b_share), 0.5)
+    # Vectors of N that every tile of M takes from the second level.
+    beside = beside + w.walked * (t.major & (s.mt > t.tm) & (inner_bytes(t, x, t.tm, t.tn) > s.target.l1))
+
+    def step(mr: Array, nv: Array) -> Array:
+        """Multiply-adds, loads, or the latency of a short chain."""
+        product = mr * nv
+        most = np.maximum(product / 2, mr * broadcast + nv * loads + s.ahead / 2)
+        most = most + nv * beside + mr * conflicts + each
+        return np.maximum(most, np.where(product >= 1, 4.0, 0.0))
+
+    rows, widths = np.array((t.mr, x.m - (s.mt - 1) * t.mr))[:, None], np.array((t.nv, s.nvs - (s.nt - 1) * t.nv))
+    (inside, right), (below, corner) = step(rows, widths)  # whole tiles and the last ones
+    steps = (s.mt - 1) * ((s.nt - 1) * inside + right) + (s.nt - 1) * below + corner
+    steps = steps * x.batch * s.multiplied
+    steps *= np.where((t.split == 1) & (t.kc == 0) & ~s.heads, t.kept, 1.0)
+    # Sums loaded for a block and no register to spare for what loads take: the allocator rotates them by way of the
+    # stack at every step, unless there are few addresses.
+    tight = sums + t.nv + 2 + 2 * (beside > 0) >= s.target.tile_registers
+    simple = (x.even > 0) & ~((t.a == PANEL) & (x.a_turned > 0))
+    return steps * np.where(tight & (t.kc > 0) & (kc < s.part) & ~simple, w.rotate, 1.0)
+
+
+def _tiles(s: _Shared) -> Array:
+    """Cycles that tiles take beside their steps, and what follows the sums."""
+    t, x, w = s.t, s.x, s.w
+    # Between blocks of K all sums of a panel wait in scratch.
+    waits = (s.kc < s.part) & ~s.heads
+    each = w.tile + t.mr * t.nv * np.where(waits, w.waiting_sum, w.stored_sum) + t.mr * w.tile_row
+    if s.by_k.any():
+        waiting = x.m * x.columns * t.item / (t.tm * t.tn)
+        each = each + np.where(s.by_k & (waiting > s.target.l1), w.far_sum * t.mr * t.nv, 0.0)
+    out = np.ceil(s.part / s.kc) * s.mt * s.nt * x.batch * t.split * each
+    out += np.where(t.split > 1, w.partial_sum * t.split * x.m * s.rows * x.batch, 0.0)
+    return out + x.batch * x.m * s.rows * t.finish
+
+
+def _packing(s: _Shared) -> tuple[Array, Array]:
+    """Cycles of packing: what a vector takes, and how often each is packed; in panels, and in launches of their own."""
+    t, x, w = s.t, s.x, s.w
+    times = np.where(s.b_buffer, s.b_each, np.where(t.major, s.mt, t.tm))
+    beyond = s.kc * (s.nr + t.mr) * t.item > s.target.l1
+    copied = np.where(x.b_turned > 0, w.transposed, w.copied + w.far_copy * beyond)
+    points = np.where(s.b_buffer, x.b_batch, x.batch)
+    vector = x.b_packed + w.packed_mask * x.b_masks + copied
+    b = np.where(s.b_inline, 0.0, times * points * s.multiplied * s.nvs * vector)
+    times = np.where(s.a_buffer, s.a_each, np.where(s.minor, s.nt, t.tn))
+    vectors = np.where(x.a_turned > 0, t.mr / t.lanes, np.ceil(t.mr / t.lanes))
+    copied = np.where(x.a_turned > 0, w.transposed_m, np.where(t.mr % t.lanes == 0, w.copied, w.unaligned))
+    points = np.where(s.a_buffer, x.a_batch, x.batch)
+    a = np.where(s.a_inline, 0.0, times * points * x.k * vectors * s.mt * (x.a_packed + copied))
+    launched = np.where(s.a_buffer, a, 0.0) + np.where(s.b_buffer, b, 0.0)
+    return a + b - launched, launched
+
+
+def _halos(s: _Shared) -> Array | float:
+    """Cycles of halo copies, and of sums that wait while they change."""
+    t, x, w = s.t, s.x, s.w
+    if not (s.heads.any() or x.elements.any()):
+        return 0.0
+    times = x.batch * t.tm * t.tn * np.where(s.heads, x.heads, t.split)
+    return times * x.elements / t.lanes * w.halo + w.partial_sum * x.m * s.rows * x.heads * x.batch
+
+
+def _walked_again(s: _Shared) -> tuple[Array, Array]:
+    """Seconds that are waited for, and seconds of memory, of the side of the inner loop, which is walked once for each
+    outer tile: it streams where a task's range of it exceeds the second level."""
+    t, x, w = s.t, s.x, s.w
+    spread = np.where(s.minor & s.a_inline, x.a_spread, 1.0)
+    inner, how = np.where(s.minor, s.a_bytes * spread, s.b_bytes), np.where(s.minor, t.a, t.b)
+    span = inner_bytes(t, x, t.tm, t.tn) * spread
+    copy = np.where(how == INLINE, np.where(s.minor, x.a_window, x.b_window), 0.0)  # what is walked is the window
+    inner = np.where(copy > 0, copy * x.batch * np.where(s.minor, t.tm, t.tn), inner)
+    span = np.where(copy > 0, copy, span)
+    panel = s.kc * t.item * np.where(s.minor, s.nr, t.mr)  # of the outer side
+    leaves = span > np.minimum(s.target.l2 * traffic.HELD, s.target.l2 - panel)
+    streamed = np.where(leaves, inner * (np.where(s.minor, s.nt, s.mt) - 1), 0.0)
+    # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile. Packed
+    # tiles of M are asked for.
+    short = (how != INLINE) | (np.where(s.minor, x.a_step, x.b_step) >= traffic.PAGE)
+    hidden = np.where(short, np.where(s.minor & s.a_buffer, w.streamed, 1.0), 0.0)
+    level = s.target.l2 * s.tasks
+    ranges = 2 * np.maximum(np.minimum(inner, span * s.tasks), level)
+    waited = s.seconds(streamed * hidden, ranges)
+    return waited, np.where(short, 0.0, s.seconds(streamed, np.maximum(s.held, 2 * level)))
+
+
+def _repeated(s: _Shared) -> tuple[Array, Array]:
+    """The same of the outer side, which comes once for each task, and of what is the same at every point of the batch.
+    """
+    t, x = s.t, s.x
+    level = s.target.l2 * s.tasks
+    outer, again = np.where(s.minor, s.b_bytes, s.a_bytes), np.where(s.minor, t.tm, t.tn)
+    anew = s.seconds(outer * (again - 1), np.maximum(2 * outer, 2 * level))
+    waited = np.where(s.minor, t.b, t.a) != PANEL  # by the first tile of every task
+    moved = np.where(waited, 0.0, anew)
+    for own, every in ((s.a_own, s.a_bytes), (s.b_own, s.b_bytes)):
+        if (own < every).any():
+            more = np.where(own > s.target.l2 * traffic.HELD, every - own, 0.0)
+            moved += s.seconds(more, np.maximum(own, 2 * level))
+    return np.where(waited, anew, 0.0), moved
+
+
+def _results(s: _Shared) -> tuple[Array, Array | float]:
+    """The same of results: in strips, or stored to in parts of lines."""
+    t, x, w = s.t, s.x, s.w
+    out = np.zeros_like(s.kc)
+    by_strips = s.minor & (s.nt > 1) & (x.results > s.target.l2 * s.tasks)
     if by_strips.any():
-        arithmetic += np.where(by_strips, traffic.STRIPS * seconds(x.results, held), 0.0)
+        out += np.where(by_strips, w.strips * s.seconds(x.results, s.held), 0.0)
     if x.parted.any():  # not asked for by tiles of blocks of K; strips of all rows, where N is the inner loop
-        arithmetic += np.where((kc < part) | heads | t.major, PARTED * seconds(x.parted, held), 0.0)
-    # Lines that are asked for come no sooner where none of the tables of addresses has their pages.
-    walk = np.where(by_k, kc, part)
-    lost = walk * np.minimum(1.0, x.b_step / traffic.PAGE) > traffic.MOST_PAGES
-    lost_m = walk * np.minimum(1.0, x.a_step / traffic.PAGE) > traffic.MOST_PAGES
-    along = (x.a_side == item) & (x.a_step >= traffic.PAGE) & (a_own > target.l2) & (~a_buffer | a_each)
+        unasked = (s.kc < s.part) | s.heads | t.major
+        out += np.where(unasked, w.parted * s.seconds(x.parted, s.held), 0.0)
+    return out, 0.0
+
+
+def _strips(s: _Shared) -> tuple[Array, Array]:
+    """The same of operands beyond the caches that are read or packed in narrow strips. Lines that are asked for come no
+    sooner where none of the tables of addresses has their pages."""
+    t, x, w = s.t, s.x, s.w
+    waited, moved = np.zeros_like(s.kc), np.zeros_like(s.kc)
+    walk = np.where(s.by_k, s.kc, s.part)
+    lost = walk * np.minimum(1.0, x.b_step / traffic.PAGE) > w.most_pages
+    lost_m = walk * np.minimum(1.0, x.a_step / traffic.PAGE) > w.most_pages
+    along = (x.a_side == t.item) & (x.a_step >= traffic.PAGE) & (s.a_own > s.target.l2) & (~s.a_buffer | s.a_each)
     of_m = along & (lost_m | (t.a == PANEL))
     if of_m.any():
-        waits = np.where(t.a == PANEL, np.where(lost_m, WALKS, WAITED), 1.0)
-        arithmetic += np.where(of_m, seconds(a_bytes, held) * (1 + waits * traffic.strips(t.mr, x.m, item)), 0.0)
-    slow = (x.b_strips > 0) & ((ahead == 0) | lost) & (~b_buffer | b_each) & ~(by_k & ~lost)
+        waits = np.where(t.a == PANEL, np.where(lost_m, w.walks, w.waited), 1.0)
+        strips = traffic.strips(t.mr, x.m, t.item, w.strip)
+        waited += np.where(of_m, s.seconds(s.a_bytes, s.held) * (1 + waits * strips), 0.0)
+    strips = traffic.strips(s.nr, x.n, t.item, w.strip)
+    slow = (x.b_strips > 0) & ((s.ahead == 0) | lost) & (~s.b_buffer | s.b_each) & ~(s.by_k & ~lost)
     if slow.any():
-        more = seconds(b_bytes, held) * traffic.strips(nr, x.n, item)
-        memory += np.where(slow & ~lost, more, 0.0)
-        waits = np.where(t.b == PANEL, WALKS, np.where(ahead > 0, WAITED, 1.0))
-        arithmetic += np.where(slow & lost, seconds(b_bytes, held) + waits * more, 0.0)
-    first = by_k & (t.b == PANEL) & (b_own > target.l2)
+        more = s.seconds(s.b_bytes, s.held) * strips
+        moved += np.where(slow & ~lost, more, 0.0)
+        waits = np.where(t.b == PANEL, w.walks, np.where(s.ahead > 0, w.waited, 1.0))
+        waited += np.where(slow & lost, s.seconds(s.b_bytes, s.held) + waits * more, 0.0)
+    first = s.by_k & (t.b == PANEL) & (s.b_own > s.target.l2)
     if first.any():  # nothing is multiplied while a panel is packed of what comes from beyond the second level
-        strips = WAITED * traffic.strips(nr, x.n, item) + traffic.strips(x.n / t.tn, x.n, item)
-        arithmetic += np.where(first, seconds(b_bytes * t.tm, held) * (1 + np.where(x.b_strips > 0, strips, 0.0)), 0.0)
-    arithmetic += reread(t, x, kc, mt, nt, target) / (target.bytes_per_second[2] * tasks)
-    return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (a_each | b_each))
+        strips = w.waited * strips + traffic.strips(x.n / t.tn, x.n, t.item, w.strip)
+        strips = 1 + np.where(x.b_strips > 0, strips, 0.0)
+        waited += np.where(first, s.seconds(s.b_bytes * t.tm, s.held) * strips, 0.0)
+    return waited, moved
 
 
 def uneven(t: Table, x: Features, mt: Array, nt: Array, tasks: Array) -> Array:
@@ -347,11 +367,11 @@ def reread(t: Table, x: Features, kc: Array, mt: Array, nt: Array, target: Any) 
         lines = np.where(x.a_side == item, np.ceil(t.mr * item / facts.LINE), t.mr)
         out = np.where(by_columns & (x.windows == 0), x.batch * mt * nt * x.k * lines * facts.LINE, 0.0)
     panel = kc * t.nv * t.lanes / t.depth * item
-    again = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * PANELS)
+    again = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * target.overheads.panel)
     if x.windows.any():
         # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is
         # but a little too small, as what is walked in a circle pushes itself out. A buffer's panel comes in one stream.
         both = panel + x.elements * item
-        part = np.maximum(traffic.CIRCLE, 1 - l2 * traffic.HELD / both) * np.where(t.b == BUFFER, STREAMED, 1.0)
+        part = np.maximum(target.overheads.circle, 1 - l2 * traffic.HELD / both) * np.where(t.b == BUFFER, target.overheads.streamed, 1.0)
         again = np.where(x.windows > 0, np.where((t.b != INLINE) & (both > l2 * traffic.HELD), part, 0.0), again)
     return out + np.where(mt > 1, again * x.batch * (mt - 1) * x.n * x.k * item, 0.0)

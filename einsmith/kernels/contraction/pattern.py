@@ -274,11 +274,11 @@ def _dot_cost(kernel: Kernel, original: Problem, c: plan.InnerProducts, target: 
     beyond = min(1.0, max(0.0, _rows_read(kernel, changed, held * lanes * item) / target.l1 - 1.0) / LEFT)
     if beyond:
         lines = c.columns if (c.mr + c.columns) * held * lanes * item <= target.l1 else c.mr + c.columns
-        step = max(step, beyond * lines * traffic.ROWS_FROM_L2)
+        step = max(step, beyond * lines * target.overheads.row_line)
     step += 2.5 * c.mr * c.columns / held
     cycles = points * (tiles * (count * step + 30) + 2.0 * m * n) + batch * c.split * m * n * 12
     for _, w in changed.windows:
-        cycles += points * w.buffer.size / lanes * 6
+        cycles += points * w.buffer.size / lanes * target.overheads.halo
     cycle = lanes / (target.fma_per_second * (4 / item)) * 2
     tasks = min(target.cores, batch * c.split)
     size = sum(touched(kernel))

@@ -23,8 +23,6 @@ PAGE = 4096
 """Cache sets are told apart by at most the bits of an address within a page: what lies above is assigned at random."""
 BLOCK = 256
 """Points of K in a block: a column of so many pages stays in a usual second-level cache."""
-STRIP = 450
-"""Bytes: a strip of so many, read row by row across pages, takes twice the time of the same bytes in one stretch."""
 NEAR_PAGES = 256
 """Pages of a strip of results from which on it is waited for."""
 STREAMS, AWAY = 32, 8
@@ -32,20 +30,12 @@ STREAMS, AWAY = 32, 8
 have at least which no cache holds when they are stored: a program has other tensors, and its caller the results of the
 run before. Of 240 random shapes 3 have another configuration for it, and take 0.69 of the time where the caller holds
 the last results, 0.88 where not."""
-STRIPS = 0.8
-"""How much longer what `far_results` counts takes where it is walked in strips, less 1: no arithmetic hides it."""
 FAR_ROWS = 1024
 """Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
-CIRCLE = 0.35
-"""The least part of it that is lost of what is walked again and again in a level that does not hold it."""
 HELD = 0.75
 """The part of the second level that a side which is walked again and again may fill."""
 APART = 512
 """Bytes between the rows of a panel from which the next one is asked for."""
-ROWS_FROM_L2 = 2.6
-"""Cycles a line of rows that lie along K."""
-MOST_PAGES = 1024
-"""Pages of one operand whose addresses stay in all tables of a core together, which have half as many more."""
 SWEEP = 8
 """Points of K in a block of which each row is read as a stream of its own: as many as a core follows."""
 
@@ -99,10 +89,10 @@ def rows_that_fit(a: Steps, l1: int) -> int:
 
 
 def row_conflicts(mr: Array, fit: Array) -> Array:
-    """Cycles a row and point of K, where rows of M read in place push each other out of the first level, which keeps a
-    line each of `fit`; 0: of all."""
+    """The part of rows of M read in place that push each other out of the first level, which keeps a line each of
+    `fit`; 0: of all."""
     room = np.maximum(fit, 1)
-    return np.where((fit > 0) & (mr > fit), 1.2 * np.minimum(1.0, ((mr - room) / (2 * room)) ** 2), 0.0)
+    return np.where((fit > 0) & (mr > fit), np.minimum(1.0, ((mr - room) / (2 * room)) ** 2), 0.0)
 
 
 def in_strips(s: Steps, elements: int, item: int, l2: int) -> bool:
@@ -110,10 +100,10 @@ def in_strips(s: Steps, elements: int, item: int, l2: int) -> bool:
     return s.side == item and s.k >= PAGE and elements * item > l2
 
 
-def strips(width: Array, points: Array, item: int) -> Array:
+def strips(width: Array, points: Array, item: int, double: float) -> Array:
     """How many times longer than in one stretch a side of `points` takes to arrive, less 1, when read in place or
-    packed in strips of `width`."""
-    return STRIP / np.maximum(LINE, np.minimum(width, points) * item)
+    packed in strips of `width`; double: bytes of strips that take twice the time (`Overheads.strip`)."""
+    return double / np.maximum(LINE, np.minimum(width, points) * item)
 
 
 def far_rows(s: Steps, elements: int, item: int, l2: int) -> int:

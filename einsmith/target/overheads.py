@@ -1,0 +1,115 @@
+"""What kernels take on a microarchitecture beyond what calibration measures: one table, a row for each.
+
+Calibration measures multiply-adds, loads, bytes and functions by programs of their own (`tune.calibrate`). What is left
+shows only within whole kernels: it is found by predicting and measuring many kernels of random shapes
+(`benchmarks.cost_model`), which is the experiment behind every number here unless another one is named. A cycle is one
+in which two vectors are multiplied and added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """Of register tiles of contractions, unless said otherwise. M is the side of broadcast elements, N the one of
+    vectors, K what is summed."""
+
+    # Cycles within a step of K.
+    broadcast: float = 0.65
+    """An element of M which is loaded for all lanes: more than a port's half, as the multiply-add waits for it."""
+    mask: float = 0.75
+    """A vector that is read under a mask, for each mask, from arithmetic."""
+    packed_mask: float = 0.25
+    """The same where it is packed, where nothing waits for it."""
+    line: float = 2.4
+    """A line that comes from the second level."""
+    walked: float = 1.0
+    """A vector of N from the second level, as all of N is for every tile of M, from arithmetic."""
+    row_line: float = 2.6
+    """A line of rows that lie along K, which the first level does not hold."""
+    conflict: float = 1.2
+    """A row and point of K, at most, where rows of M read in place push each other out of the first level."""
+    translate_m: float = 7.0
+    """An address of M whose page the nearest table of addresses has lost."""
+    translate_n: float = 4.0
+    """The same of N."""
+    rotate: float = 1.3
+    """How much longer steps take whose sums the allocator rotates by way of the stack."""
+
+    # Cycles around steps of K.
+    loop: float = 14.0
+    """A run of K, in which operands read in place lie evenly, to begin and to end."""
+    unrolled_loop: float = 10.0
+    """The same of one that is unrolled."""
+    most_begun: float = 3.0
+    """The most that this is for each point of a run."""
+    tile: float = 20.0
+    """A tile to begin."""
+    tile_row: float = 3.0
+    """The same for each row of it."""
+    stored_sum: float = 1.5
+    """A vector of sums at its tile's end."""
+    waiting_sum: float = 2.1
+    """The same where it waits in scratch for the next block of K."""
+    far_sum: float = 4.0
+    """A vector of waiting sums that comes from the second level and goes there."""
+    partial_sum: float = 2.0
+    """A vector of a part of K, to be added to the others."""
+
+    # Cycles of packing.
+    copied: float = 1.5
+    """A vector, beyond its loads."""
+    far_copy: float = 1.5
+    """The same, in addition, where the panel leaves the first level."""
+    transposed: float = 8.0
+    """A vector along K, which is transposed with others."""
+    transposed_m: float = 3.5
+    """The same of M."""
+    unaligned: float = 6.0
+    """A vector of M whose rows are no multiple of lanes: it is stored over the borders of lines."""
+    halo: float = 6.0
+    """A vector of a halo copy."""
+    launched: float = 1.6
+    """How much longer packing takes where it is a launch of its own, whose results go to a buffer."""
+
+    # Parts of the way of bytes that is waited for.
+    waited: float = 0.6
+    """Of narrow strips of N from beyond the caches, where pages are at hand for packing, or strips are asked for."""
+    walks: float = 2.0
+    """The same where every row of a strip that is packed has to find its page."""
+    streamed: float = 0.1
+    """Of packed tiles from beyond the second level, although they are asked for."""
+    parted: float = 0.5
+    """Of lines beyond the caches which are stored to in parts, unless they are asked for and belong to a few rows."""
+    strips: float = 0.8
+    """Of results, and what is read with them, that are walked in strips."""
+    strip: float = 450.0
+    """Bytes: a strip of so many, read row by row across pages, takes twice the time of the same bytes in one stretch."""
+    read_twice: float = 2.5
+    """How often a packed buffer's bytes move in the last level: strips read, lines fetched to be written, written."""
+    far_twice: float = 6.0
+    """The same where they come from memory."""
+
+    # What tables and levels hold.
+    near_pages: int = 48
+    """Pages of one operand that the nearest table of addresses keeps, beside those of what else is read."""
+    most_pages: int = 1024
+    """Pages of one operand whose addresses stay in all tables of a core together, which have half as many more."""
+    held: float = 0.75
+    """The part of the second level that a side which is walked again and again may fill."""
+    panel: float = 0.6
+    """The part of it that a panel of N may fill."""
+    circle: float = 0.35
+    """The least part that is lost of what is walked again and again in a level that does not hold it."""
+
+
+_TABLE = {
+    "": Overheads(),  # measured on an Intel Cascade Lake
+}
+
+
+def of(microarchitecture: str) -> Overheads:
+    """The row of the table; the first one for a name that it does not have."""
+    return _TABLE.get(microarchitecture, _TABLE[""])
