@@ -76,6 +76,8 @@ def _readable(name: str, value: Any) -> Any:
         return value
     if name.endswith("_seconds"):
         return f"{value * 1e9:.3g} ns"
+    if name == "multiplies":
+        return f"{value:g} a cycle"
     return f"{value / 1e9:.4g} G/s" if name.startswith("fma") else f"{value / 1e9:.4g} GB/s"
 
 

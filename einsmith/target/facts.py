@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import ClassVar
 
-from einsmith.target.overheads import Overheads, of
+from einsmith.target.overheads import Overheads
 
 LINE = 64
 """Bytes of a cache line, which come and go together."""
@@ -40,20 +40,21 @@ class Target:
     vector_bytes: bytes of one vector register; vector_registers: how many there are; l1, l2: bytes per core; l3: bytes
     that all cores share; cores: physical cores that may be used.
 
-    Coefficients: `fma_per_second` f32 multiply-adds per core; `bytes_per_second` read and written per core from (L1,
-    L2, L3), and of all cores from a level that they share: `l3_bandwidth`, `memory_bandwidth`, of which one core can
-    use `core_bandwidth`; `load_seconds`, `store_seconds`, `broadcast_seconds` per vector in L1; `gather_seconds` per
-    element; `special_seconds` per f32 element and core of a function that is not one instruction; `launch_seconds` to
-    start one parallel sweep.
+    Coefficients: `fma_per_second` f32 multiply-adds per core; `multiplies`: vectors of them in a clock cycle, a power
+    of two; `bytes_per_second` read and written per core from (L1, L2, L3), and of all cores from a level that they
+    share: `l3_bandwidth`, `memory_bandwidth`, of which one core can use `core_bandwidth`; `load_seconds`,
+    `store_seconds`, `broadcast_seconds` per vector in L1; `gather_seconds` per element; `special_seconds` per f32
+    element and core of a function that is not one instruction; `launch_seconds` to start one parallel sweep.
 
     `measured`: what registered patterns have measured for themselves, asked for by `coefficient`.
 
-    `microarchitecture`: the row of `overheads` that holds for it; the first one where it is not known.
+    `overheads`: what kernels take beyond what is measured, in clock cycles.
 
     `winograd`: whether the user allows convolutions to be computed in Winograd's form, which rounds differently.
     """
 
     backend: ClassVar[str] = CPU
+    overheads: ClassVar[Overheads] = Overheads()
 
     cpu: str = "host"
     features: str = "host"
@@ -65,6 +66,7 @@ class Target:
     l3: int = 8 << 20
     cores: int = 1
     fma_per_second: float = 4e10
+    multiplies: float = 2.0
     bytes_per_second: tuple[float, float, float] = (1.5e11, 7e10, 3e10)
     l3_bandwidth: float = 6e10
     memory_bandwidth: float = 4e10
@@ -76,7 +78,6 @@ class Target:
     special_seconds: tuple[tuple[str, float], ...] = _SPECIAL
     launch_seconds: float = 2e-6
     measured: tuple[tuple[str, float], ...] = ()
-    microarchitecture: str = ""
     winograd: bool = False
 
     def __hash__(self) -> int:  # of the fields, once: a target is part of every key of a cache
@@ -104,9 +105,9 @@ class Target:
         return _special(self).get(fn, 0.0)
 
     @property
-    def overheads(self) -> Overheads:
-        """What kernels take beyond what is measured."""
-        return of(self.microarchitecture)
+    def cycle_seconds(self) -> float:
+        """Seconds of a clock cycle."""
+        return self.lanes() * self.multiplies / self.fma_per_second
 
     def coefficient(self, name: str, default: float) -> float:
         """Seconds per unit, as a registered pattern's program of that name has measured it; else `default`."""

@@ -1,9 +1,10 @@
-"""What kernels take on a microarchitecture beyond what calibration measures: one table, a row for each.
+"""What kernels take on a microarchitecture beyond what calibration measures: one table.
 
 Calibration measures multiply-adds, loads, bytes and functions by programs of their own (`tune.calibrate`). What is left
 shows only within whole kernels: it is found by predicting and measuring many kernels of random shapes
-(`benchmarks.cost_model`), which is the experiment behind every number here unless another one is named. A cycle is one
-in which two vectors are multiplied and added.
+(`benchmarks.cost_model`), which is the experiment behind every number here unless another one is named. Cycles are of
+the clock: on an Intel Cascade Lake, which multiplies two vectors in one, and an AMD Zen 4, which multiplies one, the
+same kernels take about the same of them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Overheads:
     # Cycles within a step of K.
     broadcast: float = 0.65
     """An element of M which is loaded for all lanes: more than a port's half, as the multiply-add waits for it."""
-    mask: float = 0.75
+    mask: float = 1.1
     """A vector that is read under a mask, for each mask, from arithmetic."""
     packed_mask: float = 0.25
     """The same where it is packed, where nothing waits for it."""
@@ -55,6 +56,8 @@ class Overheads:
     """The same where it waits in scratch for the next block of K."""
     far_sum: float = 4.0
     """A vector of waiting sums that comes from the second level and goes there."""
+    lane_sum: float = 4.0
+    """The lanes of a vector to be added."""
     partial_sum: float = 2.0
     """A vector of a part of K, to be added to the others."""
 
@@ -86,7 +89,7 @@ class Overheads:
     strips: float = 0.8
     """Of results, and what is read with them, that are walked in strips."""
     strip: float = 450.0
-    """Bytes: a strip of so many, read row by row across pages, takes twice the time of the same bytes in one stretch."""
+    """Bytes: a strip of so many, read row by row across pages, takes twice the time of as many in one stretch."""
     read_twice: float = 2.5
     """How often a packed buffer's bytes move in the last level: strips read, lines fetched to be written, written."""
     far_twice: float = 6.0
@@ -103,13 +106,3 @@ class Overheads:
     """The part of it that a panel of N may fill."""
     circle: float = 0.35
     """The least part that is lost of what is walked again and again in a level that does not hold it."""
-
-
-_TABLE = {
-    "": Overheads(),  # measured on an Intel Cascade Lake
-}
-
-
-def of(microarchitecture: str) -> Overheads:
-    """The row of the table; the first one for a name that it does not have."""
-    return _TABLE.get(microarchitecture, _TABLE[""])

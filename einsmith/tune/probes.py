@@ -23,6 +23,7 @@ BINARY = ("div", "pow", "floordiv", "mod")
 PLAIN = "copy"
 """Load and store alone; its time is taken off that of a special function."""
 UNROLL = 4
+CHAINED = 8
 SPECIAL_ELEMENTS = 2048
 K = 128
 SMALL = 4096  # f32 elements that lie in the first level: 16 KiB
@@ -73,6 +74,7 @@ def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:
     """
     lanes = target.lanes()
     yield _tile(target)
+    yield _chain(target)
     levels = [("l1", target.l1 // 2), ("l2", target.l2 // 2), ("l3", _third(target)), ("memory", memory_bytes)]
     for level, nbytes in levels:
         if nbytes:
@@ -162,6 +164,22 @@ def _tile(target: Target) -> Probe:
             b.store(v, out, b.const(i * lanes))
     arrays = [_random(K * mr), _random(K * nv * lanes), _random(mr * nv * lanes)]
     return probe("fma", b.finish(), target, arrays, float(repeats * K * mr * nv * lanes))
+
+
+def _chain(target: Target) -> Probe:
+    """Multiply-adds of vectors, of which each waits for the one before."""
+    lanes, repeats = target.lanes(), 512
+    b = Builder("probe_chain", 2)
+    factor, more = (b.splat(b.load(b.buffers[0], b.const(i), "f32"), lanes) for i in range(2))
+    with b.loop(0, repeats, init=[b.const(1.0, "f32", lanes)]) as loop:
+        x = loop.carried[0]
+        for _ in range(CHAINED):
+            x = b.fma(x, factor, more)
+        loop.next = [x]
+    b.store(loop.results[0], b.buffers[0], b.const(2))
+    out = buffers.zeros((2 + lanes,), np.float32)
+    out[:2] = 0.5, 1.0
+    return probe("chain", b.finish(), target, [out], float(repeats * CHAINED))
 
 
 def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:

@@ -22,8 +22,8 @@ from einsmith.target.facts import Target
 FORMAT = 2
 """Grows with every change of the record: older ones are measured anew."""
 COEFFICIENTS = (
-    "fma_per_second", "bytes_per_second", "l3_bandwidth", "memory_bandwidth", "core_bandwidth", "load_seconds",
-    "store_seconds", "broadcast_seconds", "gather_seconds", "special_seconds", "launch_seconds",
+    "fma_per_second", "multiplies", "bytes_per_second", "l3_bandwidth", "memory_bandwidth", "core_bandwidth",
+    "load_seconds", "store_seconds", "broadcast_seconds", "gather_seconds", "special_seconds", "launch_seconds",
 )  # fmt: skip
 
 

@@ -53,6 +53,17 @@ def test_findings_become_coefficients():
     assert store.facts_of(target) == store.facts_of(static)
 
 
+@pytest.mark.parametrize("vectors, multiplies", [(4, 1), (4.9, 1), (3, 1), (8, 2), (7, 2), (16, 4), (99, 4), (1, 0.5)])
+def test_vectors_multiplied_in_a_cycle_are_a_power_of_two(vectors, multiplies):
+    """vectors: so many are multiplied while a multiply-add, of four cycles, waits for the one before."""
+    static = replace(Target(), cores=1)
+    found = found_as(static) | {"chain": vectors * static.lanes() / static.fma_per_second}
+    target = calibrate.assemble(static, found)
+    assert target.multiplies == multiplies
+    cycle = multiplies * static.lanes() / static.fma_per_second
+    assert target.cycle_seconds == pytest.approx(cycle, rel=0.06)
+
+
 @pytest.mark.parametrize("factor", [1000.0, 1e-6])
 def test_implausible_findings_are_bounded(factor):
     static = replace(Target(), cores=2)
@@ -172,7 +183,8 @@ def test_every_probe_runs_and_scales(monkeypatch):
     monkeypatch.setattr(probes, "RUN_SECONDS", 1e-6)
     machine = native.host_target()
     made = {p.name: p for p in probes.probes(machine, 1 << 20)}
-    wanted = {"fma", "l1", "l2", "l3", "memory", "task", "launch", "load", "store", "broadcast", "gather", "copy"}
+    wanted = {"fma", "chain", "l1", "l2", "l3", "memory", "task", "launch", "load", "store", "broadcast", "gather"}
+    wanted |= {"copy"}
     assert wanted | {fn for fn, _ in machine.special_seconds} <= set(made)
     for p in made.values():
         p.run()

@@ -1,6 +1,6 @@
 """Predicted costs of the tiled form of a contraction, of many configurations at once: arrays, an element for each.
 
-Arithmetic counts cycles in which two vectors are multiplied: steps of the tiles, what they begin and end with, packing.
+Arithmetic counts clock cycles: steps of the tiles, what they begin and end with, packing.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ class _Shared:
         self.minor, self.heads, self.by_k = ~t.major, x.heads > 0, t.order == BY_K
         self.nr = t.nv * t.lanes / t.depth
         self.mt, self.nt = np.ceil(x.m / t.mr), np.ceil(x.n / self.nr)
-        self.nvs, self.rows = np.ceil(x.n * t.depth / t.lanes), np.ceil(x.n / t.lanes)  # vectors of N, of rows of results
+        # Vectors of N, and of a row of results.
+        self.nvs, self.rows = np.ceil(x.n * t.depth / t.lanes), np.ceil(x.n / t.lanes)
         self.multiplied = x.k / t.depth  # steps of K
-        self.cycle = t.lanes / (target.fma_per_second * (4 / t.item)) * 2  # seconds
         self.tasks = np.minimum(target.cores, x.batch * t.split * t.tm * t.tn)
         self.part = np.ceil(x.k / t.split)
         kc = np.minimum(np.where(t.kc > 0, t.kc, self.part), self.part)
@@ -157,13 +157,13 @@ def predict(t: Table, target: Any) -> Predicted:
     s = _Shared(t, target)
     packed, launched = _packing(s)
     cycles = _steps(s) + _tiles(s) + packed + _halos(s)
-    arithmetic = cycles * s.cycle / s.tasks * uneven(t, s.x, s.mt, s.nt, s.tasks)
+    arithmetic = cycles * s.target.cycle_seconds / s.tasks * uneven(t, s.x, s.mt, s.nt, s.tasks)
     memory = s.seconds(s.held + s.packed, s.held)
     # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written; more
     # slowly where they come from memory.
     lines = np.where(s.held <= target.l3, s.w.read_twice, s.w.far_twice) * s.packed
     lines = s.seconds(lines, np.minimum(s.held, target.l3))
-    arithmetic += s.w.launched * np.maximum(launched * s.cycle / s.tasks, lines)
+    arithmetic += s.w.launched * np.maximum(launched * s.target.cycle_seconds / s.tasks, lines)
     for waited, moved in (_walked_again(s), _repeated(s), _results(s), _strips(s)):
         arithmetic += waited
         memory += moved
@@ -199,7 +199,7 @@ def _steps(s: _Shared) -> Array:
     def step(mr: Array, nv: Array) -> Array:
         """Multiply-adds, loads, or the latency of a short chain."""
         product = mr * nv
-        most = np.maximum(product / 2, mr * broadcast + nv * loads + s.ahead / 2)
+        most = np.maximum(product / s.target.multiplies, mr * broadcast + nv * loads + s.ahead / 2)
         most = most + nv * beside + mr * conflicts + each
         return np.maximum(most, np.where(product >= 1, 4.0, 0.0))
 
@@ -282,7 +282,7 @@ def _walked_again(s: _Shared) -> tuple[Array, Array]:
 def _repeated(s: _Shared) -> tuple[Array, Array]:
     """The same of the outer side, which comes once for each task, and of what is the same at every point of the batch.
     """
-    t, x = s.t, s.x
+    t = s.t
     level = s.target.l2 * s.tasks
     outer, again = np.where(s.minor, s.b_bytes, s.a_bytes), np.where(s.minor, t.tm, t.tn)
     anew = s.seconds(outer * (again - 1), np.maximum(2 * outer, 2 * level))
@@ -361,17 +361,17 @@ def inner_bytes(t: Table, x: Features, tm: Array | float, tn: Array | float) -> 
 
 def reread(t: Table, x: Features, kc: Array, mt: Array, nt: Array, target: Any) -> Array:
     """Bytes that come from beyond the second level more than once: blocks of K too long for it."""
-    item, l2, out = t.item, target.l2, np.zeros_like(kc)
+    item, l2, out, w = t.item, target.l2, np.zeros_like(kc), target.overheads
     by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_held) & (x.m * x.k * item > l2)
     if by_columns.any():
         lines = np.where(x.a_side == item, np.ceil(t.mr * item / facts.LINE), t.mr)
         out = np.where(by_columns & (x.windows == 0), x.batch * mt * nt * x.k * lines * facts.LINE, 0.0)
     panel = kc * t.nv * t.lanes / t.depth * item
-    again = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * target.overheads.panel)
+    again = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * w.panel)
     if x.windows.any():
         # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is
         # but a little too small, as what is walked in a circle pushes itself out. A buffer's panel comes in one stream.
         both = panel + x.elements * item
-        part = np.maximum(target.overheads.circle, 1 - l2 * traffic.HELD / both) * np.where(t.b == BUFFER, target.overheads.streamed, 1.0)
+        part = np.maximum(w.circle, 1 - l2 * traffic.HELD / both) * np.where(t.b == BUFFER, w.streamed, 1.0)
         again = np.where(x.windows > 0, np.where((t.b != INLINE) & (both > l2 * traffic.HELD), part, 0.0), again)
     return out + np.where(mt > 1, again * x.batch * (mt - 1) * x.n * x.k * item, 0.0)

@@ -25,14 +25,10 @@ MAX_PRODUCTS = 256
 """Multiply-adds of a vector in the unrolled body."""
 MAX_WAITING = 1 << 18
 """Bytes of sums that wait in scratch while the windows of an outer axis of K change."""
-SUMS = 8
-"""Cycles that a vector of them takes to come from the second level and go there."""
 MAX_COUNT = 16
 """Points of one axis that are unrolled."""
 MIN_PRODUCTS = 1 << 14
 """Products of a problem below which the other forms are as good."""
-MASK = 0.75
-"""Cycles that a load takes for each of its masks."""
 FEW = 4
 """Points of a side with which a product of matrices has tiles of so few rows that loads outweigh arithmetic."""
 
@@ -142,7 +138,7 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, Memory], target: 
     few = min(p.left, p.right, key=p.count)
     ways = [((*p.left, *p.right), False), *[(few, True)] * (0 < len(few) and p.count(few) <= FEW), ((), False)]
     searches = [
-        (v, _search(p, scalar, v, lanes, target.vector_registers, lone, whole))
+        (v, _search(p, scalar, v, lanes, target, lone, whole))
         for v in _vector_axes(p, scalar, lanes)
         if v in p.batch or min(left, right) <= FEW or (v in p.k and v in pairs)
         for lone, whole in ways
@@ -197,7 +193,7 @@ def _weight(s: OperandAccess, v: int, width: int) -> float:
     return (1.0 if width >= 64 else 0.6) * (PAIR_COST if step == 2 else 1.0) if step else 0.5
 
 
-def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, registers: int,
+def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, target: Any,
             lone: Sequence[int], whole: bool):
     """The box of the fewest cycles a product: (tile, unrolled K, vectors); `lone`: axes of one operand that it may
     extend along, of which that then needs a halo copy of more; whole: of all their points."""
@@ -222,14 +218,15 @@ def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, r
             pairs_of = list(zip(axes, counts, strict=True))
             sums = vectors * prod(n for a, n in pairs_of if a < rank)
             points = prod(n for a, n in pairs_of if a >= rank)
-            if sums > registers - 4 or sums * points > MAX_PRODUCTS:
+            if sums > target.vector_registers - 4 or sums * points > MAX_PRODUCTS:
                 continue
             if sum(1 for a, n in pairs_of if p.extents[a] % n) > 1:
                 continue
             each = [x.count(pairs_of) * (vectors if u else 1) for x, u in zip(loads, unit, strict=True)]
-            if sums + min(each) + 2 > registers:
+            if sums + min(each) + 2 > target.vector_registers:
                 continue
-            cycles = max(sums * points / 2, sum(w * n for w, n in zip(weight, each, strict=True)), 4.0 * points)
+            loaded = sum(w * n for w, n in zip(weight, each, strict=True))
+            cycles = max(sums * points / target.multiplies, loaded, 4.0 * points)
             uneven = 1.0
             for a, n in pairs_of:
                 uneven *= 1 + 0.1 * bool(p.extents[a] % n)
@@ -245,8 +242,9 @@ def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, r
 
 
 @lru_cache(maxsize=4096)
-def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: float, l1: int) -> float:
-    """Cycles of the whole problem on one core; `finish`: those of what follows the sum, a vector; l1: bytes."""
+def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: float, target: Any) -> float:
+    """Cycles of the whole problem on one core; `finish`: those of what follows the sum, a vector."""
+    l1, w = target.l1, target.overheads
     shape = shaped(original, d)
     assert shape is not None
     p = shape.problem
@@ -258,12 +256,13 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     sums = d.vectors * prod(n for _, n in d.tile)
     points = prod(n for _, n in d.unroll)
     load, many = 0.0, -(-p.extents[d.vector] // lanes)
-    sizes = {i: w.buffer.size * p.dtype.itemsize for i, w in shape.windows}
+    # What a guard leaves of a box is known before where all its axes are unrolled.
+    moving = {a for a, n in enumerate(p.extents) if (many > d.vectors if a == d.vector else dict(box).get(a, 1) < n)}
+    sizes = {i: x.buffer.size * p.dtype.itemsize for i, x in shape.windows}
     for which, (s, x) in enumerate(zip(scalar, loads, strict=True)):
         unit = any(s.forms[i].coef.get(d.vector, 0) for i in s.reads.values())
         weight = _weight(s, d.vector, lanes * p.dtype.itemsize)
-        # Where a row is one vector, which of its lanes a guard leaves is known before.
-        masks = MASK * sum(d.vector not in axes or many > 1 for _, _, axes in s.conds)
+        masks = w.mask * sum(any(a in moving for a in s.forms[c].coef) for c, _, _ in s.conds)
         size = sizes.get(which)
         if size is None:  # what a point of the outer axes reads of it
             size = prod(p.extents[a] for a in p.operands[which].axes if a not in d.outer) * p.dtype.itemsize
@@ -272,18 +271,17 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
         elif size > l1 * 0.75:
             weight *= 1.25
         load += x.count(box) * (d.vectors if unit else 1) * (weight * max(1, len(s.reads)) + masks)
-    body = max(sums * points / 2, load, 4.0 * points) + 2
+    body = max(sums * points / target.multiplies, load, 4.0 * points) + 2
     rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in range(len(p.extents)) if a != d.vector)
     turns = rows * -(-many // d.vectors)
     total = turns * body
     outputs = prod(p.piece.extents)
     stored = outputs / p.extents[d.vector] * many if d.vector < rank else outputs  # vectors of sums
-    total += stored * (finish + 1.5 if d.vector < rank else 14)
+    total += stored * (finish + 1.5 if d.vector < rank else w.lane_sum)
     if d.k_outer:
         near = waiting(p, d, lanes) * p.dtype.itemsize <= l1 * 0.75
-        total += stored * p.extents[d.k_outer[0]] * (2 if near else SUMS)
+        total += stored * p.extents[d.k_outer[0]] * (2 if near else w.far_sum)
     fixed = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
-    for _, w in shape.windows:
-        elements = w.buffer.size
-        total += d.parts * fixed * (elements / lanes * (4 if elements * p.dtype.itemsize <= l1 * 0.75 else 8) + 20)
+    for _, window in shape.windows:
+        total += d.parts * fixed * (window.buffer.size / lanes * w.halo + w.tile)
     return total

@@ -17,7 +17,7 @@ import numpy as np
 
 from einsmith.kernels.contraction import companions as pairs
 from einsmith.kernels.contraction import config as plan
-from einsmith.kernels.contraction import cost, search, traffic
+from einsmith.kernels.contraction import cost, search
 from einsmith.kernels.contraction import direct_boxes as box
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import k_bounds as trim
@@ -264,25 +264,24 @@ def _dot_cost(kernel: Kernel, original: Problem, c: plan.InnerProducts, target: 
     batch = p.count(p.batch)
     count, points = dot.vectors(p, memories, lanes), p.extents[p.k[0]] * batch
     row = dot.row_length(p, memories, lanes) or 0
-    loads = []
-    for side in (m_side, n_side):
-        s = plan.sampler(None, p, side, memories, p.k[1:], lanes, row)
-        loads.append(s.load_cost(lanes) + 0.5 * bool(row))
-    tiles = ceil(m / c.mr) * ceil(n / c.columns)
-    step = max(c.mr * c.columns / 2, (c.mr * loads[0] + c.columns * loads[1]) / 2) + 0.1 * (c.mr + c.columns)
+    samplers = [plan.sampler(None, p, side, memories, p.k[1:], lanes, row) for side in (m_side, n_side)]
+    tall, wide = ceil(m / c.mr), ceil(n / c.columns)
+    mr, nr, tiles = m / tall, n / wide, tall * wide  # of the mean tile
+    loads = [s.loads(lanes) + 0.5 * bool(row) for s in samplers]
+    step = max(mr * nr / target.multiplies, (mr * loads[0] + nr * loads[1]) / 2) + 0.1 * (mr + nr)
+    step += target.overheads.mask * (mr * samplers[0].masks + nr * samplers[1].masks)
     held = min(count, ceil(c.kc / lanes) or count)
     beyond = min(1.0, max(0.0, _rows_read(kernel, changed, held * lanes * item) / target.l1 - 1.0) / LEFT)
     if beyond:
-        lines = c.columns if (c.mr + c.columns) * held * lanes * item <= target.l1 else c.mr + c.columns
+        lines = nr if (c.mr + c.columns) * held * lanes * item <= target.l1 else mr + nr
         step = max(step, beyond * lines * target.overheads.row_line)
-    step += 2.5 * c.mr * c.columns / held
+    step += 2.5 * mr * nr / held
     cycles = points * (tiles * (count * step + 30) + 2.0 * m * n) + batch * c.split * m * n * 12
     for _, w in changed.windows:
         cycles += points * w.buffer.size / lanes * target.overheads.halo
-    cycle = lanes / (target.fma_per_second * (4 / item)) * 2
     tasks = min(target.cores, batch * c.split)
     size = sum(touched(kernel))
-    return Cost(cycles * cycle / tasks, target.seconds_for_bytes(size, size, tasks))
+    return Cost(cycles * target.cycle_seconds / tasks, target.seconds_for_bytes(size, size, tasks))
 
 
 def _rows_read(kernel: Kernel, w: plan.HaloProblem, row: int) -> float:
@@ -305,12 +304,11 @@ def _direct_cost(kernel: Kernel, p: Problem, c: plan.Direct, target: Any) -> Cos
     lanes = target.lanes(item)
     v = c.vector
     after = finish.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
-    cycle = lanes / (target.fma_per_second * (4 / item)) * 2
     points = p.count(c.outer) * c.parts
     tasks = min(target.cores, points)
     uneven = ceil(points / tasks) * tasks / points
     size = sum(touched(kernel))
-    arithmetic = box.cycles(kernel, p, c, lanes, after, target.l1) * cycle / tasks * uneven
+    arithmetic = box.cycles(kernel, p, c, lanes, after, target) * target.cycle_seconds / tasks * uneven
     return Cost(arithmetic, target.seconds_for_bytes(size, size, tasks))
 
 

@@ -109,19 +109,22 @@ def _tiles(m: int, n: int, lanes: int, registers: int, some: int = 0) -> list[tu
     return alike or list(out)
 
 
-def _promising(sizes: list[tuple[int, int]], m: int, n: int, k: int, lanes: int) -> list[tuple[int, int]]:
+def _promising(
+    sizes: list[tuple[int, int]], m: int, n: int, k: int, lanes: int, target: Any
+) -> list[tuple[int, int]]:
     """The three to five tiles of the fewest cycles in multiply-adds and loads; for few results, all of them."""
     if m * n < MANY:  # how few tiles are shared by the cores matters as much
         return sizes
     columns = ceil(n / lanes)
 
+    def step(mr: int, nv: int) -> float:
+        return max(mr * nv / target.multiplies, (mr + nv) / 2, 4.0) if mr and nv else 0.0
+
     def cycles(size: tuple[int, int]) -> float:
         mr, nv = size
         (i, x), (j, y) = divmod(m, mr), divmod(columns, nv)
-        step = i * j * max(mr * nv / 2, (mr + nv) / 2, 4.0)
-        step += bool(y) * i * max(mr * y / 2, (mr + y) / 2, 4.0) + bool(x) * j * max(x * nv / 2, (x + nv) / 2, 4.0)
-        step += bool(x and y) * max(x * y / 2, (x + y) / 2, 4.0)
-        return k * step + ceil(m / mr) * ceil(columns / nv) * (20 + mr * nv * 1.5 + mr * 3)
+        steps = i * j * step(mr, nv) + i * step(mr, y) + j * step(x, nv) + step(x, y)
+        return k * steps + ceil(m / mr) * ceil(columns / nv) * (20 + mr * nv * 1.5 + mr * 3)
 
     found = sorted((cycles(x), i, x) for i, x in enumerate(sizes))
     return [x for i, (c, _, x) in enumerate(found) if i < 3 or (i < 5 and c <= 1.1 * found[0][0])]
@@ -245,7 +248,7 @@ def _sweeps(at: Analysis, s: OperandPlan) -> list[Tiled]:
         return []
     m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
     steps = traffic.Steps(int(x.b_side), int(x.b_step))
-    sizes = _promising(_tiles(m, n, at.lanes, target.tile_registers), m, n, k, at.lanes)
+    sizes = _promising(_tiles(m, n, at.lanes, target.tile_registers), m, n, k, at.lanes, target)
     sizes = [(mr, nv) for mr, nv in sizes if plan.reads_in_place(rows, m_side.axes, mr)]
     return traffic.sweeps(m, n, k, batch, steps, sizes, s.swap, at.item, target)
 
@@ -273,7 +276,7 @@ def _tiles_of(at: Analysis, s: OperandPlan, number: int, vectors: int) -> list[_
     def inline(mr: int) -> bool:
         return plan.reads_in_place(in_place, m_side.axes, mr)
 
-    chosen = _promising(sizes, m, n, k, at.lanes)
+    chosen = _promising(sizes, m, n, k, at.lanes, target)
     rows = finish.stacked(at.kernel, at.p, m_side.axes, n_side.axes, at.lanes)
     whole = [(mr - mr % rows, nv) for mr, nv in chosen if mr > rows]
     chosen += [t for t in dict.fromkeys(whole) if t not in chosen]
@@ -299,7 +302,7 @@ def _tiles_of(at: Analysis, s: OperandPlan, number: int, vectors: int) -> list[_
         # it, to which tiles leave a register; rows of M begin anew in each, so that longer blocks may pay.
         free = target.tile_registers - 3
         spare = [(_even(m, free // nv - 1), nv) for nv in dict.fromkeys(nv for _, nv in sizes) if free // nv > 1]
-        for mr, nv in _promising(spare, m, n, k, at.lanes):
+        for mr, nv in _promising(spare, m, n, k, at.lanes, target):
             after = finished(at, s, mr, nv, parts)
             lengths = [2 * blocks, blocks]
             if lengths[0] * nv * at.lanes * at.item > target.l1:  # a longer panel leaves no nearer level

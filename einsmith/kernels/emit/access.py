@@ -240,7 +240,12 @@ class OperandAccess:
         return "gather"
 
     def load_cost(self, align: int) -> float:
-        """Loads, in units of one vector load, that one vector takes."""
+        """Loads, in units of one vector load, that one vector takes, with its masks."""
+        cost = self.loads(align)
+        return cost + 1.5 * self.masks * max(1.0, cost * 0.5)
+
+    def loads(self, align: int) -> float:
+        """The same without masks."""
         cost, aligned = 0.0, self.aligned_rows(align)
         rows = 1 if aligned else self._crossed(align)
         moved = [g.inner for g in self.lane_groups[-1 if aligned else 0 :]]
@@ -252,8 +257,7 @@ class OperandAccess:
                 cost += rows * self.row_cost(form)
             else:
                 cost += GATHER_COST
-        cost += GATHER_COST * self._gathered
-        return cost + 1.5 * self.masks * max(1.0, cost * 0.5)
+        return cost + GATHER_COST * self._gathered
 
     def read_cycles(self, align: int) -> float:
         """Cycles that a vector takes from arithmetic beyond one load, its masks aside."""

@@ -89,16 +89,15 @@ class StencilPattern(Pattern):
     def cost(self, kernel: Kernel, config: StencilConfig, target: Target) -> Cost:
         s = _which(kernel, config)
         lanes = target.lanes(s.dtype.itemsize)
-        cycle = 2 * lanes / (target.fma_per_second * (4 / s.dtype.itemsize))
         points = _points(s, config.pairs)
         tasks = min(target.cores, config.tasks)
         uneven = ceil(points / tasks) * tasks / points
         size = sum(touched(kernel))
-        arithmetic = points * _cycles(s, config, lanes, _registers(target), target.vector_bytes)
+        arithmetic = points * _cycles(s, config, lanes, _registers(target), target)
         memory = target.seconds_for_bytes(size, size, tasks)
         if size > target.l3:
             memory *= _crowded(s, config, lanes)
-        return Cost(arithmetic * cycle / tasks * uneven, memory, 0.0, target.launch_seconds)
+        return Cost(arithmetic * target.cycle_seconds / tasks * uneven, memory, 0.0, target.launch_seconds)
 
     def lower(self, kernel: Kernel, config: StencilConfig, target: Target) -> Lowered:
         s = _which(kernel, config)
@@ -209,8 +208,9 @@ def _tiles(s: Stencil, passes: int, target: Target) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
-def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, width: int) -> float:
+def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Target) -> float:
     """Cycles of one point of the outer axes on one core."""
+    width = target.vector_bytes
     crossing = 0.7 if width >= 64 else 0.5
     fmas = c.tile * sum(len(p.terms) for p in s.phases)
     loads, shuffles = 0.0, 0.0
@@ -236,7 +236,7 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, width: int
                 seen.add(row_of)
     tiles = ceil(s.lanes / lanes) * s.rows / c.tile
     if s.along_k:
-        body = max(fmas / 2, loads) + 0.4 * shuffles + 3 * c.passes
+        body = max(fmas / target.multiplies, loads) + 0.4 * shuffles + 3 * c.passes
         return prod(s.extents[a] for a in s.loops) / (2 if c.pairs else 1) * (tiles * body + 5) + 12 * s.sums
     weights, most, places = _weights(s)
     chains = c.tile * len(s.phases) * parts_of(c.tile * len(s.phases), most, places, registers)
@@ -245,5 +245,6 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, width: int
     stores = c.tile * len(s.phases) * (2 if c.pairs else 1)
     if s.steps[1] == 2 or c.pairs:
         shuffles += stores
-    body = max(fmas / 2, loads + 0.4 * weights, LATENCY * fmas / chains) + 0.4 * shuffles + 0.5 * stores + 4
+    body = max(fmas / target.multiplies, loads + 0.4 * weights, LATENCY * fmas / chains)
+    body += 0.4 * shuffles + 0.5 * stores + 4
     return tiles * body + 15
