@@ -218,7 +218,7 @@ class Executable:
             return None
         node, _ = producer(t)
         for i, call in enumerate(self.plan.calls):
-            if node in call.nodes:
+            if node in call.own:
                 return i
         return None
 

@@ -18,7 +18,7 @@ from einsmith.passes.analysis.predicates import has_read
 from einsmith.passes.schedule.views import is_view, producer, storage
 
 _BUFFERS = 24  # pointers of one kernel
-_STAGES = 12
+STAGES = 12
 
 
 @dataclass
@@ -40,7 +40,7 @@ def maker(t: Tensor) -> Compute | Loop | None:
     return None if isinstance(p, Leaf) else p
 
 
-def _makers(node: Compute | Loop) -> Iterator[Compute | Loop]:
+def makers(node: Compute | Loop) -> Iterator[Compute | Loop]:
     """The nodes that compute what a node reads."""
     return (m for m in map(maker, node.args) if m is not None)
 
@@ -90,14 +90,14 @@ def _at_own(e: Read, p: Piece) -> bool:
     return True
 
 
-def _stands(node: Compute, members: Collection[Compute | Loop]) -> bool:
+def reads_in_place(node: Compute, members: Collection[Compute | Loop]) -> bool:
     """Whether what a node reads of the members is as they make it, element for element: no view of it."""
     if not only_identity(node, lambda a: maker(a) in members):
         return False
     return not any(is_view(a.template) for a in node.args if isinstance(a, Compute) and maker(a) in members)
 
 
-def _fit(nodes: Collection[Compute | Loop]) -> bool:
+def fits(nodes: Collection[Compute | Loop]) -> bool:
     """Whether one kernel has pointers enough for what the nodes read of others, and for all that they make."""
     outside = {storage(a) for n in nodes for a in n.args if maker(a) not in nodes}
     return len(outside) + len(nodes) <= _BUFFERS
@@ -113,10 +113,10 @@ def fusion_groups(
     of: dict[Compute | Loop, int] = {}
     users: dict[Compute | Loop, set[Compute | Loop]] = defaultdict(set)
     for node in nodes:
-        for m in _makers(node):
+        for m in makers(node):
             users[m].add(node)
     for node in nodes:
-        needs = {of[m] for m in _makers(node)}
+        needs = {of[m] for m in makers(node)}
         best = len(groups)
         if isinstance(node, Compute) and node not in alone and _is_small(node):
             # What else reads a group must wait for all of it: the one that is read least is joined first.
@@ -140,7 +140,7 @@ def fusion_groups(
 
 def _is_small(node: Compute) -> bool:
     """Whether a node is pointwise, and reads no more than a kernel has pointers for, even with a group of others."""
-    return pointwise_body(node.template) is not None and len(node.args) <= _BUFFERS + _STAGES
+    return pointwise_body(node.template) is not None and len(node.args) <= _BUFFERS + STAGES
 
 
 def _spread(groups: list[Group], g: int) -> None:
@@ -173,7 +173,7 @@ def _may_join(
     """Whether a pointwise node, which needs these groups, may become a member of group g, one of them."""
     members = groups[g].nodes
     root = members[0]
-    if isinstance(root, Loop) or root.shape != node.shape or len(members) >= _STAGES:
+    if isinstance(root, Loop) or root.shape != node.shape or len(members) >= STAGES:
         return False
     if root.template.is_scatter or any(n in alone for n in members):
         return False
@@ -181,7 +181,7 @@ def _may_join(
         return False
     if any(groups[h].before >> g & 1 for h in needs if h != g):
         return False
-    return _stands(node, set(members)) and _fit({*members, node})
+    return reads_in_place(node, set(members)) and fits({*members, node})
 
 
 def _take_in(
@@ -197,19 +197,19 @@ def _take_in(
     members = set(theirs.nodes)
     if any(not isinstance(n, Compute) or n in apart or n.shape != node.shape for n in theirs.nodes):
         return
-    if any(n in apart for n in ours.nodes) or len(ours.nodes) + len(theirs.nodes) > _STAGES:
+    if any(n in apart for n in ours.nodes) or len(ours.nodes) + len(theirs.nodes) > STAGES:
         return
     if any(pointwise_body(n.template) is None for n in (*ours.nodes, *members) if isinstance(n, Compute)):
         return
     # Read where it stands, so that a parameter may be updated in the kernel that reads it.
-    if not all(only_identity(n, lambda a: a.shape == node.shape) for n in members) or not _stands(node, members):
+    if not all(only_identity(n, lambda a: a.shape == node.shape) for n in members) or not reads_in_place(node, members):
         return
     # The node that has just joined made g need h; nothing else in between may.
-    before = _before(groups, {of[m] for n in ours.nodes[:-1] for m in _makers(n)} - {g})
-    before |= _before(groups, {of[m] for m in _makers(node)} - {g, h})
+    before = _before(groups, {of[m] for n in ours.nodes[:-1] for m in makers(n)} - {g})
+    before |= _before(groups, {of[m] for m in makers(node)} - {g, h})
     if (before | theirs.before) >> h & 1 or theirs.before >> g & 1 or before >> g & 1:
         return
-    if not _fit({*ours.nodes, *theirs.nodes}):
+    if not fits({*ours.nodes, *theirs.nodes}):
         return
     ours.nodes[-1:] = [*theirs.nodes, node]
     theirs.nodes = []

@@ -38,6 +38,7 @@ from einsmith.expr.nodes import (
 from einsmith.passes.schedule.fusion import fusion_groups, maker, needs_check, only_identity
 from einsmith.passes.schedule.row_clusters import clusters
 from einsmith.passes.schedule.row_fusion import Part, join
+from einsmith.passes.schedule.schedule import Copy, Refine, Schedule, unchanged
 from einsmith.passes.schedule.slices import sliced
 from einsmith.passes.schedule.views import is_view, producer, storage
 from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
@@ -50,13 +51,23 @@ REPAID = 4
 @dataclass
 class Call:
     """A kernel and the tensors in its buffers. `written[n]` tells whether buffer n is stored to; it begins `offsets[n]`
-    bytes into its tensor (none: all begin where these do)."""
+    bytes into its tensor (none: all begin where these do). `copies`: what it computes, stage by stage."""
 
     kernel: Kernel | Rows
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
-    nodes: tuple[Compute, ...]
+    copies: tuple[Copy, ...]
     offsets: tuple[int, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Compute | Loop, ...]:
+        """What it computes, again or not."""
+        return tuple(c.node for c in self.copies)
+
+    @property
+    def own(self) -> tuple[Compute | Loop, ...]:
+        """What is computed here for all."""
+        return tuple(c.node for c in self.copies if not c.number)
 
 
 @dataclass
@@ -70,6 +81,11 @@ class LoopCall:
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
     nodes: tuple[Loop]
+
+    @property
+    def own(self) -> tuple[Loop]:
+        """As that of a Call."""
+        return self.nodes
 
 
 @dataclass
@@ -110,15 +126,16 @@ def copy_of(t: Tensor) -> Compute:
 
 
 def fuse(
-    graph: Graph, finite: Tensor | None = None, target: Target | None = None, on_lines: bool = True
+    graph: Graph, finite: Tensor | None = None, target: Target | None = None, on_lines: bool = True,
+    refine: Refine = unchanged,
 ) -> Plan:
     """Groups, orders and lowers a graph to kernel calls. Writes into leaves come after `finite`, a tensor that the
     program checks before it commits anything. Kernels are joined by rows as suits the caches of `target`; results begin
-    on a cache line, if `on_lines`."""
+    on a cache line, if `on_lines`. `refine` may change the schedule, which has each node once, before it is ordered."""
     target = target or Target()
     apart: set[Leaf] = set()
     while True:
-        plan, stuck = _plan(graph, apart, finite, target, on_lines)
+        plan, stuck = _plan(graph, apart, finite, target, on_lines, refine)
         if plan is not None:
             return plan
         if not stuck - apart:
@@ -127,7 +144,7 @@ def fuse(
 
 
 def _plan(
-    graph: Graph, apart: set[Leaf], finite: Tensor | None, target: Target, on_lines: bool
+    graph: Graph, apart: set[Leaf], finite: Tensor | None, target: Target, on_lines: bool, refine: Refine
 ) -> tuple[Plan | None, set[Leaf]]:
     updates: list[tuple[Leaf, Tensor]] = []
     given = set(graph.outputs)
@@ -150,20 +167,24 @@ def _plan(
     nodes = [n for n in postorder(graph.roots) if _is_work(n)]
     early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, Loop))}
     groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None)
+    home = {t: p for p, t in updates}
+    external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
+    kept = {storage(t) for t in external} | set(home)
+    schedule = Schedule(groups, of)
+    refine(schedule)
+    schedule.drop_unread(kept)
 
     after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
     readers: dict[Leaf, set[int]] = defaultdict(set)
-    for g, group in enumerate(groups):
-        for n in group.nodes:
-            for a in n.args:
-                source, _ = producer(a)
-                if isinstance(source, Leaf):
-                    readers[source].add(g)
-                elif of[_made(a)] != g:
-                    after[g].add(of[_made(a)])
+    operands = [schedule.operands(g) for g in range(len(groups))]
+    for g, args in enumerate(operands):
+        after[g] |= schedule.sources(g)
+        for source, _ in map(producer, args):
+            if isinstance(source, Leaf):
+                readers[source].add(g)
     checking = [of[_made(t)] for t, _ in graph.checks]
-    for g, group in enumerate(groups):
-        for h in checking if any(map(needs_check, group.nodes)) else ():
+    for g in range(len(groups)):
+        for h in checking if any(map(needs_check, schedule.nodes(g))) else ():
             if h == g or groups[h].before >> g & 1:
                 break  # the checks of this read come before those that need it
             after[g].add(h)
@@ -174,7 +195,7 @@ def _plan(
     for home_of, t in updates:
         g = of[_made(t)]
         writers[g].append(home_of)
-        if g in gates or not _replaceable(home_of, groups[g].nodes):
+        if g in gates or not _replaceable(home_of, schedule.nodes(g)):
             stuck.add(home_of)
         after[g] |= (readers[home_of] | gates) - {g}
     if stuck - apart:
@@ -183,14 +204,7 @@ def _plan(
     if order is None:
         around = _in_circles(len(groups), after)
         return None, {p for p, t in updates if of[_made(t)] in around}
-    order = [g for g in order if groups[g].nodes]
-    home = {t: p for p, t in updates}
-    external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
-    kept = {storage(t) for t in external} | set(home)
-    operands = [
-        {a for n in group.nodes for a in n.args if (m := maker(a)) is None or of[m] != g}
-        for g, group in enumerate(groups)
-    ]
+    order = [g for g in order if schedule.groups[g]]
     read = {storage(a) for args in operands for a in args if maker(a) is not None}
     needed = kept | read
     far: set[Tensor] = set()
@@ -201,7 +215,7 @@ def _plan(
             moved[of[_made(t)]] += nbytes(t)
         left = {t for t in results - read if moved[of[_made(t)]] > target.l3}
         far = {t for t in results - set(home) if _is_far(t, t in left, target)}
-    singles = [_call_of(groups[g].nodes, needed, home, far, target) for g in order]
+    singles = [_call_of(schedule.groups[g], needed, home, far, target) for g in order]
     place = {g: i for i, g in enumerate(order)}
     # What a check needs, and what writes, stays a kernel of its own: their places in the order are decided here.
     fixed = {place[g] for g in (*checking, *writers)}
@@ -239,7 +253,7 @@ def _by_rows(
             made = {t for i in members for t in parts[i].made}
             outside = {t for t in made if t in kept or readers[t] > own[t]}
             joined = join([parts[i] for i in members], outside, target)
-            call = Call(*joined, tuple(n for i in members for n in singles[i].nodes))  # type: ignore[misc]
+            call = Call(*joined, tuple(c for i in members for c in singles[i].copies))  # type: ignore[union-attr]
         calls.append(call)
     return calls, rank
 
@@ -298,12 +312,12 @@ def _is_far(t: Tensor, left: bool, target: Target) -> bool:
 
 
 def _call_of(
-    nodes: list[Compute | Loop], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor], target: Target
+    copies: list[Copy], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor], target: Target
 ) -> Call | LoopCall:
-    first = nodes[0]
+    first = copies[0].node
     if isinstance(first, Loop):
         return _loop_call(first, target)
-    return _call(nodes, needed, home, far)  # type: ignore[arg-type]
+    return _call(copies, needed, home, far)
 
 
 def _loop_call(loop: Loop, target: Target) -> LoopCall:
@@ -316,7 +330,7 @@ def _loop_call(loop: Loop, target: Target) -> LoopCall:
         stage = Stage(t, tuple(("buffer", i) for i in range(last)), (last,))
         kernel = Kernel((stage,), tuple(Buffer(x.dtype, x.shape) for x in tensors))
         node = Compute(t, tensors[:-1])
-        before.append(_sliced(Call(kernel, tensors, (False,) * last + (True,), (node,))))
+        before.append(_sliced(Call(kernel, tensors, (False,) * last + (True,), (Copy(node),))))
         members.add(j)
     results = tuple(Item(loop, j) for j in sorted(members))
     written = (False,) * len(loop.args) + (True,) * len(results)
@@ -358,10 +372,11 @@ def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[Call | LoopCall]:
     return kept[::-1]
 
 
-def _call(nodes: list[Compute], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor]) -> Call:
+def _call(copies: list[Copy], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor]) -> Call:
     """The kernel of a group: arguments first, in order of appearance, then the stored results; those in `far` are too
     large for the caches. A scatter that starts from the old value of the parameter that it is stored to has one buffer
     for both."""
+    nodes: list[Compute] = [c.node for c in copies]  # type: ignore[misc]
     place: dict[Compute, int] = {n: i for i, n in enumerate(nodes)}
     tensors: list[Tensor] = []
     written: list[bool] = []
@@ -376,7 +391,7 @@ def _call(nodes: list[Compute], needed: set[Tensor], home: dict[Tensor, Leaf], f
         return numbers[t, write]
 
     stages = []
-    for n in nodes:
+    for n, (_, number) in zip(nodes, copies, strict=True):
         args: list[tuple] = []
         for a in n.args:
             p, member = producer(a)
@@ -386,9 +401,9 @@ def _call(nodes: list[Compute], needed: set[Tensor], home: dict[Tensor, Leaf], f
                 args.append(("stage", place[p], member) if p in place else ("buffer", buffer(a, False)))
         count = len(n.template.dtypes)
         results: list[Tensor] = [n] if count == 1 else [Item(n, m) for m in range(count)]
-        outputs = tuple(buffer(r, True) if r in needed else None for r in results)
+        outputs = tuple(buffer(r, True) if r in needed and not number else None for r in results)
         stages.append(Stage(n.template, tuple(args), outputs))
     if nodes[0].template.is_scatter:
         far = set()  # it reads what it has stored
     buffers = tuple(Buffer(t.dtype, t.shape, w and t in far) for t, w in zip(tensors, written, strict=True))
-    return Call(Kernel(tuple(stages), buffers), tuple(tensors), tuple(written), tuple(nodes))
+    return Call(Kernel(tuple(stages), buffers), tuple(tensors), tuple(written), tuple(copies))

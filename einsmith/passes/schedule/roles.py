@@ -18,7 +18,7 @@ def kernel_roles(plan: Plan) -> list[Role]:
 
 def _roles(plan: Plan, role: Mapping[Any, Role]) -> Iterator[Role]:
     for call in plan.calls:
-        own = earliest(role[n] for n in call.nodes)
+        own = earliest(role[n] for n in call.own)
         if isinstance(call, Call):
             yield own
         else:
