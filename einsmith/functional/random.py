@@ -78,25 +78,55 @@ def random_bits(shape: tuple[int, ...], stream: str = "") -> Value:
     return fb.compute(shape, word)
 
 
-def drop(x: Value, p: float, stream: str = "") -> Value:
-    """x with each element zero with probability p, the others divided by 1 - p."""
+def _probability(name: str, p: Any) -> None:
     if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
-        raise ArgumentError(f"dropout: p={p!r} must lie in [0, 1]")
+        raise ArgumentError(f"{name}: p={p!r} must lie in [0, 1]")
+
+
+SELU_FLOOR = -1.7580993408473766
+"""What SELU tends to on the left, -scale*alpha: the value of elements that alpha dropout drops."""
+
+
+def drop(x: Value, p: float, stream: str = "", *, whole: int = 0, alpha: bool = False) -> Value:
+    """x with each element zero with probability p, the others divided by 1 - p. The last `whole` dimensions are kept or
+    dropped as a whole. alpha: dropped elements are `SELU_FLOOR`, and all are then scaled and shifted so that mean 0 and
+    variance 1 stay."""
+    _probability("dropout", p)
     threshold = round(p * 2 * WORDS) - WORDS
     if threshold == -WORDS:
         return x
     if threshold == WORDS:
         return fb.where(x == x, 0.0, 0.0).astype(x.dtype)
-    bits = random_bits(x.shape, stream)
-    kept = fb.compute(x.shape, lambda *i: bits[i] >= threshold)
-    return fb.compute(x.shape, lambda *i: fb.where(kept[i], x[i] * (1 / (1 - p)), 0.0))
+    bits = random_bits(x.shape[: x.ndim - whole], stream)
+    kept = fb.compute(bits.shape, lambda *i: (bits[i] if i else bits) >= threshold)
+    scale = (1 - p + p * (1 - p) * SELU_FLOOR**2) ** -0.5 if alpha else 1 / (1 - p)
+    shift = -scale * p * SELU_FLOOR if alpha else 0.0
+    dropped = scale * SELU_FLOOR + shift if alpha else 0.0
+
+    def body(*i: Any) -> Any:
+        place = i[: x.ndim - whole]
+        y = (x[i] if i else x) * scale
+        return fb.where(kept[place] if place else kept, y + shift if alpha else y, dropped)
+
+    return fb.compute(x.shape, body)
 
 
-def layer_drop(x: Value, p: float, layer: Any, part: str = "") -> Value:
+def layer_drop(x: Value, p: float, layer: Any, part: str = "", *, whole: int = 0, alpha: bool = False) -> Value:
     """`drop` with a stream that is named by the layer's path in the model, and by `part` of it."""
     trace = current_trace()
     path = trace.paths.get(id(layer), type(layer).__name__) if trace is not None else ""
-    return drop(x, p, f"{path}/{part}")
+    return drop(x, p, f"{path}/{part}", whole=whole, alpha=alpha)
+
+
+def channel_dims(x: Value, n: int, name: str) -> int:
+    """How many of the last dimensions of x are one channel, for dropout of channels with `n` dimensions.
+
+    Input of three dimensions is [B, C, L] to `dropout2d`, as in torch.
+    """
+    ranks = (2, 3) if n == 1 else (n + 1, n + 2)
+    if x.ndim not in ranks:
+        raise ShapeError(f"{name}: 'input' needs {ranks[0]} or {ranks[1]} dimensions, got shape {x.shape}")
+    return 1 if n == 2 and x.ndim == 3 else n
 
 
 @traced
@@ -106,4 +136,52 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     `inplace` is accepted: tensors have values, not places. Source: Srivastava et al. 2014.
     """
     x = tensor(input, "dropout", "input", kind="float")
+    _probability("dropout", p)
     return drop(x, p) if training else x
+
+
+def _drop_channels(name: str, n: int, input: Any, p: float, training: bool) -> Value:
+    x = tensor(input, name, "input", kind="float")
+    _probability(name, p)
+    whole = channel_dims(x, n, name)
+    return drop(x, p, whole=whole) if training else x
+
+
+@traced
+def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
+    """Each channel of input [B, C, L] or [C, L] zero with probability p; see `dropout2d`."""
+    return _drop_channels("dropout1d", 1, input, p, training)
+
+
+@traced
+def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
+    """Each channel of input [B, C, H, W] zero with probability p and the others divided by 1 - p, where `training`.
+
+    Input of three dimensions is [B, C, L], as in torch. Source: Tompson et al. 2015, arXiv 1411.4280.
+    """
+    return _drop_channels("dropout2d", 2, input, p, training)
+
+
+@traced
+def dropout3d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
+    """Each channel of input [B, C, D, H, W] or [C, D, H, W] zero with probability p; see `dropout2d`."""
+    return _drop_channels("dropout3d", 3, input, p, training)
+
+
+@traced
+def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Value:
+    """Each element set to SELU's floor with probability p, where `training`; then all are scaled and shifted so that
+    input of mean 0 and variance 1 stays so. Source: Klambauer et al. 2017, arXiv 1706.02515, section 3."""
+    x = tensor(input, "alpha_dropout", "input", kind="float")
+    _probability("alpha_dropout", p)
+    return drop(x, p, alpha=True) if training else x
+
+
+@traced
+def feature_alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Value:
+    """`alpha_dropout` of whole channels of input [B, C, ...]."""
+    x = tensor(input, "feature_alpha_dropout", "input", kind="float")
+    _probability("feature_alpha_dropout", p)
+    if x.ndim < 2:
+        raise ShapeError(f"feature_alpha_dropout: 'input' needs 2 dimensions or more, got shape {x.shape}")
+    return drop(x, p, whole=x.ndim - 2, alpha=True) if training else x

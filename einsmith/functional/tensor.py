@@ -13,7 +13,7 @@ from einsmith.dtypes import promote
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.expr.nodes import Axis, Compute, Piece, Read, Template, cast
 from einsmith.functional.call import traced
-from einsmith.functional.common import all_of, dimension, dimensions, merge, tensor, without
+from einsmith.functional.common import dimension, dimensions, merge, tensor, without
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 
@@ -185,31 +185,6 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> Value:
     d = dimension(dim, values[0].ndim + 1, "stack")
     shape = values[0].shape
     return _join("stack", values, d, (*shape[:d], len(values), *shape[d:]), [1] * len(values))
-
-
-@traced
-def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float = 0) -> Value:
-    """`value` around `input`: pad = (before, after) of the last dimension, then of the one before it, and so on.
-
-    Negative amounts cut elements off. `mode` is "constant".
-    """
-    x = tensor(input, "pad", "input")
-    if mode != "constant":
-        raise ArgumentError(f"pad: mode={mode!r} is not built; 'constant' is")
-    if len(pad) % 2 or len(pad) > 2 * x.ndim:
-        raise ShapeError(f"pad: {tuple(pad)!r} must be pairs, at most one for each of {x.ndim} dimensions")
-    pairs = [(0, 0)] * (x.ndim - len(pad) // 2) + [(pad[n], pad[n + 1]) for n in range(len(pad) - 2, -1, -2)]
-    shape = tuple(n + lo + hi for n, (lo, hi) in zip(x.shape, pairs, strict=True))
-    if any(n < 0 for n in shape):
-        raise ShapeError(f"pad: {tuple(pad)!r} cuts more than there is off shape {x.shape}")
-
-    def body(*i: Any) -> Any:
-        at = [p - lo for p, (lo, _) in zip(i, pairs, strict=True)]
-        guards = [0 <= h for h, (lo, _) in zip(at, pairs, strict=True) if lo > 0]
-        guards += [h < n for h, n, (_, hi) in zip(at, x.shape, pairs, strict=True) if hi > 0]
-        return fb.where(all_of(guards), x[tuple(at)], value) if guards else x[tuple(at)]
-
-    return fb.compute(shape, body)
 
 
 @traced

@@ -3,19 +3,15 @@
 from einsmith.nn import init
 from einsmith.nn.cells import LLTM, MILSTM, SCRN, SubLSTM
 from einsmith.nn.containers import ModuleDict, ModuleList, Sequential
+from einsmith.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from einsmith.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from einsmith.nn.init import manual_seed
 from einsmith.nn.layers import (
     GELU,
-    AvgPool2d,
-    Conv2d,
     CrossEntropyLoss,
-    Dropout,
-    Embedding,
     Flatten,
     Identity,
-    Linear,
     LogSoftmax,
-    MaxPool2d,
     MSELoss,
     NLLLoss,
     ReLU,
@@ -24,13 +20,82 @@ from einsmith.nn.layers import (
     Tanh,
     Unflatten,
 )
+from einsmith.nn.linear import Embedding, Linear
 from einsmith.nn.module import Module, functional_call
+from einsmith.nn.norm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    LocalResponseNorm,
+    RMSNorm,
+)
+from einsmith.nn.padding import (
+    CircularPad1d,
+    CircularPad2d,
+    CircularPad3d,
+    ConstantPad1d,
+    ConstantPad2d,
+    ConstantPad3d,
+    ReflectionPad1d,
+    ReflectionPad2d,
+    ReflectionPad3d,
+    ReplicationPad1d,
+    ReplicationPad2d,
+    ReplicationPad3d,
+    ZeroPad1d,
+    ZeroPad2d,
+    ZeroPad3d,
+)
 from einsmith.nn.parameter import Buffer, Parameter
+from einsmith.nn.pooling import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    LPPool1d,
+    LPPool2d,
+    LPPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+    MaxUnpool1d,
+    MaxUnpool2d,
+    MaxUnpool3d,
+)
 from einsmith.nn.recurrent import GRU, LSTM, RNN
+from einsmith.nn.vision import (
+    ChannelShuffle,
+    Fold,
+    PixelShuffle,
+    PixelUnshuffle,
+    Unfold,
+    Upsample,
+    UpsamplingBilinear2d,
+    UpsamplingNearest2d,
+)
 
 __all__ = [
-    "AvgPool2d", "Buffer", "Conv2d", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GELU", "GRU",
-    "Identity", "LLTM", "LSTM", "Linear", "LogSoftmax", "MILSTM", "MSELoss", "MaxPool2d", "Module", "ModuleDict",
-    "ModuleList", "NLLLoss", "Parameter", "RNN", "ReLU", "SCRN", "Sequential", "Sigmoid", "Softmax", "SubLSTM",
-    "Tanh", "Unflatten", "functional_call", "init", "manual_seed",
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d", "AlphaDropout", "AvgPool1d", "AvgPool2d", "AvgPool3d", "BatchNorm1d", "BatchNorm2d",
+    "BatchNorm3d", "Buffer", "ChannelShuffle", "CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d",
+    "ConstantPad2d", "ConstantPad3d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
+    "ConvTranspose3d", "CrossEntropyLoss", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Embedding",
+    "FeatureAlphaDropout", "Flatten", "Fold", "GELU", "GRU", "GroupNorm", "Identity", "InstanceNorm1d",
+    "InstanceNorm2d", "InstanceNorm3d", "LLTM", "LPPool1d", "LPPool2d", "LPPool3d", "LSTM", "LayerNorm", "Linear",
+    "LocalResponseNorm", "LogSoftmax", "MILSTM", "MSELoss", "MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d",
+    "MaxUnpool2d", "MaxUnpool3d", "Module", "ModuleDict", "ModuleList", "NLLLoss", "Parameter", "PixelShuffle",
+    "PixelUnshuffle", "RMSNorm", "RNN", "ReLU", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d",
+    "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "SCRN", "Sequential", "Sigmoid", "Softmax", "SubLSTM",
+    "Tanh", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d",
+    "ZeroPad3d", "functional_call", "init", "manual_seed",
 ]  # fmt: skip

@@ -1,0 +1,304 @@
+"""Normalization: by statistics of a batch, of a sample, of groups of channels; by norms of neighbours or rows.
+
+Variances are means of squared differences from the mean, in a second sweep: E[x^2] - E[x]^2 cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, isfinite, prod
+from typing import Any
+
+import numpy as np
+
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.call import traced
+from einsmith.functional.common import dimension, merge, tensor, without
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def _number(name: str, what: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentError(f"{name}: {what}={value!r} must be a number")
+
+
+def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+    """Mean and variance of x over `dims`."""
+    shape = without(x.shape, dims)
+    over = fb.axes(*(x.shape[d] for d in dims))
+
+    def at(i: Sequence[Any]) -> Any:
+        return x[merge(x.ndim, dims, over, i)]
+
+    mean = fb.compute(shape, lambda *i: fb.mean(at(i), over=over))
+
+    def square(*i: Any) -> Any:
+        centred = at(i) - (mean[i] if i else mean)
+        return fb.mean(centred * centred, over=over)
+
+    return mean, fb.compute(shape, square)
+
+
+def _vector(x: Any, name: str, what: str, shape: tuple[int, ...]) -> Value | None:
+    if x is None:
+        return None
+    v = tensor(x, name, what)
+    if v.shape != shape:
+        raise ShapeError(f"{name}: {what!r} has shape {v.shape}, needs {shape}")
+    return v
+
+
+def _by_channel(x: Value, mean: Value, variance: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:
+    """(x - mean)*weight/sqrt(variance + eps) + bias, of x [B, C, ...] and vectors [C]."""
+    scale = fb.rsqrt(variance + eps)
+    if weight is not None:
+        scale = scale * weight
+
+    def body(b: Any, c: Any, *p: Any) -> Any:
+        y = (x[(b, c, *p)] - mean[c]) * scale[c]
+        return y if bias is None else y + bias[c]
+
+    return fb.compute(x.shape, body)
+
+
+def _update(running: Any, value: Value, momentum: Any) -> None:
+    """A module's buffer gets (1 - momentum)*buffer + momentum*value when the step ends."""
+    if hasattr(running, "assign"):
+        old = fb.as_value(running)
+        running.assign(old * (1 - momentum) + value.astype(old.dtype) * momentum)
+
+
+@traced
+def batch_norm(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: Any = 0.1,
+    eps: float = 1e-5,
+) -> Value:
+    """(x - mean)/sqrt(variance + eps)*weight + bias for each channel of input [B, C, ...]; the vectors are [C].
+
+    In training mean and variance are the batch's, else `running_mean` and `running_var`. In training, running ones that
+    are buffers of a module become (1 - momentum)*running + momentum*(the batch's mean, its unbiased variance) when the
+    step ends; arrays have values, not places, and are not changed. momentum: a number or a 0-d tensor. Raises
+    ShapeError in training for one value per channel. Source: Ioffe and Szegedy 2015, arXiv 1502.03167.
+    """
+    x = tensor(input, "batch_norm", "input", kind="float")
+    if x.ndim < 2:
+        raise ShapeError(f"batch_norm: 'input' needs 2 dimensions or more, got shape {x.shape}")
+    _number("batch_norm", "eps", eps)
+    shape = x.shape[1:2]
+    w, v = _vector(weight, "batch_norm", "weight", shape), _vector(bias, "batch_norm", "bias", shape)
+    means = _vector(running_mean, "batch_norm", "running_mean", shape)
+    variances = _vector(running_var, "batch_norm", "running_var", shape)
+    if not training:
+        if means is None or variances is None:
+            raise ArgumentError("batch_norm: evaluation needs 'running_mean' and 'running_var'")
+        return _by_channel(x, means, variances, w, v, eps)
+    count = x.size // shape[0] if shape[0] else 0
+    if count <= 1:
+        raise ShapeError(f"batch_norm: more than one value per channel is needed in training, got shape {x.shape}")
+    mean, variance = _moments(x, (0, *range(2, x.ndim)))
+    _update(running_mean, mean, momentum)
+    _update(running_var, variance * (count / (count - 1)), momentum)
+    return _by_channel(x, mean, variance, w, v, eps)
+
+
+@traced
+def instance_norm(
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: Any = 0.1,
+    eps: float = 1e-5,
+) -> Value:
+    """(x - mean)/sqrt(variance + eps)*weight + bias for each sample and channel of input [B, C, ...].
+
+    With `use_input_stats` mean and variance are those of the sample's channel, and running ones are updated, as
+    `batch_norm` does, by their means over the batch; else they are `running_mean` and `running_var`. Raises ShapeError
+    for one element per channel. Source: Ulyanov et al. 2016, arXiv 1607.08022.
+    """
+    x = tensor(input, "instance_norm", "input", kind="float")
+    if x.ndim < 3:
+        raise ShapeError(f"instance_norm: 'input' needs 3 dimensions or more, got shape {x.shape}")
+    _number("instance_norm", "eps", eps)
+    shape = x.shape[1:2]
+    w, v = _vector(weight, "instance_norm", "weight", shape), _vector(bias, "instance_norm", "bias", shape)
+    means = _vector(running_mean, "instance_norm", "running_mean", shape)
+    variances = _vector(running_var, "instance_norm", "running_var", shape)
+    if not use_input_stats:
+        if means is None or variances is None:
+            raise ArgumentError("instance_norm: without input statistics 'running_mean' and 'running_var' are needed")
+        return _by_channel(x, means, variances, w, v, eps)
+    count = prod(x.shape[2:])
+    if count <= 1:
+        raise ShapeError(f"instance_norm: more than one element per channel is needed, got shape {x.shape}")
+    mean, variance = _moments(x, range(2, x.ndim))
+    _update(running_mean, mean.mean(0), momentum)
+    _update(running_var, variance.mean(0) * (count / (count - 1)), momentum)
+    scale = fb.rsqrt(variance + eps)
+    if w is not None:
+        scale = scale * w
+
+    def body(b: Any, c: Any, *p: Any) -> Any:
+        y = (x[(b, c, *p)] - mean[b, c]) * scale[b, c]
+        return y if v is None else y + v[c]
+
+    return fb.compute(x.shape, body)
+
+
+def _trailing(x: Value, name: str, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    """`normalized_shape`, which are the last extents of x. Raises ShapeError where they are not."""
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not shape or x.shape[-len(shape) :] != shape:
+        raise ShapeError(f"{name}: 'input' {x.shape} does not end with normalized_shape={shape}")
+    if 0 in shape:
+        raise ShapeError(f"{name}: normalized_shape={shape} has no elements")
+    return shape
+
+
+@traced
+def layer_norm(
+    input: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Value:
+    """(x - mean)/sqrt(variance + eps)*weight + bias over the last dimensions, whose extents are `normalized_shape`, as
+    are those of weight and bias. Source: Ba et al. 2016, arXiv 1607.06450."""
+    x = tensor(input, "layer_norm", "input", kind="float")
+    shape = _trailing(x, "layer_norm", normalized_shape)
+    _number("layer_norm", "eps", eps)
+    w, v = _vector(weight, "layer_norm", "weight", shape), _vector(bias, "layer_norm", "bias", shape)
+    lead = x.ndim - len(shape)
+    mean, variance = _moments(x, range(lead, x.ndim))
+    scale = fb.rsqrt(variance + eps)
+
+    def body(*i: Any) -> Any:
+        y = (x[i] - mean[i[:lead]]) * scale[i[:lead]] if lead else (x[i] - mean) * scale
+        y = y if w is None else y * w[i[lead:]]
+        return y if v is None else y + v[i[lead:]]
+
+    return fb.compute(x.shape, body)
+
+
+@traced
+def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None) -> Value:
+    """x/sqrt(mean(x^2) + eps)*weight over the last dimensions, whose extents are `normalized_shape`. eps: by default
+    the spacing of the input's floats at 1. Source: Zhang and Sennrich 2019, arXiv 1910.07467."""
+    x = tensor(input, "rms_norm", "input", kind="float")
+    shape = _trailing(x, "rms_norm", normalized_shape)
+    if eps is None:
+        eps = float(np.finfo(x.dtype.numpy).eps)
+    _number("rms_norm", "eps", eps)
+    w = _vector(weight, "rms_norm", "weight", shape)
+    lead = x.ndim - len(shape)
+    over = fb.axes(*shape)
+
+    def inverse(*i: Any) -> Any:
+        return fb.rsqrt(fb.mean(x[(*i, *over)] * x[(*i, *over)], over=over) + eps)
+
+    scale = fb.compute(x.shape[:lead], inverse)
+
+    def body(*i: Any) -> Any:
+        y = x[i] * (scale[i[:lead]] if lead else scale)
+        return y if w is None else y * w[i[lead:]]
+
+    return fb.compute(x.shape, body)
+
+
+@traced
+def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Value:
+    """(x - mean)/sqrt(variance + eps)*weight + bias of input [B, C, ...], where mean and variance are those of the
+    sample and of the group of C/num_groups channels; weight and bias are [C]. Source: Wu and He 2018, arXiv 1803.08494.
+    """
+    x = tensor(input, "group_norm", "input", kind="float")
+    if x.ndim < 2:
+        raise ShapeError(f"group_norm: 'input' needs 2 dimensions or more, got shape {x.shape}")
+    channels = x.shape[1]
+    if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 1 or channels % num_groups:
+        raise ShapeError(f"group_norm: num_groups={num_groups!r} does not divide the {channels} channels")
+    _number("group_norm", "eps", eps)
+    shape = x.shape[1:2]
+    w, v = _vector(weight, "group_norm", "weight", shape), _vector(bias, "group_norm", "bias", shape)
+    if not x.size:
+        return x
+    per = channels // num_groups
+    if x.shape[0] * per * prod(x.shape[2:]) <= 1:
+        raise ShapeError(f"group_norm: more than one value per group is needed, got shape {x.shape}")
+    split = x.reshape((x.shape[0], num_groups, per, *x.shape[2:]))
+    mean, variance = _moments(split, range(2, split.ndim))
+    scale = fb.rsqrt(variance + eps)
+
+    def body(b: Any, g: Any, c: Any, *p: Any) -> Any:
+        y = (split[(b, g, c, *p)] - mean[b, g]) * scale[b, g]
+        y = y if w is None else y * w[per * g + c]
+        return y if v is None else y + v[per * g + c]
+
+    return fb.compute(split.shape, body).reshape(x.shape)
+
+
+@traced
+def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Value:
+    """x/(k + alpha*s)**beta for input [B, C, ...], s being the sum of the squares of the `size` neighbouring channels
+    (size//2 before, (size - 1)//2 after) over `size`. Source: Krizhevsky et al. 2012, section 3.3."""
+    x = tensor(input, "local_response_norm", "input", kind="float")
+    if x.ndim < 3:
+        raise ShapeError(f"local_response_norm: 'input' needs 3 dimensions or more, got shape {x.shape}")
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ArgumentError(f"local_response_norm: size={size!r} must be an int of at least 1")
+    for name, value in (("alpha", alpha), ("beta", beta), ("k", k)):
+        _number("local_response_norm", name, value)
+    (r,) = fb.axes(size)
+
+    def neighbours(b: Any, c: Any, *p: Any) -> Any:
+        h = c + r - size // 2
+        y = x[(b, h, *p)]
+        return fb.sum(fb.where((0 <= h) & (h < x.shape[1]), y * y, 0), over=r)
+
+    s = fb.compute(x.shape, neighbours)
+    return fb.compute(x.shape, lambda *i: x[i] * (k + alpha / size * s[i]) ** -beta)
+
+
+@traced
+def normalize(input: Any, p: float = 2.0, dim: int | Sequence[int] = 1, eps: float = 1e-12) -> Value:
+    """x over its p-norm along `dim`, an int or several; norms below `eps` count as `eps`, without a derivative."""
+    x = tensor(input, "normalize", "input", kind="float")
+    dims = [dimension(d, x.ndim, "normalize") for d in ((dim,) if isinstance(dim, int) else tuple(dim))]
+    _number("normalize", "p", p)
+    _number("normalize", "eps", eps)
+    if not dims or len(set(dims)) != len(dims):
+        raise ShapeError(f"normalize: dim={dim!r} must name dimensions, each once")
+    if not x.size:
+        return x
+    over = dict(zip(dims, fb.axes(*(x.shape[d] for d in dims)), strict=True))
+    kept = [d for d in range(x.ndim) if d not in over]
+
+    def norm(*i: Any) -> Any:
+        place = {**over, **dict(zip(kept, i, strict=True))}
+        v = x[tuple(place[d] for d in range(x.ndim))]
+        axes = tuple(over.values())
+        if p == inf or p == -inf:
+            return (fb.max if p > 0 else fb.min)(abs(v), over=axes)
+        if p == 0:
+            return fb.sum(fb.cast(v != 0, x.dtype), over=axes)
+        if p == 2:
+            return fb.sum(v * v, over=axes)
+        return fb.sum(abs(v) if p == 1 else abs(v) ** p, over=axes)
+
+    total = fb.compute([x.shape[d] for d in kept], norm)
+
+    def root(s: Any) -> Any:
+        if p == 2:
+            return fb.sqrt(s)
+        return s if p in (0, 1) or not isfinite(p) else s ** (1 / p)
+
+    def body(*i: Any) -> Any:
+        s = total[tuple(i[d] for d in kept)] if kept else total
+        return fb.where(root(s) < eps, x[i] * (1 / eps), x[i] / root(s))
+
+    return fb.compute(x.shape, body)

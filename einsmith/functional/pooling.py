@@ -1,0 +1,446 @@
+"""Pooling over windows of one, two or three dimensions, under torch.nn.functional's names and argument orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf, isfinite, prod
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.call import traced
+from einsmith.functional.common import all_of, ints, tensor
+from einsmith.functional.window import Ints, Window, read
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+from einsmith.lang.op import op
+
+Sizes = int | Sequence[int | None] | None
+
+
+class _Adaptive:
+    """One dimension cut into `count` windows, of which number p goes from floor(p*extent/count) to
+    ceil((p + 1)*extent/count); r counts from its begin. Answers as a `Window` does."""
+
+    def __init__(self, extent: int, count: int):
+        self.extent, self.count = extent, count
+        self.even = extent % count == 0
+        self.kernel = max((self.end(p) - self.begin(p) for p in range(count)), default=1)
+
+    def begin(self, p: Any) -> Any:
+        return p * (self.extent // self.count) if self.even else p * self.extent // self.count
+
+    def end(self, p: Any) -> Any:
+        return ((p + 1) * self.extent + self.count - 1) // self.count
+
+    def first(self, p: Any) -> Any:
+        return self.begin(p)
+
+    def position(self, p: Any, r: Any) -> Any:
+        return self.begin(p) + r
+
+    def length(self, p: Any) -> Any:
+        return self.kernel if self.even else self.end(p) - self.begin(p)
+
+
+def _read(x: Value, lead: Sequence[Any], windows: Sequence[Any], p: Sequence[Any], r: Sequence[Any], other: float):
+    """As `read`, of adaptive windows too."""
+    if isinstance(windows[0], Window):
+        return read(x, lead, windows, p, r, other)
+    h = [w.position(a, b) for w, a, b in zip(windows, p, r, strict=True)]
+    guards = [at < w.end(a) for w, a, at in zip(windows, p, h, strict=True) if not w.even]
+    element = x[(*lead, *h)]
+    return fb.where(all_of(guards), element, other) if guards else element
+
+
+def _windows(
+    name: str,
+    n: int,
+    x: Value,
+    kernel_size: Ints,
+    stride: Ints | None,
+    padding: Ints,
+    dilation: Ints,
+    ceil_mode: bool,
+) -> list[Window]:
+    kernel = ints(kernel_size, n, name, "kernel_size")
+    steps = kernel if stride is None else ints(stride, n, name, "stride")
+    pads = ints(padding, n, name, "padding", least=0)
+    gaps = ints(dilation, n, name, "dilation")
+    if any(2 * p > g * (k - 1) + 1 for p, k, g in zip(pads, kernel, gaps, strict=True)):
+        raise ShapeError(f"{name}: padding={padding!r} is more than half of kernel_size={kernel_size!r}")
+    return [
+        Window(e, k, s, p, p, g, name, ceil_mode)
+        for e, k, s, p, g in zip(x.shape[-n:], kernel, steps, pads, gaps, strict=True)
+    ]
+
+
+def _flat(positions: Sequence[Any], extents: Sequence[int]) -> Any:
+    """Row-major position in a box."""
+    flat: Any = 0
+    for at, n in zip(positions, extents, strict=True):
+        flat = flat * n + at
+    return flat
+
+
+def _max(x: Value, windows: Sequence[Any], indices: bool) -> Any:
+    """The largest element of each window over the last dimensions, and with `indices` its row-major place in them."""
+    n = len(windows)
+    lead, extents = x.ndim - n, x.shape[-n:]
+    r = fb.axes(*(w.kernel for w in windows))
+    shape = (*x.shape[:lead], *(w.count for w in windows))
+    y = fb.compute(shape, lambda *i: fb.max(_read(x, i[:lead], windows, i[lead:], r, -inf), over=r))
+    if not indices:
+        return y
+    chosen = fb.compute(shape, lambda *i: fb.argmax(_read(x, i[:lead], windows, i[lead:], r, -inf), over=r))
+
+    def place(*i: Any) -> Any:
+        p, rest, at = i[lead:], chosen[i], []
+        for w, q in zip(reversed(windows), reversed(p), strict=True):
+            at.append(w.position(q, rest % w.kernel))
+            rest = rest // w.kernel
+        # Where all elements are minus infinity, padding is as large as they are.
+        first = _flat([w.first(q) for w, q in zip(windows, p, strict=True)], extents)
+        return fb.cast(fb.where(y[i] == -inf, first, _flat(at[::-1], extents)), dt.i64)
+
+    return y, fb.compute(shape, place)
+
+
+def _max_pool(
+    name: str,
+    n: int,
+    input: Any,
+    kernel_size: Ints,
+    stride: Ints | None,
+    padding: Ints,
+    dilation: Ints,
+    ceil_mode: bool,
+    indices: bool,
+) -> Any:
+    x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
+    return _max(x, _windows(name, n, x, kernel_size, stride, padding, dilation, ceil_mode), indices)
+
+
+@traced
+def max_pool1d(
+    input: Any,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest element of each window of input [B, C, L] or [C, L]; see `max_pool2d`."""
+    return _max_pool("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+@traced
+def max_pool2d(
+    input: Any,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest element of each window of input [..., H, W]; `stride` is the window's size where not given.
+
+    The gradient goes to the first of equal elements, in row-major order of the window. Padding is minus infinity.
+    ceil_mode: a last window may overhang. return_indices: (values, int64 row-major places in [H, W]).
+    """
+    return _max_pool("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+@traced
+def max_pool3d(
+    input: Any,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest element of each window of input [..., D, H, W]; see `max_pool2d`."""
+    return _max_pool("max_pool3d", 3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+_PLACED = op("Y[n,i[n,p]] += x[n,p]", extents={"Y.shape[1]": "places"})
+
+
+def _max_unpool(
+    name: str,
+    n: int,
+    input: Any,
+    indices: Any,
+    kernel_size: Ints,
+    stride: Ints | None,
+    padding: Ints,
+    output_size: Sequence[int] | None,
+) -> Value:
+    x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
+    i = tensor(indices, name, "indices", kind="int")
+    if i.shape != x.shape:
+        raise ShapeError(f"{name}: 'indices' has shape {i.shape}, 'input' {x.shape}")
+    kernel = ints(kernel_size, n, name, "kernel_size")
+    steps = kernel if stride is None else ints(stride, n, name, "stride")
+    pads = ints(padding, n, name, "padding", least=0)
+    lead, space = x.shape[:-n], x.shape[-n:]
+    smallest = [(e - 1) * s - 2 * p + k for e, s, p, k in zip(space, steps, pads, kernel, strict=True)]
+    if output_size is None:
+        extents = tuple(smallest)
+    else:
+        given = tuple(output_size)
+        extents = given[-n:]
+        if len(given) not in (n, x.ndim) or any(
+            abs(e - d) >= s for e, d, s in zip(extents, smallest, steps, strict=True)
+        ):
+            raise ShapeError(
+                f"{name}: output_size={given} must differ from {tuple(smallest)} by less than stride={steps}"
+            )
+    if any(e < 1 for e in extents):
+        raise ShapeError(f"{name}: 'input' {x.shape} with padding={padding!r} would give extents {extents}")
+    flat, places = (v.reshape((prod(lead), prod(space))) for v in (x, i))
+    total = _PLACED(places, flat, places=prod(extents))
+    hits = _PLACED(places, fb.full(flat.shape, 1.0, x.dtype), places=prod(extents))
+    # Windows that overlap name a place several times, each with the same element: it counts once, its gradient goes to
+    # every one.
+    once = fb.compute(total.shape, lambda n, z: fb.where(hits[n, z] > 1, total[n, z] / hits[n, z], total[n, z]))
+    return fb.differentiate_as(once, total).reshape((*lead, *extents))
+
+
+@traced
+def max_unpool1d(
+    input: Any,
+    indices: Any,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    output_size: Sequence[int] | None = None,
+) -> Value:
+    """The elements of input [B, C, L] or [C, L] at the places `indices`, zero elsewhere; see `max_unpool2d`."""
+    return _max_unpool("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
+
+
+@traced
+def max_unpool2d(
+    input: Any,
+    indices: Any,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    output_size: Sequence[int] | None = None,
+) -> Value:
+    """Undoes `max_pool2d(..., return_indices=True)`: the elements of input [..., H, W] at the row-major places
+    `indices` of the result [..., H', W'], zero elsewhere. H' = (H - 1)*stride - 2*padding + kernel_size where
+    `output_size` does not give it. Several elements at one place are averaged. An index outside the result is an
+    IndexError at the call.
+    """
+    return _max_unpool("max_unpool2d", 2, input, indices, kernel_size, stride, padding, output_size)
+
+
+@traced
+def max_unpool3d(
+    input: Any,
+    indices: Any,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    output_size: Sequence[int] | None = None,
+) -> Value:
+    """The elements of input [..., D, H, W] at the places `indices`, zero elsewhere; see `max_unpool2d`."""
+    return _max_unpool("max_unpool3d", 3, input, indices, kernel_size, stride, padding, output_size)
+
+
+def _avg_pool(
+    name: str,
+    n: int,
+    input: Any,
+    kernel_size: Ints,
+    stride: Ints | None,
+    padding: Ints,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Value:
+    x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
+    windows = _windows(name, n, x, kernel_size, stride, padding, 1, ceil_mode)
+    if divisor_override is not None and (not isinstance(divisor_override, int) or divisor_override == 0):
+        raise ShapeError(f"{name}: divisor_override={divisor_override!r} must be an int other than 0")
+    overhang = any(w.last >= w.extent + w.after for w in windows)
+    whole = not overhang and (count_include_pad or not any(w.before for w in windows))
+    divisor = divisor_override or (prod(w.kernel for w in windows) if whole else None)
+    return _mean(x, windows, divisor, lambda w, p: w.covered(p, not count_include_pad))
+
+
+def _mean(x: Value, windows: Sequence[Any], divisor: int | None, count: Callable[[Any, Any], Any]) -> Value:
+    """The sum of each window over the last dimensions, divided by `divisor`, or by the product of the counts."""
+    lead = x.ndim - len(windows)
+    r = fb.axes(*(w.kernel for w in windows))
+
+    def body(*i: Any) -> Any:
+        total = fb.sum(_read(x, i[:lead], windows, i[lead:], r, 0), over=r)
+        if divisor is not None:
+            return total * (1 / divisor)
+        elements: Any = 1
+        for w, p in zip(windows, i[lead:], strict=True):
+            elements = elements * count(w, p)
+        return total / fb.cast(elements, x.dtype)
+
+    return fb.compute((*x.shape[:lead], *(w.count for w in windows)), body)
+
+
+@traced
+def avg_pool1d(
+    input: Any,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Value:
+    """The mean of each window of input [B, C, L] or [C, L]; see `avg_pool2d`."""
+    return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+
+
+@traced
+def avg_pool2d(
+    input: Any,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Value:
+    """The mean of each window of input [..., H, W]; `stride` is the window's size where not given.
+
+    Padding is zeros, which count as elements where `count_include_pad`; `divisor_override` replaces the count.
+    """
+    return _avg_pool(
+        "avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+    )
+
+
+@traced
+def avg_pool3d(
+    input: Any,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Value:
+    """The mean of each window of input [..., D, H, W]; see `avg_pool2d`."""
+    return _avg_pool(
+        "avg_pool3d", 3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ adaptive
+
+
+def _adaptive(name: str, n: int, input: Any, output_size: Sizes) -> tuple[Value, list[_Adaptive]]:
+    x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
+    sizes = (output_size,) * n if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    sizes = sizes * n if len(sizes) == 1 else sizes
+    if len(sizes) != n or any(
+        s is not None and (isinstance(s, bool) or not isinstance(s, int) or s < 1) for s in sizes
+    ):
+        raise ShapeError(f"{name}: output_size={output_size!r} must be an int of at least 1 or None, or {n} of them")
+    if any(e < 1 for e in x.shape[-n:]):
+        raise ShapeError(f"{name}: 'input' {x.shape} has no elements to pool")
+    return x, [_Adaptive(e, e if s is None else s) for e, s in zip(x.shape[-n:], sizes, strict=True)]
+
+
+def _adaptive_avg_pool(name: str, n: int, input: Any, output_size: Sizes) -> Value:
+    x, windows = _adaptive(name, n, input, output_size)
+    divisor = prod(w.kernel for w in windows) if all(w.even for w in windows) else None
+    return _mean(x, windows, divisor, _Adaptive.length)
+
+
+@traced
+def adaptive_avg_pool1d(input: Any, output_size: Sizes) -> Value:
+    """The means of `output_size` windows over input [B, C, L] or [C, L]; see `adaptive_avg_pool2d`."""
+    return _adaptive_avg_pool("adaptive_avg_pool1d", 1, input, output_size)
+
+
+@traced
+def adaptive_avg_pool2d(input: Any, output_size: Sizes) -> Value:
+    """The means of windows over input [..., H, W], as many as `output_size` says: an int, or an int or None (the
+    input's extent) for each dimension. Window p of P goes from floor(p*H/P) to ceil((p + 1)*H/P)."""
+    return _adaptive_avg_pool("adaptive_avg_pool2d", 2, input, output_size)
+
+
+@traced
+def adaptive_avg_pool3d(input: Any, output_size: Sizes) -> Value:
+    """The means of windows over input [..., D, H, W]; see `adaptive_avg_pool2d`."""
+    return _adaptive_avg_pool("adaptive_avg_pool3d", 3, input, output_size)
+
+
+@traced
+def adaptive_max_pool1d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
+    """The largest elements of `output_size` windows over input [B, C, L] or [C, L]; see `adaptive_max_pool2d`."""
+    return _max(*_adaptive("adaptive_max_pool1d", 1, input, output_size), return_indices)
+
+
+@traced
+def adaptive_max_pool2d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
+    """The largest elements of the windows of `adaptive_avg_pool2d`; with `return_indices` also their int64 row-major
+    places in [H, W]. The gradient goes to the first of equal elements."""
+    return _max(*_adaptive("adaptive_max_pool2d", 2, input, output_size), return_indices)
+
+
+@traced
+def adaptive_max_pool3d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
+    """The largest elements of windows over input [..., D, H, W]; see `adaptive_max_pool2d`."""
+    return _max(*_adaptive("adaptive_max_pool3d", 3, input, output_size), return_indices)
+
+
+# ---------------------------------------------------------------------------------------------------------- power means
+
+
+def _lp_pool(
+    name: str, n: int, input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None, ceil_mode: bool
+) -> Value:
+    x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
+    if isinstance(norm_type, bool) or not isinstance(norm_type, (int, float)) or norm_type in (0, float("nan")):
+        raise ArgumentError(f"{name}: norm_type={norm_type!r} must be a number other than 0")
+    windows = _windows(name, n, x, kernel_size, stride, 0, 1, ceil_mode)
+    if not isfinite(norm_type):
+        sign = 1.0 if norm_type > 0 else -1.0
+        return _max(abs(x) * sign, windows, False) * sign
+    mean = _avg_pool(name, n, x**norm_type, kernel_size, stride, 0, ceil_mode, True, None)
+    # A mean of zero has the derivative zero, where that of its root would be infinite.
+    return (fb.sign(mean) * fb.relu(abs(mean)) * prod(w.kernel for w in windows)) ** (1 / norm_type)
+
+
+@traced
+def lp_pool1d(
+    input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
+) -> Value:
+    """The power norm of each window of input [B, C, L] or [C, L]; see `lp_pool2d`."""
+    return _lp_pool("lp_pool1d", 1, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+@traced
+def lp_pool2d(
+    input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
+) -> Value:
+    """The sum of x**norm_type over each window of input [..., H, W], to the power 1/norm_type; the largest magnitude
+    where norm_type is infinite, the smallest where it is minus infinity.
+
+    A window that overhangs (`ceil_mode`) counts as if its mean went on. The derivative at a window of zeros is zero.
+    """
+    return _lp_pool("lp_pool2d", 2, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+@traced
+def lp_pool3d(
+    input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
+) -> Value:
+    """The power norm of each window of input [..., D, H, W]; see `lp_pool2d`."""
+    return _lp_pool("lp_pool3d", 3, input, norm_type, kernel_size, stride, ceil_mode)

@@ -1,0 +1,281 @@
+"""Other resolutions: interpolation, and elements moved between channels and places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import floor, isfinite, prod
+from typing import Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.call import traced
+from einsmith.functional.common import all_of, ints, tensor
+from einsmith.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
+from einsmith.functional.window import Ints, Window, read, transposed
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+RANKS = {
+    "nearest": (3, 4, 5), "nearest-exact": (3, 4, 5), "area": (3, 4, 5),
+    "linear": (3,), "bilinear": (4,), "bicubic": (4,), "trilinear": (5,),
+}  # fmt: skip
+"""The modes of `interpolate`, and the numbers of dimensions that each takes."""
+
+HALF = Fraction(1, 2)
+
+# ------------------------------------------------------------------------------------------------------- interpolation
+
+
+class _Positions:
+    """floor((p + shift)*scale - offset) for every p below `count`, exactly, and in `beyond` what is left.
+
+    As an index of a formula it is a quotient of integers, which gradients can be derived from without a scatter. Of the
+    scales that give the same positions, the fraction with the smallest denominator is taken.
+    """
+
+    def __init__(self, scale: Fraction, shift: Fraction, offset: Fraction, count: int):
+        sources = [(p + shift) * scale - offset for p in range(count)]
+        self.begins = np.array([floor(s) for s in sources])
+        self.beyond = np.array([float(s - floor(s)) for s in sources])
+        self._shift, self._offset = int(2 * shift), int(2 * offset)
+        places = [(p + shift, floor(s) + offset) for p, s in enumerate(sources)]
+        self._ratio = _simplest([(t / at, (t + 1) / at) for at, t in places if at])
+
+    def at(self, p: Any) -> Any:
+        """The position of p, an axis."""
+        a, b = self._ratio.numerator, self._ratio.denominator
+        if not self._shift and not self._offset:
+            return a * p if b == 1 else a * p // b
+        return (a * (2 * p + self._shift) - b * self._offset) // (2 * b)
+
+
+def _simplest(intervals: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
+    """The fraction with the smallest denominator that is in all of the intervals [low, high)."""
+    low = max((a for a, _ in intervals), default=Fraction(0))
+    high = min((b for _, b in intervals), default=Fraction(1))
+    for denominator in range(1, low.denominator):
+        numerator = -(-low.numerator * denominator // low.denominator)
+        if Fraction(numerator, denominator) < high:
+            return Fraction(numerator, denominator)
+    return low
+
+
+def _fraction(number: float) -> Fraction:
+    """The fraction that a float was written for: 1/3 and not the float nearest to it."""
+    short = Fraction(number).limit_denominator(10**6)
+    return short if float(short) == number else Fraction(number)
+
+
+def _cubic(f: np.ndarray) -> list[np.ndarray]:
+    """Weights of the four neighbours at distances 1 + f, f, 1 - f and 2 - f. Source: Keys 1981, with a = -0.75."""
+    a = -0.75
+
+    def near(t: np.ndarray) -> np.ndarray:
+        return ((a + 2) * t - (a + 3)) * t * t + 1
+
+    def far(t: np.ndarray) -> np.ndarray:
+        return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+
+    return [far(1 + f), near(f), near(1 - f), far(2 - f)]
+
+
+def _weighted(x: Value, d: int, count: int, scale: Fraction, cubic: bool, align_corners: bool) -> Value:
+    """x with `count` places along dimension `d`, each a weighted sum of two neighbours, or four."""
+    extent = x.shape[d]
+    if align_corners:
+        where = _Positions(Fraction(extent - 1, max(count - 1, 1)), Fraction(0), Fraction(0), count)
+    else:
+        where = _Positions(scale, HALF, HALF, count)
+    f = where.beyond
+    first, taps = (-1, _cubic(f)) if cubic else (0, [1 - f, f])
+    # Neighbours outside are the first or the last element, whose weight grows by theirs.
+    weights = np.zeros((count, len(taps)))
+    for n, weight in enumerate(taps):
+        inside = np.clip(where.begins + first + n, 0, extent - 1) - where.begins - first
+        np.add.at(weights, (np.arange(count), inside), weight)
+    w = fb.as_value(weights.astype(np.float64 if x.dtype is dt.f64 else np.float32))
+    (t,) = fb.axes(len(taps))
+    low, high = where.begins.min() + first, where.begins.max() + first + len(taps) - 1
+
+    def body(*i: Any) -> Any:
+        h = where.at(i[d]) + (t + first)
+        guards = ([0 <= h] if low < 0 else []) + ([h < extent] if high >= extent else [])
+        element = x[(*i[:d], h, *i[d + 1 :])]
+        return fb.sum(w[i[d], t] * (fb.where(all_of(guards), element, 0) if guards else element), over=t)
+
+    return fb.compute((*x.shape[:d], count, *x.shape[d + 1 :]), body).astype(x.dtype)
+
+
+def _nearest(x: Value, counts: Sequence[int], scales: Sequence[Fraction], exact: bool) -> Value:
+    """x at the places p*scale, or (p + 1/2)*scale where `exact`, rounded down."""
+    shift = HALF if exact else Fraction(0)
+    places = [_Positions(s, shift, Fraction(0), n) for s, n in zip(scales, counts, strict=True)]
+    lead = x.ndim - len(places)
+
+    def body(*i: Any) -> Any:
+        at = [where.at(p) for where, p in zip(places, i[lead:], strict=True)]
+        return x[(*i[:lead], *at)]
+
+    return fb.compute((*x.shape[:lead], *counts), body)
+
+
+def _several(value: Any, n: int, what: str, kinds: Any) -> tuple:
+    many = tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+    fit = (not isinstance(v, bool) and isinstance(v, kinds) and isfinite(v) and v > 0 for v in many)
+    if len(many) != n or not all(fit):
+        raise ArgumentError(f"interpolate: {what}={value!r} must be positive, one number or {n}")
+    return many
+
+
+@traced
+def interpolate(
+    input: Any,
+    size: Ints | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Value:
+    """input [B, C, *extents] at other extents: `size`, or floor(extent*scale_factor).
+
+    mode: 'nearest', 'nearest-exact', 'area' (means, as `adaptive_avg_pool2d`) for one to three dimensions; 'linear' for
+    one, 'bilinear' and 'bicubic' for two, 'trilinear' for three. Place p is read at (p + 1/2)*scale - 1/2, where scale
+    is 1/scale_factor, or the ratio of the extents where `size` is given or `recompute_scale_factor` set; with
+    `align_corners` at p*(extent - 1)/(new extent - 1), so that first and last elements are kept. Neighbours outside are
+    the first or the last element. `antialias` is not built.
+    """
+    if mode not in RANKS:
+        raise ArgumentError(f"interpolate: mode={mode!r} is none of {', '.join(map(repr, RANKS))}")
+    x = tensor(input, "interpolate", "input", kind="float")
+    if x.ndim not in RANKS[mode]:
+        wanted = " or ".join(map(str, RANKS[mode]))
+        raise ShapeError(f"interpolate: mode={mode!r} takes {wanted} dimensions, got shape {x.shape}")
+    weighted = mode not in ("nearest", "nearest-exact", "area")
+    if align_corners is not None and not weighted:
+        raise ArgumentError(f"interpolate: align_corners={align_corners!r} has no meaning in mode={mode!r}")
+    if antialias:
+        raise ArgumentError("interpolate: antialias=True is not built; average first, with avg_pool2d")
+    if (size is None) == (scale_factor is None):
+        raise ArgumentError(f"interpolate: give one of size={size!r} and scale_factor={scale_factor!r}")
+    if recompute_scale_factor and size is not None:
+        raise ArgumentError("interpolate: recompute_scale_factor=True has no meaning with a size")
+    n = x.ndim - 2
+    space = x.shape[2:]
+    if size is not None:
+        counts = _several(size, n, "size", int)
+    else:
+        factors = _several(scale_factor, n, "scale_factor", (int, float))
+        counts = tuple(floor(e * s) for e, s in zip(space, factors, strict=True))
+    if any(e < 1 for e in (*space, *counts)):
+        raise ShapeError(f"interpolate: 'input' {x.shape} would get the extents {counts}")
+    scales = [Fraction(e, c) for e, c in zip(space, counts, strict=True)]
+    if scale_factor is not None and not recompute_scale_factor:
+        scales = [1 / _fraction(s) for s in factors]
+    if mode == "area":
+        return (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[n - 1](x, counts)
+    if not weighted:
+        return _nearest(x, counts, scales, mode == "nearest-exact")
+    for d in reversed(range(n)):
+        # A linear mode that keeps the extent keeps the elements, as in torch, whatever the scale.
+        if counts[d] != space[d] or (mode == "bicubic" and not align_corners and scales[d] != 1):
+            x = _weighted(x, d + 2, counts[d], scales[d], mode == "bicubic", bool(align_corners))
+    return x
+
+
+# ------------------------------------------------------------------------------------------------- channels and places
+
+
+def _factor(name: str, what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"{name}: {what}={value!r} must be an int of at least 1")
+    return value
+
+
+@traced
+def pixel_shuffle(input: Any, upscale_factor: int) -> Value:
+    """input [..., C*r*r, H, W] as [..., C, H*r, W*r], r being the factor: channel c*r*r + i*r + j of place (h, w) goes
+    to place (h*r + i, w*r + j). Source: Shi et al. 2016, arXiv 1609.05158."""
+    x, r = tensor(input, "pixel_shuffle", "input"), _factor("pixel_shuffle", "upscale_factor", upscale_factor)
+    if x.ndim < 3 or x.shape[-3] % (r * r):
+        raise ShapeError(f"pixel_shuffle: 'input' {x.shape} has no multiple of {r * r} channels at its third place")
+    *lead, c, h, w = x.shape
+    n = len(lead)
+    y = x.reshape((*lead, c // (r * r), r, r, h, w))
+    y = y.transpose((*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    return y.reshape((*lead, c // (r * r), h * r, w * r))
+
+
+@traced
+def pixel_unshuffle(input: Any, downscale_factor: int) -> Value:
+    """input [..., C, H*r, W*r] as [..., C*r*r, H, W]: undoes `pixel_shuffle`."""
+    x, r = tensor(input, "pixel_unshuffle", "input"), _factor("pixel_unshuffle", "downscale_factor", downscale_factor)
+    if x.ndim < 3 or x.shape[-2] % r or x.shape[-1] % r:
+        raise ShapeError(f"pixel_unshuffle: the last extents of 'input' {x.shape} are no multiples of {r}")
+    *lead, c, h, w = x.shape
+    n = len(lead)
+    y = x.reshape((*lead, c, h // r, r, w // r, r))
+    y = y.transpose((*range(n), n, n + 2, n + 4, n + 1, n + 3))
+    return y.reshape((*lead, c * r * r, h // r, w // r))
+
+
+@traced
+def channel_shuffle(input: Any, groups: int) -> Value:
+    """input [B, C, ...] with its channels, `groups` rows of C/groups, read column by column. Source: Zhang et al. 2018,
+    ShuffleNet, arXiv 1707.01083."""
+    x, g = tensor(input, "channel_shuffle", "input"), _factor("channel_shuffle", "groups", groups)
+    if x.ndim < 3 or x.shape[1] % g:
+        raise ShapeError(f"channel_shuffle: 'input' {x.shape} has no multiple of groups={g} channels")
+    y = x.reshape((x.shape[0], g, x.shape[1] // g, *x.shape[2:]))
+    return y.transpose((0, 2, 1, *range(3, y.ndim))).reshape(x.shape)
+
+
+def _unfold_windows(
+    name: str, extents: Sequence[int], kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints
+) -> list[Window]:
+    kernel = ints(kernel_size, 2, name, "kernel_size")
+    steps, gaps = ints(stride, 2, name, "stride"), ints(dilation, 2, name, "dilation")
+    pads = ints(padding, 2, name, "padding", least=0)
+    return [Window(e, k, s, p, p, g, name) for e, k, s, p, g in zip(extents, kernel, steps, pads, gaps, strict=True)]
+
+
+def _blocks(x: Value, windows: Sequence[Window]) -> Value:
+    """x [B, C, H, W] as [B, C*R*S, P*Q]: the window at each place as a column."""
+    kernel, space = tuple(w.kernel for w in windows), tuple(w.count for w in windows)
+    y = fb.compute(
+        (*x.shape[:2], *kernel, *space), lambda b, c, r, s, p, q: read(x, (b, c), windows, (p, q), (r, s), 0)
+    )
+    return y.reshape((x.shape[0], x.shape[1] * prod(kernel), prod(space)))
+
+
+@traced
+def unfold(input: Any, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1) -> Value:
+    """The windows of input [B, C, H, W] (or [C, H, W]) as columns: [B, C*R*S, L], L being the number of places in
+    row-major order. Padding is zeros."""
+    x = tensor(input, "unfold", "input", rank=(3, 4))
+    if x.ndim == 3:
+        return unfold(x.reshape((1, *x.shape)), kernel_size, dilation, padding, stride)[0]
+    return _blocks(x, _unfold_windows("unfold", x.shape[2:], kernel_size, dilation, padding, stride))
+
+
+@traced
+def fold(
+    input: Any, output_size: Ints, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
+) -> Value:
+    """The transpose of `unfold`: columns [B, C*R*S, L] (or [C*R*S, L]) added up at their places, [B, C, *output_size].
+
+    Raises ShapeError where the columns are not as many as windows fit.
+    """
+    x = tensor(input, "fold", "input", rank=(2, 3), kind="float")
+    if x.ndim == 2:
+        return fold(x.reshape((1, *x.shape)), output_size, kernel_size, dilation, padding, stride)[0]
+    extents = ints(output_size, 2, "fold", "output_size")
+    windows = _unfold_windows("fold", extents, kernel_size, dilation, padding, stride)
+    size, places = prod(w.kernel for w in windows), prod(w.count for w in windows)
+    if x.shape[1] % size or x.shape[2] != places:
+        raise ShapeError(f"fold: 'input' {x.shape} needs a multiple of {size} rows and {places} columns")
+    shape = (x.shape[0], x.shape[1] // size, *extents)
+    return transposed(lambda y: _blocks(y, windows), shape, x)

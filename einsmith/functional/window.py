@@ -1,0 +1,86 @@
+"""Windows that slide over dimensions: what convolutions, pooling and unfolding read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einsmith.autodiff.sweep import gradients
+from einsmith.errors import ShapeError
+from einsmith.expr.nodes import leaf
+from einsmith.functional.common import all_of
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+Ints = int | Sequence[int]
+
+
+class Window:
+    """One dimension of a sliding window: output position p, window position r read stride*p + dilation*r - before.
+
+    count: the number of positions, by default as many as fit; with `ceil` one more that overhangs, as long as it begins
+    inside. Raises ShapeError, which names `where`, for a window that does not fit.
+    """
+
+    def __init__(
+        self,
+        extent: int,
+        kernel: int,
+        stride: int,
+        before: int,
+        after: int,
+        dilation: int,
+        where: str,
+        ceil: bool = False,
+        count: int | None = None,
+    ):
+        self.extent, self.kernel, self.stride, self.dilation = extent, kernel, stride, dilation
+        self.before, self.after = before, after
+        room = extent + before + after - dilation * (kernel - 1) - 1
+        if room < 0:
+            raise ShapeError(
+                f"{where}: a window of {kernel} (dilation {dilation}) does not fit {extent} + {before} + {after}"
+            )
+        self.count = room // stride + 1 if count is None else count
+        if ceil and room % stride and self.count * stride < extent + before:
+            self.count += 1
+
+    @property
+    def last(self) -> int:
+        """The largest position that is read."""
+        return self.stride * (self.count - 1) + self.dilation * (self.kernel - 1) - self.before
+
+    def position(self, p: Any, r: Any) -> Any:
+        return self.stride * p + self.dilation * r - self.before
+
+    def guards(self, h: Any) -> list[Any]:
+        """Conditions under which position `h` lies inside; those that always hold are left out."""
+        return ([0 <= h] if self.before else []) + ([h < self.extent] if self.last >= self.extent else [])
+
+    def covered(self, p: Any, clip: bool) -> Any:
+        """How many positions of the window at `p` lie inside (`clip`), or inside the padded extent; dilation is 1."""
+        low, high = (0, self.extent) if clip else (-self.before, self.extent + self.after)
+        start = self.stride * p - self.before
+        return fb.minimum(start + self.kernel, high) - (fb.maximum(start, low) if clip else start)
+
+    def first(self, p: Any) -> Any:
+        """The first position of the window at `p` that lies inside."""
+        start = self.stride * p - self.before
+        return fb.where(start < 0, start + (self.dilation - 1 - start) // self.dilation * self.dilation, start)
+
+
+def read(x: Value, lead: Sequence[Any], windows: Sequence[Window], p: Sequence[Any], r: Sequence[Any], other: float):
+    """x[lead, positions], or `other` outside."""
+    h = [w.position(a, b) for w, a, b in zip(windows, p, r, strict=True)]
+    guards = [g for w, a in zip(windows, h, strict=True) for g in w.guards(a)]
+    element = x[(*lead, *h)]
+    return fb.where(all_of(guards), element, other) if guards else element
+
+
+def transposed(function: Callable[[Value], Value], shape: Sequence[int], x: Value) -> Value:
+    """The transpose of a linear `function` of tensors of `shape`, applied to x: the function's gradient. It is derived
+    as every gradient is, so that strides become pieces of their own, which read what meets them and no more."""
+    argument = leaf(tuple(shape), x.dtype)
+    y = function(Value(argument))
+    _, (result,) = gradients([y.tensor], [x.astype(y.dtype).tensor], [argument])
+    return Value(result)

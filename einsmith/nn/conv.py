@@ -1,0 +1,216 @@
+"""Convolutions and transposed convolutions, under torch.nn's names, arguments, state names and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith import functional as F
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.conv import same_padding
+from einsmith.lang.builder import Value
+from einsmith.nn.linear import empty, reset
+from einsmith.nn.module import Module
+
+Ints = int | Sequence[int]
+PADDING_MODES = "zeros", "reflect", "replicate", "circular"
+
+
+def repeated(x: Ints, n: int) -> tuple[int, ...]:
+    """An int for each of `n` dimensions, or as many ints as given."""
+    return (x,) * n if isinstance(x, int) else tuple(x)
+
+
+def _prepare(layer: Any, sizes: dict[str, Any], bias: bool, dtype: Any) -> None:
+    """Sets and checks what convolutions and transposed ones have in common; `sizes`: their arguments."""
+    name, n, transposed = type(layer).__name__, layer.dims, isinstance(layer, _ConvTranspose)
+    channels, out, groups = sizes["in_channels"], sizes["out_channels"], sizes["groups"]
+    if groups < 1 or channels % groups or out % groups or min(channels, out) < 1:
+        raise ArgumentError(f"{name}: groups={groups} must divide in_channels={channels} and out_channels={out}")
+    modes = PADDING_MODES[:1] if transposed else PADDING_MODES
+    if layer.padding_mode not in modes:
+        raise ArgumentError(f"{name}: padding_mode={layer.padding_mode!r} is none of {', '.join(map(repr, modes))}")
+    layer.in_channels, layer.out_channels, layer.groups = channels, out, groups
+    for what in ("kernel_size", "stride", "padding", "dilation", "output_padding"):
+        given, least = sizes[what], 0 if "padding" in what else 1
+        if what == "padding" and isinstance(given, str) and not transposed:
+            if given not in ("same", "valid"):
+                raise ArgumentError(f"{name}: padding={given!r} must be 'same', 'valid' or ints")
+            layer.padding = given
+            continue
+        value = repeated(given, n)
+        if len(value) != n or any(not isinstance(v, int) or v < least for v in value):
+            raise ArgumentError(f"{name}: {what}={given!r} must be an int or {n} ints of at least {least}")
+        setattr(layer, what, value)
+    if layer.padding == "same" and any(s != 1 for s in layer.stride):
+        raise ArgumentError(f"{name}: padding='same' needs stride 1, not {layer.stride}")
+    first, second = (channels, out) if transposed else (out, channels)
+    layer.weight = empty((first, second // groups, *layer.kernel_size), dtype)
+    layer.register_parameter("bias", empty((out,), dtype) if bias else None)
+    reset(layer.weight, layer.bias)
+
+
+def _text(layer: Any) -> str:
+    zeros, ones = (0,) * layer.dims, (1,) * layer.dims
+    text = f"{layer.in_channels}, {layer.out_channels}, kernel_size={layer.kernel_size}, stride={layer.stride}"
+    if layer.padding != zeros:
+        text += f", padding={layer.padding}"
+    if layer.dilation != ones:
+        text += f", dilation={layer.dilation}"
+    if layer.output_padding != zeros:
+        text += f", output_padding={layer.output_padding}"
+    if layer.groups != 1:
+        text += f", groups={layer.groups}"
+    if layer.bias is None:
+        text += ", bias=False"
+    return text + ("" if layer.padding_mode == "zeros" else f", padding_mode={layer.padding_mode}")
+
+
+class _Conv(Module):
+    dims: int
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    groups: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Ints | str = 0,
+        dilation: Ints = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        dtype: Any = "float32",
+    ):
+        self.padding_mode = padding_mode
+        sizes = {
+            "in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size, "stride": stride,
+            "padding": padding, "dilation": dilation, "output_padding": 0, "groups": groups,
+        }  # fmt: skip
+        _prepare(self, sizes, bias, dtype)
+
+    def reset_parameters(self) -> None:
+        """Draws new initial values."""
+        reset(self.weight, self.bias)
+
+    def forward(self, input: Value) -> Value:
+        convolve = getattr(F, f"conv{self.dims}d")
+        padding: Ints | str = self.padding
+        if self.padding_mode != "zeros":
+            pairs = same_padding(self.kernel_size, self.dilation)
+            if padding != "same":
+                pairs = [(p, p) for p in ((0,) * self.dims if padding == "valid" else padding)]  # type: ignore
+            input = F.pad(input, [p for pair in reversed(pairs) for p in pair], self.padding_mode)
+            padding = 0
+        return convolve(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def extra_repr(self) -> str:
+        return _text(self)
+
+
+class Conv1d(_Conv):
+    """Cross-correlation, [B, in_channels, L] -> [B, out_channels, L']; see `Conv2d`."""
+
+    dims = 1
+
+
+class Conv2d(_Conv):
+    """Cross-correlation, [B, in_channels, H, W] -> [B, out_channels, H', W']; see `functional.conv2d`.
+
+    weight [out_channels, in_channels/groups, *kernel_size], bias [out_channels]. padding_mode: what `padding` consists
+    of, 'zeros', or as in `functional.pad` 'reflect', 'replicate' or 'circular'.
+    """
+
+    dims = 2
+
+
+class Conv3d(_Conv):
+    """Cross-correlation, [B, in_channels, D, H, W] -> [B, out_channels, D', H', W']; see `Conv2d`."""
+
+    dims = 3
+
+
+class _ConvTranspose(Module):
+    dims: int
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    groups: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Ints = 0,
+        output_padding: Ints = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Ints = 1,
+        padding_mode: str = "zeros",
+        *,
+        dtype: Any = "float32",
+    ):
+        self.padding_mode = padding_mode
+        sizes = {
+            "in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size, "stride": stride,
+            "padding": padding, "dilation": dilation, "output_padding": output_padding, "groups": groups,
+        }  # fmt: skip
+        _prepare(self, sizes, bias, dtype)
+
+    def reset_parameters(self) -> None:
+        """Draws new initial values."""
+        reset(self.weight, self.bias)
+
+    def forward(self, input: Value, output_size: Sequence[int] | None = None) -> Value:
+        """output_size: the extents of the result (or its whole shape), which decide `output_padding`."""
+        more = self.output_padding if output_size is None else self._output_padding(input, tuple(output_size))
+        convolve = getattr(F, f"conv_transpose{self.dims}d")
+        return convolve(input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation)
+
+    def _output_padding(self, input: Value, wanted: tuple[int, ...]) -> tuple[int, ...]:
+        n = self.dims
+        rows = zip(input.shape[-n:], self.stride, self.padding, self.dilation, self.kernel_size, strict=True)
+        least = tuple((e - 1) * s - 2 * p + g * (k - 1) + 1 for e, s, p, g, k in rows)
+        most = tuple(e + s - 1 for e, s in zip(least, self.stride, strict=True))
+        given = wanted[-n:]
+        fits = len(wanted) in (n, input.ndim) and all(a <= e <= b for a, e, b in zip(least, given, most, strict=True))
+        if not fits:
+            raise ShapeError(f"{type(self).__name__}: output_size={wanted} must be {n} extents from {least} to {most}")
+        return tuple(e - a for e, a in zip(given, least, strict=True))
+
+    def extra_repr(self) -> str:
+        return _text(self)
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """The transpose of a convolution, [B, in_channels, L] -> [B, out_channels, L']; see `ConvTranspose2d`."""
+
+    dims = 1
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """The transpose of a convolution, [B, in_channels, H, W] -> [B, out_channels, H', W']; see
+    `functional.conv_transpose2d`.
+
+    weight [in_channels, out_channels/groups, *kernel_size], bias [out_channels]. Called with `output_size`, it takes
+    the output padding that gives these extents. padding_mode is 'zeros'.
+    """
+
+    dims = 2
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """The transpose of a convolution, [B, in_channels, D, H, W] -> [B, out_channels, D', H', W']; see
+    `ConvTranspose2d`."""
+
+    dims = 3

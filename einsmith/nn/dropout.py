@@ -1,0 +1,79 @@
+"""Dropout layers, under torch.nn's names and arguments.
+
+In a training step a mask is a function of the step's seed, the layer's path and the step's number.
+"""
+
+from __future__ import annotations
+
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.common import tensor
+from einsmith.functional.random import channel_dims, layer_drop
+from einsmith.lang.builder import Value
+from einsmith.nn.module import Module
+
+
+class _Dropout(Module):
+    """`dims`: how many of the last dimensions are dropped as a whole; `alpha`: see `functional.alpha_dropout`."""
+
+    dims = 0
+    alpha = False
+
+    def __init__(self, p: float = 0.5, inplace: bool = False):
+        if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
+            raise ArgumentError(f"{type(self).__name__}: p={p!r} must lie in [0, 1]")
+        self.p, self.inplace = p, inplace
+
+    def forward(self, input: Value) -> Value:
+        x = tensor(input, type(self).__name__, "input", kind="float")
+        whole = self._whole(x)
+        return layer_drop(x, self.p, self, whole=whole, alpha=self.alpha) if self.training else x
+
+    def _whole(self, x: Value) -> int:
+        return channel_dims(x, self.dims, type(self).__name__) if self.dims else 0
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, inplace={self.inplace}"
+
+
+class Dropout(_Dropout):
+    """In training each element is zero with probability p and the others are divided by 1 - p; else the input itself.
+
+    `inplace` is accepted: tensors have values, not places.
+    """
+
+
+class Dropout1d(_Dropout):
+    """In training each channel of [B, C, L] or [C, L] is zero with probability p; see `functional.dropout1d`."""
+
+    dims = 1
+
+
+class Dropout2d(_Dropout):
+    """In training each channel of [B, C, H, W] is zero with probability p; see `functional.dropout2d`."""
+
+    dims = 2
+
+
+class Dropout3d(_Dropout):
+    """In training each channel of [B, C, D, H, W] or [C, D, H, W] is zero with probability p; see
+    `functional.dropout3d`."""
+
+    dims = 3
+
+
+class AlphaDropout(_Dropout):
+    """In training each element is SELU's floor with probability p, and mean 0 and variance 1 stay; see
+    `functional.alpha_dropout`."""
+
+    alpha = True
+
+
+class FeatureAlphaDropout(_Dropout):
+    """`AlphaDropout` of whole channels of [B, C, ...]; see `functional.feature_alpha_dropout`."""
+
+    alpha = True
+
+    def _whole(self, x: Value) -> int:
+        if x.ndim < 2:
+            raise ShapeError(f"FeatureAlphaDropout: 'input' needs 2 dimensions or more, got shape {x.shape}")
+        return x.ndim - 2

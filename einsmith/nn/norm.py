@@ -1,0 +1,290 @@
+"""Normalization layers, under torch.nn's names, arguments, state names and shapes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from einsmith import functional as F
+from einsmith.dtypes import dtype_of
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+from einsmith.nn import init
+from einsmith.nn.linear import empty
+from einsmith.nn.module import Module
+
+
+class _Norm(Module):
+    """Normalization by statistics of channels, with running ones where they are tracked."""
+
+    ranks: tuple[int, ...]
+    running_mean: Any
+    running_var: Any
+    num_batches_tracked: Any
+
+    def _prepare(
+        self, num_features: int, eps: float, momentum: float | None, affine: bool, track: bool, bias: bool, dtype: Any
+    ) -> None:
+        if num_features < 1:
+            raise ArgumentError(f"{type(self).__name__}: num_features={num_features} must be at least 1")
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track
+        shape, kind = (num_features,), dtype_of(dtype).numpy
+        self.register_parameter("weight", empty(shape, dtype) if affine else None)
+        self.register_parameter("bias", empty(shape, dtype) if affine and bias else None)
+        self.register_buffer("running_mean", np.zeros(shape, kind) if track else None)
+        self.register_buffer("running_var", np.ones(shape, kind) if track else None)
+        self.register_buffer("num_batches_tracked", np.zeros((), np.int64) if track else None)
+        self.reset_parameters()
+
+    def reset_running_stats(self) -> None:
+        """Running means 0 and variances 1, of no batch yet."""
+        if self.track_running_stats:
+            init.zeros_(self.running_mean)
+            init.ones_(self.running_var)
+            init.zeros_(self.num_batches_tracked)
+
+    def reset_parameters(self) -> None:
+        """Weights 1, biases 0; running statistics anew."""
+        self.reset_running_stats()
+        _reset_affine(self)
+
+    def _checked(self, input: Value) -> Value:
+        x = fb.as_value(input)
+        if x.ndim not in self.ranks:
+            wanted = " or ".join(map(str, self.ranks))
+            raise ShapeError(f"{type(self).__name__}: 'input' needs {wanted} dimensions, got shape {x.shape}")
+        return x
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
+        )
+
+
+def _reset_affine(layer: Any) -> None:
+    if layer.weight is not None:
+        init.ones_(layer.weight)
+    if layer.bias is not None:
+        init.zeros_(layer.bias)
+
+
+class _BatchNorm(_Norm):
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        *,
+        bias: bool = True,
+        dtype: Any = "float32",
+    ):
+        self._prepare(num_features, eps, momentum, affine, track_running_stats, bias, dtype)
+
+    def forward(self, input: Value) -> Value:
+        """The input normalized by the statistics of the batch, or by the running ones."""
+        x = self._checked(input)
+        momentum, tracked = self.momentum, self.training and self.track_running_stats
+        if tracked:
+            self.num_batches_tracked = self.num_batches_tracked + 1
+            if momentum is None:  # the mean over all batches so far
+                momentum = 1.0 / fb.cast(fb.as_value(self.num_batches_tracked), self.running_mean.dtype)
+        used = tracked or not self.training
+        mean, variance = (self.running_mean, self.running_var) if used else (None, None)
+        own = self.training or mean is None
+        return F.batch_norm(x, mean, variance, self.weight, self.bias, own, momentum, self.eps)
+
+
+class BatchNorm1d(_BatchNorm):
+    """Batch norm of [B, num_features] or [B, num_features, L]; see `BatchNorm2d`."""
+
+    ranks = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch norm of [B, num_features, H, W]; see `functional.batch_norm`.
+
+    weight, bias, running_mean, running_var: [num_features]; num_batches_tracked: a count. In training the batch's
+    statistics are used, and where they are tracked the running ones become (1 - momentum)*running + momentum*(mean,
+    unbiased variance) with the same step; momentum None makes them the means over all batches. In evaluation the
+    running ones are used, or, where none are tracked, the batch's.
+    """
+
+    ranks = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """Batch norm of [B, num_features, D, H, W]; see `BatchNorm2d`."""
+
+    ranks = (5,)
+
+
+class _InstanceNorm(_Norm):
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        *,
+        bias: bool = True,
+        dtype: Any = "float32",
+    ):
+        self._prepare(num_features, eps, momentum, affine, track_running_stats, bias, dtype)
+
+    def forward(self, input: Value) -> Value:
+        """The input normalized by the statistics of each sample, or by the running ones."""
+        x = self._checked(input)
+        single = x.ndim == self.ranks[0]
+        x = x.reshape((1, *x.shape)) if single else x
+        if x.shape[1] != self.num_features and not self.affine and not self.track_running_stats:
+            name = type(self).__name__
+            warnings.warn(f"{name}: 'input' has {x.shape[1]} channels, not {self.num_features}", stacklevel=2)
+        own = self.training or not self.track_running_stats
+        momentum = 0.0 if self.momentum is None else self.momentum
+        y = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, own, momentum, self.eps)
+        return y.reshape(y.shape[1:]) if single else y
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Instance norm of [B, num_features, L] or [num_features, L]; see `InstanceNorm2d`."""
+
+    ranks = (2, 3)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Instance norm of [B, num_features, H, W] or [num_features, H, W]; see `functional.instance_norm`.
+
+    Without weight, bias and running statistics unless `affine` and `track_running_stats`; these are as in
+    `BatchNorm2d`.
+    """
+
+    ranks = (3, 4)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """Instance norm of [B, num_features, D, H, W] or [num_features, D, H, W]; see `InstanceNorm2d`."""
+
+    ranks = (4, 5)
+
+
+def _shape(layer: Any, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not shape or any(n < 1 for n in shape):
+        raise ArgumentError(f"{type(layer).__name__}: normalized_shape={normalized_shape!r} must be positive ints")
+    return shape
+
+
+class LayerNorm(Module):
+    """Layer norm over the last dimensions; see `functional.layer_norm`. weight, bias: `normalized_shape`."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        *,
+        dtype: Any = "float32",
+    ):
+        self.normalized_shape = _shape(self, normalized_shape)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.register_parameter("weight", empty(self.normalized_shape, dtype) if elementwise_affine else None)
+        self.register_parameter("bias", empty(self.normalized_shape, dtype) if elementwise_affine and bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weights 1, biases 0."""
+        _reset_affine(self)
+
+    def forward(self, input: Value) -> Value:
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        affine = f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
+        return f"{self.normalized_shape}, eps={self.eps}, {affine}"
+
+
+class RMSNorm(Module):
+    """Division by the root of the mean square over the last dimensions; see `functional.rms_norm`. weight:
+    `normalized_shape`."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        *,
+        dtype: Any = "float32",
+    ):
+        self.normalized_shape = _shape(self, normalized_shape)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.register_parameter("weight", empty(self.normalized_shape, dtype) if elementwise_affine else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weights 1."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+
+    def forward(self, input: Value) -> Value:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class GroupNorm(Module):
+    """Normalization by groups of channels of [B, num_channels, ...]; see `functional.group_norm`. weight, bias:
+    [num_channels]."""
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        *,
+        bias: bool = True,
+        dtype: Any = "float32",
+    ):
+        if num_groups < 1 or num_channels < 1 or num_channels % num_groups:
+            raise ArgumentError(f"GroupNorm: num_groups={num_groups} does not divide num_channels={num_channels}")
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        self.register_parameter("weight", empty((num_channels,), dtype) if affine else None)
+        self.register_parameter("bias", empty((num_channels,), dtype) if affine and bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weights 1, biases 0."""
+        _reset_affine(self)
+
+    def forward(self, input: Value) -> Value:
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        affine = f"affine={self.affine}, bias={self.bias is not None}"
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, {affine}"
+
+
+class LocalResponseNorm(Module):
+    """Division by a power of the mean square of neighbouring channels; see `functional.local_response_norm`."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
+        if size < 1:
+            raise ArgumentError(f"LocalResponseNorm: size={size} must be at least 1")
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input: Value) -> Value:
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

@@ -1,0 +1,144 @@
+"""Padding layers, under torch.nn's names and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith import functional as F
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.lang.builder import Value
+from einsmith.nn.module import Module
+
+
+def _amounts(layer: Any, padding: int | Sequence[int]) -> tuple[int, ...]:
+    """An int for all sides, or (before, after) of the last dimension, then of the one before it, and so on."""
+    n = 2 * layer.dims
+    amounts = (padding,) * n if isinstance(padding, int) else tuple(padding)
+    if len(amounts) != n or any(not isinstance(p, int) for p in amounts):
+        raise ArgumentError(f"{type(layer).__name__}: padding={padding!r} must be an int or {n} ints")
+    return amounts
+
+
+class _Pad(Module):
+    dims: int
+    mode: str
+
+    def __init__(self, padding: int | Sequence[int]):
+        self.padding = _amounts(self, padding)
+
+    def forward(self, input: Value) -> Value:
+        return _padded(self, input, self.mode, None)
+
+    def extra_repr(self) -> str:
+        return f"{self.padding}"
+
+
+class _ConstantPad(Module):
+    dims: int
+
+    def __init__(self, padding: int | Sequence[int], value: float):
+        self.padding = _amounts(self, padding)
+        self.value = value
+
+    def forward(self, input: Value) -> Value:
+        return _padded(self, input, "constant", self.value)
+
+    def extra_repr(self) -> str:
+        return f"padding={self.padding}, value={self.value}"
+
+
+def _padded(layer: Any, x: Value, mode: str, value: float | None) -> Value:
+    if x.ndim < layer.dims:
+        raise ShapeError(f"{type(layer).__name__}: 'input' needs {layer.dims} dimensions or more, got shape {x.shape}")
+    return F.pad(x, layer.padding, mode, value)
+
+
+class ZeroPad1d(_Pad):
+    """Pads the last dimension with zeros; see `functional.pad`."""
+
+    dims, mode = 1, "constant"
+
+
+class ZeroPad2d(_Pad):
+    """Pads the last two dimensions with zeros; see `functional.pad`."""
+
+    dims, mode = 2, "constant"
+
+
+class ZeroPad3d(_Pad):
+    """Pads the last three dimensions with zeros; see `functional.pad`."""
+
+    dims, mode = 3, "constant"
+
+
+class ReflectionPad1d(_Pad):
+    """Pads the last dimension with the elements mirrored at the first and the last one; see `functional.pad`."""
+
+    dims, mode = 1, "reflect"
+
+
+class ReflectionPad2d(_Pad):
+    """Pads the last two dimensions with the elements mirrored at the first and the last one; see `functional.pad`."""
+
+    dims, mode = 2, "reflect"
+
+
+class ReflectionPad3d(_Pad):
+    """Pads the last three dimensions with the elements mirrored at the first and the last one; see `functional.pad`."""
+
+    dims, mode = 3, "reflect"
+
+
+class ReplicationPad1d(_Pad):
+    """Pads the last dimension with the first and the last element; see `functional.pad`."""
+
+    dims, mode = 1, "replicate"
+
+
+class ReplicationPad2d(_Pad):
+    """Pads the last two dimensions with the first and the last element; see `functional.pad`."""
+
+    dims, mode = 2, "replicate"
+
+
+class ReplicationPad3d(_Pad):
+    """Pads the last three dimensions with the first and the last element; see `functional.pad`."""
+
+    dims, mode = 3, "replicate"
+
+
+class CircularPad1d(_Pad):
+    """Pads the last dimension with the elements of the other end; see `functional.pad`."""
+
+    dims, mode = 1, "circular"
+
+
+class CircularPad2d(_Pad):
+    """Pads the last two dimensions with the elements of the other end; see `functional.pad`."""
+
+    dims, mode = 2, "circular"
+
+
+class CircularPad3d(_Pad):
+    """Pads the last three dimensions with the elements of the other end; see `functional.pad`."""
+
+    dims, mode = 3, "circular"
+
+
+class ConstantPad1d(_ConstantPad):
+    """Pads the last dimension with `value`; see `functional.pad`."""
+
+    dims = 1
+
+
+class ConstantPad2d(_ConstantPad):
+    """Pads the last two dimensions with `value`; see `functional.pad`."""
+
+    dims = 2
+
+
+class ConstantPad3d(_ConstantPad):
+    """Pads the last three dimensions with `value`; see `functional.pad`."""
+
+    dims = 3

@@ -1,0 +1,130 @@
+"""Layers that change resolution, or move elements between channels and places, under torch.nn's names and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith import functional as F
+from einsmith.errors import ArgumentError
+from einsmith.functional.resize import RANKS
+from einsmith.lang.builder import Value
+from einsmith.nn.conv import Ints
+from einsmith.nn.module import Module
+
+Factors = float | Sequence[float] | None
+
+
+class Upsample(Module):
+    """Other extents, by `size` or `scale_factor`; see `functional.interpolate`."""
+
+    def __init__(
+        self,
+        size: Ints | None = None,
+        scale_factor: Factors = None,
+        mode: str = "nearest",
+        align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+    ):
+        if mode not in RANKS:
+            raise ArgumentError(f"{type(self).__name__}: mode={mode!r} is none of {', '.join(map(repr, RANKS))}")
+        if (size is None) == (scale_factor is None):
+            raise ArgumentError(f"{type(self).__name__}: give one of size={size!r} and scale_factor={scale_factor!r}")
+        self.size = tuple(size) if isinstance(size, (tuple, list)) else size
+        self.scale_factor: float | tuple[float, ...] | None = None
+        if isinstance(scale_factor, (tuple, list)):
+            self.scale_factor = tuple(map(float, scale_factor))
+        elif scale_factor is not None:
+            self.scale_factor = float(scale_factor)  # type: ignore[arg-type]
+        self.mode, self.align_corners, self.recompute_scale_factor = mode, align_corners, recompute_scale_factor
+
+    def forward(self, input: Value) -> Value:
+        return F.interpolate(
+            input, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
+        )
+
+    def extra_repr(self) -> str:
+        of = f"size={self.size!r}" if self.scale_factor is None else f"scale_factor={self.scale_factor!r}"
+        return f"{of}, mode={self.mode!r}"
+
+
+class UpsamplingNearest2d(Upsample):
+    """Other extents of [B, C, H, W], by the nearest elements; see `functional.interpolate`."""
+
+    def __init__(self, size: Ints | None = None, scale_factor: Factors = None):
+        super().__init__(size, scale_factor, "nearest")
+
+
+class UpsamplingBilinear2d(Upsample):
+    """Other extents of [B, C, H, W], bilinear with aligned corners; see `functional.interpolate`."""
+
+    def __init__(self, size: Ints | None = None, scale_factor: Factors = None):
+        super().__init__(size, scale_factor, "bilinear", align_corners=True)
+
+
+class PixelShuffle(Module):
+    """Channels to places: [..., C*r*r, H, W] -> [..., C, H*r, W*r]; see `functional.pixel_shuffle`."""
+
+    def __init__(self, upscale_factor: int):
+        self.upscale_factor = upscale_factor
+
+    def forward(self, input: Value) -> Value:
+        return F.pixel_shuffle(input, self.upscale_factor)
+
+    def extra_repr(self) -> str:
+        return f"upscale_factor={self.upscale_factor}"
+
+
+class PixelUnshuffle(Module):
+    """Places to channels: [..., C, H*r, W*r] -> [..., C*r*r, H, W]; see `functional.pixel_unshuffle`."""
+
+    def __init__(self, downscale_factor: int):
+        self.downscale_factor = downscale_factor
+
+    def forward(self, input: Value) -> Value:
+        return F.pixel_unshuffle(input, self.downscale_factor)
+
+    def extra_repr(self) -> str:
+        return f"downscale_factor={self.downscale_factor}"
+
+
+class ChannelShuffle(Module):
+    """The channels of `groups` groups in turn; see `functional.channel_shuffle`."""
+
+    def __init__(self, groups: int):
+        self.groups = groups
+
+    def forward(self, input: Value) -> Value:
+        return F.channel_shuffle(input, self.groups)
+
+    def extra_repr(self) -> str:
+        return f"groups={self.groups}"
+
+
+class Unfold(Module):
+    """Windows as columns: [B, C, H, W] -> [B, C*R*S, L]; see `functional.unfold`."""
+
+    def __init__(self, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1):
+        self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
+
+    def forward(self, input: Value) -> Value:
+        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
+
+
+class Fold(Module):
+    """Columns added up at their places: [B, C*R*S, L] -> [B, C, *output_size]; see `functional.fold`."""
+
+    def __init__(self, output_size: Ints, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1):
+        self.output_size = output_size
+        self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
+
+    def forward(self, input: Value) -> Value:
+        return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
+
+    def extra_repr(self) -> str:
+        return (
+            f"output_size={self.output_size}, kernel_size={self.kernel_size}, dilation={self.dilation}, "
+            f"padding={self.padding}, stride={self.stride}"
+        )
