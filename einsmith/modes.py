@@ -414,8 +414,9 @@ _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
 
 
 def run_arrays(f: Callable, args: tuple, kwargs: dict) -> Any:
-    """Any of Einsmith's callables, given arrays: jitted, the compiled function being kept with the callable."""
-    return kept(_JITTED, f, Jitted)(*args, **kwargs)
+    """Any of Einsmith's callables, given arrays: jitted, the compiled function being kept with the callable. Its
+    `static_argnames`, where it has such, are keyword arguments that are static."""
+    return kept(_JITTED, f, lambda g: Jitted(g, getattr(f, "static_argnames", ())))(*args, **kwargs)
 
 
 def kept(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:

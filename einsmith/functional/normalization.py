@@ -99,8 +99,10 @@ def batch_norm(
         if means is None or variances is None:
             raise ArgumentError("batch_norm: evaluation needs 'running_mean' and 'running_var'")
         return _by_channel(x, means, variances, w, v, eps)
-    count = x.size // shape[0] if shape[0] else 0
-    if count <= 1:
+    if not x.size:
+        return x
+    count = x.size // shape[0]
+    if count == 1:
         raise ShapeError(f"batch_norm: more than one value per channel is needed in training, got shape {x.shape}")
     mean, variance = _moments(x, (0, *range(2, x.ndim)))
     _update(running_mean, mean, momentum)
@@ -137,8 +139,10 @@ def instance_norm(
         if means is None or variances is None:
             raise ArgumentError("instance_norm: without input statistics 'running_mean' and 'running_var' are needed")
         return _by_channel(x, means, variances, w, v, eps)
+    if not x.size:
+        return x
     count = prod(x.shape[2:])
-    if count <= 1:
+    if count == 1:
         raise ShapeError(f"instance_norm: more than one element per channel is needed, got shape {x.shape}")
     mean, variance = _moments(x, range(2, x.ndim))
     _update(running_mean, mean.mean(0), momentum)

@@ -413,9 +413,14 @@ def _lp_pool(
     if not isfinite(norm_type):
         sign = 1.0 if norm_type > 0 else -1.0
         return _max(abs(x) * sign, windows, False) * sign
-    mean = _avg_pool(name, n, x**norm_type, kernel_size, stride, 0, ceil_mode, True, None)
-    # A mean of zero has the derivative zero, where that of its root would be infinite.
-    return (fb.sign(mean) * fb.relu(abs(mean)) * prod(w.kernel for w in windows)) ** (1 / norm_type)
+    total = _avg_pool(name, n, x**norm_type, kernel_size, stride, 0, ceil_mode, True, None)
+    total = total * prod(w.kernel for w in windows)
+
+    def root(*i: Any) -> Any:
+        y = total[i] ** (1 / norm_type)
+        return fb.where(total[i] == 0, fb.stop_gradient(y), y)
+
+    return fb.compute(total.shape, root)
 
 
 @traced

@@ -137,6 +137,7 @@ class Conv3d(_Conv):
 
 
 class _ConvTranspose(Module):
+    static_argnames = ("output_size",)
     dims: int
     dilation: tuple[int, ...]
     padding: tuple[int, ...]

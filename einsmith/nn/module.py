@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,9 @@ class Module:
     extends the trace. `training` decides how layers behave that differ between training and evaluation.
     """
 
+    static_argnames: tuple[str, ...] = ()
+    """Arguments of `forward` that are settings, as sizes are, and so are never run-time numbers."""
+
     training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Buffer | None]
@@ -55,6 +59,10 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not in_trace(args, kwargs):
+            if self.static_argnames:
+                given = inspect.signature(self.forward).bind(*args, **kwargs).arguments
+                kwargs = {n: given.pop(n) for n in self.static_argnames if n in given}
+                args = tuple(given.values())
             return call_with_arrays(self, args, kwargs)
         self._note()
         return self.forward(*args, **kwargs)

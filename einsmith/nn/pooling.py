@@ -73,6 +73,7 @@ class MaxPool3d(_MaxPool):
 
 
 class _MaxUnpool(Module):
+    static_argnames = ("output_size",)
     dims: int
 
     def __init__(self, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0):

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
-from einsmith.errors import ArgumentError, DtypeError, FormulaError
+from einsmith.errors import ArgumentError, DtypeError, FormulaError, ShapeError
 from einsmith.expr.random import numpy_bits
 
 
@@ -129,6 +129,109 @@ def test_bad_input() -> None:
         es.functional.dropout(np.ones(3, np.float32), -0.1)
     with pytest.raises(DtypeError, match="needs floats"):
         es.functional.dropout(np.ones(3, np.int64))
+    with pytest.raises(ArgumentError, match=r"Dropout2d: p=True"):
+        nn.Dropout2d(True)
+    with pytest.raises(ArgumentError, match=r"alpha_dropout: p=2"):
+        es.functional.alpha_dropout(np.ones(3, np.float32), 2)
+    with pytest.raises(ShapeError, match="Dropout1d: 'input' needs 2 or 3 dimensions"):
+        nn.Dropout1d()(np.ones(3, np.float32))
+    with pytest.raises(ShapeError, match="dropout3d: 'input' needs 4 or 5 dimensions"):
+        es.functional.dropout3d(np.ones((2, 3, 4), np.float32))
+    with pytest.raises(ShapeError, match="FeatureAlphaDropout: 'input' needs 2"):
+        nn.FeatureAlphaDropout()(np.ones(3, np.float32))
+
+
+CHANNELS = [
+    ("Dropout1d", (400, 7, 3)), ("Dropout1d", (2000, 3)), ("Dropout2d", (300, 9, 2, 3)), ("Dropout2d", (300, 9, 4)),
+    ("Dropout3d", (300, 9, 2, 1, 2)), ("Dropout3d", (2500, 2, 1, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("p", [0.2, 0.7])
+@pytest.mark.parametrize("name, shape", CHANNELS)
+def test_channels_are_dropped_as_a_whole(rng, name, shape, p) -> None:
+    """Of two leading dimensions; of input without a batch of one, but that of 2d is [B, C, L], as in torch."""
+    es.manual_seed(3)
+    x = rng.standard_normal(shape) + 10
+    layer = getattr(nn, name)(p)
+    y = layer(x)
+    single = name != "Dropout2d" and len(shape) == int(name[-2]) + 1
+    lead = 1 if single else 2
+    kept = (y != 0).reshape(*shape[:lead], -1)
+    assert (kept.all(-1) | ~kept.any(-1)).all()
+    np.testing.assert_allclose(y[y != 0], x[y != 0] / (1 - p))
+    count = kept[..., 0].size
+    assert abs(kept.mean() - (1 - p)) <= 4 * np.sqrt(p * (1 - p) / count)
+    for axis in range(lead):
+        n = count // kept.shape[1 - axis] if lead == 2 else count
+        assert lead == 1 or np.abs(kept[..., 0].mean(axis) - (1 - p)).max() <= 5.5 * np.sqrt(p * (1 - p) / n) + 1e-9
+    np.testing.assert_array_equal(layer.eval()(x), x)
+    function = getattr(es.functional, name.lower())
+    np.testing.assert_array_equal(function(x, p, training=False), x)
+    es.manual_seed(3)
+    again = function(x, p)
+    assert ((again != 0).reshape(*shape[:lead], -1).all(-1) == (again != 0).reshape(*shape[:lead], -1).any(-1)).all()
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+@pytest.mark.parametrize("name, shape", [("AlphaDropout", (300, 60)), ("FeatureAlphaDropout", (2000, 10, 5))])
+def test_alpha_dropout_keeps_mean_and_variance(torch, rng, name, shape, p) -> None:
+    """The two values that an element can get are torch's, and the share of each."""
+    es.manual_seed(1)
+    x = rng.standard_normal(shape)
+    layer = getattr(nn, name)(p)
+    y = layer(x)
+    theirs = getattr(torch.nn, name)(p)(torch.zeros(200, 50, 2, dtype=torch.float64)).numpy()
+    low, high = np.unique(theirs)  # of zero: what is dropped, and what is kept
+    scale = (1 - p + p * (1 - p) * 1.7580993408473766**2) ** -0.5
+    dropped = np.isclose(y, low, rtol=1e-6)
+    np.testing.assert_allclose(y[~dropped], x[~dropped] * scale + high, rtol=1e-6)
+    independent = dropped.size // (shape[-1] if name.startswith("Feature") else 1)
+    assert abs(dropped.mean() - p) <= 4 * np.sqrt(p * (1 - p) / independent)
+    assert abs(y.mean()) < 0.05 and abs(y.std() - 1) < 0.05
+    if name.startswith("Feature"):
+        assert (dropped.all(-1) == dropped.any(-1)).all()
+    np.testing.assert_array_equal(layer.eval()(x), x)
+    assert repr(layer) == repr(getattr(torch.nn, name)(p))
+    function = es.functional.alpha_dropout if name == "AlphaDropout" else es.functional.feature_alpha_dropout
+    np.testing.assert_array_equal(function(x, p), x)
+    assert not np.array_equal(function(x, p, training=True), x)
+    np.testing.assert_array_equal(function(x, 1.0, training=True), np.zeros(shape))
+
+
+def test_gradients_of_channel_dropout_are_masks() -> None:
+    model = nn.Dropout2d(0.5)
+    for layer, of in ((model, (0.0, 2.0)), (nn.AlphaDropout(0.5), None)):
+        x = np.ones((20, 8, 3, 2))
+        y, pull = es.vjp(layer, x)
+        es.manual_seed(0)
+        g = es.grad(lambda x, layer=layer: layer(x).sum())(x)
+        assert set(np.unique(g)) == set(of) if of else len(np.unique(g)) == 2 and g.min() == 0
+
+
+class Channels(nn.Module):
+    def __init__(self):
+        self.drop = nn.Sequential(nn.Dropout2d(0.5), nn.AlphaDropout(0.3))
+        self.weight = nn.Parameter(np.ones((6, 4, 3, 2)))
+
+    def forward(self, x):
+        return self.drop(x * self.weight)
+
+
+def test_layers_in_a_step_draw_by_path_seed_and_number() -> None:
+    def changes(threads: int, seed: int) -> list[np.ndarray]:
+        model = Channels()
+        step = es.TrainStep(model, lambda y, t: (y * t).sum(), es.optim.SGD(lr=0.5), seed=seed, threads=threads)
+        out = []
+        for _ in range(3):
+            before = model.weight.numpy()
+            step(np.ones((6, 4, 3, 2)), np.ones((6, 4, 3, 2)))
+            out.append(before - model.weight.data)
+        return out
+
+    one, two, other = changes(1, 5), changes(2, 5), changes(1, 6)
+    assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+    assert not np.array_equal(one[0], one[1]) and not np.array_equal(one[0], other[0])
 
 
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])

@@ -10,7 +10,11 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
+from einsmith.autodiff.sweep import gradients
+from einsmith.dtypes import f32
+from einsmith.expr.nodes import Compute, leaf, postorder
 from einsmith.lang.builder import Value, as_value
+from einsmith.lang.trace import Trace, tracing
 from einsmith.transforms import vjp
 from tests.nn.layer_table import TABLE, Draw, draws
 
@@ -39,7 +43,7 @@ def pair(torch: Any, draw: Draw) -> tuple[nn.Module, Any]:
     return ours, theirs
 
 
-def derived(ours: nn.Module, x: Any, params: dict, shape: tuple, weights: list[np.ndarray], order: int) -> tuple:
+def derived(ours: nn.Module, x: Any, params: dict, weights: list[np.ndarray], order: int) -> tuple:
     """Value, and the gradients of c*y^2 and of the gradients' sum, weighted, by input and parameters. In a trace."""
     names = list(params)
 
@@ -71,7 +75,7 @@ def expected(torch: Any, theirs: Any, x: Any, weights: list[np.ndarray], order: 
     y = theirs(inputs[0])
     out = [y]
     if order:
-        grads = torch.autograd.grad(y, inputs, y * c[0] if order == 1 else (y * c[0]), create_graph=True)
+        grads = torch.autograd.grad(y, inputs, y * c[0], create_graph=True)
         out += grads
     if order == 2:
         total = sum((g * w).sum() for g, w in zip(grads, c[1:], strict=True))
@@ -95,7 +99,7 @@ def compare(torch: Any, draw: Draw, how: Any, order: int = 2, dtype: str = "floa
     names = list(params)
 
     def f(x: Any, *values: Any) -> tuple:
-        return derived(ours, x, dict(zip(names, values, strict=True)), y.shape, weights, order)
+        return derived(ours, x, dict(zip(names, values, strict=True)), weights, order)
 
     found = how(f)(x, *params.values())
     wanted = expected(torch, theirs, torch.as_tensor(x), weights, order)
@@ -117,6 +121,17 @@ def test_layers_compiled(torch, draw) -> None:
 @pytest.mark.parametrize("draw", ALL, ids=str)
 def test_layers_evaluated(torch, draw) -> None:
     compare(torch, draw, evaluated)
+
+
+@pytest.mark.parametrize("draw", FEW + [d for d in ALL if d.name == "Upsample"], ids=str)
+def test_gradients_gather(draw) -> None:
+    """No gradient by the input is a scatter: each is a sum over what reads an element."""
+    layer = getattr(nn, draw.name)(*draw.args, **draw.kwargs)
+    with tracing(Trace()):
+        x = leaf(draw.shape, f32)
+        y = layer(Value(x))
+        _, grads = gradients([y.tensor], [(y * 2).tensor], [x])
+    assert not [t for t in postorder(grads) if isinstance(t, Compute) and t.template.is_scatter]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from einsmith import functional as F
 from einsmith import models, nn
 from einsmith.dtypes import f32, f64
-from einsmith.errors import DtypeError, ShapeError, TraceError
+from einsmith.errors import ArgumentError, DtypeError, ShapeError, TraceError
 from einsmith.lang.trace import Trace, tracing
 
 
@@ -99,16 +99,81 @@ def test_the_seed_decides_the_weights(seed) -> None:
 
 
 @pytest.mark.parametrize(
-    "ours, name", [(lambda: nn.Linear(200, 300), "Linear"), (lambda: nn.Conv2d(8, 64, 5, groups=2), "Conv2d")]
+    "name, args, options",
+    [
+        ("Linear", (200, 300), {}),
+        ("Conv1d", (30, 200, 7), {}),
+        ("Conv2d", (8, 64, 5), {"groups": 2}),
+        ("Conv3d", (6, 64, (3, 2, 4)), {"padding_mode": "circular"}),
+        ("ConvTranspose1d", (200, 30, 7), {}),
+        ("ConvTranspose2d", (64, 80, 5), {"groups": 4, "stride": 2}),
+        ("ConvTranspose3d", (64, 50, 2), {"bias": True}),
+    ],
 )
-def test_initial_distributions(torch, ours, name) -> None:
-    layer = ours()
-    theirs = torch.nn.Linear(200, 300) if name == "Linear" else torch.nn.Conv2d(8, 64, 5, groups=2)
+def test_initial_distributions(torch, name, args, options) -> None:
+    """Uniform in +-1/sqrt(fan in), the fan of torch: mean, deviation, kurtosis and range."""
+    layer, theirs = getattr(nn, name)(*args, **options), getattr(torch.nn, name)(*args, **options)
+    fan_in = layer.weight.data[0].size
     for a, b in ((layer.weight.data, theirs.weight), (layer.bias.data, theirs.bias)):
         b = b.detach().numpy()
+        assert a.shape == b.shape
         assert abs(a.mean()) < 4 * b.std() / np.sqrt(a.size)
-        assert abs(a.std() / b.std() - 1) < 6 / np.sqrt(a.size)
-        assert np.abs(a).max() <= 1 / np.sqrt(layer.weight.data[0].size)
+        assert abs(a.std() * np.sqrt(3 * fan_in) - 1) < 6 / np.sqrt(a.size)
+        assert abs(a.std() / b.std() - 1) < 8 / np.sqrt(a.size)
+        assert abs((a**4).mean() * fan_in**2 * 5 - 1) < 12 / np.sqrt(a.size)
+        assert np.abs(a).max() <= 1 / np.sqrt(fan_in)
+    before = layer.weight.numpy()
+    layer.reset_parameters()
+    assert not np.array_equal(before, layer.weight.data)
+
+
+@pytest.mark.parametrize(
+    "name, args",
+    [("BatchNorm2d", (5,)), ("InstanceNorm1d", (5, 1e-5, 0.1, True, True)), ("LayerNorm", ((3, 5),)),
+     ("RMSNorm", (5,)), ("GroupNorm", (2, 6))],
+)  # fmt: skip
+def test_normalization_begins_as_the_identity(torch, name, args) -> None:
+    layer, theirs = getattr(nn, name)(*args), getattr(torch.nn, name)(*args)
+    for (key, a), (other, b) in zip(layer.state_dict().items(), theirs.state_dict().items(), strict=True):
+        assert key == other and a.dtype == b.numpy().dtype
+        np.testing.assert_array_equal(a, b.numpy())
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: nn.Conv1d(3, 4, 3, groups=2), "Conv1d: groups=2 must divide in_channels=3 and out_channels=4"),
+        (lambda: nn.Conv2d(3, 4, (3, 3, 3)), r"Conv2d: kernel_size=\(3, 3, 3\) must be an int or 2 ints"),
+        (lambda: nn.Conv2d(3, 4, 3, stride=0), "stride=0 must be an int or 2 ints of at least 1"),
+        (lambda: nn.Conv2d(3, 4, 3, padding=-1), "padding=-1"),
+        (lambda: nn.Conv2d(3, 4, 3, padding="full"), "padding='full'"),
+        (lambda: nn.Conv2d(3, 4, 3, stride=2, padding="same"), "padding='same' needs stride 1"),
+        (lambda: nn.Conv3d(3, 4, 3, padding_mode="mirror"), "padding_mode='mirror' is none of 'zeros', 'reflect'"),
+        (lambda: nn.ConvTranspose2d(3, 4, 3, padding_mode="reflect"), "padding_mode='reflect' is none of 'zeros'"),
+        (lambda: nn.ConvTranspose2d(3, 4, 3, padding="same"), "padding='same' must be an int"),
+        (lambda: nn.ConvTranspose1d(4, 3, 3, groups=2), "groups=2 must divide"),
+        (lambda: nn.Conv2d(0, 4, 3), "in_channels=0"),
+    ],
+)
+def test_options_of_convolutions_are_checked(make, message) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("size", [(9, 7), (10, 8), (11, 8), (2, 5, 9, 8)])
+def test_output_size_decides_the_output_padding(torch, rng, size) -> None:
+    theirs = torch.nn.ConvTranspose2d(3, 5, 3, (3, 2), padding=(0, 0), dilation=(1, 1)).double()
+    ours = nn.ConvTranspose2d(3, 5, 3, (3, 2)).double()
+    ours.load_state_dict(theirs.state_dict())
+    x = rng.normal(size=(2, 3, 3, 3))
+    wanted = theirs(torch.tensor(x), output_size=list(size)).detach().numpy()
+    np.testing.assert_allclose(ours(x, output_size=size), wanted, rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(ours(x, size), ours(x, output_size=size))
+    for wrong in ((8, 7), (12, 7), (9, 9), (9,)):
+        with pytest.raises(ShapeError, match="output_size"):
+            ours(x, output_size=wrong)
+    with pytest.raises(ShapeError, match="output_padding=3 must be below"):
+        F.conv_transpose2d(x, ours.weight, stride=(3, 2), output_padding=3)
 
 
 def test_registration_and_traversal() -> None:
