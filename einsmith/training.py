@@ -202,7 +202,11 @@ class TrainStep:
             if not trained:
                 raise GradientError("the loss depends on no parameter that requires a gradient")
             one = builder.full((), 1.0, loss.dtype).tensor
-            outs, grads = gradients([loss.tensor], [one], [x for _, _, x in trained])
+            # What is stored into buffers is rewritten with the loss, so that both read one forward pass.
+            stored = [new for _, new in t.updates.values()]
+            (out, *stored), grads = gradients(
+                [loss.tensor, *stored], [one, *[None] * len(stored)], [x for _, _, x in trained]
+            )
             hyper = {}
             for name in self.optimizer.hyper:
                 hyper[name] = scalar(self._hyper.setdefault(name, np.zeros((), np.float64)))
@@ -220,12 +224,12 @@ class TrainStep:
                 new, after = self.optimizer.update(Value(x), Value(g), old, hyper, count)
                 updates += [(state[s][1], v.tensor) for s, v in after.items()]
                 updates.append((x, new.tensor))
-            for obj, value in t.updates.values():
+            for (obj, _), value in zip(t.updates.values(), stored, strict=True):
                 updates.append((t.capture(obj, value.shape, value.dtype), value))
         captured = [*own, *t.captured.values()]
         self._live |= {id(o): (o, o.memory) for o, _ in t.captured.values() if not isinstance(o, np.ndarray)}
         self._depends |= t.depends
-        graph = Graph((*inputs, *(x for _, x in captured)), (outs[0],), tuple(updates), (), tuple(grads))
+        graph = Graph((*inputs, *(x for _, x in captured)), (out,), tuple(updates), (), tuple(grads))
         graph, bind, _ = bound(graph, captured)
         return Executable(graph, bind, threads, finite=graph.outputs[0], winograd=self.winograd, shared=self._arena)
 

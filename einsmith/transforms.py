@@ -127,7 +127,13 @@ def _value_and_grad(f, positions, bare, has_aux, args, kwargs):
     outs = [value.tensor, *(a.tensor for a in aux_leaves)]
     one = builder.full((), 1.0, value.dtype).tensor
     zeros = [builder.full(a.shape, 0, a.dtype).tensor for a in aux_leaves]
-    new, grads = gradients(outs, [one, *zeros], [w.tensor for w in wrt])
+    under_way = trace.current_trace()
+    stored = {} if under_way is None else under_way.updates  # rewritten with the value, to read one forward pass
+    roots = [*outs, *(t for _, t in stored.values())]
+    new, grads = gradients(roots, [one, *zeros, *[None] * len(stored)], [w.tensor for w in wrt])
+    for (key, (obj, _)), t in zip(list(stored.items()), new[len(outs) :], strict=True):
+        stored[key] = obj, t
+    new = new[: len(outs)]
     _check_indices(outs)
     value, *rest = _exchange(wrt, values, [*new, *grads])
     aux = unflatten(aux_structure, rest[: len(aux_leaves)])

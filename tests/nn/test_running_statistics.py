@@ -8,7 +8,11 @@ import pytest
 import einsmith as es
 from einsmith import functional as F
 from einsmith import nn
+from einsmith.dtypes import f32
 from einsmith.errors import ArgumentError, ShapeError
+from einsmith.expr.nodes import Compute, Reduce, leaf, postorder
+from einsmith.lang.builder import Value
+from einsmith.lang.trace import Trace, tracing
 
 SHAPES = {1: (7,), 2: (3, 5), 3: (2, 3, 2)}
 
@@ -114,6 +118,40 @@ def test_a_loss_that_is_not_finite_leaves_the_statistics(rng) -> None:
         step(x * np.inf, y)
     for key, value in model.state_dict().items():
         np.testing.assert_array_equal(value, before[key])
+
+
+class Pooled(nn.Module):
+    """The gradient of the pooling rewrites it, to share positions with it; the statistics are made behind it."""
+
+    def __init__(self):
+        after = [m for _ in range(2) for m in (nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())]
+        self.body = nn.Sequential(nn.Conv2d(2, 4, 3), nn.MaxPool2d(3, 2, 1), *after, nn.Flatten())
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def test_statistics_share_the_forward_pass(rng) -> None:
+    """A step has as many products as one without running statistics, and none of them is part of the update."""
+    x = rng.standard_normal((2, 2, 12, 10), np.float32)
+    counts = []
+    for track in (True, False):
+        model = Pooled()
+        for norm in (model.body[3], model.body[6]):
+            if not track:
+                norm.track_running_stats = False
+        step = es.TrainStep(model, lambda y, t: ((y - t) ** 2).sum(), es.optim.SGD(lr=0.1))
+        rows = step.profile(x, np.zeros((2, 80), np.float32), repeats=1).rows
+        counts.append(sum(pattern == "contraction" for _, _, pattern, *_ in rows))
+        assert not any(part == "update" and pattern == "contraction" for part, _, pattern, *_ in rows)
+    assert counts[0] == counts[1]
+    with tracing(Trace()) as t:
+        x = Value(leaf(x.shape, f32))
+        value, gradient = es.value_and_grad(lambda x: (Pooled()(x) ** 2).sum())(x)
+    forward = set(postorder([value.tensor, gradient.tensor]))
+    stored = [n for n in postorder([new for _, new in t.updates.values()]) if isinstance(n, Compute)]
+    assert len(t.updates) == 6
+    assert not [n for n in stored if n not in forward and any(isinstance(p.body, Reduce) for p in n.template.parts)]
 
 
 def test_a_saved_step_keeps_them(rng, tmp_path) -> None:
