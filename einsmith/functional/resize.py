@@ -37,29 +37,34 @@ class _Positions:
     """
 
     def __init__(self, scale: Fraction, shift: Fraction, offset: Fraction, count: int):
-        sources = [(p + shift) * scale - offset for p in range(count)]
-        self.begins = np.array([floor(s) for s in sources])
-        self.beyond = np.array([float(s - floor(s)) for s in sources])
         self._shift, self._offset = int(2 * shift), int(2 * offset)
-        places = [(p + shift, floor(s) + offset) for p, s in enumerate(sources)]
-        self._ratio = _simplest([(t / at, (t + 1) / at) for at, t in places if at])
+        a, b = scale.numerator, scale.denominator
+        found = [divmod((2 * p + self._shift) * a - self._offset * b, 2 * b) for p in range(count)]
+        self.begins = np.array([t for t, _ in found])
+        self.beyond = np.array([rest / (2 * b) for _, rest in found])
+        low, high = (0, 1), (1, 0)  # the scales that give these positions, as numerators and denominators
+        for p, (t, _) in enumerate(found):
+            at, begin, end = 2 * p + self._shift, 2 * t + self._offset, 2 * t + 2 + self._offset
+            if at and begin * low[1] > low[0] * at:
+                low = begin, at
+            if at and end * high[1] < high[0] * at:
+                high = end, at
+        self._ratio = _simplest(low, high)
 
     def at(self, p: Any) -> Any:
         """The position of p, an axis."""
-        a, b = self._ratio.numerator, self._ratio.denominator
+        a, b = self._ratio
         if not self._shift and not self._offset:
             return a * p if b == 1 else a * p // b
         return (a * (2 * p + self._shift) - b * self._offset) // (2 * b)
 
 
-def _simplest(intervals: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
-    """The fraction with the smallest denominator that is in all of the intervals [low, high)."""
-    low = max((a for a, _ in intervals), default=Fraction(0))
-    high = min((b for _, b in intervals), default=Fraction(1))
-    for denominator in range(1, low.denominator):
-        numerator = -(-low.numerator * denominator // low.denominator)
-        if Fraction(numerator, denominator) < high:
-            return Fraction(numerator, denominator)
+def _simplest(low: tuple[int, int], high: tuple[int, int]) -> tuple[int, int]:
+    """(numerator, denominator) of the fraction in [low, high) with the smallest denominator."""
+    for denominator in range(1, low[1]):
+        numerator = -(-low[0] * denominator // low[1])
+        if numerator * high[1] < high[0] * denominator:
+            return numerator, denominator
     return low
 
 

@@ -56,7 +56,7 @@ def test_positions_are_exact_and_their_fractions_small() -> None:
                 for p in range(count):
                     assert where.at(p) == where.begins[p] == ((p + shift) * extent / count - offset) // 1
     odd = _Positions(Fraction(0.3), Fraction(1, 2), Fraction(1, 2), 100)
-    assert odd._ratio.denominator < 200 and [odd.at(p) for p in range(100)] == list(odd.begins)
+    assert odd._ratio[1] < 200 and [odd.at(p) for p in range(100)] == list(odd.begins)
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
