@@ -171,7 +171,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "kernel": override.name_of(call.kernel)[:8],
                 "role": role,
                 "root": label(call),
-                "fused": [_stage(t.shape, s) for t, s in zip(call.nodes, call.kernel.stages, strict=False)],
+                "fused": [_stage(s.template.shape, s) for s in call.kernel.stages],
                 "buffers": [f"{b.dtype.name}{list(b.shape)}" for b in call.kernel.buffers],
                 "pattern": compiled.pattern,
                 "config": compiled.config,
