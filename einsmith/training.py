@@ -20,7 +20,7 @@ from einsmith.compile import FINITE, PROGRAMS, Executable, label
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError, EinsmithError, GradientError, NonFiniteError, ShapeError
 from einsmith.expr.nodes import ROLES, Graph, Leaf, Role, leaf
-from einsmith.functional.loss import IGNORED
+from einsmith.functional.losses.classes import IGNORED
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import Jitted, bound, to_array

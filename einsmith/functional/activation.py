@@ -1,20 +1,46 @@
-"""Activations, under torch.nn.functional's names."""
+"""Activations, under torch.nn.functional's names. `inplace` is accepted: tensors have values, not places."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import pi, sqrt
 from typing import Any
 
-from einsmith.errors import ArgumentError
+from einsmith import dtypes as dt
+from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
-from einsmith.functional.common import dimension, merge, pointwise, tensor, without
+from einsmith.functional.common import dimension, merge, pointwise, root, tensor, without
+from einsmith.functional.random import WORDS, random_bits
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
+
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+"""The fixed point of zero mean and unit variance. Source: Klambauer et al. 2017, arXiv 1706.02515."""
+
+
+def _number(name: str, least: float | None = None, **given: Any) -> None:
+    """Raises ArgumentError for what is no number (a bool is none), or is below `least`."""
+    for what, x in given.items():
+        if isinstance(x, bool) or not isinstance(x, (int, float)):
+            raise ArgumentError(f"{name}: {what}={x!r} must be a number")
+        if least is not None and not x >= least:
+            raise ArgumentError(f"{name}: {what}={x!r} must not be below {least}")
+
+
+def _nonzero(name: str, **given: Any) -> None:
+    _number(name, **given)
+    for what, x in given.items():
+        if x == 0:
+            raise ArgumentError(f"{name}: {what} must not be 0, which it is divided by")
+
+
+def _applied(input: Any, name: str, formula: Callable[[Any], Any]) -> Value:
+    return pointwise(tensor(input, name, "input", kind="float"), formula)
 
 
 @traced
 def relu(input: Any, inplace: bool = False) -> Value:
-    """max(x, 0); NaN stays NaN, and the gradient at 0 is 0. `inplace` is accepted: tensors have values, not places."""
+    """max(x, 0); NaN stays NaN, and the gradient at 0 is 0."""
     x = tensor(input, "relu", "input")
     return fb.relu(x)
 
@@ -22,8 +48,53 @@ def relu(input: Any, inplace: bool = False) -> Value:
 @traced
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
     """x where x > 0, negative_slope*x elsewhere."""
-    x = tensor(input, "leaky_relu", "input", kind="float")
-    return pointwise(x, lambda e: fb.where(e > 0, e, e * negative_slope))
+    _number("leaky_relu", negative_slope=negative_slope)
+    return _applied(input, "leaky_relu", lambda e: fb.where(e > 0, e, e * negative_slope))
+
+
+@traced
+def prelu(input: Any, weight: Any) -> Value:
+    """x where x > 0, weight*x elsewhere. weight: [1], [] or one number a channel, [C] where input is [B, C, ...]."""
+    x, w = tensor(input, "prelu", "input", kind="float"), tensor(weight, "prelu", "weight", rank=(0, 1), kind="float")
+    channels = x.shape[1] if x.ndim > 1 else 1
+    if w.size not in (1, channels):
+        raise ShapeError(f"prelu: 'weight' has shape {w.shape}; for 'input' {x.shape} it needs (1,) or ({channels},)")
+
+    def body(*i: Any) -> Any:
+        slope = w if not w.ndim else w[0] if w.size == 1 else w[i[1]]
+        e = x[i] if i else x
+        return fb.where(e > 0, e, slope * e)
+
+    return fb.compute(x.shape, body)
+
+
+@traced
+def rrelu(
+    input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Value:
+    """x where x > 0, a*x elsewhere: a drawn evenly from [lower, upper) in training, else (lower + upper)/2.
+
+    The bits of a are those of a dropout. Source: Xu et al. 2015, arXiv 1505.00853.
+    """
+    return random_relu(tensor(input, "rrelu", "input", kind="float"), lower, upper, training, "")
+
+
+def random_relu(x: Value, lower: float, upper: float, training: bool, stream: str) -> Value:
+    """`rrelu` with the stream of its bits named."""
+    _number("rrelu", lower=lower, upper=upper)
+    if lower > upper:
+        raise ArgumentError(f"rrelu: lower={lower!r} must not be above upper={upper!r}")
+    if not training:
+        return pointwise(x, lambda e: fb.where(e > 0, e, e * ((lower + upper) / 2)))
+    bits = random_bits(x.shape, stream)
+
+    def body(*i: Any) -> Any:
+        share = (fb.cast(bits[i] if i else bits, dt.f64) + WORDS) * (0.5 / WORDS)
+        slope = fb.cast(share * (upper - lower) + lower, x.dtype)
+        e = x[i] if i else x
+        return fb.where(e > 0, e, e * slope)
+
+    return fb.compute(x.shape, body)
 
 
 @traced
@@ -41,8 +112,13 @@ def sigmoid(input: Any) -> Value:
 @traced
 def silu(input: Any, inplace: bool = False) -> Value:
     """x*sigmoid(x)."""
-    x = tensor(input, "silu", "input", kind="float")
-    return pointwise(x, lambda e: e * fb.sigmoid(e))
+    return _applied(input, "silu", lambda e: e * fb.sigmoid(e))
+
+
+@traced
+def mish(input: Any, inplace: bool = False) -> Value:
+    """x*tanh(log(1 + exp(x))). Source: Misra 2019, arXiv 1908.08681."""
+    return _applied(input, "mish", lambda e: e * fb.tanh(fb.softplus(e)))
 
 
 @traced
@@ -56,43 +132,136 @@ def gelu(input: Any, approximate: str = "none") -> Value:
     raise ArgumentError(f"gelu: approximate={approximate!r} must be 'none' or 'tanh'")
 
 
-def softmax_parts(x: Value, dim: int) -> tuple[Value, Value]:
-    """Along `dim`: the largest element, as a constant (no result depends on it), and the sum of exp(x - it)."""
-    (k,) = fb.axes(x.shape[dim])
-    rest = without(x.shape, (dim,))
-
-    def at(i: tuple, j: Any) -> tuple:
-        return merge(x.ndim, (dim,), (j,), i)
-
-    top = fb.compute(rest, lambda *i: fb.max(fb.stop_gradient(x[at(i, k)]), over=k))
-    total = fb.compute(rest, lambda *i: fb.sum(fb.exp(x[at(i, k)] - top[i]), over=k))
-    return top, total
+@traced
+def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
+    """x where x > 0, alpha*(exp(x) - 1) elsewhere. Source: Clevert et al. 2015, arXiv 1511.07289."""
+    _number("elu", alpha=alpha)
+    return _applied(input, "elu", lambda e: fb.where(e > 0, e, alpha * fb.expm1(e)))
 
 
 @traced
-def softmax(input: Any, dim: int) -> Value:
-    """exp(x)/sum of exp(x) along `dim`, computed without overflow."""
-    x = tensor(input, "softmax", "input", kind="float")
-    d = dimension(dim, x.ndim, "softmax")
-    top, total = softmax_parts(x, d)
-
-    def body(*i: Any) -> Any:
-        j = without(i, (d,))
-        return fb.exp(x[i] - top[j]) / total[j]
-
-    return fb.compute(x.shape, body)
+def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
+    """x where x > 0, alpha*(exp(x/alpha) - 1) elsewhere. Source: Barron 2017, arXiv 1704.07483."""
+    _nonzero("celu", alpha=alpha)
+    return _applied(input, "celu", lambda e: fb.where(e > 0, e, alpha * fb.expm1(e * (1 / alpha))))
 
 
 @traced
-def log_softmax(input: Any, dim: int) -> Value:
-    """x - log(sum of exp(x)) along `dim`, computed without overflow."""
-    x = tensor(input, "log_softmax", "input", kind="float")
-    d = dimension(dim, x.ndim, "log_softmax")
-    top, total = softmax_parts(x, d)
-    scale = fb.log(total)  # of its own: one logarithm a row, not one an element
+def selu(input: Any, inplace: bool = False) -> Value:
+    """scale*x where x > 0, scale*alpha*(exp(x) - 1) elsewhere, with the constants of arXiv 1706.02515."""
+    below = SELU_SCALE * SELU_ALPHA
+    return _applied(input, "selu", lambda e: fb.where(e > 0, SELU_SCALE * e, below * fb.expm1(e)))
 
-    def body(*i: Any) -> Any:
-        j = without(i, (d,))
-        return x[i] - top[j] - scale[j]
 
-    return fb.compute(x.shape, body)
+@traced
+def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Value:
+    """log(1 + exp(beta*x))/beta, without overflow; x itself where beta*x > threshold."""
+    _nonzero("softplus", beta=beta)
+    _number("softplus", threshold=threshold)
+    return _applied(input, "softplus", lambda e: fb.where(beta * e > threshold, e, fb.softplus(beta * e) * (1 / beta)))
+
+
+@traced
+def logsigmoid(input: Any) -> Value:
+    """log(1/(1 + exp(-x))), without overflow."""
+    return _applied(input, "logsigmoid", lambda e: -fb.softplus(-e))
+
+
+@traced
+def softsign(input: Any) -> Value:
+    """x/(1 + |x|)."""
+    return _applied(input, "softsign", lambda e: e / (1 + fb.abs(e)))
+
+
+@traced
+def tanhshrink(input: Any) -> Value:
+    """x - tanh(x)."""
+    return _applied(input, "tanhshrink", lambda e: e - fb.tanh(e))
+
+
+@traced
+def softshrink(input: Any, lambd: float = 0.5) -> Value:
+    """x drawn towards 0 by lambd, and 0 where it is nearer than that; NaN stays NaN."""
+    _number("softshrink", 0, lambd=lambd)
+    return _applied(
+        input,
+        "softshrink",
+        lambda e: fb.where(e > lambd, e - lambd, fb.where(e < -lambd, e + lambd, fb.where(e == e, 0.0, e))),
+    )
+
+
+@traced
+def hardshrink(input: Any, lambd: float = 0.5) -> Value:
+    """0 where -lambd <= x <= lambd, x elsewhere."""
+    _number("hardshrink", lambd=lambd)
+    return _applied(input, "hardshrink", lambda e: fb.where((e >= -lambd) & (e <= lambd), 0.0, e))
+
+
+@traced
+def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Value:
+    """x where x > threshold, `value` elsewhere; NaN stays NaN."""
+    _number("threshold", threshold=threshold, value=value)
+    return _applied(input, "threshold", lambda e: fb.where(e <= threshold, value, e))
+
+
+@traced
+def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
+    """x within [min_val, max_val], the nearer bound outside; the derivative at the bounds is 0."""
+    _number("hardtanh", min_val=min_val, max_val=max_val)
+    if min_val > max_val:
+        raise ArgumentError(f"hardtanh: min_val={min_val!r} must not be above max_val={max_val!r}")
+    return _applied(input, "hardtanh", lambda e: fb.where(e <= min_val, min_val, fb.where(e >= max_val, max_val, e)))
+
+
+@traced
+def relu6(input: Any, inplace: bool = False) -> Value:
+    """min(max(x, 0), 6); the derivative at 0 and at 6 is 0."""
+    return _applied(input, "relu6", lambda e: fb.where(e <= 0, 0.0, fb.where(e >= 6, 6.0, e)))
+
+
+def _ramp(e: Any) -> Any:
+    """min(max(x + 3, 0), 6), by 6."""
+    return fb.where(e <= -3, 0.0, fb.where(e >= 3, 1.0, (e + 3) * (1 / 6)))
+
+
+@traced
+def hardsigmoid(input: Any, inplace: bool = False) -> Value:
+    """0 where x <= -3, 1 where x >= 3, (x + 3)/6 between. Source: Courbariaux et al. 2015, arXiv 1511.00363."""
+    return _applied(input, "hardsigmoid", _ramp)
+
+
+@traced
+def hardswish(input: Any, inplace: bool = False) -> Value:
+    """x*hardsigmoid(x). Source: Howard et al. 2019, arXiv 1905.02244."""
+    return _applied(input, "hardswish", lambda e: fb.where(e <= -3, 0.0, fb.where(e >= 3, e, e * (e + 3) * (1 / 6))))
+
+
+@traced
+def glu(input: Any, dim: int = -1) -> Value:
+    """a*sigmoid(b), where a and b are the halves of the input along `dim`. Source: arXiv 1612.08083."""
+    x = tensor(input, "glu", "input", kind="float")
+    d = dimension(dim, x.ndim, "glu")
+    half = x.shape[d] // 2
+    if x.shape[d] % 2:
+        raise ShapeError(f"glu: 'input' {x.shape} has the odd extent {x.shape[d]} along dim={dim}; it is cut in halves")
+    shape = (*x.shape[:d], half, *x.shape[d + 1 :])
+    return fb.compute(shape, lambda *i: x[i] * fb.sigmoid(x[(*i[:d], i[d] + half, *i[d + 1 :])]))
+
+
+@traced
+def squash(input: Any, dim: int = -1) -> Value:
+    """Vectors along `dim` with their length n made n*n/(1 + n*n); 0 at 0, with the derivative 0.
+
+    Source: Sabour et al. 2017, arXiv 1710.09829, equation 1.
+    """
+    x = tensor(input, "squash", "input", kind="float")
+    d = dimension(dim, x.ndim, "squash")
+    (k,) = fb.axes(x.shape[d])
+
+    def squares(*i: Any) -> Any:
+        e = x[merge(x.ndim, (d,), (k,), i)]
+        return fb.sum(e * e, over=k)
+
+    n2 = fb.compute(without(x.shape, (d,)), squares)
+    scale = root(n2) / (1 + n2)
+    return fb.compute(x.shape, lambda *i: x[i] * (scale[without(i, (d,))] if x.ndim > 1 else scale))

@@ -7,6 +7,7 @@ from typing import Any
 
 from einsmith.errors import DtypeError, ShapeError
 from einsmith.lang import builder as fb
+from einsmith.lang import views
 from einsmith.lang.builder import Value
 
 
@@ -57,6 +58,22 @@ def without(shape: Sequence[Any], dims: Sequence[int]) -> tuple[Any, ...]:
 def pointwise(x: Value, fn: Callable[[Any], Any]) -> Value:
     """`fn` of each element, as one formula."""
     return fb.compute(x.shape, lambda *i: fn(x[i] if i else x))
+
+
+def each(values: Sequence[Value], formula: Callable[..., Any]) -> Value:
+    """`formula` of the elements of tensors that broadcast against each other."""
+    shape = views.broadcast([v.shape for v in values])
+
+    def at(v: Value, i: tuple) -> Any:
+        index = tuple(0 if n == 1 else k for n, k in zip(v.shape, i[len(i) - v.ndim :], strict=True))
+        return v[index] if index else v
+
+    return fb.compute(shape, lambda *i: formula(*(at(v, i) for v in values)))
+
+
+def root(x: Value) -> Value:
+    """The square root of each element, with the derivative 0 at 0."""
+    return pointwise(x, lambda e: fb.where(e == 0, 0.0, fb.sqrt(e)))
 
 
 def all_of(conditions: Sequence[Any]) -> Any:

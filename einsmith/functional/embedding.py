@@ -1,32 +1,147 @@
-"""Rows of a table, chosen by integers."""
+"""Rows of a table, chosen by integers, and sums of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
 from typing import Any
 
-from einsmith.errors import ArgumentError
+from einsmith import dtypes as dt
+from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
+from einsmith.lang.op import op
+
+MODES = ("sum", "mean", "max")
+_COUNTS = op("c[n] = 0.0\nc[ids[i]] += 1.0\nreturn c", extents={"n": "rows"})
+_BAGS = op("z[n,k] = 0*v[0,k]\nz[bag[i],k] += v[i,k]\nreturn z", extents={"n": "bags"})
 
 
-@traced
-def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Value:
-    """Row input[i] of weight [V, K] at each place i: integers [...] -> [..., K].
+def _unbuilt(name: str, max_norm: float | None) -> None:
+    if max_norm is not None:
+        raise ArgumentError(
+            f"{name}: max_norm={max_norm!r} is not built: it changes rows as they are read; scale the weight instead"
+        )
 
-    padding_idx: a row (negative ones count from the end) that is read as any other, but gets no gradient. An integer
-    outside [0, V) is an IndexError at the call.
-    """
-    i, w = tensor(input, "embedding", "input", kind="int"), tensor(weight, "embedding", "weight", rank=2, kind="float")
-    rows = w.shape[0]
+
+def _padding(name: str, padding_idx: int | None, rows: int) -> int | None:
     if padding_idx is not None and (not isinstance(padding_idx, int) or not -rows <= padding_idx < rows):
-        raise ArgumentError(f"embedding: padding_idx={padding_idx!r} is no row of 'weight' {w.shape}")
-    padding = None if padding_idx is None else padding_idx % rows
+        raise ArgumentError(f"{name}: padding_idx={padding_idx!r} is no row of {rows}")
+    return None if padding_idx is None else padding_idx % rows
+
+
+def _rows(i: Value, w: Value, padding: int | None, by_frequency: bool) -> Callable[..., Any]:
+    """Element (*place, k) of the rows that the integers choose."""
+    counts = _COUNTS(ids=i.reshape((-1,)), rows=w.shape[0]).astype(w.dtype) if by_frequency and i.size else None
 
     def row(*at: Any) -> Any:
         n = i[at[:-1]] if i.ndim else i
         element = w[(n, at[-1])]
+        if counts is not None:  # a row that is read c times gets its gradient divided by c
+            element = fb.differentiate_as(element, element / counts[n])
         return element if padding is None else fb.where(n == padding, fb.stop_gradient(element), element)
 
-    return fb.compute((*i.shape, w.shape[1]), row)
+    return row
+
+
+@traced
+def embedding(
+    input: Any, weight: Any, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Value:  # fmt: skip
+    """Row input[i] of weight [V, K] at each place i: integers [...] -> [..., K].
+
+    padding_idx: a row (negative ones count from the end) that is read as any other, but gets no gradient. An integer
+    outside [0, V) is an IndexError at the call. scale_grad_by_freq: a row's gradient is divided by how often it is
+    read. `sparse` is accepted: gradients are what they are. max_norm is an error.
+    """
+    i, w = tensor(input, "embedding", "input", kind="int"), tensor(weight, "embedding", "weight", rank=2, kind="float")
+    _unbuilt("embedding", max_norm)
+    padding = _padding("embedding", padding_idx, w.shape[0])
+    return fb.compute((*i.shape, w.shape[1]), _rows(i, w, padding, scale_grad_by_freq))
+
+
+@traced
+def embedding_bag(
+    input: Any, weight: Any, offsets: Any = None, max_norm: float | None = None, norm_type: float = 2,
+    scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None,
+    include_last_offset: bool = False, padding_idx: int | None = None,
+) -> Value:  # fmt: skip
+    """Rows of weight [V, K] summed, averaged, or their largest elements, bag by bag: [B, K]; 0 for an empty bag.
+
+    input: integers [B, N], a bag a row; or [N] with offsets [B] of the bags' first places, in increasing order from 0
+    (include_last_offset: [B + 1], the end of the last one too). per_sample_weights, of input's shape, scale the rows of
+    a sum. padding_idx: a row that counts for nothing. Integers out of range are an IndexError at the call.
+    """
+    name = "embedding_bag"
+    i = tensor(input, name, "input", rank=(1, 2), kind="int")
+    w = tensor(weight, name, "weight", rank=2, kind="float")
+    _unbuilt(name, max_norm)
+    if mode not in MODES:
+        raise ArgumentError(f"{name}: mode={mode!r} must be one of {', '.join(MODES)}")
+    if scale_grad_by_freq and mode == "max":
+        raise ArgumentError(f"{name}: scale_grad_by_freq does not go with mode='max'")
+    s = None if per_sample_weights is None else tensor(per_sample_weights, name, "per_sample_weights", kind="float")
+    if s is not None and (mode != "sum" or s.shape != i.shape):
+        raise ArgumentError(
+            f"{name}: 'per_sample_weights' needs mode='sum' and the shape of 'input', {i.shape}; has {s.shape}"
+        )
+    if (offsets is None) != (i.ndim == 2):
+        raise ArgumentError(f"{name}: 'offsets' is given with a vector of integers, and not with bags [B, N]")
+    padding = _padding(name, padding_idx, w.shape[0])
+    row = _rows(i, w, None, scale_grad_by_freq)
+
+    def scaled(*at: Any) -> Any:
+        return row(*at) if s is None else row(*at) * s[at[:-1]]
+
+    def kept(at: tuple) -> Any:
+        return True if padding is None else i[at] != padding
+
+    bags = _rows_of_bags if i.ndim == 2 else _bags_by_offset
+    return bags(name, i, w, offsets, include_last_offset, mode, scaled, kept)
+
+
+def _mean(total: Value, count: Value) -> Value:
+    return fb.compute(total.shape, lambda b, k: fb.where(count[b] == 0, 0.0, total[b, k] / count[b]))
+
+
+def _rows_of_bags(
+    name: str, i: Value, w: Value, offsets: Any, last: bool, mode: str, row: Callable, kept: Callable
+) -> Value:
+    (batch, length), width = i.shape, w.shape[1]
+    if not length:
+        return fb.full((batch, width), 0.0, w.dtype)
+    (n,) = fb.axes(length)
+    count = fb.compute((batch,), lambda b: fb.sum(fb.where(kept((b, n)), 1.0, 0.0), over=n)).astype(w.dtype)
+    if mode == "max":
+        top = fb.compute((batch, width), lambda b, k: fb.max(fb.where(kept((b, n)), row(b, n, k), -inf), over=n))
+        return fb.compute(top.shape, lambda b, k: fb.where(count[b] == 0, 0.0, top[b, k]))
+    total = fb.compute((batch, width), lambda b, k: fb.sum(fb.where(kept((b, n)), row(b, n, k), 0.0), over=n))
+    return total if mode == "sum" else _mean(total, count)
+
+
+def _bags_by_offset(
+    name: str, i: Value, w: Value, offsets: Any, last: bool, mode: str, row: Callable, kept: Callable
+) -> Value:
+    start = tensor(offsets, name, "offsets", rank=1, kind="int")
+    bags, width, length = start.shape[0] - (1 if last else 0), w.shape[1], i.shape[0]
+    if bags < (0 if last else 1):
+        raise ShapeError(f"{name}: 'offsets' has shape {start.shape}; it needs a place for each bag")
+    if not length or not bags:
+        return fb.full((bags, width), 0.0, w.dtype)
+    (b,) = fb.axes(bags)
+    bag = fb.compute((length,), lambda n: fb.sum(fb.where(start[b] <= n, 1, 0), over=b) - 1).astype(dt.i32)
+    if mode == "max":
+        (n,) = fb.axes(length)
+        inside = fb.compute((bags, length), lambda b, n: (bag[n] == b) & kept((n,)))
+        count = fb.compute((bags,), lambda b: fb.sum(fb.where(inside[b, n], 1, 0), over=n))
+        top = fb.compute((bags, width), lambda b, k: fb.max(fb.where(inside[b, n], row(n, k), -inf), over=n))
+        return fb.compute(top.shape, lambda b, k: fb.where(count[b] == 0, 0.0, top[b, k]))
+    values = fb.compute((length, width), lambda n, k: fb.where(kept((n,)), row(n, k), 0.0))
+    total = _BAGS(bag=bag, v=values, bags=bags)
+    if mode == "sum":
+        return total
+    ones = fb.compute((length, 1), lambda n, k: fb.cast(fb.where(kept((n,)), 1.0, 0.0), w.dtype))
+    return _mean(total, _BAGS(bag=bag, v=ones, bags=bags).reshape((bags,)))

@@ -43,6 +43,69 @@ def einsum(equation: str, *operands: Any) -> Value:
     return _contract(values, terms, out, extents)
 
 
+def _matrices(name: str, rank: int, **given: Any) -> list[Value]:
+    values = [tensor(x, name, n, rank=rank) for n, x in given.items()]
+    if any(a.shape[:-2] != values[0].shape[:-2] for a in values):
+        raise ShapeError(f"{name}: the first extents of {' and '.join(str(v.shape) for v in values)} differ")
+    return values
+
+
+@traced
+def mm(input: Any, mat2: Any) -> Value:
+    """The product of two matrices."""
+    a, b = _matrices("mm", 2, input=input, mat2=mat2)
+    return a @ b
+
+
+@traced
+def bmm(input: Any, mat2: Any) -> Value:
+    """The products of matrices, [B, N, K] and [B, K, M] -> [B, N, M]."""
+    a, b = _matrices("bmm", 3, input=input, mat2=mat2)
+    return a @ b
+
+
+@traced
+def mv(input: Any, vec: Any) -> Value:
+    """The product of a matrix and a vector."""
+    return tensor(input, "mv", "input", rank=2) @ tensor(vec, "mv", "vec", rank=1)
+
+
+@traced
+def dot(input: Any, tensor: Any) -> Value:
+    """The sum of the products of two vectors' elements."""
+    return _tensor(input, "dot", "input", rank=1) @ _tensor(tensor, "dot", "tensor", rank=1)
+
+
+_tensor = tensor
+
+
+@traced
+def outer(input: Any, vec2: Any) -> Value:
+    """All products of an element of one vector and one of the other: [N], [M] -> [N, M]."""
+    a, b = tensor(input, "outer", "input", rank=1), tensor(vec2, "outer", "vec2", rank=1)
+    return fb.compute((*a.shape, *b.shape), lambda n, m: a[n] * b[m])
+
+
+@traced
+def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Value:
+    """beta*input + alpha*(mat1 @ mat2); the input broadcasts."""
+    return _scaled(input, mm(mat1, mat2), beta, alpha)
+
+
+@traced
+def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Value:
+    """beta*input + alpha*(batch1 @ batch2), of stacks of matrices; the input broadcasts."""
+    return _scaled(input, bmm(batch1, batch2), beta, alpha)
+
+
+def _scaled(input: Any, product: Value, beta: float, alpha: float) -> Value:
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return product
+    x = fb.as_value(input)
+    return (x if beta == 1 else x * beta) + product
+
+
 def _labels(term: str, rank: int, what: str, equation: str) -> tuple[str, ...]:
     """A label for each dimension; those under `...` are numbered from the last one backward."""
     before, dots, after = term.partition("...")

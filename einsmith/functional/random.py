@@ -111,11 +111,16 @@ def drop(x: Value, p: float, stream: str = "", *, whole: int = 0, alpha: bool = 
     return fb.compute(x.shape, body)
 
 
-def layer_drop(x: Value, p: float, layer: Any, part: str = "", *, whole: int = 0, alpha: bool = False) -> Value:
-    """`drop` with a stream that is named by the layer's path in the model, and by `part` of it."""
+def layer_stream(layer: Any, part: str = "") -> str:
+    """The name of the stream of a layer: its path in the model, and a part of it."""
     trace = current_trace()
     path = trace.paths.get(id(layer), type(layer).__name__) if trace is not None else ""
-    return drop(x, p, f"{path}/{part}", whole=whole, alpha=alpha)
+    return f"{path}/{part}"
+
+
+def layer_drop(x: Value, p: float, layer: Any, part: str = "", *, whole: int = 0, alpha: bool = False) -> Value:
+    """`drop` with the stream of a layer."""
+    return drop(x, p, layer_stream(layer, part), whole=whole, alpha=alpha)
 
 
 def channel_dims(x: Value, n: int, name: str) -> int:

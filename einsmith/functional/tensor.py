@@ -1,4 +1,4 @@
-"""Functions of tensors under torch's names and argument orders: shapes, elementwise functions, reductions."""
+"""Functions of tensors under torch's names and argument orders: shapes and reductions."""
 
 from __future__ import annotations
 
@@ -18,66 +18,6 @@ from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 
 Dim = int | Sequence[int] | None
-
-# -------------------------------------------------------------------------------------------------------- elementwise
-
-
-def _elementwise(name: str, meaning: str) -> Callable[[Any], Value]:
-    function = getattr(fb, name)
-
-    def call(input: Any) -> Value:
-        return function(tensor(input, name, "input"))
-
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"{meaning}, elementwise."
-    return traced(call)
-
-
-exp = _elementwise("exp", "e to the power of x")
-log = _elementwise("log", "The natural logarithm")
-sqrt = _elementwise("sqrt", "The square root")
-rsqrt = _elementwise("rsqrt", "1/sqrt(x)")
-sin = _elementwise("sin", "The sine")
-cos = _elementwise("cos", "The cosine")
-erf = _elementwise("erf", "The error function")
-abs = _elementwise("abs", "The magnitude")
-sign = _elementwise("sign", "-1, 0 or 1")
-floor = _elementwise("floor", "The largest integer that is not above x")
-
-
-@traced
-def maximum(input: Any, other: Any) -> Value:
-    """The larger element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return fb.maximum(fb.as_value(input), fb.as_value(other))
-
-
-@traced
-def minimum(input: Any, other: Any) -> Value:
-    """The smaller element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return fb.minimum(fb.as_value(input), fb.as_value(other))
-
-
-@traced
-def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
-    """`input` with elements below `min` raised to it and elements above `max` lowered to it; NaN stays NaN.
-
-    The derivative by `input` is 1 from bound to bound, both included, and 0 elsewhere, NaN among it.
-    """
-    x = tensor(input, "clamp", "input")
-    if min is None and max is None:
-        raise ArgumentError("clamp: give min, max or both")
-    if x.dtype.is_float:
-        x = fb.where(x == x, x, fb.stop_gradient(x))
-    if min is not None:
-        x = fb.where(x < min, min, x)
-    return x if max is None else fb.where(x > max, max, x)
-
-
-@traced
-def where(condition: Any, input: Any, other: Any) -> Value:
-    """`input` where `condition` is true, `other` elsewhere, with broadcasting."""
-    return fb.where(fb.as_value(condition), fb.as_value(input), fb.as_value(other))
-
 
 # ------------------------------------------------------------------------------------------------------------- shapes
 

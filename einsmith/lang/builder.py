@@ -368,6 +368,9 @@ def _function(fn: str, name: str | None = None, doc: str = "") -> Callable[..., 
 exp, log, tanh, sigmoid = _function("exp"), _function("log"), _function("tanh"), _function("sigmoid")
 sqrt, rsqrt, erf = _function("sqrt"), _function("rsqrt"), _function("erf")
 abs, sign, floor, sin, cos = (_function(f) for f in ("abs", "sign", "floor", "sin", "cos"))
+log1p = _function("log1p", doc="log(1 + x), with all digits where x is small.")
+expm1 = _function("expm1", doc="exp(x) - 1, with all digits where x is small.")
+softplus = _function("softplus", doc="log(1 + exp(x)), which is no infinity where exp(x) is.")
 relu = _function("relu", doc="0 where x <= 0, else x: NaN stays, and the derivative at 0 is 0.")
 stop_gradient = _function("stop_gradient", doc="`x`, with derivative zero.")
 
@@ -489,6 +492,6 @@ def matmul(x: Any, y: Any) -> Value:
 
 __all__ = [
     "Ex", "Value", "abs", "argmax", "argmin", "as_value", "axes", "broadcast_to", "cast", "compute", "cos", "erf",
-    "exp", "floor", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "prod", "relu", "rsqrt", "sigmoid",
-    "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "where",
+    "exp", "expm1", "floor", "log", "log1p", "matmul", "max", "maximum", "mean", "min", "minimum", "prod", "relu",
+    "rsqrt", "sigmoid", "sign", "sin", "softplus", "sqrt", "stop_gradient", "sum", "tanh", "where",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ from einsmith.expr.analysis import ranges
 from einsmith.expr.analysis.ranges import Range
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import Tensor
+from einsmith.lang.composed import COMPOSED, NUMPY
 from einsmith.lang.integers import folded, measured
 
 
@@ -218,7 +219,7 @@ class Fold(Form):
 
 _COMPARISONS = ("lt", "le", "eq", "ne")
 _LOGIC = ("and", "or", "not")
-_FLOATS = ("exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt")
+_FLOATS = ("exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", *COMPOSED)
 _ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "neg", "min", "max", "abs", "sign")
 
 
@@ -318,7 +319,8 @@ def _fold_literals(fn: str, values: list) -> Literal | None:
         if fn in table:
             return Literal(table[fn](*values))
     with np.errstate(all="ignore"):
-        result = FUNCTIONS[fn].numpy(*(np.float64(v) if isinstance(v, float) else v for v in values))
+        function = NUMPY[fn] if fn in NUMPY else FUNCTIONS[fn].numpy
+        result = function(*(np.float64(v) if isinstance(v, float) else v for v in values))
     return Literal(result.item() if isinstance(result, (np.generic, np.ndarray)) else result)
 
 

@@ -36,6 +36,7 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite.rebuild import map_bodies, substitute
 from einsmith.expr.rewrite.simplify import canonical
+from einsmith.lang.composed import COMPOSED
 from einsmith.lang.formula import (
     AxisVar,
     Convert,
@@ -160,6 +161,8 @@ class Scope:
             if node.fn == "relu":
                 zero = Const(0.0, args[0].dtype)
                 return cast(apply("where", apply("le", args[0], zero), zero, args[0]), want)
+            if node.fn in COMPOSED:
+                return cast(COMPOSED[node.fn](args[0]), want)
             return cast(_wrapping(node, args, self._operands(node, want)), want)
         assert isinstance(node, Fold)
         return self._nested(node, want, guards)

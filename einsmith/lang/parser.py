@@ -16,12 +16,13 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.errors import FormulaError
+from einsmith.lang.composed import COMPOSED
 from einsmith.lang.tokenizer import Token, tokenize
 
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
 CASTS = {d.name: d for d in dt.ALL}
 UNARY = ("exp", "log", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "abs", "sign", "floor", "relu", "sin", "cos",
-         "stop_gradient")  # fmt: skip
+         "stop_gradient", *COMPOSED)  # fmt: skip
 FUNCTIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(CASTS, 1), "pow": 2, "min": 2, "max": 2, "where": 3, "size": 1,
              "random_bits": 4}  # fmt: skip
 KEYWORDS = ("and", "or", "not", "return", "if", "else", "for", "in", "lambda", "True", "False", "inf", "nan", "shape")

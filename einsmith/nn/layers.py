@@ -1,4 +1,4 @@
-"""Activations, changes of shape, and losses as layers, under torch.nn's names and arguments."""
+"""Changes of shape as layers, under torch.nn's names and arguments."""
 
 from __future__ import annotations
 
@@ -20,63 +20,6 @@ class Identity(Module):
 
     def forward(self, input: Value) -> Value:
         return input
-
-
-class ReLU(Module):
-    """max(x, 0). `inplace` is accepted: tensors have values, not places."""
-
-    def __init__(self, inplace: bool = False):
-        self.inplace = inplace
-
-    def forward(self, input: Value) -> Value:
-        return F.relu(input)
-
-
-class Tanh(Module):
-    """The hyperbolic tangent."""
-
-    def forward(self, input: Value) -> Value:
-        return F.tanh(input)
-
-
-class Sigmoid(Module):
-    """1/(1 + exp(-x))."""
-
-    def forward(self, input: Value) -> Value:
-        return F.sigmoid(input)
-
-
-class GELU(Module):
-    """x times the normal distribution function at x; see `functional.gelu`."""
-
-    def __init__(self, approximate: str = "none"):
-        self.approximate = approximate
-
-    def forward(self, input: Value) -> Value:
-        return F.gelu(input, approximate=self.approximate)
-
-    def extra_repr(self) -> str:
-        return f"approximate={self.approximate!r}"
-
-
-class Softmax(Module):
-    """exp(x)/sum of exp(x) along `dim`."""
-
-    def __init__(self, dim: int):
-        self.dim = dim
-
-    def forward(self, input: Value) -> Value:
-        return F.softmax(input, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
-
-
-class LogSoftmax(Softmax):
-    """The logarithm of the softmax along `dim`."""
-
-    def forward(self, input: Value) -> Value:
-        return F.log_softmax(input, self.dim)
 
 
 class Flatten(Module):
@@ -106,59 +49,3 @@ class Unflatten(Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
-
-
-class _Loss(Module):
-    def __init__(self, reduction: str = "mean"):
-        self.reduction = reduction
-
-    def extra_repr(self) -> str:
-        return f"reduction={self.reduction!r}"
-
-
-class MSELoss(_Loss):
-    """The squared difference of input and target; see `functional.mse_loss`."""
-
-    def forward(self, input: Value, target: Value) -> Value:
-        return F.mse_loss(input, target, reduction=self.reduction)
-
-
-class _ClassLoss(_Loss):
-    """`weight` [C] scales each class; labels equal to `ignore_index` count for nothing."""
-
-    def __init__(self, weight: Any = None, *, ignore_index: int | None = -100, reduction: str = "mean"):
-        super().__init__(reduction)
-        self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
-
-
-class NLLLoss(_ClassLoss):
-    """Minus the log-probability of the target class; see `functional.nll_loss`."""
-
-    def forward(self, input: Value, target: Value) -> Value:
-        return F.nll_loss(input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
-
-
-class CrossEntropyLoss(_ClassLoss):
-    """Minus the logarithm of the softmax of the logits at the target class; see `functional.cross_entropy`."""
-
-    def __init__(
-        self,
-        weight: Any = None,
-        *,
-        ignore_index: int | None = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ):
-        super().__init__(weight, ignore_index=ignore_index, reduction=reduction)
-        self.label_smoothing = label_smoothing
-
-    def forward(self, input: Value, target: Value) -> Value:
-        return F.cross_entropy(
-            input,
-            target,
-            self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )

@@ -9,7 +9,6 @@ import numpy as np
 
 from einsmith import functional as F
 from einsmith.dtypes import dtype_of
-from einsmith.errors import ArgumentError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.module import Module
@@ -48,35 +47,3 @@ class Linear(Module):
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-
-
-class Embedding(Module):
-    """Rows of a table chosen by integers: [...] -> [..., embedding_dim]. weight [num_embeddings, embedding_dim].
-
-    Standard normal at first; the row `padding_idx` is zero and gets no gradient.
-    """
-
-    def __init__(
-        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, dtype: Any = "float32"
-    ):
-        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise ArgumentError(f"padding_idx={padding_idx} is none of {num_embeddings} rows")
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        self.weight = empty((num_embeddings, embedding_dim), dtype)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draws new initial values."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            values = self.weight.numpy()
-            values[self.padding_idx] = 0
-            self.weight.data = values
-
-    def forward(self, input: Value) -> Value:
-        return F.embedding(input, self.weight, self.padding_idx)
-
-    def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"

@@ -58,3 +58,25 @@ def test_derivatives_read_where_the_body_reads(name, rng):
     moved = es.jvp(value, tuple(x), tuple(v))[1]
     pulled = es.interpret(first)(c, *x)
     assert np.vdot(c, moved) == pytest.approx(sum(np.vdot(g, w) for g, w in zip(pulled, v, strict=True)), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        # Two reads under one guard, one of them at the position that is written.
+        ("y[b,j] = where(ok[b,j] == 1, x[b,n[b,j]] + x[b,j], 0)", [[2, 1, 0, 1, 0], [0, 0, 0, 0, 0], [2, 1, 2, 0, 1]]),
+        # A guard of several, of which one stands in a loop that the index does not mention.
+        (
+            "y[b] = sum[j,c](where((ok[b,j] == 1) and (ok[b,c] == 0), x[b,n[b,j]], 0))",
+            [[3, 0, 0, 3, 0], [0, 0, 0, 0, 0], [2, 0, 2, 0, 2]],
+        ),
+    ],
+)
+def test_guards_keep_indices_of_gradients_in_bounds(text, wanted, rng):
+    n = np.array([[3, 0, -1, 1, 7], [-1, 2, 1, 0, 3], [4, 0, 2, -5, -1]])
+    ok = (np.cumsum((n < 0) | (n > 4), 1) == 0).astype(np.int64)
+    f = es.op(text)
+    x = rng.standard_normal((3, 5))
+    g = es.grad(lambda x, n, ok: f(x=x, n=n, ok=ok).sum())
+    for way in (g, es.interpret(g)):
+        np.testing.assert_array_equal(way(x, n, ok), wanted)

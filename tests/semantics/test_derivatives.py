@@ -10,6 +10,7 @@ import einsmith as es
 from einsmith.expr.functions import COMBINERS, FUNCTIONS
 from einsmith.expr.nodes import Compute, Reduce, postorder
 from einsmith.lang import parser
+from einsmith.lang.composed import COMPOSED
 from einsmith.modes import trace_call
 from tests.semantics.derivatives import CASES, compare, same
 
@@ -38,7 +39,7 @@ def test_every_function_of_the_language_is_compared() -> None:
     names = [*parser.UNARY, "min", "max", "pow", "where", "sum", "prod", "mean", "max", "min"]
     missing = [n for n in names if f"{n}(" not in texts and f"{n}[" not in texts and n != "stop_gradient"]
     assert not missing
-    assert set(parser.UNARY) <= {*FUNCTIONS, "relu"} and "prod" in COMBINERS
+    assert set(parser.UNARY) <= {*FUNCTIONS, *COMPOSED, "relu"} and "prod" in COMBINERS
 
 
 RNN = """

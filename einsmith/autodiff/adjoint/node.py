@@ -19,7 +19,7 @@ from einsmith import dtypes as dt
 from einsmith.autodiff.adjoint.gather import gathered
 from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, both, choose, constant, mul
 from einsmith.autodiff.adjoint.scatter import CHOSEN_COST, SCATTER_COST, at_position, is_coupled, is_opaque, report
-from einsmith.autodiff.adjoint.terms import Guards, Terms, accumulate, common, guarded, merged
+from einsmith.autodiff.adjoint.terms import Guards, Terms, accumulate, common, conjuncts, guarded, merged
 from einsmith.autodiff.inversion.preimage import Fibre, affine_cases, invert
 from einsmith.autodiff.inversion.quasi import Quasi, axes_of
 from einsmith.autodiff.plan import Plan
@@ -283,14 +283,13 @@ class Adjoint:
                     shared[guards, value] = self.out.read(number, [Axis(d) for d in range(len(self.t.shape))])
         for slot, index, guards, value in groups:
             if (guards, value) in shared:
-                guards, value = (), shared[guards, value]
-            domain = part.domain
+                # Guards of a data-dependent index keep that in bounds, too.
+                guards, value = guards if is_opaque(index) else (), shared[guards, value]
             whole = self._of_result(part, index, guards, value)
             if whole is not None:
-                domain, value = domain[: len(self.t.shape)], whole
-            elif self._at_chosen(part, slot, index, guards, value):
-                continue
-            self._invert(domain, slot, index, guards, value)
+                self._invert(part.domain[: len(self.t.shape)], slot, index, guards, whole)
+            elif not self._at_chosen(part, slot, index, guards, value):
+                self._invert(part.domain, slot, index, guards, value)
 
     def _of_result(
         self, part: Piece | Scatter, index: tuple[Expr, ...], guards: Guards, value: Expr
@@ -376,15 +375,19 @@ class Adjoint:
         used = sorted(frozenset[int]().union(*map(axes_of, index)))
         loops = [p for p in range(len(domain)) if p not in used and domain[p] > 1]
         # A guard that mentions the loops does not protect the index outside of them.
-        outer = tuple(g for g in guards if axes_of(g).isdisjoint(loops))
-        if not loops or (len(outer) < len(guards) and any(reads(i) for e in index for r in reads(e) for i in r.index)):
+        parts = [p for g in guards for p in conjuncts(g)]
+        outer = tuple(g for g in parts if axes_of(g).isdisjoint(loops))
+        dropped = [g for g in parts if g not in outer]
+        if not loops or any(reads(g) and not axes_of(g).isdisjoint(used) for g in dropped):
+            return False
+        if dropped and any(reads(i) for e in index for r in reads(e) for i in r.index):
             return False
         kept = [p for p in range(len(domain)) if p not in loops]
         move: dict[int, Expr] = {p: Axis(n) for n, p in enumerate(kept + loops)}
         box = tuple(domain[p] for p in kept)
         index, outer = (tuple(substitute(e, move) for e in es) for es in (index, outer))
         body = substitute(guarded(guards, value), move)
-        if len(outer) < len(guards):
+        if dropped:
             facts = Facts.of(box, outer)
             places = [(i, n) for e in index for r in reads(e) for i, n in zip(r.index, self._shape(r), strict=True)]
             if not all(inside(i, n, facts) for i, n in places):

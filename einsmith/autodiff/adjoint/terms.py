@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from einsmith import dtypes as dt
 from einsmith.autodiff.adjoint.rules import add_terms, both, choose, constant
-from einsmith.expr.nodes import Const, Expr, apply, reads
+from einsmith.expr.nodes import Apply, Const, Expr, apply, reads
 
 Guards = tuple[Expr, ...]
 Terms = dict[Guards, Expr]
@@ -13,6 +13,13 @@ Terms = dict[Guards, Expr]
 
 def accumulate(terms: Terms, guards: Guards, g: Expr) -> None:
     terms[guards] = add_terms(terms[guards], g) if guards in terms else g
+
+
+def conjuncts(g: Expr) -> list[Expr]:
+    """The conditions of which a guard is the conjunction, in order."""
+    if isinstance(g, Apply) and g.fn == "and":
+        return [c for a in g.args for c in conjuncts(a)]
+    return [g]
 
 
 def guarded(guards: Guards, value: Expr, otherwise: Expr | None = None) -> Expr:

@@ -1,24 +1,19 @@
-"""Losses, under torch.nn.functional's names."""
+"""Losses of classes, under torch.nn.functional's names: cross entropy."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from einsmith.errors import ArgumentError, DtypeError, ShapeError
-from einsmith.functional.activation import softmax_parts
+from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
+from einsmith.functional.losses.reduction import check_reduction
+from einsmith.functional.softmax import softmax_parts
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 
 IGNORED = -100
 """The label that counts for nothing unless another one is named."""
-_REDUCTIONS = ("mean", "sum", "none")
-
-
-def _reduction(name: str, reduction: str) -> None:
-    if reduction not in _REDUCTIONS:
-        raise ArgumentError(f"{name}: reduction={reduction!r} must be one of {', '.join(_REDUCTIONS)}")
 
 
 def _labels(name: str, x: Value, target: Any, weight: Any) -> tuple[Value, Value, Value | None]:
@@ -74,7 +69,7 @@ def cross_entropy(
     of input's shape. Labels equal to `ignore_index` count for nothing (None: none is ignored); any other outside
     [0, C) is an IndexError at the call. weight [C] scales each class; the mean divides by the weights' sum.
     """
-    _reduction("cross_entropy", reduction)
+    check_reduction("cross_entropy", reduction)
     if not 0 <= label_smoothing <= 1:
         raise ArgumentError(f"cross_entropy: label_smoothing={label_smoothing!r} must lie in [0, 1]")
     x = tensor(input, "cross_entropy", "input", kind="float")
@@ -129,31 +124,9 @@ def nll_loss(
     input: Any, target: Any, weight: Any = None, *, ignore_index: int | None = IGNORED, reduction: str = "mean"
 ) -> Value:
     """-input at the target class: cross_entropy for an input of log-probabilities. Shapes and options are the same."""
-    _reduction("nll_loss", reduction)
+    check_reduction("nll_loss", reduction)
     x = tensor(input, "nll_loss", "input", kind="float")
     single = x.ndim == 1
     x, y, w = _labels("nll_loss", x, target, weight)
     loss = _reduce(y, w, ignore_index, reduction, lambda i, c: -x[(i[0], c, *i[1:])])
     return loss.reshape(()) if single and reduction == "none" else loss
-
-
-@traced
-def mse_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
-    """(input - target)**2, averaged over all elements, summed, or as it is. Both have one shape."""
-    _reduction("mse_loss", reduction)
-    x = tensor(input, "mse_loss", "input")
-    y = tensor(target, "mse_loss", "target")
-    if x.shape != y.shape:
-        raise ShapeError(f"mse_loss: 'input' {x.shape} and 'target' {y.shape} differ in shape")
-    if not (x.dtype.is_float or y.dtype.is_float):
-        raise DtypeError("mse_loss: 'input' needs floats")
-
-    def square(i: tuple) -> Any:
-        d = x[i] - y[i]
-        return d * d
-
-    if reduction == "none" or not x.shape:
-        return fb.compute(x.shape, lambda *i: square(i))
-    i = fb.axes(*x.shape)
-    reduce = fb.mean if reduction == "mean" else fb.sum
-    return fb.compute((), lambda: reduce(square(i), over=i))

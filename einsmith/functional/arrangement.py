@@ -1,0 +1,313 @@
+"""Where elements stand: repeating, reversing, cutting and cutting out, under torch's names and argument orders."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.call import traced
+from einsmith.functional.common import all_of, dimension, dimensions, merge, tensor, without
+from einsmith.functional.tensor import cat
+from einsmith.lang import builder as fb
+from einsmith.lang import views
+from einsmith.lang.builder import Value
+
+
+def _numbers(name: str, what: str, given: Any) -> tuple[int, ...]:
+    """Integers that are given as one, as several or as a sequence."""
+    listed = given[0] if len(given) == 1 and isinstance(given[0], (list, tuple)) else given
+    try:
+        if any(isinstance(n, bool) for n in listed):
+            raise TypeError
+        return tuple(operator.index(n) for n in listed)
+    except TypeError:
+        raise ArgumentError(f"{name}: {what}={tuple(listed)!r} must be integers") from None
+
+
+def _cut(x: Value, d: int, start: int, stop: int) -> Value:
+    return x[(*[slice(None)] * d, slice(start, stop))]
+
+
+@traced
+def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Value:
+    """Elements moved on by `shifts` along `dims`, those that leave coming in at the other end.
+
+    Without dims, in row-major order of all elements.
+    """
+    x = tensor(input, "roll", "input")
+    if dims is None or (not isinstance(dims, int) and not len(dims)):
+        (n,) = _numbers("roll", "shifts", (shifts,))
+        return roll(x.reshape((-1,)), n, 0).reshape(x.shape) if x.size else x
+    by, at = _numbers("roll", "shifts", (shifts,)), _numbers("roll", "dims", (dims,))
+    if len(by) != len(at):
+        raise ShapeError(f"roll: shifts={shifts!r} and dims={dims!r} differ in number")
+    for n, given in zip(by, at, strict=True):
+        d = dimension(given, x.ndim, "roll")
+        n = n % x.shape[d] if x.shape[d] else 0
+        if n:
+            x = cat([_cut(x, d, x.shape[d] - n, x.shape[d]), _cut(x, d, 0, x.shape[d] - n)], d)
+    return x
+
+
+@traced
+def flip(input: Any, *dims: Any) -> Value:
+    """The elements in the opposite order along `dims`."""
+    x = tensor(input, "flip", "input")
+    listed = _numbers("flip", "dims", dims)
+    at = dimensions(listed, x.ndim, "flip") if listed else ()
+    return x[tuple(slice(None, None, -1) if d in at else slice(None) for d in range(x.ndim))] if at else x
+
+
+def _triangle(name: str, input: Any, diagonal: int, lower: bool) -> Value:
+    x = tensor(input, name, "input")
+    if x.ndim < 2:
+        raise ShapeError(f"{name}: 'input' has shape {x.shape}; it needs two dimensions or more")
+    k = operator.index(diagonal)
+    zero: Any = False if x.dtype.is_bool else 0
+
+    def body(*i: Any) -> Any:
+        kept = i[-1] <= i[-2] + k if lower else i[-2] + k <= i[-1]
+        return fb.where(kept, x[i], zero)
+
+    return fb.compute(x.shape, body)
+
+
+@traced
+def tril(input: Any, diagonal: int = 0) -> Value:
+    """The last two dimensions' elements on the diagonal and below it, 0 above; `diagonal` counts upward."""
+    return _triangle("tril", input, diagonal, True)
+
+
+@traced
+def triu(input: Any, diagonal: int = 0) -> Value:
+    """The last two dimensions' elements on the diagonal and above it, 0 below; `diagonal` counts upward."""
+    return _triangle("triu", input, diagonal, False)
+
+
+@traced
+def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """The elements whose index along dim2 is that along dim1 plus offset, as a last dimension."""
+    x = tensor(input, "diagonal", "input")
+    a, b = dimension(dim1, x.ndim, "diagonal"), dimension(dim2, x.ndim, "diagonal")
+    if a == b:
+        raise ShapeError(f"diagonal: dim1={dim1} and dim2={dim2} are one dimension")
+    count = max(0, min(x.shape[a] + min(offset, 0), x.shape[b] - max(offset, 0)))
+    row, column = max(0, -offset), max(0, offset)
+    inner = (lambda n: (n + row, n + column)) if a < b else (lambda n: (n + column, n + row))
+    dims = (min(a, b), max(a, b))
+    return fb.compute((*without(x.shape, dims), count), lambda *i: x[merge(x.ndim, dims, inner(i[-1]), i[:-1])])
+
+
+@traced
+def diag_embed(input: Any, offset: int = 0) -> Value:
+    """Matrices with the last dimension on a diagonal and zeros elsewhere: [..., N] -> [..., N+|offset|, N+|offset|]."""
+    x = tensor(input, "diag_embed", "input")
+    if not x.ndim:
+        raise ShapeError("diag_embed: 'input' needs a dimension")
+    n = x.shape[-1]
+    row, column = max(0, -offset), max(0, offset)
+    zero: Any = False if x.dtype.is_bool else 0
+
+    def body(*i: Any) -> Any:
+        p, q = i[-2] - row, i[-1] - column
+        return fb.where(all_of([0 <= p, p < n, p == q]), x[(*i[:-2], p)], zero)
+
+    size = n + abs(offset)
+    return fb.compute((*x.shape[:-1], size, size), body)
+
+
+@traced
+def diag(input: Any, diagonal: int = 0) -> Value:
+    """Of a vector the matrix that has it on its diagonal, of a matrix its diagonal."""
+    x = tensor(input, "diag", "input", rank=(1, 2))
+    return diag_embed(x, diagonal) if x.ndim == 1 else _diagonal(x, diagonal)
+
+
+_diagonal = diagonal
+
+
+@traced
+def trace(input: Any) -> Value:
+    """The sum of a matrix's diagonal."""
+    return _diagonal(tensor(input, "trace", "input", rank=2)).sum()
+
+
+@traced
+def repeat(input: Any, *sizes: Any) -> Value:
+    """The input `sizes[n]` times one after another along dimension n; more sizes than dimensions add some in front."""
+    x, counts = tensor(input, "repeat", "input"), _numbers("repeat", "sizes", sizes)
+    if len(counts) < x.ndim or any(n < 0 for n in counts):
+        raise ShapeError(f"repeat: sizes={counts!r} must be a non-negative number for each of {x.ndim} dimensions")
+    return _tiled(x, counts)
+
+
+@traced
+def tile(input: Any, *dims: Any) -> Value:
+    """`repeat`, with 1 for leading dimensions that `dims` leaves out."""
+    x, counts = tensor(input, "tile", "input"), _numbers("tile", "dims", dims)
+    if any(n < 0 for n in counts):
+        raise ShapeError(f"tile: dims={counts!r} must not be negative")
+    return _tiled(x, (1,) * (x.ndim - len(counts)) + counts)
+
+
+def _tiled(x: Value, counts: tuple[int, ...]) -> Value:
+    extents = (1,) * (len(counts) - x.ndim) + x.shape
+    x = x.reshape(extents)
+
+    def body(*i: Any) -> Any:
+        return x[tuple(0 if e == 1 else k if n == 1 else k % e for k, e, n in zip(i, extents, counts, strict=True))]
+
+    shape = tuple(e * n for e, n in zip(extents, counts, strict=True))
+    return fb.compute(shape, body) if shape else x
+
+
+@traced
+def repeat_interleave(input: Any, repeats: int | Sequence[int], dim: int | None = None) -> Value:
+    """Each element along `dim` `repeats` times in a row: one number, or one for each element (extents are static).
+
+    Without dim, of all elements in row-major order.
+    """
+    x = tensor(input, "repeat_interleave", "input")
+    if dim is None:
+        x, dim = x.reshape((-1,)), 0
+    d = dimension(dim, x.ndim, "repeat_interleave")
+    if not isinstance(repeats, (int, list, tuple)):
+        raise ArgumentError("repeat_interleave: repeats must be ints, not a tensor: the result's extent is static")
+    counts = _numbers("repeat_interleave", "repeats", (repeats,))
+    if any(n < 0 for n in counts) or len(counts) not in (1, x.shape[d]):
+        raise ShapeError(f"repeat_interleave: repeats={repeats!r} does not fit the extent {x.shape[d]}")
+    if len(counts) == 1:
+        shape = (*x.shape[:d], x.shape[d] * counts[0], *x.shape[d + 1 :])
+        return fb.compute(shape, lambda *i: x[(*i[:d], i[d] // counts[0], *i[d + 1 :])])
+    parts = [repeat_interleave(_cut(x, d, k, k + 1), n, d) for k, n in enumerate(counts) if n]
+    return cat(parts, d) if parts else _cut(x, d, 0, 0)
+
+
+@traced
+def expand(input: Any, *sizes: Any) -> Value:
+    """Dimensions of extent 1 repeated to `sizes`, in which -1 keeps an extent; more sizes add dimensions in front."""
+    x, wanted = tensor(input, "expand", "input"), _numbers("expand", "sizes", sizes)
+    lead = len(wanted) - x.ndim
+    if lead < 0 or any(n == -1 for n in wanted[:lead]):
+        raise ShapeError(f"expand: sizes={wanted!r} does not fit shape {x.shape}")
+    shape = tuple(x.shape[d - lead] if n == -1 else n for d, n in enumerate(wanted))
+    return fb.broadcast_to(x, shape)
+
+
+@traced
+def broadcast_to(input: Any, shape: Sequence[int]) -> Value:
+    """The input repeated to `shape`."""
+    return expand(input, tuple(shape))
+
+
+@traced
+def narrow(input: Any, dim: int, start: int, length: int) -> Value:
+    """Elements start to start + length - 1 along `dim`."""
+    x = tensor(input, "narrow", "input")
+    d = dimension(dim, x.ndim, "narrow")
+    begin = start + x.shape[d] if start < 0 else start
+    if not 0 <= begin <= begin + length <= x.shape[d]:
+        raise ShapeError(f"narrow: start={start}, length={length} is not within the extent {x.shape[d]}")
+    return _cut(x, d, begin, begin + length)
+
+
+@traced
+def select(input: Any, dim: int, index: int) -> Value:
+    """The elements at `index` along `dim`, which goes."""
+    x = tensor(input, "select", "input")
+    return x[(*[slice(None)] * dimension(dim, x.ndim, "select"), index)]
+
+
+@traced
+def split(tensor: Any, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Value, ...]:
+    """Parts along `dim`: of one size (the last may be smaller), or of the sizes given, which add up to the extent."""
+    x = _tensor(tensor, "split", "tensor")
+    d = dimension(dim, x.ndim, "split")
+    n = x.shape[d]
+    if isinstance(split_size_or_sections, int):
+        size = split_size_or_sections
+        if size < 1 and (size < 0 or n):
+            raise ArgumentError(f"split: split_size_or_sections={size} must be positive")
+        sizes = [min(size, n - k) for k in range(0, n, size)] if n else [0]
+    else:
+        sizes = list(_numbers("split", "split_size_or_sections", (split_size_or_sections,)))
+        if sum(sizes) != n or any(s < 0 for s in sizes):
+            raise ShapeError(f"split: sections {sizes} do not add up to the extent {n} along dim={dim}")
+    ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+    return tuple(_cut(x, d, e - s, e) for s, e in zip(sizes, ends, strict=True))
+
+
+_tensor = tensor
+
+
+@traced
+def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
+    """At most `chunks` parts along `dim`, of one size but for the last."""
+    x = tensor(input, "chunk", "input")
+    if not isinstance(chunks, int) or chunks < 1:
+        raise ArgumentError(f"chunk: chunks={chunks!r} must be a positive int")
+    n = x.shape[dimension(dim, x.ndim, "chunk")]
+    return split(x, max(1, -(-n // chunks)), dim) if n else split(x, [0] * chunks, dim)
+
+
+@traced
+def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
+    """All slices along `dim`, which goes."""
+    x = tensor(input, "unbind", "input")
+    d = dimension(dim, x.ndim, "unbind")
+    return tuple(x[(*[slice(None)] * d, n)] for n in range(x.shape[d]))
+
+
+@traced
+def movedim(input: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Value:
+    """Dimensions `source` put at the places `destination`, the others keeping their order."""
+    x = tensor(input, "movedim", "input")
+    given = _numbers("movedim", "source", (source,)), _numbers("movedim", "destination", (destination,))
+    a, b = ([dimension(d, x.ndim, "movedim") for d in g] for g in given)
+    if len(a) != len(b) or len(set(a)) != len(a) or len(set(b)) != len(b):
+        raise ShapeError(f"movedim: source={source!r} and destination={destination!r} are no pairs of dimensions")
+    others = iter(d for d in range(x.ndim) if d not in a)
+    places = dict(zip(b, a, strict=True))
+    return x.transpose(tuple(places[d] if d in places else next(others) for d in range(x.ndim))) if x.ndim else x
+
+
+@traced
+def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Value:
+    """Dimension `dim` as several, of the extents `sizes`; one of them may be -1."""
+    x = tensor(input, "unflatten", "input")
+    d = dimension(dim, x.ndim, "unflatten")
+    return x.reshape((*x.shape[:d], *views.resolve_reshape((x.shape[d],), tuple(sizes)), *x.shape[d + 1 :]))
+
+
+@traced
+def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Value, ...]:
+    """Vectors as coordinates of a grid: result n varies along dimension n. indexing="xy" exchanges the first two."""
+    values = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else list(tensors)
+    vectors = [tensor(t, "meshgrid", f"tensors[{n}]", rank=(0, 1)).reshape((-1,)) for n, t in enumerate(values)]
+    if indexing is None:
+        warnings.warn("meshgrid: indexing is 'ij' where it is not given; say so", stacklevel=3)
+    if indexing not in (None, "ij", "xy"):
+        raise ArgumentError(f"meshgrid: indexing={indexing!r} must be 'ij' or 'xy'")
+    order = list(range(len(vectors)))
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = 1, 0
+    shape = tuple(vectors[n].shape[0] for n in order)
+    return tuple(fb.compute(shape, lambda *i, n=n, v=v: v[i[order.index(n)]]) for n, v in enumerate(vectors))
+
+
+@traced
+def hstack(tensors: Sequence[Any]) -> Value:
+    """The tensors one after another along dimension 1, vectors along their only one."""
+    values = [tensor(t, "hstack", f"tensors[{n}]") for n, t in enumerate(tensors)]
+    values = [v if v.ndim else v.reshape((1,)) for v in values]
+    return cat(values, 0 if values and values[0].ndim == 1 else 1)
+
+
+@traced
+def vstack(tensors: Sequence[Any]) -> Value:
+    """The tensors one after another along dimension 0, vectors as rows."""
+    values = [tensor(t, "vstack", f"tensors[{n}]") for n, t in enumerate(tensors)]
+    return cat([v if v.ndim > 1 else v.reshape((1, v.size)) for v in values], 0)

@@ -1,0 +1,136 @@
+"""Attention, under torch.nn.functional's name. Source: Vaswani et al. 2017, arXiv 1706.03762."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf, sqrt
+from typing import Any
+
+from einsmith.errors import ArgumentError, DtypeError, ShapeError
+from einsmith.functional.call import traced
+from einsmith.functional.common import tensor
+from einsmith.functional.random import drop
+from einsmith.functional.softmax import _softmax
+from einsmith.lang import builder as fb
+from einsmith.lang import views
+from einsmith.lang.builder import Value
+
+
+def attend(
+    q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float, dropped: Callable[[Value], Value]
+) -> tuple[Value, Value]:
+    """(averages of the values, their weights before dropout), for q [..., L, E], k [..., S, E], v [..., S, F].
+
+    mask, which broadcasts to [..., L, S], is bools that say what takes part, or floats that are added to the scores;
+    causal: step i takes part in what comes from the steps up to i. A row in which nothing takes part has weights 0. The
+    first extents broadcast; where those before the last two are a multiple of k's and v's, a group of q's heads reads
+    one of theirs. `dropped` is what becomes of the weights.
+    """
+    lead = _leading(q, k, v, mask)
+    (e,) = fb.axes(q.shape[-1])
+    shape = (*lead, q.shape[-2], k.shape[-2])
+
+    def at(x: Value, i: Sequence[Any], *inner: Any) -> Any:
+        index: list[Any] = []
+        for n, whole, place in zip(
+            x.shape[:-2], lead[len(lead) - x.ndim + 2 :], i[len(lead) - x.ndim + 2 :], strict=True
+        ):
+            index.append(0 if n == 1 else place if n == whole else place // (whole // n))
+        return x[(*index, *inner)]
+
+    scores = fb.compute(shape, lambda *i: fb.sum(at(q, i[:-2], i[-2], e) * at(k, i[:-2], i[-1], e), over=e) * scale)
+    if mask is not None or causal:
+        scores = _masked(scores, mask, causal)
+        weights = _softmax_of_some(scores)
+    else:
+        weights = _softmax(scores, scores.ndim - 1)
+    used = dropped(weights)
+    (j,) = fb.axes(k.shape[-2])
+    out = fb.compute(
+        (*lead, q.shape[-2], v.shape[-1]),
+        lambda *i: fb.sum(used[(*i[:-1], j)] * at(v, i[:-2], j, i[-1]), over=j),
+    )
+    return out, weights
+
+
+def _leading(q: Value, k: Value, v: Value, mask: Value | None) -> tuple[int, ...]:
+    heads = q.shape[-3:-2]
+
+    def read_as(x: Value) -> tuple[int, ...]:
+        own = x.shape[:-2]
+        return (*own[:-1], *heads) if own and heads and own[-1] and heads[0] % own[-1] == 0 else own
+
+    shapes = [q.shape[:-2], read_as(k), read_as(v)]
+    return views.broadcast(shapes if mask is None else [*shapes, mask.shape[:-2]])
+
+
+def _masked(scores: Value, mask: Value | None, causal: bool) -> Value:
+    def body(*i: Any) -> Any:
+        s = scores[i]
+        if mask is not None:
+            at = tuple(0 if n == 1 else p for n, p in zip(mask.shape, i[len(i) - mask.ndim :], strict=True))
+            m = mask[at] if at else mask
+            s = fb.where(m, s, -inf) if mask.dtype.is_bool else s + m
+        return fb.where(i[-1] <= i[-2], s, -inf) if causal else s
+
+    return fb.compute(scores.shape, body)
+
+
+def _softmax_of_some(s: Value) -> Value:
+    """The softmax along the last dimension, 0 in rows in which all is minus infinity."""
+    (j,) = fb.axes(s.shape[-1])
+    rest = s.shape[:-1]
+    top = fb.compute(rest, lambda *i: fb.max(fb.stop_gradient(s[(*i, j)]), over=j))
+    top = fb.where(top == -inf, 0.0, top)
+    total = fb.compute(rest, lambda *i: fb.sum(fb.exp(s[(*i, j)] - top[i]), over=j))
+    total = fb.where(total == 0, 1.0, total)
+    return fb.compute(s.shape, lambda *i: fb.exp(s[i] - top[i[:-1]]) / total[i[:-1]])
+
+
+def checked_mask(name: str, mask: Any, argument: str, shape: tuple[int, ...]) -> Value:
+    """A mask of bools or floats that broadcasts to `shape`. Raises DtypeError, ShapeError."""
+    m = tensor(mask, name, argument)
+    if not (m.dtype.is_bool or m.dtype.is_float):
+        raise DtypeError(f"{name}: {argument!r} holds bools or floats, not {m.dtype.name}")
+    lead = len(shape) - m.ndim
+    if lead < 0 or any(n not in (1, e) for n, e in zip(m.shape, shape[lead:], strict=True)):
+        raise ShapeError(f"{name}: {argument!r} has shape {m.shape}, which does not broadcast to {shape}")
+    return m
+
+
+@traced
+def scaled_dot_product_attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Value:  # fmt: skip
+    """softmax(query key^T * scale + mask) value: [..., L, E], [..., S, E], [..., S, F] -> [..., L, F].
+
+    attn_mask broadcasts to [..., L, S]: bools, true where a key takes part, or floats that are added. is_causal: keys
+    up to the query's own position. A query without any key gives 0. dropout_p drops weights, always. scale is
+    1/sqrt(E) where not given. enable_gqa: [..., Hq, L, E] with [..., H, S, E], Hq being a multiple of H.
+    """
+    name = "scaled_dot_product_attention"
+    q, k, v = (tensor(x, name, n, kind="float") for x, n in ((query, "query"), (key, "key"), (value, "value")))
+    if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise ShapeError(
+            f"{name}: 'query' {q.shape}, 'key' {k.shape} and 'value' {v.shape} need [..., L, E], [..., S, E] "
+            "and [..., S, F]"
+        )
+    if not k.shape[-2]:
+        raise ShapeError(f"{name}: 'key' {k.shape} has no steps to attend to")
+    if attn_mask is not None and is_causal:
+        raise ArgumentError(f"{name}: give 'attn_mask' or is_causal, not both")
+    if enable_gqa and (min(q.ndim, k.ndim, v.ndim) < 3 or q.shape[-3] % k.shape[-3] or q.shape[-3] % v.shape[-3]):
+        raise ShapeError(f"{name}: the heads of 'query' {q.shape} are no multiple of those of {k.shape} and {v.shape}")
+    if not enable_gqa:
+        try:
+            views.broadcast([x.shape[:-2] for x in (q, k, v)])
+        except ShapeError:
+            raise ShapeError(
+                f"{name}: the first extents of {q.shape}, {k.shape} and {v.shape} do not broadcast; enable_gqa=True "
+                "lets a group of heads share one"
+            ) from None
+    lead = _leading(q, k, v, None)
+    mask = None if attn_mask is None else checked_mask(name, attn_mask, "attn_mask", (*lead, q.shape[-2], k.shape[-2]))
+    width = 1 / sqrt(q.shape[-1]) if scale is None else scale
+    return attend(q, k, v, mask, is_causal, width, lambda w: drop(w, dropout_p))[0]

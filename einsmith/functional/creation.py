@@ -1,0 +1,79 @@
+"""Tensors of given numbers, under torch's names and argument orders. float32 unless another type is given."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.errors import ArgumentError
+from einsmith.functional.call import traced
+from einsmith.functional.common import tensor
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def _shape(size: tuple[Any, ...]) -> tuple[int, ...]:
+    listed = size[0] if len(size) == 1 and isinstance(size[0], (list, tuple)) else size
+    return tuple(operator.index(n) for n in listed)
+
+
+@traced
+def full(size: Sequence[int], fill_value: float | int | bool, *, dtype: Any = None) -> Value:
+    """A tensor of one number; its type is the number's, float32, int64 or bool, where none is given."""
+    usual = dt.bool_ if isinstance(fill_value, bool) else dt.i64 if isinstance(fill_value, int) else dt.f32
+    return fb.full(_shape((size,)), fill_value, usual if dtype is None else dt.dtype_of(dtype))
+
+
+@traced
+def zeros(*size: Any, dtype: Any = None) -> Value:
+    """A tensor of zeros."""
+    return fb.full(_shape(size), 0, dt.f32 if dtype is None else dt.dtype_of(dtype))
+
+
+@traced
+def ones(*size: Any, dtype: Any = None) -> Value:
+    """A tensor of ones."""
+    return fb.full(_shape(size), 1, dt.f32 if dtype is None else dt.dtype_of(dtype))
+
+
+@traced
+def full_like(input: Any, fill_value: float | int | bool, *, dtype: Any = None) -> Value:
+    """A tensor of one number in input's shape and type, or another type."""
+    x = tensor(input, "full_like", "input")
+    return fb.full(x.shape, fill_value, x.dtype if dtype is None else dt.dtype_of(dtype))
+
+
+@traced
+def zeros_like(input: Any, *, dtype: Any = None) -> Value:
+    """Zeros in input's shape and type, or another type."""
+    return full_like(input, 0, dtype=dtype)
+
+
+@traced
+def ones_like(input: Any, *, dtype: Any = None) -> Value:
+    """Ones in input's shape and type, or another type."""
+    return full_like(input, 1, dtype=dtype)
+
+
+@traced
+def eye(n: int, m: int | None = None, *, dtype: Any = None) -> Value:
+    """The n by m matrix of ones on the diagonal and zeros elsewhere; square where m is not given."""
+    kind = dt.f32 if dtype is None else dt.dtype_of(dtype)
+    return fb.compute((n, n if m is None else m), lambda i, j: fb.cast(fb.where(i == j, 1.0, 0.0), kind))
+
+
+@traced
+def linspace(start: float, end: float, steps: int, *, dtype: Any = None) -> Value:
+    """`steps` numbers at equal distances from `start` to `end`, both among them."""
+    if not isinstance(steps, int) or steps < 0:
+        raise ArgumentError(f"linspace: steps={steps!r} must be a non-negative int")
+    kind = dt.f32 if dtype is None else dt.dtype_of(dtype)
+    step = (end - start) / max(1, steps - 1)
+
+    def body(i: Any) -> Any:  # from both ends, so that both are met
+        k = fb.cast(i, dt.f64)
+        return fb.cast(fb.where(i < (steps + 1) // 2, start + k * step, end - (steps - 1 - k) * step), kind)
+
+    return fb.compute((steps,), body)

@@ -1,0 +1,251 @@
+"""Functions of each element, under torch's names and argument orders. Two tensors broadcast against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from math import log as _log
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.errors import ArgumentError
+from einsmith.functional.call import traced
+from einsmith.functional.common import each, pointwise, tensor
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def _elementwise(name: str, meaning: str) -> Callable[[Any], Value]:
+    function = getattr(fb, name)
+
+    def call(input: Any) -> Value:
+        return function(tensor(input, name, "input"))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"{meaning}, elementwise."
+    return traced(call)
+
+
+exp = _elementwise("exp", "e to the power of x")
+expm1 = _elementwise("expm1", "exp(x) - 1, with all digits where x is small")
+log = _elementwise("log", "The natural logarithm")
+log1p = _elementwise("log1p", "log(1 + x), with all digits where x is small")
+sqrt = _elementwise("sqrt", "The square root")
+rsqrt = _elementwise("rsqrt", "1/sqrt(x)")
+sin = _elementwise("sin", "The sine")
+cos = _elementwise("cos", "The cosine")
+erf = _elementwise("erf", "The error function")
+abs = _elementwise("abs", "The magnitude")
+sign = _elementwise("sign", "-1, 0 or 1")
+floor = _elementwise("floor", "The largest integer that is not above x")
+
+
+def _of_formula(name: str, meaning: str, formula: Callable[[Any], Any], kind: str | None = "float") -> Callable:
+    """A function of one tensor whose element is `formula` of the input's."""
+
+    def call(input: Any) -> Value:
+        return pointwise(tensor(input, name, "input", kind=kind), formula)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"{meaning}, elementwise."
+    return traced(call)
+
+
+def _even(x: Any) -> Any:
+    low = fb.floor(x)
+    rest = x - low
+    up = (rest > 0.5) | ((rest == 0.5) & (low - 2 * fb.floor(low * 0.5) == 1))
+    return fb.where(up, low + 1, low)
+
+
+log2 = _of_formula("log2", "The logarithm to the base 2", lambda x: fb.log(x) * (1 / _log(2)))
+log10 = _of_formula("log10", "The logarithm to the base 10", lambda x: fb.log(x) * (1 / _log(10)))
+exp2 = _of_formula("exp2", "2 to the power of x", lambda x: fb.exp(x * _log(2)))
+tan = _of_formula("tan", "The tangent", lambda x: fb.sin(x) / fb.cos(x))
+sinh = _of_formula("sinh", "The hyperbolic sine", lambda x: 0.5 * (fb.expm1(x) - fb.expm1(-x)))
+cosh = _of_formula("cosh", "The hyperbolic cosine", lambda x: 0.5 * (fb.exp(x) + fb.exp(-x)))
+ceil = _of_formula("ceil", "The smallest integer that is not below x", lambda x: -fb.floor(-x))
+trunc = _of_formula("trunc", "x without what follows the point", lambda x: fb.where(x < 0, -fb.floor(-x), fb.floor(x)))
+frac = _of_formula("frac", "What follows the point", lambda x: x - fb.where(x < 0, -fb.floor(-x), fb.floor(x)))
+round = _of_formula("round", "The nearest integer, halves to the even one", _even)
+reciprocal = _of_formula("reciprocal", "1/x", lambda x: 1 / x)
+square = _of_formula("square", "x*x", lambda x: x * x, None)
+neg = _of_formula("neg", "-x", lambda x: -x, None)
+isnan = _of_formula("isnan", "Whether x is no number", lambda x: x != x, None)
+isinf = _of_formula("isinf", "Whether x is plus or minus infinity", lambda x: (x == inf) | (x == -inf))
+isfinite = _of_formula("isfinite", "Whether x is neither infinite nor NaN", lambda x: (x - x) == 0)
+
+
+@traced
+def logit(input: Any, eps: float | None = None) -> Value:
+    """log(x/(1 - x)); with eps, of x clamped to [eps, 1 - eps]."""
+    x = tensor(input, "logit", "input", kind="float")
+
+    def formula(e: Any) -> Any:
+        if eps is not None:
+            e = fb.where(e < eps, eps, fb.where(e > 1 - eps, 1 - eps, e))
+        return fb.log(e) - fb.log1p(-e)
+
+    return pointwise(x, formula)
+
+
+@traced
+def nan_to_num(input: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Value:
+    """x with NaN, infinity and minus infinity replaced, the latter two by the type's largest and smallest number."""
+    x = tensor(input, "nan_to_num", "input")
+    if not x.dtype.is_float:
+        return x
+    top = {dt.f64: 1.7976931348623157e308}.get(x.dtype, 3.4028234663852886e38)
+    high, low = top if posinf is None else posinf, -top if neginf is None else neginf
+    return pointwise(x, lambda e: fb.where(e != e, nan, fb.where(e == inf, high, fb.where(e == -inf, low, e))))
+
+
+# -------------------------------------------------------------------------------------------------------- two tensors
+
+
+@traced
+def maximum(input: Any, other: Any) -> Value:
+    """The larger element, with broadcasting; halves of the gradient go to each of equal elements."""
+    return fb.maximum(fb.as_value(input), fb.as_value(other))
+
+
+@traced
+def minimum(input: Any, other: Any) -> Value:
+    """The smaller element, with broadcasting; halves of the gradient go to each of equal elements."""
+    return fb.minimum(fb.as_value(input), fb.as_value(other))
+
+
+@traced
+def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
+    """`input` with elements below `min` raised to it and elements above `max` lowered to it; NaN stays NaN.
+
+    The derivative by `input` is 1 from bound to bound, both included, and 0 elsewhere, NaN among it.
+    """
+    x = tensor(input, "clamp", "input")
+    if min is None and max is None:
+        raise ArgumentError("clamp: give min, max or both")
+    if x.dtype.is_float:
+        x = fb.where(x == x, x, fb.stop_gradient(x))
+    if min is not None:
+        x = fb.where(x < min, min, x)
+    return x if max is None else fb.where(x > max, max, x)
+
+
+clip = clamp
+
+
+@traced
+def where(condition: Any, input: Any, other: Any) -> Value:
+    """`input` where `condition` is true, `other` elsewhere, with broadcasting."""
+    return fb.where(fb.as_value(condition), fb.as_value(input), fb.as_value(other))
+
+
+@traced
+def masked_fill(input: Any, mask: Any, value: Any) -> Value:
+    """`value`, a number or a 0-d tensor, where `mask` is true, `input` elsewhere; the mask broadcasts to the input."""
+    x, m = tensor(input, "masked_fill", "input"), tensor(mask, "masked_fill", "mask")
+    v = fb.as_value(value)
+    if not m.dtype.is_bool or v.ndim:
+        raise ArgumentError("masked_fill: 'mask' holds bools, and 'value' is a number or a 0-d tensor")
+    return fb.where(m, v, x).astype(x.dtype)
+
+
+@traced
+def add(input: Any, other: Any, *, alpha: float = 1) -> Value:
+    """input + alpha*other."""
+    return fb.as_value(input) + (other if alpha == 1 else fb.as_value(other) * alpha)
+
+
+@traced
+def sub(input: Any, other: Any, *, alpha: float = 1) -> Value:
+    """input - alpha*other."""
+    return fb.as_value(input) - (other if alpha == 1 else fb.as_value(other) * alpha)
+
+
+@traced
+def mul(input: Any, other: Any) -> Value:
+    """input*other."""
+    return fb.as_value(input) * other
+
+
+@traced
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
+    """input/other; rounding_mode="floor" or "trunc": the quotient as the integer below it, or without its fraction."""
+    x, y = fb.as_value(input), fb.as_value(other)
+    if rounding_mode is None:
+        return x / y
+    if rounding_mode == "floor":
+        return x // y
+    if rounding_mode != "trunc":
+        raise ArgumentError(f"div: rounding_mode={rounding_mode!r} must be None, 'floor' or 'trunc'")
+    if x.dtype.is_float or y.dtype.is_float:
+        return trunc(x / y)
+    below = x // y
+    return fb.where((below < 0) & (below * y != x), below + 1, below)
+
+
+@traced
+def remainder(input: Any, other: Any) -> Value:
+    """input - other*floor(input/other): it has the divisor's sign."""
+    return fb.as_value(input) % other
+
+
+@traced
+def pow(input: Any, exponent: Any) -> Value:
+    """input to the power of exponent."""
+    return fb.as_value(input) ** exponent
+
+
+@traced
+def lerp(input: Any, end: Any, weight: Any) -> Value:
+    """input + weight*(end - input)."""
+    x = fb.as_value(input)
+    return x + weight * (fb.as_value(end) - x)
+
+
+@traced
+def logaddexp(input: Any, other: Any) -> Value:
+    """log(exp(input) + exp(other)), without overflow."""
+    x, y = (tensor(v, "logaddexp", n, kind="float") for v, n in ((input, "input"), (other, "other")))
+    value = fb.where(x == y, x + _log(2), fb.maximum(x, y) + fb.log1p(fb.exp(-fb.abs(x - y))))
+    return fb.differentiate_as(value, y + fb.softplus(x - y))
+
+
+@traced
+def xlogy(input: Any, other: Any) -> Value:
+    """input*log(other), which is 0 where the input is 0, whatever the other is (but NaN)."""
+    x, y = fb.as_value(input), fb.as_value(other)
+    return each((x, y), lambda a, b: fb.where((a == 0) & (b == b), 0.0, a * fb.log(b)))
+
+
+def _comparison(name: str, sign: str, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Value]:
+    def call(input: Any, other: Any) -> Value:
+        return function(fb.as_value(input), fb.as_value(other))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Whether input {sign} other, elementwise, as bools."
+    return traced(call)
+
+
+eq = _comparison("eq", "==", lambda a, b: a == b)
+ne = _comparison("ne", "!=", lambda a, b: a != b)
+lt = _comparison("lt", "<", lambda a, b: a < b)
+le = _comparison("le", "<=", lambda a, b: a <= b)
+gt = _comparison("gt", ">", lambda a, b: a > b)
+ge = _comparison("ge", ">=", lambda a, b: a >= b)
+
+
+def _truth(x: Any) -> Value:
+    value = fb.as_value(x)
+    return value if value.dtype.is_bool else value != 0
+
+
+logical_and = _comparison("logical_and", "and", lambda a, b: _truth(a) & _truth(b))
+logical_or = _comparison("logical_or", "or", lambda a, b: _truth(a) | _truth(b))
+logical_xor = _comparison("logical_xor", "xor", lambda a, b: fb.where(_truth(a), ~_truth(b), _truth(b)))
+
+
+@traced
+def logical_not(input: Any) -> Value:
+    """Whether x is 0 or false."""
+    return ~_truth(input)

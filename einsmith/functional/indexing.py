@@ -1,0 +1,101 @@
+"""Elements chosen by tensors of integers, under torch's names and argument orders.
+
+An integer outside of what it chooses from is an IndexError at the call; negative ones do not count from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from einsmith.errors import ShapeError
+from einsmith.functional.call import traced
+from einsmith.functional.common import dimension, tensor
+from einsmith.lang import builder as fb
+from einsmith.lang import views
+from einsmith.lang.builder import Value
+from einsmith.lang.op import Operator, op
+
+
+def at(i: Sequence[Any], d: int, place: Any) -> tuple[Any, ...]:
+    """The index i with `place` at dimension d."""
+    return (*i[:d], place, *i[d + 1 :])
+
+
+def _fits(name: str, x: Value, index: Value, d: int) -> None:
+    if x.ndim != index.ndim or any(n > e for k, (n, e) in enumerate(zip(index.shape, x.shape, strict=True)) if k != d):
+        raise ShapeError(
+            f"{name}: 'index' {index.shape} must have the rank of 'input' {x.shape} and fit it beside dim={d}"
+        )
+
+
+@traced
+def gather(input: Any, dim: int, index: Any) -> Value:
+    """input[.., index[i], ..] along `dim`, for each i of the index, whose rank is input's."""
+    x, k = tensor(input, "gather", "input"), tensor(index, "gather", "index", kind="int")
+    if not x.ndim:
+        return gather(x.reshape((1,)), 0, k.reshape((-1,))).reshape(k.shape)
+    d = dimension(dim, x.ndim, "gather")
+    _fits("gather", x, k, d)
+    return fb.compute(k.shape, lambda *i: x[at(i, d, k[i])])
+
+
+@traced
+def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Value:
+    """`gather` with the other dimensions broadcast; without dim, of all elements in row-major order."""
+    x, k = tensor(input, "take_along_dim", "input"), tensor(indices, "take_along_dim", "indices", kind="int")
+    if dim is None:
+        x, k, dim = x.reshape((-1,)), k.reshape((-1,)), 0
+    d = dimension(dim, x.ndim, "take_along_dim")
+    if x.ndim != k.ndim:
+        raise ShapeError(f"take_along_dim: 'input' {x.shape} and 'indices' {k.shape} differ in rank")
+    beside = views.broadcast([at(x.shape, d, 1), at(k.shape, d, 1)])
+    return gather(fb.broadcast_to(x, at(beside, d, x.shape[d])), d, fb.broadcast_to(k, at(beside, d, k.shape[d])))
+
+
+@traced
+def index_select(input: Any, dim: int, index: Any) -> Value:
+    """The slices along `dim` that a vector of integers names."""
+    x, k = tensor(input, "index_select", "input"), tensor(index, "index_select", "index", rank=(0, 1), kind="int")
+    d = dimension(dim, max(1, x.ndim), "index_select")
+    k = k.reshape((-1,))
+    if not x.ndim:
+        return gather(x.reshape((1,)), 0, k).reshape(())
+    return fb.compute(at(x.shape, d, k.shape[0]), lambda *i: x[at(i, d, k[i[d]])])
+
+
+@lru_cache(maxsize=64)
+def _adding(rank: int, d: int, one: bool) -> Operator:
+    """`x` with `s` added where the integers `k` say along dimension d; `one`: they are a vector."""
+    j = [f"j{n}" for n in range(rank)]
+    axes, source = ",".join(f"i{n}" for n in range(rank)), ",".join(j)
+    target = ",".join(at(j, d, f"k[{j[d]}]" if one else f"k[{source}]"))
+    return op(f"z[{axes}] = x[{axes}]\nz[{target}] += s[{source}]\nreturn z")
+
+
+@traced
+def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
+    """The input with src[i] added at [.., index[i], ..] along `dim`, for each i of the index; places may repeat."""
+    x, k = tensor(input, "scatter_add", "input"), tensor(index, "scatter_add", "index", kind="int")
+    s = tensor(src, "scatter_add", "src")
+    if not x.ndim:
+        return scatter_add(x.reshape((1,)), 0, k.reshape((-1,)), s.reshape((-1,))).reshape(())
+    d = dimension(dim, x.ndim, "scatter_add")
+    _fits("scatter_add", x, k, d)
+    if s.ndim != k.ndim or any(n > e for n, e in zip(k.shape, s.shape, strict=True)):
+        raise ShapeError(f"scatter_add: 'index' {k.shape} has larger extents than 'src' {s.shape}")
+    s = s[tuple(slice(0, n) for n in k.shape)]
+    return _adding(x.ndim, d, False)(x=x, k=k, s=s).astype(x.dtype) if k.size else x
+
+
+@traced
+def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Value:
+    """The input with slice n of alpha*source added to slice index[n] along `dim`."""
+    x, k = tensor(input, "index_add", "input"), tensor(index, "index_add", "index", rank=1, kind="int")
+    s = tensor(source, "index_add", "source")
+    d = dimension(dim, x.ndim, "index_add")
+    if s.shape != at(x.shape, d, k.shape[0]):
+        raise ShapeError(f"index_add: 'source' has shape {s.shape}, needs {at(x.shape, d, k.shape[0])}")
+    s = s if alpha == 1 else s * alpha
+    return _adding(x.ndim, d, True)(x=x, k=k, s=s).astype(x.dtype) if s.size else x

@@ -1,0 +1,205 @@
+"""Losses with a margin, under torch.nn.functional's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.call import traced
+from einsmith.functional.common import each, tensor
+from einsmith.functional.distance import pairwise_distance
+from einsmith.functional.losses.reduction import check_reduction, equal_shapes, floats, positive, reduced
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def _above(x: Any) -> Any:
+    """x where it is positive, else 0: the hinge, with torch's derivative 1 at 0, as of `clamp`."""
+    return fb.where(x < 0, 0.0, x)
+
+
+@traced
+def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0, *, reduction: str = "mean") -> Value:
+    """max(0, -target*(input1 - input2) + margin): target 1 wants input1 above input2, -1 below."""
+    check_reduction("margin_ranking_loss", reduction)
+    a, b, y = floats("margin_ranking_loss", input1=input1, input2=input2, target=target)
+    if not a.ndim == b.ndim == y.ndim:
+        raise ShapeError(
+            f"margin_ranking_loss: 'input1' {a.shape}, 'input2' {b.shape} and 'target' {y.shape} differ in rank"
+        )
+    return reduced(each((a, b, y), lambda p, q, t: _above(margin - t * (p - q))), reduction)
+
+
+@traced
+def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, *, reduction: str = "mean") -> Value:
+    """input where the target is 1, max(0, margin - input) where it is -1."""
+    check_reduction("hinge_embedding_loss", reduction)
+    x, y = floats("hinge_embedding_loss", input=input, target=target)
+
+    def loss(a: Any, t: Any) -> Any:
+        return fb.where(t == 1, 0.0, _above(margin - a)) + fb.where(t == -1, 0.0, a)
+
+    return reduced(each((x, y), loss), reduction)
+
+
+@traced
+def soft_margin_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
+    """log(1 + exp(-target*input)), the target being 1 or -1; without overflow."""
+    check_reduction("soft_margin_loss", reduction)
+    x, y = floats("soft_margin_loss", input=input, target=target)
+    return reduced(each((x, y), lambda a, t: fb.softplus(-(t * a))), reduction)
+
+
+def _classes(name: str, x: Value) -> Value:
+    """The input as [B, C]. Raises ShapeError."""
+    if x.ndim not in (1, 2) or not x.shape[-1]:
+        raise ShapeError(f"{name}: 'input' has shape {x.shape}; it needs [B, C] or [C]")
+    return x.reshape((-1, x.shape[-1])) if x.ndim == 2 else x.reshape((1, *x.shape))
+
+
+def _class_weight(name: str, weight: Any, classes: int) -> Value | None:
+    w = None if weight is None else tensor(weight, name, "weight", kind="float")
+    if w is not None and w.shape not in ((classes,), ()):
+        raise ShapeError(f"{name}: 'weight' has shape {w.shape}, needs {(classes,)}")
+    return w
+
+
+@traced
+def multi_margin_loss(
+    input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, *, reduction: str = "mean"
+) -> Value:
+    """sum of max(0, margin - x[y] + x[c])**p over the classes c other than y, divided by their number C.
+
+    input [B, C] or [C], target: classes [B] or []; weight [C] scales the terms of a target class.
+    """
+    name = "multi_margin_loss"
+    check_reduction(name, reduction)
+    if p not in (1, 2):
+        raise ArgumentError(f"{name}: p={p!r} must be 1 or 2")
+    given = tensor(input, name, "input", kind="float")
+    x = _classes(name, given)
+    y = tensor(target, name, "target", kind="int")
+    if y.shape not in (given.shape[:-1], *([(1,)] if given.ndim == 1 else [])):
+        raise ShapeError(f"{name}: 'target' has shape {y.shape}; for 'input' {given.shape} it needs {given.shape[:-1]}")
+    single = not y.ndim
+    y = y.reshape((x.shape[0],))
+    w = _class_weight(name, weight, x.shape[1])
+    (c,) = fb.axes(x.shape[1])
+
+    def row(b: Any) -> Any:
+        h = _above(margin - x[b, y[b]] + x[b, c])
+        h = h * h if p == 2 else h
+        return fb.sum(fb.where(c == y[b], 0.0, h if w is None else w[y[b]] * h), over=c) * (1 / x.shape[1])
+
+    loss = reduced(fb.compute((x.shape[0],), row), reduction)
+    return loss.reshape(()) if single else loss
+
+
+@traced
+def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
+    """sum of max(0, 1 - (x[y] - x[c])) over the target classes y and the other classes c, divided by C.
+
+    target, of input's shape [B, C] or [C], lists classes; the first -1 ends a row's list.
+    """
+    name = "multilabel_margin_loss"
+    check_reduction(name, reduction)
+    given = tensor(input, name, "input", kind="float")
+    t = tensor(target, name, "target", kind="int")
+    equal_shapes(name, given, t)
+    x = _classes(name, given)
+    t = t.reshape(x.shape)
+    batch, classes = x.shape
+    j, c, q = fb.axes(classes, classes, classes)
+    ended = fb.compute(t.shape, lambda b, k: fb.sum(fb.where((q <= k) & (t[b, q] < 0), 1, 0), over=q))
+    listed = fb.compute(t.shape, lambda b, k: fb.sum(fb.where((ended[b, q] == 0) & (t[b, q] == k), 1, 0), over=q))
+
+    def row(b: Any) -> Any:
+        term = _above(1 - (x[b, t[b, j]] - x[b, c]))
+        return fb.sum(fb.where((ended[b, j] == 0) & (listed[b, c] == 0), term, 0.0), over=(j, c)) * (1 / classes)
+
+    loss = reduced(fb.compute((batch,), row), reduction)
+    return loss.reshape(()) if given.ndim == 1 else loss
+
+
+@traced
+def multilabel_soft_margin_loss(input: Any, target: Any, weight: Any = None, *, reduction: str = "mean") -> Value:
+    """The mean over the classes of the binary cross entropy of sigmoid(input). weight [C] scales each class."""
+    name = "multilabel_soft_margin_loss"
+    check_reduction(name, reduction)
+    x, y = floats(name, input=input, target=target)
+    equal_shapes(name, x, y)
+    if not x.ndim:
+        raise ShapeError(f"{name}: 'input' needs a dimension of classes")
+    loss = each((x, y), lambda a, t: (1 - t) * a + fb.softplus(-a))
+    w = None if weight is None else tensor(weight, name, "weight", kind="float")
+    if w is not None:
+        loss = each((loss, w), lambda a, b: a * b)
+        if loss.shape != x.shape:
+            raise ShapeError(f"{name}: 'weight' {w.shape} does not broadcast to 'input' {x.shape}")
+    (c,) = fb.axes(x.shape[-1])
+    return reduced(fb.compute(x.shape[:-1], lambda *i: fb.mean(loss[(*i, c)], over=c)), reduction)
+
+
+def _triplet(
+    name: str, anchor: Any, near: Any, far: Any, distance: Callable, margin: float, swap: bool, reduction: str
+) -> Value:
+    check_reduction(name, reduction)
+    positive(name, margin=margin)
+    a, p, n = (tensor(x, name, s, kind="float") for x, s in ((anchor, "anchor"), (near, "positive"), (far, "negative")))
+    if not a.ndim == p.ndim == n.ndim:
+        raise ShapeError(f"{name}: 'anchor' {a.shape}, 'positive' {p.shape} and 'negative' {n.shape} differ in rank")
+    other = distance(a, n)
+    if swap:
+        other = fb.minimum(other, distance(p, n))
+    return reduced(each((distance(a, p), other), lambda u, v: _above(margin + u - v)), reduction)
+
+
+@traced
+def triplet_margin_loss(
+    anchor: Any, positive: Any, negative: Any, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
+    swap: bool = False, *, reduction: str = "mean",
+) -> Value:  # fmt: skip
+    """max(0, |anchor - positive| - |anchor - negative| + margin) for vectors [B, D] or [D], in the p-norm.
+
+    swap: with the smaller of the negative's distances to the anchor and to the positive. Source: Balntas et al. 2016.
+    """
+    return _triplet(
+        "triplet_margin_loss", anchor, positive, negative,
+        lambda x, y: pairwise_distance(x, y, p, eps), margin, swap, reduction,
+    )  # fmt: skip
+
+
+@traced
+def triplet_margin_with_distance_loss(
+    anchor: Any, positive: Any, negative: Any, *, distance_function: Callable | None = None, margin: float = 1.0,
+    swap: bool = False, reduction: str = "mean",
+) -> Value:  # fmt: skip
+    """`triplet_margin_loss` with another distance: a function of two tensors, pairwise_distance where not given."""
+    return _triplet(
+        "triplet_margin_with_distance_loss", anchor, positive, negative, distance_function or pairwise_distance,
+        margin, swap, reduction,
+    )  # fmt: skip
+
+
+@traced
+def cosine_embedding_loss(
+    input1: Any, input2: Any, target: Any, margin: float = 0, *, reduction: str = "mean"
+) -> Value:
+    """1 - cos(input1, input2) where the target is 1, max(0, cos - margin) where it is -1. [B, D] or [D]; target [B]."""
+    name = "cosine_embedding_loss"
+    check_reduction(name, reduction)
+    a, b = floats(name, input1=input1, input2=input2)
+    y = tensor(target, name, "target")
+    if a.ndim not in (1, 2) or a.ndim != b.ndim or y.ndim != a.ndim - 1:
+        raise ShapeError(
+            f"{name}: 'input1' {a.shape} and 'input2' {b.shape} need [B, D] or [D], and 'target' {y.shape} [B] or []"
+        )
+    e = 1e-12  # of torch: it keeps the root of a zero vector from having no derivative
+
+    def total(u: Value, v: Value) -> Value:
+        return fb.sum(u * v, axis=-1)
+
+    cosine = total(a, b) / fb.sqrt((total(a, a) + e) * (total(b, b) + e))
+    loss = each((cosine, y), lambda c, t: fb.where(t == 1, 1 - c, fb.where(t == -1, _above(c - margin), 0.0)))
+    return reduced(loss, reduction)

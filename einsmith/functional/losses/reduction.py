@@ -1,0 +1,47 @@
+"""What losses have in common: checks of their arguments, and what is made of the loss of each element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.common import tensor
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def check_reduction(name: str, reduction: str, known: Sequence[str] = REDUCTIONS) -> None:
+    if reduction not in known:
+        raise ArgumentError(f"{name}: reduction={reduction!r} must be one of {', '.join(known)}")
+
+
+def positive(name: str, zero: bool = False, **given: Any) -> None:
+    """Raises ArgumentError for an argument that is no positive number (or, where `zero`, no zero either)."""
+    for what, x in given.items():
+        if isinstance(x, bool) or not isinstance(x, (int, float)) or not (x > 0 or (zero and x == 0)):
+            raise ArgumentError(f"{name}: {what}={x!r} must be a {'non-negative' if zero else 'positive'} number")
+
+
+def equal_shapes(name: str, x: Value, y: Value, target: str = "target") -> None:
+    if x.shape != y.shape:
+        raise ShapeError(f"{name}: 'input' {x.shape} and {target!r} {y.shape} differ in shape")
+
+
+def floats(name: str, **given: Any) -> list[Value]:
+    """The arguments as float tensors. Integers and bools among them become floats with what they meet."""
+    values = [tensor(x, name, n) for n, x in given.items()]
+    if not any(v.dtype.is_float for v in values):
+        first = next(iter(given))
+        tensor(values[0], name, first, kind="float")
+    return [fb.where(v, 1, 0) if v.dtype.is_bool else v for v in values]
+
+
+def reduced(loss: Value, reduction: str) -> Value:
+    """The mean or the sum of all elements, or the elements."""
+    if reduction == "none" or not loss.ndim:
+        return loss
+    over = fb.axes(*loss.shape)
+    return fb.compute((), lambda: (fb.mean if reduction == "mean" else fb.sum)(loss[over], over=over))

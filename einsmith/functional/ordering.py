@@ -1,0 +1,241 @@
+"""Running totals along a dimension, and sorting, under torch's names and argument orders. Positions are int32.
+
+A running total is a recurrence along its dimension. Sorting finds each element's rank by comparing it with all others
+of its row: n*n comparisons for a row of n, which is meant for rows of some thousands; `topk` of few goes n*k.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import inf
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.call import traced
+from einsmith.functional.common import dimension, tensor, without
+from einsmith.functional.indexing import at
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+from einsmith.lang.op import Operator, op
+
+_TOTALS = {
+    "cumsum": "c[@] = where({t} > 0, c[@-], 0) + x[@]",
+    "cumprod": "c[@] = where({t} > 0, c[@-], 1) * x[@]",
+    "cummax": "c[@] = where({t} > 0, where((x[@] >= c[@-]) or (x[@] != x[@]), x[@], c[@-]), x[@])\n"
+    "p[@] = where({t} > 0, where((x[@] >= c[@-]) or (x[@] != x[@]), {t}, p[@-]), 0)\nreturn c, p",
+    "cummin": "c[@] = where({t} > 0, where((x[@] <= c[@-]) or (x[@] != x[@]), x[@], c[@-]), x[@])\n"
+    "p[@] = where({t} > 0, where((x[@] <= c[@-]) or (x[@] != x[@]), {t}, p[@-]), 0)\nreturn c, p",
+    "logcumsumexp": "c[@] = where({t} > 0, where((c[@-] == inf) or (x[@] == -inf), c[@-], "
+    "x[@] + softplus(c[@-] - x[@])), x[@])",
+}
+"""The recurrences: [@] stands for all axes, [@-] for the step before along the axis {t}."""
+
+
+@lru_cache(maxsize=128)
+def _operator(name: str, rank: int, d: int) -> Operator:
+    axes = [f"i{n}" for n in range(rank)]
+    text = _TOTALS[name].replace("[@-]", "[" + ",".join(at(axes, d, f"{axes[d]}-1")) + "]")
+    return op(text.replace("[@]", "[" + ",".join(axes) + "]").replace("{t}", axes[d]))
+
+
+def _running(name: str, input: Any, dim: int, dtype: Any, wide: bool) -> Any:
+    """The recurrence along `dim`; `wide`: carried in 64 bits, and of integers int64."""
+    x = tensor(input, name, "input")
+    d = dimension(dim, max(1, x.ndim), name)
+    given = dt.dtype_of(dtype) if dtype is not None else x.dtype if x.dtype.is_float or not wide else dt.i64
+    if wide:
+        x = x.astype(dt.f64 if given.is_float else dt.i64)
+    if not x.ndim:
+        x = x.reshape((1,))
+        c, *p = _several(_operator(name, 1, 0)(x))
+        c, p = c.reshape(()), [k.reshape(()) for k in p]
+    elif not x.size:
+        c, p = x, [x.astype(dt.i32)] if name in ("cummax", "cummin") else []
+    else:
+        c, *p = _several(_operator(name, x.ndim, d)(x))
+    c = c.astype(given)
+    return (c, *(k.astype(dt.i32) for k in p)) if p else c
+
+
+def _several(x: Any) -> tuple[Value, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+@traced
+def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Value:
+    """The sums of the elements up to each along `dim`. Added up in float64, or int64, which is what integers give."""
+    return _running("cumsum", input, dim, dtype, True)
+
+
+@traced
+def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Value:
+    """The products of the elements up to each along `dim`, with exact derivatives at zeros. In float64, or int64."""
+    return _running("cumprod", input, dim, dtype, True)
+
+
+@traced
+def cummax(input: Any, dim: int) -> tuple[Value, Value]:
+    """(the largest elements up to each along `dim`, their positions), the last of equal ones; NaN stays."""
+    return _running("cummax", input, dim, None, False)
+
+
+@traced
+def cummin(input: Any, dim: int) -> tuple[Value, Value]:
+    """(the smallest elements up to each along `dim`, their positions), the last of equal ones; NaN stays."""
+    return _running("cummin", input, dim, None, False)
+
+
+@traced
+def logcumsumexp(input: Any, dim: int) -> Value:
+    """The logarithms of the sums of exp(x) up to each element along `dim`, without overflow."""
+    x = tensor(input, "logcumsumexp", "input", kind="float")
+    return _running("logcumsumexp", x, dim, None, False)
+
+
+# ------------------------------------------------------------------------------------------------------------ sorting
+
+
+class _Order:
+    """An order of the elements of rows: keys without NaN, and codes that tell equal ones apart. NaN is the largest."""
+
+    def __init__(self, x: Value, d: int, descending: bool):
+        self.x, self.d, self.descending = x, d, descending
+        self.n = x.shape[d]
+        x = fb.stop_gradient(x)
+        self.floats = x.dtype.is_float
+        self.keys = fb.where(x == x, x, inf) if self.floats else x.astype(dt.i32) if x.dtype.is_bool else x
+
+    def code(self, i: tuple) -> Any:
+        place = i[self.d]
+        if not self.floats:
+            return place
+        number = self.x[i] == self.x[i]
+        return fb.where(number, place + self.n, place) if self.descending else fb.where(number, place, place + self.n)
+
+    def before(self, i: tuple, j: tuple) -> Any:
+        """Whether element i comes before element j."""
+        a, b = self.keys[i], self.keys[j]
+        return ((b < a) if self.descending else (a < b)) | ((a == b) & (self.code(i) < self.code(j)))
+
+
+def _positions(order: _Order, count: int) -> Value:
+    """Along the dimension, the positions of the first `count` elements in order."""
+    x, d, n = order.x, order.d, order.n
+    j, k = fb.axes(n, n)
+    rank = fb.compute(x.shape, lambda *i: fb.sum(fb.where(order.before(at(i, d, j), i), 1, 0), over=j))
+    shape = at(x.shape, d, count)
+    return fb.compute(shape, lambda *i: fb.sum(fb.where(rank[at(i, d, k)] == i[d], k, 0), over=k)).astype(dt.i32)
+
+
+def _first(order: _Order, count: int) -> Value:
+    """`_positions` for few: in each round the first one after the one before it."""
+    x, d, n = order.x, order.d, order.n
+    (j,) = fb.axes(n)
+    rest = without(x.shape, (d,))
+    found: list[Value] = []
+    for _ in range(count):
+        last = found[-1] if found else None
+
+        def left(i: tuple, last: Value | None = last) -> Any:
+            """Whether element j of row i is left."""
+            here = (*i[:d], j, *i[d:])
+            place = None if last is None else fb.minimum(fb.maximum(last[i], 0), n - 1)
+            return here, True if last is None else order.before((*i[:d], place, *i[d:]), here)
+
+        def best(*i: Any, left: Any = left) -> Any:
+            here, free = left(i)
+            key = order.keys[here]
+            if order.descending:
+                worst: Any = -inf if order.floats else _least(order.keys, -1)
+                return fb.max(fb.where(free, key, worst), over=j)
+            worst = inf if order.floats else _least(order.keys, 1)
+            return fb.min(fb.where(free, key, worst), over=j)
+
+        top = fb.compute(rest, best)
+
+        def code(*i: Any, left: Any = left, top: Value = top) -> Any:
+            here, free = left(i)
+            return fb.min(fb.where((order.keys[here] == top[i]) & free, order.code(here), 2 * n), over=j)
+
+        found.append((fb.compute(rest, code) % n).astype(dt.i32))
+    return fb.compute(at(x.shape, d, count), lambda *i: _chosen(found, without(i, (d,)), i[d])).astype(dt.i32)
+
+
+def _chosen(found: list[Value], i: tuple, k: Any) -> Any:
+    out: Any = found[-1][i]
+    for n in reversed(range(len(found) - 1)):
+        out = fb.where(k == n, found[n][i], out)
+    return out
+
+
+def _least(keys: Value, sign: int) -> int:
+    low, high = keys.dtype.range
+    return low if sign < 0 else high
+
+
+def _taken(x: Value, d: int, positions: Value) -> Value:
+    top = x.shape[d] - 1
+    return fb.compute(positions.shape, lambda *i: x[at(i, d, fb.minimum(fb.maximum(positions[i], 0), top))])
+
+
+@traced
+def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Value:
+    """The positions of the elements along `dim` in increasing order; equal ones keep theirs. NaN counts as largest."""
+    x = tensor(input, "argsort", "input")
+    if not x.ndim:
+        return fb.full((), 0, dt.i32)
+    d = dimension(dim, x.ndim, "argsort")
+    return _positions(_Order(x, d, descending), x.shape[d])
+
+
+@traced
+def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = True) -> tuple[Value, Value]:
+    """(elements along `dim` in increasing order, their positions); equal ones keep theirs. NaN counts as largest."""
+    x = tensor(input, "sort", "input")
+    if not x.ndim:
+        return x, fb.full((), 0, dt.i32)
+    d = dimension(dim, x.ndim, "sort")
+    positions = _positions(_Order(x, d, descending), x.shape[d])
+    return _taken(x, d, positions), positions
+
+
+FEW = 8
+"""The largest k for which topk goes round by round."""
+
+
+@traced
+def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, Value]:
+    """(the k largest, or smallest, elements along `dim` in order, their positions). NaN counts as largest.
+
+    Of equal elements the first ones. Up to k = 8 each takes a sweep over the row; more compare all pairs.
+    """
+    x = tensor(input, "topk", "input")
+    if not x.ndim:
+        x = x.reshape((1,))
+        values, positions = topk(x, k, 0, largest)
+        return (values.reshape(()), positions.reshape(())) if k == 1 else (values, positions)
+    d = dimension(dim, x.ndim, "topk")
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise ArgumentError(f"topk: k={k!r} must be an int")
+    if not 0 <= k <= x.shape[d]:
+        raise ShapeError(f"topk: k={k} is none of 0 to the extent {x.shape[d]} along dim={dim}")
+    order = _Order(x, d, largest)
+    positions = (
+        fb.full(at(x.shape, d, 0), 0, dt.i32) if not k else _first(order, k) if k <= FEW else _positions(order, k)
+    )
+    return _taken(x, d, positions), positions
+
+
+@traced
+def median(input: Any, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    """(the middle element along `dim`, the lower one of two, its position)."""
+    x = tensor(input, "median", "input")
+    d = dimension(dim, x.ndim, "median")
+    if not x.shape[d]:
+        raise ShapeError(f"median: 'input' {x.shape} has no elements along dim={dim}")
+    middle = (x.shape[d] - 1) // 2
+    order = _Order(x, d, False)
+    positions = _positions(order, middle + 1)[(*[slice(None)] * d, slice(middle, middle + 1))]
+    values = _taken(x, d, positions)
+    return tuple(v if keepdim else v.reshape(without(v.shape, (d,))) for v in (values, positions))  # type: ignore[return-value]

@@ -1,0 +1,133 @@
+"""Softmax and its relatives, along any dimension, without overflow."""
+
+from __future__ import annotations
+
+import warnings
+from math import inf
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.errors import ArgumentError
+from einsmith.functional.call import traced
+from einsmith.functional.common import dimension, dimensions, merge, tensor, without
+from einsmith.functional.random import WORDS, random_bits
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def softmax_parts(x: Value, dim: int) -> tuple[Value, Value]:
+    """Along `dim`: the largest element, as a constant (no result depends on it), and the sum of exp(x - it)."""
+    (k,) = fb.axes(x.shape[dim])
+    rest = without(x.shape, (dim,))
+
+    def at(i: tuple, j: Any) -> tuple:
+        return merge(x.ndim, (dim,), (j,), i)
+
+    top = fb.compute(rest, lambda *i: fb.max(fb.stop_gradient(x[at(i, k)]), over=k))
+    total = fb.compute(rest, lambda *i: fb.sum(fb.exp(x[at(i, k)] - top[i]), over=k))
+    return top, total
+
+
+def _given(input: Any, name: str, dim: int | None, dtype: Any) -> tuple[Value, int]:
+    """The input, in the type that is asked for, and the dimension, which torch chooses by the rank where none is."""
+    x = tensor(input, name, "input", kind=None if dtype is not None else "float")
+    x = x if dtype is None else x.astype(dt.dtype_of(dtype))
+    if dim is None:
+        dim = 0 if x.ndim in (0, 1, 3) else 1
+        warnings.warn(f"{name}: dim is chosen by the number of dimensions; give dim={dim}", stacklevel=4)
+    return x, dimension(dim, max(x.ndim, 1), name)
+
+
+def _softmax(x: Value, d: int) -> Value:
+    if not x.ndim:
+        return fb.exp(x - x)
+    top, total = softmax_parts(x, d)
+
+    def body(*i: Any) -> Any:
+        j = without(i, (d,))
+        return fb.exp(x[i] - top[j]) / total[j]
+
+    return fb.compute(x.shape, body)
+
+
+@traced
+def softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
+    """exp(x)/sum of exp(x) along `dim`, computed without overflow; `dtype`: the type that the input is converted to.
+
+    A dimension that is not given is chosen by the rank, as torch does, with a warning.
+    """
+    return _softmax(*_given(input, "softmax", dim, dtype))
+
+
+@traced
+def softmin(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
+    """The softmax of -x along `dim`."""
+    x, d = _given(input, "softmin", dim, dtype)
+    return _softmax(-x, d)
+
+
+@traced
+def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
+    """x - log(sum of exp(x)) along `dim`, computed without overflow."""
+    x, d = _given(input, "log_softmax", dim, dtype)
+    if not x.ndim:
+        return x - x
+    top, total = softmax_parts(x, d)
+    scale = fb.log(total)  # of its own: one logarithm a row, not one an element
+
+    def body(*i: Any) -> Any:
+        j = without(i, (d,))
+        return x[i] - top[j] - scale[j]
+
+    return fb.compute(x.shape, body)
+
+
+@traced
+def logsumexp(input: Any, dim: int | tuple[int, ...], keepdim: bool = False) -> Value:
+    """log(sum of exp(x)) over one dimension or several, computed without overflow; -inf where all elements are."""
+    x = tensor(input, "logsumexp", "input")
+    if not x.dtype.is_float:
+        x = x.astype(dt.f32)
+    if not x.ndim:
+        return x
+    dims = dimensions(dim, x.ndim, "logsumexp")
+    over = fb.axes(*(x.shape[d] for d in dims))
+    rest = without(x.shape, dims)
+
+    def at(i: tuple) -> Any:
+        return x[merge(x.ndim, dims, over, i)]
+
+    top = fb.compute(rest, lambda *i: fb.max(fb.stop_gradient(at(i)), over=over))
+    top = fb.where((top == inf) | (top == -inf), 0.0, top)  # an infinite sum is what the logarithm makes of it
+    total = fb.compute(rest, lambda *i: fb.sum(fb.exp(at(i) - (top[i] if i else top)), over=over))
+    y = fb.log(total) + top
+    return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape))) if keepdim else y
+
+
+@traced
+def gumbel_softmax(logits: Any, tau: float = 1, hard: bool = False, *, dim: int = -1) -> Value:
+    """The softmax of (logits + Gumbel noise)/tau along `dim`: a differentiable sample of a category.
+
+    hard: the sample itself, one-hot, with the derivatives of the soft one. Other noise at every call. Source: Jang et
+    al. 2017, arXiv 1611.01144.
+    """
+    x = tensor(logits, "gumbel_softmax", "logits", kind="float")
+    if not isinstance(tau, (int, float)) or not tau > 0:
+        raise ArgumentError(f"gumbel_softmax: tau={tau!r} must be a positive number")
+    d = dimension(dim, x.ndim, "gumbel_softmax")
+    bits = random_bits(x.shape, "gumbel_softmax")
+
+    def noisy(*i: Any) -> Any:
+        share = (fb.cast(bits[i], dt.f64) + (WORDS + 0.5)) * (0.5 / WORDS)  # in (0, 1)
+        return (x[i] + fb.cast(-fb.log(-fb.log(share)), x.dtype)) * (1 / tau)
+
+    soft = _softmax(fb.compute(x.shape, noisy), d)
+    if not hard:
+        return soft
+    (k,) = fb.axes(x.shape[d])
+    best = fb.compute(
+        without(x.shape, (d,)), lambda *i: fb.argmax(fb.stop_gradient(soft[merge(x.ndim, (d,), (k,), i)]), over=k)
+    )
+    chosen = fb.compute(x.shape, lambda *i: fb.where(best[without(i, (d,))] == i[d], 1.0, 0.0) if x.ndim > 1
+                        else fb.where(best == i[d], 1.0, 0.0)).astype(x.dtype)  # fmt: skip
+    return fb.differentiate_as(chosen, soft)

@@ -1,0 +1,128 @@
+"""Reductions beyond sums and extremes, under torch's names and argument orders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.errors import ArgumentError
+from einsmith.functional.call import traced
+from einsmith.functional.common import dimensions, merge, root, tensor, without
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+Dim = int | Sequence[int] | bool | None
+
+
+def _kept(y: Value, x: Value, dims: tuple[int, ...], keepdim: bool) -> Value:
+    return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape))) if keepdim else y
+
+
+def _moments(
+    name: str, input: Any, dim: Dim, unbiased: bool | None, correction: float | None, keepdim: bool
+) -> tuple[Value, Value]:
+    """(variance, mean), in two sweeps, so that no digits of a large mean get lost."""
+    x = tensor(input, name, "input", kind="float")
+    if isinstance(dim, bool):  # torch's second form: var(x, unbiased)
+        dim, unbiased = None, dim
+    if unbiased is not None and correction is not None:
+        raise ArgumentError(f"{name}: give correction or unbiased, not both")
+    less = correction if correction is not None else 0 if unbiased is False else 1
+    dims = dimensions(dim, x.ndim, name)
+    over = fb.axes(*(x.shape[d] for d in dims))
+    count = 1
+    for d in dims:
+        count *= x.shape[d]
+    rest = without(x.shape, dims)
+
+    def at(i: tuple) -> Any:
+        return x[merge(x.ndim, dims, over, i)] if x.ndim else x
+
+    def total(body: Any) -> Value:
+        return fb.compute(rest, lambda *i: fb.sum(body(i), over=over) if over else body(i))
+
+    mean = total(at) * (1 / count if count else float("nan"))
+
+    def squared(i: tuple) -> Any:
+        e = at(i) - (mean[i] if i else mean)
+        return e * e
+
+    scale = 1 / (count - less) if count > less else None
+    s = total(squared)
+    variance = s * scale if scale is not None else s / fb.full(rest, 0.0, x.dtype)
+    return _kept(variance, x, dims, keepdim), _kept(mean, x, dims, keepdim)
+
+
+@traced
+def var(
+    input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
+    correction: float | None = None,
+) -> Value:  # fmt: skip
+    """The mean squared difference from the mean over `dim`, dividing by the count less `correction`, 1 if not given.
+
+    unbiased=False is correction=0.
+    """
+    return _moments("var", input, dim, unbiased, correction, keepdim)[0]
+
+
+@traced
+def std(
+    input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
+    correction: float | None = None,
+) -> Value:  # fmt: skip
+    """The square root of `var`; its derivative where that is 0 is taken to be 0."""
+    return root(_moments("std", input, dim, unbiased, correction, keepdim)[0])
+
+
+@traced
+def var_mean(
+    input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
+    correction: float | None = None,
+) -> tuple[Value, Value]:  # fmt: skip
+    """(`var`, the mean)."""
+    return _moments("var_mean", input, dim, unbiased, correction, keepdim)
+
+
+@traced
+def std_mean(
+    input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
+    correction: float | None = None,
+) -> tuple[Value, Value]:  # fmt: skip
+    """(`std`, the mean)."""
+    variance, mean = _moments("std_mean", input, dim, unbiased, correction, keepdim)
+    return root(variance), mean
+
+
+def _counted(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Value:
+    """How many elements over `dim` are true, or false, as int64."""
+    x = tensor(input, name, "input")
+    dims = dimensions(dim, x.ndim, name)
+    over = fb.axes(*(x.shape[d] for d in dims))
+
+    def holds(i: tuple) -> Any:
+        e = x[merge(x.ndim, dims, over, i)] if x.ndim else x
+        truth = e if x.dtype.is_bool else e != 0
+        one = fb.where(truth, 1, 0) if wanted else fb.where(truth, 0, 1)
+        return fb.sum(one, over=over) if over else one
+
+    y = fb.compute(without(x.shape, dims), lambda *i: holds(i)).astype(dt.i64)
+    return _kept(y, x, dims, keepdim)
+
+
+@traced
+def all(input: Any, dim: Dim = None, keepdim: bool = False) -> Value:
+    """Whether all elements over `dim` are true, or not 0."""
+    return _counted("all", input, dim, keepdim, False) == 0
+
+
+@traced
+def any(input: Any, dim: Dim = None, keepdim: bool = False) -> Value:
+    """Whether some element over `dim` is true, or not 0."""
+    return _counted("any", input, dim, keepdim, True) != 0
+
+
+@traced
+def count_nonzero(input: Any, dim: Dim = None) -> Value:
+    """How many elements over `dim` are not 0, as int64."""
+    return _counted("count_nonzero", input, dim, False, True)

@@ -1,0 +1,49 @@
+"""Functions of the language that are made of others, in the order of operations that keeps their digits.
+
+Each is one operation of a formula until it is lowered, so that a reduction in its argument is computed once. The twins
+(`differentiate_as`) are what they are equal to in exact arithmetic, and so are the derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from einsmith.expr.nodes import Const, Expr, apply
+
+
+def _one(x: Expr) -> Const:
+    return Const(1.0, x.dtype)
+
+
+def log1p(x: Expr) -> Expr:
+    """log(1 + x). What 1 + x is off by is made up for by a factor. Source: Goldberg 1991, theorem 4."""
+    u = apply("add", _one(x), x)
+    factor = apply("div", x, apply("sub", u, _one(x)))
+    exact = apply("eq", u, _one(x))
+    infinite = apply("eq", u, Const(float("inf"), x.dtype))
+    value = apply("where", infinite, u, apply("mul", apply("log", u), factor))
+    return apply("differentiate_as", apply("where", exact, x, value), apply("log", u))
+
+
+def expm1(x: Expr) -> Expr:
+    """exp(x) - 1, as tanh(x/2)*(exp(x) + 1), in which nothing cancels."""
+    e = apply("exp", x)
+    half = apply("tanh", apply("mul", Const(0.5, x.dtype), x))
+    return apply("differentiate_as", apply("mul", half, apply("add", e, _one(x))), e)
+
+
+def softplus(x: Expr) -> Expr:
+    """log(1 + exp(x)): no exponential of a positive number is taken."""
+    zero = Const(0.0, x.dtype)
+    above, below = (apply("log", apply("add", _one(x), apply("exp", s))) for s in (apply("neg", x), x))
+    twin = apply("where", apply("lt", zero, x), apply("add", x, above), below)
+    rest = log1p(apply("exp", apply("neg", apply("abs", x))))
+    return apply("differentiate_as", apply("add", apply("max", x, zero), rest), twin)
+
+
+COMPOSED: dict[str, Callable[[Expr], Expr]] = {"log1p": log1p, "expm1": expm1, "softplus": softplus}
+
+NUMPY: dict[str, Callable] = {"log1p": np.log1p, "expm1": np.expm1, "softplus": lambda x: np.logaddexp(0.0, x)}
+"""What they are for numbers."""

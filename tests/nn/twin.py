@@ -1,0 +1,172 @@
+"""Functions beside PyTorch's of the same name and arguments: values, gradients, gradients of gradients; and options
+drawn so that every pair of values of two options occurs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import torch
+
+import einsmith as es
+from einsmith import functional as F
+from einsmith.autodiff.sweep import gradients
+from einsmith.lang.builder import Value
+
+
+def pairwise(options: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Choices of a value for each option, so that every two values of two options occur together in one of them."""
+    names = list(options)
+    if len(names) < 2:
+        return [dict(zip(names, values, strict=True)) for values in product(*options.values())]
+    left = {
+        (a, i, b, j)
+        for a, b in combinations(range(len(names)), 2)
+        for i in range(len(options[names[a]]))
+        for j in range(len(options[names[b]]))
+    }
+    rows = []
+    while left:
+        a, i, b, j = min(left)
+        row = {a: i, b: j}
+        for c in range(len(names)):
+            if c not in row:
+
+                row[c] = max(range(len(options[names[c]])), key=lambda k: _covered(left, row, c, k))  # noqa: B023
+        left -= {(a, row[a], b, row[b]) for a, b in combinations(range(len(names)), 2)}
+        rows.append({names[c]: options[names[c]][row[c]] for c in range(len(names))})
+    return rows
+
+
+def _covered(left: set, row: Mapping[int, int], c: int, k: int) -> int:
+    """How many pairs are left that value k of option c makes with the values in the row."""
+    return sum(((c, k, d, m) if c < d else (d, m, c, k)) in left for d, m in row.items())
+
+
+@dataclass
+class Case:
+    """A function under its name here and in torch, arrays to call it on, and values of its options.
+
+    `smooth`: how often it is differentiated; tolerance: in float64, larger for what torch rounds to float32. Tensors
+    among the options are given as arrays.
+    """
+
+    name: str
+    arrays: Callable[[np.random.Generator], Sequence[np.ndarray]]
+    options: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    smooth: int = 2
+    tolerance: float = 1e-9
+    ours: Callable | None = None
+    theirs: Callable | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def function(self) -> Callable:
+        return self.ours or getattr(F, self.name)
+
+    @property
+    def twin(self) -> Callable:
+        return self.theirs or getattr(torch.nn.functional, self.name, None) or getattr(torch, self.name)
+
+
+def outputs(y: Any) -> tuple[Any, ...]:
+    return tuple(y) if isinstance(y, (tuple, list)) else (y,)
+
+
+def peers(arrays: Iterable[Any], grad: bool) -> list[Any]:
+    return [torch.tensor(a, requires_grad=grad and a.dtype.kind == "f") for a in arrays]
+
+
+def as_torch(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: torch.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+
+
+def derivatives(f: Callable, cotangents: Sequence[Any], second: Sequence[Any], values: Sequence[Value]) -> list[Value]:
+    """Outputs, gradients and gradients of the gradients by the float values, for the cotangents given."""
+    outs = outputs(f(*values))
+    floats = [v.tensor for v in values if v.dtype.is_float]
+    chosen = [o.tensor for o in outs if o.dtype.is_float]
+    _, first = gradients(chosen, [c.tensor for c in cotangents], floats)
+    again = gradients(first, [d.tensor for d in second], floats)[1] if second else []
+    return [*outs, *map(Value, first), *map(Value, again)]
+
+
+def wanted(f: Callable, arrays: Sequence[np.ndarray], rng: np.random.Generator, smooth: int):
+    """torch's numbers in that order, and the cotangents that they are for."""
+    given = peers(arrays, smooth > 0)
+    floats = [t for t in given if t.requires_grad]
+    outs = outputs(f(*given))
+    if not smooth:
+        return [o.numpy() for o in outs], [], []
+    chosen = [o for o in outs if o.is_floating_point()]
+    kind = floats[0].detach().numpy().dtype
+    cotangents = [rng.normal(size=tuple(o.shape)).astype(kind) for o in chosen]
+    total = sum((o * torch.tensor(c)).sum() for o, c in zip(chosen, cotangents, strict=True))
+    first = torch.autograd.grad(total, floats, create_graph=smooth > 1, allow_unused=True)
+    first = [torch.zeros_like(t) if g is None else g for g, t in zip(first, floats, strict=True)]
+    second, again = [], []
+    if smooth > 1:
+        second = [rng.normal(size=tuple(t.shape)).astype(kind) for t in floats]
+        total = sum((g * torch.tensor(d)).sum() for g, d in zip(first, second, strict=True))
+        again = [None] * len(floats)
+        if total.requires_grad:
+            again = torch.autograd.grad(total, floats, allow_unused=True)
+        again = [torch.zeros_like(t) if g is None else g for g, t in zip(again, floats, strict=True)]
+    return [t.detach().numpy(force=True) for t in (*outs, *first, *again)], cotangents, second
+
+
+def agree(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], tolerance: float) -> None:
+    for n, (a, b) in enumerate(zip(found, wanted, strict=True)):
+        assert a.shape == b.shape, f"result {n}: {a.shape}, {b.shape}"
+        scale = 1 + np.nanmax(np.abs(np.where(np.isfinite(b), b, 0))) if b.size and b.dtype.kind == "f" else 1
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale, err_msg=f"result {n}")
+
+
+def check(run: Callable, case: Case, options: Mapping[str, Any], rng: np.random.Generator) -> None:
+    """The case in float64, by the reference evaluator."""
+    arrays = [np.asarray(a) for a in case.arrays(rng)]
+    numbers, cotangents, second = wanted(lambda *a: case.twin(*a, **as_torch(options)), arrays, rng, case.smooth)
+    n, m = len(cotangents), len(cotangents) + len(second)
+
+    def f(*values: Value) -> tuple[Value, ...]:
+        def called(*v: Value) -> Any:
+            return case.function(*v, **options)
+
+        if not case.smooth:
+            return outputs(called(*values))
+        return tuple(derivatives(called, values[:n], values[n:m], values[m:]))
+
+    agree(run(f, *cotangents, *second, *arrays), numbers, case.tolerance)
+
+
+def _in_type(x: Any, kind: str) -> Any:
+    return x.astype(kind) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+
+
+def check_compiled(case: Case, options: Mapping[str, Any], rng: np.random.Generator, kind: str) -> None:
+    """The case as compiled code, on arrays of type `kind`, up to the first derivative (to the second in float64)."""
+    arrays = [np.asarray(a) for a in case.arrays(rng)]
+    arrays = [_in_type(a, kind) for a in arrays]
+    options = {k: _in_type(v, kind) for k, v in options.items()}
+    smooth = case.smooth if kind == "float64" else min(case.smooth, 1)
+    exact = [_in_type(a, "float64") for a in arrays]
+    exact_options = {k: _in_type(v, "float64") for k, v in options.items()}
+    numbers, cotangents, second = wanted(lambda *a: case.twin(*a, **as_torch(exact_options)), exact, rng, smooth)
+    n, m = len(cotangents), len(cotangents) + len(second)
+
+    def f(*values: Value) -> tuple[Value, ...]:
+        def called(*v: Value) -> Any:
+            return case.function(*v, **options)
+
+        if not smooth:
+            return outputs(called(*values))
+        return tuple(derivatives(called, values[:n], values[n:m], values[m:]))
+
+    given = [a.astype(kind) for a in (*cotangents, *second)]
+    found = es.jit(f)(*given, *arrays)
+    agree([np.asarray(a) for a in found], numbers, case.tolerance if kind == "float64" else 2e-5)
