@@ -55,9 +55,14 @@ def without(shape: Sequence[Any], dims: Sequence[int]) -> tuple[Any, ...]:
     return tuple(n for d, n in enumerate(shape) if d not in dims)
 
 
+def read(x: Value, i: Sequence[Any]) -> Any:
+    """Element i of a tensor as an element of a formula, where every index may be a number, or there is none."""
+    return x[tuple(i)] if any(isinstance(k, fb.Ex) for k in i) else fb.Ex(fb.element(x[tuple(i)] if i else x, ()))
+
+
 def pointwise(x: Value, fn: Callable[[Any], Any]) -> Value:
     """`fn` of each element, as one formula."""
-    return fb.compute(x.shape, lambda *i: fn(x[i] if i else x))
+    return fb.compute(x.shape, lambda *i: fn(read(x, i)))
 
 
 def each(values: Sequence[Value], formula: Callable[..., Any]) -> Value:
@@ -66,7 +71,7 @@ def each(values: Sequence[Value], formula: Callable[..., Any]) -> Value:
 
     def at(v: Value, i: tuple) -> Any:
         index = tuple(0 if n == 1 else k for n, k in zip(v.shape, i[len(i) - v.ndim :], strict=True))
-        return v[index] if index else v
+        return read(v, index)
 
     return fb.compute(shape, lambda *i: formula(*(at(v, i) for v in values)))
 

@@ -15,6 +15,7 @@ from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, tensor, without
 from einsmith.functional.indexing import at
+from einsmith.functional.tensor import cat
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
@@ -132,46 +133,32 @@ def _first(order: _Order, count: int) -> Value:
     """`_positions` for few: in each round the first one after the one before it."""
     x, d, n = order.x, order.d, order.n
     (j,) = fb.axes(n)
-    rest = without(x.shape, (d,))
+    row = at(x.shape, d, 1)
     found: list[Value] = []
     for _ in range(count):
         last = found[-1] if found else None
 
         def left(i: tuple, last: Value | None = last) -> Any:
             """Whether element j of row i is left."""
-            here = (*i[:d], j, *i[d:])
-            place = None if last is None else fb.minimum(fb.maximum(last[i], 0), n - 1)
-            return here, True if last is None else order.before((*i[:d], place, *i[d:]), here)
+            if last is None:
+                return True
+            return order.before(at(i, d, fb.minimum(fb.maximum(last[i], 0), n - 1)), at(i, d, j))
 
         def best(*i: Any, left: Any = left) -> Any:
-            here, free = left(i)
-            key = order.keys[here]
+            low, high = (-inf, inf) if order.floats else order.keys.dtype.range
+            key = order.keys[at(i, d, j)]
             if order.descending:
-                worst: Any = -inf if order.floats else _least(order.keys, -1)
-                return fb.max(fb.where(free, key, worst), over=j)
-            worst = inf if order.floats else _least(order.keys, 1)
-            return fb.min(fb.where(free, key, worst), over=j)
+                return fb.max(fb.where(left(i), key, low), over=j)
+            return fb.min(fb.where(left(i), key, high), over=j)
 
-        top = fb.compute(rest, best)
+        top = fb.compute(row, best)
 
         def code(*i: Any, left: Any = left, top: Value = top) -> Any:
-            here, free = left(i)
-            return fb.min(fb.where((order.keys[here] == top[i]) & free, order.code(here), 2 * n), over=j)
+            here = at(i, d, j)
+            return fb.min(fb.where((order.keys[here] == top[i]) & left(i), order.code(here), 2 * n), over=j)
 
-        found.append((fb.compute(rest, code) % n).astype(dt.i32))
-    return fb.compute(at(x.shape, d, count), lambda *i: _chosen(found, without(i, (d,)), i[d])).astype(dt.i32)
-
-
-def _chosen(found: list[Value], i: tuple, k: Any) -> Any:
-    out: Any = found[-1][i]
-    for n in reversed(range(len(found) - 1)):
-        out = fb.where(k == n, found[n][i], out)
-    return out
-
-
-def _least(keys: Value, sign: int) -> int:
-    low, high = keys.dtype.range
-    return low if sign < 0 else high
+        found.append((fb.compute(row, code) % n).astype(dt.i32))
+    return cat(found, d)
 
 
 def _taken(x: Value, d: int, positions: Value) -> Value:
@@ -221,9 +208,9 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     if not 0 <= k <= x.shape[d]:
         raise ShapeError(f"topk: k={k} is none of 0 to the extent {x.shape[d]} along dim={dim}")
     order = _Order(x, d, largest)
-    positions = (
-        fb.full(at(x.shape, d, 0), 0, dt.i32) if not k else _first(order, k) if k <= FEW else _positions(order, k)
-    )
+    positions = fb.full(at(x.shape, d, 0), 0, dt.i32)
+    if k:
+        positions = _first(order, k) if k <= FEW else _positions(order, k)
     return _taken(x, d, positions), positions
 
 

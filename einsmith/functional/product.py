@@ -12,7 +12,7 @@ from einsmith.functional.common import tensor
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 @traced
@@ -22,13 +22,15 @@ def matmul(input: Any, other: Any) -> Value:
 
 
 @traced
-def einsum(equation: str, *operands: Any) -> Value:
+def einsum(equation: Any, *operands: Any) -> Value:
     """Einstein's summation, `einsum("bij,bjk->bik", A, B)`: letters absent after `->` are summed.
 
     A letter repeated in one operand takes its diagonal; `...` stands for dimensions that broadcast; without `->` the
     result has the letters that occur once, in alphabetical order. More than two operands are multiplied pair by pair,
-    the smallest result first.
+    the smallest result first. Torch's other form is `einsum(A, [0, 1], B, [1, 2], [0, 2])`, with ... for an ellipsis.
     """
+    if not isinstance(equation, str):
+        equation, operands = _from_lists((equation, *operands))
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     values = [tensor(x, "einsum", f"operands[{n}]") for n, x in enumerate(operands)]
@@ -41,6 +43,26 @@ def einsum(equation: str, *operands: Any) -> Value:
         values = [v for n, v in enumerate(values) if n not in pair] + [joined]
         terms = [t for n, t in enumerate(terms) if n not in pair] + [keep]
     return _contract(values, terms, out, extents)
+
+
+def _from_lists(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """The equation and the operands of operands followed by lists of numbers, the last list being the result's."""
+
+    def term(numbers: Any) -> str:
+        if not isinstance(numbers, (list, tuple)):
+            raise FormulaError("einsum: the first argument is an equation, or an operand before a list of numbers")
+        letters = []
+        for n in numbers:
+            if n is not Ellipsis and (not isinstance(n, int) or not 0 <= n < len(_LETTERS)):
+                raise FormulaError(f"einsum: {n!r} in a list of numbers is none of 0 to {len(_LETTERS) - 1}")
+            letters.append("..." if n is Ellipsis else _LETTERS[n])
+        return "".join(letters)
+
+    terms = [term(numbers) for numbers in given[1::2]]
+    result = ""
+    if len(given) % 2:
+        result = "->" + term(given[-1])
+    return ",".join(terms) + result, given[: len(given) - len(given) % 2 : 2]
 
 
 def _matrices(name: str, rank: int, **given: Any) -> list[Value]:
