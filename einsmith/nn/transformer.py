@@ -1,0 +1,223 @@
+"""Transformers, under torch.nn's names, arguments, initial distributions and state names. Source: arXiv 1706.03762."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from einsmith import functional as F
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.lang.builder import Value
+from einsmith.nn import init
+from einsmith.nn.attention import MultiheadAttention
+from einsmith.nn.containers import ModuleList
+from einsmith.nn.dropout import Dropout
+from einsmith.nn.linear import Linear
+from einsmith.nn.module import Module
+from einsmith.nn.norm import LayerNorm
+
+
+def _activation(name: str, given: Any) -> Callable[[Value], Value]:
+    known: dict[str, Callable] = {"relu": F.relu, "gelu": F.gelu}
+    if isinstance(given, str) and given in known:
+        return known[given]
+    if not callable(given):
+        raise ArgumentError(f"{name}: activation={given!r} must be 'relu', 'gelu' or a function of a tensor")
+    return given
+
+
+class _Layer(Module):
+    """What encoder and decoder layers share: the feed-forward block, and where a block is normalized."""
+
+    def _blocks(
+        self, d_model: int, dim_feedforward: int, dropout: float, activation: Any, eps: float, norm_first: bool,
+        bias: bool, norms: int, dtype: Any,
+    ) -> None:  # fmt: skip
+        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
+        self.norm_first = norm_first
+        for n in range(1, norms + 1):
+            self.add_module(f"norm{n}", LayerNorm(d_model, eps, bias=bias, dtype=dtype))
+        for n in range(1, norms + 1):
+            self.add_module(f"dropout{n}", Dropout(dropout))
+        self.activation = _activation(type(self).__name__, activation)
+
+    def _forward_block(self, x: Value) -> Value:
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+    def _added(self, x: Value, n: int, block: Callable[[Value], Value]) -> Value:
+        """x plus a block of it, normalized before the block or after the sum."""
+        norm, drop = getattr(self, f"norm{n}"), getattr(self, f"dropout{n}")
+        return x + drop(block(norm(x))) if self.norm_first else norm(x + drop(block(x)))
+
+
+class TransformerEncoderLayer(_Layer):
+    """Self-attention and two linear layers, each added to its input and normalized: [S, B, d_model] -> the same.
+
+    batch_first: [B, S, d_model]; without a batch [S, d_model]. norm_first: normalized before each block instead of
+    after (arXiv 2002.04745). activation: "relu", "gelu" or a function.
+    """
+
+    def __init__(
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+        activation: str | Callable[[Value], Value] = F.relu, layer_norm_eps: float = 1e-5, batch_first: bool = False,
+        norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32",
+    ):  # fmt: skip
+        self.self_attn = MultiheadAttention(
+            d_model, nhead, dropout=dropout, bias=bias, batch_first=batch_first, dtype=dtype
+        )
+        self._blocks(d_model, dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias, 2, dtype)
+
+    def forward(
+        self, src: Value, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
+    ) -> Value:
+        """Masks as of `MultiheadAttention`; is_causal without src_mask: steps see those up to their own."""
+
+        def attended(x: Value) -> Value:
+            return self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal)[0]
+
+        return self._added(self._added(src, 1, attended), 2, self._forward_block)
+
+
+class TransformerDecoderLayer(_Layer):
+    """Self-attention, attention to the memory and two linear layers, each added to its input and normalized.
+
+    Arguments and shapes as of `TransformerEncoderLayer`.
+    """
+
+    def __init__(
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+        activation: str | Callable[[Value], Value] = F.relu, layer_norm_eps: float = 1e-5, batch_first: bool = False,
+        norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32",
+    ):  # fmt: skip
+        for name in ("self_attn", "multihead_attn"):
+            self.add_module(
+                name,
+                MultiheadAttention(d_model, nhead, dropout=dropout, bias=bias, batch_first=batch_first, dtype=dtype),
+            )
+        self._blocks(d_model, dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias, 3, dtype)
+
+    def forward(
+        self, tgt: Value, memory: Value, tgt_mask: Any = None, memory_mask: Any = None,
+        tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None, tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> Value:  # fmt: skip
+        """Masks as of `MultiheadAttention`; tgt_is_causal without tgt_mask: steps see those up to their own."""
+
+        def attended(x: Value) -> Value:
+            return self.self_attn(x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal)[0]
+
+        def recalled(x: Value) -> Value:
+            return self.multihead_attn(
+                x, memory, memory, memory_key_padding_mask, False, memory_mask, is_causal=memory_is_causal
+            )[0]
+
+        return self._added(self._added(self._added(tgt, 1, attended), 2, recalled), 3, self._forward_block)
+
+
+def _copies(layer: Module, count: int, name: str) -> ModuleList:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ArgumentError(f"{name}: num_layers={count!r} must be a non-negative integer")
+    return ModuleList(copy.deepcopy(layer) for _ in range(count))
+
+
+class TransformerEncoder(Module):
+    """num_layers copies of a layer, one after another, and a norm. All copies start with the weights of the layer.
+
+    `enable_nested_tensor` and `mask_check`, which change nothing but torch's speed, are accepted.
+    """
+
+    def __init__(
+        self, encoder_layer: Module, num_layers: int, norm: Module | None = None, enable_nested_tensor: bool = True,
+        mask_check: bool = True,
+    ):  # fmt: skip
+        self.layers = _copies(encoder_layer, num_layers, "TransformerEncoder")
+        self.num_layers = num_layers
+        self.add_module("norm", norm)
+
+    def forward(
+        self, src: Value, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None
+    ) -> Value:
+        """Masks as of `MultiheadAttention`."""
+        for layer in self.layers:
+            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
+        return src if self.norm is None else self.norm(src)
+
+
+class TransformerDecoder(Module):
+    """num_layers copies of a layer, one after another, and a norm. All copies start with the weights of the layer."""
+
+    def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None):
+        self.layers = _copies(decoder_layer, num_layers, "TransformerDecoder")
+        self.num_layers = num_layers
+        self.add_module("norm", norm)
+
+    def forward(
+        self, tgt: Value, memory: Value, tgt_mask: Any = None, memory_mask: Any = None,
+        tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None, tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Value:  # fmt: skip
+        """Masks as of `MultiheadAttention`."""
+        for layer in self.layers:
+            tgt = layer(
+                tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
+                bool(tgt_is_causal), memory_is_causal,
+            )  # fmt: skip
+        return tgt if self.norm is None else self.norm(tgt)
+
+
+class Transformer(Module):
+    """An encoder of the source and a decoder of the target: [S, B, d_model], [T, B, d_model] -> [T, B, d_model].
+
+    batch_first, norm_first, activation as of `TransformerEncoderLayer`. Matrices have Glorot's initial distribution.
+    """
+
+    def __init__(
+        self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048, dropout: float = 0.1, activation: str | Callable[[Value], Value] = F.relu,
+        custom_encoder: Module | None = None, custom_decoder: Module | None = None, layer_norm_eps: float = 1e-5,
+        batch_first: bool = False, norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32",
+    ):  # fmt: skip
+        options = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)
+
+        def norm() -> LayerNorm:
+            return LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+
+        self.encoder = custom_encoder or TransformerEncoder(
+            TransformerEncoderLayer(*options, dtype=dtype), num_encoder_layers, norm()
+        )
+        self.decoder = custom_decoder or TransformerDecoder(
+            TransformerDecoderLayer(*options, dtype=dtype), num_decoder_layers, norm()
+        )
+        self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new initial values of all parameters of two dimensions or more."""
+        for p in self.parameters():
+            if p.ndim > 1:
+                init.xavier_uniform_(p)
+
+    def forward(
+        self, src: Value, tgt: Value, src_mask: Any = None, tgt_mask: Any = None, memory_mask: Any = None,
+        src_key_padding_mask: Any = None, tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None,
+        src_is_causal: bool | None = None, tgt_is_causal: bool | None = None, memory_is_causal: bool = False,
+    ) -> Value:  # fmt: skip
+        """Masks as of `MultiheadAttention`."""
+        batch = 0 if self.batch_first else 1
+        if src.ndim != tgt.ndim or (src.ndim == 3 and src.shape[batch] != tgt.shape[batch]):
+            raise ShapeError(f"Transformer: 'src' {src.shape} and 'tgt' {tgt.shape} differ in their batch")
+        memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
+        return self.decoder(
+            tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
+            memory_is_causal,
+        )  # fmt: skip
+
+    @staticmethod
+    def generate_square_subsequent_mask(sz: int) -> np.ndarray:
+        """The float mask [sz, sz] that is minus infinity where a key comes after the query, and 0 elsewhere."""
+        return np.triu(np.full((sz, sz), -np.inf, np.float32), 1)
