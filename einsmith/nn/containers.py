@@ -1,4 +1,4 @@
-"""Modules that hold modules: Sequential, ModuleList, ModuleDict."""
+"""Modules that hold modules or parameters: Sequential, ModuleList, ModuleDict, ParameterList, ParameterDict."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from einsmith.lang.trace import touch
 from einsmith.nn.module import Module
+from einsmith.nn.parameter import Parameter
 
 
 class _Ordered(Module):
@@ -123,3 +124,107 @@ class ModuleDict(Module):
 
     def items(self) -> Iterable[tuple[str, Module]]:
         return self._modules.items()  # type: ignore[return-value]
+
+
+def _parameter(value: Any) -> Parameter:
+    return value if isinstance(value, Parameter) else Parameter(value)
+
+
+class ParameterList(Module):
+    """A list of parameters, which belong to the module that holds it. Arrays become parameters."""
+
+    def __init__(self, values: Iterable[Any] = ()):
+        self.extend(values)
+
+    def append(self, value: Any) -> ParameterList:
+        """Adds a parameter at the end, under the next number; returns this list."""
+        self.register_parameter(str(len(self)), _parameter(value))
+        return self
+
+    def extend(self, values: Iterable[Any]) -> ParameterList:
+        """Adds parameters at the end; returns this list."""
+        for value in values:
+            self.append(value)
+        return self
+
+    __iadd__ = extend
+
+    def __getitem__(self, index: int | slice) -> Any:
+        self._note()
+        return ParameterList(self._listed()[index]) if isinstance(index, slice) else self._listed()[index]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self.register_parameter(str(range(len(self))[index]), _parameter(value))
+
+    def _listed(self) -> list[Parameter]:
+        return list(self._parameters.values())  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        self._note()
+        return iter(self._listed())
+
+    def extra_repr(self) -> str:
+        return _shapes(self)
+
+
+class ParameterDict(Module):
+    """Parameters under names, which belong to the module that holds it. Arrays become parameters."""
+
+    def __init__(self, parameters: Mapping[str, Any] | None = None):
+        self.update(parameters or {})
+
+    def update(self, parameters: Mapping[str, Any]) -> None:
+        """Adds parameters, replacing those of the same name."""
+        for name, value in parameters.items():
+            self[name] = value
+
+    def __getitem__(self, name: str) -> Parameter:
+        self._note()
+        return self._parameters[name]  # type: ignore[return-value]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.register_parameter(name, _parameter(value))
+
+    def __delitem__(self, name: str) -> None:
+        del self._parameters[name]
+        touch()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The parameter of that name, or `default`."""
+        return self[name] if name in self else default
+
+    def pop(self, name: str) -> Parameter:
+        """Takes a parameter out, and returns it."""
+        value = self[name]
+        del self[name]
+        return value
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._parameters))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parameters
+
+    def keys(self) -> Iterable[str]:
+        return self._parameters.keys()
+
+    def values(self) -> Iterable[Parameter]:
+        self._note()
+        return self._parameters.values()  # type: ignore[return-value]
+
+    def items(self) -> Iterable[tuple[str, Parameter]]:
+        self._note()
+        return self._parameters.items()  # type: ignore[return-value]
+
+    def extra_repr(self) -> str:
+        return _shapes(self)
+
+
+def _shapes(module: Module) -> str:
+    return ", ".join(f"{n}: {p.dtype.name}{list(p.shape)}" for n, p in module._parameters.items() if p is not None)

@@ -17,6 +17,7 @@ from einsmith.errors import DtypeError, ShapeError, UnknownNameError
 from einsmith.functional.call import call_with_arrays, in_trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, touch
+from einsmith.nn.hooks import Handle, Hooks
 from einsmith.nn.parameter import Buffer, Parameter, Stored, substituted, to_numpy
 
 
@@ -42,11 +43,13 @@ class Module:
     _buffers: dict[str, Buffer | None]
     _modules: dict[str, Module | None]
     _transient: set[str]
+    _hooks: Hooks
 
     def __new__(cls, *args: Any, **kwargs: Any):
         module = object.__new__(cls)
         for name, value in (("_parameters", {}), ("_buffers", {}), ("_modules", {}), ("_transient", set())):
             object.__setattr__(module, name, value)
+        object.__setattr__(module, "_hooks", Hooks())
         object.__setattr__(module, "training", True)
         return module
 
@@ -65,7 +68,7 @@ class Module:
                 args = tuple(given.values())
             return call_with_arrays(self, args, kwargs)
         self._note()
-        return self.forward(*args, **kwargs)
+        return self._hooks.call(self, args, kwargs) if self._hooks else self.forward(*args, **kwargs)
 
     def _note(self) -> None:
         """The trace under way depends on this module."""
@@ -160,7 +163,49 @@ class Module:
         """Adds a submodule under `name`."""
         self._take(name, self._modules, module)
 
+    def register_forward_pre_hook(self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False) -> Handle:
+        """Calls `hook(self, args)` before every forward; what it returns, unless None, are the arguments instead.
+
+        with_kwargs: `hook(self, args, kwargs)`, which returns None or both. Hooks are called as forward is: while a
+        trace is made, with traced tensors, and not when the compiled program runs.
+        """
+        return self._hooks.add(hook, True, prepend, with_kwargs)
+
+    def register_forward_hook(self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False) -> Handle:
+        """Calls `hook(self, args, output)` after every forward; what it returns, unless None, is the output instead.
+
+        with_kwargs: `hook(self, args, kwargs, output)`. Called while a trace is made, as forward is.
+        """
+        return self._hooks.add(hook, False, prepend, with_kwargs)
+
+    register_module = add_module
+
     # -------------------------------------------------------------------------------------------------- traversal
+
+    def get_submodule(self, target: str) -> Module:
+        """The module at a path, as "layers.0.norm"; "" is this module. Raises UnknownNameError."""
+        module: Module = self
+        for name in target.split(".") if target else ():
+            found = module._modules.get(name)
+            if found is None:
+                raise UnknownNameError(f"{type(self).__name__} has no module {target!r}: none is named {name!r}")
+            module = found
+        return module
+
+    def _at(self, table: str, target: str) -> Any:
+        path, _, name = target.rpartition(".")
+        found = getattr(self.get_submodule(path), table).get(name)
+        if found is None:
+            raise UnknownNameError(f"{type(self).__name__} has no {table[1:-1]} {target!r}")
+        return found
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter at a path, as "layers.0.weight". Raises UnknownNameError."""
+        return self._at("_parameters", target)
+
+    def get_buffer(self, target: str) -> Buffer:
+        """The buffer at a path. Raises UnknownNameError."""
+        return self._at("_buffers", target)
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """(path, module) of this module and all below it, each module once, in the order of registration."""
@@ -231,7 +276,7 @@ class Module:
             for n, v in self.__dict__.items()
             if _is_setting(v) and not n.startswith("_") and n != "training"
         ]
-        return self.training if modes else None, tuple(parts), tuple(arrays), tuple(settings)
+        return self.training if modes else None, tuple(parts), tuple(arrays), tuple(settings), self._hooks.key
 
     # ------------------------------------------------------------------------------------------------------ modes
 

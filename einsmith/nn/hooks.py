@@ -1,0 +1,80 @@
+"""Functions that are called before and after a module's forward, while it is traced."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from einsmith.errors import ArgumentError
+from einsmith.lang.trace import touch
+
+_numbers = itertools.count()
+
+
+class _Hook(NamedTuple):
+    number: int
+    function: Callable
+    before: bool
+    with_kwargs: bool
+
+
+class Handle:
+    """What registering a hook gives: `remove()` takes it away again. It is a context that does so at its end."""
+
+    def __init__(self, hooks: Hooks, number: int):
+        self._hooks, self._number = hooks, number
+
+    def remove(self) -> None:
+        self._hooks.remove(self._number)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.remove()
+
+
+class Hooks:
+    """The hooks of one module, in the order in which they are called."""
+
+    def __init__(self) -> None:
+        self._all: list[_Hook] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What a trace depends on: another number for every registration."""
+        return tuple(h.number for h in self._all)
+
+    def add(self, function: Callable, before: bool, prepend: bool, with_kwargs: bool) -> Handle:
+        if not callable(function):
+            raise ArgumentError(f"a hook is a function, not {function!r}")
+        hook = _Hook(next(_numbers), function, before, with_kwargs)
+        self._all.insert(0 if prepend else len(self._all), hook)
+        touch()
+        return Handle(self, hook.number)
+
+    def remove(self, number: int) -> None:
+        self._all = [h for h in self._all if h.number != number]
+        touch()
+
+    def call(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """`module.forward` between its hooks."""
+        for h in [h for h in self._all if h.before]:
+            found = h.function(module, args, kwargs) if h.with_kwargs else h.function(module, args)
+            if found is None:
+                continue
+            if h.with_kwargs:
+                if not isinstance(found, tuple) or len(found) != 2:
+                    raise ArgumentError("a forward pre-hook with keywords returns None, or (args, kwargs)")
+                args, kwargs = found
+            else:
+                args = found if isinstance(found, tuple) else (found,)
+        output = module.forward(*args, **kwargs)
+        for h in [h for h in self._all if not h.before]:
+            found = h.function(module, args, kwargs, output) if h.with_kwargs else h.function(module, args, output)
+            output = output if found is None else found
+        return output
