@@ -27,6 +27,13 @@ def _numbers(name: str, what: str, given: Any) -> tuple[int, ...]:
         raise ArgumentError(f"{name}: {what}={tuple(listed)!r} must be integers") from None
 
 
+def _named(name: str, what: str, given: tuple, keyword: dict[str, Any]) -> tuple[int, ...]:
+    """Integers that are given as one, several, a sequence, or by name."""
+    if keyword and (given or set(keyword) != {what}):
+        raise ArgumentError(f"{name}: give {what} once, and nothing else; got {', '.join(keyword)}")
+    return _numbers(name, what, (keyword[what],) if keyword else given)
+
+
 def _cut(x: Value, d: int, start: int, stop: int) -> Value:
     return x[(*[slice(None)] * d, slice(start, stop))]
 
@@ -53,10 +60,10 @@ def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | No
 
 
 @traced
-def flip(input: Any, *dims: Any) -> Value:
+def flip(input: Any, *dims: Any, **keyword: Any) -> Value:
     """The elements in the opposite order along `dims`."""
     x = tensor(input, "flip", "input")
-    listed = _numbers("flip", "dims", dims)
+    listed = _named("flip", "dims", dims, keyword)
     at = dimensions(listed, x.ndim, "flip") if listed else ()
     return x[tuple(slice(None, None, -1) if d in at else slice(None) for d in range(x.ndim))] if at else x
 
@@ -102,8 +109,11 @@ def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value
 
 
 @traced
-def diag_embed(input: Any, offset: int = 0) -> Value:
-    """Matrices with the last dimension on a diagonal and zeros elsewhere: [..., N] -> [..., N+|offset|, N+|offset|]."""
+def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
+    """Matrices with the last dimension on a diagonal and zeros elsewhere: [..., N] -> [..., N+|offset|, N+|offset|].
+
+    Their rows and columns are the dimensions dim1 and dim2 of the result.
+    """
     x = tensor(input, "diag_embed", "input")
     if not x.ndim:
         raise ShapeError("diag_embed: 'input' needs a dimension")
@@ -116,7 +126,11 @@ def diag_embed(input: Any, offset: int = 0) -> Value:
         return fb.where(all_of([0 <= p, p < n, p == q]), x[(*i[:-2], p)], zero)
 
     size = n + abs(offset)
-    return fb.compute((*x.shape[:-1], size, size), body)
+    y = fb.compute((*x.shape[:-1], size, size), body)
+    a, b = dimension(dim1, y.ndim, "diag_embed"), dimension(dim2, y.ndim, "diag_embed")
+    if a == b:
+        raise ShapeError(f"diag_embed: dim1={dim1} and dim2={dim2} are one dimension")
+    return movedim(y, (-2, -1), (a, b))
 
 
 @traced
@@ -145,9 +159,9 @@ def repeat(input: Any, *sizes: Any) -> Value:
 
 
 @traced
-def tile(input: Any, *dims: Any) -> Value:
+def tile(input: Any, *dims: Any, **keyword: Any) -> Value:
     """`repeat`, with 1 for leading dimensions that `dims` leaves out."""
-    x, counts = tensor(input, "tile", "input"), _numbers("tile", "dims", dims)
+    x, counts = tensor(input, "tile", "input"), _named("tile", "dims", dims, keyword)
     if any(n < 0 for n in counts):
         raise ShapeError(f"tile: dims={counts!r} must not be negative")
     return _tiled(x, (1,) * (x.ndim - len(counts)) + counts)
@@ -156,11 +170,13 @@ def tile(input: Any, *dims: Any) -> Value:
 def _tiled(x: Value, counts: tuple[int, ...]) -> Value:
     extents = (1,) * (len(counts) - x.ndim) + x.shape
     x = x.reshape(extents)
+    shape = tuple(e * n for e, n in zip(extents, counts, strict=True))
+    if 0 in shape:
+        return fb.full(shape, 0, x.dtype)
 
     def body(*i: Any) -> Any:
         return x[tuple(0 if e == 1 else k if n == 1 else k % e for k, e, n in zip(i, extents, counts, strict=True))]
 
-    shape = tuple(e * n for e, n in zip(extents, counts, strict=True))
     return fb.compute(shape, body) if shape else x
 
 

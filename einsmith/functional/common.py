@@ -35,9 +35,11 @@ def dimension(dim: int, rank: int, function: str) -> int:
 
 
 def dimensions(dim: int | Sequence[int] | None, rank: int, function: str) -> tuple[int, ...]:
-    """Distinct dimensions, in increasing order; None and () mean all."""
+    """Distinct dimensions, in increasing order; None and () mean all. A 0-d tensor has none; 0 and -1 mean that."""
     if dim is None or (not isinstance(dim, int) and not len(dim)):
         return tuple(range(rank))
+    if rank == 0 and all(d in (0, -1) for d in ((dim,) if isinstance(dim, int) else dim)):
+        return ()
     found = [dimension(d, rank, function) for d in ((dim,) if isinstance(dim, int) else dim)]
     if len(set(found)) != len(found):
         raise ShapeError(f"{function}: dim={dim!r} names a dimension twice")

@@ -1,6 +1,6 @@
 """Elements chosen by tensors of integers, under torch's names and argument orders.
 
-An integer outside of what it chooses from is an IndexError at the call; negative ones do not count from the end.
+An integer outside of what it chooses from is an IndexError at the call.
 """
 
 from __future__ import annotations
@@ -43,13 +43,17 @@ def gather(input: Any, dim: int, index: Any) -> Value:
 
 @traced
 def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Value:
-    """`gather` with the other dimensions broadcast; without dim, of all elements in row-major order."""
+    """`gather` with the other dimensions broadcast; without dim, of all elements in row-major order.
+
+    Here negative integers count from the end.
+    """
     x, k = tensor(input, "take_along_dim", "input"), tensor(indices, "take_along_dim", "indices", kind="int")
     if dim is None:
         x, k, dim = x.reshape((-1,)), k.reshape((-1,)), 0
     d = dimension(dim, x.ndim, "take_along_dim")
     if x.ndim != k.ndim:
         raise ShapeError(f"take_along_dim: 'input' {x.shape} and 'indices' {k.shape} differ in rank")
+    k = fb.where(k < 0, k + x.shape[d], k)
     beside = views.broadcast([at(x.shape, d, 1), at(k.shape, d, 1)])
     return gather(fb.broadcast_to(x, at(beside, d, x.shape[d])), d, fb.broadcast_to(k, at(beside, d, k.shape[d])))
 
@@ -92,8 +96,10 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
 @traced
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Value:
     """The input with slice n of alpha*source added to slice index[n] along `dim`."""
-    x, k = tensor(input, "index_add", "input"), tensor(index, "index_add", "index", rank=1, kind="int")
-    s = tensor(source, "index_add", "source")
+    x, s = tensor(input, "index_add", "input"), tensor(source, "index_add", "source")
+    k = tensor(index, "index_add", "index", rank=(0, 1), kind="int").reshape((-1,))
+    if not x.ndim:
+        return index_add(x.reshape((1,)), dim, k, s.reshape((-1,)), alpha=alpha).reshape(())
     d = dimension(dim, x.ndim, "index_add")
     if s.shape != at(x.shape, d, k.shape[0]):
         raise ShapeError(f"index_add: 'source' has shape {s.shape}, needs {at(x.shape, d, k.shape[0])}")

@@ -215,14 +215,20 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
 
 
 @traced
-def median(input: Any, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
-    """(the middle element along `dim`, the lower one of two, its position)."""
+def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """(the middle element along `dim`, the lower one of two, its position); without `dim`, that of all elements.
+
+    NaN counts as largest.
+    """
     x = tensor(input, "median", "input")
+    if dim is None:
+        return median(x.reshape((-1,)), 0)[0]
+    if not x.ndim:
+        return tuple(v.reshape(()) for v in median(x.reshape((1,)), dim))
     d = dimension(dim, x.ndim, "median")
     if not x.shape[d]:
         raise ShapeError(f"median: 'input' {x.shape} has no elements along dim={dim}")
     middle = (x.shape[d] - 1) // 2
-    order = _Order(x, d, False)
-    positions = _positions(order, middle + 1)[(*[slice(None)] * d, slice(middle, middle + 1))]
+    positions = _positions(_Order(x, d, False), middle + 1)[(*[slice(None)] * d, slice(middle, middle + 1))]
     values = _taken(x, d, positions)
-    return tuple(v if keepdim else v.reshape(without(v.shape, (d,))) for v in (values, positions))  # type: ignore[return-value]
+    return tuple(v if keepdim else v.reshape(without(v.shape, (d,))) for v in (values, positions))

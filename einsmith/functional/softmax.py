@@ -39,7 +39,7 @@ def _given(input: Any, name: str, dim: int | None, dtype: Any) -> tuple[Value, i
 
 
 def _softmax(x: Value, d: int) -> Value:
-    if not x.ndim:
+    if not x.ndim or not x.size:
         return fb.exp(x - x)
     top, total = softmax_parts(x, d)
 
@@ -70,7 +70,7 @@ def softmin(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
 def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
     """x - log(sum of exp(x)) along `dim`, computed without overflow."""
     x, d = _given(input, "log_softmax", dim, dtype)
-    if not x.ndim:
+    if not x.ndim or not x.size:
         return x - x
     top, total = softmax_parts(x, d)
     scale = fb.log(total)  # of its own: one logarithm a row, not one an element

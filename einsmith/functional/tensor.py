@@ -163,7 +163,7 @@ def _reduce(name: str, combiner: Callable[..., Any], x: Value, dim: Dim, keepdim
     """`combiner` of x over `dim`."""
     dims = dimensions(dim, x.ndim, name)
     if not dims:
-        return x
+        return fb.full((), 0, dt.i32) if name in ("argmax", "argmin") else x
     if name in ("max", "min", "amax", "amin", "argmax", "argmin", "mean") and any(x.shape[d] == 0 for d in dims):
         raise ShapeError(f"{name}: 'input' {x.shape} has no elements along dim={dim!r}")
     over = fb.axes(*(x.shape[d] for d in dims))
@@ -171,29 +171,34 @@ def _reduce(name: str, combiner: Callable[..., Any], x: Value, dim: Dim, keepdim
     return _keep(y, x, dims) if keepdim else y
 
 
+def _converted(x: Value, dtype: Any) -> Value:
+    return x if dtype is None else x.astype(dt.dtype_of(dtype))
+
+
 def _keep(y: Value, x: Value, dims: Sequence[int]) -> Value:
     return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape)))
 
 
 @traced
-def sum(input: Any, dim: Dim = None, keepdim: bool = False) -> Value:
-    """The sum over `dim` (all dimensions where not given). Of integers and bools: int64."""
-    x = tensor(input, "sum", "input")
+def sum(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The sum over `dim` (all dimensions where not given). Of integers and bools: int64; `dtype`: converted first."""
+    x = _converted(tensor(input, "sum", "input"), dtype)
     if x.dtype.is_bool:
         x = x.astype(dt.i64)
     return _reduce("sum", fb.sum, x, dim, keepdim)
 
 
 @traced
-def prod(input: Any, dim: Dim = None, keepdim: bool = False) -> Value:
-    """The product over `dim` (all dimensions where not given)."""
-    return _reduce("prod", fb.prod, tensor(input, "prod", "input"), dim, keepdim)
+def prod(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The product over `dim` (all dimensions where not given). `dtype`: converted first."""
+    return _reduce("prod", fb.prod, _converted(tensor(input, "prod", "input"), dtype), dim, keepdim)
 
 
 @traced
-def mean(input: Any, dim: Dim = None, keepdim: bool = False) -> Value:
-    """The mean over `dim` (all dimensions where not given)."""
-    return _reduce("mean", fb.mean, tensor(input, "mean", "input", kind="float"), dim, keepdim)
+def mean(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The mean over `dim` (all dimensions where not given). `dtype`: converted first."""
+    x = tensor(input, "mean", "input", kind="float" if dtype is None else None)
+    return _reduce("mean", fb.mean, _converted(x, dtype), dim, keepdim)
 
 
 @traced

@@ -1,0 +1,132 @@
+"""Layers on the samples that PyTorch tests its own with, by the reference evaluator in float64.
+
+Each sample says how a module is made and what it is called on. The state of torch's is loaded here, and outputs and
+gradients of the inputs are compared.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")  # which torch's lists of samples import
+
+from torch.testing._internal.common_modules import module_db  # noqa: E402
+
+from einsmith import nn  # noqa: E402
+from tests.nn.twin import agree, derivatives, outputs, peers  # noqa: E402
+
+NAMES = (
+    "Bilinear", "BCELoss", "BCEWithLogitsLoss", "CELU", "CTCLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "ELU",
+    "Embedding", "GELU", "GLU", "GaussianNLLLoss", "Hardshrink", "Hardswish", "Hardtanh", "HingeEmbeddingLoss",
+    "HuberLoss", "KLDivLoss", "L1Loss", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss",
+    "MarginRankingLoss", "Mish",
+    "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MultiMarginLoss", "MultiheadAttention", "NLLLoss",
+    "PReLU", "PoissonNLLLoss", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "SmoothL1Loss", "SoftMarginLoss", "Softmax",
+    "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold", "Transformer",
+    "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
+)  # fmt: skip
+INFOS = {info.name.removeprefix("nn."): info for info in module_db}
+PLACES = ("device", "dtype")
+ONLY_INPUT = ("PoissonNLLLoss", "SoftMarginLoss")  # torch has no gradient by the target, or NaN where that is 0
+
+
+def samples(name: str):
+    torch.manual_seed(0)
+    return INFOS[name].module_inputs_func(
+        INFOS[name], device="cpu", dtype=torch.float64, requires_grad=False, training=False
+    )
+
+
+def array(x):
+    return x.detach().numpy() if isinstance(x, torch.Tensor) else x
+
+
+def ours_of(theirs: torch.nn.Module, name: str, args, kwargs) -> nn.Module:
+    """The module that is made alike, in float64, with the state of torch's."""
+
+    def converted(x):
+        if isinstance(x, torch.nn.Module):
+            return ours_of(x, type(x).__name__, *MADE[id(x)])
+        if callable(x) and getattr(torch.nn.functional, getattr(x, "__name__", ""), None) is x:
+            import einsmith.functional as F
+
+            return getattr(F, x.__name__)
+        return array(x)
+
+    module = getattr(nn, name)(
+        *map(converted, args), **{k: converted(v) for k, v in kwargs.items() if k not in PLACES}
+    )
+    module.double()
+    module.load_state_dict(theirs.state_dict())
+    return module.eval()
+
+
+MADE: dict[int, tuple] = {}
+"""How torch's modules that are arguments of others were made, by id."""
+
+
+@pytest.fixture(autouse=True)
+def recorded(monkeypatch):
+    """Remembers the arguments of the layers that a sample makes for itself."""
+    for cls in (torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer, torch.nn.LayerNorm):
+
+        def init(self, *args, _original=cls.__init__, **kwargs):
+            _original(self, *args, **kwargs)
+            MADE[id(self)] = (args, kwargs)
+
+        monkeypatch.setattr(cls, "__init__", init)
+    yield
+    MADE.clear()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NAMES)
+def test_samples(run, rng, name) -> None:
+    count = 0
+    for sample in samples(name):
+        made, called = sample.constructor_input, sample.forward_input
+        if called is None:
+            continue
+        theirs = getattr(torch.nn, name)(*made.args, **made.kwargs).double().eval()
+        ours = ours_of(theirs, name, made.args, made.kwargs)
+        tensors = [x for x in (*called.args, *called.kwargs.values()) if isinstance(x, torch.Tensor)]
+        arrays = [np.array(x.detach().numpy()) for x in tensors]
+        places = iter(range(len(tensors)))
+        args = [next(places) if isinstance(x, torch.Tensor) else (x,) for x in called.args]
+        kwargs = {k: next(places) if isinstance(x, torch.Tensor) else (x,) for k, x in called.kwargs.items()}
+
+        def call(module, values, args=args, kwargs=kwargs):
+            def value(x):
+                return values[x] if isinstance(x, int) else x[0]
+
+            y = module(*map(value, args), **{k: value(x) for k, x in kwargs.items()})
+            return tuple(o for o in outputs(y) if o is not None)
+
+        given = peers(arrays, True)
+        for t in given[1:] if name in ONLY_INPUT else ():
+            t.requires_grad_(False)
+        wanted = call(theirs, given)
+        floats = [t for t in given if t.requires_grad]
+        cotangents = [rng.normal(size=tuple(o.shape)) for o in wanted]
+        total = sum((o * torch.tensor(c)).sum() for o, c in zip(wanted, cotangents, strict=True))
+        grads = []
+        if floats and total.requires_grad and name != "CTCLoss":  # whose gradient in torch takes a softmax for granted
+            grads = torch.autograd.grad(total, floats, allow_unused=True)
+            grads = [torch.zeros_like(t) if g is None else g for g, t in zip(grads, floats, strict=True)]
+        n = len(cotangents)
+
+        def f(*values, ours=ours, call=call, n=n, second=bool(grads)):
+            if not second:
+                return call(ours, values[n:])
+            return tuple(derivatives(lambda *v: call(ours, v), values[:n], [], values[n:]))
+
+        found = run(f, *cotangents, *arrays)
+        expected = [t.detach().numpy(force=True) for t in (*wanted, *grads)]
+        try:
+            agree(found[: len(expected)], expected, 1e-8)
+        except AssertionError as e:
+            raise AssertionError(f"{name}{made.args}{made.kwargs}, sample {sample.desc!r}: {e}") from None
+        count += 1
+    assert count
