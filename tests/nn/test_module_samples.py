@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("expecttest")  # which torch's lists of samples import
-
-from torch.testing._internal.common_modules import module_db  # noqa: E402
 
 from einsmith import nn  # noqa: E402
-from tests.nn.twin import agree, derivatives, outputs, peers  # noqa: E402
+from tests.nn.twin import agree, derivatives, outputs, peers, torch_testing  # noqa: E402
 
 NAMES = (
     "Bilinear", "BCELoss", "BCEWithLogitsLoss", "CELU", "CTCLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "ELU",
@@ -27,7 +24,7 @@ NAMES = (
     "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold", "Transformer",
     "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
 )  # fmt: skip
-INFOS = {info.name.removeprefix("nn."): info for info in module_db}
+INFOS = {info.name.removeprefix("nn."): info for info in torch_testing("common_modules").module_db}
 PLACES = ("device", "dtype")
 ONLY_INPUT = ("PoissonNLLLoss", "SoftMarginLoss")  # torch has no gradient by the target, or NaN where that is 0
 

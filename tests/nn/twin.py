@@ -3,6 +3,11 @@ drawn so that every pair of values of two options occurs."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
+import types
+import unittest
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
@@ -15,6 +20,15 @@ import einsmith as es
 from einsmith import functional as F
 from einsmith.autodiff.sweep import gradients
 from einsmith.lang.builder import Value
+
+
+def torch_testing(name: str) -> Any:
+    """torch.testing._internal.<name>. It imports `expecttest`, of which lists of samples use nothing."""
+    if importlib.util.find_spec("expecttest") is None:
+        stand_in = types.ModuleType("expecttest")
+        stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+        sys.modules.setdefault("expecttest", stand_in)
+    return importlib.import_module(f"torch.testing._internal.{name}")
 
 
 def pairwise(options: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
