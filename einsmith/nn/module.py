@@ -233,28 +233,37 @@ class Module:
     def children(self) -> Iterator[Module]:
         return (m for _, m in self.named_children())
 
-    def _named(self, table: str, once: bool = True) -> Iterator[tuple[str, Any]]:
+    def _named(
+        self, table: str, once: bool = True, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
-        for path, module in self._walk():
+        for path, module in self._walk(prefix) if recurse else [(prefix, self)]:
             for name, value in getattr(module, table).items():
                 if value is None or (once and id(value) in seen):
                     continue
                 seen.add(id(value))
                 yield (f"{path}.{name}" if path else name), value
 
-    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """(path, parameter), each parameter once, under its first name."""
-        return self._named("_parameters")
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """(path, parameter), each parameter once, under its first name (or, with remove_duplicate=False, under all).
 
-    def parameters(self) -> Iterator[Parameter]:
-        return (p for _, p in self.named_parameters())
+        prefix: what paths begin with; recurse=False: of this module alone.
+        """
+        return self._named("_parameters", remove_duplicate, prefix, recurse)
 
-    def named_buffers(self) -> Iterator[tuple[str, Buffer]]:
-        """(path, buffer), each buffer once, under its first name."""
-        return self._named("_buffers")
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        return (p for _, p in self.named_parameters(recurse=recurse))
 
-    def buffers(self) -> Iterator[Buffer]:
-        return (b for _, b in self.named_buffers())
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Buffer]]:
+        """(path, buffer), as `named_parameters`."""
+        return self._named("_buffers", remove_duplicate, prefix, recurse)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Buffer]:
+        return (b for _, b in self.named_buffers(recurse=recurse))
 
     def apply(self, fn: Callable[[Module], Any]) -> Module:
         """`fn` on every submodule, then on this module; returns this module."""

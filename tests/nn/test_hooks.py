@@ -88,6 +88,11 @@ def test_parts_by_path() -> None:
     for call, words in ((lambda: m.get_submodule("a.2"), "'2'"), (lambda: m.get_parameter("a.1.scale"), "a.1.scale")):
         with pytest.raises(UnknownNameError, match=words):
             call()
+    assert [n for n, _ in m.named_parameters("net")] == ["net.a.1.weight", "net.a.1.bias"]
+    assert not list(m.parameters(recurse=False)) and len(list(norm.parameters(recurse=False))) == 2
+    m["b"] = norm
+    assert len(list(m.named_buffers())) == 3 and len(list(m.named_buffers(remove_duplicate=False))) == 6
+    del m["b"]
     visited = []
     m.apply(visited.append)
     assert visited == [m["a"][1], m["a"][0], m["a"], m]
