@@ -167,18 +167,19 @@ def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     """(f(*primals), pullback). `pullback(cotangent)` gives a tuple: the cotangent of each primal, None for integers.
 
     The cotangent has the output's structure and shapes, and floats where the output has them: of another float type
-    they are converted, Python numbers too, integer arrays are a DtypeError. That of an integer output is left out of
-    the sums; any array of its shape will do. Given arrays, the output and the pullback are programs
-    of their own, the pullback at the primals as they are now; given traced tensors both extend the trace. Buffers that
-    f updates are updated by vjp itself, and by no pullback.
+    they are converted, Python numbers too, integer arrays are a DtypeError. That of an integer output is left out
+    of the sums; any array of its shape will do. Given arrays, the output and the pullback are programs of their
+    own, the pullback at the primals as they are now and with the random numbers of the output; given traced tensors
+    both extend the trace. Buffers that f updates are updated by vjp itself, and by no pullback.
     """
     if not in_trace(primals):
+        key = None if trace.random_key is None else trace.random_key()
         out = run_arrays(f, primals, {}) if not isinstance(f, Jitted) else f(*primals)
         point = map_tree(_copied, primals)
         pull = kept(_PULLBACKS, f, _pullback)
 
         def pullback(cotangent: Any) -> tuple:
-            return pull(point, tuple(_cotangents(out, cotangent)))
+            return pull(point, tuple(_cotangents(out, cotangent)), key)
 
         held = pull.f.differentiated  # type: ignore[attr-defined]
         pullback.__wrapped__ = held.target if isinstance(held, Weak) else held  # type: ignore[attr-defined]
@@ -201,9 +202,11 @@ _PULLBACKS: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
 
 
 def _pullback(f: Callable) -> Jitted:
-    def run(primals: tuple, cotangent: Any) -> tuple:
+    def run(primals: tuple, cotangent: Any, key: Any) -> tuple:
         under_way = trace.current_trace()
         assert under_way is not None
+        if key is not None:  # the numbers that f drew when its output was computed
+            under_way.key = key[0], key[1]
         updates = dict(under_way.updates)
         _, pull = _linearize(f, primals)
         under_way.updates = updates

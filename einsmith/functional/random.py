@@ -19,6 +19,7 @@ from einsmith.errors import ArgumentError, ShapeError, TraceError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.lang import builder as fb
+from einsmith.lang import trace as trace_module
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, current_trace
 from einsmith.runtime.memory import Memory
@@ -36,6 +37,13 @@ class _State:
 
 
 _state = _State()
+
+
+def _next_key() -> np.ndarray:
+    return np.array(_state.memory.logical())
+
+
+trace_module.random_key = _next_key
 
 
 def manual_seed(seed: int) -> None:

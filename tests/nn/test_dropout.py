@@ -108,6 +108,16 @@ def test_layers_draw_apart(rng) -> None:
     np.testing.assert_array_equal(one(x), x)
 
 
+def test_a_pullback_has_the_mask_of_its_output(rng) -> None:
+    es.manual_seed(4)
+    x, g = rng.standard_normal(500), rng.standard_normal(500)
+    made = [es.vjp(lambda x: es.functional.dropout(x, 0.25), x) for _ in range(2)]
+    for y, pullback in made:
+        for _ in range(2):
+            np.testing.assert_allclose(pullback(g)[0], np.where(y != 0, g / 0.75, 0))
+    assert not np.array_equal(made[0][0], made[1][0])
+
+
 def test_a_saved_step_goes_on_with_the_same_masks(tmp_path) -> None:
     whole = masks(9, 4)
     model = Noisy()
