@@ -231,6 +231,8 @@ def test_ctc_without_an_alignment(run, rng) -> None:
     assert run(lambda x, y: F.ctc_loss(x, y, (2,), (2,), zero_infinity=True), x, y) == 0
     gradient = es.grad(lambda x: F.ctc_loss(x, y, (2,), (2,), zero_infinity=True))(x)
     np.testing.assert_array_equal(gradient, np.zeros_like(x))
+    gradient = es.grad(lambda x: F.ctc_loss(x, y, (2,), (2,)))(x)
+    np.testing.assert_array_equal(gradient, np.zeros_like(x))
     never = x.copy()
     never[:, :, 1] = -np.inf
     found = run(lambda x, y: F.ctc_loss(x, y, (2,), (1,), reduction="none"), never, y)
