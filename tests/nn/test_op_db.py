@@ -35,7 +35,7 @@ REFUSED = {
     "cat": 1,  # an empty vector among matrices
     "repeat_interleave": 2, "narrow": 5,  # extents that depend on values
     "multi_margin_loss": 1, "multilabel_margin_loss": 1,  # one score of one class, 0-d
-    "embedding": 2, "embedding_bag": 30,  # max_norm
+    "embedding": 5, "embedding_bag": 30,  # max_norm
     "avg_pool2d": 1, "batch_norm": 2,  # an empty stride; no channels
 }  # fmt: skip
 DROPPED = ("out", "memory_format", "requires_grad", "layout", "device")
