@@ -44,7 +44,7 @@ THIRD_PARTY = {
     "torch": ["frontends/torch*"],
     "onnx": ["frontends/onnx*"],
     "safetensors": ["checkpoint.py"],
-    "rich": ["training.py", "tune/*", "cli/*"],
+    "rich": ["training/progress.py", "tune/*", "cli/*"],
     "click": ["cli/*"],
     "matplotlib": ["cli/*"],
     "platformdirs": ["knobs.py"],

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import training
 from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, Item, Leaf, Tensor, leaf
@@ -48,7 +47,7 @@ def trace(name: str, batch: int, dtype: str, rng: np.random.Generator, monkeypat
             found.append((graph, dict(bind), finite))
             super().__init__(graph, bind, threads, finite, target, **options)
 
-    monkeypatch.setattr(training, "Executable", Spy)
+    monkeypatch.setattr("einsmith.training.step.Executable", Spy)
     arrays = [rng.standard_normal((batch, 1, 28, 28)).astype(dtype), rng.integers(0, 10, batch)]
     step.compile(*arrays)
     step._set_scalars()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from einsmith.optim.adaptive import Adadelta, Adamax, Lion, NAdam, RAdam
+from einsmith.optim.classic import SGD, Adagrad, Adam, AdamW, RMSprop
 from einsmith.optim.rule import Rule
-from einsmith.optim.standard import SGD, STANDARD, Adagrad, Adam, AdamW, RMSprop
+from einsmith.optim.tensorwise import LAMB, Adafactor, Muon
+
+STANDARD: dict[str, Callable[..., Rule]] = {
+    c.__name__: c
+    for c in (SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta, NAdam, RAdam, Adamax, Lion, LAMB, Adafactor, Muon)
+}
 
 
 def describe(rule: Rule) -> dict[str, Any] | None:
@@ -25,4 +32,7 @@ def restore(description: Mapping[str, Any]) -> Rule:
     return rule
 
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "RMSprop", "Rule", "describe", "restore"]
+__all__ = [
+    "LAMB", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "Muon", "NAdam", "RAdam",
+    "RMSprop", "Rule", "describe", "restore",
+]  # fmt: skip

@@ -67,7 +67,7 @@ def _statements(text: str) -> list[_Statement]:
         if words[close + 1 : close + 2] != ["="]:
             raise FormulaError("an assignment needs = after its axes", text, line[close].offset)
         axes = tuple(w for w in words[2:close] if w != ",")
-        if not axes or any(not a.isidentifier() for a in axes) or len(set(axes)) != len(axes):
+        if any(not a.isidentifier() for a in axes) or len(set(axes)) != len(axes):
             raise FormulaError("the axes of an assignment are distinct names", text, line[2].offset)
         out.append(_Statement(line[0], axes, line[close + 2 :]))
     if not out:
@@ -78,20 +78,26 @@ def _statements(text: str) -> list[_Statement]:
 class Program:
     """A rule's text, taken apart.
 
-    rank: how many axes its assignments name; parameters: names that stand for numbers; inputs: tensors read before they
-    are written; states: those but for p and g; written: states that some line writes.
+    axes: those of p, one of which stands for all of a tensor; rank: how many they are; parameters: names that stand for
+    numbers; inputs: tensors read before they are written; states: those but for p and g, each with its axes; written:
+    states that some line writes.
     """
 
     def __init__(self, text: str):
         self.text = text
         self.statements = _statements(text)
-        axes = self.statements[0].axes
+        self.axes = next((s.axes for s in self.statements if s.target.text == "p"), self.statements[0].axes)
+        self.rank = len(self.axes)
+        if not self.axes:
+            raise FormulaError("p has an axis, which stands for all of its elements", text, 0, "write p[i] = ...")
         for s in self.statements:
-            if len(s.axes) != len(axes):
-                raise FormulaError("the assignments of a rule have equally many axes", text, s.target.offset)
-        self.rank = len(axes)
+            like_p = s.target.text in ("p", "g")
+            if len(s.axes) != self.rank and (like_p or (self.rank == 1 and s.axes)):
+                raise FormulaError(
+                    "the assignments of a rule have equally many axes, or none for a number", text, s.target.offset
+                )
         written: list[str] = []
-        read: list[str] = []
+        read: dict[str, tuple[str, ...]] = {}  # with the axes of the first read
         self.parameters: dict[str, Token] = {}
         for s in self.statements:
             bound = set(s.axes) | self._reduced(s.body)
@@ -101,19 +107,48 @@ class Program:
                 after = s.body[n + 1].text if n + 1 < len(s.body) else ""
                 if after == "[" and token.text not in _REDUCTIONS:
                     if token.text not in written and token.text not in read:
-                        read.append(token.text)
+                        read[token.text] = self._index(s.body, n + 2)
                 elif after not in ("[", "(", ".") and token.text not in bound and token.text not in _WORDS:
                     self.parameters.setdefault(token.text, token)
             if s.target.text not in written:
                 written.append(s.target.text)
         if "p" not in written:
             raise FormulaError("a rule assigns the parameter's new value, p[...] = ...", text, 0)
-        self.inputs = read
-        self.states = [n for n in read if n not in ("p", "g")]
+        self.inputs = list(read)
+        targets = {s.target.text: (s.axes, s.target.offset) for s in reversed(self.statements)}
+        self.states: dict[str, tuple[str, ...]] = {}
+        for name in (n for n in read if n not in ("p", "g")):
+            own, offset = targets.get(name, (read[name], 0))
+            if len(own) == self.rank:
+                own = self.axes
+            elif not set(own) <= set(self.axes):
+                raise FormulaError(
+                    f"the state {name} has axes that p does not have, and so no extents", text, offset,
+                    f"use those of p[{','.join(self.axes)}]",
+                )
+            self.states[name] = own
         self.written = [n for n in self.states if n in written]
         for name, token in self.parameters.items():
             if name in written or name in read:
                 raise FormulaError(f"{name} is a tensor and needs its axes here", text, token.offset)
+
+    @staticmethod
+    def _index(body: Sequence[Token], start: int) -> tuple[str, ...]:
+        """The names between brackets that open before token `start`."""
+        out = []
+        for token in body[start:]:
+            if token.text == "]":
+                break
+            if token.kind == "name":
+                out.append(token.text)
+        return tuple(out)
+
+    def state_shapes(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """The shape of every state of a parameter of this shape."""
+        if self.rank == 1:
+            return {n: shape if axes else () for n, axes in self.states.items()}
+        extents = dict(zip(self.axes, shape, strict=True))
+        return {n: tuple(extents[a] for a in axes) for n, axes in self.states.items()}
 
     @staticmethod
     def _reduced(body: Sequence[Token]) -> set[str]:
@@ -121,21 +156,18 @@ class Program:
         found: set[str] = set()
         for n, token in enumerate(body):
             if token.text in _REDUCTIONS and n + 1 < len(body) and body[n + 1].text == "[":
-                for inner in body[n + 2 :]:
-                    if inner.text == "]":
-                        break
-                    if inner.kind == "name":
-                        found.add(inner.text)
+                found.update(Program._index(body, n + 2))
         return found
 
-    def check_parameters(self, known: Sequence[str]) -> None:
-        """Raises FormulaError for a name that is none of `known`, and for one of `known` that the text does not use."""
+    def check_parameters(self, known: Sequence[str], all_used: bool = True) -> None:
+        """Raises FormulaError for a name that is none of `known`, and (`all_used`) for one of `known` that the text
+        does not use."""
         for name, token in self.parameters.items():
             if name not in known and name != "step":
                 near = get_close_matches(name, [*known, "step"], 1)
                 hint = f"did you mean {near[0]}?" if near else f"give it a value: Rule(..., {name}=...)"
                 raise FormulaError(f"{name} is no hyperparameter of this rule", self.text, token.offset, hint)
-        for name in known:
+        for name in known if all_used else ():
             if name not in self.parameters:
                 raise FormulaError(f"the rule does not use the hyperparameter {name}", self.text, 0)
 
@@ -170,7 +202,11 @@ class Program:
             text = token.text
             before = body[n - 1].text if n else ""
             after = body[n + 1].text if n + 1 < len(body) else ""
-            if text == "[":
+            if spread and text == "size" and after == "(":
+                text = ""
+            elif spread and n > 1 and before == "(" and body[n - 2].text == "size":
+                text = "*".join(f"size({a})" for a in self._spread(text, rank).split(","))
+            elif text == "[":
                 open_brackets.append(n > 0 and body[n - 1].kind == "name" and not (n > 1 and body[n - 2].text == "."))
             elif text == "]" and open_brackets:
                 open_brackets.pop()

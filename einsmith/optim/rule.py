@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from einsmith import dtypes as dt
+from einsmith.dtypes import DType
 from einsmith.errors import FormulaError, ShapeError
 from einsmith.expr.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
 from einsmith.expr.rewrite.rebuild import map_bodies, prune_args, rebuild, substitute
@@ -29,43 +30,81 @@ class Rule:
 
     g is the gradient of p; `step` counts from 1; a name that is read before it is written is state, at first `init`
     (a number for all, or name -> number; zero where not given); one written first is a temporary. The one axis stands
-    for all elements of a tensor of any rank; a rule with more axes applies to tensors of that rank. Hyperparameters
-    are numbers, or callables of the step; they are attributes, and new values compile nothing. Expressions of
-    hyperparameters and `step` alone are computed in float64.
+    for all elements of a tensor of any rank, and `n[] = ...` is a number of the whole tensor, a temporary or state. A
+    rule with more axes applies to tensors of that rank; its state may have fewer of p's axes (the statistics of rows
+    `r[i] = ...`), its temporaries any. Hyperparameters are numbers, or callables of the step; they are attributes, and
+    new values compile nothing. Expressions of hyperparameters and `step` alone are computed in float64.
 
     Raises FormulaError for text that is no rule, and for names without a value.
     """
 
-    def __init__(self, text: str, init: float | Mapping[str, float] | None = None, **hyper: Hyper):
-        program = Program(text)
+    def __init__(self, text: str | None, init: float | Mapping[str, float] | None = None, **hyper: Hyper):
+        object.__setattr__(self, "hyper", {})
+        self._text = text or ""
+        self._init = dict(init) if isinstance(init, Mapping) else init
+        self._programs: dict[str, Program] = {}
+        self._operators: dict[tuple[str, int], Any] = {}
         for name in ("step", "p", "g"):
             if name in hyper:
                 raise FormulaError(f"{name} has a meaning of its own in a rule and cannot be a hyperparameter")
-        program.check_parameters(list(hyper))
-        if isinstance(init, Mapping):
-            unknown = [n for n in init if n not in program.states]
-            if unknown:
-                raise FormulaError(
-                    f"init names {', '.join(unknown)}, but the rule's state is {program.states or 'empty'}"
-                )
-        object.__setattr__(self, "hyper", {})
-        self._program = program
-        self._text = text
-        self._init = dict(init) if isinstance(init, Mapping) else dict.fromkeys(program.states, init or 0.0)
-        self._operators: dict[int, Any] = {}
+        if text is not None:
+            program = Program(text)
+            program.check_parameters(list(hyper))
+            self._programs[text] = program
+            if isinstance(init, Mapping):
+                unknown = [n for n in init if n not in program.states]
+                if unknown:
+                    raise FormulaError(
+                        f"init names {', '.join(unknown)}, but the rule's state is {list(program.states) or 'empty'}"
+                    )
+            else:
+                self._init = dict.fromkeys(program.states, init or 0.0)
         for name, value in hyper.items():
             self.hyper[name] = _number(name, value)
 
     hyper: dict[str, Hyper]
 
+    def assign(self, model: Any) -> dict[str, tuple[str, Rule]]:
+        """The rule of every parameter of a model by its name, with the name of its group, which is empty here."""
+        return {name: ("", self) for name, _ in model.named_parameters()}
+
+    @property
+    def rules(self) -> dict[str, Rule]:
+        """All rules by the names of their groups."""
+        return {"": self}
+
+    def text_for(self, shape: tuple[int, ...], dtype: DType) -> str:
+        """The assignments for a parameter of this shape and type. Rules that have several texts, and are made with
+        text=None, say here which."""
+        return self._text
+
+    def _program(self, shape: tuple[int, ...], dtype: DType) -> Program:
+        text = self.text_for(shape, dtype)
+        program = self._programs.get(text)
+        if program is None:
+            program = self._programs[text] = Program(text)
+            program.check_parameters(list(self.hyper), all_used=False)
+        if program.rank > 1 and len(shape) != program.rank:
+            raise ShapeError(
+                f"the rule {type(self).__name__} has {program.rank} axes and does not apply to a parameter of shape "
+                f"{shape}; give such parameters a rule of their own with es.optim.Groups"
+            )
+        return program
+
     @property
     def state_names(self) -> list[str]:
-        """Names of the arrays that the rule keeps for each parameter."""
-        return list(self._program.states)
+        """Names of the arrays that the rule keeps for each parameter (for those that it has met, where the rule's text
+        depends on their shapes)."""
+        return list(dict.fromkeys(n for program in self._programs.values() for n in program.states))
+
+    def states(self, shape: tuple[int, ...], dtype: DType) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the arrays that the rule keeps for a parameter of this shape and type. Raises ShapeError
+        where the rule does not apply to it."""
+        return self._program(shape, dtype).state_shapes(shape)
 
     def initial(self, name: str) -> float:
         """What every element of the state `name` is before the first step."""
-        return float(self._init.get(name, 0.0))
+        return float(self._init.get(name, 0.0) if isinstance(self._init, dict) else self._init or 0.0)
 
     def values(self, step: int) -> dict[str, float]:
         """The hyperparameters at a step (the first is 1), callables evaluated."""
@@ -76,31 +115,31 @@ class Rule:
     ) -> tuple[Value, dict[str, Value]]:
         """(the parameter's new value, the state's new values), in the trace that p belongs to.
 
-        p, g and the state have one shape; hyper and step are 0-d. The results have the types of p and of the state.
+        p and g have one shape, the state has those of `states`; hyper and step are 0-d. The results have the types of
+        p and of the state.
         """
         if g.shape != p.shape:
             raise ShapeError(f"a gradient of shape {g.shape} does not fit a parameter of shape {p.shape}")
         rank = p.ndim
-        if self._program.rank > 1 and rank != self._program.rank:
-            raise ShapeError(
-                f"the rule has {self._program.rank} axes and does not apply to a parameter of shape {p.shape}"
-            )
-        tensors = {"p": p, "g": g, **{n: state[n] for n in self._program.states}}
+        program = self._program(p.shape, p.dtype)
+        tensors = {"p": p, "g": g, **{n: state[n] for n in program.states}}
         if rank == 0:
-            tensors = {n: v.reshape((1,)) for n, v in tensors.items()}
-        if rank not in self._operators:
-            self._operators[rank] = op(self._program.formula(max(rank, 1)), name=type(self).__name__)
+            whole = {"p", "g", *(n for n, axes in program.states.items() if axes)}
+            tensors = {n: v.reshape((1,)) if n in whole else v for n, v in tensors.items()}
+        key = program.text, rank
+        if key not in self._operators:
+            self._operators[key] = op(program.formula(max(rank, 1)), name=type(self).__name__)
         numbers = {**hyper, "step": step}
-        results = self._operators[rank](
-            **{n: tensors[n] for n in self._program.inputs}, **{n: numbers[n] for n in self._program.parameters}
+        results = self._operators[key](
+            **{n: tensors[n] for n in program.inputs}, **{n: numbers[n] for n in program.parameters}
         )
         outs = list(results) if isinstance(results, tuple) else [results]
         lifted = _lift([v.tensor for v in outs], [v.tensor for v in tensors.values()])
         done = []
-        for t, old in zip(lifted, [p, *(state[n] for n in self._program.written)], strict=True):
-            v = Value(t) if rank else Value(t).reshape(())
-            done.append(v.astype(old.dtype))
-        return done[0], dict(zip(self._program.written, done[1:], strict=True))
+        for t, old in zip(lifted, [p, *(state[n] for n in program.written)], strict=True):
+            v = Value(t)
+            done.append((v if v.shape == old.shape else v.reshape(old.shape)).astype(old.dtype))
+        return done[0], dict(zip(program.written, done[1:], strict=True))
 
     def __getattr__(self, name: str) -> Any:
         hyper = self.__dict__.get("hyper", {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,15 @@ class ParameterStore:
     def forget(self, parameter: str) -> None:
         """Drops the state of a parameter."""
         for name in [n for n in self.state if n.startswith(f"{parameter}/")]:
+            del self.state[name]
+
+    def keep(self, kinds: Collection[str]) -> None:
+        """Drops all state but that of these names."""
+        self.drop({n.rpartition("/")[2] for n in self.state} - set(kinds))
+
+    def drop(self, kinds: Collection[str]) -> None:
+        """Drops the state of these names, of all parameters."""
+        for name in [n for n in self.state if n.rpartition("/")[2] in kinds]:
             del self.state[name]
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:

@@ -263,10 +263,10 @@ PLANTS: list[Plant] = [
     *_of(
         "optimizer",
         ("second-moment", "optim/standard.py",
-         'lines.append("exp_avg_sq[i] = beta2*exp_avg_sq[i] + (1 - beta2)*g[i]*g[i]")',
-         'lines.append("exp_avg_sq[i] = beta2*exp_avg_sq[i] + (1 - beta1)*g[i]*g[i]")',
+         '"exp_avg_sq[i] = beta2*exp_avg_sq[i] + (1 - beta2)*g[i]*g[i]",',
+         '"exp_avg_sq[i] = beta2*exp_avg_sq[i] + (1 - beta1)*g[i]*g[i]",',
          "Adam's second moment is weighed by the first one's rate"),
-        ("nesterov", "optim/standard.py",
+        ("nesterov", "optim/classic.py",
          'lines.append("g[i] = g[i] + momentum*momentum_buffer[i]" if nesterov else "g[i] = momentum_buffer[i]")',
          'lines.append("g[i] = g[i] + momentum_buffer[i]" if nesterov else "g[i] = momentum_buffer[i]")',
          "Nesterov's step forgets a factor"),

@@ -6,45 +6,11 @@ import numpy as np
 import pytest
 
 from einsmith import optim
-from einsmith.dtypes import dtype_of, f32, f64
+from einsmith.dtypes import f32, f64
 from einsmith.errors import FormulaError, ShapeError
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Graph, leaf, postorder
+from einsmith.expr.nodes import leaf, postorder
 from einsmith.lang.builder import Value
-
-
-def trace(rule, shape, dtype=f64):
-    """The graph of one update: inputs p, g, states, hyperparameters, step; outputs p and the states that change."""
-    x, g, step = leaf(shape, dtype), leaf(shape, dtype), leaf((), f64)
-    state = {n: leaf(shape, dtype) for n in rule.state_names}
-    hyper = {n: leaf((), f64) for n in rule.hyper}
-    new, after = rule.update(
-        Value(x),
-        Value(g),
-        {n: Value(t) for n, t in state.items()},
-        {n: Value(t, weak=True) for n, t in hyper.items()},
-        Value(step, weak=True),
-    )
-    assert new.dtype is dtype and all(v.dtype is dtype for v in after.values())
-    outputs = (new.tensor, *(v.tensor for v in after.values()))
-    return Graph((x, g, *state.values(), *hyper.values(), step), outputs, (), ()), list(after)
-
-
-class Updater:
-    """Runs a rule on one array."""
-
-    def __init__(self, rule, p):
-        self.rule, self.p, self.steps = rule, np.array(p), 0
-        self.state = {n: np.full(p.shape, rule.initial(n)) for n in rule.state_names}
-        self.graph, self.names = trace(rule, p.shape, dtype_of(p.dtype))
-
-    def step(self, g) -> None:
-        self.steps += 1
-        numbers = self.rule.values(self.steps)
-        values, _ = evaluate(self.graph, [self.p, g, *self.state.values(), *numbers.values(), float(self.steps)])
-        self.p = values[0]
-        self.state.update(zip(self.names, values[1:], strict=True))
-
+from tests.optim.updating import Updater, trace
 
 SETTINGS = [
     ("SGD", {}),
@@ -62,26 +28,6 @@ SETTINGS = [
     ("Adagrad", {}),
     ("Adagrad", {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.5, "eps": 1e-3}),
 ]
-STATES = {"square_sum": "sum"}  # torch's name, where ours is another
-
-
-@pytest.mark.parametrize("name, options", SETTINGS, ids=[f"{n}-{','.join(o)}" for n, o in SETTINGS])
-@pytest.mark.parametrize("shape", [(), (17,), (3, 5), (2, 1, 3, 2)], ids=str)
-def test_rules_equal_torch(torch, rng, name, options, shape) -> None:
-    start = rng.normal(size=shape)
-    theirs = torch.nn.Parameter(torch.tensor(start))
-    peer = getattr(torch.optim, name)([theirs], lr=0.05, **options)
-    ours = Updater(getattr(optim, name)(lr=0.05, **options), start)
-    for n in range(6):
-        if n == 3:  # a schedule
-            ours.rule.lr = peer.param_groups[0]["lr"] = 0.01
-        g = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3)
-        theirs.grad = torch.tensor(g)
-        peer.step()
-        ours.step(g)
-        np.testing.assert_allclose(ours.p, theirs.detach().numpy(), rtol=1e-12, atol=1e-14)
-        for s, value in ours.state.items():
-            np.testing.assert_allclose(value, peer.state[theirs][STATES.get(s, s)].numpy(), rtol=1e-12, atol=1e-14)
 
 
 def test_what_is_off_keeps_no_state() -> None:

@@ -330,13 +330,11 @@ def test_what_is_no_model_loss_or_optimizer_is_named(wrong):
 
 
 def test_long_epochs_show_lines_off_a_terminal(monkeypatch, capfd):
-    from einsmith import training
-
     x, y = batch()
     step = make(name="mlp3")
     step.fit([(x, y)] * 4, epochs=1)
     assert capfd.readouterr().err.count("\n") == 1
-    monkeypatch.setattr(training._Progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr("einsmith.training.progress.Progress.LINE_SECONDS", 0.0)
     step.fit([(x, y)] * 4, epochs=2)
     lines = capfd.readouterr().err.splitlines()
     steps = [f"epoch 2/2  batch {n}/4" for n in range(1, 5)]

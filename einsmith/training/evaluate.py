@@ -1,0 +1,89 @@
+"""Evaluation: mean losses and metrics over batches of any size, training nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.losses.classes import IGNORED
+from einsmith.modes import Jitted, to_array
+from einsmith.training.losses import named
+
+if TYPE_CHECKING:
+    from einsmith.training.step import TrainStep
+
+
+class _Mean:
+    """A metric that is a function of a batch's outputs and targets: its mean over the samples."""
+
+    def __init__(self, f: Callable[[Any, np.ndarray], Any]):
+        self.f = f
+
+    def reset(self) -> None:
+        self.total, self.seen = 0.0, 0
+
+    def update(self, output: Any, target: np.ndarray) -> None:
+        n = len(target) if target.ndim else 1
+        self.total, self.seen = self.total + float(self.f(output, target)) * n, self.seen + n
+
+    def compute(self) -> float:
+        return self.total / self.seen if self.seen else float("nan")
+
+
+def checked(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as objects with reset, update and compute. Raises ArgumentError for what is neither such nor a
+    function."""
+    out = {}
+    for name, metric in metrics.items():
+        if all(callable(getattr(metric, part, None)) for part in ("reset", "update", "compute")):
+            out[name] = metric
+        elif callable(metric) and not isinstance(metric, type):
+            out[name] = _Mean(metric)
+        else:
+            raise ArgumentError(
+                f"the metric {name}={metric!r} is neither a function of (output, target) nor an object with reset, "
+                "update and compute"
+            )
+    return out
+
+
+def evaluate(step: TrainStep, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
+    """See TrainStep.evaluate."""
+    measured = checked(metrics)
+    if step._evaluate is None:
+
+        def run(inputs: tuple, target: Any) -> Any:
+            out = step.model(*inputs)
+            total, parts = named(step.loss(out, target), step.trained)
+            return total, out, parts
+
+        step._evaluate = Jitted(run, threads=step.threads, winograd=step.winograd)
+    for metric in measured.values():
+        metric.reset()
+    sums: dict[str, float] = {"loss": 0.0}
+    right, seen, classes = 0, 0, True
+    with step.model.in_mode(training=False):
+        for *inputs, target in batches:
+            target = to_array(target, "target")
+            value, out, parts = step._evaluate(tuple(inputs), target)
+            n = len(target) if target.ndim else 1
+            one_each = isinstance(out, np.ndarray) and target.ndim == 1 and out.ndim == 2
+            classes = classes and one_each and target.dtype.kind in "iu"
+            for metric in measured.values():
+                metric.update(out, target)
+            if classes:
+                n -= int((target == IGNORED).sum())
+                right += int((out.argmax(1) == target).sum())
+            if n:  # the mean of no labels is no number
+                seen += n
+                for name, x in {"loss": value, **parts}.items():
+                    sums[name] = sums.get(name, 0.0) + float(x) * n
+    if not seen:
+        raise ShapeError("the batches are empty, or every label in them is ignored")
+    found = {name: total / seen for name, total in sums.items()}
+    if classes:
+        found["accuracy"] = right / seen
+    return found | {name: float(metric.compute()) for name, metric in measured.items()}

@@ -1,0 +1,183 @@
+"""The loop over epochs and batches, and what is told of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsmith.errors import ArgumentError, DataError, EinsmithError, ShapeError
+from einsmith.training.evaluate import checked
+from einsmith.training.progress import Progress
+
+if TYPE_CHECKING:
+    from einsmith.training.step import TrainStep
+
+
+class Callback:
+    """What `fit` calls: base of `es.callbacks`, and of a user's own. Every method may be left as it is."""
+
+    def on_begin(self, step: TrainStep) -> bool | None:
+        """Before the first batch of a call of `fit`; true where there is nothing to be done."""
+
+    def on_step(self, step: TrainStep, loss: float) -> None:
+        """After a batch."""
+
+    def on_epoch(self, step: TrainStep, row: Mapping[str, Any]) -> bool | None:
+        """After an epoch, of which `row` tells, the last of `step.history`; true ends the training."""
+
+    def on_end(self, step: TrainStep) -> None:
+        """At the end of a call of `fit`, an error's too."""
+
+
+@dataclass
+class Fit:
+    """One call of `TrainStep.fit`, whose arguments it has."""
+
+    step: TrainStep
+    batches: Iterable
+    epochs: int = 1
+    progress: bool | None = None
+    on_step: Callable[[TrainStep, float], None] | None = None
+    on_epoch: Callable[[TrainStep, float], None] | None = None
+    validation: Iterable | None = None
+    metrics: Mapping[str, Any] | None = None
+    callbacks: Sequence[Any] = ()
+
+    def run(self) -> list[float]:
+        """Trains; the mean loss of each epoch."""
+        self._check()
+        history: list[float] = []
+        report = Progress(self.progress)
+        step = self.step
+        # Only what a callback defines is called after each batch.
+        each = [c.on_step for c in self.callbacks if type(c).on_step is not Callback.on_step]
+        if self.on_step is not None:
+            each.insert(0, self.on_step)
+        try:
+            stop = any([c.on_begin(step) for c in self.callbacks])
+            while step.epoch < self.epochs and not stop:
+                start = time.perf_counter()
+                self._epoch(report, each, start)
+                row = self._row(time.perf_counter() - start)
+                step.epoch, step.position, step.epoch_loss, step.epoch_samples = step.epoch + 1, 0, 0.0, 0
+                step.epoch_losses = {}
+                step.loader_state = _generator_state(self.batches)
+                history.append(row["loss"])
+                self._validate(row)
+                step.history.append(row)
+                report.epoch(step.epoch, self.epochs, row)
+                if self.on_epoch is not None:
+                    self.on_epoch(step, row["loss"])
+                stop = any([c.on_epoch(step, row) for c in self.callbacks])
+        finally:
+            report.close()
+            for c in self.callbacks:
+                c.on_end(step)
+        return history
+
+    def _check(self) -> None:
+        for c in self.callbacks:
+            if not isinstance(c, Callback):
+                raise ArgumentError(f"the callback {c!r} is no es.callbacks.Callback; derive its class from that")
+        if self.metrics and self.validation is None:
+            raise ArgumentError("metrics are of validation data; pass validation=, or give them to `evaluate`")
+        checked(self.metrics or {})
+
+    def _epoch(self, report: Progress, each: Sequence[Callable], start: float) -> None:
+        """The rest of the epoch that the step stands in."""
+        step = self.step
+        begun = step.epoch_samples
+        length = len(self.batches) if isinstance(self.batches, Sized) else None
+        for batch, last in _marked(self._batches(), step.settings.accumulate > 1):
+            arrays = step._arrays(batch)
+            samples = len(arrays[-1]) if arrays[-1].ndim else 1
+            if step.settings.accumulate > 1:
+                value = step._gather(arrays, samples, last)
+            else:
+                value = step._train(step._program(arrays), arrays, samples)
+            rate = (step.epoch_samples - begun) / (time.perf_counter() - start)
+            mean = step.epoch_loss / step.epoch_samples
+            report.step(step.epoch, self.epochs, step.position, length, mean, rate)
+            for f in each:
+                f(step, value)
+        if not step.position:
+            raise ShapeError("the batches are empty")
+
+    def _batches(self) -> Iterator[Any]:
+        """Those of the epoch that the step stands in, from its position on."""
+        step, batches = self.step, self.batches
+        epoch, start = step.epoch, step.position
+        try:
+            if hasattr(batches, "epoch"):
+                yield from batches.epoch(epoch, start=start)
+                return
+            _set_epoch(batches, epoch, step)
+            for i, batch in enumerate(batches):
+                if i >= start:
+                    yield batch
+        except EinsmithError:
+            raise
+        except Exception as e:
+            lines = [line.strip() for line in str(e).splitlines() if line.strip()]
+            told = " ... ".join(dict.fromkeys((*lines[:1], *lines[-1:]))) or "no message"
+            raise DataError(
+                f"the batches raised {type(e).__name__} in epoch {epoch + 1}, after batch {step.position}: {told}\n"
+                "Nothing is lost: the step stands after that batch, and another call of fit goes on from there"
+            ) from e
+
+    def _row(self, seconds: float) -> dict[str, Any]:
+        """What is told of the epoch that has just ended."""
+        step = self.step
+        n = max(step.epoch_samples, 1)
+        row: dict[str, Any] = {"epoch": step.epoch + 1, "steps": step.steps, "loss": step.epoch_loss / n}
+        row |= {name: total / n for name, total in step.epoch_losses.items()}
+        row |= {n: v for n, v in step.optimizer.values(max(step.steps, 1)).items() if n.split("/")[-1] == "lr"}
+        return row | {"seconds": seconds}
+
+    def _validate(self, row: dict[str, Any]) -> None:
+        step = self.step
+        if self.validation is not None:
+            found = step.evaluate(self.validation, metrics=self.metrics, averaged=step.ema is not None)
+            row |= {f"val_{name}": value for name, value in found.items()}
+        for rule in step.optimizer.rules.values():
+            for value in dict.fromkeys(rule.hyper.values()):
+                if hasattr(value, "observe"):
+                    value.observe(row)
+
+
+def _marked(batches: Iterator[Any], look_ahead: bool) -> Iterator[tuple[Any, bool]]:
+    """Batches, each with whether it is known to be the last."""
+    if not look_ahead:
+        for batch in batches:
+            yield batch, False
+        return
+    none = object()
+    batch = next(batches, none)
+    while batch is not none:
+        after = next(batches, none)
+        yield batch, after is none
+        batch = after
+
+
+def _generator_state(batches: Any) -> str | None:
+    """That of the random numbers which decide the order of a torch DataLoader that has a generator of its own."""
+    generator: Any = getattr(batches, "generator", None)
+    return np.asarray(generator.get_state()).tobytes().hex() if hasattr(generator, "get_state") else None
+
+
+def _set_epoch(batches: Any, epoch: int, step: TrainStep) -> None:
+    """Brings a torch DataLoader to the order of the epoch in which the step stands."""
+    if hasattr(getattr(batches, "sampler", None), "set_epoch"):
+        batches.sampler.set_epoch(epoch)
+    state = _generator_state(batches)
+    if state is None:
+        return
+    if step.loader_state is not None and step.loader_state != state and len(step.loader_state) == len(state):
+        memory = batches.generator.get_state()
+        np.asarray(memory)[...] = np.frombuffer(bytes.fromhex(step.loader_state), np.uint8)
+        batches.generator.set_state(memory)
+    step.loader_state = _generator_state(batches)

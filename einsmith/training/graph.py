@@ -1,0 +1,176 @@
+"""The graph of a training step: the loss, its gradients, what is done to them, and the updates of all memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith.autodiff.sweep import gradients
+from einsmith.dtypes import dtype_of
+from einsmith.errors import GradientError, ShapeError
+from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
+from einsmith.lang import builder, trace
+from einsmith.lang.builder import Value
+from einsmith.modes import bound
+from einsmith.runtime.memory import Memory
+from einsmith.training.clipping import clip_by_norm, clip_by_value
+from einsmith.training.losses import named
+
+if TYPE_CHECKING:
+    from einsmith.training.step import TrainStep
+
+GRADIENT, AVERAGE = "#gradient", "#average"
+"""The step's own state of a parameter, beside that of its rule: no rule can have such names."""
+OWN = (GRADIENT, AVERAGE)
+
+
+@dataclass
+class StepGraph:
+    """graph, bind: for `Executable`; live: captured objects with their memory; depends: modules that were met; reports:
+    names of the outputs behind the loss."""
+
+    graph: Graph
+    bind: dict[Leaf, np.ndarray]
+    live: list[tuple[Any, Memory]]
+    depends: dict[int, Any]
+    reports: tuple[str, ...]
+
+
+class _Build:
+    """One trace of a step."""
+
+    def __init__(self, step: TrainStep):
+        self.step, self.settings = step, step.settings
+        self.own: list[tuple[Any, Leaf]] = []  # what the step itself has captured
+        self.updates: list[tuple[Leaf, Tensor]] = []
+
+    def number(self, memory: np.ndarray) -> Value:
+        """A number that is set at each run."""
+        x = leaf((), dt.f64)
+        self.own.append((memory, x))
+        return Value(x, weak=True)
+
+    def state(
+        self, name: str, kind: str, shape: tuple[int, ...], initial: float | np.ndarray
+    ) -> tuple[Value, Leaf]:
+        """State of the parameter `name`, in its layout where it has its shape."""
+        memory = self.step.store.parameters[name].memory
+        layout = memory.layout if shape == memory.shape else None
+        slot = self.step.store.slot(f"{name}/{kind}", shape, memory.dtype, initial, layout)
+        x = leaf(shape, dtype_of(memory.dtype))
+        self.own.append((slot, x))
+        return Value(x), x
+
+    def build(self, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:
+        step = self.step
+        inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
+        t = trace.Trace()
+        t.paths = {id(m): path for path, m in step.model.named_modules()}
+        with trace.tracing(t):
+            count = self.number(step._count)
+            draw = self.number(step._number("draw")) if self.settings.accumulate > 1 else count
+            t.key = step.seed % 2**31, builder.cast(draw, dt.i32)
+            values = [Value(x) for x in inputs]
+            loss, parts = named(step.loss(step.model(*values[:-1]), values[-1]), self.settings.trained)
+            trained = [
+                (name, t.captured[id(p)][1])
+                for name, p in step.store.parameters.items()
+                if p.requires_grad and id(p) in t.captured
+            ]
+            if not trained:
+                raise GradientError("the loss depends on no parameter that requires a gradient")
+            one = builder.full((), 1.0, loss.dtype).tensor
+            # What is stored into buffers or told is rewritten with the loss, so that all read one forward pass.
+            others = [*(new for _, new in t.updates.values()), *(v.tensor for v in parts.values())]
+            (out, *others), grads = gradients(
+                [loss.tensor, *others], [one, *[None] * len(others)], [x for _, x in trained]
+            )
+            stored, told = others[: len(t.updates)], others[len(t.updates) :]
+            reports = dict(zip(parts, told, strict=True))
+            found = {name: Value(g) for (name, _), g in zip(trained, grads, strict=True)}
+            if self.settings.accumulate > 1:
+                found = self.accumulate(found, gather)
+            if not gather:
+                found = self.clip(found, reports)
+                self.update({n: Value(x) for n, x in trained}, dict(trained), found, count)
+            for (obj, _), value in zip(t.updates.values(), stored, strict=True):
+                self.updates.append((t.capture(obj, value.shape, value.dtype), value))
+        captured = [*self.own, *t.captured.values()]
+        live = [(o, o.memory) for o, _ in t.captured.values() if not isinstance(o, np.ndarray)]
+        leaves = (*inputs, *(x for _, x in captured))
+        graph = Graph(leaves, (out, *reports.values()), tuple(self.updates), (), tuple(grads))
+        graph, bind, _ = bound(graph, captured)
+        return StepGraph(graph, bind, live, dict(t.depends), tuple(reports))
+
+    def accumulate(self, grads: dict[str, Value], gather: bool) -> dict[str, Value]:
+        """Gradients weighed by their batches' samples are added up in state; where `gather` is not set the result is
+        their mean. The first batch does not read what the state holds."""
+        number = self.step._number
+        weight, begins = self.number(number("weight")), self.number(number("begins")) > 0
+        total = self.number(number("samples")) if not gather else None
+        out = {}
+        for name, g in grads.items():
+            before, x = self.state(name, GRADIENT, g.shape, 0.0)
+            summed = builder.where(begins, 0.0, before) + g * weight
+            if total is None:
+                self.updates.append((x, summed.astype(g.dtype).tensor))
+            else:
+                out[name] = (summed / total).astype(g.dtype)
+        return out
+
+    def clip(self, grads: dict[str, Value], reports: dict[str, Tensor]) -> dict[str, Value]:
+        given, number = self.settings, self.step._number
+        found = list(grads.values())
+        if given.clip_grad_value is not None:
+            found = clip_by_value(found, self.number(number("clip_grad_value")))
+        if given.clip_grad_norm is not None:
+            found, norm = clip_by_norm(found, self.number(number("clip_grad_norm")), given.norm_type)
+            reports["grad_norm"] = norm.tensor
+        return dict(zip(grads, found, strict=True))
+
+    def update(
+        self, parameters: dict[str, Value], leaves: dict[str, Leaf], grads: dict[str, Value], count: Value
+    ) -> None:
+        """Every parameter and its state by its own rule, and the averages."""
+        step, hyper = self.step, {}
+        decay = self.number(step._number("ema")) if self.settings.ema is not None else None
+        for name, p in parameters.items():
+            group, rule = step.rules[name]
+            known = {n: f"{group}/{n}" if group else n for n in rule.hyper}
+            for key in known.values():
+                if key not in hyper:
+                    hyper[key] = self.number(step._hyper.setdefault(key, np.zeros((), np.float64)))
+            before, places = {}, {}
+            for s, shape in rule.states(p.shape, p.dtype).items():
+                before[s], places[s] = self.state(name, s, shape, rule.initial(s))
+            new, after = rule.update(p, grads[name], before, {n: hyper[key] for n, key in known.items()}, count)
+            self.updates += [(places[s], v.tensor) for s, v in after.items()]
+            self.updates.append((leaves[name], new.tensor))
+            if decay is not None:
+                average, x = self.state(name, AVERAGE, p.shape, step.store.parameters[name].data)
+                # The first step copies: what the parameter was before it has no part in the average.
+                mean = builder.where(count <= 1, new, average + (1 - decay) * (new - average))
+                self.updates.append((x, mean.astype(p.dtype).tensor))
+
+
+def build(step: TrainStep, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:
+    """The graph of a step for a batch. gather: gradients are added to those of other batches and nothing is updated.
+
+    Raises GradientError where the loss is no float scalar or trains nothing.
+    """
+    return _Build(step).build(arrays, gather)
+
+
+def check_rules(step: TrainStep) -> None:
+    """Raises what is wrong with a rule for a parameter before anything runs, naming the parameter."""
+    for name, (_, rule) in step.rules.items():
+        p = step.store.parameters[name]
+        if p.requires_grad:
+            try:
+                rule.states(p.shape, p.dtype)
+            except ShapeError as e:
+                raise ShapeError(f"parameter {name}: {e}") from e

@@ -1,0 +1,32 @@
+"""What a loss function returns: one scalar, or several under names, of which one or their sum is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+from einsmith.errors import GradientError
+from einsmith.lang.builder import Value, as_value
+
+
+def named(result: Any, trained: str) -> tuple[Value, dict[str, Value]]:
+    """(the trained scalar, all scalars by name where there are several). Those of a tuple are loss_0, loss_1, ...
+
+    trained: "first" or "sum". Raises GradientError for what is no float scalar.
+    """
+    if isinstance(result, Mapping):
+        parts = {str(n): as_value(v) for n, v in result.items()}
+    elif isinstance(result, (tuple, list)):
+        parts = {f"loss_{n}": as_value(v) for n, v in enumerate(result)}
+    else:
+        parts = {"": as_value(result)}
+    if not parts:
+        raise GradientError("the loss function returned no loss")
+    for name, v in parts.items():
+        if v.shape != () or not v.dtype.is_float:
+            which = f"the loss {name!r}" if name else "the loss"
+            raise GradientError(f"{which} has type {v.dtype} and shape {v.shape}; it must be a float scalar")
+    first = next(iter(parts.values()))
+    total = reduce(lambda a, b: a + b, parts.values()) if trained == "sum" else first
+    return total, {} if "" in parts else parts

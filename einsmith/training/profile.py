@@ -1,0 +1,29 @@
+"""What the kernels of a training step take, measured one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from einsmith.expr.nodes import ROLES, Role
+
+
+@dataclass
+class Profile:
+    """Measured seconds of a step's kernels, in all turns of loops: (part, label, pattern, measured, predicted) each;
+    `part` is the kernel's role: forward, backward or update."""
+
+    rows: list[tuple[Role, str, str, float, float]]
+    step_seconds: float
+
+    def part(self, name: str) -> float:
+        """Seconds of all kernels of forward, backward or update."""
+        return sum(r[3] for r in self.rows if r[0] == name)
+
+    def __str__(self) -> str:
+        lines = [f"one step {self.step_seconds * 1e3:.3f} ms; kernels one by one:"]
+        for i, (part, text, pattern, measured, predicted) in enumerate(self.rows):
+            times = f"{measured * 1e6:9.1f} us  predicted {predicted * 1e6:9.1f}"
+            lines.append(f"{i:3d}  {part:<8} {times}  {pattern:<12} {text}")
+        for name in ROLES:
+            lines.append(f"     {name:<8} {self.part(name) * 1e6:9.1f} us")
+        return "\n".join(lines)

@@ -1,0 +1,94 @@
+"""How far a training is: a bar on terminals and in notebooks, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from einsmith import locks
+
+
+class Progress:
+    """A progress bar on a terminal or in a notebook; elsewhere a plain line an epoch, and within long ones one every
+    LINE_SECONDS. `show`: False for nothing at all."""
+
+    LINE_SECONDS = 30.0  # so that a log shows life, and a night's training fits some thousand lines
+
+    def __init__(self, show: bool | None):
+        self.show = show if show is not None else True
+        self.notebook = _notebook() if self.show else None
+        self.bar = self.show and (self.notebook is not None or sys.stderr.isatty())
+        self._last = 0.0 if self.bar else time.perf_counter()
+        self._rich: Any = None
+        self._handle: Any = None  # of what a notebook shows
+        self._process = os.getpid()
+
+    def step(self, epoch: int, epochs: int, done: int, length: int | None, loss: float, rate: float) -> None:
+        now = time.perf_counter()
+        if not self.show or now - self._last < (0.1 if self.bar else self.LINE_SECONDS):
+            return
+        self._last = now
+        if self._process != os.getpid():  # forked inside the training: the bar is the parent's
+            self.show, self.bar, self._rich = False, False, None
+            return
+        batches = f"{done}/{length}" if length else f"{done}"
+        if self.notebook is not None:
+            bar = f'<progress value="{done}" max="{length}"></progress>' if length else "<progress></progress>"
+            self._display(f"epoch {epoch + 1}/{epochs} {bar} {batches} &nbsp; loss {loss:.4f} &nbsp; {rate:.0f}/s")
+            return
+        if not self.bar:
+            line = f"epoch {epoch + 1}/{epochs}  batch {batches}  loss {loss:.4f}  {rate:.0f}/s"
+            print(line, file=sys.stderr, flush=True)
+            return
+        if self._rich is None:
+            with locks.IMPORTING:
+                from rich.console import Console
+                from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._rich = Progress(
+                TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
+                TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.0f}/s"), TimeRemainingColumn(),
+                console=Console(stderr=True),  # of its own: a forked child may find the common one locked
+            )
+            self._rich.start()
+            self._task = self._rich.add_task("", total=length, epoch="", loss=0.0, rate=0.0)
+        self._rich.update(self._task, completed=done, total=length, epoch=f"{epoch + 1}/{epochs}", loss=loss, rate=rate)
+
+    def _display(self, html: str) -> None:
+        assert self.notebook is not None
+        content = self.notebook.HTML(html)
+        if self._handle is None:
+            self._handle = self.notebook.display(content, display_id=True)
+        else:
+            self._handle.update(content)
+
+    def close(self) -> None:
+        """Ends the bar, so that the terminal is as it was."""
+        if self._rich is not None and self._process == os.getpid():
+            self._rich.stop()
+        self._rich = None
+
+    def epoch(self, epoch: int, epochs: int, row: Mapping[str, Any]) -> None:
+        self.close()
+        self._last = time.perf_counter()
+        shown = {n: v for n, v in row.items() if n == "loss" or n.startswith("val_")}
+        line = f"epoch {epoch}/{epochs}  " + "  ".join(f"{n} {v:.4f}" for n, v in shown.items())
+        if not self.show:
+            return
+        if self.notebook is not None:
+            self._display(line.replace("  ", " &nbsp; "))
+            self._handle = None
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _notebook() -> Any:
+    """IPython.display inside a notebook's kernel, else None. A program that has not imported IPython is in none."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or type(shell).__name__ != "ZMQInteractiveShell":
+        return None
+    return sys.modules.get("IPython.display") or ipython.display  # type: ignore[union-attr]

@@ -1,0 +1,78 @@
+"""What a training step does beside its model, loss and rule: clipping, accumulation, averages, several losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from einsmith.errors import ArgumentError
+
+
+def _positive(x: Any) -> bool:
+    return _is_number(x) and x > 0
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and not math.isnan(x)
+
+
+ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "clip_grad_norm": (lambda x: x is None or _positive(x), "a positive number or None"),
+    "norm_type": (_positive, "a positive number, or float('inf')"),
+    "clip_grad_value": (lambda x: x is None or _positive(x), "a positive number or None"),
+    "accumulate": (lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 1, "an integer of at least 1"),
+    "ema": (lambda x: x is None or (_is_number(x) and 0 <= x < 1), "a number in [0, 1) or None"),
+    "trained": (lambda x: x in ("first", "sum"), "'first' or 'sum'"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """See TrainStep. Raises ArgumentError for values that cannot be."""
+
+    clip_grad_norm: float | None = None
+    norm_type: float = 2.0
+    clip_grad_value: float | None = None
+    accumulate: int = 1
+    ema: float | None = None
+    trained: str = "first"
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            allowed, what = ALLOWED[f.name]
+            try:
+                fits = allowed(value)
+            except (TypeError, ValueError):
+                fits = False
+            if not fits:
+                raise ArgumentError(f"{f.name}={value!r} must be {what}")
+
+    @property
+    def structure(self) -> tuple:
+        """What programs are compiled for: the rest are numbers in them."""
+        return (
+            self.clip_grad_norm is not None, self.norm_type, self.clip_grad_value is not None, self.accumulate > 1,
+            self.ema is not None, self.trained,
+        )  # fmt: skip
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What is set at each run."""
+        given = {"clip_grad_norm": self.clip_grad_norm, "clip_grad_value": self.clip_grad_value, "ema": self.ema}
+        return {n: float(v) for n, v in given.items() if v is not None}
+
+
+class Setting:
+    """An attribute of a step that is a field of its settings: checked when it is set, and used by the next step."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, step: Any, owner: type | None = None) -> Any:
+        return self if step is None else getattr(step.settings, self.name)
+
+    def __set__(self, step: Any, value: Any) -> None:
+        step.change(**{self.name: value})

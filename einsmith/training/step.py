@@ -1,0 +1,389 @@
+"""TrainStep: forward, backward and update of a model as one native call (API "Networks and training")."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from einsmith import locks
+from einsmith.caches import Bound, Cache
+from einsmith.compile import FINITE, PROGRAMS, Executable, label
+from einsmith.errors import ArgumentError, EinsmithError, NonFiniteError, ShapeError
+from einsmith.lang import trace
+from einsmith.modes import Jitted, to_array
+from einsmith.runtime.arena import Arena
+from einsmith.runtime.interrupts import Deferred
+from einsmith.runtime.memory import Memory
+from einsmith.runtime.store import ParameterStore, Slot
+from einsmith.runtime.threads import get_threads
+from einsmith.training import graph
+from einsmith.training.evaluate import evaluate
+from einsmith.training.fit import Fit
+from einsmith.training.profile import Profile
+from einsmith.training.settings import Setting, Settings
+
+_WORLDS = Bound("states of modules in training steps", 1024)
+_NUMBERS = count()
+"""Of such states: programs are known by them."""
+
+
+class TrainStep:
+    """Trains `model`: `step(*inputs, target)` runs one step on a batch and returns the loss as a Python float.
+
+    loss: a function of (model's output, target) giving a float scalar, or several in a tuple or under names in a
+    dictionary, of which the first or (trained="sum") their sum is trained; all are in `losses` after a step.
+    optimizer: an `es.optim` rule, or Groups of them. threads: worker threads (default: all cores the process may use).
+    The model's parameters are updated in place. Every batch shape is compiled at its first use; `compile` does that
+    without training. winograd: allows 3x3 convolutions at stride 1 in Winograd's form, which is faster and rounds
+    differently (the bound is in `composite.winograd`), and in which an infinity or NaN reaches all results of its tile.
+    If the loss is not finite nothing is updated and NonFiniteError names the step. Ctrl-C waits for the end of a step.
+
+    clip_grad_value, clip_grad_norm: limits of each element of the gradients, then of the norm of all of them (of order
+    norm_type), as in torch.nn.utils; `grad_norm` is that norm, before it is clipped, in the last step. accumulate:
+    batches whose gradients, weighed by their samples, make one update: where the loss is a mean over samples, that of
+    one batch as large as all. Between updates nothing but buffers changes. ema: the decay of an exponential moving
+    average of the weights, which `averaged`, `evaluate` and `averages` give. All of these can be set at any time.
+
+    steps: how many updates were made; epoch, position: where `fit` stands, position counting the batches of the epoch;
+    epoch_loss, epoch_samples: the sum of the samples' losses in that epoch, and how many they are; history: what `fit`
+    found in each epoch. A new `optimizer` begins without state; so do parameters that replace others. Frozen ones
+    (`requires_grad`) keep theirs.
+    """
+
+    clip_grad_norm, norm_type, clip_grad_value = Setting(), Setting(), Setting()
+    accumulate, ema, trained = Setting(), Setting(), Setting()
+
+    def __init__(
+        self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: int = 0,
+        threads: int | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
+        norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
+        trained: str = "first",
+    ):  # fmt: skip
+        if mode != "static":
+            raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise EinsmithError(f"threads={threads!r} must be an integer of at least 1")
+        if not hasattr(model, "named_parameters") or isinstance(model, type):
+            raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
+        if not callable(loss):
+            raise ArgumentError(f"loss={_shown(loss)} is not a function of the model's output and the target")
+        if not hasattr(optimizer, "assign") or isinstance(optimizer, type):
+            raise ArgumentError(f"optimizer={_shown(optimizer)} is no update rule; pass one, as es.optim.SGD(lr=0.1)")
+        self.settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
+        self.model, self.loss, self.optimizer, self.seed = model, loss, optimizer, seed
+        self.threads = threads
+        self.winograd = winograd
+        self.steps = 0
+        self.epoch = 0
+        self.position = 0
+        self.epoch_loss, self.epoch_samples = 0.0, 0
+        self.epoch_losses: dict[str, float] = {}
+        self.history: list[dict[str, Any]] = []
+        self.losses: dict[str, float] = {}
+        self.grad_norm: float | None = None
+        self.gathered, self.gathered_samples = 0, 0
+        """Batches whose gradients wait for the update, and their samples."""
+        self.loader_state: str | None = None  # of the random order of the epoch's batches, where torch decides it
+        self.store = ParameterStore()
+        for name, p in model.named_parameters():
+            self.store.add_parameter(name, p)
+        self.rules: Mapping[str, tuple[str, Any]] = optimizer.assign(model)
+        graph.check_rules(self)
+        self._hyper: dict[str, np.ndarray] = {}
+        self._count = np.zeros((), np.float64)
+        self._numbers: dict[str, np.ndarray] = {}
+        self._reports: tuple[str, ...] = ()
+        self._arena = Arena()  # of all batch shapes
+        self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
+        self._evaluate: Jitted | None = None
+        self._lock = locks.Awaited("in a training step")
+        self._averaged = False
+        self._version: object = None  # of what programs depend on, when it was last looked at
+        self._made_for = (optimizer, loss, self.settings.structure)
+        self._live: dict[int, tuple[Any, Memory]] = {}  # captured objects, with their memory at that time
+        self._depends: dict[int, Any] = {}  # modules that were met while tracing
+        self._worlds: Cache[tuple, int] = Cache(_WORLDS)
+        self._world = 0
+
+    def change(self, **settings: Any) -> None:
+        """Sets some of the settings. Raises ArgumentError for values that cannot be."""
+        self.settings = replace(self.settings, **settings)
+        self._version = None
+
+    # -- compiling
+
+    def compile(self, *batch: Any) -> TrainStep:
+        """Compiles the step for the shapes and types of a batch (inputs..., target), without training."""
+        self._program(self._arrays(batch))
+        return self
+
+    def _arrays(self, batch: tuple) -> list[np.ndarray]:
+        if len(batch) < 2:
+            raise ShapeError("a training step takes the model's inputs and a target: step(x, y)")
+        arrays = [to_array(x, f"argument {i}") for i, x in enumerate(batch)]
+        for i, a in enumerate(arrays):
+            if a.ndim and a.shape[0] == 0:
+                raise ShapeError(f"argument {i} has shape {a.shape}: a batch of size 0 trains nothing")
+        return arrays
+
+    def _program(self, arrays: list[np.ndarray], gather: bool = False) -> Executable:
+        threads = self.threads or get_threads()
+        shapes = tuple((a.shape, a.dtype) for a in arrays)
+        if (
+            self._version is not trace.version()
+            or self._made_for[0] is not self.optimizer
+            or self._made_for[1] is not self.loss
+        ):
+            self._look()
+        run = self._programs.get((shapes, threads, self._world, gather))
+        if run is None:
+            with trace.LOCK, self.model.in_mode(training=True):
+                run = self._trace(arrays, threads, gather)
+            self._look()
+            self._programs.put((shapes, threads, self._world, gather), run)
+        return run
+
+    def _look(self) -> None:
+        """Finds what has changed of all that programs depend on: they belong to one state of the modules (`_world`),
+        and none of them outlives the optimizer, the loss, the settings, or the memory that it was made for."""
+        with self._lock:
+            self._compare()
+
+    def _compare(self) -> None:
+        if self._averaged:
+            raise ArgumentError("the model has the average of its weights; train and save after `averaged` has ended")
+        self._version = trace.version()
+        structure = self.settings.structure
+        parameters = dict(self.model.named_parameters())
+        replaced = [n for n, p in self.store.parameters.items() if parameters.get(n) is not p]
+        for name in replaced:
+            self.store.forget(name)
+        new_rules = self._made_for[0] is not self.optimizer
+        if replaced or new_rules or parameters.keys() != self.store.parameters.keys():
+            self.rules = self.optimizer.assign(self.model)
+        self.store.parameters = parameters
+        if new_rules:
+            self.store.keep(graph.OWN)
+            graph.check_rules(self)
+        if structure != self._made_for[2]:
+            self.store.drop({graph.GRADIENT, *({graph.AVERAGE} if self.ema is None else ())})
+            self.gathered, self.gathered_samples = 0, 0
+        moved = any(o.memory is not memory for o, memory in self._live.values())
+        if replaced or moved or new_rules or self._made_for[1] is not self.loss or structure != self._made_for[2]:
+            for kept in (self._programs, self._worlds, self._live, self._hyper, self._numbers):
+                kept.clear()
+            self._evaluate = None
+            self._reports, self.losses, self.grad_norm = (), {}, None
+        self._made_for = (self.optimizer, self.loss, structure)
+        modules = {id(m): m for m in self.model.modules()} | self._depends
+        world = tuple(m.trace_key(modes=False) for m in modules.values())
+        found = self._worlds.get(world)
+        if found is None:
+            found = next(_NUMBERS)
+            self._worlds.put(world, found)
+        self._world = found
+
+    def current_state(self) -> dict[str, Slot]:
+        """The optimizer's state that the next step goes on with, as `parameter/state`: what belongs to an optimizer or
+        to a parameter that was replaced is not part of it."""
+        self._look()
+        return self.store.state
+
+    def _trace(self, arrays: list[np.ndarray], threads: int, gather: bool) -> Executable:
+        made = graph.build(self, arrays, gather)
+        self._live |= {id(o): (o, memory) for o, memory in made.live}
+        self._depends |= made.depends
+        if not gather or not self._reports:
+            self._reports = made.reports
+        return Executable(
+            made.graph, made.bind, threads, finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena
+        )
+
+    def _number(self, name: str) -> np.ndarray:
+        """The memory of a number that programs read."""
+        return self._numbers.setdefault(name, np.zeros((), np.float64))
+
+    # -- running
+
+    def __call__(self, *batch: Any) -> float:
+        arrays = self._arrays(batch)
+        if self.settings.accumulate > 1:
+            return self._gather(arrays)
+        return self._train(self._program(arrays), arrays)
+
+    def _gather(self, arrays: list[np.ndarray], samples: int | None = None, last: bool = False) -> float:
+        """One batch of those that make an update: `last` says that no more of them come."""
+        gather = self.gathered + 1 < self.settings.accumulate and not last
+        return self._train(self._program(arrays, gather), arrays, samples, gather)
+
+    def _train(
+        self, run: Executable, arrays: list[np.ndarray], samples: int | None = None, gather: bool = False
+    ) -> float:
+        """One step; `samples`: of the batch, where it is one of the epoch that `fit` goes through."""
+        # A signal that comes while native code runs is handled when it ends: weights and counters move together.
+        with self._lock, Deferred():
+            self._set_scalars()
+            if self._numbers:
+                self._set_numbers(arrays)
+            status, outputs = run(arrays)
+            value = float(outputs[0])
+            if status != FINITE:
+                if self._reports:
+                    self._report(outputs)
+                if gather:
+                    self.gathered, self.gathered_samples = self.gathered + 1, self.gathered_samples + _samples(arrays)
+                else:
+                    self.steps += 1
+                    self.gathered, self.gathered_samples = 0, 0
+                if samples is not None:
+                    self.position += 1
+                    self.epoch_loss += value * samples
+                    self.epoch_samples += samples
+                    for name, part in self.losses.items():
+                        self.epoch_losses[name] = self.epoch_losses.get(name, 0.0) + part * samples
+        if status == FINITE:
+            raise NonFiniteError(
+                f"the loss of step {self.steps + 1} is {value}; nothing was updated. Lower the learning rate, or look "
+                "at the batch", self.steps + 1, value,
+            )
+        return value
+
+    def _set_scalars(self) -> None:
+        self._count[...] = self.steps + 1
+        for name, value in self.optimizer.values(self.steps + 1).items():
+            if name in self._hyper:
+                self._hyper[name][...] = value
+
+    def _set_numbers(self, arrays: list[np.ndarray]) -> None:
+        """What the settings add to the numbers of a run."""
+        samples = _samples(arrays)
+        now = self.settings.numbers | {
+            "draw": self.steps * self.accumulate + self.gathered + 1, "weight": samples,
+            "begins": self.gathered == 0, "samples": self.gathered_samples + samples,
+        }  # fmt: skip
+        for name, memory in self._numbers.items():
+            memory[...] = now[name]
+
+    def _report(self, outputs: list[np.ndarray]) -> None:
+        found = {n: float(a) for n, a in zip(self._reports, outputs[1:], strict=False)}
+        self.grad_norm = found.pop("grad_norm", self.grad_norm) if self.settings.clip_grad_norm else None
+        self.losses = found
+
+    def fit(
+        self, batches: Iterable, epochs: int = 1, *, progress: bool | None = None,
+        on_step: Callable[[TrainStep, float], None] | None = None,
+        on_epoch: Callable[[TrainStep, float], None] | None = None,
+        validation: Iterable | None = None, metrics: Mapping[str, Any] | None = None, callbacks: Sequence[Any] = (),
+    ) -> list[float]:  # fmt: skip
+        """Trains until `epochs` epochs are done, from where this step stands; returns each epoch's mean loss.
+
+        batches: an iterable of (inputs..., target) that can be iterated again, such as a torch DataLoader;
+        `es.data.batches` and a DataLoader with a `generator` of its own also resume within an epoch. progress: a bar on
+        a terminal and in a notebook, plain lines elsewhere, nothing when False. on_step and on_epoch are called after
+        each batch and epoch; what they raise ends the training, which another call goes on with. validation: batches
+        that are evaluated after each epoch, with the average of the weights where there is one (`ema`), and with these
+        metrics; `history` has their results as val_loss, val_accuracy and so on. callbacks: of `es.callbacks`.
+
+        Where `accumulate` batches make an update, the last of an epoch makes one whatever was gathered. Raises
+        DataError where the batches raise: nothing is lost then, and another call goes on.
+        """
+        return Fit(
+            self, batches, epochs, progress, on_step, on_epoch, validation, metrics, callbacks
+        ).run()
+
+    def evaluate(
+        self, batches: Iterable, *, metrics: Mapping[str, Any] | None = None, averaged: bool = False
+    ) -> dict[str, float]:
+        """Mean loss over all examples (those of several losses by their names too) and, for integer targets of one
+        class each, accuracy. Trains nothing; batches may have any size.
+
+        Examples whose class is -100, which losses ignore, count in neither. metrics: more of them by name, as in
+        `es.metrics`. averaged: with the average of the weights (`ema`). Raises ShapeError where no example is left.
+        """
+        if averaged:
+            with self.averaged():
+                return evaluate(self, batches, metrics or {})
+        return evaluate(self, batches, metrics or {})
+
+    # -- the average of the weights
+
+    def averages(self) -> dict[str, np.ndarray]:
+        """The model's state dictionary with the average of its weights (`ema`) in the place of those that are trained.
+
+        Raises ArgumentError where no average is kept."""
+        if self.ema is None:
+            raise ArgumentError("no average is kept; make the step with ema=, as TrainStep(..., ema=0.999)")
+        with self._lock:
+            found = {n: self.store.state.get(f"{n}/{graph.AVERAGE}") for n in self.store.parameters}
+            state = self.model.state_dict()
+            return state | {n: slot.data.copy() for n, slot in found.items() if slot is not None and n in state}
+
+    @contextmanager
+    def averaged(self) -> Iterator[Any]:
+        """The model with the average of its weights, until the block ends; steps wait for that."""
+        averages = self.averages()
+        with self._lock:
+            before = self.model.state_dict()
+
+            def back() -> None:
+                self.model.load_state_dict(before)
+                self._averaged = False
+
+            with locks.undone(back):
+                try:
+                    self._averaged, self._version = True, None
+                    self.model.load_state_dict(averages)
+                    yield self.model
+                finally:
+                    back()
+
+    # -- for people
+
+    @property
+    def plan(self) -> str:
+        """What was compiled: every kernel of every batch shape, with its pattern, configuration and predicted time."""
+        if not self._programs:
+            return "nothing is compiled yet; call step.compile(x, y)"
+        parts = []
+        for (shapes, threads, _, gather), run in self._programs.items():
+            head = ", ".join(f"{d}{list(s)}" for s, d in shapes)
+            what = "gradients" if gather else "training step"
+            parts.append(f"{what} for {head} on {threads} threads\n{run.describe()}")
+        return "\n\n".join(parts)
+
+    def profile(self, *batch: Any, repeats: int = 20) -> Profile:
+        """Times every kernel of a step, one by one; changes no weight and no state."""
+        arrays = self._arrays(batch)
+        run = self._program(arrays)
+        self._set_scalars()
+        self._set_numbers(arrays)
+        with run.preserved():
+            run(arrays)
+            times = []
+            for _ in range(repeats):
+                start = time.perf_counter()
+                run(arrays)
+                times.append(time.perf_counter() - start)
+        rows = [
+            (part, label(call), kernel.pattern, seconds, kernel.seconds * turns)
+            for part, call, kernel, turns, seconds in zip(
+                run.roles, run.calls, run.kernels, run.turns, run.time_calls(arrays, repeats), strict=True
+            )
+        ]
+        return Profile(rows, sorted(times)[len(times) // 2])
+
+
+def _shown(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) <= 60 else f"a {type(x).__name__}"
+
+
+def _samples(arrays: list[np.ndarray]) -> int:
+    """Those of a batch, whose target is last."""
+    return len(arrays[-1]) if arrays[-1].ndim else 1
