@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from einsmith.errors import EinsmithError, SaveError
 from einsmith.manifest import FILES, META, PLAN, STATE, WEIGHTS
 from einsmith.nn import Module
 from einsmith.training import TrainStep
+from einsmith.training.graph import OWN
 
 
 def save(step: TrainStep, path: str | os.PathLike) -> None:
@@ -106,6 +108,12 @@ def _told(step: TrainStep) -> dict[str, Any]:
         "position": step.position,
         "epoch_loss": step.epoch_loss,
         "epoch_samples": step.epoch_samples,
+        "epoch_losses": step.epoch_losses,
+        "history": step.history,
+        "settings": asdict(step.settings),
+        "gathered": step.gathered,
+        "gathered_samples": step.gathered_samples,
+        "loader_state": step.loader_state,
         "seed": int(step.seed),
         "winograd": bool(step.winograd),
     }
@@ -173,19 +181,28 @@ def load(
             optimizer = optim.restore(meta["optimizer"])
         except Exception as e:
             raise SaveError(f"{source}: the optimizer of {META} cannot be made again: {e!r}") from e
-    step = TrainStep(model, loss, optimizer, seed=meta["seed"], threads=threads, winograd=meta["winograd"])
+    try:
+        step = TrainStep(
+            model, loss, optimizer, seed=meta["seed"], threads=threads, winograd=meta["winograd"], **meta["settings"]
+        )
+    except (EinsmithError, TypeError) as e:
+        raise SaveError(f"{source} does not fit the model: {e}") from e
     for name, array in state.items():
         owner, _, kind = name.rpartition("/")
         parameter = step.store.parameters.get(owner)
-        if parameter is None or parameter.shape != array.shape or array.dtype.kind != "f":
+        shapes, shape = {}, None
+        if parameter is not None:
+            shapes = step.rules[owner][1].states(parameter.shape, parameter.dtype)
+            shape = shapes.get(kind, parameter.shape)
+        if shape != array.shape or array.dtype.kind != "f":
             raise SaveError(
                 f"{source} does not fit the model: {name} is {array.dtype}{list(array.shape)}, and there is no "
                 "parameter like it"
             )
-        others = [s for s in step.optimizer.state_names if f"{owner}/{s}" not in state]
-        if kind not in step.optimizer.state_names or others:
+        others = [] if kind in OWN else [s for s in shapes if f"{owner}/{s}" not in state]
+        if kind not in (*shapes, *OWN) or others:
             raise SaveError(
-                f"{source} does not fit the optimizer, whose state is {step.optimizer.state_names or 'empty'}: it has "
+                f"{source} does not fit the optimizer, whose state is {list(shapes) or 'empty'}: it has "
                 f"{name}" + (f" but no {', '.join(others)}" if others else "")
             )
     kinds = {n: s.dtype.numpy.kind for n, s in (*model.named_parameters(), *model.named_buffers())}
@@ -200,6 +217,8 @@ def load(
         step.store.slot(name, array.shape, array.dtype, array)
     step.steps, step.epoch, step.position = meta["steps"], meta["epoch"], meta["position"]
     step.epoch_loss, step.epoch_samples = meta["epoch_loss"], meta["epoch_samples"]
+    step.epoch_losses, step.history, step.loader_state = meta["epoch_losses"], meta["history"], meta["loader_state"]
+    step.gathered, step.gathered_samples = meta["gathered"], meta["gathered_samples"]
     return step
 
 

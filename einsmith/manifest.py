@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from einsmith import functional
 from einsmith.errors import SaveError
 
 FORMAT = "einsmith-step"
-VERSION = 2
+VERSION = 3
 FILES = WEIGHTS, STATE, META, PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
 LOSSES = ("cross_entropy", "mse_loss", "nll_loss")
 """The functions of `functional` that are restored by name."""
@@ -49,12 +50,33 @@ def _optimizer(x: Any) -> bool:
         return True
     if not (isinstance(x, dict) and isinstance(x.get("name"), str)):
         return False
+    if x["name"] == "Groups":
+        return _has(x, "name", "rules", "parameters") and _named(_rule)(x["rules"]) and _named(_names)(x["parameters"])
+    return _rule(x)
+
+
+def _names(x: Any) -> bool:
+    return isinstance(x, list) and all(isinstance(n, str) for n in x)
+
+
+def _rule(x: Any) -> bool:
+    if not (isinstance(x, dict) and isinstance(x.get("name"), str)):
+        return False
     if x["name"] == "Rule":
-        numbers = _named(_number)
+        numbers = _named(_hyper)
         return _has(x, "name", "text", "init", "arguments") and isinstance(x["text"], str) and all(
             numbers(x[k]) for k in ("init", "arguments")
         )
-    return _has(x, "name", "arguments", "hyper") and _named(_number)(x["hyper"]) and _named(_any)(x["arguments"])
+    return _has(x, "name", "arguments", "hyper") and _named(_hyper)(x["hyper"]) and _named(_any)(x["arguments"])
+
+
+def _hyper(x: Any) -> bool:
+    """A number, or a schedule of `optim.lr_scheduler`."""
+    return _number(x) or (isinstance(x, dict) and isinstance(x.get("schedule"), str))
+
+
+def _hexadecimal(x: Any) -> bool:
+    return isinstance(x, str) and re.fullmatch("([0-9a-f]{2})*", x) is not None
 
 
 def _any(x: Any) -> bool:
@@ -67,7 +89,7 @@ def _has(x: Any, *keys: str) -> bool:
 
 ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model": (_model, "null, or a name and arguments"),
-    "frozen": (lambda x: isinstance(x, list) and all(isinstance(n, str) for n in x), "a list of parameters' names"),
+    "frozen": (_names, "a list of parameters' names"),
     "loss": (lambda x: x is None or x in LOSSES, f"null or one of {', '.join(LOSSES)}"),
     "optimizer": (_optimizer, "null, or what tells how to make an update rule"),
     "steps": (_count, "a whole number"),
@@ -75,10 +97,22 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "position": (_count, "a whole number"),
     "epoch_loss": (_finite, "a finite number"),
     "epoch_samples": (_count, "a whole number"),
+    "epoch_losses": (_named(_finite), "finite numbers by name"),
+    "history": (lambda x: isinstance(x, list) and all(map(_named(_any), x)), "a list of what epochs gave"),
+    "settings": (_named(_any), "the step's settings"),
+    "gathered": (_count, "a whole number"),
+    "gathered_samples": (_count, "a whole number"),
+    "loader_state": (lambda x: x is None or _hexadecimal(x), "null or bytes in hexadecimal digits"),
     "seed": (_integer, "an integer"),
     "winograd": (lambda x: isinstance(x, bool), "true or false"),
     "files": (lambda x: _has(x, WEIGHTS, STATE) and _named(lambda d: isinstance(d, str))(x), "the files' checksums"),
 }
+
+
+SINCE_2: dict[str, Any] = {
+    "epoch_losses": {}, "history": [], "settings": {}, "gathered": 0, "gathered_samples": 0, "loader_state": None,
+}  # fmt: skip
+"""What entries that version 2 did not have are in its saves."""
 
 
 def write(folder: Path, entries: dict[str, Any]) -> None:
@@ -99,8 +133,10 @@ def read(folder: Path) -> dict[str, Any]:
         raise SaveError(f"{folder} is not a saved step: {META} is missing or damaged") from e
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise SaveError(f"{folder} is not a saved step: {META} is of another format")
-    if meta.get("version") != VERSION or isinstance(meta["version"], bool):
+    if meta.get("version") not in (2, VERSION) or not _integer(meta["version"]):
         raise SaveError(f"{folder} was saved in version {meta.get('version')!r}; this Einsmith reads {VERSION}")
+    if meta["version"] == 2:
+        meta = SINCE_2 | meta
     missing = set(ENTRIES) - set(meta)
     if missing:
         raise SaveError(f"{folder}: {META} lacks {', '.join(sorted(missing))}")

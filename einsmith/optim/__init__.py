@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from einsmith.optim import lr_scheduler
 from einsmith.optim.adaptive import Adadelta, Adamax, Lion, NAdam, RAdam
 from einsmith.optim.classic import SGD, Adagrad, Adam, AdamW, RMSprop
+from einsmith.optim.groups import Group, Groups
 from einsmith.optim.rule import Rule
 from einsmith.optim.tensorwise import LAMB, Adafactor, Muon
 
@@ -16,23 +18,37 @@ STANDARD: dict[str, Callable[..., Rule]] = {
 }
 
 
-def describe(rule: Rule) -> dict[str, Any] | None:
-    """What `restore` makes an equal rule of, as JSON; None for callable hyperparameters and unknown classes."""
+def describe(rule: Any) -> dict[str, Any] | None:
+    """What `restore` makes an equal optimizer of, as JSON; None for callables that are no schedules of `lr_scheduler`,
+    and for unknown classes."""
+    if isinstance(rule, Groups):
+        return rule.describe(describe)
     return rule.describe() if type(rule) is Rule or type(rule) is STANDARD.get(type(rule).__name__) else None
 
 
-def restore(description: Mapping[str, Any]) -> Rule:
-    """The rule that `describe` described. Raises KeyError for an unknown name."""
+def restore(description: Mapping[str, Any]) -> Any:
+    """The optimizer that `describe` described. Raises KeyError for an unknown name."""
+    if description["name"] == "Groups":
+        return Groups.restore(description, _restore_rule)
+    return _restore_rule(description)
+
+
+def _restore_rule(description: Mapping[str, Any]) -> Rule:
     name, arguments = description["name"], dict(description["arguments"])
     if name == "Rule":
-        return Rule(description["text"], description["init"], **arguments)
+        numbers = {n: _restore_number(v) for n, v in arguments.items()}
+        return Rule(description["text"], description["init"], **numbers)
     rule = STANDARD[name](**arguments)
     for number, value in description["hyper"].items():
-        setattr(rule, number, value)
+        setattr(rule, number, _restore_number(value))
     return rule
 
 
+def _restore_number(value: Any) -> Any:
+    return lr_scheduler.restore(value) if isinstance(value, Mapping) else value
+
+
 __all__ = [
-    "LAMB", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "Muon", "NAdam", "RAdam",
-    "RMSprop", "Rule", "describe", "restore",
+    "LAMB", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Group", "Groups", "Lion", "Muon",
+    "NAdam", "RAdam", "RMSprop", "Rule", "describe", "lr_scheduler", "restore",
 ]  # fmt: skip

@@ -8,11 +8,12 @@ from typing import Any
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
-from einsmith.errors import FormulaError, ShapeError
+from einsmith.errors import ArgumentError, FormulaError, ShapeError
 from einsmith.expr.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
 from einsmith.expr.rewrite.rebuild import map_bodies, prune_args, rebuild, substitute
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
+from einsmith.optim.lr_scheduler import Schedule
 from einsmith.optim.program import Program
 
 Hyper = float | Callable[[int], float]
@@ -155,11 +156,20 @@ class Rule:
         else:
             raise AttributeError(_unknown(self, name))
 
+    def altered(self, changes: Mapping[str, Any]) -> Rule:
+        """An equal rule with other hyperparameters. Raises ArgumentError for unknown ones."""
+        unknown = [n for n in changes if n not in self.hyper]
+        if unknown:
+            raise ArgumentError(_unknown(self, unknown[0]))
+        return Rule(self._text, self._init, **(self.hyper | dict(changes)))
+
     def describe(self) -> dict[str, Any] | None:
-        """What `optim.restore` makes an equal rule of, as JSON; None where a hyperparameter is a callable."""
-        if any(callable(v) for v in self.hyper.values()):
+        """What `optim.restore` makes an equal rule of, as JSON; None where a hyperparameter is a callable that is no
+        schedule of `lr_scheduler`."""
+        numbers = {n: v.describe() if isinstance(v, Schedule) else v for n, v in self.hyper.items()}
+        if any(v is None or callable(v) for v in numbers.values()):
             return None
-        return {"name": "Rule", "text": self._text, "init": self._init, "arguments": dict(self.hyper)}
+        return {"name": "Rule", "text": self._text, "init": self._init, "arguments": numbers}
 
     def __repr__(self) -> str:
         parts = [f"{n}={v if not callable(v) else getattr(v, '__name__', 'callable')}" for n, v in self.hyper.items()]

@@ -15,14 +15,14 @@ def _positive(x: Any) -> bool:
 
 
 def _is_number(x: Any) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and not math.isnan(x)
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) < 2.0**1023
 
 
 ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "clip_grad_norm": (lambda x: x is None or _positive(x), "a positive number or None"),
-    "norm_type": (_positive, "a positive number, or float('inf')"),
+    "norm_type": (lambda x: x == math.inf or _positive(x), "a positive number, or float('inf')"),
     "clip_grad_value": (lambda x: x is None or _positive(x), "a positive number or None"),
-    "accumulate": (lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 1, "an integer of at least 1"),
+    "accumulate": (lambda x: _is_number(x) and isinstance(x, int) and 1 <= x < 2**31, "an integer of at least 1"),
     "ema": (lambda x: x is None or (_is_number(x) and 0 <= x < 1), "a number in [0, 1) or None"),
     "trained": (lambda x: x in ("first", "sum"), "'first' or 'sum'"),
 }
@@ -45,7 +45,7 @@ class Settings:
             allowed, what = ALLOWED[f.name]
             try:
                 fits = allowed(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 fits = False
             if not fits:
                 raise ArgumentError(f"{f.name}={value!r} must be {what}")

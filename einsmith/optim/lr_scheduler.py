@@ -1,0 +1,337 @@
+"""Learning-rate schedules: callables of the step, under the names and with the formulas of torch.optim.lr_scheduler.
+
+A schedule is given where a number may be: SGD(lr=CosineAnnealingLR(0.1, T_max=1000)). Where PyTorch counts calls of
+`scheduler.step()`, these count optimizer steps, or epochs of that many steps with `every=len(batches)`. Nothing is
+compiled anew, and they are saved and restored with the step.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from einsmith.errors import ArgumentError
+
+
+def _fail(schedule: Any, name: str, what: str) -> ArgumentError:
+    return ArgumentError(f"{type(schedule).__name__}: {name}={getattr(schedule, name)!r} must be {what}")
+
+
+class Schedule:
+    """Base of all schedules, which are dataclasses: `at(t)` is the value after t steps of the schedule, from 0 on."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if f.name in ("every", "step_size", "T_max", "T_0", "T_mult", "total_steps") and (
+                not isinstance(value, int) or isinstance(value, bool) or value < 1
+            ):
+                raise _fail(self, f.name, "an integer of at least 1")
+            elif f.name in ("total_iters", "patience", "cooldown") and (not isinstance(value, int) or value < 0):
+                raise _fail(self, f.name, "an integer of at least 0")
+            elif f.name in ("lr", "max_lr", "gamma", "eta_min", "min_lr", "power") and not (
+                isinstance(value, (int, float)) and value >= 0
+            ):
+                raise _fail(self, f.name, "a number that is not negative")
+            elif f.name == "milestones" and not (
+                all(isinstance(m, int) and m >= 0 for m in value) and list(value) == sorted(value)
+            ):
+                raise _fail(self, f.name, "integers in rising order")
+
+    def at(self, t: int) -> float:
+        raise NotImplementedError
+
+    def __call__(self, step: int) -> float:
+        return self.at((step - 1) // self.every)  # type: ignore[attr-defined]
+
+    def describe(self) -> dict[str, Any] | None:
+        """What `restore` makes an equal schedule of, as JSON; None where a part of it cannot be described."""
+        out: dict[str, Any] = {"schedule": type(self).__name__}
+        for f in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if f.name == "schedules":
+                value = [s.describe() if isinstance(s, Schedule) else None for s in value]
+                if None in value:
+                    return None
+            out[f.name] = list(value) if isinstance(value, tuple) else value
+        return out
+
+
+@dataclass
+class ConstantLR(Schedule):
+    """lr*factor for total_iters steps, then lr."""
+
+    lr: float
+    factor: float = 1 / 3
+    total_iters: int = 5
+    every: int = 1
+
+    def at(self, t: int) -> float:
+        return self.lr * (self.factor if t < self.total_iters else 1.0)
+
+
+@dataclass
+class LinearLR(Schedule):
+    """From lr*start_factor to lr*end_factor in total_iters steps: a linear warm-up."""
+
+    lr: float
+    start_factor: float = 1 / 3
+    end_factor: float = 1.0
+    total_iters: int = 5
+    every: int = 1
+
+    def at(self, t: int) -> float:
+        done = min(t, self.total_iters) / self.total_iters if self.total_iters else 1.0
+        return self.lr * (self.start_factor + (self.end_factor - self.start_factor) * done)
+
+
+@dataclass
+class StepLR(Schedule):
+    """lr times gamma after every step_size steps."""
+
+    lr: float
+    step_size: int
+    gamma: float = 0.1
+    every: int = 1
+
+    def at(self, t: int) -> float:
+        return self.lr * self.gamma ** (t // self.step_size)
+
+
+@dataclass
+class MultiStepLR(Schedule):
+    """lr times gamma at each of the milestones."""
+
+    lr: float
+    milestones: Sequence[int]
+    gamma: float = 0.1
+    every: int = 1
+
+    def at(self, t: int) -> float:
+        return self.lr * self.gamma ** bisect_right(self.milestones, t)
+
+
+@dataclass
+class ExponentialLR(Schedule):
+    """lr times gamma at every step."""
+
+    lr: float
+    gamma: float
+    every: int = 1
+
+    def at(self, t: int) -> float:
+        return self.lr * self.gamma**t
+
+
+@dataclass
+class PolynomialLR(Schedule):
+    """lr*(1 - t/total_iters)**power, and 0 after total_iters steps."""
+
+    lr: float
+    total_iters: int = 5
+    power: float = 1.0
+    every: int = 1
+
+    def at(self, t: int) -> float:
+        done = min(t, self.total_iters) / self.total_iters if self.total_iters else 1.0
+        return self.lr * (1.0 - done) ** self.power
+
+
+@dataclass
+class CosineAnnealingLR(Schedule):
+    """From lr to eta_min along half a cosine of T_max steps, and back in as many. Source: arXiv 1608.03983."""
+
+    lr: float
+    T_max: int
+    eta_min: float = 0.0
+    every: int = 1
+
+    def at(self, t: int) -> float:
+        return self.eta_min + (self.lr - self.eta_min) * (1 + math.cos(math.pi * t / self.T_max)) / 2
+
+
+@dataclass
+class CosineAnnealingWarmRestarts(Schedule):
+    """From lr to eta_min along half a cosine of T_0 steps, then again, each time T_mult times as long.
+
+    Source: arXiv 1608.03983.
+    """
+
+    lr: float
+    T_0: int
+    T_mult: int = 1
+    eta_min: float = 0.0
+    every: int = 1
+
+    def at(self, t: int) -> float:
+        length = self.T_0
+        if self.T_mult == 1:
+            t %= length
+        while t >= length:
+            t, length = t - length, length * self.T_mult
+        return self.eta_min + (self.lr - self.eta_min) * (1 + math.cos(math.pi * t / length)) / 2
+
+
+def _between(strategy: str, start: float, end: float, done: float) -> float:
+    if strategy == "cos":
+        return end + (start - end) / 2 * (1 + math.cos(math.pi * done))
+    return (end - start) * done + start
+
+
+@dataclass
+class OneCycleLR(Schedule):
+    """From max_lr/div_factor up to max_lr in pct_start of total_steps, then down to a final_div_factor-th of where it
+    began; with three_phase first back as fast as it came. After total_steps it stays. `momentum` is the cycle that goes
+    with it. Source: arXiv 1708.07120."""
+
+    max_lr: float
+    total_steps: int
+    pct_start: float = 0.3
+    anneal_strategy: str = "cos"
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+    three_phase: bool = False
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.pct_start <= 1:
+            raise _fail(self, "pct_start", "between 0 and 1")
+        if self.anneal_strategy not in ("cos", "linear"):
+            raise _fail(self, "anneal_strategy", "'cos' or 'linear'")
+
+    def _cycle(self, low: float, high: float, last: float, t: int) -> float:
+        n, up = self.total_steps, self.pct_start * self.total_steps - 1
+        phases = [(up, low, high), (n - 1, high, last)]
+        if self.three_phase:
+            phases = [(up, low, high), (2 * up, high, low), (n - 1, low, last)]
+        t, begin = min(t, n - 1), 0.0
+        for end, a, b in phases:
+            if t <= end or end == n - 1:
+                return _between(self.anneal_strategy, a, b, (t - begin) / (end - begin) if end != begin else 1.0)
+            begin = end
+        return last
+
+    def at(self, t: int) -> float:
+        first = self.max_lr / self.div_factor
+        return self._cycle(first, self.max_lr, first / self.final_div_factor, t)
+
+    def momentum(self, base_momentum: float = 0.85, max_momentum: float = 0.95) -> OneCycleMomentum:
+        """The momentum (Adam's first beta) that falls while the rate rises."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        return OneCycleMomentum(**parts, base_momentum=base_momentum, max_momentum=max_momentum)
+
+
+@dataclass
+class OneCycleMomentum(OneCycleLR):
+    """From max_momentum down to base_momentum and up again, in the phases of OneCycleLR."""
+
+    base_momentum: float = 0.85
+    max_momentum: float = 0.95
+
+    def at(self, t: int) -> float:
+        return self._cycle(self.max_momentum, self.base_momentum, self.max_momentum, t)
+
+
+@dataclass
+class SequentialLR(Schedule):
+    """One schedule after another: the next one begins, from its own start, at each of the milestones. A warm-up:
+    SequentialLR([LinearLR(0.1, total_iters=100), CosineAnnealingLR(0.1, T_max=900)], milestones=[100])."""
+
+    schedules: Sequence[Schedule]
+    milestones: Sequence[int]
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.milestones) + 1 != len(self.schedules):
+            raise _fail(self, "milestones", f"{len(self.schedules) - 1} numbers, one between every two schedules")
+
+    def at(self, t: int) -> float:
+        n = bisect_right(self.milestones, t)
+        return self.schedules[n](t - (self.milestones[n - 1] if n else 0) + 1)
+
+
+@dataclass
+class ReduceLROnPlateau(Schedule):
+    """lr times `factor` where what `fit` found in an epoch under the name `monitor` (an entry of `step.history`) has
+    not become better for more than `patience` epochs. mode: "min" or "max" is better. The other arguments are those of
+    PyTorch; `best`, `bad_epochs` and `cooldown_left` are where it stands. Without `fit`: `schedule.step(value)`."""
+
+    lr: float
+    mode: str = "min"
+    factor: float = 0.1
+    patience: int = 10
+    threshold: float = 1e-4
+    threshold_mode: str = "rel"
+    cooldown: int = 0
+    min_lr: float = 0.0
+    eps: float = 1e-8
+    monitor: str = "val_loss"
+    best: float | None = None
+    bad_epochs: int = 0
+    cooldown_left: int = 0
+
+    __hash__ = object.__hash__
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode not in ("min", "max"):
+            raise _fail(self, "mode", "'min' or 'max'")
+        if self.threshold_mode not in ("rel", "abs"):
+            raise _fail(self, "threshold_mode", "'rel' or 'abs'")
+        if not 0 < self.factor < 1:
+            raise _fail(self, "factor", "between 0 and 1")
+
+    def __call__(self, step: int) -> float:
+        return self.lr
+
+    def observe(self, row: Mapping[str, Any]) -> None:
+        """Takes what `fit` found in an epoch. Raises ArgumentError where nothing is named `monitor`."""
+        if self.monitor not in row:
+            raise ArgumentError(
+                f"ReduceLROnPlateau looks at {self.monitor!r}, but an epoch has {', '.join(row)}; pass validation= to "
+                "fit, or another monitor="
+            )
+        self.step(row[self.monitor])
+
+    def step(self, value: float) -> None:
+        """Takes the value of an epoch."""
+        value = float(value)
+        if self._better(value):
+            self.best, self.bad_epochs = value, 0
+        else:
+            self.bad_epochs += 1
+        if self.cooldown_left > 0:
+            self.cooldown_left, self.bad_epochs = self.cooldown_left - 1, 0
+        if self.bad_epochs > self.patience:
+            new = max(self.lr * self.factor, self.min_lr)
+            if self.lr - new > self.eps:
+                self.lr = new
+            self.cooldown_left, self.bad_epochs = self.cooldown, 0
+
+    def _better(self, value: float) -> bool:
+        if self.best is None:
+            return not math.isnan(value)
+        change = self.threshold * (self.best if self.threshold_mode == "rel" else 1.0)
+        return value < self.best - change if self.mode == "min" else value > self.best + change
+
+
+SCHEDULES: dict[str, type] = {
+    c.__name__: c
+    for c in (
+        ConstantLR, LinearLR, StepLR, MultiStepLR, ExponentialLR, PolynomialLR, CosineAnnealingLR,
+        CosineAnnealingWarmRestarts, OneCycleLR, OneCycleMomentum, SequentialLR, ReduceLROnPlateau,
+    )
+}  # fmt: skip
+
+
+def restore(description: Mapping[str, Any]) -> Schedule:
+    """The schedule that `describe` described. Raises KeyError and TypeError for what none has described."""
+    arguments = {n: v for n, v in description.items() if n != "schedule"}
+    if "schedules" in arguments:
+        arguments["schedules"] = [restore(s) for s in arguments["schedules"]]
+    return SCHEDULES[description["schedule"]](**arguments)
