@@ -7,11 +7,13 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from einsmith import functional
 from einsmith.errors import SaveError
+from einsmith.training.settings import Settings
 
 FORMAT = "einsmith-step"
 VERSION = 3
@@ -99,7 +101,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "epoch_samples": (_count, "a whole number"),
     "epoch_losses": (_named(_finite), "finite numbers by name"),
     "history": (lambda x: isinstance(x, list) and all(map(_named(_any), x)), "a list of what epochs gave"),
-    "settings": (_named(_any), "the step's settings"),
+    "settings": (lambda x: _has(x, *asdict(Settings())), "the step's settings"),
     "gathered": (_count, "a whole number"),
     "gathered_samples": (_count, "a whole number"),
     "loader_state": (lambda x: x is None or _hexadecimal(x), "null or bytes in hexadecimal digits"),
@@ -110,7 +112,8 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 SINCE_2: dict[str, Any] = {
-    "epoch_losses": {}, "history": [], "settings": {}, "gathered": 0, "gathered_samples": 0, "loader_state": None,
+    "epoch_losses": {}, "history": [], "settings": asdict(Settings()), "gathered": 0, "gathered_samples": 0,
+    "loader_state": None,
 }  # fmt: skip
 """What entries that version 2 did not have are in its saves."""
 

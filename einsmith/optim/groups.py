@@ -26,7 +26,8 @@ class Group:
     def __init__(
         self, *which: Any, ndim: int | Collection[int] | None = None, rule: Rule | None = None, **changes: Any
     ):
-        if not which and ndim is None:
+        flat = tuple(_flat(which))
+        if not flat and (which or ndim is None):
             raise ArgumentError("a group names no parameters; pass a pattern such as '*.bias', parameters, or ndim=")
         if rule is not None and not isinstance(rule, Rule):
             raise ArgumentError(f"rule={rule!r} is no update rule; pass one, as es.optim.SGD(lr=0.1)")
@@ -34,7 +35,7 @@ class Group:
             raise ArgumentError(f"a group has a rule of its own, or other arguments ({', '.join(changes)}), not both")
         if rule is None and not changes:
             raise ArgumentError("a group needs a rule, or arguments in which it differs: Group('*.bias', lr=0.1)")
-        self.which = tuple(_flat(which))
+        self.which = flat
         self.ranks = None if ndim is None else {ndim} if isinstance(ndim, int) else set(ndim)
         self.rule, self.changes = rule, changes
 

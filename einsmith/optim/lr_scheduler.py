@@ -275,8 +275,6 @@ class ReduceLROnPlateau(Schedule):
     bad_epochs: int = 0
     cooldown_left: int = 0
 
-    __hash__ = object.__hash__
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mode not in ("min", "max"):

@@ -172,7 +172,7 @@ class Rule:
         return {"name": "Rule", "text": self._text, "init": self._init, "arguments": numbers}
 
     def __repr__(self) -> str:
-        parts = [f"{n}={v if not callable(v) else getattr(v, '__name__', 'callable')}" for n, v in self.hyper.items()]
+        parts = [f"{n}={getattr(v, '__name__', v)}" for n, v in self.hyper.items()]
         return f"{type(self).__name__}({', '.join(parts)})"
 
 

@@ -143,10 +143,10 @@ class Fit:
         if self.validation is not None:
             found = step.evaluate(self.validation, metrics=self.metrics, averaged=step.ema is not None)
             row |= {f"val_{name}": value for name, value in found.items()}
-        for rule in step.optimizer.rules.values():
-            for value in dict.fromkeys(rule.hyper.values()):
-                if hasattr(value, "observe"):
-                    value.observe(row)
+        schedules = {id(v): v for rule in step.optimizer.rules.values() for v in rule.hyper.values()}
+        for schedule in schedules.values():
+            if hasattr(schedule, "observe"):
+                schedule.observe(row)
 
 
 def _marked(batches: Iterator[Any], look_ahead: bool) -> Iterator[tuple[Any, bool]]:

@@ -243,3 +243,15 @@ def test_places_that_are_no_folder_of_a_run_are_refused(tmp_path, monkeypatch, p
     with pytest.raises(es.SaveError):
         es.load(path)
 
+
+
+def test_a_save_of_the_version_before_is_read(saved, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(saved, run)
+    meta = json.loads((run / META).read_text())
+    for name in ("epoch_losses", "history", "settings", "gathered", "gathered_samples", "loader_state"):
+        del meta[name]
+    (run / META).write_text(json.dumps(meta | {"version": 2}))
+    again = es.load(run)
+    assert again.history == [] and again.settings == es.load(saved).settings
+    assert not _refused_or_equal(run, saved, "version 2")
