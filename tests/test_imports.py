@@ -29,9 +29,10 @@ LAYERS = [
     ["compile"],
     ["modes"],
     ["transforms"],
-    ["functional", "nn", "optim", "models", "data"],
+    ["functional", "nn", "optim", "models", "data", "metrics"],
     ["training"],
     ["manifest", "checkpoint"],
+    ["callbacks"],
     ["frontends", "cli"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,18 @@ def checked(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def as_tuple(batch: Any) -> Sequence[Any]:
+    """A batch as (inputs..., target). Raises ArgumentError for what is no tuple or list."""
+    if isinstance(batch, (tuple, list)) and len(batch) >= 2:
+        return batch
+    if isinstance(batch, Mapping):
+        raise ArgumentError(
+            f"a batch is a mapping of {', '.join(map(str, batch))}; make tuples of it: "
+            "((b['input'], b['target']) for b in batches), or es.data.from_mapping"
+        )
+    raise ArgumentError(f"a batch is a {type(batch).__name__}, and must be a tuple of the model's inputs and a target")
+
+
 def evaluate(step: TrainStep, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
     """See TrainStep.evaluate."""
     measured = checked(metrics)
@@ -66,7 +78,8 @@ def evaluate(step: TrainStep, batches: Iterable, metrics: Mapping[str, Any]) -> 
     sums: dict[str, float] = {"loss": 0.0}
     right, seen, classes = 0, 0, True
     with step.model.in_mode(training=False):
-        for *inputs, target in batches:
+        for batch in batches:
+            *inputs, target = as_tuple(batch)
             target = to_array(target, "target")
             value, out, parts = step._evaluate(tuple(inputs), target)
             n = len(target) if target.ndim else 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsmith.errors import ArgumentError, DataError, EinsmithError, ShapeError
-from einsmith.training.evaluate import checked
+from einsmith.training.evaluate import as_tuple, checked
 from einsmith.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Fit:
         begun = step.epoch_samples
         length = len(self.batches) if isinstance(self.batches, Sized) else None
         for batch, last in _marked(self._batches(), step.settings.accumulate > 1):
-            arrays = step._arrays(batch)
+            arrays = step._arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)))
             samples = len(arrays[-1]) if arrays[-1].ndim else 1
             if step.settings.accumulate > 1:
                 value = step._gather(arrays, samples, last)

@@ -215,7 +215,8 @@ def everything() -> es.TrainStep:
         [SCHEDULE.LinearLR(0.1, total_iters=2), SCHEDULE.CosineAnnealingLR(0.1, T_max=20)], milestones=[2]
     )
     rules = es.optim.Groups(
-        es.optim.NAdam(lr=rate), plain=es.optim.Group("*.bias", lr=SCHEDULE.ReduceLROnPlateau(0.05, mode="max", patience=0)),
+        es.optim.NAdam(lr=rate),
+        plain=es.optim.Group("*.bias", lr=SCHEDULE.ReduceLROnPlateau(0.05, mode="max", patience=0)),
         matrix=es.optim.Group("b.weight", rule=es.optim.Muon(lr=0.01)),
     )  # fmt: skip
     return es.TrainStep(

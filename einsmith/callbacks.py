@@ -1,0 +1,184 @@
+"""What `fit` can do at its steps and epochs: saves, early stopping, logs. Derive from Callback for one of your own.
+
+All that these know is in `step.history`, which is saved: a training that goes on after a break is told and stopped as
+one without it.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from einsmith import checkpoint, locks
+from einsmith.errors import ArgumentError, SaveError
+from einsmith.training import TrainStep
+from einsmith.training.fit import Callback
+
+
+def _mode(mode: str) -> str:
+    if mode not in ("min", "max"):
+        raise ArgumentError(f"mode={mode!r} is neither 'min' nor 'max'")
+    return mode
+
+
+def _values(history: Sequence[Mapping[str, Any]], monitor: str, mode: str) -> list[float]:
+    """What the epochs found under a name, less being better. Raises ArgumentError where the last has no such name."""
+    if history and monitor not in history[-1]:
+        raise ArgumentError(
+            f"{monitor!r} is to be watched, but an epoch has {', '.join(history[-1])}; pass validation= to fit, or "
+            "another monitor="
+        )
+    found = [float(row.get(monitor, float("nan"))) for row in history]
+    return found if mode == "min" else [-v for v in found]
+
+
+class EarlyStopping(Callback):
+    """Ends the training where `monitor` has not become better by more than min_delta for `patience` epochs. mode:
+    "min" or "max" is better."""
+
+    def __init__(self, monitor: str = "val_loss", *, patience: int = 3, min_delta: float = 0.0, mode: str = "min"):
+        if not isinstance(patience, int) or patience < 1:
+            raise ArgumentError(f"patience={patience!r} must be an integer of at least 1")
+        if not min_delta >= 0:
+            raise ArgumentError(f"min_delta={min_delta!r} must not be negative")
+        self.monitor, self.patience, self.min_delta, self.mode = monitor, patience, min_delta, _mode(mode)
+
+    def _over(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        best, bad = float("inf"), 0
+        for value in _values(history, self.monitor, self.mode):
+            better = value < best - self.min_delta
+            best, bad = (value, 0) if better else (best, bad + 1)
+        return bad >= self.patience
+
+    def on_begin(self, step: TrainStep) -> bool:
+        return bool(step.history) and self.monitor in step.history[-1] and self._over(step.history)
+
+    def on_epoch(self, step: TrainStep, row: Mapping[str, Any]) -> bool:
+        return self._over(step.history)
+
+
+class Save(Callback):
+    """Saves the step (`es.save`) after every epoch as `folder`/last and, where `monitor` was never better, as
+    `folder`/best. every_steps: also within epochs, after that many updates."""
+
+    def __init__(
+        self, folder: str | os.PathLike, *, monitor: str | None = None, mode: str = "min",
+        every_steps: int | None = None,
+    ):  # fmt: skip
+        if every_steps is not None and (not isinstance(every_steps, int) or every_steps < 1):
+            raise ArgumentError(f"every_steps={every_steps!r} must be an integer of at least 1")
+        self.folder, self.monitor, self.mode, self.every_steps = Path(folder), monitor, _mode(mode), every_steps
+        self._saved = -1
+
+    def on_begin(self, step: TrainStep) -> None:
+        self._saved = step.steps
+        try:  # a place that cannot take a save is refused before hours are spent on it
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as e:
+            raise SaveError(f"cannot save to {self.folder}: {e}; choose a folder that can be written") from e
+
+    def on_step(self, step: TrainStep, loss: float) -> None:
+        if self.every_steps is not None and step.steps - self._saved >= self.every_steps:
+            self._save(step, "last")
+
+    def on_epoch(self, step: TrainStep, row: Mapping[str, Any]) -> None:
+        self._save(step, "last")
+        if self.monitor is not None:
+            values = _values(step.history, self.monitor, self.mode)
+            before = [v for v in values[:-1] if v == v]
+            if values[-1] == values[-1] and (not before or values[-1] < min(before)):
+                self._save(step, "best")
+
+    def _save(self, step: TrainStep, name: str) -> None:
+        checkpoint.save(step, self.folder / name)
+        self._saved = step.steps
+
+
+class CSVLog(Callback):
+    """A file with a line for each epoch of `step.history`, under the names of what was found."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+
+    def on_begin(self, step: TrainStep) -> None:
+        self._write(step)
+
+    def on_epoch(self, step: TrainStep, row: Mapping[str, Any]) -> None:
+        self._write(step)
+
+    def _write(self, step: TrainStep) -> None:
+        """The whole file anew: epochs that a break has undone are not in it, and new names get columns."""
+        names = dict.fromkeys(name for row in step.history for name in row)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self.path.parent, prefix=f".{self.path.name}.", newline="", delete=False
+            ) as f:
+                writer = csv.DictWriter(f, names, restval="")
+                writer.writeheader()
+                writer.writerows(step.history)
+            os.replace(f.name, self.path)
+        except OSError as e:
+            raise SaveError(f"cannot write {self.path}: {e}; choose a place that can be written") from e
+
+
+class TensorBoard(Callback):
+    """Scalars for TensorBoard: what each epoch found and, every `every_steps` updates, what the step tells.
+
+    Needs the package tensorboardX or tensorboard. Raises ArgumentError where neither is installed.
+    """
+
+    def __init__(self, folder: str | os.PathLike, *, every_steps: int = 50):
+        if not isinstance(every_steps, int) or every_steps < 1:
+            raise ArgumentError(f"every_steps={every_steps!r} must be an integer of at least 1")
+        self.folder, self.every_steps = Path(folder), every_steps
+        self._make = _writer_class()
+        self._writer: Any = None
+        self._written = 0
+
+    def on_begin(self, step: TrainStep) -> None:
+        self._writer, self._written = self._make(str(self.folder)), step.steps
+
+    def on_step(self, step: TrainStep, loss: float) -> None:
+        if step.steps - self._written < self.every_steps:
+            return
+        self._written = step.steps
+        found = {"loss": loss, **step.losses}
+        if step.grad_norm is not None:
+            found["grad_norm"] = step.grad_norm
+        for name, value in found.items():
+            self._writer.add_scalar(f"step/{name}", value, step.steps)
+
+    def on_epoch(self, step: TrainStep, row: Mapping[str, Any]) -> None:
+        for name, value in row.items():
+            if name not in ("epoch", "steps"):
+                self._writer.add_scalar(f"epoch/{name}", value, row["epoch"])
+        self._writer.flush()
+
+    def on_end(self, step: TrainStep) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+
+def _writer_class() -> Any:
+    for module, name in (("tensorboardX", "SummaryWriter"), ("tensorboard.summary", "Writer")):
+        try:
+            with locks.IMPORTING:
+                return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError):
+            continue
+    raise ArgumentError(
+        "a log for TensorBoard needs the package tensorboardX or tensorboard, and neither is installed: pip install "
+        "tensorboardX"
+    )
+
+
+__all__ = ["CSVLog", "Callback", "EarlyStopping", "Save", "TensorBoard"]
