@@ -49,6 +49,7 @@ THIRD_PARTY = {
     "click": ["cli/*"],
     "matplotlib": ["cli/*"],
     "platformdirs": ["knobs.py"],
+    "PIL": ["data/images.py"],
 }
 
 

@@ -1,11 +1,16 @@
 """Data sets and batches."""
 
-from einsmith.data.batching import Batches, batches
+from einsmith.data import augment
+from einsmith.data.batching import Batches, batches, columns
+from einsmith.data.cifar_files import cifar10
+from einsmith.data.fashion_files import fashion_mnist
+from einsmith.data.images import ImageFolder, image_folder
 from einsmith.data.mnist_files import idx_folder, mnist, mnist_rows
 from einsmith.data.stream import Stream, stream
 from einsmith.data.text_files import text, text_folder
 from einsmith.data.vocabulary import Vocabulary
 
 __all__ = [
-    "Batches", "Stream", "Vocabulary", "batches", "idx_folder", "mnist", "mnist_rows", "stream", "text", "text_folder",
+    "Batches", "ImageFolder", "Stream", "Vocabulary", "augment", "batches", "cifar10", "columns", "fashion_mnist",
+    "idx_folder", "image_folder", "mnist", "mnist_rows", "stream", "text", "text_folder",
 ]  # fmt: skip

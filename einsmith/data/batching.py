@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from einsmith.errors import ShapeError
+from einsmith.errors import ArgumentError, ShapeError
 
 
 class Batches:
     """Batches of `size` samples of x and y, which may be iterated any number of times; see `batches`.
 
-    Attributes: `arrays` (the inputs, then y), `samples`, `size`, `seed`, `drop_last`, and `next_epoch`, the number of
-    the epoch that the next plain iteration goes through (settable; it counts from 0).
+    Attributes: `arrays` (the inputs, then y), `samples`, `size`, `seed`, `drop_last`, `transform`, `threads`, and
+    `next_epoch`, the number of the epoch that the next plain iteration goes through (settable; it counts from 0).
     """
 
-    def __init__(self, x: Any, y: Any, size: int, seed: int | None = None, drop_last: bool = False):
+    def __init__(
+        self, x: Any, y: Any, size: int, seed: int | None = None, drop_last: bool = False,
+        transform: Callable[..., Any] | None = None, threads: int = 0,
+    ):  # fmt: skip
         inputs = tuple(x) if isinstance(x, (tuple, list)) else (x,)
-        self.arrays: tuple[np.ndarray, ...] = tuple(np.asarray(a) for a in (*inputs, y))
+        self.arrays: tuple[Any, ...] = tuple(a if _is_lazy(a) else np.asarray(a) for a in (*inputs, y))
         names = [f"input {k}" if len(inputs) > 1 else "x" for k in range(len(inputs))] + ["y"]
         for name, a in zip(names, self.arrays, strict=True):
-            if a.ndim == 0:
+            if not _is_lazy(a) and a.ndim == 0:
                 raise ShapeError(f"{name} is a single number; the first axis of every array counts the samples")
         self.samples = len(self.arrays[0])
         for name, a in zip(names, self.arrays, strict=True):
@@ -34,7 +39,12 @@ class Batches:
             raise ShapeError("there are no samples: the first axis of x and y is empty")
         if drop_last and self.samples < size:
             raise ShapeError(f"{self.samples} samples fill no batch of {size}, and drop_last drops the partial one")
+        if transform is not None and not callable(transform):
+            raise ArgumentError(f"transform={transform!r} is no function of (rng, x, y)")
+        if not isinstance(threads, int) or threads < 0:
+            raise ArgumentError(f"threads={threads!r} must be an integer of at least 0")
         self.size, self.seed, self.drop_last = int(size), seed, drop_last
+        self.transform, self.threads = transform, threads
         self.next_epoch = 0
 
     def __len__(self) -> int:
@@ -55,11 +65,35 @@ class Batches:
 
     def _epoch(self, n: int, start: int) -> Iterator[tuple[np.ndarray, ...]]:
         order = self.order(n)
-        for k in range(start, len(self)):
-            chosen: Any = slice(k * self.size, (k + 1) * self.size)
-            if order is not None:
-                chosen = order[chosen]
-            yield tuple(a[chosen] for a in self.arrays)
+        numbers = iter(range(start, len(self)))
+        if not self.threads:
+            for k in numbers:
+                yield self._batch(n, k, order)
+            return
+        # Batches are made ahead, in order: what one raises is raised when its turn comes.
+        waiting: deque[Future] = deque()
+        with ThreadPoolExecutor(self.threads, "einsmith-data") as pool:
+            try:
+                for k in numbers:
+                    waiting.append(pool.submit(self._batch, n, k, order))
+                    if len(waiting) > self.threads:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _batch(self, n: int, k: int, order: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        """Batch k of epoch n: the same whenever and wherever it is made."""
+        chosen: Any = slice(k * self.size, (k + 1) * self.size)
+        if order is not None:
+            chosen = order[chosen]
+        batch = tuple(a[chosen] for a in self.arrays)
+        if self.transform is None:
+            return batch
+        rng = np.random.default_rng([self.seed or 0, n, k, 1])
+        return tuple(self.transform(rng, *batch))
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
         n, self.next_epoch = self.next_epoch, self.next_epoch + 1
@@ -69,11 +103,53 @@ class Batches:
         return f"Batches({self.samples} samples, {len(self)} batches of {self.size}, seed={self.seed})"
 
 
-def batches(x: Any | Sequence[Any], y: Any, size: int, seed: int | None = None, drop_last: bool = False) -> Batches:
+def _is_lazy(a: Any) -> bool:
+    """Whether an array-like is read by its indices, batch by batch, and not as a whole."""
+    return not hasattr(a, "__array__") and not isinstance(a, (list, tuple)) and hasattr(a, "__getitem__")
+
+
+class _Column:
+    """A column of a data set whose rows are dictionaries, such as Hugging Face's."""
+
+    def __init__(self, dataset: Any, name: str):
+        self.dataset = dataset.select_columns([name]) if hasattr(dataset, "select_columns") else dataset
+        self.name = name
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, chosen: Any) -> np.ndarray:
+        indices = np.arange(len(self))[chosen].tolist()
+        return np.stack([np.asarray(v) for v in self.dataset[indices][self.name]])
+
+
+def columns(dataset: Any, inputs: str | Sequence[str], target: str) -> tuple[Any, Any]:
+    """(x, y) for `batches` of a data set that has its arrays under names: a mapping of arrays, or rows read by a list
+    of indices, dataset[[3, 5]] -> {name: values}, as Hugging Face's data sets are. Raises ArgumentError for unknown
+    names."""
+    known = list(dataset) if isinstance(dataset, Mapping) else list(getattr(dataset, "column_names", ()))
+    names = [inputs] if isinstance(inputs, str) else list(inputs)
+    for name in (*names, target):
+        if name not in known:
+            raise ArgumentError(f"the data set has no {name!r}, only {', '.join(map(repr, known)) or 'no names'}")
+    if isinstance(dataset, Mapping):
+        x, y = tuple(dataset[n] for n in names), dataset[target]
+    else:
+        x, y = tuple(_Column(dataset, n) for n in names), _Column(dataset, target)
+    return (x[0] if isinstance(inputs, str) else x), y
+
+
+def batches(
+    x: Any | Sequence[Any], y: Any, size: int, seed: int | None = None, drop_last: bool = False, *,
+    transform: Callable[..., Any] | None = None, threads: int = 0,
+) -> Batches:  # fmt: skip
     """Batches of `size` samples, as pairs (x, y); for a tuple of inputs as (*inputs, y).
 
     x: an array whose first axis counts the samples, or a tuple of such arrays; y: likewise, the targets. With a seed,
     every epoch has an order of its own, a function of (seed, epoch); without one the order is the arrays' own. The last
-    batch may be smaller; drop_last leaves it out. Raises ShapeError.
+    batch may be smaller; drop_last leaves it out. transform: a function (rng, x, y) -> (x, y) of each batch, as in
+    `es.data.augment`, whose rng depends on (seed, epoch, batch). threads: how many threads make batches ahead of
+    the training; 0 makes each when it is asked for. The batches are the same. Arrays may be lazy: what has a length and
+    gives an array for an array of indices is read batch by batch. Raises ShapeError.
     """
-    return Batches(x, y, size, seed, drop_last)
+    return Batches(x, y, size, seed, drop_last, transform, threads)

@@ -57,7 +57,7 @@ def as_tuple(batch: Any) -> Sequence[Any]:
     if isinstance(batch, Mapping):
         raise ArgumentError(
             f"a batch is a mapping of {', '.join(map(str, batch))}; make tuples of it: "
-            "((b['input'], b['target']) for b in batches), or es.data.from_mapping"
+            "(b['input'], b['target']), or read the data set with es.data.columns"
         )
     raise ArgumentError(f"a batch is a {type(batch).__name__}, and must be a tuple of the model's inputs and a target")
 

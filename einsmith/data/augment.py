@@ -1,0 +1,126 @@
+"""Augmentation of batches: functions (rng, *arrays) -> arrays for `es.data.batches(..., transform=...)`.
+
+Images are the first array, float [B, channels, height, width]; the target is the last. All randomness comes from rng, a
+numpy Generator that depends on the seed, the epoch and the batch, so that a run which is resumed draws the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from einsmith.errors import ArgumentError, ShapeError
+
+Transform = Callable[..., tuple[np.ndarray, ...]]
+
+
+def _images(x: np.ndarray, what: str) -> None:
+    if x.ndim != 4 or x.dtype.kind != "f":
+        raise ShapeError(f"{what} takes float images [B, channels, height, width]; given {x.dtype}{list(x.shape)}")
+
+
+def compose(*transforms: Transform) -> Transform:
+    """One after another."""
+
+    def all_of_them(rng: np.random.Generator, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        for t in transforms:
+            arrays = tuple(t(rng, *arrays))
+        return arrays
+
+    return all_of_them
+
+
+def random_crop(padding: int) -> Transform:
+    """Moves every image by up to `padding` pixels along each side; what comes in is 0."""
+    if padding < 0:
+        raise ArgumentError(f"padding={padding!r} must not be negative")
+
+    def crop(rng: np.random.Generator, x: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
+        _images(x, "random_crop")
+        n, _, height, width = x.shape
+        wide = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+        tops, lefts = rng.integers(0, 2 * padding + 1, (2, n))
+        out = np.empty_like(x)
+        for k, (top, left) in enumerate(zip(tops, lefts, strict=True)):
+            out[k] = wide[k, :, top : top + height, left : left + width]
+        return out, *rest
+
+    return crop
+
+
+def random_flip(p: float = 0.5) -> Transform:
+    """Mirrors images, left to right, with probability p."""
+    if not 0 <= p <= 1:
+        raise ArgumentError(f"p={p!r} must be a probability")
+
+    def flip(rng: np.random.Generator, x: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
+        _images(x, "random_flip")
+        chosen = rng.random(len(x)) < p
+        return np.where(chosen[:, None, None, None], x[..., ::-1], x), *rest
+
+    return flip
+
+
+def color_jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0) -> Transform:
+    """Scales brightness, contrast (about the image's mean) and saturation (about its gray) by factors drawn from
+    [1 - b, 1 + b]; the result is kept in 0..1."""
+    for name, value in (("brightness", brightness), ("contrast", contrast), ("saturation", saturation)):
+        if not 0 <= value <= 1:
+            raise ArgumentError(f"{name}={value!r} must be between 0 and 1")
+
+    def jitter(rng: np.random.Generator, x: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
+        _images(x, "color_jitter")
+
+        def factor(most: float) -> np.ndarray:
+            return rng.uniform(1 - most, 1 + most, (len(x), 1, 1, 1)).astype(x.dtype)
+
+        out = x * factor(brightness)
+        if contrast:
+            mean = out.mean((1, 2, 3), keepdims=True)
+            out = mean + (out - mean) * factor(contrast)
+        if saturation:
+            gray = out.mean(1, keepdims=True)
+            out = gray + (out - gray) * factor(saturation)
+        return np.clip(out, 0, 1), *rest
+
+    return jitter
+
+
+def normalize(mean: Sequence[float], std: Sequence[float]) -> Transform:
+    """(x - mean)/std of each channel."""
+    if len(mean) != len(std) or not all(s > 0 for s in std):
+        raise ArgumentError(f"mean={mean!r} and std={std!r} must be as many numbers, and std positive")
+
+    def scale(rng: np.random.Generator, x: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
+        _images(x, "normalize")
+        if x.shape[1] != len(mean):
+            raise ShapeError(f"normalize has {len(mean)} channels, the images have {x.shape[1]}")
+        m, s = (np.asarray(a, x.dtype)[:, None, None] for a in (mean, std))
+        return (x - m) / s, *rest
+
+    return scale
+
+
+def mixup(alpha: float, classes: int) -> Transform:
+    """Mixes every sample with another one of its batch by a share drawn from Beta(alpha, alpha); the target becomes
+    float32 [B, classes], probabilities, as `cross_entropy` takes them. Source: arXiv 1710.09412."""
+    if not alpha > 0:
+        raise ArgumentError(f"alpha={alpha!r} must be positive")
+
+    def mix(rng: np.random.Generator, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        *inputs, y = arrays
+        if y.ndim != 1 or y.dtype.kind not in "iu":
+            raise ShapeError(f"mixup takes integer targets [B]; given {y.dtype}{list(y.shape)}")
+        if len(y) and (y.min() < 0 or y.max() >= classes):
+            raise ArgumentError(f"mixup has {classes} classes, and a target is {y.max() if y.min() >= 0 else y.min()}")
+        share, other = rng.beta(alpha, alpha), rng.permutation(len(y))
+        target = np.eye(classes, dtype=np.float32)[y]
+
+        def of(a: Any) -> np.ndarray:
+            return (share * a + (1 - share) * a[other]).astype(a.dtype)
+
+        return *(of(a) for a in inputs), of(target)
+
+    return mix

@@ -1,0 +1,83 @@
+"""Fashion-MNIST: 60,000 and 10,000 gray images of clothes, 28x28, in MNIST's format (arXiv 1708.07747)."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from einsmith import knobs
+from einsmith.data import fetch, idx
+from einsmith.data.mnist_files import FILES, TIMEOUT, to_arrays
+from einsmith.errors import DataError
+
+CHECKSUMS = {
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+"""SHA-256 of the files unpacked."""
+MIRROR = "https://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+"""Where Debian's package dataset-fashion-mnist puts the files."""
+
+
+def fashion_mnist(
+    split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fashion-MNIST as (x, y): images x float32 [N, 1, 28, 28] scaled to 0..1, labels y int64 [N] from 0 to 9.
+
+    split: "train" (60,000) or "test" (10,000). The four idx files, plain or as .gz, are taken from `folder` alone where
+    one is given; else from EINSMITH_DATA_DIR (in fashion-mnist or FashionMNIST/raw), the cache, Debian's package
+    dataset-fashion-mnist, or the authors' mirror, and stay in the cache. Every file is checked by SHA-256. `say` gets a
+    line before each slow step. Raises DataError, which says what to put where.
+    """
+    if split not in FILES:
+        raise DataError(f"Fashion-MNIST has the splits 'train' and 'test', not {split!r}")
+    images, labels = (_find(name, None if folder is None else Path(folder), say or (lambda line: None))
+                      for name in FILES[split])  # fmt: skip
+    return to_arrays(idx.parse(images, 3, FILES[split][0]), idx.parse(labels, 1, FILES[split][1]), FILES[split][0])
+
+
+def _find(name: str, folder: Path | None, say: Callable[[str], None]) -> bytes:
+    cache = fetch.cache_folder("fashion-mnist")
+    data_dir = knobs.DATA_DIR.get()
+    places = [cache, DEBIAN]
+    if data_dir is not None:
+        places = [data_dir / "fashion-mnist", data_dir / "FashionMNIST" / "raw", *places]
+    if folder is not None:
+        places = [folder]
+    for place in places:
+        for path in (place / name, place / f"{name}.gz"):
+            if path.is_file():
+                return _checked(idx.read_bytes(path), name, str(path))
+    if folder is not None:
+        raise DataError(f"{folder} lacks {name} (plain, or packed as .gz)")
+    url = f"{MIRROR}/{name}.gz"
+    say(f"fetching {url}")
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as reply:
+            content = _checked(idx.unpack(reply.read(), url), name, url)
+    except (OSError, ValueError, http.client.HTTPException) as e:
+        raise DataError(
+            f"Fashion-MNIST is not on this machine and could not be fetched: {url}: {getattr(e, 'reason', None) or e}\n"
+            f"Install Debian's package dataset-fashion-mnist, or put {name} (plain, or packed as .gz) into {cache}, or "
+            "into fashion-mnist below a folder of your own that EINSMITH_DATA_DIR names."
+        ) from e
+    fetch.store(cache, name, content, say)
+    return content
+
+
+def _checked(content: bytes, name: str, where: str) -> bytes:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != CHECKSUMS[name]:
+        raise DataError(
+            f"{where} is damaged or another file: SHA-256 {digest} where Fashion-MNIST's has {CHECKSUMS[name]}"
+        )
+    return content

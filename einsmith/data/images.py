@@ -1,0 +1,135 @@
+"""Images in folders: one folder a class, decoded when a batch is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from einsmith import locks
+from einsmith.errors import ArgumentError, DataError
+
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+def _pillow() -> Any:
+    try:
+        with locks.IMPORTING:
+            from PIL import Image
+    except ImportError as e:
+        raise DataError("images are decoded by Pillow, which is not installed: pip install pillow") from e
+    return Image
+
+
+def decode(file: Any, name: str, mode: str, size: tuple[int, int] | None = None) -> np.ndarray:
+    """The pixels of an image, uint8 [height, width, 3] for the mode "RGB", [height, width] for "L". With a size
+    (height, width) its middle, in that proportion, is scaled to it. Raises DataError, which names the image."""
+    image_module = _pillow()
+    try:
+        with image_module.open(file) as opened:
+            image = opened.convert(mode)
+            if size is not None and (image.height, image.width) != size:
+                height, width = size
+                scale = min(image.height / height, image.width / width)
+                h, w = scale * height, scale * width
+                top, left = (image.height - h) / 2, (image.width - w) / 2
+                image = image.resize((width, height), image_module.BILINEAR, (left, top, left + w, top + h))
+            return np.asarray(image)
+    except (OSError, ValueError, SyntaxError, EOFError, image_module.DecompressionBombError) as e:
+        raise DataError(f"{name} does not decode: {e}") from e
+
+
+class Images:
+    """Images of files as one array that is decoded where it is read: images[indices] is float32 [n, channels, height,
+    width] in 0..1."""
+
+    def __init__(self, paths: Sequence[Path], size: tuple[int, int], channels: int = 3):
+        self.paths, self.size, self.channels = list(paths), size, channels
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, path: Path) -> np.ndarray:
+        """One image, uint8 [channels, height, width]."""
+        pixels = decode(path, str(path), "RGB" if self.channels == 3 else "L", self.size)
+        return pixels.transpose(2, 0, 1) if self.channels == 3 else pixels[None]
+
+    def __getitem__(self, chosen: Any) -> np.ndarray:
+        paths = [self.paths[i] for i in np.arange(len(self.paths))[chosen]]
+        out = np.empty((len(paths), self.channels, *self.size), np.float32)
+        for k, path in enumerate(paths):
+            np.multiply(self.read(path), np.float32(1 / 255), out=out[k])
+        return out
+
+
+class ImageFolder:
+    """See `image_folder`. Attributes: `x` (Images), `y` (int64 [N]), `classes` (names in the order of their numbers),
+    `skipped` (path and reason of each image that was left out)."""
+
+    def __init__(self, x: Images, y: np.ndarray, classes: list[str], skipped: list[tuple[Path, str]]):
+        self.x, self.y, self.classes, self.skipped = x, y, classes, skipped
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __iter__(self) -> Any:
+        return iter((self.x, self.y))
+
+    def __repr__(self) -> str:
+        left = f", {len(self.skipped)} skipped" if self.skipped else ""
+        return f"ImageFolder({len(self)} images of {len(self.classes)} classes{left})"
+
+
+def image_folder(
+    folder: str | os.PathLike, size: int | tuple[int, int], *, channels: int = 3, errors: str = "raise",
+    threads: int = 4,
+) -> ImageFolder:  # fmt: skip
+    """A folder that has one folder of images for each class, as (x, y) for `es.data.batches`.
+
+    size: (height, width) to which the middle of every image is scaled, or one number for both; channels: 3 or 1.
+    Classes are numbered in the order of their names. Images are decoded when a batch is made; one that does not decode
+    raises DataError, naming it. errors="skip" decodes each of them once now, in `threads` threads, and leaves out those
+    that do not; `skipped` has their names. Needs Pillow. Raises DataError where there is no folder or no image.
+    """
+    root = Path(folder)
+    height, width = (size, size) if isinstance(size, int) else size
+    if height < 1 or width < 1:
+        raise ArgumentError(f"size={size!r} must be positive")
+    if channels not in (1, 3):
+        raise ArgumentError(f"channels={channels!r} is neither 1 nor 3")
+    if errors not in ("raise", "skip"):
+        raise ArgumentError(f"errors={errors!r} is neither 'raise' nor 'skip'")
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder; pass one that has a folder of images for each class")
+    _pillow()
+    classes = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    found = [
+        (path, n)
+        for n, name in enumerate(classes)
+        for path in sorted((root / name).rglob("*"))
+        if path.suffix.lower() in EXTENSIONS and path.is_file()
+    ]
+    x = Images([path for path, _ in found], (height, width), channels)
+    skipped: list[tuple[Path, str]] = []
+    if errors == "skip":
+
+        def fault(path: Path) -> str | None:
+            try:
+                x.read(path)
+            except DataError as e:
+                return str(e)
+            return None
+
+        with ThreadPoolExecutor(threads) as pool:
+            faults = list(pool.map(fault, x.paths))
+        skipped = [(path, why) for path, why in zip(x.paths, faults, strict=True) if why is not None]
+        found = [item for item, why in zip(found, faults, strict=True) if why is None]
+        x = Images([path for path, _ in found], (height, width), channels)
+    if not found:
+        left = f" that decodes ({skipped[0][1]})" if skipped else ""
+        raise DataError(f"{root} has no image{left} in folders of classes; known are {', '.join(EXTENSIONS)}")
+    return ImageFolder(x, np.array([n for _, n in found], np.int64), classes, skipped)
