@@ -18,8 +18,12 @@ from einsmith.training.settings import Settings
 FORMAT = "einsmith-step"
 VERSION = 3
 FILES = WEIGHTS, STATE, META, PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
-LOSSES = ("cross_entropy", "mse_loss", "nll_loss")
-"""The functions of `functional` that are restored by name."""
+LOSSES = tuple(
+    name
+    for name, f in sorted(vars(functional).items())
+    if callable(f) and getattr(f, "__module__", "").startswith("einsmith.functional.loss")
+)
+"""The functions of `functional` that are restored by name: its losses."""
 
 
 def _integer(x: Any) -> bool:

@@ -20,6 +20,9 @@ def app() -> None:
     """Einsmith: a training compiler."""
 
 
+_DECAY = click.FloatRange(min=0, max=1, max_open=True)
+
+
 @app.command("train")
 @click.argument("model")
 @click.option("--data", metavar="NAME|DIR", help="What to learn, see below.  [default: mnist, mnist-rows or sotu]")
@@ -29,9 +32,12 @@ def app() -> None:
 @click.option("--steps", type=click.IntRange(min=1), help="Tokens of a window of text.  [default: 35]")
 @click.option("--vocabulary", type=click.IntRange(min=2), help="Most distinct tokens of a text.  [default: 10000]")
 @click.option("--unit", type=click.Choice(["word", "character"]), help="What a token of text is.  [default: word]")
-@click.option("--optimizer", help="sgd, momentum, adam or adamw.  [default: adam]")
+@click.option("--optimizer", help="sgd, momentum, adam, adamw or another of es.optim, as lion.  [default: adam]")
 @click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Learning rate.  [default: the optimizer's]")
 @click.option("--schedule", type=click.Choice(["constant", "cosine"]), help="Of the learning rate.  [default: cosine]")
+@click.option("--clip", type=click.FloatRange(min=0, min_open=True), help="Most that the gradients' norm may be.")
+@click.option("--accumulate", type=click.IntRange(min=1), help="Batches that make one update.  [default: 1]")
+@click.option("--ema", type=_DECAY, help="Decay of an average of the weights, which is then evaluated.")
 @click.option("--seed", type=click.IntRange(min=0), help="Of the weights and of the order of the data.  [default: 0]")
 @click.option("--save", "save_to", metavar="DIR", help="Save here after every epoch; --resume goes on from it.")
 @click.option("--resume", metavar="DIR", help="Go on with the run saved here, with its settings.")
@@ -41,7 +47,7 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
     """Train MODEL and show its accuracy on the test images, or its perplexity on the test text.
 
     \b
-    lenet5, mlp3                 --data mnist, or a folder of idx files named as MNIST's
+    lenet5, mlp3                 --data mnist, fashion-mnist, or a folder of idx files named as MNIST's
     milstm, scrn, sublstm, lltm  --data mnist-rows, or such a folder: images read row by row
     lstm-lm                      --data sotu, moby-dick, or a folder with train.txt and test.txt
 

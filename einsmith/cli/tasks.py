@@ -17,6 +17,7 @@ from einsmith.data import (
     Stream,
     Vocabulary,
     batches,
+    fashion_mnist,
     idx_folder,
     mnist,
     mnist_rows,
@@ -97,7 +98,8 @@ class Images(Task):
         return Loaded(batches(x, y, run.batch, seed=run.seed), test, self._arguments(x))
 
     def _read(self, name: str, split: str, say: Say) -> tuple[np.ndarray, np.ndarray]:
-        x, y = mnist(split, say=say) if name in self.names else idx_folder(name, split)
+        known = {"mnist": mnist, "fashion-mnist": fashion_mnist}
+        x, y = known[name](split, say=say) if name in known else idx_folder(name, split)
         if not len(y):
             raise DataError(f"{name} has no {split} images")
         return x, y
@@ -150,8 +152,9 @@ class Text(Task):
 
 
 IMAGES = Images(
-    ("mnist",), " of idx files", "images", 256, {"sgd": 0.1, "momentum": 0.05, "adam": 0.005, "adamw": 0.008}
-)
+    ("mnist", "fashion-mnist"), " of idx files", "images", 256,
+    {"sgd": 0.1, "momentum": 0.05, "adam": 0.005, "adamw": 0.008},
+)  # fmt: skip
 ROWS = Rows(
     ("mnist-rows", "mnist"), " of idx files", "images", 128,
     {"sgd": 0.1, "momentum": 0.05, "adam": 0.003, "adamw": 0.003},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
@@ -26,14 +27,19 @@ from einsmith.data import Batches, Stream
 from einsmith.errors import SaveError
 from einsmith.training import TrainStep
 
-OPTIMIZERS: dict[str, Callable[[float], Any]] = {
-    "sgd": lambda lr: optim.SGD(lr=lr),
+MATRICES = ("muon",)
+"""Optimizers of matrices alone: AdamW, at a tenth of the rate, has the other parameters."""
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    name.lower(): make for name, make in optim.STANDARD.items() if name.lower() not in MATRICES
+} | {
     "momentum": lambda lr: optim.SGD(lr=lr, momentum=0.9),
-    "adam": lambda lr: optim.Adam(lr=lr),
     "adamw": lambda lr: optim.AdamW(lr=lr, weight_decay=0.05),
+    "muon": lambda lr: optim.Groups(optim.AdamW(lr=lr / 10), matrix=optim.Group(ndim=2, rule=optim.Muon(lr=lr))),
 }
 """By name, how it is made from a learning rate."""
 SETTINGS = "run.json"
+SINCE = ("clip", "accumulate", "ema")
+"""Settings that older runs do not have."""
 CURVE = "loss.png"
 
 WARM_UP = 0.2
@@ -58,6 +64,9 @@ class Run:
     steps: int = 35
     vocabulary: int = 10_000
     unit: str = "word"
+    clip: float | None = None
+    accumulate: int = 1
+    ema: float | None = None
     arguments: dict[str, int | float] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
@@ -110,8 +119,11 @@ def train(
     if step is None:
         nn.manual_seed(run.seed)
         network = models.get(model, **(data.arguments | run.arguments))
-        optimizer = OPTIMIZERS[run.optimizer](run.lr)
-        step = TrainStep(network, functional.cross_entropy, optimizer, seed=run.seed, threads=threads)
+        optimizer = OPTIMIZERS[run.optimizer](lr=run.lr)
+        step = TrainStep(
+            network, functional.cross_entropy, optimizer, seed=run.seed, threads=threads, clip_grad_norm=run.clip,
+            accumulate=run.accumulate, ema=run.ema,
+        )  # fmt: skip
     if target is not None:
         _writable(target)
     with progress, _interrupts() as interrupted:
@@ -136,26 +148,26 @@ def _loop(
     progress: Progress,
     interrupted: Callable[[], bool],
 ) -> None:
-    total = run.epochs * len(train_batches)
+    total = run.epochs * -(-len(train_batches) // run.accumulate)
     began = time.perf_counter() - run.seconds
     if step.epoch >= run.epochs:
         progress.say(f"the saved run has its {run.epochs} epochs already")
 
     def on_step(step: TrainStep, loss: float) -> None:
-        del run.losses[step.steps - 1 :]
+        del run.losses[step.epoch * len(train_batches) + step.position - 1 :]
         run.losses.append(loss)
         run.seconds = time.perf_counter() - began
         progress.step(step.epoch, run.epochs, step.position, len(train_batches), loss, train_batches.size)
-        step.optimizer.lr = run.rate(step.steps, total)
+        _set_rate(step, run, total)
         if interrupted():
             raise Interrupted
 
     def on_epoch(step: TrainStep, loss: float) -> None:
-        result = step.evaluate(test_batches)
+        result = step.evaluate(test_batches, averaged=run.ema is not None)
         run.seconds = time.perf_counter() - began
         row = {
             "epoch": step.epoch,
-            "loss": _epoch_loss(run, train_batches, step.steps),
+            "loss": _epoch_loss(run, train_batches, step.epoch * len(train_batches)),
             "test_loss": result["loss"],
             **_metric(task_of(run.model).metric, result),
             "seconds": run.seconds,
@@ -165,8 +177,15 @@ def _loop(
         if target is not None:
             _save(run, step, target)
 
-    step.optimizer.lr = run.rate(step.steps, total)
+    _set_rate(step, run, total)
     step.fit(train_batches, epochs=run.epochs, progress=False, on_step=on_step, on_epoch=on_epoch)
+
+
+def _set_rate(step: TrainStep, run: Run, total: int) -> None:
+    """Every rule's learning rate for the next of `total` updates, in proportion to the one it was made with."""
+    rate = run.rate(step.steps, total)
+    for group, rule in step.optimizer.rules.items():
+        rule.lr = rate / 10 if group == optim.REST and run.optimizer in MATRICES else rate
 
 
 def _metric(name: str, result: dict[str, float]) -> dict[str, float]:
@@ -176,9 +195,9 @@ def _metric(name: str, result: dict[str, float]) -> dict[str, float]:
     return {name: result[name]} if name in result else {}
 
 
-def _epoch_loss(run: Run, data: Batches | Stream, steps: int) -> float:
-    """The mean over the samples of the epoch that ends at step `steps`, those before an interruption included."""
-    losses = run.losses[steps - len(data) : steps]
+def _epoch_loss(run: Run, data: Batches | Stream, end: int) -> float:
+    """The mean over the samples of the epoch that ends at batch `end`, those before an interruption included."""
+    losses = run.losses[end - len(data) : end]
     sizes = np.full(len(losses), data.size, np.float64)
     sizes[-1] = data.samples - data.size * (len(data) - 1)
     return float(np.average(losses, weights=sizes))
@@ -204,15 +223,21 @@ def _start(model: str, chosen: dict[str, Any]) -> Run:
             f"no optimizer is named {run.optimizer!r}; known: {', '.join(OPTIMIZERS)}", param_hint="--optimizer"
         )
     task.check(run.data)
-    run.lr = run.lr or task.rates[run.optimizer]
+    run.lr = run.lr or task.rates.get(run.optimizer) or _usual_rate(run.optimizer)
     return run
+
+
+def _usual_rate(optimizer: str) -> float:
+    """The learning rate that a rule has by itself."""
+    names = {name.lower(): name for name in optim.STANDARD}
+    return inspect.signature(optim.STANDARD[names[optimizer]]).parameters["lr"].default
 
 
 def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any]) -> tuple[Run, TrainStep]:
     step = checkpoint.load(folder, threads=threads)
     try:
         saved = json.loads((folder / SETTINGS).read_text())
-        run = Run(**{f.name: saved[f.name] for f in fields(Run)})
+        run = Run(**{f.name: saved[f.name] for f in fields(Run) if f.name in saved or f.name not in SINCE})
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise SaveError(f"{folder} is no run of `einsmith train`: {SETTINGS} is missing or damaged ({e})") from e
     if run.model != model:
@@ -226,7 +251,6 @@ def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any
     run.epochs = chosen.get("epochs", run.epochs)
     if len(run.losses) < step.steps:
         raise SaveError(f"{folder}: {SETTINGS} does not belong to the saved step {step.steps}")
-    del run.losses[step.steps :]
     run.history = [h for h in run.history if h["epoch"] <= step.epoch]
     return run, step
 

@@ -8,7 +8,7 @@ from typing import Any
 from einsmith.optim import lr_scheduler
 from einsmith.optim.adaptive import Adadelta, Adamax, Lion, NAdam, RAdam
 from einsmith.optim.classic import SGD, Adagrad, Adam, AdamW, RMSprop
-from einsmith.optim.groups import Group, Groups
+from einsmith.optim.groups import REST, Group, Groups
 from einsmith.optim.rule import Rule
 from einsmith.optim.tensorwise import LAMB, Adafactor, Muon
 
@@ -49,6 +49,6 @@ def _restore_number(value: Any) -> Any:
 
 
 __all__ = [
-    "LAMB", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Group", "Groups", "Lion", "Muon",
-    "NAdam", "RAdam", "RMSprop", "Rule", "describe", "lr_scheduler", "restore",
+    "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Group", "Groups", "LAMB", "Lion", "Muon",
+    "NAdam", "RAdam", "REST", "RMSprop", "Rule", "SGD", "describe", "lr_scheduler", "restore",
 ]  # fmt: skip

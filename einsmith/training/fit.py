@@ -92,7 +92,9 @@ class Fit:
         step = self.step
         begun = step.epoch_samples
         length = len(self.batches) if isinstance(self.batches, Sized) else None
-        for batch, last in _marked(self._batches(), step.settings.accumulate > 1):
+        look_ahead = step.settings.accumulate > 1
+        for item in _marked(self._batches()) if look_ahead else self._batches():
+            batch, last = item if look_ahead else (item, False)
             arrays = step._arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)))
             samples = len(arrays[-1]) if arrays[-1].ndim else 1
             if step.settings.accumulate > 1:
@@ -149,12 +151,8 @@ class Fit:
                 schedule.observe(row)
 
 
-def _marked(batches: Iterator[Any], look_ahead: bool) -> Iterator[tuple[Any, bool]]:
-    """Batches, each with whether it is known to be the last."""
-    if not look_ahead:
-        for batch in batches:
-            yield batch, False
-        return
+def _marked(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
+    """Batches, each with whether it is the last."""
     none = object()
     batch = next(batches, none)
     while batch is not none:

@@ -153,7 +153,7 @@ def test_a_loss_that_is_not_finite_keeps_the_last_save(run: Run, tmp_path: Path)
         ("mlp3", ("--optimizer", "adan"), "no optimizer is named"),
         ("mlp3", ("--batch", "0"), "--batch"),
         ("mlp3", ("--lr", "-1"), "--lr"),
-        ("mlp3", ("--data", "cifar11"), "neither mnist nor a folder"),
+        ("mlp3", ("--data", "cifar11"), "neither mnist nor fashion-mnist nor a folder"),
         ("mlp3", ("--mode", "dynamic"), "--mode"),
         ("mlp3", ("--schedule", "linear"), "--schedule"),
     ],
@@ -202,3 +202,41 @@ def test_a_damaged_save(run: Run, tmp_path: Path, damage: str) -> None:
         (folder / "weights.safetensors").unlink()
     status, _, err = run("--resume", folder)
     assert status == 1 and "Traceback" not in err and str(folder) in err
+
+
+def test_clipping_accumulation_and_averages_resume_bitwise(run: Run, tmp_path: Path, monkeypatch) -> None:
+    from einsmith.cli.progress import Progress
+
+    options = ["--optimizer", "muon", "--clip", 0.5, "--accumulate", 2, "--ema", 0.9, "--seed", 2]
+    status, out, err = run("--epochs", 2, *options, "--save", tmp_path / "whole", "--json")
+    assert status == 0, err
+    assert len(json.loads((tmp_path / "whole" / "run.json").read_text())["losses"]) == 2 * STEPS
+    count = 0
+    original = Progress.step
+
+    def step(self, *arguments) -> None:
+        nonlocal count
+        count += 1
+        if count == STEPS + 1:  # between the parts of an update
+            os.kill(os.getpid(), signal.SIGINT)
+        original(self, *arguments)
+
+    monkeypatch.setattr(Progress, "step", step)
+    status, _, err = run("--epochs", 2, *options, "--save", tmp_path / "part")
+    assert status == 1 and "interrupted" in err
+    status, again, err = run("--resume", tmp_path / "part", "--json")
+    assert status == 0, err
+    assert weights(tmp_path / "part") == weights(tmp_path / "whole")
+    last, before = rows(again)[-1], rows(out)[-1]
+    assert (last["loss"], last["accuracy"]) == (before["loss"], before["accuracy"])
+    losses = [json.loads((tmp_path / n / "run.json").read_text())["losses"] for n in ("whole", "part")]
+    assert losses[0] == losses[1]
+    status, _, err = run("--resume", tmp_path / "part", "--clip", 0.7)
+    assert status == 2 and "--clip" in err
+
+
+@pytest.mark.parametrize("name", ["lion", "adafactor", "nadam"])
+def test_other_optimizers(run: Run, name: str) -> None:
+    status, out, err = run("--epochs", 1, "--optimizer", name, "--json")
+    assert status == 0, err
+    assert np.isfinite(rows(out)[-1]["loss"])
