@@ -32,6 +32,8 @@ _DECAY = click.FloatRange(min=0, max=1, max_open=True)
 @click.option("--steps", type=click.IntRange(min=1), help="Tokens of a window of text.  [default: 35]")
 @click.option("--vocabulary", type=click.IntRange(min=2), help="Most distinct tokens of a text.  [default: 10000]")
 @click.option("--unit", type=click.Choice(["word", "character"]), help="What a token of text is.  [default: word]")
+@click.option("--size", type=click.IntRange(min=1), help="To which images of a folder are scaled.  [default: 32]")
+@click.option("--augment", is_flag=True, default=None, help="Move and mirror the images at random.")
 @click.option("--optimizer", help="sgd, momentum, adam, adamw or another of es.optim, as lion.  [default: adam]")
 @click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Learning rate.  [default: the optimizer's]")
 @click.option("--schedule", type=click.Choice(["constant", "cosine"]), help="Of the learning rate.  [default: cosine]")
@@ -49,6 +51,7 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
     \b
     lenet5, mlp3                 --data mnist, fashion-mnist, or a folder of idx files named as MNIST's
     milstm, scrn, sublstm, lltm  --data mnist-rows, or such a folder: images read row by row
+    others                       --data cifar10, or a folder with folders train and test of one folder a class
     lstm-lm                      --data sotu, moby-dick, or a folder with train.txt and test.txt
 
     Ctrl-C stops between two steps and leaves a save that can be resumed where --save was given.

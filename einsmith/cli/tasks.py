@@ -16,9 +16,12 @@ from einsmith.data import (
     Batches,
     Stream,
     Vocabulary,
+    augment,
     batches,
+    cifar10,
     fashion_mnist,
     idx_folder,
+    image_folder,
     mnist,
     mnist_rows,
     stream,
@@ -40,6 +43,8 @@ class Settings(Protocol):
     steps: int
     vocabulary: int
     unit: str
+    size: int
+    augment: bool
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,40 @@ class Rows(Images):
         return rng.standard_normal(shape, np.float32), rng.integers(0, 10, batch)
 
 
+class Colours(Task):
+    """Colour images [B, 3, H, W] and their classes: CIFAR-10, or folders `train` and `test` of one folder a class."""
+
+    def load(self, run: Settings, say: Say) -> Loaded:
+        parts = []
+        for split in ("train", "test"):
+            if run.data in self.names:
+                x, y = cifar10(split, say=say)
+            else:
+                found = image_folder(Path(run.data) / split, run.size, errors="skip")
+                for path, _ in found.skipped:
+                    say(f"{path} does not decode and is left out")
+                x, y = found.x[:], found.y
+            parts.append((x, y))
+        (x, y), (test_x, test_y) = parts
+        classes = int(y.max()) + 1
+        if int(test_y.max()) >= classes:
+            raise DataError(f"{run.data} tests {int(test_y.max()) + 1} classes, and has {classes} to learn from")
+        mean, std = x.mean((0, 2, 3), keepdims=True), x.std((0, 2, 3), keepdims=True) + 1e-6
+        for images in (x, test_x):
+            images -= mean
+            images /= std
+        change = augment.compose(augment.random_crop(run.size // 8), augment.random_flip()) if run.augment else None
+        train = batches(x, y, run.batch, seed=run.seed, transform=change, threads=2 if run.augment else 0)
+        return Loaded(
+            train, batches(test_x, test_y, min(EVALUATION_BATCH, len(test_y))), {"num_classes": classes}
+        )
+
+    def example(self, batch: int, arguments: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        rng = np.random.default_rng(0)
+        classes = arguments.get("num_classes", 10)
+        return rng.standard_normal((batch, 3, 32, 32), np.float32), rng.integers(0, classes, batch)
+
+
 class Text(Task):
     """A text as one long sequence of words or characters, each to be told from those before it."""
 
@@ -159,17 +198,24 @@ ROWS = Rows(
     ("mnist-rows", "mnist"), " of idx files", "images", 128,
     {"sgd": 0.1, "momentum": 0.05, "adam": 0.003, "adamw": 0.003},
 )  # fmt: skip
+COLOURS = Colours(
+    ("cifar10",), " with folders train and test of images", "images", 128,
+    {"sgd": 0.1, "momentum": 0.05, "adam": 0.001, "adamw": 0.002}, ("size", "augment"),
+)  # fmt: skip
 TEXT = Text(
     ("sotu", "moby-dick"), " with train.txt and test.txt", "tokens", 20,
     {"sgd": 0.2, "momentum": 0.02, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"), "perplexity",
 )  # fmt: skip
 TASKS: dict[str, Task] = {"lstm-lm": TEXT} | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)
-"""By model; the others learn images."""
+"""By model, where `task_of` does not find it in the model's arguments."""
 
 
 def task_of(model: str) -> Task:
     """What a model is trained on."""
-    return TASKS.get(model, IMAGES)
+    known = TASKS.get(model)
+    if known is None:  # who chooses the number of classes is no network of digits alone
+        known = COLOURS if "num_classes" in inspect.signature(models.maker(model)).parameters else IMAGES
+    return known
 
 
 def model_arguments(model: str, assignments: Sequence[str]) -> dict[str, int | float]:

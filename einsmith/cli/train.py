@@ -38,9 +38,14 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 }
 """By name, how it is made from a learning rate."""
 SETTINGS = "run.json"
-SINCE = ("clip", "accumulate", "ema")
+SINCE = ("size", "augment", "clip", "accumulate", "ema")
 """Settings that older runs do not have."""
 CURVE = "loss.png"
+
+OPTIONS = dict.fromkeys(("steps", "vocabulary", "unit"), "language models") | dict.fromkeys(
+    ("size", "augment"), "networks of colour images"
+)
+"""What the settings that not every task has are for."""
 
 WARM_UP = 0.2
 """The part of a run in which the cosine schedule rises."""
@@ -64,6 +69,8 @@ class Run:
     steps: int = 35
     vocabulary: int = 10_000
     unit: str = "word"
+    size: int = 32
+    augment: bool = False
     clip: float | None = None
     accumulate: int = 1
     ema: float | None = None
@@ -213,9 +220,9 @@ def _known(model: str) -> None:
 
 def _start(model: str, chosen: dict[str, Any]) -> Run:
     task = task_of(model)
-    for option in ("steps", "vocabulary", "unit"):
+    for option, what in OPTIONS.items():
         if option in chosen and option not in task.options:
-            raise click.UsageError(f"--{option} is for language models; {model} learns {task.things}")
+            raise click.UsageError(f"--{option} is for {what}; {model} learns {task.things}")
     usual: dict[str, Any] = {"data": task.names[0], "batch": task.batch}
     run = Run(model, **(usual | chosen))
     if run.optimizer not in OPTIMIZERS:

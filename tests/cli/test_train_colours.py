@@ -1,0 +1,62 @@
+"""`einsmith train` on folders of colour images."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import einsmith as es
+from einsmith.cli import main as cli
+from einsmith.models import _MODELS
+
+
+class Tiny(es.nn.Module):
+    def __init__(self, num_classes=10):
+        super().__init__()
+        self.conv = es.nn.Conv2d(3, 4, 3, stride=2)
+        self.fc = es.nn.Linear(4 * 7 * 7, num_classes)
+
+    def forward(self, x):
+        return self.fc(es.functional.relu(self.conv(x)).reshape(x.shape[0], -1))
+
+
+@pytest.fixture
+def folder(rng, tmp_path, monkeypatch):
+    """Three classes that their colour tells, and a file that is no image."""
+    monkeypatch.setitem(_MODELS, "tiny", Tiny)
+    for split, n in (("train", 20), ("test", 6)):
+        for k, name in enumerate("abc"):
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+            for i in range(n):
+                pixels = rng.integers(0, 100, (20, 20, 3), dtype=np.uint8)
+                pixels[..., k] += 100
+                Image.fromarray(pixels).save(tmp_path / "data" / split / name / f"{i}.png")
+    (tmp_path / "data" / "train" / "b" / "broken.png").write_bytes(b"x")
+    return tmp_path / "data"
+
+
+def test_a_folder_is_learned(folder, tmp_path, capfd) -> None:
+    options = ["--data", folder, "--size", 16, "--batch", 8, "--epochs", 6, "--augment", "--lr", 0.01, "--json"]
+    for name in ("x", "y"):
+        status = cli.run([str(w) for w in ["train", "tiny", *options, "--save", tmp_path / name]])
+        out, err = capfd.readouterr()
+        assert status == 0, err
+        assert "broken.png does not decode and is left out" in err
+        assert json.loads(out.splitlines()[-1])["accuracy"] > 0.9
+    saves = [(tmp_path / n / "weights.safetensors").read_bytes() for n in "xy"]
+    assert saves[0] == saves[1]
+    assert cli.run(["train", "tiny", "--resume", str(tmp_path / "x"), "--epochs", "7", "--json"]) == 0
+    assert len(json.loads((tmp_path / "x" / "run.json").read_text())["history"]) == 7
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [(["mlp3", "--augment"], "--augment is for networks of colour images"), (["mlp3", "--size", "8"], "--size is for"),
+     (["tiny", "--steps", "8"], "--steps is for language models"), (["tiny", "--data", "mnist"], "neither cifar10")],
+)  # fmt: skip
+def test_wrong_use(folder, capfd, arguments, words) -> None:
+    assert cli.run(["train", *arguments]) == 2
+    assert words in capfd.readouterr().err
