@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import operator
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith import html
 from einsmith.caches import Bound, Cache
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
@@ -95,6 +97,10 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<operator {self.signature}>"
+
+    def _repr_html_(self) -> str:
+        text = self._made_of[0]
+        return html.text(self.signature, textwrap.dedent(text if isinstance(text, str) else text.text).strip("\n"))
 
     def gradient(self, wrt: str | Sequence[str], *args: Any, **kwargs: Any) -> FormulaText:
         """The derived gradient as a formula of its own: of the inputs and the cotangents `dC` of the outputs C.

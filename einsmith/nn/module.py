@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith import locks
+from einsmith import html, locks
 from einsmith.dtypes import dtype_of
 from einsmith.errors import DtypeError, ShapeError, UnknownNameError
 from einsmith.functional.call import call_with_arrays, in_trace
@@ -385,6 +385,21 @@ class Module:
     def extra_repr(self) -> str:
         """What stands between the brackets of this module's line."""
         return ""
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for path, module in self.named_modules():
+            own = [v for v in (*module._parameters.values(), *module._buffers.values()) if v is not None]
+            shapes = ", ".join(
+                f"{n} {list(v.shape)}" + ("" if getattr(v, "requires_grad", True) else " frozen")
+                for n, v in module._parameters.items() if v is not None
+            )  # fmt: skip
+            if own or not module._modules:
+                kind = f"{type(module).__name__}({module.extra_repr()})"
+                rows.append((path, kind, shapes, sum(p.size for p in own if isinstance(p, Parameter))))
+        total = sum(p.size for p in self.parameters())
+        title = f"{type(self).__name__}, {total:,} parameters"
+        return html.table(title, ("part", "kind", "parameters", "elements"), rows)
 
     def __repr__(self) -> str:
         lines = [f"({name}): " + repr(module).replace("\n", "\n  ") for name, module in self._modules.items()]

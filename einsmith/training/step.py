@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from einsmith import locks
+from einsmith import html, locks
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable, label
 from einsmith.errors import ArgumentError, EinsmithError, NonFiniteError, ShapeError
@@ -349,13 +349,24 @@ class TrainStep:
     def plan(self) -> str:
         """What was compiled: every kernel of every batch shape, with its pattern, configuration and predicted time."""
         if not self._programs:
-            return "nothing is compiled yet; call step.compile(x, y)"
+            return html.Text("nothing is compiled yet; call step.compile(x, y)")
         parts = []
         for (shapes, threads, _, gather), run in self._programs.items():
             head = ", ".join(f"{d}{list(s)}" for s, d in shapes)
             what = "gradients" if gather else "training step"
             parts.append(f"{what} for {head} on {threads} threads\n{run.describe()}")
-        return "\n\n".join(parts)
+        return html.Text("\n\n".join(parts))
+
+    def __repr__(self) -> str:
+        loss = getattr(self.loss, "__name__", type(self.loss).__name__)
+        plain = Settings()
+        chosen = {f.name: getattr(self.settings, f.name) for f in fields(Settings)}
+        extra = "".join(f", {n}={v!r}" for n, v in chosen.items() if v != getattr(plain, n))
+        where = f"steps={self.steps}, epoch={self.epoch}"
+        return f"TrainStep({type(self.model).__name__}, {loss}, {self.optimizer!r}{extra}, {where})"
+
+    def _repr_html_(self) -> str:
+        return html.text(repr(self), "") + self.model._repr_html_() + html.Text(self.plan)._repr_html_()
 
     def profile(self, *batch: Any, repeats: int = 20) -> Profile:
         """Times every kernel of a step, one by one; changes no weight and no state."""

@@ -1,0 +1,35 @@
+"""What notebooks show of formulas, models, plans and steps: text and tables, with nothing that needs a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+
+def text(title: str, body: str, folded: bool = False) -> str:
+    """A title over lines as they are, which `folded` hides until it is clicked."""
+    lines = f'<pre style="margin:0;line-height:1.3">{escape(body)}</pre>'
+    if folded:
+        return f"<details><summary><code>{escape(title)}</code></summary>{lines}</details>"
+    return f"<div><code>{escape(title)}</code>{lines}</div>"
+
+
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A title over a table; numbers stand to the right."""
+
+    def cell(x: Any) -> str:
+        shown = f"{x:,}" if isinstance(x, int) else str(x)
+        return f'<td style="text-align:{"right" if isinstance(x, int) else "left"}">{escape(shown)}</td>'
+
+    top = "".join(f'<th style="text-align:left">{escape(h)}</th>' for h in head)
+    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+    return f"<div><code>{escape(title)}</code><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+class Text(str):
+    """Lines that a notebook shows as they are; the first one of each part between empty lines is its title."""
+
+    def _repr_html_(self) -> str:
+        parts = (part.partition("\n") for part in self.split("\n\n"))
+        return "".join(text(title, body, folded=True) if body else text("", title) for title, _, body in parts)
