@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from einsmith.errors import ArgumentError
 from einsmith.optim.rule import Hyper
 from einsmith.optim.standard import COUPLED, DECOUPLED, MOMENTS, Standard, check, check_betas, first
 
@@ -20,7 +21,8 @@ class Adadelta(Standard):
         maximize: bool = False,
     ):
         check(lr=lr, eps=eps, weight_decay=weight_decay)
-        check_betas((rho, 0.0))
+        if not callable(rho) and not 0 <= rho <= 1:
+            raise ArgumentError(f"rho={rho!r} must be between 0 and 1")
         hyper: dict[str, Hyper] = {"lr": lr, "rho": rho, "eps": eps}
         lines = [
             *first(maximize, weight_decay, hyper),

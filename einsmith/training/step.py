@@ -73,8 +73,7 @@ class TrainStep:
             raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
         if not callable(loss):
             raise ArgumentError(f"loss={_shown(loss)} is not a function of the model's output and the target")
-        if not hasattr(optimizer, "assign") or isinstance(optimizer, type):
-            raise ArgumentError(f"optimizer={_shown(optimizer)} is no update rule; pass one, as es.optim.SGD(lr=0.1)")
+        _check_optimizer(optimizer)
         self.settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
         self.model, self.loss, self.optimizer, self.seed = model, loss, optimizer, seed
         self.threads = threads
@@ -165,6 +164,8 @@ class TrainStep:
         for name in replaced:
             self.store.forget(name)
         new_rules = self._made_for[0] is not self.optimizer
+        if new_rules:
+            _check_optimizer(self.optimizer)
         if replaced or new_rules or parameters.keys() != self.store.parameters.keys():
             self.rules = self.optimizer.assign(self.model)
         self.store.parameters = parameters
@@ -388,6 +389,11 @@ class TrainStep:
             )
         ]
         return Profile(rows, sorted(times)[len(times) // 2])
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if not hasattr(optimizer, "assign") or isinstance(optimizer, type):
+        raise ArgumentError(f"optimizer={_shown(optimizer)} is no update rule; pass one, as es.optim.SGD(lr=0.1)")
 
 
 def _shown(x: Any) -> str:

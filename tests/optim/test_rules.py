@@ -197,3 +197,89 @@ def test_errors_of_init_and_use() -> None:
         optim.SGD(lr=-1)
     with pytest.raises(ValueError, match="betas"):
         optim.Adam(betas=(1.0, 0.9))
+
+
+# --------------------------------------------------------------------------- numbers, rows and columns beside elements
+
+
+def test_numbers_of_whole_tensors(rng) -> None:
+    """A temporary and a state without axes, and `size` of the one axis, for tensors of every rank."""
+    rule = optim.Rule(
+        """
+        n[] = sqrt(sum[i](g[i]*g[i])/size(i))
+        top[] = max(top[]*b, n[])
+        p[i] = p[i] - lr*g[i]/top[]
+        """,
+        init={"top": 0.5},
+        lr=0.5,
+        b=0.5,
+    )
+    for shape in [(), (7,), (3, 5), (2, 3, 2)]:
+        p, top = rng.normal(size=shape), 0.5
+        run = Updater(rule, p)
+        assert run.state["top"].shape == ()
+        for _ in range(4):
+            g = rng.normal(size=shape)
+            run.step(g)
+            top = max(top * 0.5, np.sqrt((g * g).mean()))
+            p = p - 0.5 * g / top
+            np.testing.assert_allclose(run.p, p, rtol=1e-13)
+            np.testing.assert_allclose(run.state["top"], top, rtol=1e-13)
+
+
+def test_statistics_of_rows_and_columns(rng) -> None:
+    rule = optim.Rule(
+        """
+        rows[i] = b*rows[i] + sum[j](g[i,j])
+        columns[j] = columns[j] + sum[i](g[i,j])
+        pairs[k,i] = sum[j](g[i,j]*g[k,j])
+        p[i,j] = p[i,j] - lr*(rows[i]*columns[j] + sum[k](pairs[k,i]))
+        """,
+        init={"rows": 1.0},
+        lr=0.5,
+        b=0.5,
+    )
+    p, rows, columns = rng.normal(size=(4, 3)), np.ones(4), np.zeros(3)
+    run = Updater(rule, p)
+    assert {n: v.shape for n, v in run.state.items()} == {"rows": (4,), "columns": (3,)}
+    for _ in range(3):
+        g = rng.normal(size=(4, 3))
+        run.step(g)
+        rows, columns = 0.5 * rows + g.sum(1), columns + g.sum(0)
+        p = p - 0.5 * (rows[:, None] * columns + (g @ g.T).sum(1)[:, None])
+        np.testing.assert_allclose(run.p, p, rtol=1e-12)
+        np.testing.assert_allclose(run.state["rows"], rows, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("p[] = p[] - g[]", "p has an axis"),
+        ("m[k] = m[k] + sum[i,j](g[i,j])\np[i,j] = p[i,j] - m[i]", "m has axes that p does not have"),
+        ("p[i,j] = p[i,j] - g[i,j]\ng[i] = g[i]", "equally many axes"),
+        ("n[] = sum[i](g[i])\np[i] = p[i] - n", "n is a tensor and needs its axes"),
+    ],
+)
+def test_errors_of_axes(text, words) -> None:
+    with pytest.raises(FormulaError, match=words):
+        optim.Rule(text)
+
+
+def test_hyperparameters_are_checked_by_name() -> None:
+    for make, words in (
+        (lambda: optim.LAMB(eps=-1.0), "eps=-1.0"), (lambda: optim.Lion(betas=(0.9,)), "betas"),
+        (lambda: optim.Adadelta(rho=1.5), "rho=1.5"), (lambda: optim.Adafactor(beta2_decay=0.5), "beta2_decay=0.5"),
+        (lambda: optim.Adafactor(d=0.5), "d=0.5"), (lambda: optim.Muon(ns_steps=100), "ns_steps=100"),
+        (lambda: optim.Muon(adjust_lr_fn="mine"), "adjust_lr_fn='mine'"), (lambda: optim.Muon(momentum=-1), "momentum"),
+        (lambda: optim.Muon(ns_coefficients=(1.0, 2.0)), "ns_coefficients"), (lambda: optim.NAdam(lr="x"), "lr='x'"),
+        (lambda: optim.RAdam(weight_decay=-0.1), "weight_decay=-0.1"),
+        (lambda: optim.Adamax(lr=float("nan")), "lr=nan"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            make()
+
+
+def test_what_is_off_stays_off_when_a_rule_is_made_again() -> None:
+    for name in ("AdamW", "LAMB", "Muon"):
+        rule = getattr(optim, name)(weight_decay=0.0)
+        assert "weight_decay" not in optim.restore(optim.describe(rule)).hyper

@@ -248,3 +248,36 @@ def test_wrong_settings_are_named(wrong) -> None:
     step = es.TrainStep(net(), F, es.optim.SGD(lr=0.1))
     with pytest.raises(es.ArgumentError, match=f"{name}="):
         setattr(step, name, wrong[name])
+
+
+def test_clipping_over_two_types(torch) -> None:
+    """Parameters of float32 and float64 have one norm."""
+    class Both(es.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = es.nn.Parameter(np.full(3, 2.0, np.float32))
+            self.b = es.nn.Parameter(np.full((2, 2), 3.0))
+
+        def forward(self, x):
+            return (self.a * self.a).sum() + (self.b * self.b).sum() * x
+
+    step = es.TrainStep(Both(), lambda out, y: out + 0 * y, es.optim.SGD(lr=1.0), clip_grad_norm=0.5)
+    step(np.ones(()), np.zeros(()))
+    norm = np.sqrt(3 * 16 + 4 * 36)
+    assert step.grad_norm == pytest.approx(norm, rel=1e-6)
+    np.testing.assert_allclose(step.model.a.data, 2 - 4 * 0.5 / norm, rtol=1e-6)
+    np.testing.assert_allclose(step.model.b.data, 3 - 6 * 0.5 / norm, rtol=1e-6)
+
+
+def test_an_optimizer_that_is_put_in_place_of_another(torch) -> None:
+    step = es.TrainStep(net(), F, es.optim.Adam(lr=0.1), ema=0.5)
+    x, y = data(6)
+    step(x, y)
+    step.optimizer = [es.optim.SGD(lr=0.1)]
+    with pytest.raises(es.ArgumentError, match="no update rule"):
+        step(x, y)
+    step.optimizer = es.optim.Groups(es.optim.SGD(lr=0.1), a=es.optim.Group("0", lr=0.2))
+    average = step.averages()
+    step(x, y)
+    assert not [n for n in step.store.state if "exp_avg" in n]
+    assert not np.array_equal(average["0.weight"], step.averages()["0.weight"])

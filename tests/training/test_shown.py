@@ -35,8 +35,8 @@ class Reader(HTMLParser):
 
 def test_formulas_are_shown() -> None:
     f = es.op("""
-        C[i,j] = where(A[i,j] < 0, 0, A[i,j]) & B[j]
-    """.replace("& B", "* B"))
+        C[i,j] = where(A[i,j] < 0, 0, A[i,j]) * B[j]
+    """)
     shown = Reader(f._repr_html_()).text
     assert f.signature in shown and "C[i,j] = where(A[i,j] < 0, 0, A[i,j]) * B[j]" in shown
 
