@@ -63,11 +63,11 @@ class Fit:
                 start = time.perf_counter()
                 self._epoch(report, each, start)
                 row = self._row(time.perf_counter() - start)
+                self._validate(row)  # where that is interrupted, the epoch has not ended
                 step.epoch, step.position, step.epoch_loss, step.epoch_samples = step.epoch + 1, 0, 0.0, 0
                 step.epoch_losses = {}
                 step.loader_state = _generator_state(self.batches)
                 history.append(row["loss"])
-                self._validate(row)
                 step.history.append(row)
                 report.epoch(step.epoch, self.epochs, row)
                 if self.on_epoch is not None:

@@ -119,7 +119,9 @@ class TrainStep:
 
     def compile(self, *batch: Any) -> TrainStep:
         """Compiles the step for the shapes and types of a batch (inputs..., target), without training."""
-        self._program(self._arrays(batch))
+        arrays = self._arrays(batch)
+        for gather in (False, True)[: 1 + (self.accumulate > 1)]:
+            self._program(arrays, gather)
         return self
 
     def _arrays(self, batch: tuple) -> list[np.ndarray]:

@@ -56,7 +56,8 @@ def test_accumulation_equals_torch(torch) -> None:
 
 
 def test_two_programs_whatever_is_accumulated() -> None:
-    step = es.TrainStep(net(), F, es.optim.SGD(lr=0.5), accumulate=5)
+    step = es.TrainStep(net(), F, es.optim.SGD(lr=0.5), accumulate=5).compile(*data(6))
+    assert len(step._programs) == 2 and not step.steps
     for x, y in batches(10):
         step(x, y)
     assert len(step._programs) == 2 and "gradients for" in step.plan

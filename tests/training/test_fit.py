@@ -402,3 +402,20 @@ def test_nothing_that_is_off_is_called() -> None:
     assert calls() <= 46
     assert calls(clip_grad_norm=1.0) <= calls() + 10
     assert calls(accumulate=1, ema=None) == calls()
+
+
+def test_an_interrupted_validation_is_done_again() -> None:
+    whole, step = make(ema=0.5), make(ema=0.5)
+    whole.fit(train(), 2, progress=False, validation=VALIDATION)
+
+    def interrupted():
+        yield VALIDATION[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        step.fit(train(), 2, progress=False, validation=interrupted())
+    assert (step.epoch, step.position, step.history) == (0, 4, [])
+    step.fit(train(), 2, progress=False, validation=VALIDATION)
+    same(arrays(whole), arrays(step))
+    told = [{n: v for n, v in row.items() if n != "seconds"} for row in step.history]
+    assert told == [{n: v for n, v in row.items() if n != "seconds"} for row in whole.history]
