@@ -21,7 +21,7 @@ FILES = WEIGHTS, STATE, META, PLAN = "weights.safetensors", "state.safetensors",
 LOSSES = tuple(
     name
     for name, f in sorted(vars(functional).items())
-    if callable(f) and getattr(f, "__module__", "").startswith("einsmith.functional.loss")
+    if callable(f) and getattr(f, "__module__", "").startswith("einsmith.functional.losses.")
 )
 """The functions of `functional` that are restored by name: its losses."""
 

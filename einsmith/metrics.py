@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.errors import ArgumentError, ShapeError
-from einsmith.functional.loss import IGNORED
+from einsmith.functional.losses.classes import IGNORED
 
 
 def _classes(output: Any, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
