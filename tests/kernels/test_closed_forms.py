@@ -245,12 +245,12 @@ def test_prefetches_of_a_row_in_a_loop(rng, monkeypatch):
 def test_rows_of_k_in_a_loop(rng, monkeypatch):
     """Of inner products: the same sums, whether vectors of a row are unrolled or not, and the evaluator's."""
     different = 0
-    shape = InnerProducts(mr=2, columns=3, split=2)
+    shape = InnerProducts(mr=2, columns=3)
     for pad, stride in ((0, 1), (1, 1), (2, 2)):
         h, w = (int(x) for x in rng.integers((3, 33), (5, 50)))
         for kernel in (depthwise_dw(2, 1, h, w, 3, pad, stride), conv_dw(2, 1, h, w, 2, 2, 3, pad)):
-            for target, swap, kc in ((NARROW, False, 0), (WIDE, True, 100)):
-                chosen, loops = Configs((replace(shape, swap=swap, kc=kc),)), []
+            for target, swap, split in ((NARROW, False, 2), (WIDE, True, 1)):
+                chosen, loops = Configs((replace(shape, swap=swap, split=split),)), []
                 for most in (1 << 20, 0):
                     monkeypatch.setattr(inner_product, "MAX_UNROLLED", most)
                     lowered = PATTERN.lower(kernel, chosen, target)

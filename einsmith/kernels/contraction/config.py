@@ -76,19 +76,17 @@ class Direct:
 
 @dataclass(frozen=True)
 class InnerProducts:
-    """Vectors along K (inner_product), whose sums are added at the end: tiles of mr rows by `columns`. swap, kc, split
-    and windows as in Tiled."""
+    """Vectors along K (inner_product), whose sums are added at the end: tiles of mr rows by `columns`. swap, split and
+    windows as in Tiled; parts are of the first axis of K."""
 
     swap: bool = False
     mr: int = 4
     columns: int = 2
-    kc: int = 0
     split: int = 1
     windows: Halos = ()
 
     def __str__(self) -> str:
         text = f"{'swap ' if self.swap else ''}{self.mr}x{self.columns} inner products"
-        text += f" kc={self.kc}" if self.kc else ""
         return text + _windows_text(self.windows) + (f" split={self.split}" if self.split > 1 else "")
 
 
@@ -308,7 +306,8 @@ class HaloProblem:
         return self.heads > 0
 
 
-def with_halos(p: Problem, which: Halos, limit: int) -> HaloProblem | None:
+@lru_cache(maxsize=1024)
+def with_halos(p: Problem, which: Halos, limit: int = HALO_BYTES) -> HaloProblem | None:
     """The problem with these windows, of at most `limit` bytes each, twice that where a block of K has one halo copy
     that spares all tiles their masks; None where one cannot be or gains nothing."""
     found: list[tuple[int, HaloCopy]] = []

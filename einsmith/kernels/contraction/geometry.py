@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 from einsmith.errors import CompileError
 from einsmith.kernels.contraction.config import (
-    HALO_BYTES,
     Side,
     Tiled,
     depends_on_batch,
@@ -22,7 +21,6 @@ from einsmith.kernels.contraction.config import (
     with_halos,
 )
 from einsmith.kernels.contraction.emission.k_pack import fits
-from einsmith.kernels.contraction.emission.split_k import PartialSums
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, covers, holds
 from einsmith.kernels.contraction.k_bounds import KBound, within
 from einsmith.kernels.contraction.problem import Problem
@@ -30,6 +28,7 @@ from einsmith.kernels.emit.access import FusedAxes, OperandAccess, fused
 from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.walk import ceil_div
 from einsmith.locks import cached_property
+from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 
 ROW_FILLED = 0.8
@@ -40,6 +39,37 @@ ROW_FILLED = 0.8
 def operand_memories(kernel: Kernel) -> Mapping[int, Memory]:
     """The root's arguments by slot, without values."""
     return arguments_of(kernel, memories_of(kernel))
+
+
+class PartialSums(NamedTuple):
+    """[part of K][batch][row of M][point of N, in whole vectors], from element `base` of the workspace on."""
+
+    batch: int
+    rows: int
+    columns: int
+    lanes: int
+    parts: int
+    base: int
+
+    @property
+    def row(self) -> int:
+        """Elements of a row."""
+        return ceil_div(self.columns, self.lanes) * self.lanes
+
+    @property
+    def part(self) -> int:
+        """Elements of a part of K."""
+        return self.batch * self.rows * self.row
+
+    @property
+    def elements(self) -> int:
+        return self.parts * self.part
+
+    def place(self, b: Builder, part: Value, batch: Value, m: Value, n: Value) -> Value:
+        """Where the sum of a row at point n of N lies."""
+        at = b.add(b.mul(part, b.const(self.batch)), batch)
+        at = b.add(b.mul(at, b.const(self.rows)), m)
+        return b.add(b.add(b.mul(at, b.const(self.row)), n), b.const(self.base))
 
 
 class Geometry:
@@ -63,9 +93,7 @@ class Geometry:
         self._bound_k()
 
     def _place_halos(self, lent: Sequence[HaloCopy]) -> None:
-        if not self.c.windows:
-            return
-        changed = with_halos(self.p, self.c.windows, HALO_BYTES)
+        changed = with_halos(self.p, self.c.windows)
         assert changed is not None
         self.p, self.heads = changed.problem, changed.heads
         for i, w in changed.windows:

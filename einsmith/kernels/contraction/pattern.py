@@ -243,7 +243,7 @@ def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> tuple[Cost, int
     if isinstance(c, plan.Direct):
         return _direct_cost(kernel, p, c, target), 1
     if isinstance(c, plan.InnerProducts):
-        return _dot_cost(kernel, p, c, target), 1 + int(c.split > 1)
+        return _dot_cost(kernel, p, c, target), 2
     known = analysis(kernel, p, target).known.get(c)
     return known or _predicted(cost.predict(search.table_of(kernel, p, c, target), target), 0)
 
@@ -262,20 +262,19 @@ def _dot_cost(kernel: Kernel, original: Problem, c: plan.InnerProducts, target: 
     m_side, n_side = plan.sides(p, c.swap)
     m, n = p.count(m_side.axes), p.count(n_side.axes)
     batch = p.count(p.batch)
-    count, points = dot.vectors(p, memories, lanes), p.extents[p.k[0]] * batch
-    row = dot.row_length(p, memories, lanes) or 0
+    row, points = dot.row_length(p, memories, lanes) or 0, p.extents[p.k[0]] * batch
+    count = ceil(dot.points(p, row) / lanes)
     samplers = [plan.sampler(None, p, side, memories, p.k[1:], lanes, row) for side in (m_side, n_side)]
     tall, wide = ceil(m / c.mr), ceil(n / c.columns)
     mr, nr, tiles = m / tall, n / wide, tall * wide  # of the mean tile
     loads = [s.loads(lanes) + 0.5 * bool(row) for s in samplers]
     step = max(mr * nr / target.multiplies, (mr * loads[0] + nr * loads[1]) / 2) + 0.1 * (mr + nr)
     step += target.overheads.mask * (mr * samplers[0].masks + nr * samplers[1].masks)
-    held = min(count, ceil(c.kc / lanes) or count)
-    beyond = min(1.0, max(0.0, _rows_read(kernel, changed, held * lanes * item) / target.l1 - 1.0) / LEFT)
+    beyond = min(1.0, max(0.0, _rows_read(kernel, changed, count * lanes * item) / target.l1 - 1.0) / LEFT)
     if beyond:
-        lines = nr if (c.mr + c.columns) * held * lanes * item <= target.l1 else mr + nr
+        lines = nr if (c.mr + c.columns) * count * lanes * item <= target.l1 else mr + nr
         step = max(step, beyond * lines * target.overheads.row_line)
-    step += 2.5 * mr * nr / held
+    step += 2.5 * mr * nr / count
     cycles = points * (tiles * (count * step + 30) + 2.0 * m * n) + batch * c.split * m * n * 12
     for _, w in changed.windows:
         cycles += points * w.buffer.size / lanes * target.overheads.halo

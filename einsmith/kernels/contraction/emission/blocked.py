@@ -15,7 +15,7 @@ from einsmith.kernels.contraction.emission.frame import Frame, Panel, Task, coun
 from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy, fill
+from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy
 from einsmith.kernels.emit.access import FusedAxes
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
@@ -83,7 +83,7 @@ class Blocked:
         if not g.k_outer:
             for i, w, at in f.cuts:
                 self._move(t, i, w, at, tm if i == int(c.swap) else tn)
-            self._fill(t)
+            self.f.fill(t.fixed)
         return t
 
     def _move(self, t: Task, i: int, w: HaloCopy, at: Value, number: Value) -> None:
@@ -91,10 +91,6 @@ class Blocked:
         t.fixed[CUT] = number
         moved = self.b.address(at, self.b.mul(number, self.b.const(-w.block)), self.f.elem)
         self.f.slots[SLOT + i] = Memory(moved, w.buffer)
-
-    def _fill(self, t: Task) -> None:
-        for w, to in self.f.windows:
-            fill(self.b, w, self.f.slots, to, self.g.lanes, t.fixed)
 
     # -- the loops around the tile
 
@@ -148,7 +144,7 @@ class Blocked:
                     self._move(t, i, w, at, b.op("mod", head, parts))
                     head = b.op("floordiv", head, parts)
                 t.fixed[g.p.k[0]] = head  # where it is not what is cut
-                self._fill(t)
+                self.f.fill(t.fixed)
 
             def by_panels(jn: Value, nv: int, limit: int | None) -> None:
                 panel = self.open_panel(t, jn, nv, limit)

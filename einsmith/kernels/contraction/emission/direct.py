@@ -13,354 +13,269 @@ once: at h=0..7 and r=0..6 the 56 products of a depthwise tile read 14 rows of X
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-from einsmith.kernels.contraction.config import Direct, halo_memories
+from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
+from einsmith.kernels.contraction.emission.frame import Operands, strips
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
-from einsmith.kernels.contraction.halo import SLACK, covers, fill
+from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress, digits
-from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
+from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, digits
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import part_range
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 
 
-def _sampler(
-    b: Builder | None, p: Problem, i: int, memories: Mapping[int, Memory], vector: int, lanes: int
-) -> OperandAccess:
-    o = p.operands[i]
-    return OperandAccess(b, [o.expr], o.guards, p.extents, memories, (vector,), lanes)
+class Box(NamedTuple):
+    """Points of an unrolled box by axis, of those it extends along; vectors side by side, and the limit of the lanes
+    of the last one (None: all are on)."""
+
+    points: dict[int, int]
+    vectors: int = 1
+    limit: int | None = None
+
+    @property
+    def sums(self) -> int:
+        return self.vectors * prod(self.points.values())
+
+    def each(self) -> list[dict[int, int]]:
+        return [dict(zip(self.points, at, strict=True)) for at in product(*map(range, self.points.values()))]
 
 
-class DirectLowering:
+class DirectLowering(Operands):
     """Emission of this form. A task takes a range of the points of `outer`, and of the tiles along `cut` where these
-    have parts; it has number `part` then."""
+    have parts; it has number `part` then. values: of the axes that loops have bound, the first of a box's points."""
 
     def __init__(self, kernel: Kernel, config: Direct, target: Any, builder: Builder, problem: Problem):
-        self.b, self.d = builder, config
-        b = builder
         shape = shaped(problem, config)
         assert shape is not None
-        p = self.p = shape.problem
-        self.elem = elem_of(p.dtype)
-        self.lanes = target.lanes(p.dtype.itemsize)
-        n = self.lanes
-        memories = memories_of(kernel, b.buffers)
-        arguments = arguments_of(kernel, memories)
-        at = [b.alloc(self.elem, w.buffer.size + SLACK * n) for _, w in shape.windows]
-        self.slots = {**arguments, **halo_memories(shape.windows, at)}
-        self.windows = [(w, x) for (_, w), x in zip(shape.windows, at, strict=True)]
-        self.rank = len(p.piece.extents)
-        self.samplers = [_sampler(b, p, i, self.slots, self.d.vector, n) for i in (0, 1)]
-        self.in_k = self.d.vector >= self.rank
-        lane_axes = () if self.in_k else (self.d.vector,)
-        self.epi = Epilogue(b, kernel, p, memories, lane_axes, 0 if self.in_k else n, 0)
-        self.zero = b.const(0.0, self.elem, n)
-        self.counts = dict((*self.d.tile, *self.d.unroll))
-        self.inner = inner_axes(p, config)
-        self.cut = max(self.inner, key=lambda a: tiles_along(p, config, a)) if config.parts > 1 else None
-        self.part: Value | None = None
-        self.k_axes = [a for a in p.k if a not in (*self.d.k_outer, self.d.vector) and p.extents[a] > 1]
-        self.exact = None
-        if needed(problem):
-            size = self.d.vectors * prod(x for _, x in self.d.tile) * n
-            self.exact = NanRepair(b, problem, arguments, lane_axes, 0 if self.in_k else n, size)
+        p, n, d, b = shape.problem, target.lanes(problem.dtype.itemsize), config, builder
+        super().__init__(b, kernel, p.dtype, n, [(i, w, None) for i, w in shape.windows])
+        self.p, self.d = p, d
+        self.in_k = d.vector in p.k
+        axes, lanes = ((), 0) if self.in_k else ((d.vector,), n)  # of results
+        self.samplers = [
+            OperandAccess(b, [o.expr], o.guards, p.extents, self.slots, (d.vector,), n) for o in p.operands
+        ]
+        self.moving = [any(f.coef.get(d.vector, 0) for f in s.forms) for s in self.samplers]
+        self.epilogue = Epilogue(b, kernel, p, self.buffers, axes, lanes, 0)
+        self.counts = {**dict((*d.tile, *d.unroll)), d.vector: n if self.in_k else d.vectors * n}
+        self.inner = inner_axes(p, d)
+        self.tiled = self.inner if self.in_k else [*self.inner, d.vector]
+        self.k_axes = [a for a in p.k if a not in (*d.k_outer, d.vector) and p.extents[a] > 1]
+        self.cut = max(self.inner, key=lambda a: tiles_along(p, d, a)) if d.parts > 1 else None
+        size = d.vectors * prod(x for _, x in d.tile) * n
+        self.repair = NanRepair(b, problem, self.arguments, axes, lanes, size) if needed(problem) else None
+        self.rows = b.alloc(self.elem, size) if self.epilogue.size > REGISTER_EPILOGUE else None
+        self.sums = b.alloc(self.elem, waiting(p, d, n)) if d.k_outer else None
         self.values: dict[int, Value] = {}
-        self.sums: Value | None = None
-        self.rows: Value | None = None
-        if self.epi.size > REGISTER_EPILOGUE:
-            self.rows = b.alloc(self.elem, self.d.vectors * prod(x for _, x in self.d.tile) * n)
-        if self.d.k_outer:
-            self.sums = b.alloc(self.elem, waiting(p, self.d, n))
+        self.part: Value | None = None
 
     def run(self, task: Value) -> None:
         b, p, d = self.b, self.p, self.d
+        zero = b.const(0.0, self.elem, self.lanes)
         extents = [p.extents[a] for a in d.outer]
         if d.parts > 1:
             self.part = b.op("mod", task, b.const(d.parts))
             task = b.op("floordiv", task, b.const(d.parts))
-        with b.loop(*part_range(b, task, self.d.tasks, prod(extents))) as points:
+        with b.loop(*part_range(b, task, d.tasks, prod(extents))) as points:
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
-            if not d.k_outer:
-                self._fill()
-                self._tiles(lambda sizes, vectors, limit: self._compute(sizes, vectors, limit, None))
+            if self.sums is None:
+                self.fill(self.values)
+                self._tiles(lambda tile: self._finish(tile, self._products(tile, [zero] * tile.sums)))
                 return
-            assert self.sums is not None
             with b.loop(0, waiting(p, d, self.lanes), step=self.lanes) as clear:
-                b.store(self.zero, self.sums, clear.var)
+                b.store(zero, self.sums, clear.var)
             with b.loop(0, p.extents[d.k_outer[0]]) as head:
                 self.values[d.k_outer[0]] = head.var
-                self._fill()
+                self.fill(self.values)
                 self._tiles(self._accumulate)
-            self._tiles(self._finish_scratch)
+            self._tiles(lambda tile: self._finish(tile, self._waiting(tile)))
 
-    def _fill(self) -> None:
-        for w, to in self.windows:
-            fill(self.b, w, self.slots, to, self.lanes, self.values)
+    # -- loops
 
-    def _split(self, axis: int, body: Callable[[int], None]) -> None:
-        """body(points) for the tiles of an axis, its first point in `values`."""
-        b, extent = self.b, self.p.extents[axis]
-        count = min(self.counts.get(axis, 1), extent)
-        whole = extent // count * count
-        if axis == self.cut and self.part is not None:
-            lo, hi = part_range(b, self.part, self.d.parts, tiles_along(self.p, self.d, axis))
-            end = b.op("min", b.mul(b.index(hi), b.const(count)), b.const(whole))
-            with b.loop(b.mul(b.index(lo), b.const(count)), end, step=count) as loop:
-                self.values[axis] = loop.var
-                body(count)
-            if whole < extent:
-                with b.if_(b.op("eq", self.part, b.const(self.d.parts - 1))):
-                    self.values[axis] = b.const(whole)
-                    body(extent - whole)
-            return
-        if whole == count:
-            self.values[axis] = b.const(0)
-            body(count)
-        else:
-            with b.loop(0, whole, step=count) as loop:
-                self.values[axis] = loop.var
-                body(count)
+    def _along(self, axis: int, body: Callable[[int, list[Value]], Any], init: Sequence[Value] = ()) -> list[Value]:
+        """body(points, carried) for the strips of an axis, its first point in `values`."""
+        b, extent, size = self.b, self.p.extents[axis], self.counts.get(axis, 1)
+
+        def strip(at: Value, count: int, carried: list[Value]) -> list[Value]:
+            self.values[axis] = at
+            return body(count, carried)
+
+        if axis != self.cut or self.part is None:
+            return strips(b, 0, extent, size, strip, init)
+        lo, hi = part_range(b, self.part, self.d.parts, tiles_along(self.p, self.d, axis))
+        whole, points = extent // size * size, b.const(size)
+        with b.loop(b.mul(b.index(lo), points), b.op("min", b.mul(b.index(hi), points), b.const(whole)), size) as loop:
+            strip(loop.var, size, [])
         if whole < extent:
-            self.values[axis] = b.const(whole)
-            body(extent - whole)
+            with b.if_(b.op("eq", self.part, b.const(self.d.parts - 1))):
+                strip(b.const(whole), extent - whole, [])
+        return []
 
-    def _tiles(self, body: Callable[[dict[int, int], int, int | None], None]) -> None:
-        """body(points by tiled axis, vectors, limit of the last vector)."""
-        b, n, d = self.b, self.lanes, self.d
+    def _boxes(
+        self, axes: Sequence[int], body: Callable[[Box, list[Value]], Any], init: Sequence[Value] = ()
+    ) -> list[Value]:
+        """body(box, carried) inside of loops over axes, in steps of what the box has of each."""
+        n, v = self.lanes, self.d.vector
 
-        def level(i: int, sizes: dict[int, int]) -> None:
-            if i < len(self.inner):
-                a = self.inner[i]
-                self._split(a, lambda count: level(i + 1, {**sizes, a: count} if a in self.counts else sizes))
-                return
-            if self.in_k:
-                body(sizes, 1, None)
-                return
-            extent = self.p.extents[d.vector]
-            step = d.vectors * n
-            whole = extent // step * step
-            if whole:
-                with b.loop(0, whole, step=step) as loop:
-                    self.values[d.vector] = loop.var
-                    body(sizes, d.vectors, None)
-            if whole < extent:
-                self.values[d.vector] = b.const(whole)
-                body(sizes, -(-(extent - whole) // n), extent if extent % n else None)
+        def level(i: int, box: Box, carried: list[Value]) -> Any:
+            if i == len(axes):
+                return body(box, carried)
+            a, extent = axes[i], self.p.extents[axes[i]]
 
-        level(0, {})
+            def strip(count: int, carried: list[Value]) -> Any:
+                if a == v:
+                    here = box._replace(vectors=-(-count // n), limit=extent if count % n else None)
+                else:
+                    here = box._replace(points={**box.points, a: count}) if a in self.counts else box
+                return level(i + 1, here, carried)
 
-    def _part(
-        self, s: OperandAccess, values: dict[int, Value], point: dict[int, int], base: dict[int, Value]
-    ) -> PartialAddress:
-        """Every axis of `values` bound, `point` added to those of a tile; `base`: the forms at the tile's corner."""
-        b = self.b
-        sums = dict(base)
+            return self._along(a, strip, carried)
+
+        return level(0, Box({}), list(init))
+
+    def _tiles(self, body: Callable[[Box], None]) -> None:
+        self._boxes(self.tiled, lambda tile, _: body(tile))
+
+    # -- the sums of a tile: points outer, vectors inner
+
+    def _products(self, tile: Box, init: Sequence[Value]) -> list[Value]:
+        """What the products of all of K, but the outer axis of it, add to the sums."""
+        axes = [*self.k_axes, self.d.vector] if self.in_k else self.k_axes
+        sums = self._boxes(axes, partial(self._add, tile), init)
+        if self.repair is None:
+            return sums
+        rest = [a for a in self.p.k if a not in self.d.k_outer]
+        place = partial(self._exactly, tile, dict(self.values))
+        return self.repair.sums(sums, init, rest, 0, self.p.count(rest), place)
+
+    def _add(self, tile: Box, k: Box, carried: Sequence[Value]) -> list[Value]:
+        """The products of one unrolled box added to the sums; what two of them share is loaded once."""
+        b, n, v = self.b, self.lanes, self.d.vector
+        last = k if self.in_k else tile
+        start, values = self.values[v], {a: x for a, x in self.values.items() if a != v}
+        bases = [self._part(s, values) for s in self.samplers]
+        states: dict[tuple[int, int], LaneCursor] = {}
+        done: dict[tuple, Value] = {}
+
+        def load(which: int, point: dict[int, int], vector: int) -> tuple:
+            """What tells a load from others: the operand, the vector, and what the point adds to addresses."""
+            s = self.samplers[which]
+            deltas = tuple(sum(f.coef.get(a, 0) * x for a, x in point.items()) for f in s.forms)
+            return which, vector if self.moving[which] else 0, deltas, tuple(point.get(a, 0) for a in sorted(s.opaque))
+
+        def value(point: dict[int, int], key: tuple) -> Value:
+            if key not in done:
+                which, vector = key[:2]
+                s = self.samplers[which]
+                if (which, vector) not in states:
+                    # Lanes past the end are not stored: sums over the lanes, and reads of others' memory, need the
+                    # mask.
+                    masked = self.moving[which] and (self.in_k or not covers(s, v))
+                    limit = last.limit if vector == tile.vectors - 1 and masked else None
+                    states[which, vector] = LaneCursor(s, b.add(start, b.const(vector * n)), limit, n)
+                done[key] = states[which, vector].bind(self._moved(s, bases[which], point)).product()
+            return done[key]
+
+        work = []
+        for t, at in enumerate(tile.each()):
+            for more in k.each():
+                for j in range(tile.vectors):
+                    point = at | more
+                    work.append((t * tile.vectors + j, point, load(0, point, j), load(1, point, j)))
+        streamed = 2 if len({w[2] for w in work}) > len({w[3] for w in work}) else 3
+        work.sort(key=lambda w: (w[streamed], w[5 - streamed], w[0]))
+        sums = list(carried)
+        for i, point, left, right in work:
+            sums[i] = b.fma(value(point, left), value(point, right), sums[i])
+        return sums
+
+    def _part(self, s: OperandAccess, values: Mapping[int, Value]) -> PartialAddress:
+        """What bound axes add to every address of an operand."""
+        return s.part([(FusedAxes((a,), self.p.extents[a]), x) for a, x in values.items()])
+
+    def _moved(self, s: OperandAccess, base: PartialAddress, point: Mapping[int, int]) -> PartialAddress:
+        """The same at a point of the box whose corner `base` is of."""
+        b, sums = self.b, dict(base.sums)
         for i, f in enumerate(s.forms):
             delta = sum(f.coef.get(a, 0) * x for a, x in point.items())
             if delta:
                 sums[i] = b.add(sums[i], b.const(delta)) if i in sums else b.const(delta)
-        opaque = {a: b.add(v, b.const(point.get(a, 0))) for a, v in self._opaque(s, values).items()}
-        return PartialAddress(sums, frozenset(values), opaque)
+        return PartialAddress(sums, base.axes, {a: b.add(x, b.const(point.get(a, 0))) for a, x in base.opaque.items()})
 
-    def _opaque(self, s: OperandAccess, values: dict[int, Value]) -> dict[int, Value]:
-        return {a: v for a, v in values.items() if a in s.opaque}
-
-    def _base(self, s: OperandAccess, values: dict[int, Value]) -> dict[int, Value]:
-        b = self.b
-        sums: dict[int, Value] = {}
-        for i, f in enumerate(s.forms):
-            for a, v in values.items():
-                c = f.coef.get(a, 0)
-                if c:
-                    term = v if c == 1 else b.mul(v, b.const(c))
-                    sums[i] = b.add(sums[i], term) if i in sums else term
-        return sums
-
-    def _scalars(self) -> dict[int, Value]:
-        return {a: v for a, v in self.values.items() if a != self.d.vector}
-
-    def _products(self, sums: list[Value], sizes: dict[int, int], unrolled: dict[int, int], vectors: int,
-                  limit: int | None) -> list[Value]:
-        """The products of one unrolled box added to the sums (tile points outer, vectors inner)."""
-        b, n = self.b, self.lanes
-        v = self.d.vector
-        start = self.values[v]
-        values = self._scalars()
-        bases = [self._base(s, values) for s in self.samplers]
-        states: dict[tuple[int, int], LaneCursor] = {}
-        kinds = [any(s.forms[i].coef.get(v, 0) for i in range(len(s.forms))) for s in self.samplers]
-        done: dict[tuple, Value] = {}
-
-        def key(which: int, point: dict[int, int], vector: int) -> tuple:
-            s = self.samplers[which]
-            deltas = tuple(sum(f.coef.get(a, 0) * x for a, x in point.items()) for f in s.forms)
-            opaque = tuple(point.get(a, 0) for a in sorted(s.opaque))
-            return (which, vector if kinds[which] else 0, deltas, opaque)
-
-        def value(which: int, point: dict[int, int], k: tuple) -> Value:
-            if k not in done:
-                s, vector = self.samplers[which], k[1]
-                if (which, vector) not in states:
-                    # Lanes past the end are not stored: sums over the lanes, and reads of others' memory, need the
-                    # mask.
-                    masked = kinds[which] and (self.in_k or not covers(s, v))
-                    last = limit if vector == vectors - 1 and masked else None
-                    at = b.add(start, b.const(vector * n)) if vector else start
-                    states[which, vector] = LaneCursor(s, at, last, n)
-                done[k] = states[which, vector].bind(self._part(s, values, point, bases[which])).product()
-            return done[k]
-
-        work = []
-        tile = list(product(*(range(x) for x in sizes.values())))
-        steps = list(product(*(range(x) for x in unrolled.values())))
-        for t, at in enumerate(tile):
-            for u in steps:
-                point = dict(zip((*sizes, *unrolled), (*at, *u), strict=True))
-                for j in range(vectors):
-                    work.append((t * vectors + j, point, key(0, point, j), key(1, point, j)))
-        streamed = 2 if len({w[2] for w in work}) > len({w[3] for w in work}) else 3
-        work.sort(key=lambda w: (w[streamed], w[5 - streamed], w[0]))
-        for i, point, left, right in work:
-            sums[i] = b.fma(value(0, point, left), value(1, point, right), sums[i])
-        return sums
-
-    def _k_loops(self, sums: list[Value], sizes: dict[int, int], vectors: int, limit: int | None) -> list[Value]:
-        b, n = self.b, self.lanes
-
-        def level(i: int, unrolled: dict[int, int], carried: list[Value]) -> list[Value]:
-            if i < len(self.k_axes):
-                a = self.k_axes[i]
-                extent = self.p.extents[a]
-                count = min(self.counts.get(a, 1), extent)
-                whole = extent // count * count
-                out = carried
-                here = {**unrolled, a: count} if a in self.counts else unrolled
-                if whole == count:
-                    self.values[a] = b.const(0)
-                    out = level(i + 1, here, out)
-                else:
-                    with b.loop(0, whole, step=count, init=out) as loop:
-                        self.values[a] = loop.var
-                        loop.next = level(i + 1, here, list(loop.carried))
-                    out = list(loop.results)
-                if whole < extent:
-                    self.values[a] = b.const(whole)
-                    out = level(i + 1, {**unrolled, a: extent - whole}, out)
-                return out
-            if not self.in_k:
-                return self._products(list(carried), sizes, unrolled, vectors, limit)
-            v, out = self.d.vector, carried
-            extent = self.p.extents[v]
-            whole = extent // n * n
-            if whole:
-                with b.loop(0, whole, step=n, init=out) as loop:
-                    self.values[v] = loop.var
-                    loop.next = self._products(list(loop.carried), sizes, unrolled, 1, None)
-                out = list(loop.results)
-            if whole < extent:
-                self.values[v] = b.const(whole)
-                out = self._products(list(out), sizes, unrolled, 1, extent)
-            return out
-
-        out = level(0, {}, sums)
-        if self.exact is None:
-            return out
-        rest = [a for a in self.p.k if a not in self.d.k_outer]
-        total = prod(self.p.extents[a] for a in rest)
-        corner = dict(self.values)
-        return self.exact.sums(
-            out, sums, rest, 0, total, lambda number: self._exactly(number, corner, sizes, vectors, limit)
-        )
-
-    def _exactly(
-        self, number: Value, corner: dict[int, Value], sizes: dict[int, int], vectors: int, limit: int | None
-    ) -> LaneCursor:
-        """The place of a vector of a tile, or of a result where lanes lie along K, for `exact`."""
-        b, n, d = self.b, self.lanes, self.d
-        assert self.exact is not None
-        s = self.exact.sampler
-        *point, vector = digits(b, number, [*sizes.values(), vectors])
-        inner = {*self.k_axes, d.vector}
-        values = {a: v for a, v in corner.items() if a not in inner}
-        values |= {a: b.add(values[a], x) for a, x in zip(sizes, point, strict=True)}
+    def _exactly(self, tile: Box, corner: dict[int, Value], number: Value) -> LaneCursor:
+        """The place of a vector of a tile, or of a result where lanes lie along K, for `repair`."""
+        b, n, v = self.b, self.lanes, self.d.vector
+        assert self.repair is not None
+        s = self.repair.sampler
+        *point, vector = digits(b, number, [*tile.points.values(), tile.vectors])
+        values = {a: x for a, x in corner.items() if a not in (*self.k_axes, v)}
+        values |= {a: b.add(values[a], x) for a, x in zip(tile.points, point, strict=True)}
+        part = self._part(s, values)
+        part.axes |= frozenset(a for a, x in enumerate(self.p.extents) if x == 1)
         if self.in_k:
-            state = LaneCursor(s, 0, None)
-        else:
-            state = LaneCursor(s, b.add(corner[d.vector], b.mul(vector, b.const(n))), limit, n)
-        axes = frozenset(a for a, x in enumerate(self.p.extents) if x == 1)
-        return state.bind(PartialAddress(self._base(s, values), axes | frozenset(values), self._opaque(s, values)))
+            return LaneCursor(s, 0, None).bind(part)
+        return LaneCursor(s, b.add(corner[v], b.mul(vector, b.const(n))), tile.limit, n).bind(part)
 
-    def _points(self, sizes: dict[int, int]) -> list[dict[int, int]]:
-        return [dict(zip(sizes, at, strict=True)) for at in product(*(range(x) for x in sizes.values()))]
+    # -- what follows them
 
-    def _compute(self, sizes: dict[int, int], vectors: int, limit: int | None, _: None) -> None:
-        start = [self.zero] * (prod(sizes.values()) * vectors)
-        self._store(sizes, vectors, limit, self._k_loops(start, sizes, vectors, limit))
+    def _finish(self, tile: Box, sums: Sequence[Value]) -> None:
+        b, n, v, s, count = self.b, self.lanes, self.d.vector, self.epilogue.sampler, tile.vectors
+        values = {a: x for a, x in self.values.items() if a != v and a not in self.p.k}
+        states = [LaneCursor(s, 0, None)]
+        if not self.in_k:
+            states = [
+                LaneCursor(s, b.add(self.values[v], b.const(j * n)), tile.limit if j == count - 1 else None, n)
+                for j in range(count)
+            ]
 
-    def _store(self, sizes: dict[int, int], vectors: int, limit: int | None, sums: Sequence[Value]) -> None:
-        b, n, s = self.b, self.lanes, self.epi.sampler
-        values = {a: x for a, x in self._scalars().items() if a < self.rank}
-        base = self._base(s, values)
-        if self.in_k:
-            states = [LaneCursor(s, 0, None)]
-        else:
-            at = self.values[self.d.vector]
-            states = []
-            for j in range(vectors):
-                start = b.add(at, b.const(j * n)) if j else at
-                states.append(LaneCursor(s, start, limit if j == vectors - 1 else None, n))
+        def finish(part: PartialAddress, row: Sequence[Value]) -> None:
+            self.epilogue.row(states, part, [b.horizontal("add", x) for x in row] if self.in_k else row)
 
-        def finish(part: PartialAddress, row: list[Value]) -> None:
-            self.epi.row(states, part, [b.horizontal("add", x) for x in row] if self.in_k else row)
-
-        if self.rows is None or len(sums) == vectors:
-            for t, here in enumerate(self._points(sizes)):
-                finish(self._part(s, values, here, base), list(sums[t * vectors : (t + 1) * vectors]))
+        if self.rows is None or len(sums) == count:
+            base = self._part(s, values)
+            for t, point in enumerate(tile.each()):
+                finish(self._moved(s, base, point), sums[t * count : (t + 1) * count])
             return
         for i, x in enumerate(sums):
             b.store(x, self.rows, b.const(i * n))
-        with b.loop(0, len(sums) // vectors) as loop:
-            point = digits(b, loop.var, list(sizes.values()))
-            values |= {a: b.add(values[a], x) for a, x in zip(sizes, point, strict=True)}
-            at = b.mul(loop.var, b.const(vectors * n))
-            row = [b.load(self.rows, b.add(at, b.const(j * n)), self.elem, n) for j in range(vectors)]
-            finish(self._part(s, values, {}, self._base(s, values)), row)
+        with b.loop(0, len(sums) // count) as loop:
+            place = digits(b, loop.var, list(tile.points.values()))
+            values |= {a: b.add(values[a], x) for a, x in zip(tile.points, place, strict=True)}
+            at = b.mul(loop.var, b.const(count * n))
+            row = [b.load(self.rows, b.add(at, b.const(j * n)), self.elem, n) for j in range(count)]
+            finish(self._part(s, values), row)
 
     # -- sums that wait in scratch while windows change
 
-    def _places(self, sizes: dict[int, int], vectors: int) -> list[Value]:
+    def _places(self, tile: Box) -> list[Value]:
+        """Where those of a tile wait."""
         b, n, v = self.b, self.lanes, self.d.vector
         row = n if self.in_k else -(-self.p.extents[v] // n) * n
         out = []
-        for point in self._points(sizes):
+        for point in tile.each():
             at: Value = b.const(0)
             for a in self.inner:
-                x = self.values[a]
-                x = b.add(x, b.const(point[a])) if point.get(a) else x
-                at = b.add(b.mul(at, b.const(self.p.extents[a])), x)
+                at = b.add(b.mul(at, b.const(self.p.extents[a])), b.add(self.values[a], b.const(point.get(a, 0))))
             at = b.mul(at, b.const(row))
             if not self.in_k:
                 at = b.add(at, self.values[v])
-            out += [b.add(at, b.const(j * n)) if j else at for j in range(vectors)]
+            out += [b.add(at, b.const(j * n)) for j in range(tile.vectors)]
         return out
 
-    def _accumulate(self, sizes: dict[int, int], vectors: int, limit: int | None) -> None:
-        b = self.b
+    def _waiting(self, tile: Box) -> list[Value]:
         assert self.sums is not None
-        places = self._places(sizes, vectors)
-        start = [b.load(self.sums, x, self.elem, self.lanes) for x in places]
-        for x, value in zip(places, self._k_loops(start, sizes, vectors, limit), strict=True):
-            b.store(value, self.sums, x)
+        return [self.b.load(self.sums, x, self.elem, self.lanes) for x in self._places(tile)]
 
-    def _finish_scratch(self, sizes: dict[int, int], vectors: int, limit: int | None) -> None:
-        b = self.b
+    def _accumulate(self, tile: Box) -> None:
         assert self.sums is not None
-        sums = [b.load(self.sums, x, self.elem, self.lanes) for x in self._places(sizes, vectors)]
-        self._store(sizes, vectors, limit, sums)
+        sums = self._products(tile, self._waiting(tile))
+        for x, place in zip(sums, self._places(tile), strict=True):
+            self.b.store(x, self.sums, place)

@@ -3,19 +3,21 @@ bound, a `Panel` for the panel of N that it is at; and the loops over tiles, pan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from einsmith.dtypes import DType
 from einsmith.kernels.contraction.config import Side, sampler
 from einsmith.kernels.contraction.emission.prefetch import RowPrefetch, prefetches
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy
+from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import Bound, Range, ceil_div
 from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.plan.kernel import Kernel
 
 
 def workspace(b: Builder, base: int, item: int, elem: str) -> Value:
@@ -23,29 +25,43 @@ def workspace(b: Builder, base: int, item: int, elem: str) -> Value:
     return b.address(b.buffers[-1], b.const(base // item), elem) if base else b.buffers[-1]
 
 
-class Frame:
-    """The operands, halo copies and packed panels of a kernel function. `slots`: where the root's arguments and the
-    halo copies lie; a copy that is cut moves (`blocked.move`). base: bytes of the workspace before this piece's part.
-    cuts: (operand, copy, where its first block lies)."""
+class Operands:
+    """The buffers of a kernel function by number, the root's arguments by slot, and in `slots` these and the halo
+    copies, for each of which there is scratch. halos: (operand, copy, a copy of another piece that has all of it, in
+    `lent` with its place, or None)."""
 
-    def __init__(self, b: Builder, g: Geometry, base: int = 0, lent: Sequence[tuple[HaloCopy, Value]] = ()):
-        self.b, self.g = b, g
-        self.elem = elem_of(g.p.dtype)
-        self.memories = memories_of(g.kernel, b.buffers)
-        self.arguments = arguments_of(g.kernel, self.memories)
+    def __init__(
+        self, b: Builder, kernel: Kernel, dtype: DType, lanes: int,
+        halos: Sequence[tuple[int, HaloCopy, HaloCopy | None]], lent: Sequence[tuple[HaloCopy, Value]] = (),
+    ):
+        self.b, self.elem, self.lanes = b, elem_of(dtype), lanes
+        self.buffers = memories_of(kernel, b.buffers)
+        self.arguments = arguments_of(kernel, self.buffers)
         self.slots = dict(self.arguments)
         self.windows: list[tuple[HaloCopy, Value]] = []
-        self.cuts: list[tuple[int, HaloCopy, Value]] = []
-        for i, w, whole in g.halos:
-            # A row read past its end reaches into what follows, at the end of the copy into its slack.
+        for i, w, whole in halos:
             if whole is None:
-                at = b.alloc(self.elem, w.buffer.size + SLACK * g.lanes)
+                # A row read past its end reaches into what follows, at the end of the copy into its slack.
+                at = b.alloc(self.elem, w.buffer.size + SLACK * lanes)
                 self.windows.append((w, at))
             else:
                 at = next(place for x, place in lent if x is whole)
             self.slots[SLOT + i] = Memory(at, (whole or w).buffer)
-            if w.block:
-                self.cuts.append((i, w, at))
+
+    def fill(self, values: Mapping[int, Value]) -> None:
+        """Fills the halo copies for these values of the axes that they fix."""
+        for w, to in self.windows:
+            fill(self.b, w, self.slots, to, self.lanes, values)
+
+
+class Frame(Operands):
+    """The operands, halo copies and packed panels of a kernel function; a copy that is cut moves (`blocked.move`).
+    base: bytes of the workspace before this piece's part. cuts: (operand, copy, where its first block lies)."""
+
+    def __init__(self, b: Builder, g: Geometry, base: int = 0, lent: Sequence[tuple[HaloCopy, Value]] = ()):
+        super().__init__(b, g.kernel, g.p.dtype, g.lanes, g.halos, lent)
+        self.g = g
+        self.cuts = [(i, w, self.slots[SLOT + i].pointer) for i, w, _ in g.halos if w.block]
         self._read_operands()
         self.ahead = prefetches(g)
         self.row_prefetch: RowPrefetch | None = None
@@ -110,6 +126,21 @@ class Panel(NamedTuple):
 
 
 # -- loops
+
+
+def strips(
+    b: Builder, lo: int, hi: int, size: int, body: Callable[[Value, int, list[Value]], Any], init: Sequence[Value] = ()
+) -> list[Value]:
+    """body(first point, points, carried), which gives what is carried next (None: nothing), for the whole strips of
+    `size` points in lo .. hi, in a loop unless there is one, and for a shorter one at the end."""
+    whole, out = lo + (hi - lo) // size * size, list(init)
+    if whole == lo + size:
+        out = body(b.const(lo), size, out) or []
+    elif whole > lo:
+        with b.loop(lo, whole, step=size, init=out) as loop:
+            loop.next = body(loop.var, size, list(loop.carried)) or ()
+        out = list(loop.results)
+    return body(b.const(whole), hi - whole, out) or [] if whole < hi else out
 
 
 def tiles(

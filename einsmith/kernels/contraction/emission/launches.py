@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import gcd
 from typing import Any, NamedTuple
 
-from einsmith.kernels.contraction.config import HALO_BYTES, Config, Direct, InnerProducts, Tiled, sides, with_halos
+from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled, sides, with_halos
 from einsmith.kernels.contraction.emission import pack_shared
 from einsmith.kernels.contraction.emission.blocked import Blocked
 from einsmith.kernels.contraction.emission.direct import DirectLowering
@@ -26,8 +26,9 @@ def without_empty_parts(p: Problem, c: Config) -> Config:
     unwritten."""
     if not isinstance(c, Tiled) or c.split == 1:
         return c
-    changed = with_halos(p, c.windows, HALO_BYTES)
-    units = changed.heads if changed is not None and changed.heads else p.count(p.k)
+    changed = with_halos(p, c.windows)
+    assert changed is not None
+    units = changed.heads or p.count(p.k)
     return replace(c, split=-(-units // -(-units // c.split)))
 
 
@@ -79,7 +80,7 @@ def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tup
         works["add"] = _Work(
             min(s.B * s.M, target.cores * 2), lambda b, tasks, task: InnerProduct(b, s, base).run_add(task, tasks)
         )
-        return s.workspace_elements(), works if c.split > 1 else {"multiply": works["multiply"]}
+        return s.partials.elements, works
     g = Geometry(kernel, c, target, p)
     once = fixed_sides(kernel, p, c.swap)
     for label, chosen in (("pack_once", once), ("pack", "".join(x for x in "ab" if x not in once))):

@@ -3,45 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from einsmith.kernels.contraction.emission.frame import strips
 from einsmith.kernels.contraction.epilogue import Epilogue
+from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.emit.access import FusedAxes
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import ceil_div, digits_of, part_range
+from einsmith.kernels.emit.walk import digits_of, part_range
 from einsmith.loops.nest import Builder, Value
-
-
-class PartialSums(NamedTuple):
-    """[part of K][batch][row of M][point of N, in whole vectors], from element `base` of the workspace on."""
-
-    batch: int
-    rows: int
-    columns: int
-    lanes: int
-    parts: int
-    base: int
-
-    @property
-    def row(self) -> int:
-        """Elements of a row."""
-        return ceil_div(self.columns, self.lanes) * self.lanes
-
-    @property
-    def part(self) -> int:
-        """Elements of a part of K."""
-        return self.batch * self.rows * self.row
-
-    @property
-    def elements(self) -> int:
-        return self.parts * self.part
-
-    def place(self, b: Builder, part: Value, batch: Value, m: Value, tile: Value, width: int) -> Value:
-        """Where the first sum of a row's tile of so many points of N lies."""
-        at = b.add(b.mul(part, b.const(self.batch)), batch)
-        at = b.add(b.mul(at, b.const(self.rows)), m)
-        at = b.add(b.mul(at, b.const(self.row)), b.mul(tile, b.const(width)))
-        return b.add(at, b.const(self.base))
 
 
 def add(
@@ -54,17 +23,13 @@ def add(
         batch, m = digits_of(b, rows.var, [FusedAxes((), sums.batch), FusedAxes((), sums.rows)])
         part, fixed = s.part_of(m_axes, m), s.part_of(batch_axes, batch)
         base = b.add(b.mul(rows.var, b.const(sums.row)), b.const(sums.base))
-        whole = sums.columns // n
 
-        def vector(at: Value, limit: int | None) -> None:
+        def vector(at: Value, count: int, _: Sequence[Value]) -> None:
             x = _tree(b, sums, workspace, elem, b.add(base, at))
+            limit = sums.columns if count < n else None
             epilogue.row([LaneCursor(s, at, limit, n).bind(fixed)], part, [x])
 
-        if whole:
-            with b.loop(0, whole * n, step=n) as loop:
-                vector(loop.var, None)
-        if sums.columns % n:
-            vector(b.const(whole * n), sums.columns)
+        strips(b, 0, sums.columns, n, vector)
 
 
 def _tree(b: Builder, sums: PartialSums, workspace: Value, elem: str, at: Value) -> Value:

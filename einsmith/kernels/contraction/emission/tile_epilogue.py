@@ -45,7 +45,7 @@ class TileEpilogue:
         form = form_of(g)
         self.transposed = form == "turned"
         axes, tile = (m_axes, g.mr) if self.transposed else (n_axes, 0)
-        self.epilogue = Epilogue(b, g.kernel, p, f.memories, axes, g.lanes, g.row, tile)
+        self.epilogue = Epilogue(b, g.kernel, p, f.buffers, axes, g.lanes, g.row, tile)
         self.stacked = epilogue.stacked(g.kernel, p, m_axes, n_axes, g.lanes) if form == "stacked" else 1
         self.column_pad = ceil_div(g.mr, g.lanes) * g.lanes
         self.columns = b.alloc(f.elem, g.nr * self.column_pad) if self.transposed else None
@@ -59,7 +59,7 @@ class TileEpilogue:
         self.behind = self.lines is not None and not g.k_outer and not g.bounded and len(g.k_groups) == 1
         self.prefetch: ResultPrefetch | None = None
         if not (self.lines or g.blocked or g.row or g.c.split > 1):
-            self.prefetch = ResultPrefetch(b, g.kernel, p, f.memories, m_axes, n_axes, g.target.l2)
+            self.prefetch = ResultPrefetch(b, g.kernel, p, f.buffers, m_axes, n_axes, g.target.l2)
         self.zero = b.const(0.0, f.elem, g.lanes)
 
     def _lines(self) -> LineBuffer:
@@ -69,7 +69,7 @@ class TileEpilogue:
         assert unit is not None
         tiles = ceil_div(g.mt, g.c.tm) if g.c.order != "m" else 1  # of M, that wait for their next panel
         return LineBuffer(
-            self.f.b, unit, e.places, self.f.memories, g.p.extents, g.n_side.axes, e.constants, e.far, self.f.elem,
+            self.f.b, unit, e.places, self.f.buffers, g.p.extents, g.n_side.axes, e.constants, e.far, self.f.elem,
             g.lanes, g.mr, g.nr, tiles * g.mr,
         )
 
@@ -193,7 +193,7 @@ class TileEpilogue:
 
     def _store_partial(self, t: Task, m: Value, jn: Value, sums: Sequence[Value]) -> None:
         b, g = self.f.b, self.f.g
-        at = g.partials.place(b, t.split, t.batch, m, jn, g.nr)
+        at = g.partials.place(b, t.split, t.batch, m, b.mul(jn, b.const(g.nr)))
         for v, x in enumerate(sums):
             b.store(x, self.f.workspace, b.add(at, b.const(v * g.lanes)))
 

@@ -137,7 +137,7 @@ class LineBuffer:
     ):  # fmt: skip
         self.b, self.unit, self.axes = b, unit, tuple(axes)
         self.constants, self.far, self.elem, self.lanes, self.width = constants, far, elem, lanes, width
-        self.memories = memories
+        self.buffers = memories
         self.live = [i for i in range(len(places)) if i not in constants]
         self.pad = waiting(unit, width, lanes)
         self.row = self.pad + width + lanes
@@ -210,7 +210,7 @@ class LineBuffer:
         those from the first to before the second."""
         b, n = self.b, self.lanes
         for base, s in zip(bases, self.unit.stretches, strict=True):
-            pointer = self.memories[s.buffer].pointer
+            pointer = self.buffers[s.buffer].pointer
             for v, lanes in enumerate(s.vectors):
                 value, to = self._vector(lanes, row, place), b.add(base, b.const(v * n))
                 mask = self._mask(lanes, part)
