@@ -108,7 +108,7 @@ def test_a_mate_reads_the_window_of_the_piece_that_makes_it():
     low = JointTiles(kernel, configs, host(), Builder("probe", 4), both, found[first])
     ((whole, at),), ((_, part, _),) = low.f.windows, Geometry(kernel, configs[0], host(), found[first]).halos
     companion = low.companion.f
-    assert not companion.windows and companion.a_in.memories[SLOT + int(configs[0].swap)].value is at
+    assert not companion.windows and companion.a.memories[SLOT + int(configs[0].swap)].value is at
     assert holds(whole, part, low.f.slots) and not holds(part, whole, low.f.slots)
     check(kernel, [config])
 

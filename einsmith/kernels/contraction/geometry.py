@@ -72,6 +72,23 @@ class PartialSums(NamedTuple):
         return b.add(b.add(b.mul(at, b.const(self.row)), n), b.const(self.base))
 
 
+class OperandTiles(NamedTuple):
+    """How an operand reaches the tiles: read in place ("inline"), packed by the task ("panel") or by an earlier launch
+    ("buffer"). points: of a tile; tiles: how many; along: it is packed with lanes along K; slab: elements of a packed
+    tile; batches: the points of the batch that it is another one at; shared: elements of a buffer, [batch][block of
+    K][tile], which begins at element `base` of the workspace."""
+
+    side: Side
+    how: str
+    points: int
+    tiles: int
+    along: bool
+    slab: int
+    batches: int
+    shared: int
+    base: int
+
+
 class Geometry:
     """One blocked configuration of a problem. `p` is the problem that reads the halo copies; `original` is it without
     them. halos: by operand the copy, and the copy of another piece's task (of `lent`) that has all of it, or None.
@@ -89,7 +106,6 @@ class Geometry:
         self._place_halos(lent)
         self._count_points()
         self._orient_operands()
-        self._size_panels()
         self._bound_k()
 
     def _place_halos(self, lent: Sequence[HaloCopy]) -> None:
@@ -148,26 +164,38 @@ class Geometry:
         """How the operands are read by tiles and packing. loose: lanes past the end of a row of N may read; b_row: the
         points of a row of K that vectors along K of N keep to, 0 for none."""
         config, p = self.c, self.p
-        self.a_along = config.a != "inline" and self._lanes_along_k(self.m_side)
+        a_along = config.a != "inline" and self._lanes_along_k(self.m_side)
         self.loose = False
         if config.rows and self.n_side.operand.plain:
             self.loose = covers(self.access(self.n_side), self.n_side.axes[-1])
-        self.b_along = False
-        if config.b != "inline" and not config.rows and self._lanes_along_k(self.n_side):
-            self.b_along = self.lanes * self.item >= 16
+        b_along = config.b != "inline" and not config.rows and self.lanes * self.item >= 16
+        b_along = b_along and self._lanes_along_k(self.n_side)
+        self.k_pad = ceil_div(self.kc, self.lanes) * self.lanes
+        if a_along and self.k_pad // self.lanes % 2 == 0:
+            self.k_pad += self.lanes  # an odd number of vectors: rows do not meet in one cache set
+        a_slab = ceil_div(self.mr * self.k_pad if a_along else self.mr * self.kc + self.lanes, 16) * 16
+        self.a = self._tiles(self.m_side, config.a, self.mr, self.mt, a_along, a_slab, 0)
+        self.b = self._tiles(self.n_side, config.b, self.nr, self.nt, b_along, self.nr * self.k_pad, self.a.shared)
         self.b_row = self._row_of_k()
         if config.depth > 1:
             beside = fits(p, self.m_side, self.access(self.m_side), config.depth, (self.k_max, self.kc))
-            turned = config.b == "panel" and self.b_along and self.nt == 1
+            turned = config.b == "panel" and b_along and self.nt == 1
             if not beside or config.a != "inline" or not turned or config.windows:
                 raise CompileError(f"vectors along N do not hold {config.depth} points of K each in {config}")
+
+    def _tiles(
+        self, side: Side, how: str, points: int, count: int, along: bool, slab: int, base: int
+    ) -> OperandTiles:
+        batches = self.B if depends_on_batch(self.p, side) else 1
+        shared = batches * self.k_blocks * count * slab if how == "buffer" else 0
+        return OperandTiles(side, how, points, count, along, slab, batches, shared, base)
 
     def _row_of_k(self) -> int:
         """Where all blocks of K are whole rows of its innermost axes, and the N operand's vectors along K are every
         other element of rows that nearly fill them: the points of a row. The vectors keep to it, the last one of each
         within the one before; one that crosses rows would load from both, under masks, and what lies beside them too.
         """
-        if not self.b_along or self.c.depth > 1:
+        if not self.b.along or self.c.depth > 1:
             return 0
         s, n = self.access(self.n_side, self.p.k, self.lanes), self.lanes
         if len(s.lane_groups) < 2:
@@ -176,16 +204,6 @@ class Geometry:
         if row < n or row % n == 0 or row < ROW_FILLED * ceil_div(row, n) * n or self.kc % row or self.k_max % row:
             return 0
         return row if all(s.step(f) == 2 for f in s.reads.values()) else 0
-
-    def _size_panels(self) -> None:
-        """Elements of a packed tile of M (`a_slab`) and of a packed panel of N."""
-        config = self.c
-        self.k_pad = ceil_div(self.kc, self.lanes) * self.lanes
-        if self.a_along and self.k_pad // self.lanes % 2 == 0:
-            self.k_pad += self.lanes  # an odd number of vectors: rows do not meet in one cache set
-        a_slab = self.mr * self.k_pad if self.a_along else self.mr * self.kc + self.lanes
-        self.a_slab = ceil_div(a_slab, 16) * 16 if config.a != "inline" else 0
-        self.b_slab = self.nr * self.k_pad if config.b != "inline" else 0
 
     def _bound_k(self) -> None:
         """Guards that bound axes of K for a tile; they stand in the problem as it is without halo copies, and K must be
@@ -216,21 +234,10 @@ class Geometry:
             return 0
         return v * self.lanes % self.row if self.nr % self.row == 0 or self.nt == 1 else None
 
-    # -- the workspace: packed operands, [batch][K block][tile], and partial sums; a K block has kc points
-
-    def batches(self, side: Side) -> int:
-        """Points of the batch of a packed operand: one where it depends on no axis of it."""
-        return self.B if depends_on_batch(self.p, side) else 1
-
-    def shared_elements(self) -> tuple[int, int]:
-        """Elements of the operands that are packed into the workspace."""
-        a = self.batches(self.m_side) * self.k_blocks * self.mt * self.a_slab if self.c.a == "buffer" else 0
-        b = self.batches(self.n_side) * self.k_blocks * self.nt * self.b_slab if self.c.b == "buffer" else 0
-        return a, b
-
     @property
     def partials(self) -> PartialSums:
-        return PartialSums(self.B, self.M, self.N, self.lanes, self.c.split, sum(self.shared_elements()))
+        return PartialSums(self.B, self.M, self.N, self.lanes, self.c.split, self.a.shared + self.b.shared)
 
     def workspace_elements(self) -> int:
-        return sum(self.shared_elements()) + (self.partials.elements if self.c.split > 1 else 0)
+        """Operands that all tasks share, and partial sums."""
+        return self.a.shared + self.b.shared + (self.partials.elements if self.c.split > 1 else 0)

@@ -9,14 +9,16 @@ enough for a core to keep the addresses of their pages, and what is packed of th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from einsmith.kernels.contraction.emission import pack, split_k
-from einsmith.kernels.contraction.emission.frame import Frame, Panel, Task, count, k_blocks, m_tiles, n_panels, relative
+from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile, count, k_blocks, relative, tiles_of
 from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy
-from einsmith.kernels.emit.access import FusedAxes
+from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, digits
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import Bound, digits_of, part_range
@@ -34,13 +36,9 @@ class Blocked:
 
     def run(self, task: Value) -> None:
         """Emits a task."""
-        t = self.begin(task)
-        if self.g.k_outer:
-            self._k_outer(t)
-        elif self.g.c.order == "n":
-            n_panels(self.f, t.n_range, lambda jn, nv, limit: self._panel_outer(t, jn, nv, limit))
-        else:
-            m_tiles(self.f, t.m_range, lambda jm, mr: self._row_outer(t, jm, mr))
+        t, g = self.begin(task), self.g
+        inner = "mn" if g.c.order == "m" else "nm"
+        self._loops(t, "k" + inner if g.k_outer else inner[0] + "k" + inner[1])
         if self.after.behind:
             self.after.flush_last(t)
 
@@ -55,29 +53,16 @@ class Blocked:
     def begin(self, task: Value) -> Task:
         """What a task is; its halo copies are filled, unless they are those of a block of K."""
         b, f, g, c, p = self.b, self.f, self.g, self.g.c, self.g.p
-
-        def divide(x: Value, n: int) -> tuple[Value, Value]:
-            if n == 1:
-                return x, b.const(0)
-            return b.op("floordiv", x, b.const(n)), b.op("mod", x, b.const(n))
-
-        rest, tm = divide(task, c.tm)
-        rest, tn = divide(rest, c.tn)
-        batch, split = divide(rest, c.split)
-        a = f.a_in.part_of(p.batch, batch)
-        right = [f.b_in.part_of(p.batch, batch)]
-        a_pack = f.a_pack.part_of(p.batch, batch) if c.a != "inline" else None
-        if f.b_along is not None:
-            right.append(f.b_along.part_of(p.batch, batch))
-        n_scalar = f.n_scalar.part_of(p.batch, batch) if f.ahead.lines or f.ahead.source_rows else None
-        results = self.after.epilogue.sampler.part_of(p.batch, batch)
+        batch, split, tn, tm = digits(b, task, (g.B, c.split, c.tn, c.tm))
         m_range, n_range = part_range(b, tm, c.tm, g.mt), part_range(b, tn, c.tn, g.nt)
         k_lo: Bound = 0
         k_hi: Bound = g.K
         if c.split > 1:
             k_lo = b.mul(split, b.const(g.k_max))
             k_hi = b.op("min", b.add(k_lo, b.const(g.k_max)), b.const(g.K))
-        t = Task(batch, split, m_range, n_range, k_lo, k_hi, a, right, results, a_pack, n_scalar)
+        results = self.after.epilogue.sampler
+        a, right, out, n = (s.part_of(p.batch, batch) for s in (f.a, f.b_in, results, f.n_scalar))
+        t = Task(batch, split, m_range, n_range, k_lo, k_hi, a, right, out, n)
         values = digits_of(b, batch, [FusedAxes((), p.extents[x]) for x in p.batch])
         t.fixed = dict(zip(p.batch, values, strict=True))
         if not g.k_outer:
@@ -94,106 +79,78 @@ class Blocked:
 
     # -- the loops around the tile
 
-    def _panel_outer(self, t: Task, jn: Value, nv: int, limit: int | None) -> None:
-        """Panel by panel of N, all tiles of M for each of its blocks of K."""
-        self.after.clear(count(self.b, t.m_range))
-        panel = self.open_panel(t, jn, nv, limit)
-
-        def block(lo: Bound, hi: Bound, last: Value | None) -> None:
-            right = pack.right(self.f, t, panel, lo, hi)
-
-            def tile(jm: Value, mr: int) -> None:
-                left = pack.left(self.f, t, jm, mr, lo, hi)
-                self.tile(t, jm, mr, panel, lo, hi, last, left, right, relative(self.b, jm, t.m_range))
-
-            m_tiles(self.f, t.m_range, tile)
-
-        k_blocks(self.f, t, block)
-
-    def _row_outer(self, t: Task, jm: Value, mr: int) -> None:
-        """Tile by tile of M, all panels of N for each of its blocks of K."""
-        self.after.clear(count(self.b, t.n_range))
-
-        def block(lo: Bound, hi: Bound, last: Value | None) -> None:
-            left = pack.left(self.f, t, jm, mr, lo, hi)
-
-            def tile(jn: Value, nv: int, limit: int | None) -> None:
-                panel = self.open_panel(t, jn, nv, limit)
-                right = pack.right(self.f, t, panel, lo, hi)
-                self.tile(t, jm, mr, panel, lo, hi, last, left, right, relative(self.b, jn, t.n_range))
-
-            n_panels(self.f, t.n_range, tile)
-
-        k_blocks(self.f, t, block)
-
-    def _k_outer(self, t: Task) -> None:
-        """Blocks of K outermost: their halo copies serve every tile; the sums of all tiles wait in scratch."""
+    def _loops(self, t: Task, order: str) -> None:
+        """The loops over tiles of M, panels of N and blocks of K, the outermost first; an operand is packed as soon as
+        its tile and its block are known. Sums of the tiles within a block of K wait for the next one."""
         b, f, g = self.b, self.f, self.g
-        rows = b.index(count(b, t.m_range))
-        columns = count(b, t.n_range)
-        self.after.clear(b.mul(rows, b.index(columns)))
+        spans = {"m": t.m_range, "n": t.n_range}
+        waiting = order[order.index("k") + 1 :]
 
-        def number(jm: Value, jn: Value) -> Value:
-            return b.add(b.mul(relative(b, jn, t.n_range), rows), relative(b, jm, t.m_range))
+        def enter(axis: str, rest: str, at: dict[str, Any]) -> None:
+            """What is known once a loop's point is."""
+            if axis != "m" and "panel" in at and "lo" in at:
+                at = {**at, "right": pack.packed(f, t, g.b, at["panel"], at["lo"], at["hi"])}
+            if axis != "n" and "rows" in at and "lo" in at:
+                at = {**at, "left": pack.packed(f, t, g.a, at["rows"], at["lo"], at["hi"])}
+            level(rest, at)
 
-        def block(lo: Bound, hi: Bound, last: Value | None) -> None:
+        def block(rest: str, at: dict[str, Any], lo: Bound, hi: Bound, last: Value | None) -> None:
             if g.heads:
-                head = b.op("floordiv", b.index(lo), b.const(g.kc))
-                for i, w, at in f.cuts:
-                    parts = b.const(w.blocks)
-                    self._move(t, i, w, at, b.op("mod", head, parts))
-                    head = b.op("floordiv", head, parts)
-                t.fixed[g.p.k[0]] = head  # where it is not what is cut
-                self.f.fill(t.fixed)
+                self._enter_head(t, lo)
+            enter("k", rest, {**at, "lo": lo, "hi": hi, "last": last})
 
-            def by_panels(jn: Value, nv: int, limit: int | None) -> None:
-                panel = self.open_panel(t, jn, nv, limit)
-                right = pack.right(f, t, panel, lo, hi)
-
-                def tile(jm: Value, mr: int) -> None:
-                    left = pack.left(f, t, jm, mr, lo, hi)
-                    self.tile(t, jm, mr, panel, lo, hi, last, left, right, number(jm, jn))
-
-                m_tiles(f, t.m_range, tile)
-
-            def by_rows(jm: Value, mr: int) -> None:
-                left = pack.left(f, t, jm, mr, lo, hi)
-
-                def tile(jn: Value, nv: int, limit: int | None) -> None:
-                    panel = self.open_panel(t, jn, nv, limit)
-                    right = pack.right(f, t, panel, lo, hi)
-                    self.tile(t, jm, mr, panel, lo, hi, last, left, right, number(jm, jn))
-
-                n_panels(f, t.n_range, tile)
-
-            if g.c.order == "m":
-                m_tiles(f, t.m_range, by_rows)
+        def level(rest: str, at: dict[str, Any]) -> None:
+            if not rest:
+                numbers = {"m": at["rows"].number, "n": at["panel"].number}
+                number = b.const(0)
+                for axis in waiting:
+                    number = b.mul(number, b.index(count(b, spans[axis])))
+                    number = b.add(number, relative(b, numbers[axis], spans[axis]))
+                self.tile(t, Tile(**at, number=number))
+            elif rest[0] == "k":
+                tiles = b.const(1)
+                for axis in waiting:
+                    tiles = b.mul(tiles, b.index(count(b, spans[axis])))
+                self.after.clear(tiles)
+                k_blocks(f, t, partial(block, rest[1:], at))
+            elif rest[0] == "m":
+                tiles_of(f, g.a, t.m_range, lambda x: enter("m", rest[1:], {**at, "rows": x}))
             else:
-                n_panels(f, t.n_range, by_panels)
+                tiles_of(f, g.b, t.n_range, lambda x: enter("n", rest[1:], {**at, "panel": self.open_panel(t, x)}))
 
-        k_blocks(f, t, block)
+        level(order, {})
+
+    def _enter_head(self, t: Task, lo: Bound) -> None:
+        """Fills the halo copies of a block of K."""
+        b, g = self.b, self.g
+        head = b.op("floordiv", b.index(lo), b.const(g.kc))
+        for i, w, at in self.f.cuts:
+            parts = b.const(w.blocks)
+            self._move(t, i, w, at, b.op("mod", head, parts))
+            head = b.op("floordiv", head, parts)
+        t.fixed[g.p.k[0]] = head  # where it is not what is cut
+        self.f.fill(t.fixed)
 
     # -- the tile
 
-    def open_panel(self, t: Task, jn: Value, nv: int, limit: int | None) -> Panel:
+    def open_panel(self, t: Task, panel: Strip) -> Strip:
         """The lanes of a panel, for what is read of it in place and for what follows the sums."""
         b, f, g = self.b, self.f, self.g
-        n0 = b.mul(jn, b.const(g.nr))
-        starts = [b.add(n0, b.const(v * g.lanes)) for v in range(nv)]
-        results = self.after.cursors(t, starts, limit)
-        operand: list[LaneCursor] = []
-        if g.c.b == "inline":
-            operand = [
-                LaneCursor(f.b_in, x, limit, g.lanes, column=g.column(v)).bind(t.b[0]) for v, x in enumerate(starts)
-            ]
-        return Panel(jn, nv, limit, operand, results)
+        n0 = b.mul(panel.number, b.const(g.nr))
+        starts = [b.add(n0, b.const(v * g.lanes)) for v in range(panel.size)]
 
-    def tile(
-        self, t: Task, jm: Value, mr: int, panel: Panel, lo: Bound, hi: Bound, last: Value | None, left: Value | None,
-        right: Value | None, number: Value,
-    ) -> None:
+        def cursors(s: OperandAccess, part: PartialAddress, count: int) -> list[LaneCursor]:
+            return [
+                LaneCursor(s, x, panel.limit, g.lanes, column=g.column(v)).bind(part)
+                for v, x in enumerate(starts[:count])
+            ]
+
+        return panel._replace(
+            operand=cursors(f.b_in, t.b, panel.size) if g.b.how == "inline" else (),
+            results=cursors(self.after.epilogue.sampler, t.results, self.after.vectors(panel.size)),
+        )
+
+    def tile(self, t: Task, x: Tile) -> None:
         """A tile over a block of K, and what follows its sums."""
-        m0 = self.b.mul(jm, self.b.const(self.g.mr))
-        self.after.ask(t, m0, mr, panel)
-        rows = self.tile_sums.sums(t, jm, mr, panel, lo, hi, left, right, number, last)
-        self.after.finish(t, rows, m0, panel, last, number)
+        self.after.ask(t, x)
+        self.after.finish(t, x, self.tile_sums.sums(t, x))

@@ -1,5 +1,5 @@
-"""What the emission of a blocked contraction works on: a `Frame` for a kernel function, a `Task` for what a task has
-bound, a `Panel` for the panel of N that it is at; and the loops over tiles, panels and blocks of K."""
+"""What emission works on: the `Operands` of a kernel function, of the blocked form a `Frame`, a `Task` for what a task
+has bound, a `Tile` for where it is; and the loops over tiles, panels and blocks of K."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from einsmith.dtypes import DType
-from einsmith.kernels.contraction.config import Side, sampler
+from einsmith.kernels.contraction.config import sampler
 from einsmith.kernels.contraction.emission.prefetch import RowPrefetch, prefetches
-from einsmith.kernels.contraction.geometry import Geometry
+from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress
+from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import Bound, Range, ceil_div
@@ -55,47 +55,38 @@ class Operands:
 
 
 class Frame(Operands):
-    """The operands, halo copies and packed panels of a kernel function; a copy that is cut moves (`blocked.move`).
-    base: bytes of the workspace before this piece's part. cuts: (operand, copy, where its first block lies)."""
+    """The operands, halo copies and packed panels of a kernel function; a copy that is cut moves (`Blocked._move`).
+    base: bytes of the workspace before this piece's part. cuts: (operand, copy, where its first block lies). a, b: the
+    operands as tiles read them in place or as they are packed; n_scalar: that of N without lanes; b_rows: as it is
+    packed along rows of K, where it is."""
 
     def __init__(self, b: Builder, g: Geometry, base: int = 0, lent: Sequence[tuple[HaloCopy, Value]] = ()):
         super().__init__(b, g.kernel, g.p.dtype, g.lanes, g.halos, lent)
-        self.g = g
+        self.g, p, n = g, g.p, g.lanes
         self.cuts = [(i, w, self.slots[SLOT + i].pointer) for i, w, _ in g.halos if w.block]
-        self._read_operands()
+        axes, lanes = ((), 0) if g.a.how == "inline" else (p.k if g.a.along else g.m_side.axes, n)
+        self.a = sampler(b, p, g.m_side, self.slots, axes, lanes)
+        self.b_in = sampler(b, p, g.n_side, self.slots, p.k if g.b.along else g.n_side.axes, n, g.row, g.loose)
+        self.b_rows = self.b_in.along(p.k, n, tile=g.b_row) if g.b_row else None
+        self.n_scalar = sampler(b, p, g.n_side, self.slots, (), 0)
         self.ahead = prefetches(g)
         self.row_prefetch: RowPrefetch | None = None
-        if g.c.b != "inline" and not g.c.windows and self.b_along is None:
-            self.row_prefetch = RowPrefetch.of(self.n_scalar, g.p, g.n_side, self.b_in, g.target)
-        self.a_scratch = b.alloc(self.elem, g.a_slab) if g.c.a == "panel" else None
-        self.b_scratch = b.alloc(self.elem, g.b_slab) if g.c.b == "panel" else None
+        if g.b.how != "inline" and not g.c.windows and not g.b.along:
+            self.row_prefetch = RowPrefetch.of(self.n_scalar, p, g.n_side, self.b_in, g.target)
+        self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
         self.workspace = workspace(b, base, g.item, self.elem)
 
-    def _read_operands(self) -> None:
-        """The operands as tiles and packing read them; n_scalar: that of N without lanes."""
-        g, p, lanes = self.g, self.g.p, self.g.lanes
-        self.a_in = self._access(g.m_side)
-        if g.c.a != "inline":
-            self.a_pack = self._access(g.m_side, p.k if g.a_along else g.m_side.axes, lanes)
-        self.b_in = sampler(self.b, p, g.n_side, self.slots, g.n_side.axes, lanes, g.row, g.loose)
-        self.b_along: OperandAccess | None = self._access(g.n_side, p.k, lanes) if g.b_along else None
-        self.b_rows = self.b_along.along(p.k, lanes, tile=g.b_row) if self.b_along and g.b_row else None
-        self.n_scalar = self._access(g.n_side)
-
-    def _access(self, side: Side, axes: Sequence[int] = (), lanes: int = 0) -> OperandAccess:
-        return sampler(self.b, self.g.p, side, self.slots, axes, lanes)
-
-    def slot(self, base: Value, slab: int, tile: Value) -> Value:
-        """Where tile number `tile` of slabs lies."""
+    def slot(self, x: OperandTiles, tile: Value) -> Value:
+        """Where tile number `tile` of a buffer lies."""
         b = self.b
-        return b.address(base, b.mul(tile, b.const(slab)), self.elem)
+        return b.address(self.workspace, b.add(b.mul(tile, b.const(x.slab)), b.const(x.base)), self.elem)
 
 
 @dataclass
 class Task:
     """What a task has bound: its point of the batch and part of K; its tiles of M, panels of N and points of K; what
-    the batch adds to the addresses of operands and results (b: as for `pack.pack_b`; n_scalar: only where lines of it
-    are asked for); the axes of halo copies that have one value; the task of the other piece of joint tiles."""
+    the batch adds to the addresses of operands and results, and of N without lanes; the axes of halo copies that have
+    one value; the task of the other piece of joint tiles."""
 
     batch: Value
     split: Value
@@ -104,25 +95,39 @@ class Task:
     k_lo: Bound
     k_hi: Bound
     a: PartialAddress
-    b: Sequence[PartialAddress]
+    b: PartialAddress
     results: PartialAddress
-    a_pack: PartialAddress | None = None
-    n_scalar: PartialAddress | None = None
+    n_scalar: PartialAddress
     fixed: dict[int, Value] = field(default_factory=dict)
     companion: Task | None = None
 
 
-class Panel(NamedTuple):
-    """Panel `jn` of N, of nv vectors; lanes from `limit` on are off (None: all are on). operand, results: its vectors
-    of the operand, where that is read in place, and of the results; companion: the panel of the other piece of joint
-    tiles."""
+class Strip(NamedTuple):
+    """Tile `number` of M, of `size` rows, or panel of N, of `size` vectors; lanes from `limit` on are off (None: all
+    are on). operand, results: a panel's vectors of the operand, where that is read in place, and of the results;
+    companion: the panel of the other piece of joint tiles."""
 
-    jn: Value
-    nv: int
-    limit: int | None
+    number: Value
+    size: int
+    limit: int | None = None
     operand: Sequence[LaneCursor] = ()
     results: Sequence[LaneCursor] = ()
     companion: Any = None
+
+
+class Tile(NamedTuple):
+    """A register tile: rows of M by a panel of N, over the block lo .. hi of K; last: whether that is the last one
+    (None: the only one). left, right: where the packed operands lie, None for those that are read in place. number:
+    among the tiles whose sums wait in scratch for the next block."""
+
+    rows: Strip
+    panel: Strip
+    lo: Bound
+    hi: Bound
+    last: Value | None
+    left: Value | None
+    right: Value | None
+    number: Value
 
 
 # -- loops
@@ -171,20 +176,18 @@ def tiles(
                 body(b.const(whole), units, True)
 
 
-def n_panels(f: Frame, span: Range, body: Callable[[Value, int, int | None], None]) -> None:
-    """body(panel, vectors, limit) for a range of panels of N; limit: as for a Panel."""
+def tiles_of(f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], None]) -> None:
+    """body(strip) for a range of tiles of M or of panels of N."""
     g = f.g
 
     def panel(jn: Value, nv: int, tail: bool) -> None:
         last = tail or g.c.depth > 1  # all points of N
-        body(jn, nv, g.N if last and g.N % g.lanes else None)
+        body(Strip(jn, nv, g.N if last and g.N % g.lanes else None))
 
-    tiles(f.b, span, g.nt, g.N, g.lanes // g.c.depth, g.c.nv, panel)
-
-
-def m_tiles(f: Frame, span: Range, body: Callable[[Value, int], None]) -> None:
-    """body(tile, rows) for a range of tiles of M."""
-    tiles(f.b, span, f.g.mt, f.g.M, 1, f.g.mr, lambda jm, mr, _: body(jm, mr))
+    if x is g.a:
+        tiles(f.b, span, x.tiles, g.M, 1, x.points, lambda jm, mr, _: body(Strip(jm, mr)))
+    else:
+        tiles(f.b, span, x.tiles, g.N, g.lanes // g.c.depth, g.c.nv, panel)
 
 
 def k_blocks(f: Frame, t: Task, body: Callable[[Bound, Bound, Value | None], None]) -> None:

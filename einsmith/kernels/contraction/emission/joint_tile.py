@@ -12,10 +12,10 @@ from typing import Any
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission import pack
 from einsmith.kernels.contraction.emission.blocked import Blocked
-from einsmith.kernels.contraction.emission.frame import Panel, Task
+from einsmith.kernels.contraction.emission.frame import Strip, Task, Tile
+from einsmith.kernels.contraction.emission.tile_epilogue import TileSums
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.walk import Bound
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 
@@ -35,7 +35,7 @@ class JointTiles(Blocked):
         super().__init__(b, Geometry(kernel, configs[1], target, problem), bases[1])
         lent = self.f.windows
         self.companion = Blocked(b, Geometry(kernel, configs[0], target, other, [w for w, _ in lent]), bases[0], lent)
-        self.sums = b.alloc(self.f.elem, self.after.tile_size)
+        self.sums = TileSums(self.f, 1)
         self.columns: Value | None = None
         if self.after.transposed:
             self.columns = b.alloc(self.f.elem, self.g.nr * self.after.column_pad)
@@ -45,39 +45,27 @@ class JointTiles(Blocked):
         t.companion = self.companion.begin(task)
         return t
 
-    def open_panel(self, t: Task, jn: Value, nv: int, limit: int | None) -> Panel:
-        panel = super().open_panel(t, jn, nv, limit)
+    def open_panel(self, t: Task, panel: Strip) -> Strip:
         assert t.companion is not None
-        return panel._replace(companion=self.companion.open_panel(t.companion, jn, nv, limit))
+        companion = self.companion.open_panel(t.companion, panel)
+        return super().open_panel(t, panel)._replace(companion=companion)
 
-    def tile(
-        self, t: Task, jm: Value, mr: int, panel: Panel, lo: Bound, hi: Bound, last: Value | None, left: Value | None,
-        right: Value | None, number: Value,
-    ) -> None:
-        b, f, g, n, nv = self.b, self.f, self.g, self.g.lanes, panel.nv
-        other, whole = self.companion, self.companion.g.K
-        assert t.companion is not None
-        m0 = b.mul(jm, b.const(g.mr))
-        self.after.ask(t, m0, mr, panel)
-        a = pack.left(other.f, t.companion, jm, mr, 0, whole)
-        second = pack.right(other.f, t.companion, panel.companion, 0, whole)
-        places = [[b.const((i * nv + v) * n) for v in range(nv)] for i in range(mr)]
-        rows = other.tile_sums.sums(t.companion, jm, mr, panel.companion, 0, whole, a, second, number)
-        for row, at in zip(rows, places, strict=True):
-            for x, place in zip(row, at, strict=True):
-                b.store(x, self.sums, place)
-        rows = self.tile_sums.sums(t, jm, mr, panel, lo, hi, left, right, number)
-
-        def again(places: Sequence[Value]) -> list[Value]:
-            return [b.load(self.sums, x, f.elem, n) for x in places]
-
-        if self.after.transposed:
-            assert self.after.columns is not None and self.columns is not None
-            self.after.transpose(rows, self.after.columns, nv)
-            self.after.transpose([again(x) for x in places], self.columns, nv)
-            self.after.finish_columns(t, [self.after.columns, self.columns], mr, m0, panel)
+    def tile(self, t: Task, x: Tile) -> None:
+        b, g, after, f, own = self.b, self.g, self.after, self.companion.f, t.companion
+        assert own is not None
+        after.ask(t, x)
+        left = pack.packed(f, own, f.g.a, x.rows, 0, f.g.K)
+        right = pack.packed(f, own, f.g.b, x.panel, 0, f.g.K)
+        other = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
+        self.sums.store(self.companion.tile_sums.sums(own, other), x.number)
+        rows = self.tile_sums.sums(t, x)
+        if after.transposed:
+            assert after.columns is not None and self.columns is not None
+            after.transpose(rows, after.columns, x.panel.size)
+            after.transpose(self.sums.rows(x.number, x.rows.size, x.panel.size), self.columns, x.panel.size)
+            after.finish_columns(t, x, [after.columns, self.columns])
             return
-        s = self.after.epilogue.sampler
-        for i, (row, at) in enumerate(zip(rows, places, strict=True)):
+        m0, s = b.mul(x.rows.number, b.const(g.mr)), after.epilogue.sampler
+        for i, row in enumerate(rows):
             part = s.part_of(g.m_side.axes, b.add(m0, b.const(i)))
-            self.after.epilogue.row(panel.results, part, row, again(at))
+            after.epilogue.row(x.panel.results, part, row, self.sums.load(x.number, b.const(i), x.panel.size))

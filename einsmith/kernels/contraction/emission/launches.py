@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from einsmith.kernels.contraction.emission.direct import DirectLowering
 from einsmith.kernels.contraction.emission.frame import Frame
 from einsmith.kernels.contraction.emission.inner_product import InnerProduct, Shape
 from einsmith.kernels.contraction.emission.joint_tile import Joint, JointTiles
-from einsmith.kernels.contraction.geometry import Geometry
+from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, Value
@@ -83,9 +84,10 @@ def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tup
         return s.partials.elements, works
     g = Geometry(kernel, c, target, p)
     once = fixed_sides(kernel, p, c.swap)
-    for label, chosen in (("pack_once", once), ("pack", "".join(x for x in "ab" if x not in once))):
+    for label, fixed in (("pack_once", True), ("pack", False)):
+        chosen = [x for name, x in (("a", g.a), ("b", g.b)) if (name in once) is fixed]
         if tasks := pack_shared.tasks(g, chosen):
-            works[label] = _Work(tasks, _packer(g, base, chosen))
+            works[label] = _Work(tasks, partial(_pack, g, base, chosen))
     works["multiply"] = _Work(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
     if c.split > 1:
         rows = min(g.B * g.M, target.cores * 2)
@@ -93,8 +95,8 @@ def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tup
     return g.workspace_elements(), works
 
 
-def _packer(g: Geometry, base: int, chosen: str) -> Callable[[Builder, int, Value], None]:
-    return lambda b, _, task: pack_shared.run(Frame(b, g, base), task, chosen)
+def _pack(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _: int, task: Value) -> None:
+    pack_shared.run(Frame(b, g, base), task, chosen)
 
 
 def _joint(

@@ -10,7 +10,7 @@ from typing import Any
 
 from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, row_offsets
 from einsmith.kernels.contraction.emission import prefetch_panels as ahead
-from einsmith.kernels.contraction.emission.frame import Frame, Panel, Task
+from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile
 from einsmith.kernels.contraction.emission.k_pack import repeated
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.emission.pack import last_of_k
@@ -44,34 +44,30 @@ class Microkernel:
     def __init__(self, f: Frame, after: TileEpilogue):
         self.f, self.after, self.repair = f, after, nan_repair(f)
 
-    def sums(
-        self, t: Task, jm: Value, mr: int, panel: Panel, lo: Bound, hi: Bound, left: Value | None, right: Value | None,
-        number: Value, last: Value | None = None,
-    ) -> list[list[Value]]:
-        """The vectors of sums of tile jm of M, row by row; left, right: where the packed operands lie, None for those
-        that are read in place; number: of the tile among those that wait; last: as for `TileEpilogue.finish`."""
-        f, b, g, c, nv = self.f, self.f.b, self.f.g, self.f.g.c, panel.nv
-        groups = g.k_groups
+    def sums(self, t: Task, x: Tile) -> list[list[Value]]:
+        """The vectors of sums of a tile, row by row."""
+        f, b, g, c, mr, nv = self.f, self.f.b, self.f.g, self.f.g.c, x.rows.size, x.panel.size
+        groups, lo, hi, left, right = g.k_groups, x.lo, x.hi, x.left, x.right
         low = b.index(lo)
-        m0 = b.mul(jm, b.const(g.mr))
-        init = self.after.start(mr, nv, number)
-        a, bs = f.a_in, f.b_in
+        m0 = b.mul(x.rows.number, b.const(g.mr))
+        init = self.after.start(x)
+        a, bs = f.a, f.b_in
         a_tile, steps = None, [0]
         if c.a == "inline":
             steps = row_offsets(a, g.m_side.axes, min(g.mr, g.M)) or [0]
             a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
-        rows = ahead.next_rows(f, t, jm) if f.ahead.rows and len(steps) > 1 else None
+        rows = ahead.next_rows(f, t, x.rows.number) if f.ahead.rows and len(steps) > 1 else None
         lines = LinePrefetch.of(a, steps[:mr], groups[-1]) if f.ahead.gathered and groups else None
-        following = ahead.next_gathered(f, t, jm, panel.jn) if lines else rows[0] if rows else None
+        following = ahead.next_gathered(f, t, x) if lines else rows[0] if rows else None
 
         def outer(values: list[Value]) -> Any:
             pairs = list(zip(groups[:-1], values, strict=True))
             here = a_tile.bind(a.part(pairs)) if a_tile is not None else None
             more = following.bind(a.part(pairs)) if following is not None else None
-            return here, [x.bind(bs.part(pairs)) for x in panel.operand] if c.b == "inline" else [], more
+            return here, [v.bind(bs.part(pairs)) for v in x.panel.operand] if c.b == "inline" else [], more
 
-        lines_of = ahead.next_panel(f, t, jm, panel.jn) if f.ahead.lines else None
-        source = ahead.next_source(f, t, jm, panel.jn, hi) if f.ahead.source_rows else None
+        lines_of = ahead.next_panel(f, t, x) if f.ahead.lines else None
+        source = ahead.next_source(f, t, x) if f.ahead.source_rows else None
         asks = any(x is not None for x in (lines_of, source, rows, lines)) or self.after.behind
         points = 1 if asks or not groups else self._points_at_once(groups[-1], steps[:mr], nv)
         together = c.depth * points  # of K, in a turn of the loop
@@ -88,7 +84,7 @@ class Microkernel:
 
         def inner(context: Any, digit: Value, flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
             if together > 1:
-                digit, flat = (b.mul(x, b.const(together)) for x in (digit, flat))
+                digit, flat = (b.mul(v, b.const(together)) for v in (digit, flat))
             k = b.sub(flat, low)
             if points > 1:
                 assert right is not None
@@ -99,29 +95,29 @@ class Microkernel:
             pointer, offsets = self._elements_of(context[0], groups, digit, left, k, steps, mr)
             out = []
             for i in range(mr):
-                x = repeated(b, pointer, offsets[i], f.elem, c.depth, g.lanes)
-                out += [b.fma(x, vectors[v], carried[i * nv + v]) for v in range(nv)]
+                element = repeated(b, pointer, offsets[i], f.elem, c.depth, g.lanes)
+                out += [b.fma(element, vectors[v], carried[i * nv + v]) for v in range(nv)]
             return out
 
         if g.bounded:
-            bounds = self._bounds(t, m0, mr, panel)
-            box = [bounds.get(x.inner, (0, x.extent)) for x in groups]
+            bounds = self._bounds(t, m0, mr, x.panel)
+            box = [bounds.get(k.inner, (0, k.extent)) for k in groups]
             unrolled = self._unrolled(groups, steps[:mr], mr, nv, points)
-            sums = nest(b, [x.extent for x in groups], box, init, outer, inner, unrolled)
+            sums = nest(b, [k.extent for k in groups], box, init, outer, inner, unrolled)
         else:
-            extents = [x.extent for x in groups]
+            extents = [k.extent for k in groups]
             begin, end = lo, hi
             if together > 1:
                 extents[-1] //= together
-                begin, end = (x // together if isinstance(x, int) else b.op("floordiv", x, b.const(together))
-                              for x in (lo, hi))
+                begin, end = (k // together if isinstance(k, int) else b.op("floordiv", k, b.const(together))
+                              for k in (lo, hi))
             if self.after.behind:
-                sums = self._storing(t, jm, panel.jn, begin, end, last, init, partial(inner, outer([])))
+                sums = self._storing(t, x, begin, end, init, partial(inner, outer([])))
             else:
                 unrolled = self._unrolled(groups, steps[:mr], mr, nv, points)
                 sums = sweep(b, extents, begin, end, init, outer, inner, unrolled)
         if self.repair is not None:
-            sums = self.repair.sums(sums, init, g.p.k, lo, hi, partial(self._place, t, m0, panel))
+            sums = self.repair.sums(sums, init, g.p.k, lo, hi, partial(self._place, t, m0, x.panel))
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
 
     def _vectors(
@@ -141,14 +137,14 @@ class Microkernel:
         steps: Sequence[int], mr: int,
     ) -> tuple[Value, list[Value]]:
         """Where the rows of the M operand lie at a point of K."""
-        f, b, g, a = self.f, self.f.b, self.f.g, self.f.a_in
+        f, b, g, a = self.f, self.f.b, self.f.g, self.f.a
         if left is None:
             assert state is not None
             read = next(iter(a.reads))
             here = state.bind(last_of_k(f, a, groups, digit))
             pointer, base = a.memories[read.slot].pointer, here.offset(a.reads[read])
             return pointer, [b.add(base, b.const(steps[i])) for i in range(mr)]
-        if g.a_along:
+        if g.a.along:
             return left, [b.add(k, b.const(i * g.k_pad)) for i in range(mr)]
         at = b.mul(k, b.const(mr))
         if g.c.a == "buffer":
@@ -167,17 +163,16 @@ class Microkernel:
         return most_unrolled(nv) // (mr * nv * points)
 
     def _storing(
-        self, t: Task, jm: Value, jn: Value, lo: Bound, hi: Bound, last: Value | None, init: Sequence[Value],
+        self, t: Task, x: Tile, lo: Bound, hi: Bound, init: Sequence[Value],
         inner: Callable[[Value, Value, Sequence[Value]], Sequence[Value]],
     ) -> Sequence[Value]:
-        """The sums of a tile over a block of K, in as many parts as tiles have rows. After each a row of what the tile
-        before completes is stored: all at once, it would keep the next products waiting. last: as for
-        `TileEpilogue.finish`."""
+        """The sums of a tile over lo .. hi of K, in as many parts as tiles have rows. After each a row of what the tile
+        before completes is stored: all at once, it would keep the next products waiting."""
         b, mr = self.f.b, self.f.g.mr
-        rows, flush = self.after.before(t, jm, jn)
+        rows, flush = self.after.before(t, x)
         low, count = b.index(lo), b.sub(b.index(hi), b.index(lo))
-        if last is not None:
-            rows = b.select(last, rows, b.const(0))
+        if x.last is not None:
+            rows = b.select(x.last, rows, b.const(0))
 
         def bound(part: Value) -> Value:
             return b.add(low, b.op("floordiv", b.mul(part, count), b.const(mr)))
@@ -203,7 +198,7 @@ class Microkernel:
 
     def _step(self, group: FusedAxes) -> int:
         """Elements between what a row of a tile reads at a point of an axis of K and at the next."""
-        a = self.f.a_in
+        a = self.f.a
         return a.forms[next(iter(a.reads.values()))].coef.get(group.inner, 0)
 
     def _elements(self, group: FusedAxes, steps: Sequence[int], points: int) -> dict[int, list[tuple[int, int]]]:
@@ -232,7 +227,7 @@ class Microkernel:
         carried: Sequence[Value],
     ) -> list[Value]:
         """The sums of a tile of one vector after so many points of an axis of K, the first of which is `state`'s."""
-        f, b, a, n = self.f, self.f.b, self.f.a_in, self.f.g.lanes
+        f, b, a, n = self.f, self.f.b, self.f.a, self.f.g.lanes
         ((read, form),) = a.reads.items()
         pointer, base = a.memories[read.slot].pointer, state.offset(form)
         vectors = [b.load(right, b.mul(b.add(k, b.const(t)), b.const(n)), f.elem, n) for t in range(points)]
@@ -245,24 +240,24 @@ class Microkernel:
 
     # -- guards
 
-    def _place(self, t: Task, m0: Value, panel: Panel, number: Value) -> LaneCursor:
+    def _place(self, t: Task, m0: Value, panel: Strip, number: Value) -> LaneCursor:
         """The lanes of a vector of a tile, for `repair`."""
         b, g, n = self.f.b, self.f.g, self.f.g.lanes
         assert self.repair is not None
         s = self.repair.sampler
-        row, vector = digits_of(b, number, [FusedAxes((), g.mr), FusedAxes((), panel.nv)])
-        at = b.add(b.mul(panel.jn, b.const(g.nr)), b.mul(vector, b.const(n)))
+        row, vector = digits_of(b, number, [FusedAxes((), g.mr), FusedAxes((), panel.size)])
+        at = b.add(b.mul(panel.number, b.const(g.nr)), b.mul(vector, b.const(n)))
         state = LaneCursor(s, at, g.N if g.N % n else None, n)
         return state.bind(s.part_of(g.p.batch, t.batch), s.part_of(g.m_side.axes, b.add(m0, row)))
 
-    def _bounds(self, t: Task, m0: Value, mr: int, panel: Panel) -> dict[int, tuple[Value, Value]]:
+    def _bounds(self, t: Task, m0: Value, mr: int, panel: Strip) -> dict[int, tuple[Value, Value]]:
         """Bounds of the axes of K that guards of either side leave for a tile."""
         f, b, g = self.f, self.f.b, self.f.g
         rows = [b.add(m0, b.const(i)) for i in range(mr)]
         out = KBounds(b, g.p, g.m_bounds, g.m_side.axes, f.slots).bounds(t.batch, rows)
         if g.n_bounds:  # rows of N: a vector has one value of every axis but the innermost
-            n0 = b.mul(panel.jn, b.const(g.nr))
-            rows = [b.op("floordiv", b.add(n0, b.const(v * g.lanes)), b.const(g.row)) for v in range(panel.nv)]
+            n0 = b.mul(panel.number, b.const(g.nr))
+            rows = [b.op("floordiv", b.add(n0, b.const(v * g.lanes)), b.const(g.row)) for v in range(panel.size)]
             more = KBounds(b, g.p, g.n_bounds, g.n_side.axes[:-1], f.slots).bounds(t.batch, rows)
             for a, (lo, hi) in more.items():
                 if a in out:

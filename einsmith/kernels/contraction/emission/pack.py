@@ -3,125 +3,117 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import gcd, prod
 from typing import Any
 
-from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.emission import prefetch_panels
-from einsmith.kernels.contraction.emission.frame import Frame, Panel, Task
+from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, strips
+from einsmith.kernels.contraction.geometry import OperandTiles
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import Bound, ceil_div, digits_of, sweep, transpose
 from einsmith.loops.nest import Value
 
 
-def shared_a(f: Frame) -> Value:
-    """Where the M operand lies that is packed into the workspace."""
-    return f.workspace
-
-
-def shared_b(f: Frame) -> Value:
-    return f.b.address(f.workspace, f.b.const(f.g.shared_elements()[0]), f.elem)
-
-
-def _number(f: Frame, side: Side, batch: Value, tile: Value, tiles: int, lo: Bound) -> Value:
-    """The number of a tile's slab in the workspace."""
+def packed(f: Frame, t: Task, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound) -> Value | None:
+    """Where a tile of an operand lies in a block of K: packed now, or before, or (None) not at all."""
     b, g = f.b, f.g
-    at = batch if g.batches(side) > 1 else b.const(0)
+    if x.how == "inline":
+        return None
+    if x.how == "panel":
+        pack(f, x, t.a if x is g.a else t.b, f.scratch[x], tile, lo, hi)
+        return f.scratch[x]
+    at = t.batch if x.batches > 1 else b.const(0)
     if g.k_blocks > 1:
-        low = b.index(lo)
-        at = b.add(b.mul(at, b.const(g.k_blocks)), b.op("floordiv", low, b.const(g.kc)))
-    return b.add(b.mul(at, b.const(tiles)), tile)
+        at = b.add(b.mul(at, b.const(g.k_blocks)), b.op("floordiv", b.index(lo), b.const(g.kc)))
+    return f.slot(x, b.add(b.mul(at, b.const(x.tiles)), tile.number))
 
 
-def right(f: Frame, t: Task, panel: Panel, lo: Bound, hi: Bound) -> Value | None:
-    """Where a panel of N lies in a block of K: packed now, or before, or (None) not at all."""
-    g = f.g
-    if g.c.b == "inline":
-        return None
-    if g.c.b == "buffer":
-        return f.slot(shared_b(f), g.b_slab, _number(f, g.n_side, t.batch, panel.jn, g.nt, lo))
-    assert f.b_scratch is not None
-    pack_b(f, t.b, f.b_scratch, panel, lo, hi)
-    return f.b_scratch
-
-
-def left(f: Frame, t: Task, jm: Value, mr: int, lo: Bound, hi: Bound) -> Value | None:
-    """The same of a tile of M of mr rows."""
-    g = f.g
-    if g.c.a == "inline":
-        return None
-    if g.c.a == "buffer":
-        return f.slot(shared_a(f), g.a_slab, _number(f, g.m_side, t.batch, jm, g.mt, lo))
-    assert f.a_scratch is not None and t.a_pack is not None
-    pack_a(f, t.a_pack, f.a_scratch, jm, mr, lo, hi)
-    return f.a_scratch
-
-
-def pack_b(
-    f: Frame, operand: Sequence[PartialAddress], to: Value, panel: Panel, lo: Bound, hi: Bound,
+def pack(
+    f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, tile: Strip, lo: Bound, hi: Bound,
     start: Value | None = None,
 ) -> None:
-    """The panel's points, [k][vectors]. operand: what the batch adds to the operand's addresses, and to those along K
-    where it has such. `start`: as for `pack_a`."""
-    b, g = f.b, f.g
-    n0 = b.mul(panel.jn, b.const(g.nr))
+    """A tile's points lo .. hi of K. Panels of N are [k][vectors]; tiles of M [row][k] where K is contiguous in the
+    source, else [k][row]. operand: what the batch adds to the operand's addresses. With `start`, lo .. hi is a part of
+    what the tile has from point `start` of K on, and the rest of it is left alone."""
+    b = f.b
+    first = b.mul(tile.number, b.const(x.points))
     low = start if start is not None else b.index(lo)
-    if f.b_along is not None:
-        _pack_b_along(f, operand[1], to, n0, panel.nv, lo, hi, low, start is None)
+    if not x.along:
+        _across(f, x, operand, to, first, tile, lo, hi, low, start is not None)
+    elif x is f.g.a:
+        _rows_along(f, operand, to, first, tile.size, lo, hi, low)
     else:
-        _pack_b_across(f, operand[0], to, n0, panel, lo, hi, low)
+        _columns_along(f, operand, to, first, tile.size, lo, hi, low, start is None)
 
 
-def _pack_b_across(
-    f: Frame, operand: PartialAddress, to: Value, n0: Value, panel: Panel, lo: Bound, hi: Bound, low: Value
+def _across(
+    f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, first: Value, tile: Strip, lo: Bound, hi: Bound,
+    low: Value, part_only: bool,
 ) -> None:
-    """Vectors of points of N."""
-    b, g, s = f.b, f.g, f.b_in
-    n, width = g.lanes, panel.nv * g.lanes
-    rows = f.row_prefetch
+    """Vectors of points of the side. Lanes past the rows of a tile of M are overwritten by the next point of K."""
+    b, g, n = f.b, f.g, f.g.lanes
+    if x is g.a:
+        s, rows, width, align = f.a, None, tile.size, gcd(g.mr, n)
+        ends: list[tuple[int | None, int | None, int | None]] = [  # limit, lanes that count, column
+            (None, tile.size - v if tile.size - v < n else None, None) for v in range(0, tile.size, n)
+        ]
+    else:
+        s, rows, width, align = f.b_in, f.row_prefetch, tile.size * n, n
+        ends = [(tile.limit, None, g.column(v)) for v in range(tile.size)]
     states = [
-        LaneCursor(s, b.add(n0, b.const(v * n)), panel.limit, n, column=g.column(v)).bind(operand)
-        for v in range(panel.nv)
+        LaneCursor(s, b.add(first, b.const(v * n)), limit, align, count, column).bind(operand)
+        for v, (limit, count, column) in enumerate(ends)
     ]
     groups = s.groups(g.p.k)
-    cut = len(groups)
-    while cut and prod(x.extent for x in groups[cut:]) < g.tail:
-        cut -= 1
-    tail = groups[cut:]
 
     def walk(
-        groups: list[FusedAxes], states: Sequence[LaneCursor], lo: Bound, hi: Bound, place: Callable[[Value], Value]
+        groups: list[FusedAxes], states: Sequence[LaneCursor], lo: Bound, hi: Bound, place: Callable[[Value], Value],
+        whole: bool = True,
     ) -> None:
         def outer(values: list[Value]) -> list[LaneCursor]:
             part = s.part(list(zip(groups[:-1], values, strict=True)))
             if rows is not None and values:
-                rows.ask(n0, g.nr, values[0])
+                rows.ask(first, g.nr, values[0])
             return [x.bind(part) for x in states]
 
         def inner(context: list[LaneCursor], last: Value, flat: Value, _: Any) -> Sequence[Value]:
             part = last_of_k(f, s, groups, last)
             if rows is not None and len(groups) == 1:
-                rows.ask(n0, g.nr, last)
+                rows.ask(first, g.nr, last)
             at = b.mul(place(flat), b.const(width))
             for v, state in enumerate(context):
-                b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)))
+                count = None if whole else ends[v][1]
+                own = None if count is None else b.op("lt", b.iota(n, "i32"), b.const(count, "i32", n))
+                b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)), own)
             return ()
 
         sweep(b, [x.extent for x in groups], lo, hi, (), outer, inner)
 
-    if not s.conds or not cut or g.tail == 1 or prod(x.extent for x in tail) != g.tail:
-        walk(groups, states, lo, hi, lambda flat: b.sub(flat, low))
+    def from_low(flat: Value) -> Value:
+        return b.sub(flat, low)
+
+    if x is g.a and part_only:
+        over = ceil_div(len(states) * n, width) - 1  # points that whole vectors reach beyond their own
+        last = b.op("max", b.index(lo), b.sub(b.index(hi), b.const(over)))
+        walk(groups, states, lo, last, from_low)
+        walk(groups, states, last, hi, from_low, False)
+        return
+    cut = len(groups)
+    while cut and prod(x.extent for x in groups[cut:]) < g.tail:
+        cut -= 1
+    tail = groups[cut:]
+    if x is g.a or not s.conds or not cut or g.tail == 1 or prod(x.extent for x in tail) != g.tail:
+        walk(groups, states, lo, hi, from_low)
         return
     size = b.const(g.tail)
-    first, end = (x // g.tail if isinstance(x, int) else b.op("floordiv", x, size) for x in (lo, hi))
-    start = b.index(first)
+    begin, end = (x // g.tail if isinstance(x, int) else b.op("floordiv", x, size) for x in (lo, hi))
+    start = b.index(begin)
     with b.loop(0, g.tail) as loop:  # masks are made once for all that stands before the tail
         part = s.part(list(zip(tail, digits_of(b, loop.var, tail), strict=True)))
         part.axes |= frozenset(g.p.k) - {a for x in groups[:cut] for a in x.axes}
         masked = [x.bind(part) for x in states]
-        walk(groups[:cut], masked, first, end, lambda flat: b.add(b.mul(b.sub(flat, start), size), loop.var))
+        walk(groups[:cut], masked, begin, end, lambda flat: b.add(b.mul(b.sub(flat, start), size), loop.var))
 
 
 def last_of_k(f: Frame, s: OperandAccess, groups: Sequence[FusedAxes], value: Value) -> PartialAddress:
@@ -131,16 +123,30 @@ def last_of_k(f: Frame, s: OperandAccess, groups: Sequence[FusedAxes], value: Va
     return part
 
 
-def _pack_b_along(
+def _rows_along(
+    f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound, low: Value
+) -> None:
+    """Vectors along K of each row."""
+    b, g, s = f.b, f.g, f.a
+
+    def chunk(k: Value, limit: Bound | None, place: Sequence[Value] | None = None) -> None:
+        state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
+        with b.loop(0, mr) as rows:
+            part = s.part_of(g.m_side.axes, b.add(m0, rows.var))
+            at = b.add(b.mul(rows.var, b.const(g.k_pad)), b.sub(k, low))
+            b.store(state.bind(part).product(), to, at)
+
+    _chunks(f, s, lo, hi, chunk)
+
+
+def _columns_along(
     f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound, low: Value, whole: bool
 ) -> None:
     """Vectors along K of as many rows as there are lanes, transposed in registers; whole: lo .. hi is a block of K."""
-    b, g, s, depth = f.b, f.g, f.b_along, f.g.c.depth
-    assert s is not None
-    n, width = g.lanes, nv * g.lanes
-    points = n // depth
-    last = b.const(g.N - 1)
+    b, g, depth, n = f.b, f.g, f.g.c.depth, f.g.lanes
+    width, points, last = nv * n, n // depth, b.const(g.N - 1)
     by_rows = f.b_rows if whole else None
+    s = by_rows or f.b_in
     with b.loop(0, nv) as vectors:
         at = b.add(n0, b.mul(vectors.var, b.const(points)))
         rows = []
@@ -148,10 +154,10 @@ def _pack_b_along(
             x = b.add(at, b.const(j))
             if g.N % points:
                 x = b.op("min", x, last)
-            rows.append(s.part_of(g.n_side.axes, x))
+            rows.append(f.b_in.part_of(g.n_side.axes, x))
 
         def chunk(k: Value, limit: Bound | None, place: Sequence[Value] | None = None) -> None:
-            state = LaneCursor(by_rows or s, k, limit, g.k_unit, place=place).bind(operand)
+            state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
             if f.ahead.along:
                 prefetch_panels.ask_along(f, state, rows)
             values = transpose(b, [state.bind(row).product() for row in rows], depth)
@@ -191,78 +197,7 @@ def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..
         sweep(b, [*heads, row // n], lo, hi, (), list, vector)
         return
     if isinstance(lo, int) and isinstance(hi, int):
-        whole = lo + (hi - lo) // n * n
-        if whole > lo:
-            with b.loop(lo, whole, step=n) as loop:
-                chunk(loop.var, None)
-        if whole < hi:
-            chunk(b.const(whole), hi)
+        strips(b, lo, hi, n, lambda k, count, _: chunk(k, None if count == n else hi))
         return
     with b.loop(lo, hi, step=n) as loop:
         chunk(loop.var, None if g.heads and g.kc % n == 0 else hi)
-
-
-def pack_a(
-    f: Frame, operand: PartialAddress, to: Value, jm: Value, mr: int, lo: Bound, hi: Bound, start: Value | None = None
-) -> None:
-    """The tile's rows: [row][k] where K is contiguous in the source, else [k][row]. operand: what the batch adds to its
-    addresses. With `start`, lo .. hi is a part of what the panel has from point `start` of K on, and the rest of it is
-    left alone."""
-    b, g = f.b, f.g
-    m0 = b.mul(jm, b.const(g.mr))
-    low = start if start is not None else b.index(lo)
-    if g.a_along:
-        _pack_a_along(f, operand, to, m0, mr, lo, hi, low)
-    else:
-        _pack_a_across(f, operand, to, m0, mr, lo, hi, low, start is not None)
-
-
-def _pack_a_along(
-    f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound, low: Value
-) -> None:
-    b, g, s = f.b, f.g, f.a_pack
-
-    def chunk(k: Value, limit: Bound | None, place: Sequence[Value] | None = None) -> None:
-        state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
-        with b.loop(0, mr) as rows:
-            part = s.part_of(g.m_side.axes, b.add(m0, rows.var))
-            at = b.add(b.mul(rows.var, b.const(g.k_pad)), b.sub(k, low))
-            b.store(state.bind(part).product(), to, at)
-
-    _chunks(f, s, lo, hi, chunk)
-
-
-def _pack_a_across(
-    f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound, low: Value, part_only: bool
-) -> None:
-    b, g, s, n = f.b, f.g, f.a_pack, f.g.lanes
-    vectors = ceil_div(mr, n)
-    align = gcd(g.mr, n)
-    states = []
-    for v in range(vectors):
-        rows = mr - v * n
-        state = LaneCursor(s, b.add(m0, b.const(v * n)), None, align, rows if rows < n else None)
-        states.append(state.bind(operand))
-    groups = s.groups(g.p.k)
-
-    def outer(values: list[Value]) -> list[LaneCursor]:
-        part = s.part(list(zip(groups[:-1], values, strict=True)))
-        return [x.bind(part) for x in states]
-
-    def inner(whole: bool, context: list[LaneCursor], last: Value, flat: Value, _: Any) -> Sequence[Value]:
-        part = last_of_k(f, s, groups, last)
-        at = b.mul(b.sub(flat, low), b.const(mr))
-        for v, state in enumerate(context):  # lanes past mr are overwritten by the next k
-            rows = mr - v * n
-            own = None if whole or rows >= n else b.op("lt", b.iota(n, "i32"), b.const(rows, "i32", n))
-            b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)), own)
-        return ()
-
-    extents = [x.extent for x in groups]
-    if not part_only:
-        sweep(b, extents, lo, hi, (), outer, partial(inner, True))
-        return
-    over = ceil_div(vectors * n, mr) - 1  # points that whole vectors reach beyond their own
-    last = b.op("max", b.index(lo), b.sub(b.index(hi), b.const(over)))
-    sweep(b, extents, lo, last, (), outer, partial(inner, True))
-    sweep(b, extents, last, hi, (), outer, partial(inner, False))

@@ -117,7 +117,7 @@ def prefetches(g: Geometry) -> Prefetches:
     """Those of a configuration."""
     c = g.c
     lines, far_lines = _lines_ahead(g)
-    far = g.b_along and _streams(g, g.n_side, g.N)
+    far = g.b.along and _streams(g, g.n_side, g.N)
     source_rows = _source_rows(g) if far else 0
     along = far and not source_rows
     if along:

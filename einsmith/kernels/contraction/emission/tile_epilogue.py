@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from math import gcd
 
 from einsmith.kernels.contraction import epilogue
-from einsmith.kernels.contraction.emission.frame import Frame, Panel, Task
+from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
 from einsmith.kernels.contraction.emission.k_pack import added
 from einsmith.kernels.contraction.emission.prefetch import ResultPrefetch
 from einsmith.kernels.contraction.emission.write_combining import LineBuffer, LineSpan
@@ -34,9 +34,45 @@ def waiting_tiles(g: Geometry) -> int:
     return rows if g.c.order == "n" else columns
 
 
+class TileSums:
+    """The sums of so many tiles in scratch, [tile][row][vectors]."""
+
+    def __init__(self, f: Frame, tiles: int):
+        self.f, self.tiles = f, tiles
+        self.row, self.size = f.g.width, f.g.mr * f.g.width
+        self.sums = f.b.alloc(f.elem, tiles * self.size)
+
+    def clear(self, tiles: Value) -> None:
+        """Lets the first so many tiles begin at zero."""
+        b, g = self.f.b, self.f.g
+        zero = b.const(0.0, self.f.elem, g.lanes)
+        with b.loop(0, b.mul(tiles, b.const(self.size)), step=g.lanes) as loop:
+            b.store(zero, self.sums, loop.var)
+
+    def _places(self, tile: Value, row: Value, nv: int) -> list[Value]:
+        b = self.f.b
+        at = b.mul(row, b.const(self.row))
+        if self.tiles > 1:
+            at = b.add(b.mul(tile, b.const(self.size)), at)
+        return [b.add(at, b.const(v * self.f.g.lanes)) for v in range(nv)]
+
+    def store(self, rows: Rows, tile: Value) -> None:
+        b = self.f.b
+        for i, row in enumerate(rows):
+            for x, at in zip(row, self._places(tile, b.const(i), len(row)), strict=True):
+                b.store(x, self.sums, at)
+
+    def load(self, tile: Value, row: Value, nv: int) -> list[Value]:
+        """The vectors of a row."""
+        return [self.f.b.load(self.sums, x, self.f.elem, self.f.g.lanes) for x in self._places(tile, row, nv)]
+
+    def rows(self, tile: Value, mr: int, nv: int) -> list[list[Value]]:
+        return [self.load(tile, self.f.b.const(i), nv) for i in range(mr)]
+
+
 class TileEpilogue:
     """Emission of what follows the sums of a tile. transposed: vectors lie along M; lines: of results that are stored
-    whole; stacked: so many rows are stored together; through_scratch: sums are stored to `sums` first, where they also
+    whole; stacked: so many rows are stored together; waiting: sums that are stored to scratch first, where they also
     wait between blocks of K; behind: what a tile completes is stored while the next one multiplies."""
 
     def __init__(self, f: Frame):
@@ -49,12 +85,9 @@ class TileEpilogue:
         self.stacked = epilogue.stacked(g.kernel, p, m_axes, n_axes, g.lanes) if form == "stacked" else 1
         self.column_pad = ceil_div(g.mr, g.lanes) * g.lanes
         self.columns = b.alloc(f.elem, g.nr * self.column_pad) if self.transposed else None
-        self.tile_size = g.mr * g.width
-        long = g.c.split == 1 and not self.transposed and self.epilogue.size > REGISTER_EPILOGUE
-        self.through_scratch = g.blocked or long
-        self.sums: Value | None = None
-        if self.through_scratch:
-            self.sums = b.alloc(f.elem, self.tile_size * (waiting_tiles(g) if g.blocked else 1))
+        self.waiting: TileSums | None = None
+        if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.size > REGISTER_EPILOGUE):
+            self.waiting = TileSums(f, waiting_tiles(g) if g.blocked else 1)
         self.lines = self._lines() if form == "lines" else None
         self.behind = self.lines is not None and not g.k_outer and not g.bounded and len(g.k_groups) == 1
         self.prefetch: ResultPrefetch | None = None
@@ -73,145 +106,92 @@ class TileEpilogue:
             g.lanes, g.mr, g.nr, tiles * g.mr,
         )
 
-    def cursors(self, t: Task, starts: Sequence[Value], limit: int | None) -> list[LaneCursor]:
-        """The lanes of the results of a panel's vectors, which start there."""
-        g = self.f.g
-        if g.c.split > 1 or self.transposed:
-            return []
-        return [
-            LaneCursor(self.epilogue.sampler, x, limit, g.lanes, column=g.column(v)).bind(t.results)
-            for v, x in enumerate(starts[: ceil_div(len(starts), g.c.depth)])
-        ]
+    def vectors(self, nv: int) -> int:
+        """Of results along N that rows of nv vectors of sums give."""
+        return 0 if self.f.g.c.split > 1 or self.transposed else ceil_div(nv, self.f.g.c.depth)
 
     # -- sums that wait in scratch between blocks of K
 
-    def clear(self, tiles: Value | int) -> None:
+    def clear(self, tiles: Value) -> None:
         """Lets the sums of so many tiles begin at zero."""
-        b, g = self.f.b, self.f.g
-        if g.blocked:
-            assert self.sums is not None
-            count = b.index(tiles)
-            with b.loop(0, b.mul(count, b.const(self.tile_size)), step=g.lanes) as loop:
-                b.store(self.zero, self.sums, loop.var)
+        if self.f.g.blocked:
+            assert self.waiting is not None
+            self.waiting.clear(tiles)
 
-    def start(self, mr: int, nv: int, number: Value) -> list[Value]:
+    def start(self, x: Tile) -> list[Value]:
         """What the sums of a tile are before a block of K."""
-        b, g = self.f.b, self.f.g
-        if not g.blocked:
-            return [self.zero] * (mr * nv)
-        assert self.sums is not None
-        here = self._here(number)
-        return [
-            b.load(self.sums, b.add(here, b.const(i * g.width + v * g.lanes)), self.f.elem, g.lanes)
-            for i in range(mr) for v in range(nv)
-        ]
-
-    def _here(self, number: Value) -> Value:
-        """Where a tile's sums lie in scratch."""
-        b = self.f.b
-        return b.mul(number, b.const(self.tile_size)) if self.f.g.blocked else b.const(0)
-
-    def _store_tile(self, rows: Rows, number: Value) -> None:
-        b, g = self.f.b, self.f.g
-        assert self.sums is not None
-        here = self._here(number)
-        for i, row in enumerate(rows):
-            for v, x in enumerate(row):
-                b.store(x, self.sums, b.add(here, b.const(i * g.width + v * g.lanes)))
+        if not self.f.g.blocked:
+            return [self.zero] * (x.rows.size * x.panel.size)
+        assert self.waiting is not None
+        return [v for row in self.waiting.rows(x.number, x.rows.size, x.panel.size) for v in row]
 
     # -- finishing
 
-    def finish(self, t: Task, rows: Rows, m0: Value, panel: Panel, last: Value | None, number: Value) -> None:
-        """What follows the sums of a tile whose first row is m0, the tile `number` of those that wait in scratch; last:
-        whether the block of K is the last one (None: it is the only one)."""
-        b, g, mr = self.f.b, self.f.g, len(rows)
-        if self.through_scratch:
-            self._store_tile(rows, number)
-            if last is None:
-                self._from_scratch(t, m0, mr, panel, number)
-            else:
-                with b.if_(last):
-                    self._from_scratch(t, m0, mr, panel, number)
-        elif g.c.split > 1:
-            for i in range(mr):
-                self._store_partial(t, b.add(m0, b.const(i)), panel.jn, added(b, rows[i], g.c.depth))
-        elif self.transposed:
-            assert self.columns is not None
-            self.transpose(rows, self.columns, panel.nv)
-            self.finish_columns(t, [self.columns], mr, m0, panel)
-        elif self.lines is not None:
-            for i in range(mr):
-                self._put(panel, m0, b.const(i), rows[i])
-            self._complete(t, m0, mr, panel.jn)
-        else:
-            for i in range(0, mr, self.stacked):
-                sums = [added(b, row, g.c.depth) for row in rows[i : i + self.stacked]]
-                self._finish_rows(panel, b.add(m0, b.const(i)), sums)
-
-    def _finish_rows(self, panel: Panel, m: Value, sums: Rows) -> None:
-        """The epilogue of row m, or of it and those that are stored with it."""
-        b, s = self.f.b, self.epilogue.sampler
-        axes = self.f.g.m_side.axes
-        parts = [s.part_of(axes, b.add(m, b.const(i)) if i else m) for i in range(len(sums))]
-        if self.stacked > 1:
-            self.epilogue.together(panel.results, parts, sums)
-        else:
-            self.epilogue.row(panel.results, parts[0], sums[0])
-
-    def ask(self, t: Task, m0: Value, mr: int, panel: Panel) -> None:
+    def ask(self, t: Task, x: Tile) -> None:
         """Starts the loads of the lines that a tile's results are stored to in parts."""
         b, g = self.f.b, self.f.g
         if self.prefetch is not None:
             batch = self.prefetch.sampler.part_of(g.p.batch, t.batch)
-            self.prefetch.ask(batch, m0, mr, b.mul(panel.jn, b.const(g.nr)), panel.nv * g.lanes)
+            m0, n0 = b.mul(x.rows.number, b.const(g.mr)), b.mul(x.panel.number, b.const(g.nr))
+            self.prefetch.ask(batch, m0, x.rows.size, n0, x.panel.size * g.lanes)
 
-    def _from_scratch(self, t: Task, m0: Value, mr: int, panel: Panel, number: Value) -> None:
-        """The epilogue, row by row from scratch."""
-        b, g, n, step, nv = self.f.b, self.f.g, self.f.g.lanes, self.stacked, panel.nv
-        assert self.sums is not None
-        here = self._here(number)
+    def finish(self, t: Task, x: Tile, rows: Rows) -> None:
+        """What follows the sums of a tile, after the last block of K."""
+        if self.waiting is None:
+            self._finish(t, x, rows)
+            return
+        self.waiting.store(rows, x.number)
+        if x.last is None:
+            self._finish(t, x, None)
+        else:
+            with self.f.b.if_(x.last):
+                self._finish(t, x, None)
+
+    def _finish(self, t: Task, x: Tile, rows: Rows | None) -> None:
+        """The epilogue of the sums `rows`, or (None) of those that wait."""
+        b, g, mr, nv, step = self.f.b, self.f.g, x.rows.size, x.panel.size, self.stacked
+        m0 = b.mul(x.rows.number, b.const(g.mr))
         if self.transposed:
             assert self.columns is not None
-            where = [[b.add(here, b.const(i * g.nr + v * n)) for v in range(nv)] for i in range(mr)]
-            self.transpose([[b.load(self.sums, x, self.f.elem, n) for x in row] for row in where], self.columns, nv)
-            self.finish_columns(t, [self.columns], mr, m0, panel)
+            if rows is None:
+                assert self.waiting is not None
+                rows = self.waiting.rows(x.number, mr, nv)
+            self.transpose(rows, self.columns, nv)
+            self.finish_columns(t, x, [self.columns])
             return
-        with b.loop(0, mr, step=step) as loop:
-            sums = []
-            for i in range(step):
-                at = b.add(here, b.mul(b.add(loop.var, b.const(i)) if i else loop.var, b.const(g.width)))
-                places = [b.add(at, b.const(v * n)) for v in range(nv)]
-                sums.append(added(b, [b.load(self.sums, x, self.f.elem, n) for x in places], g.c.depth))
-            if g.c.split > 1:
-                self._store_partial(t, b.add(m0, loop.var), panel.jn, sums[0])
-            elif self.lines is not None:
-                self._put(panel, m0, loop.var, sums[0])
-            else:
-                self._finish_rows(panel, b.add(m0, loop.var), sums)
-        if self.lines is not None:
-            self._complete(t, m0, mr, panel.jn)
+        if rows is not None:
+            for i in range(0, mr, step):
+                self._finish_rows(t, x, m0, b.const(i), rows[i : i + step])
+        else:
+            assert self.waiting is not None
+            with b.loop(0, mr, step=step) as loop:
+                places = [b.add(loop.var, b.const(i)) for i in range(step)]
+                self._finish_rows(t, x, m0, loop.var, [self.waiting.load(x.number, at, nv) for at in places])
+        if self.lines is not None and not self.behind:
+            found = self._found(t, x.panel.number)
+            with b.loop(0, mr) as loop:
+                self._flush(t, found, m0, loop.var)
 
-    def _store_partial(self, t: Task, m: Value, jn: Value, sums: Sequence[Value]) -> None:
-        b, g = self.f.b, self.f.g
-        at = g.partials.place(b, t.split, t.batch, m, b.mul(jn, b.const(g.nr)))
-        for v, x in enumerate(sums):
-            b.store(x, self.f.workspace, b.add(at, b.const(v * g.lanes)))
+    def _finish_rows(self, t: Task, x: Tile, m0: Value, row: Value, rows: Rows) -> None:
+        """The epilogue of a row of the tile, or of it and those that are stored with it."""
+        b, g, results = self.f.b, self.f.g, x.panel.results
+        m = b.add(m0, row)
+        sums = [added(b, v, g.c.depth) for v in rows]
+        if g.c.split > 1:
+            at = g.partials.place(b, t.split, t.batch, m, b.mul(x.panel.number, b.const(g.nr)))
+            for v, value in enumerate(sums[0]):
+                b.store(value, self.f.workspace, b.add(at, b.const(v * g.lanes)))
+            return
+        parts = [self.epilogue.sampler.part_of(g.m_side.axes, b.add(m, b.const(i))) for i in range(len(sums))]
+        if self.lines is not None:
+            for v, (_, values) in enumerate(self.epilogue.values(results, parts[0], sums[0])):
+                self.lines.put(row, v, values)
+        elif self.stacked > 1:
+            self.epilogue.together(results, parts, sums)
+        else:
+            self.epilogue.row(results, parts[0], sums[0])
 
     # -- whole lines of results
-
-    def _put(self, panel: Panel, m0: Value, row: Value, sums: Sequence[Value]) -> None:
-        """What follows the sums of a row of the tile, to be stored in whole lines."""
-        assert self.lines is not None
-        part = self.epilogue.sampler.part_of(self.f.g.m_side.axes, self.f.b.add(m0, row))
-        for v, (_, values) in enumerate(self.epilogue.values(panel.results, part, sums)):
-            self.lines.put(row, v, values)
-
-    def _complete(self, t: Task, m0: Value, mr: int, jn: Value) -> None:
-        """Stores what a tile completes, unless the next one does."""
-        if not self.behind:
-            found = self._found(t, jn)
-            with self.f.b.loop(0, mr) as loop:
-                self._flush(t, found, m0, loop.var)
 
     def _found(self, t: Task, jn: Value) -> LineSpan:
         """What panel jn completes."""
@@ -231,11 +211,11 @@ class TileEpilogue:
             kept = b.sub(m, b.mul(b.index(t.m_range[0]), b.const(g.mr)))
         lines.flush(found, lines.sampler.part_of(g.m_side.axes, m), row, kept)
 
-    def before(self, t: Task, jm: Value, jn: Value) -> tuple[Value, Callable[[Value], None]]:
+    def before(self, t: Task, x: Tile) -> tuple[Value, Callable[[Value], None]]:
         """Of the tile before one in the task, how many rows it has (none before the first one), and what stores those
         of its results that it completes in one of them."""
         b, g = self.f.b, self.f.g
-        one = b.const(1)
+        one, jm, jn = b.const(1), x.rows.number, x.panel.number
         (m_lo, m_hi), (n_lo, n_hi) = ([b.index(x) for x in r] for r in (t.m_range, t.n_range))
         if g.c.order == "n":
             first, begins = b.op("eq", jm, m_lo), b.op("eq", jn, n_lo)
@@ -272,12 +252,13 @@ class TileEpilogue:
             for block in range(0, len(rows), n):
                 square = [x[v] for x in rows[block : block + n]]
                 square += [self.zero] * (n - len(square))
-                for lane, x in enumerate(transpose(b, square)):
-                    b.store(x, to, b.const((v * n + lane) * self.column_pad + block))
+                for lane, column in enumerate(transpose(b, square)):
+                    b.store(column, to, b.const((v * n + lane) * self.column_pad + block))
 
-    def finish_columns(self, t: Task, places: Sequence[Value], mr: int, m0: Value, panel: Panel) -> None:
+    def finish_columns(self, t: Task, x: Tile, places: Sequence[Value]) -> None:
         """The epilogue of a transposed tile, column by column; places: of its sums, and of a companion's."""
-        b, g, n, s = self.f.b, self.f.g, self.f.g.lanes, self.epilogue.sampler
+        b, g, n, s, mr, panel = self.f.b, self.f.g, self.f.g.lanes, self.epilogue.sampler, x.rows.size, x.panel
+        m0 = b.mul(x.rows.number, b.const(g.mr))
         blocks = range(0, mr, n)
         align = gcd(g.mr, n)
         states = []
@@ -285,10 +266,10 @@ class TileEpilogue:
             count = mr - block if mr - block < n else None
             state = LaneCursor(s, b.add(m0, b.const(block)) if block else m0, None, align, count)
             states.append(state.bind(t.results))
-        n0 = b.mul(panel.jn, b.const(g.nr))
-        columns = panel.nv * n if panel.limit is None else g.N - (g.nt - 1) * g.nr
+        n0 = b.mul(panel.number, b.const(g.nr))
+        columns = panel.size * n if panel.limit is None else g.N - (g.nt - 1) * g.nr
         with b.loop(0, columns) as loop:
             at = b.mul(loop.var, b.const(self.column_pad))
-            sums = [[b.load(x, b.add(at, b.const(block)), self.f.elem, n) for block in blocks] for x in places]
+            sums = [[b.load(to, b.add(at, b.const(block)), self.f.elem, n) for block in blocks] for to in places]
             self.epilogue.row(states, s.part_of(g.n_side.axes, b.add(n0, loop.var)), *sums)
 
