@@ -76,10 +76,9 @@ class Contraction(Pattern):
     def best(self, kernel: Kernel, target: Any, limit: float = float("inf")) -> Configs | None:
         """The first of `configs`, found without the cost of those that cannot be it; None where the rank of its largest
         piece is not below `limit`, as then that of them all is not."""
-        found = problems(kernel.root)
-        assert found is not None
+        found = _pieces(kernel)
         first = _largest(found)
-        ((rank, config),) = _best(kernel, (first,), target)
+        (((rank, config),),) = _ranked(kernel, (first,), target)
         if rank >= limit:
             return None
         if len(found) == 1:
@@ -88,7 +87,8 @@ class Contraction(Pattern):
 
         def add(without: Collection[Problem]) -> None:
             pieces = tuple(p for p in found if p not in every and p not in without)
-            every.update((p, c) for p, (_, c) in zip(pieces, _best(kernel, pieces, target, config), strict=True))
+            ranked = _ranked(kernel, pieces, target, config)
+            every.update((p, c) for p, ((_, c),) in zip(pieces, ranked, strict=True))
 
         add(pairs.companions(kernel, found, first, config, target))
         mates, joint = pairs.joined(kernel, found, every, target)
@@ -99,8 +99,7 @@ class Contraction(Pattern):
     def dominates(self, kernel: Kernel, config: Configs) -> Sequence[str]:
         """A reduction multiplies as often, and reads again what tiles keep in registers; a matrix in memory is read
         as windows in the caches are."""
-        found = problems(kernel.root)
-        assert found is not None
+        found = _pieces(kernel)
         wide = all(min(m, n) > 1 and min(k, max(m, n)) >= WIDE for _, m, n, k in (p.sizes for p in found))
         within = all(isinstance(c, plan.Direct) and c.windows for c in config.pieces)
         return (*("reduction",) * wide, *("im2col",) * within)
@@ -108,8 +107,7 @@ class Contraction(Pattern):
     def bound(self, kernel: Kernel, target: Any) -> float:
         """What no configuration's rank is below: every piece goes through all buffers, and multiplies what guards leave
         of K at the peak."""
-        found = problems(kernel.root)
-        assert found is not None
+        found = _pieces(kernel)
         size = sum(touched(kernel))
         memory = len(found) * target.seconds_for_bytes(size, size, target.cores)
         each = [prod(p.extents) * p.dtype.itemsize / 4 / target.fma_per_second / target.cores for p in found]
@@ -120,14 +118,13 @@ class Contraction(Pattern):
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
         """Configurations worth a measurement, the cheapest by prediction first."""
-        found = problems(kernel.root)
-        assert found is not None
+        found = _pieces(kernel)
         first = _largest(found)
-        main = _ranked(kernel, first, target)
+        (main,) = _ranked(kernel, (first,), target, most=CONFIGS)
         if len(found) == 1:
             return [Configs((c,)) for _, c in main]
         like = main[0][1]
-        ranked = [main if p is first else _ranked(kernel, p, target, like) for p in found]
+        ranked = [main if p is first else _ranked(kernel, (p,), target, like, CONFIGS)[0] for p in found]
         depth = max(len(r) for r in ranked)
         every = [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
         mates, joint = pairs.joined(kernel, found, dict(zip(found, every[0].pieces, strict=True)), target)
@@ -136,15 +133,13 @@ class Contraction(Pattern):
 
     def space(self, kernel: Kernel, target: Any) -> Space:
         """The genes of every piece, and which are made together."""
-        found = problems(kernel.root)
-        assert found is not None
+        found = _pieces(kernel)
         joint = tuple(dict.fromkeys(((), self.configs(kernel, target)[0].joint)))
         every = [(n, name, v) for n, p in enumerate(found) for name, v in genes.of_piece(kernel, p, target).items()]
         return {f"pieces.{n}.{name}": v for n, name, v in every} | {"joint": joint}
 
     def legal(self, kernel: Kernel, config: Configs, target: Any) -> str:
-        found = problems(kernel.root)
-        assert found is not None
+        found = _pieces(kernel)
         reasons = (genes.illegal(kernel, p, c, target) for p, c in zip(found, config.pieces, strict=True))
         if reason := next(filter(None, reasons), ""):
             return reason
@@ -157,8 +152,7 @@ class Contraction(Pattern):
 
     def cost(self, kernel: Kernel, config: Configs, target: Any) -> Cost:
         """Predicted seconds on all cores of the target."""
-        found = problems(kernel.root)
-        assert found is not None
+        found = _pieces(kernel)
         every, parted = [], 0.0
         for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
             if all(n not in two for two in config.joint):
@@ -178,8 +172,7 @@ class Contraction(Pattern):
 
     def lower(self, kernel: Kernel, config: Configs, target: Any) -> Lowered:
         """The launches: packing where the configuration has buffers, the tiles, the addition of partial sums."""
-        found = problems(kernel.root)
-        assert found is not None
+        found = _pieces(kernel)
         return launch.lower(kernel, found, config.pieces, target, config.joint)
 
 
@@ -187,28 +180,22 @@ PATTERN = Contraction()
 _Best = tuple[float, Config]
 
 
+def _pieces(kernel: Kernel) -> tuple[Problem, ...]:
+    found = problems(kernel.root)
+    assert found is not None
+    return found
+
+
 def _largest(found: Sequence[Problem]) -> Problem:
     return max(found, key=lambda p: prod(p.extents))
 
 
 @lru_cache(maxsize=4096)
-def _ranked(kernel: Kernel, p: Problem, target: Any, like: Config | None = None) -> list[_Best]:
-    found = search.candidates(kernel, (p,), target, like)
-    (others,) = found.others
-    every: list[_Best] = []
-    if found.table is not None:
-        first = cost.predict(found.table, target).rank(target)
-        order = np.argsort(first, kind="stable")[: 3 * CONFIGS]  # some are there twice
-        every = [(float(first[i]), found.table.config(i)) for i in order]
-    every += [(_rank(kernel, p, c, target), c) for c in others]
-    every = list({c: (r, c) for r, c in reversed(every)}.values())[::-1]
-    every.sort(key=lambda x: x[0])
-    return every[:CONFIGS]
-
-
-@lru_cache(maxsize=4096)
-def _best(kernel: Kernel, pieces: tuple[Problem, ...], target: Any, like: Config | None = None) -> list[_Best]:
-    """The lowest rank of each piece, and the configuration that has it; of those near `like`, if that is given."""
+def _ranked(
+    kernel: Kernel, pieces: tuple[Problem, ...], target: Any, like: Config | None = None, most: int = 1
+) -> list[list[_Best]]:
+    """The lowest `most` ranks of each piece, and the configurations that have them; of those near `like`, if that is
+    given."""
     if not pieces:
         return []
     found = search.candidates(kernel, pieces, target, like)
@@ -216,19 +203,17 @@ def _best(kernel: Kernel, pieces: tuple[Problem, ...], target: Any, like: Config
     ranks = None if every is None else every.rank(target)
     out = []
     for n, (p, others) in enumerate(zip(pieces, found.others, strict=True)):
-        best: _Best | None = None
+        best: dict[Config, float] = {}
         rows = found.rows(n)
         if len(rows):
             assert found.table is not None and every is not None and ranks is not None
-            i = int(rows[ranks[rows].argmin()])
-            best = float(ranks[i]), found.table.config(i)
-            analysis(kernel, p, target).known[best[1]] = _predicted(every, i)
+            for i in rows[np.argsort(ranks[rows], kind="stable")[: 3 * most]]:  # some are there twice
+                config = found.table.config(int(i))
+                best.setdefault(config, float(ranks[i]))
+                analysis(kernel, p, target).known.setdefault(config, _predicted(every, int(i)))
         for c in others:
-            rank = _rank(kernel, p, c, target)
-            if best is None or rank < best[0]:
-                best = rank, c
-        assert best is not None
-        out.append(best)
+            best.setdefault(c, _rank(kernel, p, c, target))
+        out.append(sorted(((rank, c) for c, rank in best.items()), key=lambda x: x[0])[:most])
     return out
 
 

@@ -175,9 +175,11 @@ class InnerProduct(Operands):
                     out[i * nc + j] = b.fma(x, y, out[i * nc + j])
             return out
 
-        def row(at: Value, _: int, carried: list[Value]) -> list[Value]:
+        def row(number: Value, _: int, carried: list[Value]) -> list[Value]:
             """Masks at known columns are constants."""
-            looped = g.p.extents[g.p.k[-1]] // n * n if g.row > MAX_UNROLLED * n else 0
+            at, looped = b.mul(number, b.const(g.row)), 0
+            if g.row > MAX_UNROLLED * n:
+                looped = g.p.extents[g.p.k[-1]] // n * n
             out = strips(b, 0, looped, n, lambda x, _, carried: step(b.add(at, x), None, x, carried), carried)
             for column in range(looped, g.row, n):
                 out = step(b.add(at, b.const(column)), None, column, out)
@@ -187,7 +189,7 @@ class InnerProduct(Operands):
             return step(at, None if count == n else g.points, None, carried)
 
         init = [b.load(sums, x, self.elem, n) for x in places]
-        result = strips(b, 0, g.points, g.row or n, row if g.row else vector, init)
+        result = strips(b, 0, g.points // g.row, 1, row, init) if g.row else strips(b, 0, g.points, n, vector, init)
         if self.repair is not None:
             place = partial(self._place, heads, m0, n0, nc)
             result = self.repair.sums(result, init, g.p.k[1:], 0, g.p.count(g.p.k[1:]), place)

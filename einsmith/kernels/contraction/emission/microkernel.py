@@ -14,7 +14,6 @@ from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile
 from einsmith.kernels.contraction.emission.k_pack import repeated
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.emission.pack import last_of_k
-from einsmith.kernels.contraction.emission.prefetch import LinePrefetch
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import KBounds
 from einsmith.kernels.emit.access import FusedAxes
@@ -56,31 +55,23 @@ class Microkernel:
         if c.a == "inline":
             steps = row_offsets(a, g.m_side.axes, min(g.mr, g.M)) or [0]
             a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
-        rows = ahead.next_rows(f, t, x.rows.number) if f.ahead.rows and len(steps) > 1 else None
-        lines = LinePrefetch.of(a, steps[:mr], groups[-1]) if f.ahead.gathered and groups else None
-        following = ahead.next_gathered(f, t, x) if lines else rows[0] if rows else None
+        asked = ahead.of_tile(f, t, x, steps)
+        shared = groups and not asked and not self.after.behind
+        points = self._points_at_once(groups[-1], steps[:mr], nv) if shared else 1
+        together = c.depth * points  # of K, in a turn of the loop
 
         def outer(values: list[Value]) -> Any:
             pairs = list(zip(groups[:-1], values, strict=True))
-            here = a_tile.bind(a.part(pairs)) if a_tile is not None else None
-            more = following.bind(a.part(pairs)) if following is not None else None
-            return here, [v.bind(bs.part(pairs)) for v in x.panel.operand] if c.b == "inline" else [], more
+            part = a.part(pairs) if a_tile is not None else None
+            here, *others = (s and part and s.bind(part) for s in (a_tile, *(x.rows for x in asked)))
+            return here, [v.bind(bs.part(pairs)) for v in x.panel.operand], others
 
-        lines_of = ahead.next_panel(f, t, x) if f.ahead.lines else None
-        source = ahead.next_source(f, t, x) if f.ahead.source_rows else None
-        asks = any(x is not None for x in (lines_of, source, rows, lines)) or self.after.behind
-        points = 1 if asks or not groups else self._points_at_once(groups[-1], steps[:mr], nv)
-        together = c.depth * points  # of K, in a turn of the loop
-
-        def ask(context: Any, digit: Value, flat: Value, k: Value) -> None:
-            if lines_of is not None:
-                ahead.ask(f, *lines_of, flat)
-            if source is not None:
-                ahead.ask_source(f, source, k)
-            if rows is not None:
-                ahead.ask_rows(f, context[2].bind(last_of_k(f, a, groups, digit)), rows[1], steps[1] - steps[0], flat)
-            if lines is not None:
-                lines.ask(context[2].bind(last_of_k(f, a, groups, digit)), digit)
+        def ask(others: Sequence[LaneCursor | None], digit: Value, flat: Value, k: Value) -> None:
+            for x, rows in zip(asked, others, strict=True):
+                place = None
+                if rows is not None:
+                    place = rows.bind(last_of_k(f, a, groups, digit)).offset(next(iter(a.reads.values())))
+                x.at(place, digit, flat, k)
 
         def inner(context: Any, digit: Value, flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
             if together > 1:
@@ -90,7 +81,7 @@ class Microkernel:
                 assert right is not None
                 state = context[0].bind(last_of_k(f, a, groups, digit))
                 return self._shared_loads(state, groups[-1], steps[:mr], points, right, k, carried)
-            ask(context, digit, flat, k)
+            ask(context[2], digit, flat, k)
             vectors = self._vectors(context[1], groups, digit, right, k, nv)
             pointer, offsets = self._elements_of(context[0], groups, digit, left, k, steps, mr)
             out = []

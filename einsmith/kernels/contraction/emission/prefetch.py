@@ -31,8 +31,6 @@ MOST = 128
 """Lines of a tile's results beyond which none is asked for: they would not wait in the first level side by side."""
 ROWS = 2
 """Rows that are asked for ahead of gathers."""
-TILE_LINES = 2
-"""Lines of the next tile up to which a point of K asks for them."""
 
 
 class ResultPrefetch:
@@ -202,39 +200,3 @@ class RowPrefetch:
         source, step = s.memories[read.slot], s.forms[form].coef[self.n.inner]
         for x in range(0, columns * step, LINE // source.dtype.itemsize):
             b.prefetch(source.pointer, b.add(at, b.const(s.forms[form].const + x)), source.elem)
-
-
-@dataclass(frozen=True)
-class LinePrefetch:
-    """Lines that the rows of a tile of M, read in place by the sampler `a`, have at `near` points of K, which follow
-    each other and share them: rows at `places`, elements from the first one, together touch them."""
-
-    a: OperandAccess
-    places: Sequence[int]
-    near: int
-
-    @classmethod
-    def of(cls, a: OperandAccess, steps: Sequence[int], k: FusedAxes) -> LinePrefetch | None:
-        """Of rows `steps` from the first one, and the innermost group of K; None where its points lie in more lines
-        than one, or rows in too many."""
-        ((read, form),) = a.reads.items()
-        item = a.memories[read.slot].dtype.itemsize
-        out: list[int] = []
-        for x in sorted(steps):
-            if not out or (x - out[-1]) * item >= LINE * 3 // 4:
-                out.append(x)
-        step = abs(a.forms[form].coef.get(k.inner, 0)) * item
-        fit = 0 < step * k.extent <= LINE and len(out) <= TILE_LINES * k.extent
-        return cls(a, tuple(out), k.extent) if fit else None
-
-    def ask(self, state: LaneCursor, digit: Value) -> None:
-        """Starts the loads of those of `state`, a tile's first row at point `digit`, of which each point has a part."""
-        b, ((read, form),) = self.a.b, self.a.reads.items()
-        source, base = self.a.memories[read.slot], state.offset(form)
-        turns = min(self.near, len(self.places))
-        turn = b.op("mod", digit, b.const(turns))
-        for first in range(0, len(self.places), turns):
-            place = b.const(self.places[first])
-            for i, x in enumerate(self.places[first + 1 : first + turns], 1):
-                place = b.select(b.op("lt", turn, b.const(i)), place, b.const(x))
-            b.prefetch(source.pointer, b.add(base, place), source.elem)

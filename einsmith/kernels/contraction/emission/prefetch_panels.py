@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile, relative
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
@@ -12,113 +13,137 @@ from einsmith.target.facts import LINE
 
 LINES_ALONG = 8
 """Lines that rows packed along K are asked for ahead: a vector of each row takes a while to be transposed."""
+TILE_LINES = 2
+"""Lines of the next tile up to which a point of K asks for them."""
 
 
-def next_panel(f: Frame, t: Task, x: Tile) -> tuple[list[Value], Value]:
-    """Where the lines of the next panel of N that this tile asks for begin at the first point of K, and how far apart
-    they are along K: the tiles of a panel share the lines of its rows, and each asks for its own in every row that it
-    multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
+class Ahead(NamedTuple):
+    """What a tile asks for at every point of K: at(place, digit, point, k) starts loads, with the point of the last
+    group of K, the point of K, and how far it is into the block; place: where `rows`, the first row of M of another
+    tile, lies there."""
+
+    at: Callable[[Value | None, Value, Value, Value], None]
+    rows: LaneCursor | None = None
+
+
+def of_tile(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ahead]:
+    """What a tile asks for; steps: elements from the first row of M that is read in place to the others."""
+    out = []
+    if f.ahead.lines:
+        out.append(_next_panel(f, t, x))
+    if f.ahead.source_rows:
+        out.append(_next_source(f, t, x))
+    if f.ahead.rows and len(steps) > 1:
+        out.append(_next_rows(f, t, x, steps[1] - steps[0]))
+    if f.ahead.gathered and f.g.k_groups:
+        out += _gathered(f, t, x, steps[: x.rows.size])
+    return out
+
+
+def _next_panel(f: Frame, t: Task, x: Tile) -> Ahead:
+    """Lines of the next panel of N: the tiles of a panel share the lines of its rows, and each asks for its own in
+    every row that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
     b, g, s = f.b, f.g, f.n_scalar
-    ((_, form),) = s.reads.items()
+    ((read, form),) = s.reads.items()
     end = t.m_range[1]  # the last tiles ask, so that nothing waits in the second level for long
     turn = b.sub(b.const(end - 1) if isinstance(end, int) else b.sub(end, b.const(1)), x.rows.number)
     points = g.lanes // f.ahead.far_lines  # of a line
     first = b.mul(turn, b.const(f.ahead.lines * points))
     (k,) = s.groups(g.p.k)
-    apart = b.const(s.forms[form].coef.get(k.inner, 0))
     needed = b.op("lt", turn, b.const(-(-(f.ahead.far_lines * g.c.nv + 1) // f.ahead.lines)))
+    apart = b.select(needed, b.const(s.forms[form].coef.get(k.inner, 0)), b.const(0))  # of lines along K
     n0 = b.mul(b.add(x.panel.number, b.const(1)), b.const(g.nr))
-    out = []
+    places = []
     for i in range(f.ahead.lines):
         at = b.op("min", b.add(first, b.const(i * points)), b.const(g.nr - 1))
-        out.append(_place(f, (t.n_scalar, s.part_of(g.n_side.axes, b.add(n0, at)))))
-    return out, b.select(needed, apart, b.const(0))
+        places.append(LaneCursor(s, 0, None).bind(t.n_scalar, s.part_of(g.n_side.axes, b.add(n0, at))).offset(form))
+
+    def ask(_: Value | None, __: Value, point: Value, ___: Value) -> None:
+        row = b.mul(point, apart)
+        for place in places:
+            b.prefetch(s.memories[read.slot].pointer, b.add(place, row), f.elem)
+
+    return Ahead(ask)
 
 
-def _place(f: Frame, parts: Sequence[PartialAddress]) -> Value:
-    """Where the one read of the N operand lies."""
-    b, s = f.b, f.n_scalar
+def _next_source(f: Frame, t: Task, x: Tile) -> Ahead:
+    """A line of the rows along K that the panel in the next block of K is packed of, or the next panel in the first
+    one: of other rows of them in every tile."""
+    b, g, s = f.b, f.g, f.n_scalar
     ((_, form),) = s.reads.items()
-    total = b.const(s.forms[form].const)
-    for x in parts:
-        if form in x.sums:
-            total = b.add(total, x.sums[form])
-    return total
+    (rows,) = s.groups(g.n_side.axes)
+    hi, jn = b.index(x.hi), x.panel.number
+    last = b.op("le", b.index(t.k_hi), hi)
+    n0 = b.mul(b.select(last, b.add(jn, b.const(1)), jn), b.const(g.nr))
+    n0 = b.add(n0, b.mul(relative(b, x.rows.number, t.m_range), b.const(f.ahead.source_rows)))
+    n0 = b.op("min", n0, b.const(g.N - f.ahead.source_rows))
+    start = b.select(last, b.index(t.k_lo), hi)
+    at = LaneCursor(s, 0, None).bind(t.n_scalar, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start)).offset(form)
+    apart = s.forms[form].coef.get(rows.inner, 0)
+    return Ahead(lambda _, __, ___, k: _ask_one_of(f, s, b.add(at, k), f.ahead.source_rows, apart, k))
 
 
-def ask(f: Frame, places: Sequence[Value], apart: Value, k: Value) -> None:
-    """Starts the loads of a row of the next panel."""
-    s = f.n_scalar
-    ((read, _),) = s.reads.items()
-    pointer = s.memories[read.slot].pointer
-    row = f.b.mul(k, apart)
-    for x in places:
-        f.b.prefetch(pointer, f.b.add(x, row), f.elem)
-
-
-def next_rows(f: Frame, t: Task, jm: Value) -> tuple[LaneCursor, Value]:
-    """The first row of M of the next tile; after the last tile, of the first one in the next block of K, whose distance
-    comes with it."""
+def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ahead:
+    """A line of the next tile's rows of M; after the last tile, of the first one's in the next block of K. At each
+    point of K that is of another row, so that all lines of a stretch are asked for as it is walked."""
     b, g, a = f.b, f.g, f.a
-    lo, hi = (b.index(x) for x in t.m_range)
-    follows = b.op("lt", b.add(jm, b.const(1)), hi)
-    tile = b.select(follows, b.add(jm, b.const(1)), lo)
-    rows = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, b.mul(tile, b.const(g.mr))))
-    return rows, b.select(follows, b.const(0), b.const(g.kc))
+    lo, hi = (b.index(m) for m in t.m_range)
+    follows = b.op("lt", b.add(x.rows.number, b.const(1)), hi)
+    tile = b.select(follows, b.add(x.rows.number, b.const(1)), lo)
+    further = b.select(follows, b.const(0), b.const(g.kc))
+
+    def ask(place: Value | None, _: Value, point: Value, __: Value) -> None:
+        assert place is not None
+        _ask_one_of(f, a, b.add(place, further), g.mr, step, point)
+
+    return Ahead(ask, _first_row(f, t, tile))
 
 
-def ask_rows(f: Frame, state: LaneCursor, further: Value, step: int, k: Value) -> None:
-    """Starts the load of a line of the next tile's rows: at each point of K that of another row, so that all lines of a
-    stretch are asked for as it is walked."""
-    ((_, form),) = f.a.reads.items()
-    _ask_one_of(f, f.a, f.b.add(state.offset(form), further), f.g.mr, step, k)
+def _first_row(f: Frame, t: Task, tile: Value) -> LaneCursor:
+    a, g = f.a, f.g
+    return LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, f.b.mul(tile, f.b.const(g.mr))))
 
 
 def _ask_one_of(f: Frame, s: OperandAccess, at: Value, rows: int, step: int, k: Value) -> None:
     """Starts the load of a line of one of so many rows, `step` apart: another one at each step of a tile."""
     b, depth = f.b, f.g.c.depth
     (read,) = s.reads
-    pointer = s.memories[read.slot].pointer
     turns = min(1 << (rows - 1).bit_length(), LINE // f.g.item // depth)
     row = b.op("mod", b.op("floordiv", k, b.const(depth)) if depth > 1 else k, b.const(turns))
     at = b.add(at, b.mul(row, b.const(step)))
     for first in range(0, rows, turns):
-        b.prefetch(pointer, b.add(at, b.const(first * step)), f.elem)
+        b.prefetch(s.memories[read.slot].pointer, b.add(at, b.const(first * step)), f.elem)
 
 
-def next_source(f: Frame, t: Task, x: Tile) -> Value:
-    """Where the first of the rows begins that this tile asks for, of the panel in the next block of K, or of the next
-    panel in the first one."""
-    b, g, s = f.b, f.g, f.n_scalar
-    hi, jn = b.index(x.hi), x.panel.number
-    last = b.op("le", b.index(t.k_hi), hi)
-    n0 = b.mul(b.select(last, b.add(jn, b.const(1)), jn), b.const(g.nr))
-    n0 = b.add(n0, b.mul(relative(b, x.rows.number, t.m_range), b.const(f.ahead.source_rows)))
-    n0 = b.op("min", n0, b.const(g.N - f.ahead.source_rows))
-    k = b.select(last, b.index(t.k_lo), hi)
-    return _place(f, (t.n_scalar, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, k)))
-
-
-def ask_source(f: Frame, at: Value, k: Value) -> None:
-    """Starts the load of a line of the next panel's source, k points of K on from `at`, as `ask_rows`."""
-    s = f.n_scalar
-    ((_, form),) = s.reads.items()
-    (rows,) = s.groups(f.g.n_side.axes)
-    _ask_one_of(f, s, f.b.add(at, k), f.ahead.source_rows, s.forms[form].coef.get(rows.inner, 0), k)
-
-
-def next_gathered(f: Frame, t: Task, x: Tile) -> LaneCursor:
-    """The first row of M of the next tile, or of this one, whose lines are near, where that is another panel's to ask
-    for or there is none."""
+def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ahead]:
+    """Lines of the next tile's rows of M, or of this one's, which are near, where that is another panel's to ask for or
+    there is none: those that a run of the last group of K shares, a part of them at each of its points. None where its
+    points lie in more lines than one, or rows in too many."""
     b, g, a, jm = f.b, f.g, f.a, x.rows.number
-    end = t.m_range[1]
-    follows = b.op("lt", b.add(jm, b.const(1)), b.index(end))
+    ((read, form),) = a.reads.items()
+    source, run = a.memories[read.slot], g.k_groups[-1]
+    places: list[int] = []  # elements from the first row, at which rows together touch the lines
+    for step in sorted(steps):
+        if not places or (step - places[-1]) * g.item >= LINE * 3 // 4:
+            places.append(step)
+    apart = abs(a.forms[form].coef.get(run.inner, 0)) * g.item
+    if not (0 < apart * run.extent <= LINE and len(places) <= TILE_LINES * run.extent):
+        return []
+    follows = b.op("lt", b.add(jm, b.const(1)), b.index(t.m_range[1]))
     if g.c.order == "m":
-        end = t.n_range[1]
-        last = b.op("le", b.index(end), b.add(x.panel.number, b.const(1)))
-        follows = b.op("and", follows, last)
-    tile = b.add(jm, b.select(follows, b.const(1), b.const(0)))
-    return LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, b.mul(tile, b.const(g.mr))))
+        follows = b.op("and", follows, b.op("le", b.index(t.n_range[1]), b.add(x.panel.number, b.const(1))))
+
+    def ask(at: Value | None, digit: Value, _: Value, __: Value) -> None:
+        assert at is not None
+        turns = min(run.extent, len(places))
+        turn = b.op("mod", digit, b.const(turns))
+        for first in range(0, len(places), turns):
+            place = b.const(places[first])
+            for i, other in enumerate(places[first + 1 : first + turns], 1):
+                place = b.select(b.op("lt", turn, b.const(i)), place, b.const(other))
+            b.prefetch(source.pointer, b.add(at, place), source.elem)
+
+    return [Ahead(ask, _first_row(f, t, b.add(jm, b.select(follows, b.const(1), b.const(0)))))]
 
 
 def ask_along(f: Frame, state: LaneCursor, rows: Sequence[PartialAddress]) -> None:
