@@ -298,17 +298,6 @@ def test_tiles_ask_for_the_next_tile_of_rows_that_are_gathered():
     check(kernel, [Configs((x,)) for x in (*configs, split)], target=SMALL)
 
 
-def test_packing_asks_for_rows_that_gathers_read():
-    """Filters by channel, whose rows lie pages apart."""
-    panels = Tiled(mr=6, nv=2, a="panel", b="panel")
-    for b in ("panel", "buffer"):
-        c = replace(panels, b=b)
-        for channels, asks in ((120, True), (67, False)):
-            kernel = strided_conv_dx(1, channels, 4, 6, 5)
-            assert (count(kernel, c, "prefetch") > 0) is asks
-            check(kernel, [Configs((c,) * 4), Configs((replace(c, tn=3),) * 4)], target=SMALL)
-
-
 def test_tasks_of_pieces_are_run_one_after_the_other():
     """Where all cores get some: tasks in any numbers, of which each gets its share; elsewhere a task each."""
     kernel, c = strided_conv_dx(9, 4, 8, 14, 3), Tiled(swap=True, mr=2, nv=1, a="panel", b="panel")

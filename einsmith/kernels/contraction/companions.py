@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -37,35 +38,33 @@ def pairs(found: tuple[Problem, ...]) -> Joint:
 @lru_cache(maxsize=1024)
 def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Tiled) -> Tiled | None:
     """The configuration of `mate` with the tiles and tasks that a problem has in its own; None where there is none."""
-    if c.rows or c.kc or c.split > 1:
+    if c.rows or c.kc or c.split > 1 or "panel" in (c.a, c.b) or [x for _, x in c.windows] not in ([], ["side"]):
         return None
-    if "panel" in (c.a, c.b) or len(c.windows) > 1 or any(x != "side" for _, x in c.windows):
-        return None
+    m_side, n_side, batch = _sides(kernel, p, c)
+    for fixes, i, swap in product(("side", "batch") if c.windows else ("",), (0, 1), (False, True)):
+        other = replace(c, swap=swap, windows=((i, fixes),) if fixes else ())
+        changed = with_halos_of(kernel, mate, other.windows)
+        if changed is None or _sides(kernel, mate, other)[2] != batch:
+            continue
+        m, n, _ = _sides(kernel, mate, other)
+        if (m.axes, n.axes) != (m_side.axes, n_side.axes):
+            continue
+        if c.a == "inline":
+            slots = slots_of(kernel, mate, other.windows)
+            s = plan.sampler(None, changed.problem, m, slots, (), 0) if m.operand.plain else None
+            if not plan.reads_in_place(s, m.axes, c.mr):
+                continue
+        copied = i if fixes == "side" else None
+        if not (c.a == "buffer" and copied == int(swap) or c.b == "buffer" and copied == 1 - int(swap)):
+            return other
+    return None
+
+
+def _sides(kernel: Kernel, p: Problem, c: Tiled) -> tuple[plan.Side, plan.Side, tuple[int, ...]]:
+    """The sides of a configuration's tiles, and the axes of the batch."""
     changed = with_halos_of(kernel, p, c.windows)
     assert changed is not None
-    m_side, n_side = plan.sides(changed.problem, c.swap)
-    families: list[plan.Halos] = [()]
-    if c.windows:
-        families = [((i, x),) for x in ("side", "batch") for i in (0, 1)]
-    for windows in families:
-        other = with_halos_of(kernel, mate, windows)
-        if other is None or other.problem.batch != changed.problem.batch:
-            continue
-        for swap in (False, True):
-            m, n = plan.sides(other.problem, swap)
-            if (m.axes, n.axes) != (m_side.axes, n_side.axes):
-                continue
-            if c.a == "inline":
-                slots = slots_of(kernel, mate, windows)
-                s = plan.sampler(None, other.problem, m, slots, (), 0) if m.operand.plain else None
-                if not plan.reads_in_place(s, m.axes, c.mr):
-                    continue
-            elif int(swap) in dict(windows) and windows[0][1] == "side":
-                continue
-            if c.b == "buffer" and dict(windows).get(1 - int(swap)) == "side":
-                continue
-            return replace(c, swap=swap, windows=windows)
-    return None
+    return *plan.sides(changed.problem, c.swap), changed.problem.batch
 
 
 _Two = tuple[Problem, Problem, Tiled, Tiled]
@@ -74,9 +73,7 @@ _Two = tuple[Problem, Problem, Tiled, Tiled]
 
 def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> tuple[float, finish.Form]:
     """How tiles of both sums are finished: cycles a vector, and the form."""
-    changed = with_halos_of(kernel, p, c.windows)
-    assert changed is not None
-    m_side, n_side = plan.sides(changed.problem, c.swap)
+    m_side, n_side, _ = _sides(kernel, p, c)
     lanes = target.lanes(p.dtype.itemsize)
     return finish.least(kernel, with_companion(p, mate), m_side.axes, n_side.axes, c.mr, c.nv, lanes, target.l2)
 
@@ -107,20 +104,15 @@ def apart(kernel: Kernel, p: Problem, target: Any) -> float:
     return target.overheads.parted * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
 
 
-def _fits(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> bool:
-    """Whether both sums are finished from registers: they are turned, or what follows them is short."""
-    if _finish(kernel, mate, p, c, target)[1] == "turned":
-        return True
-    results = finish.epilogue(kernel, with_companion(p, mate))
-    return finish.operations(tuple(x for x, _, _ in results)) <= finish.REGISTER_EPILOGUE
-
-
 def _mate(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> Tiled | None:
-    """The mate's configuration where the two can be made together."""
-    if not isinstance(c, Tiled):
+    """The mate's configuration where the two can be made together, and both sums are finished from registers: they are
+    turned, or what follows them is short."""
+    other = companion_of(kernel, mate, p, c) if isinstance(c, Tiled) else None
+    if other is None or not isinstance(c, Tiled):
         return None
-    other = companion_of(kernel, mate, p, c)
-    return other if other is not None and _fits(kernel, mate, p, c, target) else None
+    results = tuple(x for x, _, _ in finish.epilogue(kernel, with_companion(p, mate)))
+    short = finish.operations(results) <= finish.REGISTER_EPILOGUE
+    return other if short or _finish(kernel, mate, p, c, target)[1] == "turned" else None
 
 
 def companions(kernel: Kernel, found: tuple[Problem, ...], p: Problem, c: Config, target: Any) -> list[Problem]:

@@ -337,14 +337,18 @@ def with_halos(p: Problem, which: Halos, limit: int = HALO_BYTES) -> HaloProblem
         if w is None or (head and not set(head) & set(w.fixed)):
             return None
         found.append((i, w))
-        operands = list(p.operands)
-        operands[i] = w.operand
-        p = replace(p, operands=(operands[0], operands[1]))
+        p = reading(p, [(i, w)])
         if head and head[0] in side:
             p = _in_batch(p, head[0])
         elif head or (cut and cut[0] in p.k):
             heads = p.count(head) * (p.extents[cut[0]] // cut[1] if cut else 1)
     return HaloProblem(p, tuple(found), heads)
+
+
+def reading(p: Problem, windows: Sequence[tuple[int, HaloCopy]]) -> Problem:
+    """The problem whose operands are these windows."""
+    left, right = (dict(windows).get(i) for i in (0, 1))
+    return replace(p, operands=(left.operand if left else p.operands[0], right.operand if right else p.operands[1]))
 
 
 def _in_batch(p: Problem, axis: int) -> Problem:

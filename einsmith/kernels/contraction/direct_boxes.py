@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
 
 from einsmith.expr.nodes import Read, postorder
-from einsmith.kernels.contraction.config import HALO_BYTES, Direct, Halos, halo_memories
+from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, halo_memories, reading
 from einsmith.kernels.contraction.geometry import operand_memories
 from einsmith.kernels.contraction.halo import HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Problem, affine
@@ -33,25 +33,15 @@ FEW = 4
 """Points of a side with which a product of matrices has tiles of so few rows that loads outweigh arithmetic."""
 
 
-@dataclass(frozen=True, eq=False)
-class Shape:
-    """A problem in this form: its operands after windows, and the windows."""
-
-    problem: Problem
-    windows: tuple[tuple[int, HaloCopy], ...]
-
-
-def shaped(p: Problem, d: Direct) -> Shape | None:
+def shaped(p: Problem, d: Direct) -> HaloProblem | None:
     """The problem with windows; None where one cannot be or is too large."""
-    found = []
-    operands = list(p.operands)
+    found: list[tuple[int, HaloCopy]] = []
     for i, _ in d.windows:
-        w = halo_copy(p, i, frozenset((*d.outer, *d.k_outer)))
-        if w is None or w.buffer.size * p.dtype.itemsize > HALO_BYTES:
+        w = halo_copy(p, i, frozenset((*d.outer, *d.k_outer)), None, HALO_BYTES // p.dtype.itemsize)
+        if w is None:
             return None
         found.append((i, w))
-        operands[i] = w.operand
-    return Shape(replace(p, operands=(operands[0], operands[1])), tuple(found))
+    return HaloProblem(reading(p, found), tuple(found), 0)
 
 
 def _in_pairs(p: Problem) -> set[int]:
@@ -67,9 +57,13 @@ def _in_pairs(p: Problem) -> set[int]:
 
 
 class _Loads:
-    """Numbers of distinct loads of an operand in a box of points."""
+    """Numbers of distinct loads of an operand in a box of points; weight: cycles of one with lanes along axis v, in
+    vectors of `width` bytes; moves: whether another vector is another load."""
 
-    def __init__(self, s: OperandAccess):
+    def __init__(self, s: OperandAccess, v: int, width: int):
+        step = max((s.forms[i].coef.get(v, 0) for i in s.reads.values()), default=0)
+        self.moves = any(s.forms[i].coef.get(v, 0) for i in s.reads.values())
+        self.weight = (1.0 if width >= 64 else 0.6) * (PAIR_COST if step == 2 else 1.0) if step else 0.5
         forms = [s.forms[i].coef for i in (*s.reads.values(), *(c for c, _, _ in s.conds))]
         forms += [{a: 1} for a in sorted(s.opaque)]
         # What a step along an axis adds to every form, as the digits of one number.
@@ -187,29 +181,15 @@ def waiting(p: Problem, d: Direct, lanes: int) -> int:
     return prod(p.extents[a] for a in rest) * vectors * lanes
 
 
-def _weight(s: OperandAccess, v: int, width: int) -> float:
-    """Cycles of a load with lanes along axis v; `width`: bytes of a vector."""
-    step = max((s.forms[i].coef.get(v, 0) for i in s.reads.values()), default=0)
-    return (1.0 if width >= 64 else 0.6) * (PAIR_COST if step == 2 else 1.0) if step else 0.5
-
-
 def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, target: Any,
             lone: Sequence[int], whole: bool):
     """The box of the fewest cycles a product: (tile, unrolled K, vectors); `lone`: axes of one operand that it may
     extend along, of which that then needs a halo copy of more; whole: of all their points."""
     rank = len(p.piece.extents)
     pairs = _in_pairs(p)
-    loads = [_Loads(s) for s in samplers]
-    axes = []
-    for a in range(len(p.extents)):
-        if a == v or p.extents[a] == 1:
-            continue
-        if a in lone or a in pairs:
-            axes.append(a)
-    axes = axes[-MAX_AXES:]
+    loads = [_Loads(s, v, lanes * p.dtype.itemsize) for s in samplers]
+    axes = [a for a in range(len(p.extents)) if a != v and p.extents[a] > 1 and (a in lone or a in pairs)][-MAX_AXES:]
     many = -(-p.extents[v] // lanes) if v < rank else 1
-    unit = [any(s.forms[i].coef.get(v, 0) for i in s.reads.values()) for s in samplers]
-    weight = [_weight(s, v, lanes * p.dtype.itemsize) for s in samplers]
     best = None
     for vectors in {1, min(2, many), min(4, many)}:
         if -(-many // vectors) * vectors > many * 1.3:
@@ -222,10 +202,10 @@ def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, t
                 continue
             if sum(1 for a, n in pairs_of if p.extents[a] % n) > 1:
                 continue
-            each = [x.count(pairs_of) * (vectors if u else 1) for x, u in zip(loads, unit, strict=True)]
+            each = [x.count(pairs_of) * (vectors if x.moves else 1) for x in loads]
             if sums + min(each) + 2 > target.vector_registers:
                 continue
-            loaded = sum(w * n for w, n in zip(weight, each, strict=True))
+            loaded = sum(x.weight * n for x, n in zip(loads, each, strict=True))
             cycles = max(sums * points / target.multiplies, loaded, 4.0 * points)
             uneven = 1.0
             for a, n in pairs_of:
@@ -250,7 +230,6 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     p = shape.problem
     memories = {**operand_memories(kernel), **halo_memories(shape.windows)}
     scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
-    loads = [_Loads(s) for s in scalar]
     rank = len(p.piece.extents)
     box = [*d.tile, *d.unroll]
     sums = d.vectors * prod(n for _, n in d.tile)
@@ -259,9 +238,9 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     # What a guard leaves of a box is known before where all its axes are unrolled.
     moving = {a for a, n in enumerate(p.extents) if (many > d.vectors if a == d.vector else dict(box).get(a, 1) < n)}
     sizes = {i: x.buffer.size * p.dtype.itemsize for i, x in shape.windows}
-    for which, (s, x) in enumerate(zip(scalar, loads, strict=True)):
-        unit = any(s.forms[i].coef.get(d.vector, 0) for i in s.reads.values())
-        weight = _weight(s, d.vector, lanes * p.dtype.itemsize)
+    for which, s in enumerate(scalar):
+        x = _Loads(s, d.vector, lanes * p.dtype.itemsize)
+        weight = x.weight
         masks = w.mask * sum(any(a in moving for a in s.forms[c].coef) for c, _, _ in s.conds)
         size = sizes.get(which)
         if size is None:  # what a point of the outer axes reads of it
@@ -270,7 +249,7 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
                 weight *= 2.0
         elif size > l1 * 0.75:
             weight *= 1.25
-        load += x.count(box) * (d.vectors if unit else 1) * (weight * max(1, len(s.reads)) + masks)
+        load += x.count(box) * (d.vectors if x.moves else 1) * (weight * max(1, len(s.reads)) + masks)
     body = max(sums * points / target.multiplies, load, 4.0 * points) + 2
     rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in range(len(p.extents)) if a != d.vector)
     turns = rows * -(-many // d.vectors)

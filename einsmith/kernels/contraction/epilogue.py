@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
 from einsmith.kernels.contraction.config import Tiled, sides
 from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
-from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.problem import Problem, finished
 from einsmith.kernels.contraction.traffic import PAGE, scattered
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Affine, Memory, memories_of, stored
@@ -57,47 +57,34 @@ def operations(exprs: tuple[Expr, ...]) -> int:
 def epilogue(kernel: Kernel, p: Problem) -> Sequence[tuple[Expr, int, Piece]]:
     """(expression, buffer, piece that it belongs to) of every result that is stored, over the piece's axes, which are
     those of the pieces beside it and of its mate; slots are buffers, -1 the sum, -2 the mate's."""
-    out = _finished(kernel, p.piece, p.beside, p.finish, Read(-1, (), p.dtype))
-    if p.mate is None:
-        return out
-    return [*out, *_finished(kernel, p.mate.piece, p.mate.beside, p.mate.finish, Read(-2, (), p.dtype))]
+    out = _finished(kernel, p, SUMS[0])
+    return out if p.mate is None else [*out, *_finished(kernel, p.mate, SUMS[1])]
 
 
-@lru_cache(maxsize=1024)
-def _finished(
-    kernel: Kernel, main: Piece, beside: tuple[Piece, ...], steps: tuple[tuple[str, Expr | None], ...], total: Expr
-) -> list[tuple[Expr, int, Piece]]:
-    """What is stored of a problem of these pieces whose sum is `total`, with or without a mate."""
-    root = kernel.stages[0]
-    buffers = {slot: ref[1] for slot, ref in enumerate(root.args)}
+def _relabel(x: Expr, slots: Mapping[int, Any], axes: Mapping[int, Expr]) -> Expr:
+    """With buffers or expressions for slots, and others for some axes."""
 
-    def relabel(x: Expr, slots: dict[int, Any], axes: dict[int, Expr]) -> Expr:
-        def rule(e):
-            if isinstance(e, Axis):
-                return axes.get(e.position, e)
-            if isinstance(e, Read):
-                to = slots[e.slot]
-                return Read(to, e.index, e.dtype) if isinstance(to, int) else to
-            return None
+    def rule(e):
+        if isinstance(e, Axis):
+            return axes.get(e.position, e)
+        if isinstance(e, Read):
+            to = slots[e.slot]
+            return Read(to, e.index, e.dtype) if isinstance(to, int) else to
+        return None
 
-        return rebuild([x], rule)[0]
+    return rebuild([x], rule)[0]
 
-    for fn, x in steps:
-        if fn == "neg":
-            total = apply("neg", total)
-            continue
-        assert x is not None
-        x = relabel(x, buffers, {})
-        if fn == "where":
-            total = apply("where", x, total, Const(0.0, total.dtype))
-        else:
-            total = apply(fn, total, x)
-    out = _results(kernel, main, total, relabel)
-    for piece in beside:
+
+def _finished(kernel: Kernel, p: Problem, slot: int) -> list[tuple[Expr, int, Piece]]:
+    """What is stored of a problem, but its mate, whose sum is in this slot."""
+    buffers = {n: ref[1] for n, ref in enumerate(kernel.stages[0].args)}
+    total = _relabel(finished(p, Read(slot, (), p.dtype)), {**buffers, slot: slot}, {})
+    out = _results(kernel, p.piece, total)
+    for piece in p.beside:
         assert isinstance(piece.body, Const)
-        out += _results(kernel, piece, piece.body, relabel)
+        out += _results(kernel, piece, piece.body)
     if len(kernel.stages) > 1 and _guarded(tuple(x for x, _, _ in out)):  # the root and a later stage may both be
-        out = [(_simplified(x, main.domain), n, piece) for x, n, piece in out]
+        out = [(_simplified(x, p.extents), n, piece) for x, n, piece in out]
     return out
 
 
@@ -110,9 +97,7 @@ def _guarded(exprs: tuple[Expr, ...]) -> bool:
     return any(e.args[0].dtype.is_int for e in every)
 
 
-def _results(
-    kernel: Kernel, piece: Piece, total: Expr, relabel: Callable[[Expr, dict[int, Any], dict[int, Expr]], Expr]
-) -> list[tuple[Expr, int, Piece]]:
+def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int, Piece]]:
     """What is stored of a piece whose sum is `total`."""
     place: dict[int, Expr] = {}
     for d in range(len(piece.extents)):
@@ -129,7 +114,7 @@ def _results(
             slots[slot] = ref[1] if ref[0] == "buffer" else results[ref[1]][ref[2]]
         part = stage.template.parts[0]
         assert isinstance(part, Piece)
-        results.append([relabel(x, slots, place) for x in part.bodies])
+        results.append([_relabel(x, slots, place) for x in part.bodies])
     out = []
     for stage, exprs in zip(kernel.stages, results, strict=True):
         out += [(x, n, piece) for x, n in zip(exprs, stage.outputs, strict=True) if n is not None]

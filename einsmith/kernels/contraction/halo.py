@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import gcd, inf, prod
 from typing import NamedTuple
 
@@ -214,7 +214,7 @@ def halo_copy(
         for fn, j, scale, const, before in comparisons:
             x = coordinate(j, scale, const)
             guards.append(apply(fn, x, zero) if before else apply(fn, zero, x))
-        (expr,) = rebuild_reads(operand.expr, rule)
+        (expr,) = rebuild([operand.expr], rule)
         return expr, tuple(guards)
 
     place = []
@@ -254,11 +254,6 @@ def covers(s: OperandAccess, axis: int) -> bool:
                                  for r, f in s.reads.items())
 
 
-def rebuild_reads(x: Expr, rule) -> list[Expr]:
-    """`rebuild`, indices left to the rule."""
-    return rebuild([x], rule)
-
-
 def fill(b: Builder, w: HaloCopy, memories: Mapping[int, Memory], to: Value, lanes: int, values: Mapping[int, Value]):
     """Writes the halo copy for the given values of the fixed axes; `to` has room for `lanes` elements more."""
     free = [j for j, f in enumerate(w.fixed) if f is None]
@@ -269,18 +264,12 @@ def fill(b: Builder, w: HaloCopy, memories: Mapping[int, Memory], to: Value, lan
     s = OperandAccess(b, [expr], guards, w.extents, memories, last, lanes)
     rows = [j for j in free if j not in last]
     width = prod(w.extents[j] for j in last)
-    part = None
-    for j, f in enumerate(w.fixed):
-        if f is not None:
-            more = s.part_of((j,), values[f])
-            part = more if part is None else _join(b, part, more)
+    fixed = [s.part_of((j,), values[f]) for j, f in enumerate(w.fixed) if f is not None]
     whole = width // lanes * lanes
 
-    def fill_row(row: PartialAddress, at: Value) -> None:
+    def fill_row(row: Sequence[PartialAddress], at: Value) -> None:
         def chunk(x: Value, limit: int | None) -> None:
-            state = LaneCursor(s, x, limit, lanes).bind(row)
-            if part is not None:
-                state = state.bind(part)
+            state = LaneCursor(s, x, limit, lanes).bind(*row)
             b.store(state.product(), to, b.add(at, x))  # lanes past a row are overwritten by the next one
 
         if whole <= UNROLLED * lanes:
@@ -302,32 +291,23 @@ def fill(b: Builder, w: HaloCopy, memories: Mapping[int, Memory], to: Value, lan
         plane, later = s.part_of(outer, planes.var), s.part_of(outer, b.add(planes.var, b.const(planes_ahead)))
         base = b.mul(planes.var, b.const(turns * width))
         with b.loop(0, turns) as loop:
-            own = s.part_of(inner, loop.var)
-            _ask(b, s, _join(b, later, s.part_of(inner, b.add(loop.var, b.const(rows_ahead)))), part, width)
-            fill_row(_join(b, plane, own), b.add(base, b.mul(loop.var, b.const(width))))
+            _ask(s, [later, s.part_of(inner, b.add(loop.var, b.const(rows_ahead))), *fixed], width)
+            fill_row([plane, s.part_of(inner, loop.var), *fixed], b.add(base, b.mul(loop.var, b.const(width))))
 
 
-def _ask(b: Builder, s: OperandAccess, row: PartialAddress, fixed: PartialAddress | None, width: int) -> None:
+def _ask(s: OperandAccess, row: Sequence[PartialAddress], width: int) -> None:
     """Prefetches a row of what is read in place: rows of a block lie in stretches too short for the processor to see
     what comes next."""
-    part = row if fixed is None else _join(b, row, fixed)
+    b = s.b
     for r, form in s.reads.items():
         source, step = s.memories[r.slot], s.step(form) if s.lane_groups else 0
-        at, line = part.sums.get(form), LINE // source.dtype.itemsize
-        if at is None or step not in (1, 2) or source.buffer.nbytes <= NEAR:
+        terms, line = [x.sums[form] for x in row if form in x.sums], LINE // source.dtype.itemsize
+        if not terms or step not in (1, 2) or source.buffer.nbytes <= NEAR:
             continue
-        const = s.forms[form].const
+        first = reduce(b.add, terms, b.const(s.forms[form].const))
         if width * step * source.dtype.itemsize <= MAX_UNROLLED_BYTES:
             for x in range(0, width * step, line):
-                b.prefetch(source.pointer, b.add(at, b.const(const + x)), source.elem)
+                b.prefetch(source.pointer, b.add(first, b.const(x)), source.elem)
             continue
-        first = b.add(at, b.const(const))
         with b.loop(0, width * step, step=line) as lines:
             b.prefetch(source.pointer, b.add(first, lines.var), source.elem)
-
-
-def _join(b: Builder, x, y):
-    sums = dict(x.sums)
-    for i, v in y.sums.items():
-        sums[i] = b.add(sums[i], v) if i in sums else v
-    return PartialAddress(sums, x.axes | y.axes, {**x.opaque, **y.opaque})

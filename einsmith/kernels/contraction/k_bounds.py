@@ -51,49 +51,35 @@ def within(p: Problem, which: int, axes: tuple[int, ...]) -> tuple[KBound, ...]:
     return tuple(t for t in k_bounds(p, which) if t.axes <= {*axes})
 
 
-class KBounds:
-    """Emits the bounds of K axes for the rows of a tile of one side."""
-
-    def __init__(
-        self, b: Builder, p: Problem, found: Sequence[KBound], axes: Sequence[int], memories: Mapping[int, Memory]
-    ):
-        self.b, self.p, self.axes = b, p, tuple(axes)
-        self.found = []
-        for t in found:
-            s = OperandAccess(b, [], [t.guard], p.extents, memories)
-            if s.conds:
-                self.found.append((t, s))
-
-    def bounds(self, batch: Value, points: Sequence[Value]) -> dict[int, tuple[Value, Value]]:
-        """(low, high) by K axis: outside, every one of the flattened `points` of the side is zero."""
-        b = self.b
-        out: dict[int, tuple[Value, Value]] = {}
-        for t, s in self.found:
-            form = s.forms[s.conds[0][0]]
-            fn = s.conds[0][1]
-            fixed = s.part_of(self.p.batch, batch).sums.get(0)
-            edge: Value | None = None
-            for x in points:
-                v = s.part_of(self.axes, x).sums.get(0)
-                total = b.const(form.const)
-                for term in (v, fixed):
-                    total = total if term is None else b.add(total, term)
-                if t.sign > 0:  # v + r < 0
-                    limit = b.sub(b.const(1 if fn == "le" else 0), total)
-                    edge = limit if edge is None else b.op("max", edge, limit)
-                else:  # v - r < 0
-                    limit = b.add(total, b.const(1)) if fn == "lt" else total
-                    edge = limit if edge is None else b.op("min", edge, limit)
-                if v is None:
-                    break
-            assert edge is not None
-            low, high = out.get(t.axis, (b.const(0), b.const(self.p.extents[t.axis])))
-            if t.sign > 0:
-                high = b.op("min", high, edge)
-            else:
-                low = b.op("max", low, edge)
-            out[t.axis] = (low, high)
-        return out
+def emit_bounds(
+    b: Builder, p: Problem, found: Sequence[KBound], memories: Mapping[int, Memory], batch: Value,
+    axes: tuple[int, ...], points: Sequence[Value],
+) -> dict[int, tuple[Value, Value]]:
+    """(low, high) by axis of K: outside, all of these `points` of the flattened axes of a side are zero."""
+    out: dict[int, tuple[Value, Value]] = {}
+    for t in found:
+        s = OperandAccess(b, [], [t.guard], p.extents, memories)
+        if not s.conds:
+            continue
+        ((form, fn, _),) = s.conds
+        fixed = s.part_of(p.batch, batch).sums.get(form)
+        edge: Value | None = None
+        for x in points:
+            own = s.part_of(axes, x).sums.get(form)
+            total = b.const(s.forms[form].const)
+            for term in (own, fixed):
+                total = total if term is None else b.add(total, term)
+            if t.sign > 0:  # v + r < 0
+                limit = b.sub(b.const(1 if fn == "le" else 0), total)
+            else:  # v - r < 0
+                limit = b.add(total, b.const(1 if fn == "lt" else 0))
+            edge = limit if edge is None else b.op("max" if t.sign > 0 else "min", edge, limit)
+            if own is None:
+                break
+        assert edge is not None
+        low, high = out.get(t.axis, (b.const(0), b.const(p.extents[t.axis])))
+        out[t.axis] = (low, b.op("min", high, edge)) if t.sign > 0 else (b.op("max", low, edge), high)
+    return out
 
 
 SAMPLED = 1 << 16

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from einsmith.kernels.contraction.emission import pack, split_k
+from einsmith.kernels.contraction.emission import pack
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile, count, k_blocks, relative, tiles_of
 from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
@@ -41,12 +41,6 @@ class Blocked:
         self._loops(t, "k" + inner if g.k_outer else inner[0] + "k" + inner[1])
         if self.after.behind:
             self.after.flush_last(t)
-
-    def run_add(self, task: Value, tasks: int) -> None:
-        """Emits a task that adds and finishes partial sums."""
-        f, g = self.f, self.g
-        results = self.after.epilogue
-        split_k.add(self.b, g.partials, f.workspace, results, g.p.batch, g.m_side.axes, f.elem, task, tasks)
 
     # -- the task
 

@@ -4,12 +4,13 @@ has bound, a `Tile` for where it is; and the loops over tiles, panels and blocks
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from einsmith.dtypes import DType
 from einsmith.kernels.contraction.config import sampler
-from einsmith.kernels.contraction.emission.prefetch import RowPrefetch, prefetches
+from einsmith.kernels.contraction.emission.prefetch import prefetches
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
 from einsmith.kernels.emit.access import PartialAddress
@@ -70,9 +71,6 @@ class Frame(Operands):
         self.b_rows = self.b_in.along(p.k, n, tile=g.b_row) if g.b_row else None
         self.n_scalar = sampler(b, p, g.n_side, self.slots, (), 0)
         self.ahead = prefetches(g)
-        self.row_prefetch: RowPrefetch | None = None
-        if g.b.how != "inline" and not g.c.windows and not g.b.along:
-            self.row_prefetch = RowPrefetch.of(self.n_scalar, p, g.n_side, self.b_in, g.target)
         self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
         self.workspace = workspace(b, base, g.item, self.elem)
 
@@ -155,25 +153,18 @@ def tiles(
     points in all, `full` units of `unit` points each."""
     lo, hi = span
     tail = size - (count - 1) * full * unit
-    units = ceil_div(tail, unit)
-    whole = count if units == full and tail % unit == 0 else count - 1
-    if isinstance(lo, int):
-        assert isinstance(hi, int)
-        stop: Bound = min(hi, whole)
-    else:
-        stop = b.op("min", b.index(hi), b.const(whole)) if whole < count else hi
-    if whole:
-        if isinstance(lo, int) and lo == 0 and stop == 1:
-            body(b.const(0), full, False)
-        else:
-            with b.loop(lo, stop) as loop:
-                body(loop.var, full, False)
+    whole = count if tail == full * unit else count - 1
+    stop: Bound = hi
     if whole < count:
-        if isinstance(hi, int):
-            body(b.const(whole), units, True)
-        else:
-            with b.if_(b.op("lt", b.const(whole), hi)):
-                body(b.const(whole), units, True)
+        stop = min(hi, whole) if isinstance(hi, int) else b.op("min", hi, b.const(whole))
+    if whole and (lo, stop) == (0, 1):
+        body(b.const(0), full, False)
+    elif whole:
+        with b.loop(lo, stop) as loop:
+            body(loop.var, full, False)
+    if whole < count:
+        with nullcontext() if isinstance(hi, int) else b.if_(b.op("lt", b.const(whole), hi)):
+            body(b.const(whole), ceil_div(tail, unit), True)
 
 
 def tiles_of(f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], None]) -> None:

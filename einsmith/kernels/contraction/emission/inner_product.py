@@ -20,10 +20,8 @@ from einsmith.kernels.contraction.config import (
     sides,
     with_halos,
 )
-from einsmith.kernels.contraction.emission import split_k
 from einsmith.kernels.contraction.emission.frame import Operands, strips, tiles, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
-from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import PartialSums, operand_memories
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import FusedAxes
@@ -98,7 +96,6 @@ class InnerProduct(Operands):
         super().__init__(b, g.kernel, p.dtype, n, g.halos)
         self.g = g
         self.workspace = workspace(b, base, p.dtype.itemsize, self.elem)
-        self.epilogue = Epilogue(b, g.kernel, p, self.buffers, g.n_side.axes, n, 0)
         self.repair: NanRepair | None = None
         if needed(g.original):
             self.repair = NanRepair(b, g.original, self.arguments, (), 0, g.c.mr * g.c.columns * n)
@@ -130,11 +127,6 @@ class InnerProduct(Operands):
                     b.store(total, self.workspace, b.add(out, b.const(j)))
 
         self._tiles(finish)
-
-    def run_add(self, task: Value, tasks: int) -> None:
-        """Emits a task that adds and finishes partial sums."""
-        g = self.g
-        split_k.add(self.b, g.partials, self.workspace, self.epilogue, g.p.batch, g.m_side.axes, self.elem, task, tasks)
 
     def _tiles(self, body: Callable[[Value, int, Value, int, list[Value]], None]) -> None:
         """body(first row, rows, first column, columns, where their sums lie) for every tile."""

@@ -9,7 +9,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled, sides, with_halos
-from einsmith.kernels.contraction.emission import pack_shared
+from einsmith.kernels.contraction.emission import pack_shared, split_k
 from einsmith.kernels.contraction.emission.blocked import Blocked
 from einsmith.kernels.contraction.emission.direct import DirectLowering
 from einsmith.kernels.contraction.emission.frame import Frame
@@ -60,8 +60,9 @@ def lower(
     for i, j in joint:
         first, second = configs[i], configs[j]
         assert isinstance(first, Tiled) and isinstance(second, Tiled)
-        both = ((found[i], found[j]), (first, second), (bases[i], bases[j]))
-        pieces[j]["multiply"] = _joint(kernel, *both, target)
+        both, where = with_companion(found[j], found[i]), (bases[i], bases[j])
+        run = partial(_joint, kernel, (first, second), target, both, found[i], where)
+        pieces[j]["multiply"] = pieces[j]["multiply"]._replace(run=run)
         del pieces[i]["multiply"]
     for label in STEPS:
         if part := [works[label] for works in pieces if label in works]:
@@ -75,12 +76,14 @@ def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tup
         tasks = c.tasks * c.parts
         return 0, {"multiply": _Work(tasks, lambda b, _, task: DirectLowering(kernel, c, target, b, p).run(task))}
     works: dict[str, _Work] = {}
+
+    def add(x: Geometry | Shape) -> None:
+        works["add"] = _Work(min(x.B * x.M, target.cores * 2), partial(split_k.add, x, base))
+
     if isinstance(c, InnerProducts):
         s = Shape(kernel, c, target, p)
         works["multiply"] = _Work(s.tasks, lambda b, _, task: InnerProduct(b, s, base).run(task))
-        works["add"] = _Work(
-            min(s.B * s.M, target.cores * 2), lambda b, tasks, task: InnerProduct(b, s, base).run_add(task, tasks)
-        )
+        add(s)
         return s.partials.elements, works
     g = Geometry(kernel, c, target, p)
     once = fixed_sides(kernel, p, c.swap)
@@ -90,8 +93,7 @@ def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tup
             works[label] = _Work(tasks, partial(_pack, g, base, chosen))
     works["multiply"] = _Work(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
     if c.split > 1:
-        rows = min(g.B * g.M, target.cores * 2)
-        works["add"] = _Work(rows, lambda b, tasks, task: Blocked(b, g, base).run_add(task, tasks))
+        add(g)
     return g.workspace_elements(), works
 
 
@@ -100,16 +102,10 @@ def _pack(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _:
 
 
 def _joint(
-    kernel: Kernel, problems: tuple[Problem, Problem], configs: tuple[Tiled, Tiled], bases: tuple[int, int],
-    target: Any,
-) -> _Work:
-    """The work of a companion and of the piece whose tasks make it too."""
-    other, p = problems
-
-    def run(b: Builder, _: int, task: Value) -> None:
-        JointTiles(kernel, configs, target, b, with_companion(p, other), other, bases).run(task)
-
-    return _Work(Geometry(kernel, configs[1], target, p).tasks, run)
+    kernel: Kernel, configs: tuple[Tiled, Tiled], target: Any, p: Problem, other: Problem, bases: tuple[int, int],
+    b: Builder, _: int, task: Value,
+) -> None:
+    JointTiles(kernel, configs, target, b, p, other, bases).run(task)
 
 
 def _launch(kernel: Kernel, label: str, part: Sequence[_Work], target: Any) -> Launch:

@@ -15,7 +15,7 @@ from einsmith.kernels.contraction.emission.k_pack import repeated
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
 from einsmith.kernels.contraction.emission.pack import last_of_k
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
-from einsmith.kernels.contraction.k_bounds import KBounds
+from einsmith.kernels.contraction.k_bounds import emit_bounds
 from einsmith.kernels.emit.access import FusedAxes
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import Bound, digits_of, nest, sweep
@@ -245,11 +245,11 @@ class Microkernel:
         """Bounds of the axes of K that guards of either side leave for a tile."""
         f, b, g = self.f, self.f.b, self.f.g
         rows = [b.add(m0, b.const(i)) for i in range(mr)]
-        out = KBounds(b, g.p, g.m_bounds, g.m_side.axes, f.slots).bounds(t.batch, rows)
+        out = emit_bounds(b, g.p, g.m_bounds, f.slots, t.batch, g.m_side.axes, rows)
         if g.n_bounds:  # rows of N: a vector has one value of every axis but the innermost
             n0 = b.mul(panel.number, b.const(g.nr))
             rows = [b.op("floordiv", b.add(n0, b.const(v * g.lanes)), b.const(g.row)) for v in range(panel.size)]
-            more = KBounds(b, g.p, g.n_bounds, g.n_side.axes[:-1], f.slots).bounds(t.batch, rows)
+            more = emit_bounds(b, g.p, g.n_bounds, f.slots, t.batch, g.n_side.axes[:-1], rows)
             for a, (lo, hi) in more.items():
                 if a in out:
                     lo, hi = b.op("max", lo, out[a][0]), b.op("min", hi, out[a][1])

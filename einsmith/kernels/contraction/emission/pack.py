@@ -54,12 +54,12 @@ def _across(
     """Vectors of points of the side. Lanes past the rows of a tile of M are overwritten by the next point of K."""
     b, g, n = f.b, f.g, f.g.lanes
     if x is g.a:
-        s, rows, width, align = f.a, None, tile.size, gcd(g.mr, n)
+        s, width, align = f.a, tile.size, gcd(g.mr, n)
         ends: list[tuple[int | None, int | None, int | None]] = [  # limit, lanes that count, column
             (None, tile.size - v if tile.size - v < n else None, None) for v in range(0, tile.size, n)
         ]
     else:
-        s, rows, width, align = f.b_in, f.row_prefetch, tile.size * n, n
+        s, width, align = f.b_in, tile.size * n, n
         ends = [(tile.limit, None, g.column(v)) for v in range(tile.size)]
     states = [
         LaneCursor(s, b.add(first, b.const(v * n)), limit, align, count, column).bind(operand)
@@ -73,14 +73,10 @@ def _across(
     ) -> None:
         def outer(values: list[Value]) -> list[LaneCursor]:
             part = s.part(list(zip(groups[:-1], values, strict=True)))
-            if rows is not None and values:
-                rows.ask(first, g.nr, values[0])
             return [x.bind(part) for x in states]
 
         def inner(context: list[LaneCursor], last: Value, flat: Value, _: Any) -> Sequence[Value]:
             part = last_of_k(f, s, groups, last)
-            if rows is not None and len(groups) == 1:
-                rows.ask(first, g.nr, last)
             at = b.mul(place(flat), b.const(width))
             for v, state in enumerate(context):
                 count = None if whole else ends[v][1]

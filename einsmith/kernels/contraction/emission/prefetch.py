@@ -1,4 +1,4 @@
-"""Which lines tiles and packing ask for before they need them; those that results are stored to, and gathers read.
+"""Which lines tiles and packing ask for before they need them, and those that results are stored to.
 
 Results whose neighbours along an axis are a few elements apart (a strided convolution's gradient leaves what lies
 between them to other pieces) are stored to parts of lines. A store to a line that no near cache holds waits for it, and
@@ -8,9 +8,8 @@ only so many stores can wait at once: a tile whose results lie beyond the second
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +17,8 @@ from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.traffic import APART, HELD, PAGE, address_steps, far_rows, lines_ahead
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
+from einsmith.kernels.contraction.traffic import APART, HELD, address_steps, far_rows, lines_ahead
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Affine, Memory
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import ceil_div
@@ -29,8 +28,6 @@ from einsmith.target.facts import LINE
 
 MOST = 128
 """Lines of a tile's results beyond which none is asked for: they would not wait in the first level side by side."""
-ROWS = 2
-"""Rows that are asked for ahead of gathers."""
 
 
 class ResultPrefetch:
@@ -166,37 +163,3 @@ def _gathers_rows(g: Geometry) -> bool:
     (read,) = s.reads
     far = s.memories[read.slot].buffer.nbytes > g.target.l2 * g.target.cores
     return far and g.mt > c.tm and len(s.groups(g.p.k)) > 1
-
-
-@dataclass(frozen=True)
-class RowPrefetch:
-    """A side of N packed from lanes that lie apart in lines side by side (one place of a filter for all channels), in
-    rows pages apart along the group `k` of K, beyond the second level: hardware does not see that rows follow.
-
-    scalar: the operand's sampler without lanes; n: the side's axes, as one.
-    """
-
-    scalar: OperandAccess
-    n: FusedAxes
-    k: FusedAxes
-
-    @classmethod
-    def of(cls, scalar: OperandAccess, p: Problem, side: Side, lanes: OperandAccess, target: Any) -> RowPrefetch | None:
-        """Of a side that is packed by the sampler `lanes`; None for any other."""
-        n, k = scalar.groups(side.axes), scalar.groups(p.k)
-        if not side.operand.plain or side.operand.axes & {*p.batch} or len(n) != 1 or not k:
-            return None
-        ((read, form),) = scalar.reads.items()
-        coef, item, source = scalar.forms[form].coef, p.dtype.itemsize, scalar.memories[read.slot].buffer
-        near = abs(coef.get(n[0].inner, 0)) * item < LINE and lanes.kind(form, lanes.lanes) == "gather"
-        apart = abs(coef.get(k[0].inner, 0)) * item >= PAGE
-        return cls(scalar, n[0], k[0]) if near and apart and source.nbytes > target.l2 else None
-
-    def ask(self, n0: Value, columns: int, k: Value) -> None:
-        """Starts the loads of the lines of `columns` from n0 on in a later row than k."""
-        s, b = self.scalar, self.scalar.b
-        ((read, form),) = s.reads.items()
-        at = s.part([(self.n, n0), (self.k, b.add(k, b.const(ROWS)))]).sums[form]
-        source, step = s.memories[read.slot], s.forms[form].coef[self.n.inner]
-        for x in range(0, columns * step, LINE // source.dtype.itemsize):
-            b.prefetch(source.pointer, b.add(at, b.const(s.forms[form].const + x)), source.elem)

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.kernels.contraction.emission.frame import strips
+from einsmith.kernels.contraction.emission.frame import strips, workspace
+from einsmith.kernels.contraction.emission.inner_product import Shape
 from einsmith.kernels.contraction.epilogue import Epilogue
-from einsmith.kernels.contraction.geometry import PartialSums
-from einsmith.kernels.emit.access import FusedAxes
+from einsmith.kernels.contraction.geometry import Geometry, PartialSums
+from einsmith.kernels.emit.access import digits
+from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import digits_of, part_range
-from einsmith.loops.nest import Builder, Value
+from einsmith.kernels.emit.walk import part_range
+from einsmith.loops.nest import Builder, Value, elem_of
 
 
-def add(
-    b: Builder, sums: PartialSums, workspace: Value, epilogue: Epilogue, batch_axes: Sequence[int],
-    m_axes: Sequence[int], elem: str, task: Value, tasks: int,
-) -> None:
-    """Adds the partial sums of a range of rows and finishes them."""
-    n, s = sums.lanes, epilogue.sampler
+def add(g: Geometry | Shape, base: int, b: Builder, tasks: int, task: Value) -> None:
+    """One of so many tasks adds the partial sums of a range of rows and finishes them; base: bytes of the workspace
+    before this piece's part."""
+    p, n, sums, elem = g.p, g.lanes, g.partials, elem_of(g.p.dtype)
+    sources = workspace(b, base, p.dtype.itemsize, elem)
+    row = g.row if isinstance(g, Geometry) else 0
+    epilogue = Epilogue(b, g.kernel, p, memories_of(g.kernel, b.buffers), g.n_side.axes, n, row)
+    s = epilogue.sampler
     with b.loop(*part_range(b, task, tasks, sums.batch * sums.rows)) as rows:
-        batch, m = digits_of(b, rows.var, [FusedAxes((), sums.batch), FusedAxes((), sums.rows)])
-        part, fixed = s.part_of(m_axes, m), s.part_of(batch_axes, batch)
-        base = b.add(b.mul(rows.var, b.const(sums.row)), b.const(sums.base))
+        batch, m = digits(b, rows.var, (sums.batch, sums.rows))
+        part, fixed = s.part_of(g.m_side.axes, m), s.part_of(p.batch, batch)
+        first = b.add(b.mul(rows.var, b.const(sums.row)), b.const(sums.base))
 
         def vector(at: Value, count: int, _: Sequence[Value]) -> None:
-            x = _tree(b, sums, workspace, elem, b.add(base, at))
+            x = _tree(b, sums, sources, elem, b.add(first, at))
             limit = sums.columns if count < n else None
             epilogue.row([LaneCursor(s, at, limit, n).bind(fixed)], part, [x])
 

@@ -168,9 +168,9 @@ class TileEpilogue:
                 places = [b.add(loop.var, b.const(i)) for i in range(step)]
                 self._finish_rows(t, x, m0, loop.var, [self.waiting.load(x.number, at, nv) for at in places])
         if self.lines is not None and not self.behind:
-            found = self._found(t, x.panel.number)
+            _, flush = self._stores(t, x.rows.number, x.panel.number)
             with b.loop(0, mr) as loop:
-                self._flush(t, found, m0, loop.var)
+                flush(loop.var)
 
     def _finish_rows(self, t: Task, x: Tile, m0: Value, row: Value, rows: Rows) -> None:
         """The epilogue of a row of the tile, or of it and those that are stored with it."""
@@ -202,20 +202,24 @@ class TileEpilogue:
         end = b.op("min", b.const(g.N), b.add(begin, nr))
         return lines.find(lines.sampler.part_of(g.p.batch, t.batch), begin, end, b.mul(low, nr), last)
 
-    def _flush(self, t: Task, found: LineSpan, m0: Value, row: Value) -> None:
-        """Stores what is found in row `row` of the tile whose first one is m0."""
-        b, g, lines = self.f.b, self.f.g, self.lines
+    def _stores(self, t: Task, jm: Value, jn: Value) -> tuple[Value, Callable[[Value], None]]:
+        """Of a tile, how many rows it has, and what stores those of its results that it completes in one of them."""
+        b, g, lines, found = self.f.b, self.f.g, self.lines, self._found(t, jn)
         assert lines is not None
-        m, kept = b.add(m0, row), row
-        if g.c.order == "n":
-            kept = b.sub(m, b.mul(b.index(t.m_range[0]), b.const(g.mr)))
-        lines.flush(found, lines.sampler.part_of(g.m_side.axes, m), row, kept)
+        m0 = b.mul(jm, b.const(g.mr))
+
+        def flush(row: Value) -> None:
+            m, kept = b.add(m0, row), row
+            if g.c.order == "n":
+                kept = b.sub(m, b.mul(b.index(t.m_range[0]), b.const(g.mr)))
+            lines.flush(found, lines.sampler.part_of(g.m_side.axes, m), row, kept)
+
+        return b.op("min", b.sub(b.const(g.M), m0), b.const(g.mr)), flush
 
     def before(self, t: Task, x: Tile) -> tuple[Value, Callable[[Value], None]]:
-        """Of the tile before one in the task, how many rows it has (none before the first one), and what stores those
-        of its results that it completes in one of them."""
-        b, g = self.f.b, self.f.g
-        one, jm, jn = b.const(1), x.rows.number, x.panel.number
+        """`_stores` of the tile before one in the task; before the first one that has no rows."""
+        b, g, jm, jn = self.f.b, self.f.g, x.rows.number, x.panel.number
+        one = b.const(1)
         (m_lo, m_hi), (n_lo, n_hi) = ([b.index(x) for x in r] for r in (t.m_range, t.n_range))
         if g.c.order == "n":
             first, begins = b.op("eq", jm, m_lo), b.op("eq", jn, n_lo)
@@ -223,25 +227,17 @@ class TileEpilogue:
         else:
             first, begins = b.op("eq", jn, n_lo), b.op("eq", jm, m_lo)
             m, n = b.select(first, b.sub(jm, one), jm), b.sub(b.select(first, n_hi, jn), one)
-        m0, found = b.mul(m, b.const(g.mr)), self._found(t, n)
-        rows = b.select(b.op("and", first, begins), b.const(0), self._rows_from(m0))
-        return rows, lambda row: self._flush(t, found, m0, row)
-
-    def _rows_from(self, m0: Value) -> Value:
-        """The rows of the tile whose first one is m0."""
-        b, g = self.f.b, self.f.g
-        return b.op("min", b.sub(b.const(g.M), m0), b.const(g.mr))
+        rows, flush = self._stores(t, m, n)
+        return b.select(b.op("and", first, begins), b.const(0), rows), flush
 
     def flush_last(self, t: Task) -> None:
         """Stores what the last tile of a task completes."""
-        b, g = self.f.b, self.f.g
-        one = b.const(1)
+        b, one = self.f.b, self.f.b.const(1)
         (m_lo, m_hi), (n_lo, n_hi) = ([b.index(x) for x in r] for r in (t.m_range, t.n_range))
-        m0 = b.mul(b.sub(m_hi, one), b.const(g.mr))
         with b.if_(b.op("and", b.op("lt", m_lo, m_hi), b.op("lt", n_lo, n_hi))):
-            found = self._found(t, b.sub(n_hi, one))
-            with b.loop(0, self._rows_from(m0)) as loop:
-                self._flush(t, found, m0, loop.var)
+            rows, flush = self._stores(t, b.sub(m_hi, one), b.sub(n_hi, one))
+            with b.loop(0, rows) as loop:
+                flush(loop.var)
 
     # -- transposed tiles
 
