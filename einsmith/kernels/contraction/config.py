@@ -359,48 +359,32 @@ def _in_batch(p: Problem, axis: int) -> Problem:
 
 def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
     """The cuts of operand i in the largest blocks of which a halo copy has at most `limit` bytes, where one of the
-    whole axis has more."""
-    side = p.left if i == 0 else p.right
+    whole axis has more: of each of its two outermost output axes; and of K, where a panel of the other operand that is
+    PANEL points wide has half of that too, of its first axis, or of the second where one point of that has more."""
+    item, side = p.dtype.itemsize, p.left if i == 0 else p.right
     out: list[HaloBlock] = []
-    for place, axis in enumerate(side[:2] if not p.operands[i].plain else ()):
-        outer = frozenset((*p.batch, *side[:place]))
-        if _fits(elements(p, i, outer), p, limit) is not False:
-            break
-        n = p.extents[axis]
-        for points in reversed(divisors(n)[:-1]):
-            fits = _fits(elements(p, i, outer, (axis, points)), p, limit)
-            if fits is not False:
-                out += [HaloBlock(place, points)] if fits and (place or points > 1) else []  # one point is "side"
+
+    def fits(axes: tuple[int, ...], place: int, points: int) -> bool | None:
+        """None where there is no such halo copy."""
+        cut = (axes[place], points) if points < p.extents[axes[place]] else None
+        count = elements(p, i, frozenset((*p.batch, *axes[:place])), cut)
+        if count is None:
+            return None
+        panel = points * p.count(axes[place + 1 :]) * PANEL if axes is p.k else 0
+        return count * item <= limit and panel * item <= limit // 2
+
+    for axes in (side, p.k) if not p.operands[i].plain else ():
+        of_k = axes is p.k
+        for place, axis in enumerate(axes[:2]):
+            if fits(axes, place, p.extents[axis]) is not False:
                 break
-    return out + _cut_of_k(p, i, limit)
-
-
-def _cut_of_k(p: Problem, i: int, limit: int) -> list[HaloBlock]:
-    """The cut of K in the largest blocks of which a halo copy has at most `limit` bytes, and a panel of the other
-    operand that is PANEL points wide half of that: of its first axis, or of the second where one point of that has
-    more."""
-    if p.operands[i].plain:
-        return []
-    item = p.dtype.itemsize
-
-    def good(place: int, points: int) -> bool | None:
-        axis, outer = p.k[place], frozenset((*p.batch, *p.k[:place]))
-        cut = (axis, points) if points < p.extents[axis] else None
-        fits = _fits(elements(p, i, outer, cut), p, limit)
-        return fits and points * p.count(p.k[place + 1 :]) * PANEL * item <= limit // 2
-
-    for place, axis in enumerate(p.k[:2]):
-        if good(place, p.extents[axis]) is not False:
-            return []
-        for points in reversed(divisors(p.extents[axis])[1:-1]):
-            fits = good(place, points)
-            if fits is not False:
-                return [HaloBlock(place, points, of_k=True)] if fits else []
-    return []
-
-
-def _fits(count: int | None, p: Problem, limit: int) -> bool | None:
-    return None if count is None else count * p.dtype.itemsize <= limit
+            sizes = [n for n in divisors(p.extents[axis])[:-1] if n > 1 or not of_k]
+            largest = next((n for n in reversed(sizes) if fits(axes, place, n) is not False), None)
+            if largest and fits(axes, place, largest) and (place or largest > 1):  # one point is "side"
+                out.append(HaloBlock(place, largest, of_k))
+            if of_k and largest:
+                break
+    return out
 
 
 def halo_memories(

@@ -4,6 +4,7 @@ transposed first; in whole lines of results; or kept as partial sums, which anot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from math import gcd
 
 from einsmith.kernels.contraction import epilogue
@@ -73,7 +74,8 @@ class TileSums:
 class TileEpilogue:
     """Emission of what follows the sums of a tile. transposed: vectors lie along M; lines: of results that are stored
     whole; stacked: so many rows are stored together; waiting: sums that are stored to scratch first, where they also
-    wait between blocks of K; behind: what a tile completes is stored while the next one multiplies."""
+    wait between blocks of K; behind: what a tile completes is stored while the next one multiplies; mate: the sums of
+    the other piece of a joint tile, which are made before."""
 
     def __init__(self, f: Frame):
         self.f, g, b = f, f.g, f.b
@@ -84,7 +86,9 @@ class TileEpilogue:
         self.epilogue = Epilogue(b, g.kernel, p, f.buffers, axes, g.lanes, g.row, tile)
         self.stacked = epilogue.stacked(g.kernel, p, m_axes, n_axes, g.lanes) if form == "stacked" else 1
         self.column_pad = ceil_div(g.mr, g.lanes) * g.lanes
-        self.columns = b.alloc(f.elem, g.nr * self.column_pad) if self.transposed else None
+        self.mate = TileSums(f, 1) if p.mate is not None else None
+        sums = (1 + (p.mate is not None)) * self.transposed
+        self.columns = [b.alloc(f.elem, g.nr * self.column_pad) for _ in range(sums)]
         self.waiting: TileSums | None = None
         if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.size > REGISTER_EPILOGUE):
             self.waiting = TileSums(f, waiting_tiles(g) if g.blocked else 1)
@@ -152,12 +156,11 @@ class TileEpilogue:
         b, g, mr, nv, step = self.f.b, self.f.g, x.rows.size, x.panel.size, self.stacked
         m0 = b.mul(x.rows.number, b.const(g.mr))
         if self.transposed:
-            assert self.columns is not None
-            if rows is None:
-                assert self.waiting is not None
-                rows = self.waiting.rows(x.number, mr, nv)
-            self.transpose(rows, self.columns, nv)
-            self.finish_columns(t, x, [self.columns])
+            # Each is loaded when the one before has left the registers.
+            kept = (s.rows(x.number, mr, nv) for s in (self.waiting, self.mate) if s is not None)
+            for tile, to in zip(chain([rows] if rows is not None else [], kept), self.columns, strict=True):
+                self._transpose(tile, to, nv)
+            self._finish_columns(t, x)
             return
         if rows is not None:
             for i in range(0, mr, step):
@@ -189,7 +192,8 @@ class TileEpilogue:
         elif self.stacked > 1:
             self.epilogue.together(results, parts, sums)
         else:
-            self.epilogue.row(results, parts[0], sums[0])
+            more = self.mate.load(x.number, row, x.panel.size) if self.mate is not None else ()
+            self.epilogue.row(results, parts[0], sums[0], more)
 
     # -- whole lines of results
 
@@ -241,7 +245,7 @@ class TileEpilogue:
 
     # -- transposed tiles
 
-    def transpose(self, rows: Rows, to: Value, nv: int) -> None:
+    def _transpose(self, rows: Rows, to: Value, nv: int) -> None:
         """Squares of vectors of a tile are transposed into scratch."""
         b, n = self.f.b, self.f.g.lanes
         for v in range(nv):
@@ -251,8 +255,8 @@ class TileEpilogue:
                 for lane, column in enumerate(transpose(b, square)):
                     b.store(column, to, b.const((v * n + lane) * self.column_pad + block))
 
-    def finish_columns(self, t: Task, x: Tile, places: Sequence[Value]) -> None:
-        """The epilogue of a transposed tile, column by column; places: of its sums, and of a companion's."""
+    def _finish_columns(self, t: Task, x: Tile) -> None:
+        """The epilogue of a transposed tile, column by column."""
         b, g, n, s, mr, panel = self.f.b, self.f.g, self.f.g.lanes, self.epilogue.sampler, x.rows.size, x.panel
         m0 = b.mul(x.rows.number, b.const(g.mr))
         blocks = range(0, mr, n)
@@ -266,6 +270,6 @@ class TileEpilogue:
         columns = panel.size * n if panel.limit is None else g.N - (g.nt - 1) * g.nr
         with b.loop(0, columns) as loop:
             at = b.mul(loop.var, b.const(self.column_pad))
-            sums = [[b.load(to, b.add(at, b.const(block)), self.f.elem, n) for block in blocks] for to in places]
+            sums = [[b.load(to, b.add(at, b.const(block)), self.f.elem, n) for block in blocks] for to in self.columns]
             self.epilogue.row(states, s.part_of(g.n_side.axes, b.add(n0, loop.var)), *sums)
 
