@@ -43,8 +43,8 @@ def pattern_of(name: str) -> Pattern:
 
 _SELF = cast(Chooser, sys.modules[__name__])
 PATTERNS: list[Pattern] = [
-    Pointwise(), StencilPattern(), Winograd(), SplitAxes(_SELF), CONTRACTION, ByKind(_SELF), Reduction(),
-    ScatterAdd(), Im2col(), Col2im(_SELF),
+    Pointwise(), StencilPattern(), Winograd(_SELF), SplitAxes(_SELF), CONTRACTION, ByKind(_SELF), Reduction(),
+    ScatterAdd(), Im2col(_SELF), Col2im(_SELF),
 ]  # fmt: skip
 """Asked in order, those first that are mostly chosen where they match: what is known to cost more is not asked further.
 Of equal costs the earlier pattern's stands."""

@@ -13,6 +13,7 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
+from einsmith.kernels.emit.walk import transpose
 from einsmith.kernels.footprint import touched_bytes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, Value
@@ -95,7 +96,7 @@ def _turned_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, f
                 stand(across, base, True)
                 stand(along, lanes.base, False, r)
                 loaded.append(em.read(read) if r < active else em.const(0, loaded[0].type.elem, n))
-            columns[read] = bl.transposed(em, loaded)
+            columns[read] = transpose(em, loaded)
         em.mask = active
         for c in range(rows):
             stand(across, base, False, c)

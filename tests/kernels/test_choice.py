@@ -12,7 +12,6 @@ import einsmith.functional as F
 from einsmith import dtypes as dt
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.composite import im2col
-from einsmith.kernels.composite.winograd import Winograd
 from einsmith.kernels.contraction import cost as contraction_cost
 from einsmith.kernels.contraction import features as contraction_settings
 from einsmith.kernels.contraction.pattern import PATTERN
@@ -226,14 +225,14 @@ def test_one_matrix_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the ways to write an operand out the one that takes least is searched for a product."""
     looks = Looks(monkeypatch)
     target = replace(SERVER, l2=SERVER.l2 + 64)
-    found = im2col.Im2col().best(conv_gradient(2, 64, 28, 96, 3, 1, 1), target)
+    found = autoconfig.pattern_of("im2col").best(conv_gradient(2, 64, 28, 96, 3, 1, 1), target)
     assert found is not None and len(looks.predicted) == 1 and looks.matrices <= 3, looks.found
 
 
 def test_a_matrix_that_spares_little_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Floors that are near what another pattern costs are rarely met."""
     kernel, target = conv_gradient(2, 64, 28, 96, 3, 1, 1), replace(SERVER, l2=SERVER.l2 + 64)
-    looks, pattern = Looks(monkeypatch), im2col.Im2col()
+    looks, pattern = Looks(monkeypatch), autoconfig.pattern_of("im2col")
     floor = pattern.bound(kernel, target)
     assert pattern.best(kernel, target, 1.2 * floor) is None and looks.matrices == 0, looks.found
     pattern.best(kernel, target, 1.5 * floor)
@@ -244,4 +243,5 @@ def test_winograd_that_cannot_win_is_not_searched(monkeypatch: pytest.MonkeyPatc
     """Few results at many channels: the transforms of the filters take longer than the products."""
     looks = Looks(monkeypatch)
     target = replace(SERVER, winograd=True, l2=SERVER.l2 + 64)
-    assert Winograd().best(conv(1, 512, 7, 7, 512, 3, 3, 1), target) is None and not looks.predicted
+    found = autoconfig.pattern_of("winograd").best(conv(1, 512, 7, 7, 512, 3, 3, 1), target)
+    assert found is None and not looks.predicted

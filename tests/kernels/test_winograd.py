@@ -10,8 +10,7 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.expr.interp import evaluate_template
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.composite.im2col import Im2col
-from einsmith.kernels.composite.winograd import TRANSFORMS, Winograd
+from einsmith.kernels.composite.winograd import TRANSFORMS
 from einsmith.kernels.contraction.problem import problems
 from einsmith.plan.kernel import Kernel
 from tests.kernels.runner import check, host, run_native
@@ -32,7 +31,7 @@ from tests.kernels.samples import (
 )  # fmt: skip
 from tests.nest_interp import run
 
-WINOGRAD, IM2COL = Winograd(), Im2col()
+WINOGRAD, IM2COL = autoconfig.pattern_of("winograd"), autoconfig.pattern_of("im2col")
 
 
 def allowed():

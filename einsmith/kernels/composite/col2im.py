@@ -8,7 +8,7 @@ and the pieces of a strided backward pass are one product with as many rows as a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -16,12 +16,10 @@ from typing import NamedTuple
 
 from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.kernels.composite.by_kind import PartConfig
 from einsmith.kernels.composite.im2col import WORTH
-from einsmith.kernels.composite.staged import Place, Staged
+from einsmith.kernels.composite.parts import Composite, PartConfig
 from einsmith.kernels.contraction.problem import Problem, axes_of, finished, guarded, problems
 from einsmith.kernels.footprint import touched
-from einsmith.kernels.pattern import Chooser, Cost, Lowered, Pattern
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 
@@ -39,14 +37,11 @@ class Col2imConfig(NamedTuple):
         return f"products by {self.products}, sums by {self.sums}"
 
 
-class Col2im(Pattern):
+class Col2im(Composite):
     """A contraction of two plain tensors that both have an axis of K as it is, and meet at other axes of K too. The
     products are at most as large as what the third level holds, or all buffers together."""
 
     name = "col2im"
-
-    def __init__(self, chooser: Chooser):
-        self.chooser = chooser
 
     def match(self, kernel: Kernel) -> bool:
         return _parts(kernel) is not None
@@ -65,14 +60,8 @@ class Col2im(Pattern):
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> Col2imConfig | None:
         if self.bound(kernel, target) >= WORTH * limit:
             return None
-        chosen: list[PartConfig] = []
-        for part in reversed(self._both(kernel)):  # the sums are the quicker to configure
-            found = self.chooser.choose_below(part, target, limit)
-            if found is None:
-                return None
-            chosen.insert(0, PartConfig(found.pattern.name, found.config))
-            limit -= found.cost.seconds
-        return Col2imConfig(*chosen)
+        found = self.chosen(reversed(self._both(kernel)), target, limit)  # the sums are the quicker to configure
+        return None if found is None else Col2imConfig(*reversed(found))
 
     def configs(self, kernel: Kernel, target: Target) -> list[Col2imConfig]:
         if self.bound(kernel, target) == float("inf"):
@@ -82,20 +71,8 @@ class Col2im(Pattern):
         found = [Col2imConfig(p, sums[0]) for p in products] + [Col2imConfig(products[0], s) for s in sums]
         return list(dict.fromkeys(found))
 
-    def cost(self, kernel: Kernel, config: Col2imConfig, target: Target) -> Cost:
-        parts = zip(self._both(kernel), config, strict=True)
-        costs = [self.chooser.pattern_of(c.pattern).cost(k, c.config, target) for k, c in parts]
-        # Each part takes the longer of its own arithmetic and memory.
-        return Cost(sum(max(c.arithmetic, c.memory) for c in costs), 0.0, sum(c.special for c in costs),
-                    sum(c.launch for c in costs))  # fmt: skip
-
-    def lower(self, kernel: Kernel, config: Col2imConfig, target: Target) -> Lowered:
-        out = Staged(f"col2im_{kernel.digest.hex()[:8]}", len(kernel.buffers))
-        both = self._both(kernel)
-        places = [*(Place(n) for n in range(len(kernel.buffers))), out.room(both[0].buffers[-1].nbytes)]
-        for part, c in zip(both, config, strict=True):
-            out.add(self.chooser.pattern_of(c.pattern).lower(part, c.config, target), places)
-        return out.lowered
+    def parts(self, kernel: Kernel, config: Col2imConfig, target: Target) -> Iterable[tuple[Kernel, PartConfig]]:
+        return zip(self._both(kernel), config, strict=True)
 
     @staticmethod
     def _both(kernel: Kernel) -> tuple[Kernel, Kernel]:

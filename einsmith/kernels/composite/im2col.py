@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -15,20 +15,18 @@ from einsmith import dtypes as dt
 from einsmith.expr.analysis import obvious
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, reads, template
 from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.kernels.composite.parts import Composite, PartConfig, part_config
 from einsmith.kernels.composite.split_axes import split_kernels
-from einsmith.kernels.composite.staged import Place, Staged
 from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
-from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, axes_of, finished, guarded, problems
-from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
 from einsmith.kernels.emit.address import address
 from einsmith.kernels.emit.boxes import GUARDED, operations
-from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 
-_WRITE = Pointwise()
+TRIED = 2
+"""Configurations of the product that are worth a measurement."""
 REACHED = 0.95
 """The part of the peak that products reach at most."""
 WORTH = 0.75
@@ -38,19 +36,19 @@ matrix could spare is less, looking for its configuration costs more than is won
 
 class Im2colConfig(NamedTuple):
     """operand: which one is written out (0 left, 1 right); inner: whether the axes of K are the matrix's last ones;
-    write, multiply: configurations of the two parts."""
+    then the patterns and configurations of the two parts."""
 
     operand: int
     inner: bool
-    write: PointwiseConfig
-    multiply: Configs
+    write: PartConfig
+    multiply: PartConfig
 
     def __str__(self) -> str:
         order = "rows of K" if self.inner else "columns of K"
-        return f"im2col of {'LR'[self.operand]} in {order}; {self.multiply}"
+        return f"im2col of {'LR'[self.operand]} in {order}; {self.multiply.config}"
 
 
-class Im2col(Pattern):
+class Im2col(Composite):
     """A contraction of one piece with an operand that is more than a plain tensor. Where axes stand under quotients and
     remainders, the operand is written out of the kernel in which these are axes."""
 
@@ -70,23 +68,21 @@ class Im2col(Pattern):
             least, products = _floors(kernel, i, target)
             if least + products < WORTH * limit:
                 for inner in (False, True):
-                    first, cost = self._write(_written(kernel, i, inner)[0], target)
-                    ways.append((cost.seconds + products, cost, i, inner, first))
-        if not ways:
+                    cost = self.chooser.choose(_written(kernel, i, inner)[0], target).cost
+                    ways.append((cost.seconds + products, i, inner))
+        if not ways or min(ways)[0] >= limit:
             return None
-        bound, cost, i, inner, first = min(ways, key=lambda x: x[0])
-        if bound >= limit or not CONTRACTION.match(_parts(kernel, i, inner)[1]):
+        _, i, inner = min(ways)
+        write, multiply = _parts(kernel, i, inner)
+        first = self.chooser.choose(write, target)
+        if not CONTRACTION.match(multiply):
             return None
         # A rank is more than the seconds by a twentieth at most.
-        most = 1.05 * (limit - cost.seconds + cost.launch)
-        second = CONTRACTION.best(_parts(kernel, i, inner)[1], target, most)
-        found = None if second is None else Im2colConfig(i, inner, first, second)
-        return None if found is None or self.cost(kernel, found, target).rank >= limit else found
-
-    @staticmethod
-    def _write(write: Kernel, target: Target) -> tuple[PointwiseConfig, Cost]:
-        found = [(c, _WRITE.cost(write, c, target)) for c in _WRITE.configs(write, target)]
-        return min(found, key=lambda x: x[1].seconds)
+        second = CONTRACTION.best(multiply, target, 1.05 * (limit - first.cost.seconds + first.cost.launch))
+        if second is None:
+            return None
+        found = Im2colConfig(i, inner, part_config(first), PartConfig(CONTRACTION.name, second))
+        return found if self.cost(kernel, found, target).rank < limit else None
 
     def configs(self, kernel: Kernel, target: Target) -> list[Im2colConfig]:
         out = []
@@ -94,27 +90,13 @@ class Im2col(Pattern):
             for inner in (False, True):
                 write, multiply = _parts(kernel, i, inner)
                 if CONTRACTION.match(multiply):
-                    first, _ = self._write(write, target)
-                    out += [Im2colConfig(i, inner, first, c) for c in CONTRACTION.configs(multiply, target)[:2]]
+                    first = part_config(self.chooser.choose(write, target))
+                    found = [PartConfig(CONTRACTION.name, c) for c in CONTRACTION.configs(multiply, target)[:TRIED]]
+                    out += [Im2colConfig(i, inner, first, second) for second in found]
         return out
 
-    def cost(self, kernel: Kernel, config: Im2colConfig, target: Target) -> Cost:
-        write, multiply = _parts(kernel, config.operand, config.inner)
-        first = _WRITE.cost(write, config.write, target)
-        second = CONTRACTION.cost(multiply, config.multiply, target)
-        # Each part takes the longer of its own arithmetic and memory.
-        return Cost(
-            first.seconds - first.launch + max(second.arithmetic, second.memory), 0.0, second.special,
-            first.launch + second.launch,
-        )
-
-    def lower(self, kernel: Kernel, config: Im2colConfig, target: Target) -> Lowered:
-        write, multiply = _parts(kernel, config.operand, config.inner)
-        out = Staged(f"im2col_{kernel.digest.hex()[:8]}", len(kernel.buffers))
-        places = [*(Place(n) for n in range(len(kernel.buffers))), out.room(write.buffers[-1].nbytes)]
-        out.add(_WRITE.lower(write, config.write, target), places)
-        out.add(CONTRACTION.lower(multiply, config.multiply, target), places)
-        return out.lowered
+    def parts(self, kernel: Kernel, config: Im2colConfig, target: Target) -> Iterable[tuple[Kernel, PartConfig]]:
+        return zip(_parts(kernel, config.operand, config.inner), config[2:], strict=True)
 
 
 def _floors(kernel: Kernel, i: int, target: Target) -> tuple[float, float]:

@@ -25,8 +25,8 @@ from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, below, postorder
 from einsmith.expr.rewrite.rebuild import map_bodies, rebuild, substitute
 from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.kernels.composite.parts import Composite, PartConfig
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
-from einsmith.kernels.pattern import Chooser, Cost, Lowered, Pattern
 from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
 
@@ -205,13 +205,10 @@ class SplitAxesConfig(NamedTuple):
         return f"{self.pattern} {self.config}"
 
 
-class SplitAxes(Pattern):
+class SplitAxes(Composite):
     """A reduction some of whose axes stand under quotients and remainders: a kernel in which these are axes."""
 
     name = "by digits"
-
-    def __init__(self, chooser: Chooser):
-        self.chooser = chooser
 
     def match(self, kernel: Kernel) -> bool:
         return bool(split_kernels(kernel))
@@ -230,8 +227,8 @@ class SplitAxes(Pattern):
         found = [self.chooser.choose(k, target).alternatives for k in split_kernels(kernel)]
         return [SplitAxesConfig(n, name, c) for n, every in enumerate(found) for name, c, _ in every]
 
-    def cost(self, kernel: Kernel, config: SplitAxesConfig, target: Target) -> Cost:
-        return self._inner(config).cost(split_kernels(kernel)[config.which], config.config, target)
+    def parts(self, kernel: Kernel, config: SplitAxesConfig, target: Target) -> list[tuple[Kernel, PartConfig]]:
+        return [(split_kernels(kernel)[config.which], PartConfig(config.pattern, config.config))]
 
     def dominates(self, kernel: Kernel, config: SplitAxesConfig) -> Sequence[str]:
         """Digits leave a kernel as it is but for simpler indices: what others do they do better there. Pieces make a
@@ -242,9 +239,3 @@ class SplitAxes(Pattern):
         if config.pattern != CONTRACTION.name:
             return ()
         return "contraction", "by kind", "im2col", *CONTRACTION.dominates(split, config.config)
-
-    def lower(self, kernel: Kernel, config: SplitAxesConfig, target: Target) -> Lowered:
-        return self._inner(config).lower(split_kernels(kernel)[config.which], config.config, target)
-
-    def _inner(self, config: SplitAxesConfig) -> Pattern:
-        return self.chooser.pattern_of(config.pattern)

@@ -11,7 +11,7 @@ of a tile makes its m x m results NaN. Used only where the target allows it (`Ta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
@@ -22,12 +22,11 @@ from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.bounds import prove
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.kernels.composite.staged import Place, Staged
+from einsmith.kernels.composite.parts import Composite, PartConfig, Place, Staged, part_config
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
-from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
-from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
+from einsmith.kernels.pattern import Cost, Launch, Lowered
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
@@ -53,21 +52,19 @@ REACHED = 0.85
 SLICES = 8
 """Most slices of the filters: each has launches of its own."""
 
-_COPY = Pointwise()
-
 
 class WinogradConfig(NamedTuple):
     """m: results of a tile's side; then the configurations of the parts: the padded image and the weights with channels
     and filters last, the batched product, the result in its own order with what follows it."""
 
     m: int
-    image: PointwiseConfig
-    weights: PointwiseConfig
-    multiply: Configs
-    result: PointwiseConfig
+    image: PartConfig
+    weights: PartConfig
+    multiply: PartConfig
+    result: PartConfig
 
     def __str__(self) -> str:
-        return f"F({self.m}x{self.m},3x3); {self.multiply}"
+        return f"F({self.m}x{self.m},3x3); {self.multiply.config}"
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ class _Parts:
     slices: int
 
 
-class Winograd(Pattern):
+class Winograd(Composite):
     """Sums of 3x3 windows times weights over channels, whose image counts as zero outside of its tensor."""
 
     name = "winograd"
@@ -141,77 +138,55 @@ class Winograd(Pattern):
             transforms = _transforms(p, target)
             if transforms + _products(p, target) >= limit:
                 continue
-            copies = _copies(p, target)
-            rest = transforms + sum(cost.seconds for _, cost in copies)
+            rest = transforms + sum(self.chooser.choose(k, target).cost.seconds for k in (p.image, p.weights, p.result))
             if rest + _products(p, target) >= most:
                 continue
             # A rank is more than the seconds by a twentieth at most.
             multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - rest) / p.slices)
             if multiply is None:
                 continue
-            config = _config(m, copies, multiply)
+            config = self._config(m, p, target, multiply)
             rank = self.cost(kernel, config, target).rank
             if rank < limit:
                 best, limit = config, rank
         return best
 
+    def _config(self, m: int, p: _Parts, target: Target, multiply: Configs) -> WinogradConfig:
+        image, weights, result = (part_config(self.chooser.choose(k, target)) for k in (p.image, p.weights, p.result))
+        return WinogradConfig(m, image, weights, PartConfig(CONTRACTION.name, multiply), result)
+
     def configs(self, kernel: Kernel, target: Target) -> list[WinogradConfig]:
         if not target.winograd:
             return []
-        out = []
-        for m in TRANSFORMS:
-            p = _parts(kernel, m, target)
-            copies = _copies(p, target)
-            out += [_config(m, copies, multiply) for multiply in CONTRACTION.configs(p.multiply, target)[:2]]
-        return out
+        parts = [(m, _parts(kernel, m, target)) for m in TRANSFORMS]
+        return [self._config(m, p, target, c) for m, p in parts for c in CONTRACTION.configs(p.multiply, target)[:2]]
+
+    def parts(self, kernel: Kernel, config: WinogradConfig, target: Target) -> list[tuple[Kernel, PartConfig]]:
+        p = _parts(kernel, config.m, target)
+        kernels = (p.image, p.weights, *[p.multiply] * p.slices, p.result)
+        _, image, weights, multiply, result = config
+        return list(zip(kernels, (image, weights, *[multiply] * p.slices, result), strict=True))
 
     def cost(self, kernel: Kernel, config: WinogradConfig, target: Target) -> Cost:
-        p = _parts(kernel, config.m, target)
-        parts = [
-            _COPY.cost(p.image, config.image, target),
-            _COPY.cost(p.weights, config.weights, target),
-            *[CONTRACTION.cost(p.multiply, config.multiply, target)] * p.slices,
-            _COPY.cost(p.result, config.result, target),
-        ]
-        return Cost(
-            _transforms(p, target) + sum(max(c.arithmetic, c.memory) for c in parts), 0.0,
-            sum(c.special for c in parts), sum(c.launch for c in parts),
-        )
+        found = super().cost(kernel, config, target)
+        return replace(found, arithmetic=found.arithmetic + _transforms(_parts(kernel, config.m, target), target))
 
     def lower(self, kernel: Kernel, config: WinogradConfig, target: Target) -> Lowered:
         p = _parts(kernel, config.m, target)
+        image, weights, multiply, *_, result = self.lowered(kernel, config, target)
         out = Staged(f"winograd_{kernel.digest.hex()[:8]}", len(kernel.buffers))
         own = [Place(n) for n in range(len(kernel.buffers))]
         padded, taps, u, v, y, tiled = (out.room(b.nbytes) for b in (p.padded, p.taps, p.u, p.v, p.y, p.tiled))
         emit = _Emit(config.m, p, target)
-        out.add(_COPY.lower(p.weights, config.weights, target), [*own, taps])
-        out.add(_COPY.lower(p.image, config.image, target), [*own, padded])
+        out.add(weights, [*own, taps])
+        out.add(image, [*own, padded])
         out.add(emit.images(), [padded, v])
-        multiply = CONTRACTION.lower(p.multiply, config.multiply, target)
         for n in range(p.slices):
             out.add(emit.weights(n), [taps, u])
             out.add(multiply, [v, u, y])
             out.add(emit.results(n), [y, tiled])
-        out.add(_COPY.lower(p.result, config.result, target), [*own, tiled])
+        out.add(result, [*own, tiled])
         return out.lowered
-
-
-_Copies = tuple[tuple[PointwiseConfig, Cost], ...]
-
-
-@lru_cache(maxsize=1024)
-def _copies(p: _Parts, target: Target) -> _Copies:
-    """The cheapest configurations that copy the image, the weights and the result, and what they cost."""
-    out = []
-    for kernel in (p.image, p.weights, p.result):
-        found = [(c, _COPY.cost(kernel, c, target)) for c in _COPY.configs(kernel, target)]
-        out.append(min(found, key=lambda x: x[1].seconds))
-    return tuple(out)
-
-
-def _config(m: int, copies: _Copies, multiply: Configs) -> WinogradConfig:
-    image, weights, result = (config for config, _ in copies)
-    return WinogradConfig(m, image, weights, multiply, result)
 
 
 def _products(p: _Parts, target: Target) -> float:

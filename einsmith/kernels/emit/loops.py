@@ -177,14 +177,3 @@ def tile_size(extent: int, tiles: int, group: int) -> int:
 def tile_count(extent: int, tiles: int, group: int) -> int:
     """How many parts of that size the axis has."""
     return -(-extent // tile_size(extent, tiles, group))
-
-
-def transposed(em: VectorEmitter, tile: Sequence[Value]) -> list[Value]:
-    """The columns of a square tile of vectors: row numbers and lane numbers swap one bit after the other."""
-    rows, n, bit = list(tile), len(tile), 1
-    while bit < n:
-        low = [lane if not lane & bit else n + (lane ^ bit) for lane in range(n)]
-        high = [lane | bit if not lane & bit else n + lane for lane in range(n)]
-        rows = [em.shuffle(rows[r & ~bit], rows[r | bit], high if r & bit else low) for r in range(n)]
-        bit *= 2
-    return rows

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith.kernels.emit.access import FusedAxes, digits
-from einsmith.loops.nest import Builder, Value
+from einsmith.kernels.emit.hoist import Hoisting
+from einsmith.loops.nest import BYTES, Builder, Value
 
 Bound = Value | int
 Range = tuple[Bound, Bound]
@@ -69,7 +70,7 @@ def sweep(
     return rows.results
 
 
-def blocks(b: Builder, vectors: list[Value], n: int, width: int) -> list[Value]:
+def blocks(b: Builder | Hoisting, vectors: list[Value], n: int, width: int) -> list[Value]:
     """As many vectors of n lanes as they have blocks of `width`: result L is block L of every vector."""
     if len(vectors) == 1:
         return vectors
@@ -82,30 +83,31 @@ def blocks(b: Builder, vectors: list[Value], n: int, width: int) -> list[Value]:
     return [x for pair in zip(*sides, strict=True) for x in pair]
 
 
-def transpose(b: Builder, rows: list[Value], size: int = 1) -> list[Value]:
+def transpose(b: Builder | Hoisting, rows: Sequence[Value], size: int = 1) -> list[Value]:
     """n / size vectors of n lanes, transposed in elements of `size` lanes, of 128 bits at most: those within 128 bits
     are interleaved first, then blocks of 128 bits."""
     n = len(rows) * size
-    width = {"f32": 4, "f64": 2}[rows[0].type.elem]
-    each = width // size
+    width = min(n, 16 // BYTES[rows[0].type.elem])
 
-    def interleave(x: Value, y: Value, size: int, high: bool) -> Value:
+    def interleave(x: Value, y: Value, unit: int, high: bool) -> Value:
         lanes: list[int] = []
         for block in range(0, n, width):
-            for at in range(block + high * width // 2, block + high * width // 2 + width // 2, size):
-                lanes += [*range(at, at + size), *range(n + at, n + at + size)]
+            for at in range(block + high * width // 2, block + (high + 1) * width // 2, unit):
+                lanes += [*range(at, at + unit), *range(n + at, n + at + unit)]
         return b.shuffle(x, y, lanes)
 
-    groups = []  # groups[g][c]: in block L, element c of block L of rows each*g ...
-    for g in range(0, n // size, each):
-        pairs = rows[g : g + each]
-        if each > 1:
-            pairs = [interleave(pairs[i], pairs[i + 1], size, h) for i in range(0, each, 2) for h in (False, True)]
-        if each == 4:
-            pairs = [interleave(pairs[i], pairs[i + 2], 2, h) for i in (0, 1) for h in (False, True)]
-        groups.append(pairs)
-    columns = [blocks(b, [g[c] for g in groups], n, width) for c in range(each)]
-    return [columns[k % each][k // each] for k in range(n // size)]
+    def columns(group: Sequence[Value], unit: int) -> list[Value]:
+        """In block L of vector c, element c of block L of every vector of the group."""
+        if len(group) == 1:
+            return list(group)
+        pairs = list(zip(group[::2], group[1::2], strict=True))
+        halves = ([interleave(x, y, unit, high) for x, y in pairs] for high in (False, True))
+        return [c for half in halves for c in columns(half, 2 * unit)]
+
+    each = width // size
+    groups = [columns(rows[g : g + each], size) for g in range(0, n // size, each)]
+    every = [blocks(b, [g[c] for g in groups], n, width) for c in range(each)]
+    return [every[k % each][k // each] for k in range(n // size)]
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import permutations
 from math import gcd, prod
 from typing import NamedTuple
 
-from einsmith.expr.analysis import obvious
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, below, postorder, size
-from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.expr.nodes import Apply, Axis, Expr, below
 from einsmith.kernels import elementwise as pointwise
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
@@ -31,7 +28,6 @@ from einsmith.kernels.reduction.axes import (
     turned_reads,
     window,
 )
-from einsmith.kernels.reduction.skew import has_others
 from einsmith.kernels.reduction.windows_of_two import pairs_of
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
@@ -43,7 +39,6 @@ _MERGE = {"argmax": 14.0, "argmin": 14.0}
 """Instructions of a merge of two states."""
 _LATENCY = {"max": 15.0, "min": 15.0, "argmax": 26.0, "argmin": 26.0}
 """Instructions that run while an accumulator waits for its last step; 8 for the combiners that are not here."""
-_FREE = {"where", "cast", "stop_gradient", "random_bits"}
 _TILES = ((2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (6, 4), (8, 1), (8, 2))
 """Rows and vectors of register tiles."""
 _TURNED = (1, 4, 8, 12)
@@ -332,84 +327,5 @@ class _Boxes:
 
 
 def bound(kernel: Kernel, target: Target) -> float:
-    """What no configuration's rank is below: one instruction a point and operation, one for the combiner, the loads
-    that a register tile shares, in full vectors, and the bytes; on one core, or on all of them, once they are woken, as
-    they are for several boxes."""
-    count = kernel.root.memo(("least of a reduction", target), lambda t: sum(_least(p, target) for p in t.parts))
-    moved, footprint = touched_bytes(kernel)
-
-    def rank(cores: int, launch: float) -> float:
-        memory = target.seconds_for_bytes(moved, footprint, cores)
-        return Cost(count / target.fma_per_second / cores, memory, 0.0, launch).rank
-
-    together = rank(target.cores, target.launch_seconds + pointwise.SMALL_SECONDS)
-    several = sum(isinstance(p, Piece) and size(p.extents) > 0 for p in kernel.root.parts) > 1
-    return together if several else min(rank(1, 0.0), together)
-
-
-@lru_cache(maxsize=4096)
-def _least(part: Piece, target: Target) -> float:
-    """Instructions that no configuration's vectors are below, times their lanes."""
-    ones: dict[int, Expr] = {a: Const(0, Axis.dtype) for a, n in enumerate(part.domain) if n == 1}
-    bodies = tuple(substitute(b, ones) for b in part.bodies) if ones else part.bodies
-    if not isinstance(part.body, Reduce):
-        return size(part.domain) * float(_staying(bodies, part.domain, target))
-    # Another reduction variable may change what guards say, and what reads vary along.
-    others = has_others(bodies[0], part.extents, part.body.extents)
-    operations = _staying(bodies, part.domain, target, guards=not others)
-    if part.body.combiner == "sum":
-        operations -= sum(_is_product(e) for e in bodies)
-    return size(part.domain) * (operations + 1 + (0.0 if others else _least_access(part, bodies, target)))
-
-
-def _staying(bodies: tuple[Expr, ...], domain: Sequence[int], target: Target, guards: bool = True) -> int:
-    """The vector instructions of bodies (see `boxes.operations`) that are left when they are simplified: all but
-    comparisons that hold everywhere, and what depends on no others."""
-    count = 0
-    needed: set[Expr] = set()  # the conditions that stay
-    for e in below(bodies):
-        if not isinstance(e, Apply):
-            continue
-        if e.dtype.is_bool:
-            inside = [a for a in e.args if a in needed]
-            if e.fn in ("and", "or", "not"):
-                stays, worth = bool(inside), len(inside) == len(e.args)
-            else:
-                stays = worth = not all(a.dtype.is_int for a in e.args) or not obvious.holds(e, domain, {})
-            if stays:
-                needed.add(e)
-            count += guards and worth
-        elif e.fn == "where":
-            count += guards and e.args[0] in needed
-        elif e.dtype.is_float and e.fn not in _FREE:
-            count += not target.special(e.fn)
-    return count
-
-
-def _least_access(part: Piece, bodies: tuple[Expr, ...], target: Target) -> float:
-    """Instructions for the loads of a vector of operations that no register tile is below."""
-    unroll = max(u for _, u in _TILES)
-    found = [_loads(e, target) for e in below(bodies) if isinstance(e, Read)]
-    rank = len(part.extents)
-    axes = range(rank + len(part.body.extents) if isinstance(part.body, Reduce) else rank)
-    # Whether lanes or rows or both run along what a read varies with.
-    one = min((sum(x.get(a, _SAME)[0] for x in found) for a in axes), default=0.0)
-    tiles = (
-        sum(x.get(a, _SAME)[1] if r not in x else 1.0 if a in x else 1 / unroll for x in found)
-        for a, r in permutations(range(rank), 2)
-    )
-    return min(one, min(tiles, default=one))
-
-
-_ROWS = max(r for r, _ in _TILES)
-_SAME = 0.3, 0.3 / _ROWS
-
-
-def _loads(e: Read, target: Target) -> dict[int, tuple[float, float]]:
-    """By axis, what a vector of a read takes at least when the lanes run along it, alone and where the rows of a tile
-    share it: a load where that is contiguous, else its part of a square tile that is turned."""
-    turned = (1 + 2 * (target.lanes(e.dtype.itemsize).bit_length() - 1)) / max(_TURNED)
-    dimensions = [{x.position for x in postorder([i]) if isinstance(x, Axis)} for i in e.index]
-    last = next((axes for axes in reversed(dimensions) if axes), set())
-    strided = min(1.0, turned), min(1.0, turned)
-    return {a: (1.0, 1.0 / _ROWS) if a in last else strided for axes in dimensions for a in axes}
+    """What no configuration's rank is below: the bytes, moved by all cores."""
+    return target.seconds_for_bytes(*touched_bytes(kernel), target.cores)

@@ -50,11 +50,6 @@ def _cost(box: Box) -> float:
     return each * box.reduced
 
 
-def has_others(body: Expr, extents: Sequence[int], reduce: Sequence[int]) -> bool:
-    """Whether the guard of a body bounds another reduction variable."""
-    return isinstance(body, Apply) and body.fn == "where" and bool(_variables(extents, reduce, body.args[0]))
-
-
 def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> list[tuple[int, Linear, int]]:
     """(reduction axis r, terms s of output axes, extent n) where the guard says that 0 <= r + s < n."""
     rank = len(extents)

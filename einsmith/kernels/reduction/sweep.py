@@ -12,6 +12,7 @@ from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
+from einsmith.kernels.emit.walk import transpose
 from einsmith.kernels.reduction.axes import ReductionConfig, tile_axis, window
 from einsmith.kernels.reduction.windows_of_two import merged, vectors_of
 from einsmith.loops.nest import Value
@@ -151,7 +152,7 @@ class Sweep:
                 em.bind(axis, Lanes(at.base, (at.pattern[r],) * n, at.multiple))
                 em.bind(last, Lanes(base, tuple(range(n)), n))
                 rows.append(em.read(read) if active is None or r < active else em.const(0, rows[0].type.elem, n))
-            return bl.transposed(em, rows)
+            return transpose(em, rows)
 
         def piece(states: list[Accumulators], base: Value | int, count: int) -> list[Accumulators]:
             em.give({})
