@@ -101,7 +101,7 @@ def transpose(b: Builder | Hoisting, rows: Sequence[Value], size: int = 1) -> li
         if len(group) == 1:
             return list(group)
         pairs = list(zip(group[::2], group[1::2], strict=True))
-        halves = ([interleave(x, y, unit, high) for x, y in pairs] for high in (False, True))
+        halves = [[interleave(x, y, unit, high) for x, y in pairs] for high in (False, True)]
         return [c for half in halves for c in columns(half, 2 * unit)]
 
     each = width // size
