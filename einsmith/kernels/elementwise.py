@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import permutations
 from typing import NamedTuple
 
@@ -71,108 +71,61 @@ def tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
     return best[1:] if best else None
 
 
-def _turned_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool) -> int:
-    """lower_box by square tiles: axis `along` in the lanes of the results, axis `across` in those of the loads."""
-    n, found = config.lanes, tile_axes(box, config.lanes)
-    assert found is not None
-    _, along, across = found
-    reads = bx.turned(box, box.exprs, along, across)
-    em = bl.emitter(b, kernel, box.extents, n)
-    width, height = box.extents[along], box.extents[across]
-    others = [a for a in range(box.rank) if a not in (along, across)] + [across]
-    sizes = [box.extents[a] for a in others[:-1]] + [-(-height // n)]
-    parts = bl.row_tasks(sizes, config.tasks)
-
-    def stand(axis: int, base: Value | int, spread: bool, at: int = 0) -> None:
-        em.bind(axis, Lanes(base, tuple(range(n)) if spread else (at,) * n, n))
-
-    def tile(lanes: Lanes, active: int, base: Value | int, rows: int) -> None:
-        em.give({})
-        em.mask = rows
-        columns = {}
-        for read in reads:
-            loaded: list[Value] = []
-            for r in range(n):
-                stand(across, base, True)
-                stand(along, lanes.base, False, r)
-                loaded.append(em.read(read) if r < active else em.const(0, loaded[0].type.elem, n))
-            columns[read] = transpose(em, loaded)
-        em.mask = active
-        for c in range(rows):
-            stand(across, base, False, c)
-            stand(along, lanes.base, True)
-            em.give({read: turned[c] for read, turned in columns.items()})
-            _point(em, box)
-
-    with bl.task_range(b, first, parts, alone) as task, bl.rows(em, others, sizes, task, parts):
-        number = em.position(across)
-        assert isinstance(number, Value)
-
-        def emit(ramps: Ramps) -> None:
-            ((lanes, active),) = ramps
-            bl.blocks(b, number, height, n, lambda base, rows: tile(lanes, n if active is None else active, base, rows))
-
-        bl.vector_tiles(em, width, 1, emit)
-    return parts
-
-
-def _tasks(box: Box, axis: int | None, config: PointwiseConfig) -> tuple[int, int]:
-    """(parts of the rows, parts of the vector axis); one of them is 1 unless every row is a part of its own."""
-    if axis is None:
-        return 1, 1
-    others = [n for a, n in enumerate(box.extents) if a != axis]
-    count = box.points // box.extents[axis]
-    if count >= config.tasks:
-        return bl.row_tasks(others, config.tasks), 1
-    group = config.lanes * config.unroll
-    return count, bl.tile_count(box.extents[axis], -(-config.tasks // count), group)
-
-
 def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool = False) -> int:
     """Emits one box for the tasks from `first` on; returns how many tasks it takes. `alone`: it is the only one."""
-    if config.turn and tile_axes(box, config.lanes):
-        return _turned_box(b, kernel, box, config, first, alone)
+    found = tile_axes(box, config.lanes) if config.turn else None
     axis = vector_axis(box, config.lanes) if config.lanes else None
     em = bl.emitter(b, kernel, box.extents, config.lanes if axis is not None else 0)
-    if axis is None:
-        with bl.task_range(b, first, 1, alone) as task, bl.rows(em, range(box.rank), box.extents, task, 1):
-            _point(em, box)
-        return 1
-    parts, tiles = _tasks(box, axis, config)
-    others = [a for a in range(box.rank) if a != axis]
-    sizes = [box.extents[a] for a in others]
+    if found is not None:
+        _, along, across = found
+        tile = partial(_turned, em, box, along, across)
+        return bl.sweep_box(em, box, along, 1, config.tasks, tile, first, alone, (across, em.lanes))
 
-    def emit(ramps: Ramps) -> None:
+    def emit(ramps: Ramps, *_) -> None:
         made = []
         for lanes, active in ramps:
-            em.bind(axis, lanes)
+            if axis is not None:
+                em.bind(axis, lanes)
             em.mask = active
             made.append(_values(em, box))
         for (lanes, active), values in zip(ramps, made, strict=True):
-            em.bind(axis, lanes)
+            if axis is not None:
+                em.bind(axis, lanes)
             em.mask = active
             bl.store_point(em, box, values)
 
-    with bl.task_range(b, first, parts * tiles, alone) as task:
-        tile: Value | None = None
-        if tiles > 1:
-            tile = b.op("mod", task, b.const(tiles))
-            task = b.op("floordiv", task, b.const(tiles))
-        with bl.rows(em, others, sizes, task, parts):
-            bl.vector_tiles(em, box.extents[axis], config.unroll, emit, tile, tiles)
-    return parts * tiles
+    return bl.sweep_box(em, box, axis, config.unroll, config.tasks, emit, first, alone)
 
 
-def _point(em: VectorEmitter, box: Box) -> None:
-    bl.store_point(em, box, _values(em, box))
+def _turned(
+    em: VectorEmitter, box: Box, along: int, across: int, ramps: Ramps, base: Value | int, rows: int
+) -> None:
+    """A square tile: axis `along` in the lanes of the results, axis `across` in those of the loads."""
+    n, ((lanes, active),) = em.lanes, ramps
+
+    def stand(axis: int, at: Value | int, spread: bool, lane: int = 0) -> None:
+        em.bind(axis, Lanes(at, tuple(range(n)) if spread else (lane,) * n, n))
+
+    em.give({})
+    em.mask = rows
+    columns = {}
+    for read in bx.turned(box, box.exprs, along, across):
+        loaded: list[Value] = []
+        for r in range(n):
+            stand(across, base, True)
+            stand(along, lanes.base, False, r)
+            loaded.append(em.read(read) if active is None or r < active else em.const(0, loaded[0].type.elem, n))
+        columns[read] = transpose(em, loaded)
+    em.mask = active
+    for c in range(rows):
+        stand(across, base, False, c)
+        stand(along, lanes.base, True)
+        em.give({read: turned[c] for read, turned in columns.items()})
+        bl.store_point(em, box, _values(em, box))
 
 
 def _values(em: VectorEmitter, box: Box) -> dict[int, Value]:
-    """What the root and the later stages make at a point, by slot."""
-    values = [em.emit(e) for e in box.bodies]
-    for slot, value in zip(box.results, values, strict=False):
-        em.place(slot, value)
-    return bl.stage_values(em, box)
+    return bl.values_of(em, box, [em.emit(e) for e in box.bodies])
 
 
 class Pointwise(Pattern):

@@ -165,34 +165,36 @@ def _slots(args: Sequence[tuple], results: Sequence[Sequence[int]], buffers: Seq
 def renumber(kernel: Kernel, stage: Stage, exprs: Sequence[Expr], axes: dict[int, Expr]) -> list[Expr]:
     """Expressions of a stage with axes replaced, slots numbered for the whole kernel, and reads made flat."""
     results = _result_slots([s.outputs for s in kernel.stages], len(kernel.buffers))
-    slots = _slots(stage.args, results, kernel.buffers)
-    return list(_renumbered(tuple(exprs), slots, tuple(axes.items())))
+    return list(_placed_in(tuple(exprs), _slots(stage.args, results, kernel.buffers), tuple(axes.items())))
 
 
-@lru_cache(maxsize=4096)
-def _renumbered(
-    exprs: tuple[Expr, ...], slots: tuple[_Slot, ...], axes: tuple[tuple[int, Expr], ...]
+@lru_cache(maxsize=8192)
+def _placed_in(
+    exprs: tuple[Expr, ...], slots: tuple[_Slot, ...] | None, axes: tuple[tuple[int, Expr], ...]
 ) -> tuple[Expr, ...]:
-    """As `renumber`. Kernels that differ in how many rows they have share it."""
+    """As `renumber`; slots None: they stay, and reads are flat already. Kernels that differ in how many rows they have
+    share it."""
     place = dict(axes)
+
+    def slot_of(r: Read) -> _Slot:
+        if slots is not None:
+            return slots[r.slot]
+        return r.slot, (1,) if r.index else None, r.index[0].dtype if r.index else dt.i32
 
     def rule(e):
         if isinstance(e, Axis):
             return place.get(e.position, e)
         if isinstance(e, Read):
-            slot, strides, dtype = slots[e.slot]
+            slot, strides, dtype = slot_of(e)
             return Read(slot, () if strides is None else (address(e.index, strides).expr(dtype),), e.dtype)
         return None
 
     known: dict[Expr, Expr] = {}
     for r in outer_reads(exprs):  # whose indices need no rebuilding
-        slot, strides, dtype = slots[r.slot]
-        if strides is None:
-            known[r] = Read(slot, (), r.dtype)
-            continue
-        flat = _at(address(r.index, strides), place)
-        if flat is not None:
-            known[r] = Read(slot, (flat.expr(dtype),), r.dtype)
+        slot, strides, dtype = slot_of(r)
+        flat = None if strides is None else _at(address(r.index, strides), place)
+        if strides is None or flat is not None:
+            known[r] = Read(slot, () if flat is None else (flat.expr(dtype),), r.dtype)
     return tuple(rebuild(exprs, rule, known))
 
 
@@ -258,63 +260,35 @@ def _box(
     results = _result_slots([outputs, *(s.outputs for s in later)], len(buffers))
     ones: dict[int, Expr] = {a: Const(0, dt.i32) for a, n in enumerate(domain) if n == 1}
     place = {d: _placed(d, piece.offset[d], piece.step[d], piece.extents[d]) for d in range(rank)}
-    root = _Bodies(bodies, _slots(args, results, buffers), ones, domain)
-    stages = [_Bodies((_body(s),), _slots(s.args, results, buffers), place, domain) for s in later]
+    flat = [_flat(bodies, _slots(args, results, buffers), ones, domain)]
+    flat += [_flat((_body(s),), _slots(s.args, results, buffers), place, domain) for s in later]
     stores = []
     for slots, to_buffers in zip(results, [outputs, *(s.outputs for s in later)], strict=True):
         for slot, buffer in zip(slots, to_buffers, strict=True):
             if buffer is not None:
                 stores.append((slot, buffer, address([place[d] for d in range(rank)], buffers[buffer].strides)))
-    groups, to = _groups(domain, rank, [root, *stages], [index for _, _, index in stores])
+    groups, to = _groups(domain, rank, flat, [index for _, _, index in stores])
     moved = []
     for slot, buffer, index in stores:
         at = _at(index, to)
         assert at is not None
         moved.append((slot, buffer, at))
+    first, *stages = (_placed_in(exprs, None, tuple(to.items())) for exprs in flat)
     sizes = [(prod(domain[a] for a in g), g[0] < rank) for g in groups]
     return Box(
-        tuple(n for n, out in sizes if out), tuple(n for n, out in sizes if not out), combiner, root.moved(to),
-        tuple(e for s in stages for e in s.moved(to)), tuple(slot for members in results for slot in members),
+        tuple(n for n, out in sizes if out), tuple(n for n, out in sizes if not out), combiner, first,
+        tuple(e for exprs in stages for e in exprs), tuple(slot for members in results for slot in members),
         tuple(moved), tuple(b.size for b in buffers),
     )  # fmt: skip
 
 
-class _Bodies:
-    """Expressions of a stage on their way into a box. axes: what stands for those of the stage's own.
-
-    flats: the offsets of the reads; others: the axes that are used otherwise.
-    """
-
-    def __init__(
-        self, exprs: tuple[Expr, ...], slots: tuple[_Slot, ...], axes: dict[int, Expr], domain: tuple[int, ...]
-    ):
-        self.exprs, self.offsets = exprs, list[tuple[Read, int, Linear | None, dt.DType]]()
-        others = _uses(exprs)[1]
-        values = any(axes.get(a, Axis(a)) is not Axis(a) for a in others)
-        plain = not values
-        for r in outer_reads(exprs) if plain else ():
-            slot, strides, dtype = slots[r.slot]
-            flat = None if strides is None else _at(address(r.index, strides), axes)
-            plain = plain and (strides is None or flat is not None)
-            self.offsets.append((r, slot, flat, dtype))
-        if plain:
-            self.flats, self.others = [flat for _, _, flat, _ in self.offsets if flat is not None], others
-            return
-        self.exprs = _renumbered(exprs, slots, tuple(axes.items()))
-        if values:  # what stands in places of reads is in normal form
-            self.exprs = tuple(_simplified(e, domain) for e in self.exprs)
-        self.offsets = []
-        self.flats, self.others = _uses(self.exprs)
-
-    def moved(self, axes: dict[int, Expr]) -> tuple[Expr, ...]:
-        """The expressions with axes numbered anew, slots of the whole kernel, and flat offsets in normal form."""
-        if not self.offsets:
-            return _moved(self.exprs, tuple(axes.items()))
-        known: dict[Expr, Expr] = {}
-        for r, slot, flat, dtype in self.offsets:
-            at = None if flat is None else _at(flat, axes)
-            known[r] = Read(slot, () if at is None else (at.expr(dtype),), r.dtype)
-        return tuple(rebuild(self.exprs, lambda e: axes.get(e.position, e) if isinstance(e, Axis) else None, known))
+def _flat(
+    exprs: tuple[Expr, ...], slots: tuple[_Slot, ...], axes: dict[int, Expr], domain: tuple[int, ...]
+) -> tuple[Expr, ...]:
+    """Expressions of a stage with reads made flat; axes: what stands for those of the stage's own."""
+    out = _placed_in(exprs, slots, tuple(axes.items()))
+    values = any(axes.get(a, Axis(a)) is not Axis(a) for a in _uses(exprs)[1])  # offsets are in normal form
+    return tuple(_simplified(e, domain) for e in out) if values else out
 
 
 @lru_cache(maxsize=2048)
@@ -323,12 +297,13 @@ def _simplified(e: Expr, domain: tuple[int, ...]) -> Expr:
 
 
 def _groups(
-    domain: Sequence[int], rank: int, bodies: Sequence[_Bodies], stores: Sequence[Linear]
+    domain: Sequence[int], rank: int, bodies: Sequence[tuple[Expr, ...]], stores: Sequence[Linear]
 ) -> tuple[list[list[int]], dict[int, Expr]]:
     """Neighbouring axes that every access runs through contiguously, in groups, and what stands for each axis when a
     group is one."""
-    others = set().union(*(b.others for b in bodies))
-    flats = [f for b in bodies for f in b.flats] + list(stores)
+    used = [_uses(exprs) for exprs in bodies]
+    others = set().union(*(x for _, x in used))
+    flats = [f for x, _ in used for f in x] + list(stores)
     groups: list[list[int]] = []
     for a, n in enumerate(domain):
         last = groups[-1][-1] if groups else None
@@ -349,26 +324,6 @@ def _groups(
         to.update((a, Const(0, dt.i32)) for a in members[:-1])
         to[members[-1]] = Axis(g)
     return groups, to
-
-
-@lru_cache(maxsize=4096)
-def _moved(exprs: tuple[Expr, ...], axes: tuple[tuple[int, Expr], ...]) -> tuple[Expr, ...]:
-    """Expressions with axes replaced, flat offsets in normal form."""
-    to = dict(axes)
-
-    def rule(e):
-        if isinstance(e, Axis):
-            return to.get(e.position, e)
-        if isinstance(e, Read) and e.index:
-            return Read(e.slot, (linear(e.index[0]).expr(e.index[0].dtype),), e.dtype)
-        return None
-
-    known: dict[Expr, Expr] = {}
-    for r in outer_reads(exprs):
-        flat = _at(linear(r.index[0]), to) if r.index else None
-        if flat is not None:
-            known[r] = Read(r.slot, (flat.expr(r.index[0].dtype),), r.dtype)
-    return tuple(rebuild(exprs, rule, known))
 
 
 # ------------------------------------------------------------------------------------------------------- analysis

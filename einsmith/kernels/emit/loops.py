@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from math import prod
 
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.boxes import Box
@@ -51,16 +52,12 @@ def task_range(b: Builder, first: int, count: int, alone: bool) -> Iterator[Valu
         yield b.sub(b.task, b.const(first)) if first else b.task
 
 
-def finish_point(em: VectorEmitter, box: Box) -> None:
-    """The epilogue and the stores, the root's results being placed and the output axes bound.
+def values_of(em: VectorEmitter, box: Box, root: Sequence[Value]) -> dict[int, Value]:
+    """By slot, what a point stores of the root's results and those of the epilogue; the output axes are bound.
 
-    Every stage is evaluated before the first store: a buffer that is updated in place is read before it is written.
-    """
-    store_point(em, box, stage_values(em, box))
-
-
-def stage_values(em: VectorEmitter, box: Box) -> dict[int, Value]:
-    """By slot, the root's results and those of the epilogue, the former being placed and the output axes bound."""
+    All of it is evaluated before the first store: a buffer that is updated in place is read before it is written."""
+    for slot, value in zip(box.results, root, strict=False):
+        em.place(slot, value)
     for slot, expr in zip(box.results[box.members :], box.stages, strict=True):
         em.place(slot, em.emit(expr))
     values = {slot: em._slots[slot] for slot, _, _ in box.stores}
@@ -68,7 +65,7 @@ def stage_values(em: VectorEmitter, box: Box) -> dict[int, Value]:
 
 
 def store_point(em: VectorEmitter, box: Box, values: Mapping[int, Value]) -> None:
-    """Stores what `stage_values` gave, the output axes being bound where they were."""
+    """Stores what `values_of` gave, the output axes being bound where they were."""
     for slot, buffer, index in box.stores:
         em.store(values[slot], em.memory(buffer), index)
 
@@ -143,13 +140,10 @@ def vector_tiles(em: VectorEmitter, extent: int, unroll: int, emit: Callable[[Ra
         if whole < extent:
             emit(ramps(whole, extent - whole))
         return
-    part = tile_size(extent, tiles, group)
-    lo = b.mul(tile, b.const(part))
-    hi = b.op("min", b.add(lo, b.const(part)), b.const(whole))
-    with b.loop(lo, hi, group) as loop:
+    with b.loop(*part_range(b, extent, tile, tiles, group), group) as loop:
         emit(ramps(loop.var, group))
     if whole < extent:
-        with b.if_(b.op("eq", tile, b.const(-(-extent // part) - 1))):
+        with b.if_(b.op("eq", tile, b.const(tile_count(extent, tiles, group) - 1))):
             emit(ramps(whole, extent - whole))
 
 
@@ -177,3 +171,74 @@ def tile_size(extent: int, tiles: int, group: int) -> int:
 def tile_count(extent: int, tiles: int, group: int) -> int:
     """How many parts of that size the axis has."""
     return -(-extent // tile_size(extent, tiles, group))
+
+
+def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks: int,
+              emit: Callable[[Ramps, Value | int, int], None], first: int, alone: bool,
+              tile: tuple[int, int] | None = None, inside: bool = False, parts: int = 1,
+              begin: Callable[[Value], None] | None = None) -> int:
+    """The loops over a box's outputs for about `tasks` tasks from `first` on (`alone`: there are no others); returns
+    how many it takes.
+
+    emit(vectors, base, rows) is called for `unroll` vectors along `axis` (None: a scalar) at every point of the other
+    axes; tile: an axis of which it takes so many rows at once, from `base` on. The rows of a tile change `inside` the
+    vectors: what those read is still in the cache for the next rows; or around them. `parts` tasks have the same
+    outputs, and `begin` is told the number of each.
+    """
+    b, (row, height) = em.b, tile or (None, 1)
+    turns = 1 if row is None else -(-box.extents[row] // height)
+    others = [a for a in range(box.rank) if a not in (axis, row)]
+    sizes = [box.extents[a] for a in others]
+    if row is not None and not inside:
+        others, sizes = [*others, row], [*sizes, turns]
+    count = prod(sizes)
+    runs, tiles = min(count, tasks), 1
+    if count >= tasks:
+        runs = row_tasks(sizes, tasks)
+    elif inside and row is not None:
+        tiles = tile_count(turns, -(-tasks // count), 1)
+    elif axis is not None:
+        tiles = tile_count(box.extents[axis], -(-tasks // count), em.lanes * unroll)
+    with task_range(b, first, runs * tiles * parts, alone) as task:
+        if parts > 1:
+            assert begin is not None
+            begin(b.op("mod", task, b.const(parts)))
+            task = b.op("floordiv", task, b.const(parts))
+        number: Value | None = None
+        if tiles > 1:
+            number = b.op("mod", task, b.const(tiles))
+            task = b.op("floordiv", task, b.const(tiles))
+        with rows(em, others, sizes, task, runs):
+            if axis is None:
+                emit([(Lanes(0, ()), None)], 0, 1)
+            elif row is None:
+                vector_tiles(em, box.extents[axis], unroll, lambda ramps: emit(ramps, 0, 1), number, tiles)
+            elif inside:
+                lo, hi = part_range(b, turns, number, tiles)
+
+                def walk(ramps: Ramps) -> None:
+                    with b.loop(lo, hi) as loop:
+                        blocks(b, loop.var, box.extents[row], height, lambda base, n: emit(ramps, base, n))
+
+                vector_tiles(em, box.extents[axis], unroll, walk)
+            else:
+                at = em.position(row)
+                assert isinstance(at, Value)
+
+                def around(ramps: Ramps) -> None:
+                    blocks(b, at, box.extents[row], height, lambda base, n: emit(ramps, base, n))
+
+                vector_tiles(em, box.extents[axis], unroll, around, number, tiles)
+    return runs * tiles * parts
+
+
+def part_range(
+    b: Builder, extent: int, number: Value | None, parts: int, unit: int = 1
+) -> tuple[Value | int, Value | int]:
+    """The whole units of an extent that part `number` of so many has; None: all of them."""
+    whole = extent // unit * unit
+    if number is None:
+        return 0, whole
+    size = tile_size(extent, parts, unit)
+    lo = b.mul(number, b.const(size))
+    return lo, b.op("min", b.add(lo, b.const(size)), b.const(whole))

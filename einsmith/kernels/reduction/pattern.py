@@ -8,9 +8,8 @@ is configuration. Any Reduce can be lowered here, sums of products too: this is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import Linear
@@ -22,7 +21,6 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.address import Memory, address
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
-from einsmith.kernels.emit.vector import Lanes, VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.reduction import cost as plan
 from einsmith.kernels.reduction.axes import (
@@ -56,62 +54,18 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, fir
         em.place(slot, memory)
     cut = split_axis(box, axis) if parts > 1 else None
     sweep = Sweep(em, box, config, axis, cut, turned_reads(box, axis, config) if parts == 1 else (), pairs)
-    column = axis is not None and axis < box.rank
-    row = sweep.tile
-    others = [a for a in range(box.rank) if not (column and a == axis) and a != row]
-    sizes = [box.extents[a] for a in others]
-    count = prod(sizes)
-    turns = 1 if row is None else -(-box.extents[row] // config.rows)
-    runs, tiles = 1, 1
-    if config.tasks > 1 and count >= config.tasks:
-        runs = bl.row_tasks(sizes, config.tasks)
-    elif config.tasks > 1:
-        runs = count
-        if row is not None:
-            tiles = bl.tile_count(turns, -(-config.tasks // count), 1)
-        elif column and axis is not None:
-            tiles = bl.tile_count(box.extents[axis], -(-config.tasks // count), config.lanes * config.unroll)
-    total = runs * tiles * parts
-    with bl.task_range(b, first, total, alone) as task:
-        tile: Value | None = None
-        if parts > 1:
-            sweep.part, sweep.parts = b.op("mod", task, b.const(parts)), parts
-            task = b.op("floordiv", task, b.const(parts))
-            past = b.mul(sweep.part, b.const(box.points))
-            for slot, memory in places:
-                em.place(slot, Memory(b.address(memory.pointer, past, memory.elem), memory.buffer))
-        if tiles > 1:
-            tile = b.op("mod", task, b.const(tiles))
-            task = b.op("floordiv", task, b.const(tiles))
-        with bl.rows(em, others, sizes, task, runs):
-            if row is not None and axis is not None:
-                _tiled(em, box, config, sweep, (axis, row), turns, tile, tiles)
-            elif column:
-                assert axis is not None
-                bl.vector_tiles(em, box.extents[axis], config.unroll, sweep.column, tile, tiles)
-            elif axis is not None:
-                sweep.row()
-            else:
-                sweep.column([(Lanes(0, ()), None)])
-    return total
+    emit: Callable[[Ramps, Value | int, int], None] = sweep.column
+    if axis is not None and axis >= box.rank:
+        axis, emit = None, sweep.row
 
+    def begin(part: Value) -> None:
+        sweep.part, sweep.parts = part, parts
+        past = b.mul(part, b.const(box.points))
+        for slot, memory in places:
+            em.place(slot, Memory(b.address(memory.pointer, past, memory.elem), memory.buffer))
 
-def _tiled(em: VectorEmitter, box: Box, config: ReductionConfig, sweep: Sweep, axes: tuple[int, int], turns: int,
-           tile: Value | None, tiles: int) -> None:
-    """Register tiles, the rows inside: what the lanes read in one of them is still in the cache for the next rows."""
-    b, (axis, row) = em.b, axes
-    lo: Value | int = 0
-    hi: Value | int = turns
-    if tile is not None:
-        part = b.const(bl.tile_size(turns, tiles, 1))
-        lo = b.mul(tile, part)
-        hi = b.op("min", b.add(lo, part), b.const(turns))
-
-    def emit(ramps: Ramps) -> None:
-        with b.loop(lo, hi) as loop:
-            bl.blocks(b, loop.var, box.extents[row], config.rows, lambda base, rows: sweep.column(ramps, base, rows))
-
-    bl.vector_tiles(em, box.extents[axis], config.unroll, emit)
+    tile = None if sweep.tile is None else (sweep.tile, config.rows)
+    return bl.sweep_box(em, box, axis, config.unroll, config.tasks, emit, first, alone, tile, True, parts, begin)
 
 
 def _partial(kernel: Kernel, box: Box, parts: int) -> tuple[Box, Box, int, list[tuple[int, int, dt.DType]]]:

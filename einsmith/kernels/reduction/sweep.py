@@ -47,12 +47,7 @@ class Sweep:
 
     def _bounds(self, axis: int, unit: int = 1) -> tuple[Value | int, Value | int]:
         """The range of a reduction axis that this task's part takes, in whole units."""
-        n = self.extent(axis) // unit * unit
-        if axis != self.cut or self.part is None:
-            return 0, n
-        size = bl.tile_size(self.extent(axis), self.parts, unit)
-        lo = self.b.mul(self.part, self.b.const(size))
-        return lo, self.b.op("min", self.b.add(lo, self.b.const(size)), self.b.const(n))
+        return bl.part_range(self.b, self.extent(axis), self.part if axis == self.cut else None, self.parts, unit)
 
     def nest(
         self, states: list[Accumulators], inner: Callable[[list[Accumulators]], list[Accumulators]]
@@ -180,7 +175,7 @@ class Sweep:
             states = _grouped(loop.results, states)
         return piece(states, whole, extent - whole) if whole < extent else states
 
-    def row(self) -> None:
+    def row(self, *_) -> None:
         """One output: lanes along the reduction, `unroll` accumulators, then a tree."""
         em, b, box = self.em, self.b, self.box
         axis, n = self.axis, self.em.lanes
@@ -230,6 +225,4 @@ class Sweep:
 
     def finish(self, state: Accumulators) -> None:
         """The epilogue of an output (or of a vector of them)."""
-        for slot, value in zip(self.box.results, state, strict=False):
-            self.em.place(slot, value)
-        bl.finish_point(self.em, self.box)
+        bl.store_point(self.em, self.box, bl.values_of(self.em, self.box, state))

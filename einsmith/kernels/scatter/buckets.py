@@ -11,18 +11,15 @@ Of a row its number is sorted, of a single element its value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from math import gcd, prod
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.nodes import Axis, Scatter
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.address import Memory, address
-from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Launch
-from einsmith.kernels.scatter.points import add_at, parts_of, row_axes
+from einsmith.kernels.scatter.points import add_points, parts_of, row_axes
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Kernel, row_major
 
@@ -154,25 +151,8 @@ class Buckets:
                 number = b.op("floordiv", number, b.const(n))
             row = b.address(target.pointer, b.mul(key, b.const(self.width)), target.elem)
             em.place(self.out, Memory(row, target.buffer))
-            self._add_row(em, em.memory(self.out), self.inside)
+            add_points(em, self.row, self.along, em.memory(self.out), self.inside, self.body)
 
-    def _add_row(self, em: VectorEmitter, target: Memory, flat: Linear) -> None:
-        def emit(ramps: Ramps) -> None:
-            for at, active in ramps:
-                assert self.along is not None
-                em.bind(self.along, at)
-                em.mask = active
-                add_at(em, target, flat, em.emit(self.body))
-            em.mask = None
-
-        with ExitStack() as stack:
-            for a in self.row:
-                if a != self.along:
-                    em.bind(a, stack.enter_context(em.b.loop(0, self.s.extents[a])).var)
-            if self.along is None:
-                add_at(em, target, flat, em.emit(self.body))
-            else:
-                bl.vector_tiles(em, self.s.extents[self.along], 1, emit)
 
 
 def _aligned(nbytes: int) -> int:

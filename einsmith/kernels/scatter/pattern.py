@@ -10,7 +10,6 @@ buckets: the destinations are cut into ranges, and the points sorted by range in
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -20,11 +19,10 @@ from einsmith.kernels.elementwise import SMALL_SECONDS, TASK_SECONDS, Pointwise,
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.address import address
-from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.scatter.buckets import Buckets
-from einsmith.kernels.scatter.points import add_at, owned_axes, parts_of, scatter_of
-from einsmith.loops.nest import Builder, Value
+from einsmith.kernels.scatter.points import add_points, owned_axes, parts_of, scatter_of
+from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
 
@@ -170,30 +168,5 @@ def _axis(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
         unit = config.lanes if config.axis == config.along else 1
         tiles = bl.tile_count(s.extents[config.axis], config.tasks, unit)
         tile = b.task if tiles > 1 else None
-
-    def emit(ramps: Ramps) -> None:
-        for at, active in ramps:
-            assert config.along is not None
-            em.bind(config.along, at)
-            em.mask = active
-            add_at(em, target, flat, em.emit(body))
-        em.mask = None
-
-    with ExitStack() as stack:
-        for a, n in enumerate(s.extents):
-            if a == config.along:
-                continue
-            lo: Value | int = 0
-            hi: Value | int = n
-            if a == config.axis and tile is not None:
-                size = b.const(bl.tile_size(n, tiles, 1))
-                lo = b.mul(tile, size)
-                hi = b.op("min", b.add(lo, size), b.const(n))
-            em.bind(a, stack.enter_context(b.loop(lo, hi)).var)
-        if config.along is None:
-            add_at(em, target, flat, em.emit(body))
-        elif config.axis == config.along:
-            bl.vector_tiles(em, s.extents[config.along], 1, emit, tile, tiles)
-        else:
-            bl.vector_tiles(em, s.extents[config.along], 1, emit)
+    add_points(em, range(len(s.extents)), config.along, target, flat, body, config.axis, tile, tiles)
     return tiles

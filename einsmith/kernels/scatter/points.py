@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import ExitStack
+
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import Axis, Expr, Scatter, postorder
 from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.address import Memory
+from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.loops.nest import Value
 from einsmith.plan.kernel import Kernel
@@ -60,3 +65,27 @@ def add_at(em: VectorEmitter, target: Memory, flat: Linear, value: Value) -> Non
     else:
         at = em.total(part, part.pattern[0])
         b.store(b.add(b.load(target.pointer, at, elem, em.lanes, mask), em.splat(value)), target.pointer, at, mask)
+
+
+def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target: Memory, flat: Linear, body: Expr,
+               axis: int | None = None, part: Value | None = None, parts: int = 1) -> None:
+    """Adds the body at every point of `axes`, in their order but for `along`, which has the lanes and comes last; of
+    `axis` only what part `part` of `parts` has."""
+
+    def emit(ramps: Ramps) -> None:
+        for at, active in ramps:
+            assert along is not None
+            em.bind(along, at)
+            em.mask = active
+            add_at(em, target, flat, em.emit(body))
+        em.mask = None
+
+    with ExitStack() as stack:
+        for a in axes:
+            if a != along:
+                bounds = bl.part_range(em.b, em.extents[a], part if a == axis else None, parts)
+                em.bind(a, stack.enter_context(em.b.loop(*bounds)).var)
+        if along is None:
+            add_at(em, target, flat, em.emit(body))
+        else:
+            bl.vector_tiles(em, em.extents[along], 1, emit, part if along == axis else None, parts)
