@@ -101,8 +101,8 @@ class StencilLowering:
                  hoisted: bool, pair: int | None, together: bool, target: Target, b: Builder):
         self.b, self.s, self.tile, self.tasks, self.groups, self.hoisted = b, s, tile, tasks, groups, hoisted
         results = asked(kernel, s, target)
-        self.reader = r = Reader(kernel, s, tile, pair, together, results, target, b)
-        self.n, self.elem, self.zero, self.pair, self.planes = r.n, r.elem, r.zero, pair, r.planes
+        self.reader = r = Reader(kernel, s, tile, pair, together, hoisted, results, target, b)
+        self.n, self.elem, self.zero, self.pair, self.planes = r.lanes, r.elem, r.zero, pair, r.planes
         self.registers, self.rows = target.vector_registers, row_segments(s, tile)
         # What the rows of two points are turned into is made once for all taps where no weight is read again for that.
         self.by_rows = hoisted and pair is not None
@@ -129,16 +129,14 @@ class StencilLowering:
         with b.loop(*part_range(b, task, self.tasks, prod(extents))) as points:
             found = zip(s.outer, digits(b, points.var, extents) if extents else [], strict=True)
             self.values = {a: b.mul(x, b.const(self._points(a))) for a, x in found}
+            for a, x in self.values.items():
+                self.reader.bind(a, x)
             if s.along_k:
                 for group in self.groups:
                     self._sums(group)
             else:
-                self.reader.bind(self.values)
                 if self.lines is not None:
                     self.lines.bind(self.values)
-                if self.hoisted:
-                    for t in (t for p in s.phases for t in p.terms if t.weight is not None):
-                        self.reader.weight(t)
                 self._over(self.rows, [], lambda h, _: self._row_of_tiles(h))
 
     # -- places
@@ -200,9 +198,9 @@ class StencilLowering:
         for (of, _), i, row, t in work:
             if of != group:
                 group = of
-                self.reader.forget(weights=not self.hoisted)
+                self.reader.renew()
             turn = turns[_place(t)]
-            x, before = self.reader.vector(t.vector, t, s.phases[i], row), parts[i, row][turn]
+            x, before = self.reader.factor(t.vector, t, s.phases[i], row), parts[i, row][turn]
             # Where the term is zero its weight may still be infinite.
             off = None if t.weight is None else self.reader.off(t, s.phases[i])
             if t.weight is None:
@@ -308,10 +306,10 @@ class StencilLowering:
             if i < len(s.loops):
                 axis = s.loops[i]
                 with b.loop(0, s.extents[axis], step=self._points(axis), init=carried, runs=True) as loop:
-                    self.values[s.loops[i]] = loop.var
+                    self.values[axis] = loop.var
+                    self.reader.bind(axis, loop.var)
                     loop.next = level(i + 1, list(loop.carried))
                 return list(loop.results)
-            self.reader.bind(self.values)
             return self._over(
                 self.rows, carried,
                 lambda h, x: self._over(self.columns, x, lambda w, y: self._products(h, w, group, y)),
@@ -352,5 +350,5 @@ class StencilLowering:
         out = list(carried)
         for row, t, first, second in sorted(work, key=order):
             i = place[t.sum]
-            out[i] = b.fma(self.reader.vector(first, t, phase, row), self.reader.vector(second, t, phase, row), out[i])
+            out[i] = b.fma(self.reader.factor(first, t, phase, row), self.reader.factor(second, t, phase, row), out[i])
         return out

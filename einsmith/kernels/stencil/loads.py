@@ -7,9 +7,12 @@ a comparison for lanes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.nodes import Axis, Expr
+from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import MAX_STEP, Access, Factor, Phase, Span, Stencil, Term
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel
@@ -27,6 +30,10 @@ class Place(NamedTuple):
     value: Value
     first: int
     last: int
+
+    @property
+    def position(self) -> Value | int:
+        return self.first if self.first == self.last else self.value
 
 
 def factors(s: Stencil) -> list[tuple[Term, Factor]]:
@@ -155,133 +162,116 @@ def _kind(a: Access) -> tuple:
     return a.slot, a.outer, a.row, a.lane, a.pitch
 
 
-class Reader:
+class Reader(VectorEmitter):
     """Loads of one kernel function. tile: rows; pair: the axis of which two points share a vector; together: all taps
-    along a row share what is read of it (`waits`); results: the buffers that are asked for ahead of stores too."""
+    along a row share what is read of it (`waits`); hoisted: numbers for all lanes wait for all tiles; results: the
+    buffers that are asked for ahead of stores too."""
 
-    def __init__(self, kernel: Kernel, s: Stencil, tile: int, pair: int | None, together: bool,
+    def __init__(self, kernel: Kernel, s: Stencil, tile: int, pair: int | None, together: bool, hoisted: bool,
                  results: Collection[int], target: Target, b: Builder):
-        self.b, self.s, self.tile, self.pair, self.together = b, s, tile, pair, together
-        self.n = target.lanes(s.dtype.itemsize)
+        super().__init__(b, s.extents, target.lanes(s.dtype.itemsize))
+        self.s, self.tile, self.pair, self.together, self.hoisted = s, tile, pair, together, hoisted
         self.elem = elem_of(s.dtype)
-        self.zero = b.const(0.0, self.elem, self.n)
+        self.zero = self.const(0.0, self.elem, self.lanes)
         self.slots = [ref[1] for ref in kernel.stages[0].args]
         self.masks, self.predicates = target.vector_bytes >= 32, target.vector_bytes >= 64
         self.planes = 1 if pair is None else 2
         self.reaches, self.spreads = reaches(s), spreads(s, together)
         self.turned = set() if s.along_k else turned(s)
-        self.short = set() if pair is not None else short(s, self.n, target.vector_bytes)
+        self.short = set() if pair is not None else short(s, self.lanes, target.vector_bytes)
         size = sum(x.nbytes for x in kernel.buffers)
         far = size > target.l2 * target.cores
         self.ahead = [a for a in streams(s) if _beside(kernel.buffers[self.slots[a.slot]], a)] if far else []
         self.results = {n: kernel.buffers[n].strides for n in results} if far else {}
         self.width = kernel.shape[-1]
-        self.bases: dict[tuple, Value] = {}
-        self.stored: dict[int, Value] = {}
-        self.values: Mapping[int, Value] = {}
-        self.weights: dict[Access, Value] = {}
-        self.made: dict[tuple, Value | None] = {}
+        self.loaded: dict[tuple, Value] = {}
 
     def _apart(self, a: Access) -> int:
         """From one point of those that share vectors to the next."""
         return 0 if self.pair is None else dict(a.outer)[self.pair]
 
-    def bind(self, values: dict[int, Value]) -> None:
-        """The addresses of every read, and of results that are asked for, at the values of its outer axes. Weights are
-        those of other places now."""
-        b = self.b
-        self.bases, self.weights, self.values = {}, {}, values
-        terms = [t for p in self.s.phases for t in p.terms]
-        for a in (f.read for t in terms for f in (t.vector, t.weight) if f is not None):
-            if (a.slot, a.outer) not in self.bases:
-                at: Value = b.const(0)
-                for axis, c in a.outer:
-                    at = b.add(at, b.mul(values[axis], b.const(c)))
-                self.bases[a.slot, a.outer] = at
-        for n, strides in self.results.items():
-            self.stored[n] = b.const(0)
-            for axis, x in values.items():
-                self.stored[n] = b.add(self.stored[n], b.mul(x, b.const(strides[axis])))
-
     def begin(self, h: Place, w: Place) -> None:
         """A tile, whose later rows are asked for."""
         self.h, self.w = h, w
-        self.made = {}
+        if self.s.row is not None:
+            self.bind(self.s.row, h.position)
+        self.bind(self.s.lane, w.position)
+        self.renew()
         self._ask_ahead()
 
-    def forget(self, weights: bool) -> None:
-        """Vectors are read anew, for the sake of registers; numbers for all lanes too, if `weights`."""
-        self.made = {k: v for k, v in self.made.items() if k[0] in ("at", "mask")}
-        if weights:
-            self.weights = {}
+    def renew(self) -> None:
+        """Vectors are read anew, for the sake of registers, and numbers for all lanes unless they wait."""
+        self.loaded.clear()
 
-    def _at(self, a: Access) -> Value:
-        """The address of a read but for what is known, at the tile's corner."""
-        key = ("at", a.slot, a.outer, a.row, a.lane)
-        if key not in self.made:
-            b = self.b
-            at = self.bases[a.slot, a.outer]
-            for place, c in ((self.h, a.row), (self.w, a.lane)):
-                if c:
-                    at = b.add(at, b.mul(place.value, b.const(c)))
-            self.made[key] = at
-        out = self.made[key]
-        assert out is not None
-        return out
+    def _at(self, a: Access, lane: bool = True) -> Value:
+        """The address of a read but for what is known; of the beginning of a row, without `lane`."""
+        terms: dict[Expr, int] = {Axis(axis): c for axis, c in a.outer}
+        for axis, c in ((self.s.row, a.row), (self.s.lane, a.lane * lane)):
+            if c:
+                assert axis is not None
+                terms[Axis(axis)] = c
+        return self._address(Linear(0, terms))
+
+    def _address(self, flat: Linear) -> Value:
+        part = self.split(flat)
+        assert part is not None
+        return self.total(part)
 
     def _mask(self, span: Span, scale: int = 1, more: int = 0) -> Value | None:
         """The lanes i of which scale * (the vector's first lane) + more + i is in the span; None for all."""
-        key = ("mask", span, scale, more)
-        if key in self.made:
-            return self.made[key]
-        b, n, w = self.b, self.n, self.w
+        n, w = self.lanes, self.w
         first, last = scale * w.first + more, scale * w.last + more
-        iota, out = b.iota(n, "i32"), None
+        if span.lo <= first and last + n - 1 <= span.hi:
+            return None
+        if first == last:
+            return self.literal([span.lo <= first + i <= span.hi for i in range(n)], "i1")
+        iota, out = self.literal(range(n), "i32"), None
 
         def start(edge: int) -> Value:
-            x = b.sub(b.const(edge - more), b.mul(w.value, b.const(scale)))
+            x = self.op("sub", self.const(edge - more), self.op("mul", w.value, self.const(scale)))
             if max(abs(edge - first), abs(edge - last)) + n >= 2**31:
-                x = b.op("max", b.const(-1), b.op("min", x, b.const(n)))
-            return b.splat(b.cast(x, "i32"), n)
+                x = self.op("max", self.const(-1), self.op("min", x, self.const(n)))
+            return self.splat(self.cast(x, "i32"))
 
         if span.lo > first:
-            out = b.op("not", b.op("lt", iota, start(span.lo)))
+            out = self.op("not", self.op("lt", iota, start(span.lo)))
         if span.hi < last + n - 1:
-            below = b.op("lt", iota, start(span.hi + 1))
-            out = below if out is None else b.op("and", out, below)
-        self.made[key] = out
+            below = self.op("lt", iota, start(span.hi + 1))
+            out = below if out is None else self.op("and", out, below)
         return out
 
     # -- loads
 
-    def vector(self, f: Factor, t: Term, phase: Phase, row: int) -> Value:
+    def factor(self, f: Factor, t: Term, phase: Phase, row: int) -> Value:
         """A factor's vector for row `row` of the tile, zero where the factor or the term is."""
         a, h = f.read, self.h
         lanes = f.lanes.meet(t.lanes).meet(Span(0, phase.lanes - 1))
         if h.first == h.last and not f.rows.lo <= h.first + row <= f.rows.hi:
             return self.zero
-        if lanes.hi < max(lanes.lo, self.w.first) or lanes.lo > self.w.last + self.n - 1:
+        if lanes.hi < max(lanes.lo, self.w.first) or lanes.lo > self.w.last + self.lanes - 1:
             return self.zero
-        key = (a.slot, a.outer, a.row * row + a.const, a.row, a.lane, lanes)
-        if key not in self.made and self.pair is not None:
-            self.made[key] = self._two(a, lanes, row)
-        elif key not in self.made and _kind(a) in self.short:
-            self.made[key] = self._beside(a, self._halves(a, a.shift, lanes), row)
-        elif key not in self.made:
-            self.made[key] = self._pick(a, lanes, row) if a.lane == 2 else self._inside(a, 0, row, lanes)
-        out = self.made[key]
-        assert out is not None
-        return out
+        if self.pair is not None:
+            return self._two(a, lanes, row)
+        if _kind(a) in self.short:
+            return self._beside(a, self._halves(a, a.shift, lanes), row)
+        return self._pick(a, lanes, row) if a.lane == 2 else self._inside(a, 0, row, lanes)
 
     def _load(self, a: Access, more: int, row: int, mask: Value | None) -> Value:
-        b = self.b
-        at = b.add(self._at(a), b.const(a.const + a.row * row + more))
-        return b.load(b.buffers[self.slots[a.slot]], at, self.elem, self.n, mask)
+        return self._element(a, a.const + a.row * row + more, self.lanes, mask)
+
+    def _element(self, a: Access, more: int, lanes: int, mask: Value | None = None) -> Value:
+        """What is `more` elements beyond a read's place, once a tile: it is not hoisted."""
+        b, at = self.b, self._at(a)
+        key = (a.slot, at.id, more, lanes, None if mask is None else mask.id)
+        if key not in self.loaded:
+            place = b.add(at, b.const(more))
+            self.loaded[key] = b.load(b.buffers[self.slots[a.slot]], place, self.elem, lanes, mask)
+        return self.loaded[key]
 
     def _inside(self, a: Access, more: int, row: int, span: Span, moved: int = 0) -> Value:
         """A vector of elements, zero outside of the span; `more` elements beyond the tap's first one, of which `moved`
         count in the span."""
-        n, first = self.n, a.lane * self.w.first + moved
+        n, first = self.lanes, a.lane * self.w.first + moved
         if self.masks or self.w.first != self.w.last or span.hi - span.lo + 1 < n:
             return self._load(a, more, row, self._mask(span, a.lane, moved))
         # Without masks in registers: what lies inside of the span, moved to its lanes.
@@ -289,43 +279,29 @@ class Reader:
         found = self._load(a, more + off, row, None)
         if not off:
             return found
-        return self.b.shuffle(found, self.zero, [i - off if 0 <= i - off < n else n for i in range(n)])
+        return self.shuffle(found, self.zero, [i - off if 0 <= i - off < n else n for i in range(n)])
 
     def _pick(self, a: Access, lanes: Span, row: int) -> Value:
         """Every other element: of two vectors, or what a tap beside has, moved by a lane, and one element more."""
-        n, found = self.n, self.spreads[_spread_key(a, self.together)]
+        n, found = self.lanes, self.spreads[_spread_key(a, self.together)]
         span, low, high = found if found.span is not None else Spread(_elements(a, lanes), a.shift, a.shift)
         assert span is not None
         base = Spread(span, low, high).base
 
         def whole(first: int) -> Value:
             """The elements first, first + 1, ... from lane 0 on."""
-            key = ("part", a.slot, a.outer, a.row * row + a.const - a.shift, a.row, first, span)
-            if key not in self.made:
-                inside = span.hi >= 2 * self.w.first + first and span.lo <= 2 * self.w.last + first + n - 1
-                self.made[key] = self._inside(a, first - a.shift, row, span, first) if inside else self.zero
-            out = self.made[key]
-            assert out is not None
-            return out
+            inside = span.hi >= 2 * self.w.first + first and span.lo <= 2 * self.w.last + first + n - 1
+            return self._inside(a, first - a.shift, row, span, first) if inside else self.zero
 
         def every_other(first: int) -> Value:
-            key = ("other", a.slot, a.outer, a.row * row + a.const - a.shift, a.row, first, span)
-            if key not in self.made:
-                if first < base:
-                    at = low + (first - low) // n * n
-                    picks = [n + first - at, *range(n - 1)]
-                    out = self.b.shuffle(every_other(first + 2), whole(at), picks)
-                elif first >= base + 2:
-                    last = first + 2 * n - 2
-                    at = high + n - 1 - max(0, -((last - high - n + 1) // n)) * n
-                    picks = [*range(1, n), n + last - at]
-                    out = self.b.shuffle(every_other(first - 2), whole(at), picks)
-                else:
-                    out = self.b.shuffle(whole(base), whole(base + n), [2 * i + first - base for i in range(n)])
-                self.made[key] = out
-            found = self.made[key]
-            assert found is not None
-            return found
+            if first < base:
+                at = low + (first - low) // n * n
+                return self.shuffle(every_other(first + 2), whole(at), [n + first - at, *range(n - 1)])
+            if first >= base + 2:
+                last = first + 2 * n - 2
+                at = high + n - 1 - max(0, -((last - high - n + 1) // n)) * n
+                return self.shuffle(every_other(first - 2), whole(at), [*range(1, n), n + last - at])
+            return self.shuffle(whole(base), whole(base + n), [2 * i + first - base for i in range(n)])
 
         return every_other(a.shift)
 
@@ -333,7 +309,7 @@ class Reader:
         """The rows of two points side by side. What taps at an even distance read of every other element may be one
         vector, turned by some lanes: lanes between the rows, into which nothing is loaded, come in as the zeros beside
         them."""
-        b, n, half, reach = self.b, self.n, self.n // 2, self.reaches[_kind(a)]
+        n, half, reach = self.lanes, self.lanes // 2, self.reaches[_kind(a)]
         wanted = self._halves(a, a.shift, lanes)
         start = a.shift % a.lane
         turn = (a.shift - start) // a.lane
@@ -348,93 +324,80 @@ class Reader:
         alone = _kind(a) not in self.turned or reach.hi - reach.lo >= n - 1
         if alone or any(wanted[i] is not None for i in wrong):
             return self._beside(a, wanted, row)
-        key = ("pair", *_kind(a), a.row * row + a.const - a.shift, start)
-        if key not in self.made:
-            self.made[key] = self._beside(a, first, row)
-        found = self.made[key]
-        assert found is not None
+        found = self._beside(a, first, row)
         if turn:
-            found = b.shuffle(found, found, source)
-        on = tuple(i not in wrong for i in range(n))
-        return found if all(on) else b.select(b.literal(on, "i1"), found, self.zero)
+            found = self.shuffle(found, found, source)
+        return self._cleared(found, [i not in wrong for i in range(n)])
+
+    def _cleared(self, x: Value, on: Sequence[bool]) -> Value:
+        """The vector with zeros in the other lanes."""
+        return x if all(on) else self.op("where", self.literal(on, "i1"), x, self.zero)
 
     def _halves(self, a: Access, shift: int, lanes: Span) -> list[int | None]:
         """The element of a point's row in every lane, of which each point has its share; None for zero."""
-        share = self.n // self.planes
-        every = [i % share for i in range(self.n)]
+        share = self.lanes // self.planes
+        every = [i % share for i in range(self.lanes)]
         return [a.lane * i + shift if lanes.lo <= i <= lanes.hi else None for i in every]
 
     def _beside(self, a: Access, elements: Sequence[int | None], row: int) -> Value:
         """These elements of the rows of two points, from a vector of each, or of one row, from the two that it has: all
         taps have these in common."""
-        b, n, parts, two = self.b, self.n, list[Value](), self.planes == 2
-        reach = self.reaches[_kind(a)]
-        count = reach.hi - reach.lo + 1
+        n, two, reach = self.lanes, self.planes == 2, self.reaches[_kind(a)]
+        count, parts = reach.hi - reach.lo + 1, []
         for part in range(2):
-            key = ("row", *_kind(a), a.row * row + a.const - a.shift, part)
-            if key not in self.made:
-                on = tuple(i < (count if two else count - n * part) for i in range(n))
-                more = reach.lo - a.shift + (self._apart(a) if two else n) * part
-                self.made[key] = self._load(a, more, row, None if all(on) else b.literal(on, "i1"))
-            found = self.made[key]
-            assert found is not None
-            parts.append(found)
-        on = tuple(x is not None for x in elements)
+            on = [i < (count if two else count - n * part) for i in range(n)]
+            more = reach.lo - a.shift + (self._apart(a) if two else n) * part
+            parts.append(self._load(a, more, row, None if all(on) else self.literal(on, "i1")))
         room = n if two else 2 * n
         spare = room - 1 if count < room else 0  # a lane that was not loaded is zero
         where = [n * (i >= n // 2) if two else 0 for i in range(n)]
         picks = [spare if x is None else x - reach.lo + at for x, at in zip(elements, where, strict=True)]
-        found = b.shuffle(parts[0], parts[1], picks)
-        return found if all(on) or spare else b.select(b.literal(on, "i1"), found, self.zero)
+        found = self.shuffle(parts[0], parts[1], picks)
+        return found if spare else self._cleared(found, [x is not None for x in elements])
 
     def off(self, t: Term, phase: Phase) -> Value | None:
         """The lanes where a term is not zero whatever its weight is; None for all that are stored."""
         if t.lanes.covers(Span(0, phase.lanes - 1)):
             return None
-        b, n, known = self.b, self.n, self.w.first == self.w.last
+        n, known = self.lanes, self.w.first == self.w.last
         if self.pair is None:
             on = self._mask(t.lanes)
         else:
-            on = b.literal(tuple(t.lanes.lo <= i % (n // 2) <= t.lanes.hi for i in range(n)), "i1")
-        return b.op("and", on, self._all()) if on is not None and known and self.predicates else on
+            on = self.literal([t.lanes.lo <= i % (n // 2) <= t.lanes.hi for i in range(n)], "i1")
+        return self.op("and", on, self._all()) if on is not None and known and self.predicates else on
 
     def _all(self) -> Value:
         """All lanes, unknown to the compiler: of a multiply-add whose lanes are constants it makes one without a mask,
         a copy and a blend, which are three instructions instead of one. No task has a number below 0."""
-        b, n = self.b, self.n
-        if ("mask",) not in self.made:
-            more = b.cast(b.op("min", b.task, b.const(0)), "i32")
-            self.made["mask",] = b.op("lt", b.iota(n, "i32"), b.splat(b.add(more, b.const(n, "i32")), n))
-        found = self.made["mask",]
-        assert found is not None
-        return found
+        b, n = self.b, self.lanes
+        more = b.cast(b.op("min", b.task, b.const(0)), "i32")
+        return b.op("lt", b.iota(n, "i32"), b.splat(b.add(more, b.const(n, "i32")), n))
 
     def weight(self, t: Term) -> Value:
         assert t.weight is not None
         a = t.weight.read
-        if a not in self.weights:
-            b = self.b
-            at = b.add(self.bases[a.slot, a.outer], b.const(a.const))
-            self.weights[a] = b.splat(b.load(b.buffers[self.slots[a.slot]], at, self.elem), self.n)
-        return self.weights[a]
+        if not self.hoisted:
+            return self.splat(self._element(a, a.const, 0))
+        at = self.op("add", self._at(a), self.const(a.const))
+        return self.splat(self.load(self.b.buffers[self.slots[a.slot]], at, self.elem))
 
     def _ask_ahead(self) -> None:
         """Rows that come later are brought nearer, so many tiles before them that a miss has time."""
-        b, s, item = self.b, self.s, self.s.dtype.itemsize
+        s, item = self.s, self.s.dtype.itemsize
         counts = [rows_of(a, self.tile) for a in self.ahead]
         moved = sum(x * a.pitch for x, a in zip(counts, self.ahead, strict=True))
         stored = 0 if s.along_k else s.steps[0] * self.tile
         moved += stored * self.width
         tiles = -(-AHEAD // max(1, moved * item * self.planes))
         for rows, a in zip(counts, self.ahead, strict=True):
-            at = b.add(self.bases[a.slot, a.outer], b.mul(self.h.value, b.const(a.row)))
-            at = b.add(at, self._later(a, tiles, rows * a.pitch))
+            at = self.op("add", self._at(a, lane=False), self._later(a, tiles, rows * a.pitch))
             for point in range(self.planes):
                 self._ask(self.slots[a.slot], at, self._apart(a) * point, rows * a.pitch)
         for n, strides in self.results.items():
             assert s.row is not None
             row = strides[s.row]
-            at = b.add(self.stored[n], b.mul(self.h.value, b.const(s.steps[0] * row)))
+            terms: dict[Expr, int] = {Axis(axis): strides[axis] for axis in (*s.outer, *s.loops)}
+            at = self._address(Linear(0, {**terms, Axis(s.row): s.steps[0] * row}))
             for point in range(self.planes):
                 apart = strides[self.pair] * point if self.pair is not None else 0
                 self._ask(n, at, tiles * stored * row + apart, stored * row)
@@ -442,8 +405,8 @@ class Reader:
     def _ask(self, buffer: int, at: Value, first: int, count: int) -> None:
         """Line after line of `count` elements from `first` beyond `at` on: each vector of a row asks for its share."""
         b, line = self.b, LINE // self.s.dtype.itemsize
-        share = -(-count // (line * -(-self.s.lanes // self.n)))
-        at = b.add(at, b.mul(self.w.value, b.const(share * line // self.n)))
+        share = -(-count // (line * -(-self.s.lanes // self.lanes)))
+        at = b.add(at, b.mul(self.w.value, b.const(share * line // self.lanes)))
         for i in range(share):
             b.prefetch(b.buffers[buffer], b.add(at, b.const(first + i * line)), self.elem)
 
@@ -469,5 +432,6 @@ class Reader:
         here = sums * per_sum + rest * per_turn + more
         if not rest:
             return b.const(here)
-        there = here + per_sum - s.extents[loop] * per_turn
-        return b.select(b.op("lt", self.values[loop], b.const(s.extents[loop] - rest)), b.const(here), b.const(there))
+        there, at = here + per_sum - s.extents[loop] * per_turn, self.position(loop)
+        assert isinstance(at, Value)
+        return b.select(b.op("lt", at, b.const(s.extents[loop] - rest)), b.const(here), b.const(there))
