@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from einsmith.kernels.composite.parts import Place, Staged
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost as plan
@@ -45,11 +46,13 @@ class RowBlocks(Pattern):
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = shared(kernel) if config.share else kernel
         work = _Lowering(self.chooser, kernel, config, target)
-        launches = [Launch(work.sweep(), work.tasks)]
-        for n, member in enumerate(kernel.members):
-            if member.reduces:
-                launches += work.finish(member, len(launches), work.partial[n])
-        return Lowered(launches, work.workspace)
+        out = work.staged
+        out.lowered.launches.append(Launch(work.sweep(), work.tasks))
+        for n, partial in work.partial.items():
+            # The tasks' partial results are merged, in order, and the stages after the reduction run.
+            merged, places = merge(kernel.members[n], work.tasks)
+            out.add(work.lowered(merged, target), [*partial, *map(Place, places)])
+        return out.lowered
 
 
 class _Lowering:
@@ -59,18 +62,14 @@ class _Lowering:
         self.chooser, self.kernel, self.config, self.target = chooser, kernel, config, target
         self.one = plan.one_core(target)
         self.tasks, self.chunk = plan.task_count(kernel, config)
-        self.workspace = 0
-        self.partial: dict[int, list[int]] = {}  # where a reducing member's partial results lie, [tasks, ...] each
-        for n, member in enumerate(kernel.members):
-            if member.reduces:
-                self.partial[n] = [self._section(self.tasks * b.nbytes) for b in partials(member)]
+        self.staged = Staged(bx.function_name("rows", kernel, config), len(kernel.buffers))
+        # Where a reducing member's partial results lie, [tasks, ...] each.
+        self.partial = {
+            n: [self.staged.room(self.tasks * b.nbytes) for b in partials(member)]
+            for n, member in enumerate(kernel.members) if member.reduces
+        }  # fmt: skip
 
-    def _section(self, nbytes: int) -> int:
-        at = self.workspace
-        self.workspace += -(-nbytes // 64) * 64
-        return at
-
-    def _lowered(self, kernel: Kernel, target: Target) -> Lowered:
+    def lowered(self, kernel: Kernel, target: Target) -> Lowered:
         chosen = self.chooser.choose(kernel, target)
         return chosen.pattern.lower(kernel, chosen.config, target)
 
@@ -78,17 +77,17 @@ class _Lowering:
         """The function of all blocks of a task."""
         kernel, config = self.kernel, self.config
         whole, rest = divmod(kernel.rows, config.block)
-        b = Builder(bx.function_name("rows", kernel, config), len(kernel.buffers) + 1)
+        b = Builder(self.staged.name, len(kernel.buffers) + 1)
         lowered = {
             count: [
-                self._lowered(block_kernel(m, count, config.block, len(kernel.buffers)), self.one)
+                self.lowered(block_kernel(m, count, config.block, len(kernel.buffers)), self.one)
                 for m in kernel.members
             ]
             for count, present in ((config.block, whole), (rest, rest)) if present
         }  # fmt: skip
         sums = {n: partials(m) for n, m in enumerate(kernel.members) if m.reduces}
-        before = {n: self._lowered(filled(kernel.members[n]), self.one) for n in sums}
-        after = {n: self._lowered(copied(kernel.members[n]), self.one) for n in sums}
+        before = {n: self.lowered(filled(kernel.members[n]), self.one) for n in sums}
+        after = {n: self.lowered(copied(kernel.members[n]), self.one) for n in sums}
         found = [*before.values(), *after.values(), *(x for parts in lowered.values() for x in parts)]
         local = [b.alloc(elem_of(x.dtype), x.size // kernel.rows * config.block) for x in kernel.local]
         held = {n: [b.alloc(elem_of(x.dtype), x.size) for x in found] for n, found in sums.items()}
@@ -122,7 +121,7 @@ class _Lowering:
         for n, part in after.items():
             places = []
             for at, x in zip(self.partial[n], sums[n], strict=True):
-                past = b.add(b.mul(b.task, b.const(x.size)), b.const(at // x.dtype.itemsize))
+                past = b.add(b.mul(b.task, b.const(x.size)), b.const(at.offset // x.dtype.itemsize))
                 places.append(b.address(b.buffers[-1], past, elem_of(x.dtype)))
             run(part, [*held[n], *places])
         return b.finish()
@@ -137,22 +136,3 @@ class _Lowering:
             return b.buffers[place]
         buffer = member.kernel.buffers[n]
         return b.address(b.buffers[place], b.mul(first, b.const(buffer.strides[axis - 1])), elem_of(buffer.dtype))
-
-    def finish(self, member: Member, first: int, partial: Sequence[int]) -> list[Launch]:
-        """The launches that merge the tasks' partial results, in order, and run the stages after the reduction."""
-        sums = partials(member)
-        kernel, places = merge(member, self.tasks)
-        part = self._lowered(kernel, self.target)
-        space = self._section(part.workspace) if part.workspace else 0
-        out = []
-        for n, launch in enumerate(part.launches, start=first):
-            b = Builder(bx.function_name("rows", self.kernel, self.config, n), len(self.kernel.buffers) + 1)
-            pointers = [
-                b.address(b.buffers[-1], b.const(at // x.dtype.itemsize), elem_of(x.dtype))
-                for at, x in zip(partial, sums, strict=True)
-            ]
-            pointers += [b.buffers[place] for place in places]
-            scratch = b.alloc("i8", launch.function.scratch_bytes)
-            splice(b, launch.function, [*pointers, b.address(b.buffers[-1], b.const(space), "i8")], scratch, b.task)
-            out.append(Launch(b.finish(), launch.tasks))
-        return out
