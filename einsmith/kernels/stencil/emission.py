@@ -14,7 +14,7 @@ from typing import NamedTuple
 from einsmith.expr.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.kernels.emit.access import PartialAddress, digits
+from einsmith.kernels.emit.access import FusedAxes, PartialAddress, digits
 from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import part_range
@@ -254,23 +254,11 @@ class StencilLowering:
     def _part(self, values: dict[int, Value], steps: dict[int, int]) -> PartialAddress:
         """All axes of the result bound: `steps` beyond `values`."""
         b, s = self.b, self.epi.sampler
-        sums: dict[int, Value] = {}
-        for i, f in enumerate(s.forms):
-            at: Value | None = None
-            for a, v in values.items():
-                c = f.coef.get(a, 0)
-                if c:
-                    term = b.mul(v, b.const(c))
-                    at = term if at is None else b.add(at, term)
-            more = sum(f.coef.get(a, 0) * x for a, x in steps.items())
-            if more:
-                at = b.const(more) if at is None else b.add(at, b.const(more))
-            if at is not None:
-                sums[i] = at
-        every = {**{a: b.const(0) for a in steps}, **values}
-        opaque = {a: b.add(v, b.const(steps.get(a, 0))) for a, v in every.items() if a in s.opaque}
-        ones = {a for a, x in enumerate(self.shape) if x == 1}
-        return PartialAddress(sums, frozenset(every) | ones, opaque)
+        more = {a: b.const(x) for a, x in steps.items()}
+        found = s.part([(FusedAxes((a,), self.shape[a]), v) for at in (values, more) for a, v in at.items()])
+        known = found.axes | {a for a, x in enumerate(self.shape) if x == 1}
+        opaque = {a: b.add(x, values[a]) if a in values else x for a, x in more.items() if a in s.opaque}
+        return PartialAddress(found.sums, known, {**found.opaque, **opaque})
 
     def _finish(self, states: Sequence[LaneCursor], values: dict[int, Value], rows: Sequence[Sequence[Value]]) -> None:
         """Row after row of the result."""

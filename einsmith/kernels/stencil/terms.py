@@ -21,7 +21,7 @@ from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, is_zero
 from einsmith.kernels.contraction.problem import affine, conjuncts
 from einsmith.kernels.emit.address import Affine, address, affine_of, compared
-from einsmith.plan.kernel import Buffer, Kernel
+from einsmith.plan.kernel import Kernel
 
 MAX_TERMS = 80
 """Products of a point that are unrolled."""
@@ -120,29 +120,61 @@ class Stencil:
         return max(p.lanes for p in self.phases)
 
 
+class _Read(NamedTuple):
+    """A read of a product: its address; what of that moves within a row of its tensor, along the dimensions in which
+    lanes move, and those inside of them; the elements from one row to the next; and its own guards: forms that are at
+    most 0 where they hold, None for one of another kind."""
+
+    slot: int
+    form: Affine
+    along: Affine
+    pitch: int
+    guards: list[Affine | None]
+
+
 class _Product(NamedTuple):
-    """Guards of a whole product, and its factors with their own."""
+    """At most two plain reads, and the guards of the whole product."""
 
-    guards: tuple[Expr, ...]
-    factors: tuple[tuple[Read, tuple[Expr, ...]], ...]
+    guards: list[Affine | None]
+    reads: list[_Read]
+
+    def moved(self, lane: int) -> set[int]:
+        """The axes with which the reads that are vectors along `lane` move."""
+        return {a for r in self.reads if r.form.coef.get(lane) for a in r.form.coef}
 
 
-def _product(body: Expr) -> _Product | None:
+def _bare(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | None]]:
+    """An expression without the guards outside of which it is zero, and these."""
+    guards = []
+    while isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2]):
+        guards += [_guard(g, extents) for g in conjuncts(x.args[0])]
+        x = x.args[1]
+    return x, guards
+
+
+@lru_cache(maxsize=4096)
+def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
     """A product of at most two plain reads under guards; None for anything else."""
-    guards: list[Expr] = []
-    while isinstance(body, Apply) and body.fn == "where" and is_zero(body.args[2]):
-        guards += conjuncts(body.args[0])
-        body = body.args[1]
+    body, guards = _bare(piece.bodies[0], piece.domain)
     found = []
-    for x in body.args if isinstance(body, Apply) and body.fn == "mul" else (body,):
-        own: list[Expr] = []
-        while isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2]):
-            own += conjuncts(x.args[0])
-            x = x.args[1]
+    for factor in body.args if isinstance(body, Apply) and body.fn == "mul" else (body,):
+        x, own = _bare(factor, piece.domain)
         if not isinstance(x, Read) or affine(x) is None:
             return None
-        found.append((x, tuple(own)))
-    return _Product(tuple(guards), tuple(found))
+        found.append(_read(kernel, x, lane, piece.domain, own))
+    return _Product(guards, found) if len(found) <= 2 else None
+
+
+def _read(kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: list[Affine | None]) -> _Read:
+    x = kernel.buffers[kernel.stages[0].args[r.slot][1]]
+    inner = sorted(range(len(x.shape)), key=lambda d: (x.strides[d], -d))  # dimensions, those inside of others first
+    moved = [n for n, d in enumerate(inner) if extents[lane] > 1 and linear(r.index[d]).coefficient(Axis(lane))]
+    count = max(moved, default=0) + 1
+    inside = [s if d in inner[:count] else 0 for d, s in enumerate(x.strides)]
+    pitch = [x.strides[d] for d in inner[count:]] or [x.strides[d] * x.shape[d] for d in inner[-1:]] or [1]
+    form, along = (affine_of(address(r.index, strides), extents) for strides in (x.strides, inside))
+    assert form is not None and along is not None
+    return _Read(r.slot, form, along, max(1, pitch[0]), guards)
 
 
 def _guard(g: Expr, extents: Sequence[int]) -> Affine | None:
@@ -153,26 +185,21 @@ def _guard(g: Expr, extents: Sequence[int]) -> Affine | None:
     return form and form._replace(const=form.const + (g.fn == "lt"))
 
 
-def _address(kernel: Kernel, r: Read, extents: Sequence[int], strides: Sequence[int] | None = None) -> Affine:
-    """Of an element; strides: of its buffer, if those are not told."""
-    form = affine_of(address(r.index, _buffer(kernel, r).strides if strides is None else strides), extents)
-    assert form is not None
-    return form
-
-
 def _points(axes: Sequence[int], extents: Sequence[int]) -> Iterator[dict[int, int]]:
     for values in product(*(range(extents[a]) for a in axes)):
         yield dict(zip(axes, values, strict=True))
 
 
 def _spans(
-    forms: Sequence[Affine], point: dict[int, int], row: int | None, lane: int, extents: Sequence[int]
+    forms: Sequence[Affine | None], point: dict[int, int], row: int | None, lane: int, extents: Sequence[int]
 ) -> tuple[Span, Span] | None:
     """Rows and lanes where all forms are at most 0; None where a form has other axes."""
     spans = {a: Span(0, extents[a] - 1) for a in (row, lane) if a is not None}
     never = False
-    for f in forms:
-        f = f.at(point)
+    for form in forms:
+        if form is None:
+            return None
+        f = form.at(point)
         if not f.coef:
             never = never or f.const > 0
             continue
@@ -187,34 +214,11 @@ def _spans(
     return spans.get(row, Span(0, 0)), spans[lane]  # type: ignore[arg-type]
 
 
-class _Along(NamedTuple):
-    """What a read moves within a row of its tensor: along the dimensions in which lanes move, and those inside of them.
-    pitch: elements from one row to the next."""
-
-    form: Affine
-    pitch: int
-
-
-def _along(kernel: Kernel, r: Read, lane: int, extents: Sequence[int]) -> _Along:
-    x = _buffer(kernel, r)
-    inner = sorted(range(len(x.shape)), key=lambda d: (x.strides[d], -d))  # dimensions, those inside of others first
-    moved = [n for n, d in enumerate(inner) if extents[lane] > 1 and linear(r.index[d]).coefficient(Axis(lane))]
-    count = max(moved, default=0) + 1
-    inside = [s if d in inner[:count] else 0 for d, s in enumerate(x.strides)]
-    pitch = [x.strides[d] for d in inner[count:]] or [x.strides[d] * x.shape[d] for d in inner[-1:]] or [1]
-    return _Along(_address(kernel, r, extents, inside), max(1, pitch[0]))
-
-
-def _access(r: Read, form: Affine, along: _Along, point: dict[int, int], row: int | None, lane: int) -> Access:
-    form = form.at(point)
+def _access(r: _Read, point: dict[int, int], row: int | None, lane: int) -> Access:
+    form = r.form.at(point)
     outer = tuple(sorted((a, c) for a, c in form.coef.items() if a not in (row, lane)))
     moved = form.coef.get(row, 0) if row is not None else 0
-    shift = along.form.at(point).const
-    return Access(r.slot, form.const, moved, form.coef.get(lane, 0), outer, along.pitch, shift)
-
-
-def _buffer(kernel: Kernel, r: Read) -> Buffer:
-    return kernel.buffers[kernel.stages[0].args[r.slot][1]]
+    return Access(r.slot, form.const, moved, form.coef.get(lane, 0), outer, r.pitch, r.along.at(point).const)
 
 
 def _terms(
@@ -226,28 +230,23 @@ def _terms(
     extents = piece.domain
     if is_zero(body):
         return ()
-    found = _product(body)
-    if found is None or len(found.factors) > 2 or (along_k and len(found.factors) != 2):
+    found = _product(kernel, piece, lane)
+    if found is None or (along_k and len(found.reads) != 2):
         return None
-    whole = [_guard(g, extents) for g in found.guards]
-    own = [[_guard(g, extents) for g in guards] for _, guards in found.factors]
-    if any(f is None for f in (*whole, *(x for y in own for x in y))):
-        return None
-    forms = [(_address(kernel, r, extents), _along(kernel, r, lane, extents)) for r, _ in found.factors]
     terms = []
     for point in _points(unrolled, extents):
         factors = []
-        for (r, _), (form, along), guards in zip(found.factors, forms, own, strict=True):
-            at = _spans(guards, point, row, lane, extents)  # type: ignore[arg-type]
+        for r in found.reads:
+            at = _spans(r.guards, point, row, lane, extents)
             if at is None:
                 return None
-            factors.append(Factor(_access(r, form, along, point, row, lane), *at))
+            factors.append(Factor(_access(r, point, row, lane), *at))
         factors.sort(key=lambda f: f.read.lane == 0)
-        at = _spans(whole, point, row, lane, extents)  # type: ignore[arg-type]
+        at = _spans(found.guards, point, row, lane, extents)
         if at is None or factors[0].read.lane not in (1, 2):
             return None
         # What taps read of a row is read by all of them together, which rows must not decide.
-        moved = row is not None and any(row in along.form.coef for _, along in forms)
+        moved = row is not None and any(row in r.along.coef for r in found.reads)
         if moved and any(x != Span(0, rows - 1) for x in (at[0], *(f.rows for f in factors))):
             return None
         weight = factors[1] if len(factors) == 2 else None
@@ -272,23 +271,18 @@ def _weighs(f: Factor, along_k: bool, piece: Piece, row: int | None, lane: int) 
 
 def _row_axis(kernel: Kernel, piece: Piece, axes: Sequence[int], lane: int) -> int | None:
     """The last of the axes along which a vector's read moves together with an unrolled one, or moves at all."""
-    for body in piece.bodies:
-        found = _product(body)
-        if found is not None:
-            forms = [_address(kernel, r, piece.domain).coef for r, _ in found.factors]
-            moved = {a for form in forms if form.get(lane) for a in form}
-            return next((a for a in reversed(axes) if a in moved and piece.domain[a] > 1), None)
-    return None
+    found = _product(kernel, piece, lane)
+    moved = found.moved(lane) if found is not None else set()
+    return next((a for a in reversed(axes) if a in moved and piece.domain[a] > 1), None)
 
 
 def _own_weights(kernel: Kernel, piece: Piece, lane: int) -> bool:
     """Whether no vector could serve the weights of several results, as the rows of a matrix do."""
-    found = _product(piece.bodies[0])
+    found = _product(kernel, piece, lane)
     if found is None:
         return False
-    forms = [_address(kernel, r, piece.domain).coef for r, _ in found.factors]
-    moved = {a for form in forms if form.get(lane) for a in form}
-    return all(a in moved for form in forms for a in form if a < len(piece.extents))
+    moved = found.moved(lane)
+    return all(a in moved for r in found.reads for a in r.form.coef if a < len(piece.extents))
 
 
 def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: int) -> tuple[int, int] | None:
@@ -357,10 +351,10 @@ def _along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     if more or lane < rank or any(piece.offset) or set(piece.step) != {1}:
         return None
     row = _row_axis(kernel, piece, range(rank, lane), lane)
-    found = _product(piece.bodies[0])
-    if found is None or len(found.factors) != 2:
+    found = _product(kernel, piece, lane)
+    if found is None or len(found.reads) != 2:
         return None
-    forms = [_address(kernel, r, piece.domain).coef for r, _ in found.factors]
+    forms = [r.form.coef for r in found.reads]
     # Output axes along which one factor only moves, together with the lanes' or the rows' axis: a filter's places.
     taps = [a for a in range(rank) if piece.domain[a] > 1 and (a in forms[0]) != (a in forms[1])]
     sums = prod(piece.domain[a] for a in taps)
