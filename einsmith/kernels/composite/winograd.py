@@ -10,7 +10,7 @@ of a tile makes its m x m results NaN. Used only where the target allows it (`Ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
@@ -20,12 +20,15 @@ from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.bounds import prove
+from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels.composite.parts import Composite, PartConfig, Place, Staged, part_config
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
+from einsmith.kernels.emit.address import address
+from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage
@@ -382,72 +385,63 @@ class _Emit:
     def weights(self, number: int) -> Lowered:
         """U[a,b,c,f] = sum over the taps of G[a,r] G[b,s] W[c,r,s,f], of a slice of the filters; a task is a channel.
         """
-        b = Builder("weights", 3)
         taps, u = self.parts.taps, self.parts.u
-        channel, row, column, _ = taps.strides
-        part = u.shape[-1]
-        with b.loop(0, part, self.lanes) as f:
-            at = b.add(b.mul(b.task, b.const(channel)), b.add(f.var, b.const(number * part)))
-            square = self._square(b, at, 3, row, column)
-            to = b.add(b.mul(b.task, b.const(u.strides[1])), f.var)
-            self._points(b, self._both(b, self.g, square), to, u.strides[0])
-        return Lowered([Launch(b.finish(), taps.shape[0])])
+        channel, f = Axis(0), linear(Axis(2))
+        at = address([channel, Linear(), Linear(), f + Linear(number * u.shape[-1])], taps.strides)
+        to = address([Linear(), channel, f], u.strides)
+        side = self.m + 2
+        return self._transform("weights", self.g, (taps.shape[0], 1, u.shape[-1]), at, taps.strides[1:3], to,
+                               (side * u.strides[0], u.strides[0]))  # fmt: skip
 
     def images(self) -> Lowered:
         """V[a,b,t,c] = sum over tile t of B'[a,i] B'[b,j] X[i,j,c]; a task is a row of tiles."""
-        padded, point = self.parts.padded, self.parts.v.strides[0]
-        _, row, column, _ = padded.strides
-        return self._tiles("images", padded, lambda b, at, tile: self._points(
-            b, self._both(b, self.bt, self._square(b, at, self.m + 2, row, column)), tile, point
-        ))  # fmt: skip
+        v, padded = self.parts.v, self.parts.padded
+        tile, pixel = self._tile(v), self._pixel(padded, 0)
+        return self._transform("images", self.bt, self._tiles(v), pixel, padded.strides[1:3], *tile)
 
     def results(self, number: int) -> Lowered:
         """out[p,q,f] of tile t = sum over the points of A'[p,a] A'[q,b] Y[a,b,t,f], of a slice of the filters."""
-        side, point = self.m + 2, self.parts.y.strides[0]
-        _, row, column, _ = self.parts.tiled.strides
+        y, tiled = self.parts.y, self.parts.tiled
+        pixel = self._pixel(tiled, number * y.shape[-1])
+        return self._transform("results", self.at, self._tiles(y), *self._tile(y), pixel, tiled.strides[1:3])
 
-        def body(b: Builder, at: Value, tile: Value) -> None:
-            values = self._square(b, tile, side, side * point, point)
-            for i, made in enumerate(self._both(b, self.at, values)):
-                for j, x in enumerate(made):
-                    b.store(x, b.buffers[1], b.add(at, b.const(i * row + j * column)))
+    def _tiles(self, transformed: Buffer) -> tuple[int, int, int]:
+        """Rows of tiles of all images, tiles of a row, and elements of each of the points."""
+        return self.parts.y.shape[1] // self.parts.tiles[1], self.parts.tiles[1], transformed.shape[-1]
 
-        return self._tiles("results", self.parts.tiled, body, number)
+    def _tile(self, transformed: Buffer) -> tuple[Linear, tuple[int, int]]:
+        """The address of a tile's first point, and the steps to the next row and column of points."""
+        number = linear(Axis(0)) * self.parts.tiles[1] + linear(Axis(1))
+        point = transformed.strides[0]
+        return address([Linear(), number, Axis(2)], transformed.strides), ((self.m + 2) * point, point)
 
-    def _tiles(
-        self, name: str, pixels: Buffer, body: Callable[[Builder, Value, Value], None], number: int | None = None
-    ) -> Lowered:
-        """`body(builder, where the tile's first pixel is in `pixels`, [images, height, width, depth], where the tile is
-        in [tiles, depth])` for every tile and vector; with `number`, for those of a slice of the depth, in which the
-        tile is in [tiles, slice]."""
-        _, height, width, depth = pixels.shape
-        part, start = depth, 0
-        if number is not None:
-            part = depth // self.parts.slices
-            start = number * part
-        b = Builder(name, 3)
-        rows, columns = self.parts.tiles
-        image, row = b.op("floordiv", b.task, b.const(rows)), b.op("mod", b.task, b.const(rows))
-        line = b.add(b.mul(image, b.const(height)), b.mul(row, b.const(self.m)))
-        with b.loop(0, columns) as column:
-            pixel = b.add(b.mul(line, b.const(width)), b.mul(column.var, b.const(self.m)))
-            tile = b.add(b.mul(b.task, b.const(columns)), column.var)
-            with b.loop(0, part, self.lanes) as k:
-                at = b.add(b.mul(pixel, b.const(depth)), b.add(k.var, b.const(start)))
-                body(b, at, b.add(b.mul(tile, b.const(part)), k.var))
-        return Lowered([Launch(b.finish(), self.parts.y.shape[1] // columns)])
+    def _pixel(self, pixels: Buffer, start: int) -> Linear:
+        """The address of a tile's first pixel, from element `start` of its depth on."""
+        rows = Const(self.parts.tiles[0], dt.i32)
+        image, row = (linear(apply(fn, Axis(0), rows)) for fn in ("floordiv", "mod"))
+        place = [image, row * self.m, linear(Axis(1)) * self.m, linear(Axis(2)) + Linear(start)]
+        return address(place, pixels.strides)
 
-    def _square(self, b: Builder, at: Value, n: int, row: int, column: int) -> list[list[Value]]:
-        """n x n vectors, `row` and `column` elements apart."""
-        return [
-            [b.load(b.buffers[0], b.add(at, b.const(i * row + j * column)), self.elem, self.lanes) for j in range(n)]
-            for i in range(n)
-        ]
-
-    def _points(self, b: Builder, made: list[list[Value]], at: Value, stride: int) -> None:
-        """Stores the vectors, one a point, `stride` elements apart."""
-        for i, x in enumerate(x for line in made for x in line):
-            b.store(x, b.buffers[1], b.add(at, b.const(i * stride)))
+    def _transform(
+        self, name: str, matrix: Sequence[Sequence[float]], extents: tuple[int, int, int], source: Linear,
+        steps: Sequence[int], to: Linear, to_steps: Sequence[int],
+    ) -> Lowered:  # fmt: skip
+        """matrix * x * transpose of matrix, of a square x of vectors of buffer 0, into buffer 1, for every task (axis
+        0), column (1) and vector of the depth (2). source, to: addresses; steps: between rows and between columns."""
+        b, n = Builder(name, 3), len(matrix[0])
+        em = VectorEmitter(b, extents, self.lanes)
+        em.bind(0, b.task)
+        with b.loop(0, extents[1]) as column:
+            em.bind(1, column.var)
+            with b.loop(0, extents[2], self.lanes) as depth:
+                em.bind(2, depth.var)
+                at, into = (em.total(part) for x in (source, to) if (part := em.split(x)) is not None)
+                places = [[b.add(at, b.const(i * steps[0] + j * steps[1])) for j in range(n)] for i in range(n)]
+                square = [[b.load(b.buffers[0], x, self.elem, self.lanes) for x in row] for row in places]
+                for i, made in enumerate(self._both(b, matrix, square)):
+                    for j, x in enumerate(made):
+                        b.store(x, b.buffers[1], b.add(into, b.const(i * to_steps[0] + j * to_steps[1])))
+        return Lowered([Launch(b.finish(), extents[0])])
 
     def _both(self, b: Builder, matrix: Sequence[Sequence[float]], x: list[list[Value]]) -> list[list[Value]]:
         """matrix * x * transpose of matrix."""
