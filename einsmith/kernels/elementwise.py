@@ -13,7 +13,6 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
-from einsmith.kernels.emit.walk import transpose
 from einsmith.kernels.footprint import touched_bytes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, Value
@@ -102,24 +101,13 @@ def _turned(
 ) -> None:
     """A square tile: axis `along` in the lanes of the results, axis `across` in those of the loads."""
     n, ((lanes, active),) = em.lanes, ramps
-
-    def stand(axis: int, at: Value | int, spread: bool, lane: int = 0) -> None:
-        em.bind(axis, Lanes(at, tuple(range(n)) if spread else (lane,) * n, n))
-
     em.give({})
-    em.mask = rows
-    columns = {}
-    for read in bx.turned(box, box.exprs, along, across):
-        loaded: list[Value] = []
-        for r in range(n):
-            stand(across, base, True)
-            stand(along, lanes.base, False, r)
-            loaded.append(em.read(read) if active is None or r < active else em.const(0, loaded[0].type.elem, n))
-        columns[read] = transpose(em, loaded)
+    reads = bx.turned(box, box.exprs, along, across)
+    columns = {read: bl.turned_tile(em, read, along, lanes, active, across, base, rows) for read in reads}
     em.mask = active
     for c in range(rows):
-        stand(across, base, False, c)
-        stand(along, lanes.base, True)
+        em.bind(across, Lanes(base, (c,) * n, n))
+        em.bind(along, lanes)
         em.give({read: turned[c] for read, turned in columns.items()})
         bl.store_point(em, box, _values(em, box))
 

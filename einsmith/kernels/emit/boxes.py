@@ -9,7 +9,7 @@ Before: y[b,c,h,w] = max(x[b,c,h,w], 0) over [256,6,28,28]. After: y[i0] = max(x
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -71,12 +71,12 @@ class Box:
 
     @cached_property
     def epilogue_flats(self) -> list[Linear]:
-        return uses(self.stages)[0] + [index for _, _, index in self.stores]
+        return [*uses(self.stages)[0], *(index for _, _, index in self.stores)]
 
     @cached_property
     def flats(self) -> tuple[Linear, ...]:
         """The offsets of the bodies' reads."""
-        return tuple(uses(self.bodies)[0])
+        return uses(self.bodies)[0]
 
     @cached_property
     def guarded(self) -> frozenset:
@@ -93,17 +93,12 @@ class Box:
     @cached_property
     def every_flat(self) -> list[Linear]:
         """The offsets of all reads and stores."""
-        return uses(self.exprs)[0] + [index for _, _, index in self.stores]
-
-
-def uses(exprs: Iterable[Expr]) -> tuple[list[Linear], set[int]]:
-    """The flat offset of every read, and the axes that are used otherwise than as a term of such an offset."""
-    flats, others = _uses(tuple(exprs))
-    return list(flats), set(others)
+        return [*uses(self.exprs)[0], *(index for _, _, index in self.stores)]
 
 
 @lru_cache(maxsize=4096)
-def _uses(exprs: tuple[Expr, ...]) -> tuple[list[Linear], set[int]]:
+def uses(exprs: tuple[Expr, ...]) -> tuple[tuple[Linear, ...], frozenset[int]]:
+    """The flat offset of every read, and the axes that are used otherwise than as a term of such an offset."""
     flats: list[Linear] = []
     others: set[int] = set()
     seen: set[Expr] = set()
@@ -121,7 +116,7 @@ def _uses(exprs: tuple[Expr, ...]) -> tuple[list[Linear], set[int]]:
                 todo += [a for a in flats[-1].terms if not isinstance(a, Axis)]
         else:
             todo += e.args
-    return flats, others
+    return tuple(flats), frozenset(others)
 
 
 @lru_cache(maxsize=512)
@@ -287,7 +282,7 @@ def _flat(
 ) -> tuple[Expr, ...]:
     """Expressions of a stage with reads made flat; axes: what stands for those of the stage's own."""
     out = _placed_in(exprs, slots, tuple(axes.items()))
-    values = any(axes.get(a, Axis(a)) is not Axis(a) for a in _uses(exprs)[1])  # offsets are in normal form
+    values = any(axes.get(a, Axis(a)) is not Axis(a) for a in uses(exprs)[1])  # offsets are in normal form
     return tuple(_simplified(e, domain) for e in out) if values else out
 
 
@@ -301,7 +296,7 @@ def _groups(
 ) -> tuple[list[list[int]], dict[int, Expr]]:
     """Neighbouring axes that every access runs through contiguously, in groups, and what stands for each axis when a
     group is one."""
-    used = [_uses(exprs) for exprs in bodies]
+    used = [uses(exprs) for exprs in bodies]
     others = set().union(*(x for _, x in used))
     flats = [f for x, _ in used for f in x] + list(stores)
     groups: list[list[int]] = []

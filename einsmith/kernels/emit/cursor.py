@@ -43,7 +43,8 @@ class LaneCursor(ExpressionEmitter):
         column: int | Value | None = None,
         place: Sequence[Value] | None = None,
     ):
-        self.s, b = sampler, sampler.b
+        self.s, self.b = sampler, sampler.b
+        b = self.b
         self.sums: dict[int, Value] = {}
         self.axes: frozenset[int] = frozenset()
         self.opaque: dict[int, Value] = {}
@@ -62,22 +63,16 @@ class LaneCursor(ExpressionEmitter):
         self.memo: Memo = {}
         if count is not None:
             self.mask = b.op("lt", b.iota(n, "i32"), b.const(count, "i32", n))
-        if not n or not sampler.lane_groups:
-            for i in (*sampler.reads.values(), *sampler.extra):
-                self.kinds[i] = "uniform"
-            if n and limit is not None:
-                at = b.index(start)
-                self.mask = self._tail(at, limit)
-            self._resolve()
-            return
         x = b.index(start)
-        if limit is not None:
+        if n and limit is not None:
             self.mask = self._tail(x, limit)
         groups, extents = sampler.lane_groups, sampler.lane_extents
         for i in (*sampler.reads.values(), *sampler.extra):
-            self.kinds[i] = sampler.kind(i, align)
-        lane_used = [i for i, _, _ in sampler.conds]
-        vectors = {i for i in lane_used if self._touches(i)}
+            self.kinds[i] = sampler.kind(i, align) if n and groups else "uniform"
+        if not n or not groups:
+            self._resolve()
+            return
+        vectors = {i for i, _, _ in sampler.conds if any(sampler.forms[i].coef.get(g.inner) for g in groups)}
         vectors |= {i for i, k in self.kinds.items() if k == "gather"}
         need = {g.inner for g in groups if g.inner in sampler.opaque}
         need |= {g.inner for g in groups for i in vectors if sampler.forms[i].coef.get(g.inner)}
@@ -135,18 +130,15 @@ class LaneCursor(ExpressionEmitter):
         self.axes = frozenset(a for g in groups for a in g.axes)
         self._resolve()
 
-    def _touches(self, form: int) -> bool:
-        return any(self.s.forms[form].coef.get(g.inner) for g in self.s.lane_groups)
-
     def _tail(self, x: Value, limit: int | Value) -> Value:
-        b, n = self.s.b, self.s.lanes
+        b, n = self.b, self.s.lanes
         end = b.index(limit)
         left = b.cast(b.op("min", b.sub(end, x), b.const(n)), "i32")
         return b.op("lt", b.iota(n, "i32"), b.splat(left, n))
 
     def _make_runs(self, x: Value, align: int) -> None:
         """Run j covers the lanes of row `x // e + j`; its address is where lane 0 would lie in that row."""
-        s, b = self.s, self.s.b
+        s, b = self.s, self.b
         n, e = s.lanes, s.lane_extents[-1]
         count = s.runs(align)
         row = b.op("floordiv", x, b.const(e))
@@ -175,7 +167,7 @@ class LaneCursor(ExpressionEmitter):
 
     def _resolve(self) -> None:
         """Linear guards whose axes are all known become part of the mask."""
-        s, b = self.s, self.s.b
+        s, b = self.s, self.b
         left = []
         for c in self.pending:
             form, fn, axes = s.conds[c]
@@ -203,7 +195,7 @@ class LaneCursor(ExpressionEmitter):
         out.sums, out.opaque = dict(self.sums), dict(self.opaque)
         for part in parts:
             for i, v in part.sums.items():
-                total = add_to(self.s.b, out.sums.get(i), v)
+                total = add_to(self.b, out.sums.get(i), v)
                 assert total is not None
                 out.sums[i] = total
             out.opaque.update(part.opaque)
@@ -212,15 +204,6 @@ class LaneCursor(ExpressionEmitter):
         return out
 
     # -- expressions
-
-    def op(self, fn: str, *args: Value) -> Value:
-        return self.s.b.op(fn, *args)
-
-    def cast(self, x: Value, elem: str) -> Value:
-        return self.s.b.cast(x, elem)
-
-    def const(self, value: float | int | bool, elem: str) -> Value:
-        return self.s.b.const(value, elem)
 
     def index(self, x: Expr, elem: str) -> Value | None:
         if isinstance(x, Apply) and x.fn == "cast":  # of the axis, which its own type may not hold
@@ -248,14 +231,14 @@ class LaneCursor(ExpressionEmitter):
 
     def offset(self, form: int) -> Value:
         """The scalar part of an address."""
-        b, const = self.s.b, self.s.forms[form].const
+        b, const = self.b, self.s.forms[form].const
         total = self.sums.get(form)
         if total is None:
             return b.const(const)
         return b.add(total, b.const(const)) if const else total
 
     def _load(self, r: Read, mask: Value | None) -> Value:
-        s, b = self.s, self.s.b
+        s, b = self.s, self.b
         form = s.reads[r]
         p = s.memories[r.slot]
         elem, kind, n = p.elem, self.kinds[form], s.lanes
@@ -279,7 +262,7 @@ class LaneCursor(ExpressionEmitter):
     ) -> Value:
         """Elements at, at + step, ... of the lanes that are on, of each of some rows (`at` and lanes); 0 in lanes that
         are off in all of them. A load takes what every row has of it, so that one shuffle serves them."""
-        b, n = self.s.b, self.s.lanes
+        b, n = self.b, self.s.lanes
         parts = []
         for first in (0, n - 1)[:step]:  # the second load ends at the last lane's element: nothing past it is touched
             out: Value | None = None
@@ -288,19 +271,21 @@ class LaneCursor(ExpressionEmitter):
                 out = b.load(pointer, where, elem, n, mask if step == 1 else self._spread(mask, first), out)
             assert out is not None
             parts.append(out)
-        return parts[0] if step == 1 else b.shuffle(*parts, [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)])
+        if step == 1:
+            return parts[0]
+        return b.shuffle(parts[0], parts[1], [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)])
 
     def _spread(self, mask: Value | None, first: int) -> Value | None:
         """The mask of elements first, first + 1, ... of a stretch of which lane i is element 2*i."""
         if mask is None:
             return None
-        b, n = self.s.b, self.s.lanes
+        b, n = self.b, self.s.lanes
         lanes = [(first + e) // 2 if (first + e) % 2 == 0 else n for e in range(n)]
         return b.shuffle(mask, b.const(False, "i1", n), lanes)
 
     def _store_stretch(self, value: Value, pointer: Value, at: Value, step: int, mask: Value | None) -> None:
         """The lanes that are on to elements at, at + step, ..."""
-        b, n = self.s.b, self.s.lanes
+        b, n = self.b, self.s.lanes
         if step == 1:
             b.store(value, pointer, at, mask)
             return
@@ -311,7 +296,7 @@ class LaneCursor(ExpressionEmitter):
 
     def _loose(self, r: Read, index: Sequence[Value], mask: Value | None) -> Value:
         """A read whose index is computed."""
-        b, p = self.s.b, self.s.memories[r.slot]
+        b, p = self.b, self.s.memories[r.slot]
         at: Value | None = None
         for x, stride in zip(index, p.buffer.strides, strict=True):
             at = add_to(b, at, b.mul(b.cast(x, "i64"), b.const(stride)))
@@ -331,13 +316,13 @@ class LaneCursor(ExpressionEmitter):
         mask = self.mask
         self.given, self.memo = given or {}, {}
         for g in self.s.generic:
-            mask = both(self.s.b, mask, self.evaluate(g, mask, self.memo))
+            mask = both(self.b, mask, self.evaluate(g, mask, self.memo))
         self.final_mask = mask
         return [self.evaluate(e, mask, self.memo) for e in (self.s.exprs if exprs is None else exprs)]
 
     def product(self) -> Value:
         """The sampler's one expression, zero where a guard does not hold, in every lane."""
-        b = self.s.b
+        b = self.b
         (x,) = self.values()
         x = b.splat(x, self.s.lanes)
         e, mask = self.s.exprs[0], self.final_mask
@@ -349,7 +334,7 @@ class LaneCursor(ExpressionEmitter):
     def store(self, extra: int, pointer: Value, value: Value, far: bool = False) -> None:
         """`value` to the address form `extra` of the sampler, in the lanes that are on. far: past the caches, where
         whole vectors lie at multiples of their length from `pointer`."""
-        s, b = self.s, self.s.b
+        s, b = self.s, self.b
         form, n = s.extra[extra], s.lanes
         value, at, kind, mask = b.splat(value, n), self.offset(form), self.kinds[form], self.mask
         if mask is not None and n:
@@ -371,7 +356,7 @@ class LaneCursor(ExpressionEmitter):
     def store_stacked(self, extra: int, pointer: Value, rows: Sequence[Value]) -> None:
         """The lanes of as many rows as a vector has runs, of which this is the first, to the address form `extra` of
         the sampler: each run's rows follow each other in memory."""
-        s, b = self.s, self.s.b
+        s, b = self.s, self.b
         form, n = s.extra[extra], s.lanes
         at, width = self.offset(form), n // len(rows)
         whole = blocks(b, [b.splat(x, n) for x in rows], n, width)
@@ -381,7 +366,7 @@ class LaneCursor(ExpressionEmitter):
     def store_interleaved(self, first: int, second: int, pointer: Value, even: Value, odd: Value) -> None:
         """`even` to the address form `first` of the sampler, whose lanes are two elements apart, and `odd` to the form
         `second`: the elements after each of those."""
-        s, b = self.s, self.s.b
+        s, b = self.s, self.b
         form, n = s.extra[first], s.lanes
         even, odd, at, kind, mask = b.splat(even, n), b.splat(odd, n), self.offset(form), self.kinds[form], self.mask
         if kind == "unit":

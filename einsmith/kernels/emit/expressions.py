@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from einsmith.expr.analysis.widths import modulo
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read
-from einsmith.loops.nest import Value, elem_of
+from einsmith.loops.nest import Builder, Value, elem_of
 
 Memo = dict[tuple[Expr, int | None], Value]
 """What has been emitted, by the expression and the condition under which its reads may touch memory."""
@@ -21,15 +21,17 @@ class ExpressionEmitter(ABC):
     does not hold, an expression has any value.
     """
 
-    @abstractmethod
+    b: Builder
+
     def op(self, fn: str, *args: Value) -> Value:
         """A function of the IR; scalars that meet vectors are meant in every lane."""
+        return self.b.op(fn, *args)
 
-    @abstractmethod
-    def cast(self, x: Value, elem: str) -> Value: ...
+    def cast(self, x: Value, elem: str) -> Value:
+        return self.b.cast(x, elem)
 
-    @abstractmethod
-    def const(self, value: float | int | bool, elem: str) -> Value: ...
+    def const(self, value: float | int | bool, elem: str) -> Value:
+        return self.b.const(value, elem)
 
     @abstractmethod
     def read(self, x: Read, guard: Value | None) -> Value:

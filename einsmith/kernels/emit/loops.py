@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
 
+from einsmith.expr.nodes import Read
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
+from einsmith.kernels.emit.walk import transpose
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 
@@ -140,7 +142,7 @@ def vector_tiles(em: VectorEmitter, extent: int, unroll: int, emit: Callable[[Ra
         if whole < extent:
             emit(ramps(whole, extent - whole))
         return
-    with b.loop(*part_range(b, extent, tile, tiles, group), group) as loop:
+    with b.loop(*part_bounds(b, extent, tile, tiles, group), group) as loop:
         emit(ramps(loop.var, group))
     if whole < extent:
         with b.if_(b.op("eq", tile, b.const(tile_count(extent, tiles, group) - 1))):
@@ -214,7 +216,7 @@ def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks:
             elif row is None:
                 vector_tiles(em, box.extents[axis], unroll, lambda ramps: emit(ramps, 0, 1), number, tiles)
             elif inside:
-                lo, hi = part_range(b, turns, number, tiles)
+                lo, hi = part_bounds(b, turns, number, tiles)
 
                 def walk(ramps: Ramps) -> None:
                     with b.loop(lo, hi) as loop:
@@ -232,7 +234,7 @@ def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks:
     return runs * tiles * parts
 
 
-def part_range(
+def part_bounds(
     b: Builder, extent: int, number: Value | None, parts: int, unit: int = 1
 ) -> tuple[Value | int, Value | int]:
     """The whole units of an extent that part `number` of so many has; None: all of them."""
@@ -242,3 +244,16 @@ def part_range(
     size = tile_size(extent, parts, unit)
     lo = b.mul(number, b.const(size))
     return lo, b.op("min", b.add(lo, b.const(size)), b.const(whole))
+
+
+def turned_tile(em: VectorEmitter, read: Read, along: int, at: Lanes, active: int | None, across: int,
+                base: Value | int, count: int) -> list[Value]:
+    """A square tile of a read that is contiguous along `across`, from `base` on, of which `count` points count: loaded
+    row by row, `active` (None: all) of the rows `at` along the other axis, and transposed."""
+    n, rows = em.lanes, list[Value]()
+    em.mask = count
+    for r in range(n):
+        em.bind(along, Lanes(at.base, (at.pattern[r],) * n, at.multiple))
+        em.bind(across, Lanes(base, tuple(range(n)), n))
+        rows.append(em.read(read) if active is None or r < active else em.const(0, rows[0].type.elem, n))
+    return transpose(em, rows)

@@ -12,16 +12,9 @@ from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
-from einsmith.kernels.emit.walk import transpose
 from einsmith.kernels.reduction.axes import ReductionConfig, tile_axis, window
 from einsmith.kernels.reduction.windows_of_two import merged, vectors_of
 from einsmith.loops.nest import Value
-
-
-def _grouped(flat: Sequence[Value], like: list[Accumulators]) -> list[Accumulators]:
-    """Values of a loop as states of the same widths as `like`."""
-    width = len(like[0])
-    return [list(flat[i : i + width]) for i in range(0, len(flat), width)]
 
 
 class Sweep:
@@ -47,7 +40,7 @@ class Sweep:
 
     def _bounds(self, axis: int, unit: int = 1) -> tuple[Value | int, Value | int]:
         """The range of a reduction axis that this task's part takes, in whole units."""
-        return bl.part_range(self.b, self.extent(axis), self.part if axis == self.cut else None, self.parts, unit)
+        return bl.part_bounds(self.b, self.extent(axis), self.part if axis == self.cut else None, self.parts, unit)
 
     def nest(
         self, states: list[Accumulators], inner: Callable[[list[Accumulators]], list[Accumulators]]
@@ -59,6 +52,20 @@ class Sweep:
         split = len(loops) if self.turned else len(loops) - window(self.box, own, self.cut, self._copies())
         return self._loops(loops[:split], loops[split:], states, inner)
 
+    def _loop(
+        self, lo: Value | int, hi: Value | int, step: int, states: list[Accumulators],
+        body: Callable[[list[Accumulators], Value], list[Accumulators]],
+    ) -> list[Accumulators]:  # fmt: skip
+        """A loop that carries states."""
+        width = len(states[0])
+
+        def grouped(flat: Sequence[Value]) -> list[Accumulators]:
+            return [list(flat[i : i + width]) for i in range(0, len(flat), width)]
+
+        with self.b.loop(lo, hi, step, init=[v for s in states for v in s]) as loop:
+            loop.next = [v for s in body(grouped(loop.carried), loop.var) for v in s]
+        return grouped(loop.results)
+
     def _copies(self) -> int:
         """How often a point's body is emitted beyond the few vectors that any configuration has."""
         unroll = self.config.unroll
@@ -67,11 +74,12 @@ class Sweep:
     def _loops(self, outer, points, states, inner) -> list[Accumulators]:
         if outer:
             lo, hi = self._bounds(outer[0])
-            with self.b.loop(lo, hi, init=[v for s in states for v in s]) as loop:
-                self.em.bind(outer[0], loop.var)
-                inside = self._loops(outer[1:], points, _grouped(loop.carried, states), inner)
-                loop.next = [v for s in inside for v in s]
-            return _grouped(loop.results, states)
+
+            def turn(states: list[Accumulators], at: Value) -> list[Accumulators]:
+                self.em.bind(outer[0], at)
+                return self._loops(outer[1:], points, states, inner)
+
+            return self._loop(lo, hi, 1, states, turn)
         for at in product(*(range(self.extent(a)) for a in points)):
             for a, i in zip(points, at, strict=True):
                 self.em.bind(a, i)
@@ -140,19 +148,11 @@ class Sweep:
         axis, extent = self.axis, self.extent(last)
         assert axis is not None
 
-        def loaded(at: Lanes, active: int | None, read: Read, base: Value | int, count: int) -> list[Value]:
-            rows: list[Value] = []
-            em.mask = count
-            for r in range(n):
-                em.bind(axis, Lanes(at.base, (at.pattern[r],) * n, at.multiple))
-                em.bind(last, Lanes(base, tuple(range(n)), n))
-                rows.append(em.read(read) if active is None or r < active else em.const(0, rows[0].type.elem, n))
-            return transpose(em, rows)
-
         def piece(states: list[Accumulators], base: Value | int, count: int) -> list[Accumulators]:
             em.give({})
             columns = {
-                id(at): {read: loaded(at, active, read, base, count) for read in self.turned} for at, active in ramps
+                id(at): {x: bl.turned_tile(em, x, axis, at, active, last, base, count) for x in self.turned}
+                for at, active in ramps
             }
             for c in range(count):
                 out = []
@@ -169,10 +169,7 @@ class Sweep:
         if whole == n:
             states = piece(states, 0, n)
         elif whole:
-            with self.b.loop(0, whole, n, init=[v for s in states for v in s]) as loop:
-                inside = piece(_grouped(loop.carried, states), loop.var, n)
-                loop.next = [v for s in inside for v in s]
-            states = _grouped(loop.results, states)
+            states = self._loop(0, whole, n, states, lambda x, base: piece(x, base, n))
         return piece(states, whole, extent - whole) if whole < extent else states
 
     def row(self, *_) -> None:
@@ -199,24 +196,20 @@ class Sweep:
             em.mask = None
             return out
 
-        def carried(states: list[Accumulators], lo, hi, step: int, base: int | None, limit: int) -> list[Accumulators]:
-            with b.loop(lo, hi, step, init=[v for s in states for v in s]) as loop:
-                inside = points(_grouped(loop.carried, states), loop.var if base is None else base, limit)
-                loop.next = [v for s in inside for v in s]
-            return _grouped(loop.results, states)
-
         def inner(states: list[Accumulators]) -> list[Accumulators]:
             cut = axis == self.cut and self.part is not None
             if whole == group and not cut:
                 states = points(states, 0, group)
             elif whole:
-                states = carried(states, *self._bounds(axis, group), group, None, group)
+                lo, hi = self._bounds(axis, group)
+                states = self._loop(lo, hi, group, states, lambda x, base: points(x, base, group))
             if whole < extent and not cut:
                 states = points(states, whole, extent - whole)
             elif whole < extent:
                 assert self.part is not None
                 last = b.op("eq", self.part, b.const(self.parts - 1))
-                states = carried(states, 0, b.cast(last, "i64"), 1, whole, extent - whole)
+                rest = extent - whole
+                states = self._loop(0, b.cast(last, "i64"), 1, states, lambda x, _: points(x, whole, rest))
             return states
 
         states = self.nest(start, inner)

@@ -79,7 +79,7 @@ class ScatterAdd(Pattern):
         exprs, out = parts_of(kernel)
         lanes = bx.lanes_of(kernel, target)
         owned = owned_axes(s)
-        flats, _ = bx.uses(exprs)
+        flats, _ = bx.uses(tuple(exprs))
         flat = address(s.index, kernel.buffers[out].strides)
         along = [
             a for a in owned
@@ -109,7 +109,7 @@ class ScatterAdd(Pattern):
         if config.axis is not None:
             tasks = min(tasks, s.extents[config.axis] // (config.lanes if config.axis == config.along else 1))
         cores = max(1, min(target.cores, tasks))
-        flats, _ = bx.uses(exprs)
+        flats, _ = bx.uses(tuple(exprs))
         flat = address(s.index, buffer.strides)
         work = float(points)
         if config.along is None:

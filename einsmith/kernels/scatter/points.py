@@ -83,7 +83,7 @@ def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target
     with ExitStack() as stack:
         for a in axes:
             if a != along:
-                bounds = bl.part_range(em.b, em.extents[a], part if a == axis else None, parts)
+                bounds = bl.part_bounds(em.b, em.extents[a], part if a == axis else None, parts)
                 em.bind(a, stack.enter_context(em.b.loop(*bounds)).var)
         if along is None:
             add_at(em, target, flat, em.emit(body))
