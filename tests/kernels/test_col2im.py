@@ -12,6 +12,9 @@ from einsmith import dtypes as dt
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Reduce
 from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.composite.parts import Staged
+from einsmith.kernels.pattern import Launch, Lowered
+from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Kernel
 from tests.kernels.runner import check, host, run_native
 from tests.kernels.samples import (
@@ -141,3 +144,13 @@ def test_is_chosen_where_few_products_meet():
     """Of 16 taps that stand 3 apart over 7 pixels, results of 16 pixels have 3 on average."""
     kernel = dilated_dx(3, 170, 16, 330, 4, 3)
     assert autoconfig.choose(kernel, replace(host(), cores=2)).pattern is COL2IM
+
+
+def test_what_is_done_once_is_not_done_again():
+    """A launch of a part that a loop need run but once stays one: what it leaves in the workspace is nobody else's."""
+    part = Lowered([Launch(Builder(name, 1).finish(), 1, once) for name, once in (("first", True), ("second", False))], 8)
+    whole = Staged("whole", 2)
+    whole.add(part, [])
+    whole.add(part, [])
+    assert [x.once for x in whole.lowered.launches] == [True, False] * 2
+    assert len({x.function.name for x in whole.lowered.launches}) == 4 and whole.lowered.workspace == 2 * 64

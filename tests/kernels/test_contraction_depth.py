@@ -41,7 +41,9 @@ class Lanes(list):
 
 
 def test_squares_of_elements_of_several_lanes_are_turned():
-    for elem, size, lanes in (("f32", 1, 8), ("f32", 2, 16), ("f32", 4, 16), ("f32", 4, 4), ("f64", 2, 8)):
+    every = (("f32", 1, 8), ("f32", 2, 16), ("f32", 4, 16), ("f32", 4, 4), ("f64", 2, 8), ("f64", 1, 2), ("i8", 1, 16),
+             ("i8", 1, 64), ("f16", 2, 32), ("i32", 1, 2), ("i64", 1, 4))  # fmt: skip
+    for elem, size, lanes in every:
         count = lanes // size
         x = np.arange(count * lanes).reshape(count, count, size)
         turned = transpose(Lanes, [Lanes(row.reshape(-1), elem) for row in x], size)
