@@ -148,7 +148,7 @@ def test_is_chosen_where_few_products_meet():
 
 def test_what_is_done_once_is_not_done_again():
     """A launch of a part that a loop need run but once stays one: what it leaves in the workspace is nobody else's."""
-    part = Lowered([Launch(Builder(name, 1).finish(), 1, once) for name, once in (("first", True), ("second", False))], 8)
+    part = Lowered([Launch(Builder(f"part{n}", 1).finish(), 1, once) for n, once in enumerate((True, False))], 8)
     whole = Staged("whole", 2)
     whole.add(part, [])
     whole.add(part, [])

@@ -12,7 +12,6 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis import obvious
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, reads, template
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels.composite.parts import Composite, PartConfig, part_config
@@ -21,7 +20,7 @@ from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, axes_of, finished, guarded, problems
 from einsmith.kernels.emit.address import address
-from einsmith.kernels.emit.boxes import GUARDED, operations
+from einsmith.kernels.emit.boxes import GUARDED, leaves, operations
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 
@@ -125,9 +124,7 @@ def _floors(kernel: Kernel, i: int, target: Target) -> tuple[float, float]:
 def _leaves(kernel: Kernel, r: Read, extents: Sequence[int]) -> bool:
     """Whether a read would leave its buffer at some points of the box."""
     buffer = kernel.buffers[kernel.stages[0].args[r.slot][1]]
-    flat = address(r.index, buffer.strides)
-    low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
-    return low is not None and high is not None and (low < 0 or -high >= buffer.size)
+    return bool(leaves(address(r.index, buffer.strides), extents, buffer.size))
 
 
 def _operands(kernel: Kernel) -> list[int]:

@@ -23,6 +23,7 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, a
 from einsmith.expr.random import OPERATIONS
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
+from einsmith.kernels.emit.access import FusedAxes, fused
 from einsmith.kernels.emit.address import address
 from einsmith.kernels.emit.combine import identity
 from einsmith.locks import cached_property
@@ -85,8 +86,7 @@ class Box:
         for e in below(self.exprs):
             if isinstance(e, Read) and e.index and e.slot < len(self.sizes):
                 flat = linear(e.index[0])
-                low, high = obvious.least(flat, domain), obvious.least(flat * -1, domain)
-                if low is not None and high is not None and (low < 0 or -high >= self.sizes[e.slot]):
+                if leaves(flat, domain, self.sizes[e.slot]):
                     out.add(flat.key)
         return frozenset(out)
 
@@ -94,6 +94,12 @@ class Box:
     def every_flat(self) -> list[Linear]:
         """The offsets of all reads and stores."""
         return [*uses(self.exprs)[0], *(index for _, _, index in self.stores)]
+
+
+def leaves(flat: Linear, extents: Sequence[int], size: int) -> bool | None:
+    """Whether an offset leaves a buffer of so many elements somewhere in a box; None where that is not obvious."""
+    low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
+    return None if low is None or high is None else low < 0 or -high >= size
 
 
 @lru_cache(maxsize=4096)
@@ -299,21 +305,12 @@ def _groups(
     used = [uses(exprs) for exprs in bodies]
     others = set().union(*(x for _, x in used))
     flats = [f for x, _ in used for f in x] + list(stores)
-    groups: list[list[int]] = []
-    for a, n in enumerate(domain):
-        last = groups[-1][-1] if groups else None
-        if n == 1:
-            continue
-        if (
-            last is not None
-            and (last < rank) == (a < rank)
-            and last not in others
-            and a not in others
-            and all(f.coefficient(Axis(last)) == f.coefficient(Axis(a)) * n for f in flats)
-        ):
-            groups[-1].append(a)
-        else:
-            groups.append([a])
+
+    def evenly(a: int, inner: FusedAxes) -> bool:
+        alike = (a < rank) == (inner.inner < rank) and a not in others and inner.inner not in others
+        return alike and all(f.coefficient(Axis(a)) == f.coefficient(Axis(inner.inner)) * inner.extent for f in flats)
+
+    groups = [list(g.axes) for g in fused(range(len(domain)), domain, evenly)]
     to: dict[int, Expr] = {}
     for g, members in enumerate(groups):
         to.update((a, Const(0, dt.i32)) for a in members[:-1])
@@ -384,8 +381,7 @@ def turned(box: Box, exprs: tuple[Expr, ...], along: int, across: int) -> Sequen
         flat = linear(e.index[0])
         if flat.coefficient(Axis(across)) != 1 or abs(flat.coefficient(Axis(along))) < 2:
             continue
-        low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
-        if low is not None and high is not None and low >= 0 and -high < box.sizes[e.slot]:
+        if leaves(flat, extents, box.sizes[e.slot]) is False:
             out.append(e)
     return out
 
