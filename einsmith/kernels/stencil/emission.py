@@ -114,7 +114,7 @@ class StencilLowering:
         axes, lanes = ((), 0) if s.along_k else ((s.lane,), self.n)
         self.epi = Epilogue(b, kernel, p, memories_of(kernel, b.buffers), axes, lanes, 0)
         parted = gathered(kernel, s, target) if pair is None else frozenset()
-        self.lines = PhasePlanes(b, kernel, s, self.epi, parted, self.n) if parted else None
+        self.lines = PhasePlanes(r, kernel, s, self.epi, parted) if parted else None
         past = any(self.epi.far) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if past else 0)
         self.room: Value | None = None
@@ -135,8 +135,6 @@ class StencilLowering:
                 for group in self.groups:
                     self._sums(group)
             else:
-                if self.lines is not None:
-                    self.lines.bind(self.values)
                 self._over(self.rows, [], lambda h, _: self._row_of_tiles(h))
 
     # -- places

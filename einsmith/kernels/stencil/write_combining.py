@@ -10,13 +10,16 @@ tile completes go past the caches:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
+from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.nodes import Axis
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import Stencil
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.nest import Value, elem_of
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE, Target
 
@@ -53,23 +56,22 @@ def asked(kernel: Kernel, s: Stencil, target: Target) -> list[int]:
 
 
 class PhasePlanes:
-    """Emission, for the results of an epilogue that go to `buffers` (`gathered`), as vectors of `lanes` lanes."""
+    """Emission, for the results of an epilogue that go to `buffers` (`gathered`), at the outer axes' places in `em`."""
 
-    def __init__(self, b: Builder, kernel: Kernel, s: Stencil, epi: Epilogue, buffers: frozenset[int], lanes: int):
-        self.b, self.epi, self.lanes = b, epi, lanes
+    def __init__(self, em: VectorEmitter, kernel: Kernel, s: Stencil, epi: Epilogue, buffers: frozenset[int]):
+        self.em, self.b, self.epi, self.lanes = em, em.b, epi, em.lanes
         first = kernel.buffers[min(buffers)]  # all of them are row-major
-        self.strides, self.width = first.strides, first.shape[-1]
-        self.elem, self.line = elem_of(s.dtype), max(lanes, LINE // s.dtype.itemsize)
-        plane = prod(first.shape[-2:])
-        self.scratch = {i: b.alloc(self.elem, plane) for i, n in enumerate(epi.outputs) if n in buffers}
-        self.base: Value = b.const(0)
+        self.plane, self.width = Linear(0, {Axis(a): first.strides[a] for a in s.outer}), first.shape[-1]
+        self.elem, self.line = elem_of(s.dtype), max(em.lanes, LINE // s.dtype.itemsize)
+        size = prod(first.shape[-2:])
+        self.scratch = {i: em.b.alloc(self.elem, size) for i, n in enumerate(epi.outputs) if n in buffers}
 
-    def bind(self, values: Mapping[int, Value]) -> None:
-        """The plane at these values of the outer axes."""
-        b = self.b
-        self.base = b.const(0)
-        for a, x in values.items():
-            self.base = b.add(self.base, b.mul(x, b.const(self.strides[a])))
+    @property
+    def base(self) -> Value:
+        """Where the plane begins."""
+        part = self.em.split(self.plane)
+        assert part is not None
+        return self.em.total(part)
 
     def put(self, rows: Sequence[tuple[LaneCursor, Sequence[Value]]]) -> None:
         """The vectors of a row (`Epilogue.values`)."""
