@@ -185,6 +185,7 @@ class Reader(VectorEmitter):
         self.results = {n: kernel.buffers[n].strides for n in results} if far else {}
         self.width = kernel.shape[-1]
         self.loaded: dict[tuple, Value] = {}
+        self.places: dict[tuple, Value] = {}
 
     def _apart(self, a: Access) -> int:
         """From one point of those that share vectors to the next."""
@@ -196,6 +197,7 @@ class Reader(VectorEmitter):
         if self.s.row is not None:
             self.bind(self.s.row, h.position)
         self.bind(self.s.lane, w.position)
+        self.places.clear()
         self.renew()
         self._ask_ahead()
 
@@ -205,12 +207,15 @@ class Reader(VectorEmitter):
 
     def _at(self, a: Access, lane: bool = True) -> Value:
         """The address of a read but for what is known; of the beginning of a row, without `lane`."""
-        terms: dict[Expr, int] = {Axis(axis): c for axis, c in a.outer}
-        for axis, c in ((self.s.row, a.row), (self.s.lane, a.lane * lane)):
-            if c:
-                assert axis is not None
-                terms[Axis(axis)] = c
-        return self._address(Linear(0, terms))
+        key = (a.slot, a.outer, a.row, a.lane * lane)
+        if key not in self.places:
+            terms: dict[Expr, int] = {Axis(axis): c for axis, c in a.outer}
+            for axis, c in ((self.s.row, a.row), (self.s.lane, a.lane * lane)):
+                if c:
+                    assert axis is not None
+                    terms[Axis(axis)] = c
+            self.places[key] = self._address(Linear(0, terms))
+        return self.places[key]
 
     def _address(self, flat: Linear) -> Value:
         part = self.split(flat)
@@ -250,6 +255,12 @@ class Reader(VectorEmitter):
             return self.zero
         if lanes.hi < max(lanes.lo, self.w.first) or lanes.lo > self.w.last + self.lanes - 1:
             return self.zero
+        key = (a.slot, a.outer, a.row * row + a.const, a.row, a.lane, lanes)
+        if key not in self.loaded:
+            self.loaded[key] = self._factor(a, lanes, row)
+        return self.loaded[key]
+
+    def _factor(self, a: Access, lanes: Span, row: int) -> Value:
         if self.pair is not None:
             return self._two(a, lanes, row)
         if _kind(a) in self.short:
