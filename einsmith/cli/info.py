@@ -49,7 +49,7 @@ def gather() -> dict[str, Any]:
         "measured": {"probes": names},
         "measured but not used": store.rejected(static) if recorded is not None else {},
         "folders": {"cache": str(knobs.cache_dir()), "data": str(knobs.data_dir())},
-        "models": {name: _first_line(type(models.get(name))) for name in models.names()},
+        "models": {name: _first_line(models.maker(name)) for name in models.names()},
         "environment variables": {k.name: _shown(k.get()) for k in knobs.ALL},
     }
 
@@ -136,7 +136,7 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _first_line(documented: type) -> str:
+def _first_line(documented: Callable) -> str:
     return (inspect.getdoc(documented) or "").partition("\n")[0]
 
 

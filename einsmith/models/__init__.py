@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from einsmith.errors import ArgumentError, UnknownNameError
 from einsmith.models.classic import MLP3, LeNet5
@@ -15,17 +15,11 @@ from einsmith.models.recurrent import (
     SCRNClassifier,
     SubLSTMClassifier,
 )
+from einsmith.models.resnet import CIFARResNet18, ResNet18, ResNet50
 from einsmith.nn import Module
 
-_MODELS: dict[str, Callable[..., Module]] = {
-    "lenet5": LeNet5,
-    "lltm": LLTMClassifier,
-    "lstm-lm": LSTMLanguageModel,
-    "milstm": MILSTMClassifier,
-    "mlp3": MLP3,
-    "scrn": SCRNClassifier,
-    "sublstm": SubLSTMClassifier,
-}
+_MODELS: dict[str, Callable[..., Module]] = {}
+_M = TypeVar("_M", bound=Module)
 
 
 def names() -> Iterator[str]:
@@ -56,42 +50,31 @@ def get(name: str, **arguments: Any) -> Module:
     return model
 
 
-def lenet5(**arguments: Any) -> LeNet5:
-    """A new LeNet5; see the class for its arguments."""
-    return get("lenet5", **arguments)  # type: ignore[return-value]
+def _named(name: str, kind: type[_M]) -> Callable[..., _M]:
+    """Registers a class; what makes a network of it from the class's arguments."""
+    register(name, kind)
+
+    def make(**arguments: Any) -> _M:
+        return get(name, **arguments)  # type: ignore[return-value]
+
+    make.__name__ = make.__qualname__ = name.replace("-", "_")
+    make.__doc__ = f"A new {kind.__name__}; see the class for its arguments."
+    return make
 
 
-def mlp3(**arguments: Any) -> MLP3:
-    """A new MLP3; see the class for its arguments."""
-    return get("mlp3", **arguments)  # type: ignore[return-value]
-
-
-def lltm(**arguments: Any) -> LLTMClassifier:
-    """A new LLTMClassifier; see the class for its arguments."""
-    return get("lltm", **arguments)  # type: ignore[return-value]
-
-
-def lstm_lm(**arguments: Any) -> LSTMLanguageModel:
-    """A new LSTMLanguageModel; see the class for its arguments."""
-    return get("lstm-lm", **arguments)  # type: ignore[return-value]
-
-
-def milstm(**arguments: Any) -> MILSTMClassifier:
-    """A new MILSTMClassifier; see the class for its arguments."""
-    return get("milstm", **arguments)  # type: ignore[return-value]
-
-
-def scrn(**arguments: Any) -> SCRNClassifier:
-    """A new SCRNClassifier; see the class for its arguments."""
-    return get("scrn", **arguments)  # type: ignore[return-value]
-
-
-def sublstm(**arguments: Any) -> SubLSTMClassifier:
-    """A new SubLSTMClassifier; see the class for its arguments."""
-    return get("sublstm", **arguments)  # type: ignore[return-value]
-
+lenet5 = _named("lenet5", LeNet5)
+lltm = _named("lltm", LLTMClassifier)
+lstm_lm = _named("lstm-lm", LSTMLanguageModel)
+milstm = _named("milstm", MILSTMClassifier)
+mlp3 = _named("mlp3", MLP3)
+resnet18 = _named("resnet18", ResNet18)
+resnet18_cifar = _named("resnet18_cifar", CIFARResNet18)
+resnet50 = _named("resnet50", ResNet50)
+scrn = _named("scrn", SCRNClassifier)
+sublstm = _named("sublstm", SubLSTMClassifier)
 
 __all__ = [
-    "LLTMClassifier", "LSTMLanguageModel", "LeNet5", "MILSTMClassifier", "MLP3", "SCRNClassifier", "SubLSTMClassifier",
-    "get", "lenet5", "lltm", "lstm_lm", "maker", "milstm", "mlp3", "names", "register", "scrn", "sublstm",
+    "CIFARResNet18", "LLTMClassifier", "LSTMLanguageModel", "LeNet5", "MILSTMClassifier", "MLP3", "ResNet18",
+    "ResNet50", "SCRNClassifier", "SubLSTMClassifier", "get", "lenet5", "lltm", "lstm_lm", "maker", "milstm", "mlp3",
+    "names", "register", "resnet18", "resnet18_cifar", "resnet50", "scrn", "sublstm",
 ]  # fmt: skip
