@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import platform
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path

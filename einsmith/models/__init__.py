@@ -8,6 +8,14 @@ from typing import Any, TypeVar
 
 from einsmith.errors import ArgumentError, UnknownNameError
 from einsmith.models.classic import MLP3, LeNet5
+from einsmith.models.compact import (
+    EfficientNetLite0,
+    MobileNetV1,
+    MobileNetV2,
+    ShuffleNetV1,
+    SqueezeNet,
+    StochasticDepth,
+)
 from einsmith.models.recurrent import (
     LLTMClassifier,
     LSTMLanguageModel,
@@ -62,19 +70,26 @@ def _named(name: str, kind: type[_M]) -> Callable[..., _M]:
     return make
 
 
+efficientnet_lite0 = _named("efficientnet_lite0", EfficientNetLite0)
 lenet5 = _named("lenet5", LeNet5)
 lltm = _named("lltm", LLTMClassifier)
 lstm_lm = _named("lstm-lm", LSTMLanguageModel)
 milstm = _named("milstm", MILSTMClassifier)
 mlp3 = _named("mlp3", MLP3)
+mobilenet_v1 = _named("mobilenet_v1", MobileNetV1)
+mobilenet_v2 = _named("mobilenet_v2", MobileNetV2)
 resnet18 = _named("resnet18", ResNet18)
 resnet18_cifar = _named("resnet18_cifar", CIFARResNet18)
 resnet50 = _named("resnet50", ResNet50)
 scrn = _named("scrn", SCRNClassifier)
+shufflenet_v1 = _named("shufflenet_v1", ShuffleNetV1)
+squeezenet = _named("squeezenet", SqueezeNet)
 sublstm = _named("sublstm", SubLSTMClassifier)
 
 __all__ = [
-    "CIFARResNet18", "LLTMClassifier", "LSTMLanguageModel", "LeNet5", "MILSTMClassifier", "MLP3", "ResNet18",
-    "ResNet50", "SCRNClassifier", "SubLSTMClassifier", "get", "lenet5", "lltm", "lstm_lm", "maker", "milstm", "mlp3",
-    "names", "register", "resnet18", "resnet18_cifar", "resnet50", "scrn", "sublstm",
+    "CIFARResNet18", "EfficientNetLite0", "LLTMClassifier", "LSTMLanguageModel", "LeNet5", "MILSTMClassifier", "MLP3",
+    "MobileNetV1", "MobileNetV2", "ResNet18", "ResNet50", "SCRNClassifier", "ShuffleNetV1", "SqueezeNet",
+    "StochasticDepth", "SubLSTMClassifier", "efficientnet_lite0", "get", "lenet5", "lltm", "lstm_lm", "maker", "milstm",
+    "mlp3", "mobilenet_v1", "mobilenet_v2", "names", "register", "resnet18", "resnet18_cifar", "resnet50", "scrn",
+    "shufflenet_v1", "squeezenet", "sublstm",
 ]  # fmt: skip
