@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from einsmith.errors import ArgumentError, UnknownNameError
+from einsmith.models.capsule import CapsuleNet, RoutedCapsules, margin_loss
 from einsmith.models.classic import MLP3, LeNet5
 from einsmith.models.compact import (
     EfficientNetLite0,
@@ -24,6 +25,7 @@ from einsmith.models.recurrent import (
     SubLSTMClassifier,
 )
 from einsmith.models.resnet import CIFARResNet18, ResNet18, ResNet50
+from einsmith.models.unet import UNet
 from einsmith.nn import Module
 
 _MODELS: dict[str, Callable[..., Module]] = {}
@@ -70,6 +72,7 @@ def _named(name: str, kind: type[_M]) -> Callable[..., _M]:
     return make
 
 
+capsulenet = _named("capsulenet", CapsuleNet)
 efficientnet_lite0 = _named("efficientnet_lite0", EfficientNetLite0)
 lenet5 = _named("lenet5", LeNet5)
 lltm = _named("lltm", LLTMClassifier)
@@ -85,11 +88,13 @@ scrn = _named("scrn", SCRNClassifier)
 shufflenet_v1 = _named("shufflenet_v1", ShuffleNetV1)
 squeezenet = _named("squeezenet", SqueezeNet)
 sublstm = _named("sublstm", SubLSTMClassifier)
+unet = _named("unet", UNet)
 
 __all__ = [
-    "CIFARResNet18", "EfficientNetLite0", "LLTMClassifier", "LSTMLanguageModel", "LeNet5", "MILSTMClassifier", "MLP3",
-    "MobileNetV1", "MobileNetV2", "ResNet18", "ResNet50", "SCRNClassifier", "ShuffleNetV1", "SqueezeNet",
-    "StochasticDepth", "SubLSTMClassifier", "efficientnet_lite0", "get", "lenet5", "lltm", "lstm_lm", "maker", "milstm",
-    "mlp3", "mobilenet_v1", "mobilenet_v2", "names", "register", "resnet18", "resnet18_cifar", "resnet50", "scrn",
-    "shufflenet_v1", "squeezenet", "sublstm",
+    "CIFARResNet18", "CapsuleNet", "EfficientNetLite0", "LLTMClassifier", "LSTMLanguageModel", "LeNet5",
+    "MILSTMClassifier", "MLP3", "MobileNetV1", "MobileNetV2", "ResNet18", "ResNet50", "RoutedCapsules",
+    "SCRNClassifier", "ShuffleNetV1", "SqueezeNet", "StochasticDepth", "SubLSTMClassifier", "UNet", "capsulenet",
+    "efficientnet_lite0", "get", "lenet5", "lltm", "lstm_lm", "maker", "margin_loss", "milstm", "mlp3",
+    "mobilenet_v1", "mobilenet_v2", "names", "register", "resnet18", "resnet18_cifar", "resnet50", "scrn",
+    "shufflenet_v1", "squeezenet", "sublstm", "unet",
 ]  # fmt: skip

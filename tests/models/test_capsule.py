@@ -1,0 +1,120 @@
+"""The capsule network against PyTorch twins, with both axes of routing and the decoder; its loss and bad input."""
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.errors import ArgumentError, ShapeError
+from tests.models.twin import agree, close, images
+
+torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
+from torch import nn as tnn  # noqa: E402
+
+
+def squash(x):
+    n = x.norm(dim=-1, keepdim=True)
+    return x * n / (1 + n * n)
+
+
+class Routed(tnn.Module):
+    def __init__(self, inputs, width, classes, features, iterations, axis):
+        super().__init__()
+        self.weight = tnn.Parameter(0.3 * torch.randn(classes, inputs, width, features))
+        self.iterations, self.axis = iterations, axis
+
+    def forward(self, u):
+        told = (u[:, None, :, None, :] @ self.weight[None]).squeeze(3)  # [B, classes, inputs, features]
+        b = torch.zeros(told.shape[:3], dtype=told.dtype)
+        for n in range(self.iterations):
+            v = squash((torch.softmax(b, self.axis)[..., None] * told).sum(2))
+            if n < self.iterations - 1:
+                b = b + (told * v[:, :, None]).sum(-1)
+        return v
+
+
+class Capsules(tnn.Module):
+    def __init__(self, classes, filters, capsules, width, features, size, axis, decoder=False):
+        super().__init__()
+        side = (size - 16) // 2 + (size % 2)
+        self.conv1 = tnn.Conv2d(1, filters, 9)
+        self.primary = tnn.Conv2d(filters, width * capsules, 9, 2)
+        self.routed = Routed(capsules * side * side, width, classes, features, 3, axis)
+        self.width, self.capsules = width, capsules
+        if decoder:
+            self.decoder = tnn.Sequential(
+                tnn.Linear(classes * features, 512), tnn.ReLU(), tnn.Linear(512, 1024), tnn.ReLU(),
+                tnn.Linear(1024, size * size), tnn.Sigmoid(),
+            )  # fmt: skip
+
+    def both(self, x):
+        x = self.primary(self.conv1(x).relu())
+        parts = [p.flatten(1) for p in x.split(self.capsules, 1)]  # one convolution a feature, as the paper has it
+        return self.routed(squash(torch.stack(parts, -1)))
+
+    def forward(self, x):
+        return self.both(x).norm(dim=-1)
+
+
+def margin(lengths, target):
+    t = tnn.functional.one_hot(target, lengths.shape[1]).to(lengths.dtype)
+    low, high = (0.9 - lengths).relu() ** 2, (lengths - 0.1).relu() ** 2
+    return (t * low + 0.5 * (1 - t) * high).sum(1).mean()
+
+
+SMALL = {"classes": 3, "filters": 4, "capsules": 2, "width": 3, "features": 5}
+
+
+@pytest.mark.parametrize("routing,axis,size", [("inputs", 2, 19), ("classes", 1, 20)])
+def test_trains_as_torch(routing, axis, size, steps, rng):
+    ours = es.models.capsulenet(**SMALL, routing=routing, size=size, dtype="float64")
+    theirs = Capsules(**SMALL, size=size, axis=axis)
+    batches = [(images(rng, 3, 1, size), rng.integers(0, 3, 3)) for _ in range(steps)]
+    agree(ours, theirs, batches, es.models.margin_loss, margin)
+
+
+def test_the_decoder_sees_the_labelled_capsule(rng):
+    ours = es.models.capsulenet(**SMALL, size=17, decoder=True, dtype="float64")
+    theirs = Capsules(**SMALL, size=17, axis=2, decoder=True).double()
+    ours.load_state_dict(theirs.state_dict())
+    x, labels = images(rng, 2, 1, 17), np.array([2, 0])
+    image = es.jit(lambda x, y: ours.reconstruct(ours.capsules_of(x), y))(x, labels)
+    with torch.no_grad():
+        v = theirs.both(torch.tensor(x))
+        kept = v * tnn.functional.one_hot(torch.tensor(labels), 3)[..., None]
+        close(image, theirs.decoder(kept.flatten(1)).reshape(2, 1, 17, 17).numpy(), "reconstruction")
+
+
+def test_the_margin_loss_and_its_gradient_are_torchs(rng):
+    x, y = rng.random((7, 5)), rng.integers(0, 5, 7)
+    t = torch.tensor(x, requires_grad=True)
+    margin(t, torch.tensor(y)).backward()
+    value, gradient = es.value_and_grad(es.models.margin_loss)(x, y)
+    close(value, margin(torch.tensor(x), torch.tensor(y)).numpy(), "loss", 1e-12)
+    close(gradient, t.grad.numpy(), "gradient", 1e-12)
+    with pytest.raises(IndexError):
+        es.models.margin_loss(x, y + 1 - y.min() + 4)
+    with pytest.raises(ShapeError, match="margin_loss"):
+        es.models.margin_loss(x, y[:3])
+
+
+@pytest.mark.parametrize("decoder,count", [(False, 6_804_224), (True, 8_215_568)])
+def test_has_the_published_number_of_parameters(decoder, count):
+    model = es.models.capsulenet(decoder=decoder)
+    assert sum(int(np.prod(p.shape)) for p in model.parameters()) == count
+    assert model.routed.weight.shape == (10, 1152, 8, 16)
+
+
+@pytest.mark.parametrize(
+    "wrong,said", [({"routing": "both"}, "both"), ({"size": 16}, "size=16"), ({"iterations": 0}, "iterations=0")]
+)
+def test_options_that_do_not_fit_are_named(wrong, said):
+    with pytest.raises(ArgumentError, match=said):
+        es.models.capsulenet(**wrong)
+
+
+def test_images_of_another_size_and_a_missing_decoder_are_named():
+    model = es.models.capsulenet(**SMALL)
+    with pytest.raises(ShapeError, match="RoutedCapsules"):
+        model(np.zeros((1, 1, 30, 30), np.float32))
+    with pytest.raises(ArgumentError, match="decoder=True"):
+        es.jit(model.reconstruct)(np.zeros((1, 3, 5), np.float32), np.zeros(1, np.int64))
