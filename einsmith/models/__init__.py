@@ -25,6 +25,7 @@ from einsmith.models.recurrent import (
     SubLSTMClassifier,
 )
 from einsmith.models.resnet import CIFARResNet18, ResNet18, ResNet50
+from einsmith.models.transformer import GPT, Bert, BertEncoder, ViT
 from einsmith.models.unet import UNet
 from einsmith.nn import Module
 
@@ -72,8 +73,10 @@ def _named(name: str, kind: type[_M]) -> Callable[..., _M]:
     return make
 
 
+bert_base = _named("bert_base", Bert)
 capsulenet = _named("capsulenet", CapsuleNet)
 efficientnet_lite0 = _named("efficientnet_lite0", EfficientNetLite0)
+gpt_small = _named("gpt_small", GPT)
 lenet5 = _named("lenet5", LeNet5)
 lltm = _named("lltm", LLTMClassifier)
 lstm_lm = _named("lstm-lm", LSTMLanguageModel)
@@ -89,12 +92,13 @@ shufflenet_v1 = _named("shufflenet_v1", ShuffleNetV1)
 squeezenet = _named("squeezenet", SqueezeNet)
 sublstm = _named("sublstm", SubLSTMClassifier)
 unet = _named("unet", UNet)
+vit_small = _named("vit_small", ViT)
 
 __all__ = [
-    "CIFARResNet18", "CapsuleNet", "EfficientNetLite0", "LLTMClassifier", "LSTMLanguageModel", "LeNet5",
-    "MILSTMClassifier", "MLP3", "MobileNetV1", "MobileNetV2", "ResNet18", "ResNet50", "RoutedCapsules",
-    "SCRNClassifier", "ShuffleNetV1", "SqueezeNet", "StochasticDepth", "SubLSTMClassifier", "UNet", "capsulenet",
-    "efficientnet_lite0", "get", "lenet5", "lltm", "lstm_lm", "maker", "margin_loss", "milstm", "mlp3",
-    "mobilenet_v1", "mobilenet_v2", "names", "register", "resnet18", "resnet18_cifar", "resnet50", "scrn",
-    "shufflenet_v1", "squeezenet", "sublstm", "unet",
+    "Bert", "BertEncoder", "CIFARResNet18", "CapsuleNet", "EfficientNetLite0", "GPT", "LLTMClassifier",
+    "LSTMLanguageModel", "LeNet5", "MILSTMClassifier", "MLP3", "MobileNetV1", "MobileNetV2", "ResNet18", "ResNet50",
+    "RoutedCapsules", "SCRNClassifier", "ShuffleNetV1", "SqueezeNet", "StochasticDepth", "SubLSTMClassifier", "UNet",
+    "ViT", "bert_base", "capsulenet", "efficientnet_lite0", "get", "gpt_small", "lenet5", "lltm", "lstm_lm", "maker",
+    "margin_loss", "milstm", "mlp3", "mobilenet_v1", "mobilenet_v2", "names", "register", "resnet18",
+    "resnet18_cifar", "resnet50", "scrn", "shufflenet_v1", "squeezenet", "sublstm", "unet", "vit_small",
 ]  # fmt: skip

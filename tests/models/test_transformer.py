@@ -1,0 +1,268 @@
+"""BERT, a vision transformer and a GPT against PyTorch twins whose states have the published names."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import einsmith as es
+from einsmith.errors import ArgumentError, ShapeError, UnknownNameError
+from tests.models.twin import agree, close, images, numbers, outputs, spread
+
+torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
+from torch import nn as tnn  # noqa: E402
+
+
+def attention(q, k, v, heads, mask=None):
+    def split(x):
+        return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    scores = split(q) @ split(k).transpose(-1, -2) / (q.shape[-1] // heads) ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return (torch.softmax(scores, -1) @ split(v)).transpose(1, 2).flatten(2)
+
+
+class Named(tnn.Module):
+    """Parts under the names given."""
+
+    def __init__(self, /, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+
+class BertLayer(tnn.Module):
+    def __init__(self, width, heads, inner):
+        super().__init__()
+        lin = tnn.Linear
+        self.attention = Named(
+            self=Named(query=lin(width, width), key=lin(width, width), value=lin(width, width)),
+            output=Named(dense=lin(width, width), LayerNorm=tnn.LayerNorm(width, eps=1e-12)),
+        )
+        self.intermediate = Named(dense=lin(width, inner))
+        self.output = Named(dense=lin(inner, width), LayerNorm=tnn.LayerNorm(width, eps=1e-12))
+        self.heads = heads
+
+    def forward(self, x, mask):
+        own, out = self.attention.get_submodule("self"), self.attention.output
+        y = attention(own.query(x), own.key(x), own.value(x), self.heads, mask)
+        x = out.LayerNorm(x + out.dense(y))
+        y = self.output.dense(tnn.functional.gelu(self.intermediate.dense(x)))
+        return self.output.LayerNorm(x + y)
+
+
+class Bert(tnn.Module):
+    def __init__(self, vocabulary, width, layers, heads, inner, positions):
+        super().__init__()
+        self.embeddings = Named(
+            word_embeddings=tnn.Embedding(vocabulary, width), position_embeddings=tnn.Embedding(positions, width),
+            token_type_embeddings=tnn.Embedding(2, width), LayerNorm=tnn.LayerNorm(width, eps=1e-12),
+        )  # fmt: skip
+        self.encoder = Named(layer=tnn.ModuleList(BertLayer(width, heads, inner) for _ in range(layers)))
+        self.pooler = Named(dense=tnn.Linear(width, width))
+
+    def forward(self, ids, mask=None, types=None):
+        e = self.embeddings
+        places = torch.arange(ids.shape[1])
+        types = torch.zeros_like(ids) if types is None else types
+        x = e.word_embeddings(ids) + e.position_embeddings(places) + e.token_type_embeddings(types)
+        x = e.LayerNorm(x)
+        for layer in self.encoder.layer:
+            x = layer(x, None if mask is None else mask.bool()[:, None, None, :])
+        return x, torch.tanh(self.pooler.dense(x[:, 0]))
+
+
+BERT = {"vocabulary": 11, "width": 6, "layers": 2, "heads": 2, "inner": 10, "positions": 7}
+
+
+def tokens(rng, batch, steps, words=11):
+    return rng.integers(0, words, (batch, steps))
+
+
+def test_bert_trains_as_torch(steps, rng):
+    ours, theirs = es.models.bert_base(**BERT, dropout=0.0, dtype="float64"), Bert(**BERT)
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0]])
+    batches = [
+        (tokens(rng, 3, 5), mask, rng.integers(0, 2, (3, 5)), rng.standard_normal((3, 5, 6))) for _ in range(steps)
+    ]
+    agree(
+        ours, theirs, batches, lambda y, t: es.functional.mse_loss(y[0], t) + (y[1] ** 2).mean(),
+        lambda y, t: tnn.functional.mse_loss(y[0], t) + (y[1] ** 2).mean(),
+    )  # fmt: skip
+
+
+def test_bert_reads_files_of_old_and_new_kinds(rng, tmp_path):
+    theirs = Bert(**BERT)
+    spread(theirs, 1)
+    state = numbers(theirs)
+    plain = {**state, "embeddings.position_ids": np.arange(7)[None]}
+    heads = {f"bert.{n.replace('Norm.weight', 'Norm.gamma').replace('Norm.bias', 'Norm.beta')}": v
+             for n, v in state.items()} | {"cls.predictions.bias": np.zeros(11, np.float32)}  # fmt: skip
+    ids = tokens(rng, 2, 7)
+    want = outputs(theirs(torch.tensor(ids)))
+    for n, published in enumerate((plain, heads)):
+        save_file({k: np.ascontiguousarray(v) for k, v in published.items()}, tmp_path / f"{n}.safetensors")
+        ours = es.models.bert_base(**BERT).eval()
+        ours.load_state_dict(load_file(tmp_path / f"{n}.safetensors"))
+        for got, exact in zip(ours(ids), want, strict=True):
+            close(got, exact, "published file", 1e-5)
+    with pytest.raises(UnknownNameError, match="pooler"):
+        es.models.bert_base(**BERT, pooler=False).load_state_dict(plain)
+
+
+def test_bert_without_pooler_and_its_encoder_alone(rng):
+    ours, theirs = es.models.bert_base(**BERT, pooler=False, dtype="float64").eval(), Bert(**BERT).double()
+    ours.load_state_dict({n: v for n, v in theirs.state_dict().items() if not n.startswith("pooler")})
+    ids, x = tokens(rng, 1, 1), rng.standard_normal((2, 13, 6))
+    close(ours(ids), theirs(torch.tensor(ids))[0].detach().numpy(), "hidden states of one token")
+    y = torch.tensor(x)
+    for layer in theirs.encoder.layer:
+        y = layer(y, None)
+    close(ours.encoder(x), y.detach().numpy(), "encoder")
+
+
+class ViTLayer(tnn.Module):
+    def __init__(self, width, heads, inner):
+        super().__init__()
+        self.ln_1 = tnn.LayerNorm(width, eps=1e-6)
+        self.self_attention = tnn.MultiheadAttention(width, heads, batch_first=True)
+        self.ln_2 = tnn.LayerNorm(width, eps=1e-6)
+        parts = tnn.Linear(width, inner), tnn.GELU(), tnn.Dropout(0.0), tnn.Linear(inner, width), tnn.Dropout(0.0)
+        self.mlp = tnn.Sequential(*parts)
+
+    def forward(self, x):
+        y = self.ln_1(x)
+        x = x + self.self_attention(y, y, y, need_weights=False)[0]
+        return x + self.mlp(self.ln_2(x))
+
+
+class ViT(tnn.Module):
+    def __init__(self, classes, width, layers, heads, inner, size, patch):
+        super().__init__()
+        self.class_token = tnn.Parameter(torch.zeros(1, 1, width))
+        self.conv_proj = tnn.Conv2d(3, width, patch, patch)
+        self.encoder = tnn.Module()
+        self.encoder.pos_embedding = tnn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, width))
+        named = {f"encoder_layer_{n}": ViTLayer(width, heads, inner) for n in range(layers)}
+        self.encoder.layers = Named(**named)
+        self.encoder.ln = tnn.LayerNorm(width, eps=1e-6)
+        self.heads = Named(head=tnn.Linear(width, classes))
+
+    def forward(self, x):
+        x = self.conv_proj(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1) + self.encoder.pos_embedding
+        for layer in self.encoder.layers.children():
+            x = layer(x)
+        return self.heads.head(self.encoder.ln(x)[:, 0])
+
+
+def test_vit_trains_as_torch(steps, rng):
+    sizes = {"classes": 5, "width": 6, "layers": 1, "heads": 3, "inner": 9, "size": 8, "patch": 4}
+    ours, theirs = es.models.vit_small(**sizes, dtype="float64"), ViT(**sizes)
+    batches = [(images(rng, 3, 3, 8), rng.integers(0, 5, 3)) for _ in range(steps)]
+    agree(ours, theirs, batches, es.functional.cross_entropy, tnn.functional.cross_entropy)
+
+
+class Conv1D(tnn.Module):
+    def __init__(self, a, b):
+        super().__init__()
+        self.weight, self.bias = tnn.Parameter(0.3 * torch.randn(a, b)), tnn.Parameter(torch.zeros(b))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+class GPT(tnn.Module):
+    def __init__(self, vocabulary, width, layers, heads, positions, inner):
+        super().__init__()
+        self.wte, self.wpe = tnn.Embedding(vocabulary, width), tnn.Embedding(positions, width)
+
+        def layer():
+            return Named(
+                ln_1=tnn.LayerNorm(width), attn=Named(c_attn=Conv1D(width, 3 * width), c_proj=Conv1D(width, width)),
+                ln_2=tnn.LayerNorm(width), mlp=Named(c_fc=Conv1D(width, inner), c_proj=Conv1D(inner, width)),
+            )  # fmt: skip
+
+        self.h = tnn.ModuleList(layer() for _ in range(layers))
+        self.ln_f, self.heads = tnn.LayerNorm(width), heads
+
+    def forward(self, ids):
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        causal = torch.tril(torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool))
+        for layer in self.h:
+            q, k, v = layer.attn.c_attn(layer.ln_1(x)).chunk(3, -1)
+            x = x + layer.attn.c_proj(attention(q, k, v, self.heads, causal))
+            x = x + layer.mlp.c_proj(tnn.functional.gelu(layer.mlp.c_fc(layer.ln_2(x)), approximate="tanh"))
+        return self.ln_f(x) @ self.wte.weight.T
+
+
+TINY = {"vocabulary": 11, "width": 6, "layers": 2, "heads": 3, "positions": 8, "inner": 7}
+
+
+def test_gpt_trains_as_torch(steps, rng):
+    ours, theirs = es.models.gpt_small(**TINY, dropout=0.0, dtype="float64"), GPT(**TINY)
+    batches = [(tokens(rng, 2, 5), rng.integers(0, 11, 10)) for _ in range(steps)]
+    agree(
+        ours, theirs, batches, lambda y, t: es.functional.cross_entropy(es.functional.flatten(y, 0, 1), t),
+        lambda y, t: tnn.functional.cross_entropy(y.flatten(0, 1), t),
+    )  # fmt: skip
+
+
+def test_gpt_reads_files_with_heads_and_masks(rng):
+    theirs = GPT(**TINY)
+    state = {f"transformer.{n}": v for n, v in numbers(theirs).items()}
+    state |= {"transformer.h.0.attn.bias": np.ones((1, 1, 8, 8)), "lm_head.weight": state["transformer.wte.weight"]}
+    ours = es.models.gpt_small(**TINY).eval()
+    ours.load_state_dict(state)
+    ids = tokens(rng, 1, 8)
+    close(ours(ids), theirs(torch.tensor(ids)).detach().numpy(), "published names", 1e-5)
+
+
+def test_later_tokens_change_nothing_before_them(rng):
+    model = es.models.gpt_small(**TINY).eval()
+    ids = tokens(rng, 2, 8)
+    other = np.concatenate([ids[:, :5], (ids[:, 5:] + 1) % 11], 1)
+    a, b = model(ids), model(other)
+    np.testing.assert_array_equal(a[:, :5], b[:, :5])
+    assert not np.allclose(a[:, 5:], b[:, 5:])
+
+
+@pytest.mark.parametrize(
+    "name,arguments,count",
+    [
+        ("vit_small", {}, 22_050_664),
+        pytest.param("vit_small", {"width": 768, "heads": 12}, 86_567_656, marks=pytest.mark.slow),
+        pytest.param("bert_base", {}, 109_482_240, marks=pytest.mark.slow),
+        pytest.param("gpt_small", {}, 124_439_808, marks=pytest.mark.slow),
+    ],
+)
+def test_has_the_published_number_of_parameters(name, arguments, count):
+    assert sum(int(np.prod(p.shape)) for p in es.models.get(name, **arguments).parameters()) == count
+
+
+@pytest.mark.parametrize(
+    "name,wrong,said",
+    [
+        ("bert_base", {"width": 10, "heads": 3}, "heads=3"), ("vit_small", {"size": 225}, "patch=16"),
+        ("gpt_small", {"heads": 0}, "heads=0"), ("vit_small", {"width": 10}, "width=10"),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_are_named(name, wrong, said):
+    with pytest.raises(ArgumentError, match=said):
+        es.models.get(name, **wrong)
+
+
+def test_inputs_that_do_not_fit_are_named(rng):
+    bert = es.models.bert_base(**BERT)
+    with pytest.raises(ShapeError, match="from 1 to 7"):
+        bert(tokens(rng, 1, 8))
+    with pytest.raises(ShapeError, match="attention_mask"):
+        bert(tokens(rng, 1, 4), np.ones((1, 3)))
+    with pytest.raises(ShapeError, match="token_type_ids"):
+        bert(tokens(rng, 1, 4), None, np.ones((1, 3), np.int64))
+    with pytest.raises(IndexError):
+        bert(tokens(rng, 1, 4) + 11)
+    with pytest.raises(ShapeError, match="from 1 to 8"):
+        es.models.gpt_small(**TINY)(np.zeros(4, np.int64))
+    with pytest.raises(ShapeError, match="8x8"):
+        es.models.vit_small(width=6, layers=1, size=8, patch=4)(np.zeros((1, 3, 12, 8), np.float32))
