@@ -100,7 +100,7 @@ class CapsuleNet(Module):
         return lengths(self.capsules_of(input))
 
     def reconstruct(self, capsules: Value, labels: Value) -> Value:
-        """Images [B, channels, size, size] from class capsules [B, classes, features], all but the labelled one zero."""
+        """Images [B, channels, size, size] from class capsules [B, classes, features], only the labelled one."""
         if self.decoder is None:
             raise ArgumentError("CapsuleNet: there is no decoder; make the network with decoder=True")
         labels = fb.as_value(labels)

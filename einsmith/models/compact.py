@@ -186,7 +186,7 @@ class ShuffleNetV1(Module):
         for n, (out, count) in enumerate(_rows("ShuffleNetV1", "stages", stages, 2)):
             if out % (4 * groups) or out <= before or (out - before) % groups or (n and before % groups):
                 raise ArgumentError(
-                    f"ShuffleNetV1: a stage of {out} channels after {before} does not fit groups={groups}: the channels "
+                    f"ShuffleNetV1: a stage of {out} channels after {before} does not fit groups={groups}: channels "
                     f"must grow, by a multiple of {groups}, to a multiple of {4 * groups}"
                 )
             units: list[Module] = [_Shuffle(before, out, 2, groups, groups if n else 1)]

@@ -5,7 +5,7 @@ import pytest
 
 import einsmith as es
 from einsmith.errors import ArgumentError
-from tests.models.twin import agree, images
+from tests.models.twin import agree, images, same_statistics
 
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
 from torch import nn as tnn  # noqa: E402
@@ -30,9 +30,7 @@ class Pooled(tnn.Module):
 
 def mobilenet_v1():
     def pair(before, after, stride):
-        return tnn.Sequential(
-            normed(before, before, 3, stride, before, tnn.ReLU), normed(before, after, act=tnn.ReLU)
-        )
+        return tnn.Sequential(normed(before, before, 3, stride, before, tnn.ReLU), normed(before, after, act=tnn.ReLU))
 
     return Pooled([normed(3, 4, 3, 2, act=tnn.ReLU), pair(4, 6, 1), pair(6, 8, 2)], 8, 5)
 
@@ -196,6 +194,17 @@ def test_trains_as_torch(case, steps, rng):
     ours = es.models.get(name, classes=5, **arguments, dtype="float64")
     batches = [(images(rng, 3, 3, size), rng.integers(0, 5, 3)) for _ in range(steps)]
     agree(ours, twin(), batches, es.functional.cross_entropy, tnn.functional.cross_entropy)
+
+
+@pytest.mark.parametrize(
+    "case", ["squeezenet 1.1", *(pytest.param(c, marks=pytest.mark.slow) for c in ("mobilenet_v1", "mobilenet_v2"))]
+)
+def test_dropout_has_torchs_statistics(case, rng):
+    name, arguments, twin, size = CASES[case]
+    theirs = twin()
+    theirs.classifier[0].p = 0.3
+    ours = es.models.get(name, **arguments | {"classes": 5, "dropout": 0.3}, dtype="float64")
+    same_statistics(ours, theirs, images(rng, 1, 3, size))
 
 
 @pytest.mark.parametrize(

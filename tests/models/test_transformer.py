@@ -6,20 +6,20 @@ from safetensors.numpy import load_file, save_file
 
 import einsmith as es
 from einsmith.errors import ArgumentError, ShapeError, UnknownNameError
-from tests.models.twin import agree, close, images, numbers, outputs, spread
+from tests.models.twin import agree, close, images, numbers, outputs, same_statistics, spread
 
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
 from torch import nn as tnn  # noqa: E402
 
 
-def attention(q, k, v, heads, mask=None):
+def attention(q, k, v, heads, mask=None, p=0.0):
     def split(x):
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
     scores = split(q) @ split(k).transpose(-1, -2) / (q.shape[-1] // heads) ** 0.5
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    return (torch.softmax(scores, -1) @ split(v)).transpose(1, 2).flatten(2)
+    return (tnn.functional.dropout(torch.softmax(scores, -1), p) @ split(v)).transpose(1, 2).flatten(2)
 
 
 class Named(tnn.Module):
@@ -32,7 +32,7 @@ class Named(tnn.Module):
 
 
 class BertLayer(tnn.Module):
-    def __init__(self, width, heads, inner):
+    def __init__(self, width, heads, inner, p):
         super().__init__()
         lin = tnn.Linear
         self.attention = Named(
@@ -41,24 +41,25 @@ class BertLayer(tnn.Module):
         )
         self.intermediate = Named(dense=lin(width, inner))
         self.output = Named(dense=lin(inner, width), LayerNorm=tnn.LayerNorm(width, eps=1e-12))
-        self.heads = heads
+        self.heads, self.p, self.drop = heads, p, tnn.Dropout(p)
 
     def forward(self, x, mask):
         own, out = self.attention.get_submodule("self"), self.attention.output
-        y = attention(own.query(x), own.key(x), own.value(x), self.heads, mask)
-        x = out.LayerNorm(x + out.dense(y))
+        y = attention(own.query(x), own.key(x), own.value(x), self.heads, mask, self.p)
+        x = out.LayerNorm(x + self.drop(out.dense(y)))
         y = self.output.dense(tnn.functional.gelu(self.intermediate.dense(x)))
-        return self.output.LayerNorm(x + y)
+        return self.output.LayerNorm(x + self.drop(y))
 
 
 class Bert(tnn.Module):
-    def __init__(self, vocabulary, width, layers, heads, inner, positions):
+    def __init__(self, vocabulary, width, layers, heads, inner, positions, p=0.0):
         super().__init__()
+        self.drop = tnn.Dropout(p)
         self.embeddings = Named(
             word_embeddings=tnn.Embedding(vocabulary, width), position_embeddings=tnn.Embedding(positions, width),
             token_type_embeddings=tnn.Embedding(2, width), LayerNorm=tnn.LayerNorm(width, eps=1e-12),
         )  # fmt: skip
-        self.encoder = Named(layer=tnn.ModuleList(BertLayer(width, heads, inner) for _ in range(layers)))
+        self.encoder = Named(layer=tnn.ModuleList(BertLayer(width, heads, inner, p) for _ in range(layers)))
         self.pooler = Named(dense=tnn.Linear(width, width))
 
     def forward(self, ids, mask=None, types=None):
@@ -66,7 +67,7 @@ class Bert(tnn.Module):
         places = torch.arange(ids.shape[1])
         types = torch.zeros_like(ids) if types is None else types
         x = e.word_embeddings(ids) + e.position_embeddings(places) + e.token_type_embeddings(types)
-        x = e.LayerNorm(x)
+        x = self.drop(e.LayerNorm(x))
         for layer in self.encoder.layer:
             x = layer(x, None if mask is None else mask.bool()[:, None, None, :])
         return x, torch.tanh(self.pooler.dense(x[:, 0]))
@@ -77,6 +78,9 @@ BERT = {"vocabulary": 11, "width": 6, "layers": 2, "heads": 2, "inner": 10, "pos
 
 def tokens(rng, batch, steps, words=11):
     return rng.integers(0, words, (batch, steps))
+
+
+VIT = {"classes": 5, "width": 6, "layers": 1, "heads": 3, "inner": 9, "size": 8, "patch": 4}
 
 
 def test_bert_trains_as_torch(steps, rng):
@@ -122,28 +126,29 @@ def test_bert_without_pooler_and_its_encoder_alone(rng):
 
 
 class ViTLayer(tnn.Module):
-    def __init__(self, width, heads, inner):
+    def __init__(self, width, heads, inner, p):
         super().__init__()
         self.ln_1 = tnn.LayerNorm(width, eps=1e-6)
-        self.self_attention = tnn.MultiheadAttention(width, heads, batch_first=True)
+        self.self_attention = tnn.MultiheadAttention(width, heads, p, batch_first=True)
         self.ln_2 = tnn.LayerNorm(width, eps=1e-6)
-        parts = tnn.Linear(width, inner), tnn.GELU(), tnn.Dropout(0.0), tnn.Linear(inner, width), tnn.Dropout(0.0)
-        self.mlp = tnn.Sequential(*parts)
+        parts = tnn.Linear(width, inner), tnn.GELU(), tnn.Dropout(p), tnn.Linear(inner, width), tnn.Dropout(p)
+        self.mlp, self.drop = tnn.Sequential(*parts), tnn.Dropout(p)
 
     def forward(self, x):
         y = self.ln_1(x)
-        x = x + self.self_attention(y, y, y, need_weights=False)[0]
+        x = x + self.drop(self.self_attention(y, y, y, need_weights=False)[0])
         return x + self.mlp(self.ln_2(x))
 
 
 class ViT(tnn.Module):
-    def __init__(self, classes, width, layers, heads, inner, size, patch):
+    def __init__(self, classes, width, layers, heads, inner, size, patch, p=0.0):
         super().__init__()
+        self.drop = tnn.Dropout(p)
         self.class_token = tnn.Parameter(torch.zeros(1, 1, width))
         self.conv_proj = tnn.Conv2d(3, width, patch, patch)
         self.encoder = tnn.Module()
         self.encoder.pos_embedding = tnn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, width))
-        named = {f"encoder_layer_{n}": ViTLayer(width, heads, inner) for n in range(layers)}
+        named = {f"encoder_layer_{n}": ViTLayer(width, heads, inner, p) for n in range(layers)}
         self.encoder.layers = Named(**named)
         self.encoder.ln = tnn.LayerNorm(width, eps=1e-6)
         self.heads = Named(head=tnn.Linear(width, classes))
@@ -151,14 +156,14 @@ class ViT(tnn.Module):
     def forward(self, x):
         x = self.conv_proj(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1) + self.encoder.pos_embedding
+        x = self.drop(x)
         for layer in self.encoder.layers.children():
             x = layer(x)
         return self.heads.head(self.encoder.ln(x)[:, 0])
 
 
 def test_vit_trains_as_torch(steps, rng):
-    sizes = {"classes": 5, "width": 6, "layers": 1, "heads": 3, "inner": 9, "size": 8, "patch": 4}
-    ours, theirs = es.models.vit_small(**sizes, dtype="float64"), ViT(**sizes)
+    ours, theirs = es.models.vit_small(**VIT, dtype="float64"), ViT(**VIT)
     batches = [(images(rng, 3, 3, 8), rng.integers(0, 5, 3)) for _ in range(steps)]
     agree(ours, theirs, batches, es.functional.cross_entropy, tnn.functional.cross_entropy)
 
@@ -173,8 +178,9 @@ class Conv1D(tnn.Module):
 
 
 class GPT(tnn.Module):
-    def __init__(self, vocabulary, width, layers, heads, positions, inner):
+    def __init__(self, vocabulary, width, layers, heads, positions, inner, p=0.0):
         super().__init__()
+        self.p, self.drop = p, tnn.Dropout(p)
         self.wte, self.wpe = tnn.Embedding(vocabulary, width), tnn.Embedding(positions, width)
 
         def layer():
@@ -187,12 +193,13 @@ class GPT(tnn.Module):
         self.ln_f, self.heads = tnn.LayerNorm(width), heads
 
     def forward(self, ids):
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        x = self.drop(self.wte(ids) + self.wpe(torch.arange(ids.shape[1])))
         causal = torch.tril(torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool))
         for layer in self.h:
             q, k, v = layer.attn.c_attn(layer.ln_1(x)).chunk(3, -1)
-            x = x + layer.attn.c_proj(attention(q, k, v, self.heads, causal))
-            x = x + layer.mlp.c_proj(tnn.functional.gelu(layer.mlp.c_fc(layer.ln_2(x)), approximate="tanh"))
+            x = x + self.drop(layer.attn.c_proj(attention(q, k, v, self.heads, causal, self.p)))
+            y = tnn.functional.gelu(layer.mlp.c_fc(layer.ln_2(x)), approximate="tanh")
+            x = x + self.drop(layer.mlp.c_proj(y))
         return self.ln_f(x) @ self.wte.weight.T
 
 
@@ -225,6 +232,15 @@ def test_later_tokens_change_nothing_before_them(rng):
     a, b = model(ids), model(other)
     np.testing.assert_array_equal(a[:, :5], b[:, :5])
     assert not np.allclose(a[:, 5:], b[:, 5:])
+
+
+def test_dropout_has_torchs_statistics(rng):
+    options = {"dropout": 0.3, "dtype": "float64"}
+    ids = tokens(rng, 1, 4)
+    same_statistics(es.models.gpt_small(**TINY, **options), GPT(**TINY, p=0.3), ids)
+    same_statistics(es.models.bert_base(**BERT, **options), Bert(**BERT, p=0.3), ids)
+    vit = es.models.vit_small(**VIT, **options, attention_dropout=0.3)
+    same_statistics(vit, ViT(**VIT, p=0.3), images(rng, 1, 3, 8))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def spread(model, seed: int) -> None:
                 value.copy_(constant + 0.2 * torch.randn_like(value))
             elif not value.any():
                 value.copy_(0.2 * torch.randn_like(value))
+            value.copy_(value.float())  # what float32 holds, so that runs in either type begin alike
 
 
 OPTIMIZERS = {
@@ -66,45 +67,77 @@ def same_forward(ours, theirs, inputs, what: str) -> None:
         close(a, b, f"{what}, output {n}")
 
 
-def agree(
-    ours,
-    theirs,
-    batches: list[tuple],
-    our_loss: Callable,
-    their_loss: Callable,
-    optimizers=("sgd", "adamw"),
-    rtol: float = TOLERANCE,
-) -> None:
-    """Both in float64 from one state: forward, gradients at step 1, losses of steps, state after them, both ways."""
+def agree(ours, theirs, batches: list[tuple], our_loss: Callable, their_loss: Callable) -> None:
+    """Both in float64 from one state: forward, gradients at step 1, losses of steps, state after them, both ways.
+
+    Over 20 steps also in float32: losses no farther from torch's in float64 than 3 times torch's own in float32.
+    """
     theirs.double()
     spread(theirs, 0)
+    batches = [tuple(np.asarray(rounded(x)) for x in batch) for batch in batches]
     start = numbers(theirs)
     assert list(ours.state_dict()) == list(start)
     ours.load_state_dict(theirs.state_dict())
     same_forward(ours, theirs, batches[0][:-1], "forward")
-    for name in optimizers:
+    exact = {}
+    for name in OPTIMIZERS:
         ours.load_state_dict(start)
-        theirs.load_state_dict({n: torch.tensor(v) for n, v in start.items()})
-        optimizer = OPTIMIZERS[name][0](theirs.parameters())
+        exact[name], gradients, after = torch_losses(name, theirs, start, batches, their_loss, torch.float64)
         step = es.TrainStep(ours, our_loss, OPTIMIZERS[name][1](), threads=1)
-        for number, batch in enumerate(batches, 1):
-            optimizer.zero_grad()
-            loss = their_loss(theirs(*(torch.tensor(x) for x in batch[:-1])), torch.tensor(batch[-1]))
-            loss.backward()
+        for number, (batch, loss) in enumerate(zip(batches, exact[name], strict=True), 1):
             mine = step(*batch)
-            assert abs(mine - loss.item()) <= rtol * abs(loss.item()), f"{name}, step {number}: {mine}, {loss.item()}"
+            assert abs(mine - loss) <= TOLERANCE * abs(loss), f"{name}, step {number}: {mine}, {loss}"
             if number == 1:
-                noise = gradients_agree(name, step, theirs)
-            optimizer.step()
-        after = numbers(theirs)
+                zero = gradients_agree(name, step, gradients)
         for path, value in ours.state_dict().items():
-            counts = ~noise.get(path, np.zeros(value.shape, bool))
+            counts = ~zero.get(path, np.zeros(value.shape, bool))
             close(value[counts], after[path][counts], f"{name}, {path} at the end", 1e-7)
     same_forward(ours, theirs, batches[-1][:-1], "forward at the end")
+    if len(batches) >= 20:
+        agree_in_float32(ours.to("float32"), theirs, start, batches, our_loss, their_loss, exact)
     theirs.load_state_dict({n: torch.tensor(v) for n, v in ours.state_dict().items()})
 
 
-def gradients_agree(name: str, step, theirs) -> dict[str, np.ndarray]:
+def rounded(x):
+    """Floats that float32 holds, so that runs in either type begin alike."""
+    return x.astype(np.float32).astype(np.float64) if np.asarray(x).dtype.kind == "f" else x
+
+
+def torch_losses(name: str, model, start: dict, batches: list[tuple], loss_of: Callable, dtype) -> tuple:
+    """(losses, gradients at step 1, state at the end) of torch's run in a type."""
+    model.to(dtype)
+    model.load_state_dict({n: torch.tensor(v) for n, v in start.items()})
+    optimizer = OPTIMIZERS[name][0](model.parameters())
+    losses, first = [], {}
+    for number, batch in enumerate(batches):
+        given = [torch.tensor(x) for x in batch]
+        given = [x.to(dtype) if x.is_floating_point() else x for x in given]
+        optimizer.zero_grad()
+        loss = loss_of(model(*given[:-1]), given[-1])
+        loss.backward()
+        if number == 0:
+            first = {n: (p * 0 if p.grad is None else p.grad).detach().numpy() for n, p in model.named_parameters()}
+            first = {n: g.copy() for n, g in first.items()}
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, first, numbers(model)
+
+
+def agree_in_float32(ours, theirs, start: dict, batches: list[tuple], our_loss, their_loss, exact: dict) -> None:
+    for name in OPTIMIZERS:
+        peer = np.array(torch_losses(name, theirs, start, batches, their_loss, torch.float32)[0])
+        ours.load_state_dict(start)
+        step = es.TrainStep(ours, our_loss, OPTIMIZERS[name][1](), threads=1)
+        singles = [[x.astype(np.float32) if x.dtype.kind == "f" else x for x in batch] for batch in batches]
+        mine = np.array([step(*batch) for batch in singles])
+        want = np.array(exact[name])
+        # A loss is itself a float32: its last bit is no fault.
+        floor = np.finfo(np.float32).eps * np.abs(want).max()
+        error, limit = np.abs(mine - want).max(), 3 * max(np.abs(peer - want).max(), floor)
+        assert error <= limit, f"{name} in float32: off by {error:.3g}, limit {limit:.3g}"
+
+
+def gradients_agree(name: str, step, wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Every parameter's gradient, which the first step leaves in the optimizer's first moment.
 
     Gives the places whose gradient is zero but for rounding, as that of a bias before a batch norm or of a key's bias:
@@ -112,16 +145,41 @@ def gradients_agree(name: str, step, theirs) -> dict[str, np.ndarray]:
     """
     state, factor = ("momentum_buffer", 1.0) if name == "sgd" else ("exp_avg", 0.1)
     found = {k.rpartition("/")[0]: v for k, v in step.current_state().items() if k.endswith("/" + state)}
-    noise = {}
-    whole = max(p.grad.abs().max().item() for p in theirs.parameters() if p.grad is not None)
-    for path, p in theirs.named_parameters():
-        want = np.zeros(p.shape) if p.grad is None else p.grad.numpy()
+    assert found.keys() == wanted.keys()
+    zero = {}
+    whole = max(np.abs(g).max(initial=0.0) for g in wanted.values())
+    for path, want in wanted.items():
         got = found[path].data / factor
         worst = np.abs(got - want).max(initial=0.0)
         limit = TOLERANCE * np.abs(want).max(initial=0.0) + 1e-13 * whole
         assert worst <= limit, f"{name}, gradient of {path}: off by {worst:.3g}, limit {limit:.3g}"
-        noise[path] = np.abs(want) <= 1e-9 * whole
-    return noise
+        zero[path] = np.abs(want) <= 1e-9 * whole
+    return zero
+
+
+def same_statistics(ours, theirs, sample: np.ndarray, copies: int = 4000) -> None:
+    """Dropout: over many copies of a sample [1, ...] the outputs' means and deviations are those of torch's.
+
+    Batch norm stays in evaluation, so that a copy knows nothing of the others.
+    """
+    theirs.double()
+    spread(theirs, 2)
+    ours.load_state_dict(theirs.state_dict())
+    for model in (ours, theirs):
+        model.train()
+        for m in model.modules():
+            if type(m).__name__.startswith("BatchNorm"):
+                m.eval()
+    torch.manual_seed(0)
+    es.manual_seed(0)
+    many = np.repeat(sample, copies, axis=0)
+    with torch.no_grad():
+        want = outputs(theirs(torch.tensor(many)))
+    for a, b in zip(outputs(ours(many)), want, strict=True):
+        assert (b.std(0) > 0.01 * np.abs(b).max()).any()  # there is dropout
+        apart = np.abs(a.mean(0) - b.mean(0))
+        assert (apart <= 5 * b.std(0) * np.sqrt(2 / copies) + 1e-9).all()
+        np.testing.assert_allclose(a.std(0), b.std(0), rtol=0.15, atol=1e-9)
 
 
 def images(rng: np.random.Generator, batch: int, channels: int, height: int, width: int | None = None) -> np.ndarray:
