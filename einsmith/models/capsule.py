@@ -37,8 +37,8 @@ class RoutedCapsules(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new initial values, normal with deviation 0.05."""
-        init.normal_(self.weight, 0.0, 0.05)
+        """Draws new initial values, normal; deviation 0.1, or 1 where the sum is a mean over inputs, which is small."""
+        init.normal_(self.weight, 0.0, 0.1 if self.over == "classes" else 1.0)
 
     def forward(self, input: Value) -> Value:
         u, w = fb.as_value(input), fb.as_value(self.weight)

@@ -118,3 +118,17 @@ def test_images_of_another_size_and_a_missing_decoder_are_named():
         model(np.zeros((1, 1, 30, 30), np.float32))
     with pytest.raises(ArgumentError, match="decoder=True"):
         es.jit(model.reconstruct)(np.zeros((1, 3, 5), np.float32), np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("routing", ["inputs", "classes"])
+def test_fresh_weights_learn(routing, rng):
+    """Couplings that average over many inputs make capsules short, and short ones get hardly a gradient."""
+    es.manual_seed(3)
+    model = es.models.capsulenet(classes=3, filters=8, capsules=8, width=4, features=6, size=20, routing=routing)
+    step = es.TrainStep(model, es.models.margin_loss, es.optim.Adam(lr=3e-3))
+    centers = rng.random((3, 1, 20, 20))
+    losses = []
+    for _ in range(40):
+        y = rng.integers(0, 3, 8)
+        losses.append(step((centers[y] + 0.1 * rng.standard_normal((8, 1, 20, 20))).astype(np.float32), y))
+    assert np.mean(losses[-5:]) < 0.5 * losses[0], losses
