@@ -12,8 +12,8 @@ from typing import Any
 import click
 import numpy as np
 
-from einsmith import functional, models, modes, optim
-from einsmith.cli.tasks import assignment, model_arguments, number, task_of
+from einsmith import models, modes, optim
+from einsmith.cli.tasks import assignment, defaults, model_arguments, number, task_of
 from einsmith.compile import Executable, label
 from einsmith.errors import EinsmithError
 from einsmith.expr.nodes import ROLES
@@ -71,9 +71,9 @@ def _program(
         raise click.UsageError(f"{what!r} is no file and no model; the models are {known}")
     task = task_of(what)
     arguments = model_arguments(what, settings)
-    example = task.example(batch or task.batch, arguments)
+    example = task.example(batch or task.batch, defaults(what) | arguments)
     model = models.get(what, **(arguments | task.sizes(batch or task.batch)))
-    step = TrainStep(model, functional.cross_entropy, optim.SGD(lr=0.01, momentum=0.9), threads=threads)
+    step = TrainStep(model, task.loss, optim.SGD(lr=0.01, momentum=0.9), threads=threads)
     return _of_step(step, example)
 
 

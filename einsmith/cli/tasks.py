@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import click
 import numpy as np
 
-from einsmith import models
+from einsmith import functional, models
 from einsmith.data import (
     Batches,
     Stream,
@@ -62,7 +62,8 @@ class Task:
 
     names: the data sets that --data knows, the default first; folder: what another folder must be; things: what is
     counted a second; batch: samples a step where --batch is not given; rates: learning rates that suit the optimizers;
-    options: the settings of a run that are this task's alone; metric: what an evaluation is reported by.
+    options: the settings of a run that are this task's alone; metric: what an evaluation is reported by; loss: of the
+    model's output and the target.
     """
 
     names: tuple[str, ...]
@@ -72,6 +73,7 @@ class Task:
     rates: Mapping[str, float]
     options: tuple[str, ...] = ()
     metric: str = "accuracy"
+    loss: Callable = functional.cross_entropy
 
     def load(self, run: Settings, say: Say) -> Loaded:
         """Reads the data. Raises DataError."""
@@ -159,14 +161,13 @@ class Colours(Task):
             images /= std
         change = augment.compose(augment.random_crop(run.size // 8), augment.random_flip()) if run.augment else None
         train = batches(x, y, run.batch, seed=run.seed, transform=change, threads=2 if run.augment else 0)
-        return Loaded(
-            train, batches(test_x, test_y, min(EVALUATION_BATCH, len(test_y))), {"num_classes": classes}
-        )
+        sizes = {"num_classes": classes, "classes": classes, "channels": 3, "size": run.size}
+        return Loaded(train, batches(test_x, test_y, min(EVALUATION_BATCH, len(test_y))), sizes)
 
     def example(self, batch: int, arguments: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
         rng = np.random.default_rng(0)
-        classes = arguments.get("num_classes", 10)
-        return rng.standard_normal((batch, 3, 32, 32), np.float32), rng.integers(0, classes, batch)
+        classes, size = arguments.get("num_classes", arguments.get("classes", 10)), arguments.get("size", 32)
+        return rng.standard_normal((batch, 3, size, size), np.float32), rng.integers(0, classes, batch)
 
 
 class Text(Task):
@@ -206,16 +207,38 @@ TEXT = Text(
     ("sotu", "moby-dick"), " with train.txt and test.txt", "tokens", 20,
     {"sgd": 0.2, "momentum": 0.02, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"), "perplexity",
 )  # fmt: skip
-TASKS: dict[str, Task] = {"lstm-lm": TEXT} | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)
+TASKS: dict[str, Task] = {
+    "lstm-lm": TEXT, "capsulenet": replace(IMAGES, loss=models.margin_loss),
+} | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)  # fmt: skip
 """By model, where `task_of` does not find it in the model's arguments."""
+ELSEWHERE = {"bert_base": "ids of words", "gpt_small": "ids of words", "unet": "images with a class for each pixel"}
+"""Models that learn from what this program reads from no folder."""
 
 
 def task_of(model: str) -> Task:
-    """What a model is trained on."""
+    """What a model is trained on. Raises click's error where that is nothing that the command line reads."""
+    if model in ELSEWHERE:
+        raise click.UsageError(
+            f"{model} takes {ELSEWHERE[model]}, which this command has no data set of; train it with es.TrainStep"
+        )
     known = TASKS.get(model)
-    if known is None:  # who chooses the number of classes is no network of digits alone
-        known = COLOURS if "num_classes" in inspect.signature(models.maker(model)).parameters else IMAGES
+    if known is None:  # who chooses the number of classes, or has three channels, is no network of digits alone
+        arguments = inspect.signature(models.maker(model)).parameters
+        colours = "num_classes" in arguments or "channels" in arguments and arguments["channels"].default == 3
+        known = COLOURS if colours else IMAGES
     return known
+
+
+def defaults(model: str) -> dict[str, Any]:
+    """The model's arguments where nothing is chosen."""
+    every = inspect.signature(models.maker(model)).parameters.values()
+    return {p.name: p.default for p in every if p.default is not p.empty}
+
+
+def fitting(model: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what follows from the data, the arguments that the model has."""
+    known = inspect.signature(models.maker(model)).parameters
+    return {name: value for name, value in found.items() if name in known}
 
 
 def model_arguments(model: str, assignments: Sequence[str]) -> dict[str, int | float]:

@@ -20,9 +20,9 @@ from typing import Any
 import click
 import numpy as np
 
-from einsmith import checkpoint, functional, models, nn, optim
+from einsmith import checkpoint, manifest, models, nn, optim
 from einsmith.cli.progress import Progress
-from einsmith.cli.tasks import model_arguments, task_of
+from einsmith.cli.tasks import fitting, model_arguments, task_of
 from einsmith.data import Batches, Stream
 from einsmith.errors import SaveError
 from einsmith.training import TrainStep
@@ -125,10 +125,10 @@ def train(
     data = task.load(run, progress.say)
     if step is None:
         nn.manual_seed(run.seed)
-        network = models.get(model, **(data.arguments | run.arguments))
+        network = models.get(model, **(fitting(model, data.arguments) | run.arguments))
         optimizer = OPTIMIZERS[run.optimizer](lr=run.lr)
         step = TrainStep(
-            network, functional.cross_entropy, optimizer, seed=run.seed, threads=threads, clip_grad_norm=run.clip,
+            network, task.loss, optimizer, seed=run.seed, threads=threads, clip_grad_norm=run.clip,
             accumulate=run.accumulate, ema=run.ema,
         )  # fmt: skip
     if target is not None:
@@ -241,7 +241,7 @@ def _usual_rate(optimizer: str) -> float:
 
 
 def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any]) -> tuple[Run, TrainStep]:
-    step = checkpoint.load(folder, threads=threads)
+    step = checkpoint.load(folder, threads=threads, loss=_own_loss(model))
     try:
         saved = json.loads((folder / SETTINGS).read_text())
         run = Run(**{f.name: saved[f.name] for f in fields(Run) if f.name in saved or f.name not in SINCE})
@@ -260,6 +260,12 @@ def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any
         raise SaveError(f"{folder}: {SETTINGS} does not belong to the saved step {step.steps}")
     run.history = [h for h in run.history if h["epoch"] <= step.epoch]
     return run, step
+
+
+def _own_loss(model: str) -> Callable | None:
+    """The loss that a model is trained by, where a save does not tell it."""
+    loss = task_of(model).loss
+    return None if getattr(loss, "__name__", "") in manifest.LOSSES else loss
 
 
 def _writable(target: Path) -> None:

@@ -60,3 +60,43 @@ def test_a_folder_is_learned(folder, tmp_path, capfd) -> None:
 def test_wrong_use(folder, capfd, arguments, words) -> None:
     assert cli.run(["train", *arguments]) == 2
     assert words in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("model, more", [
+    ("resnet18_cifar", ["--set", "width=4"]), ("vit_small", ["--set", "width=12", "--set", "heads=2", "--set",
+     "layers=1", "--set", "patch=8"]),
+])  # fmt: skip
+def test_networks_by_name_take_what_the_data_says(folder, tmp_path, capfd, model, more) -> None:
+    """Classes, and the size of images; and explain shows a step of what is trained by default."""
+    options = ["--data", folder, "--size", 16, "--batch", 30, "--epochs", 1, "--save", tmp_path / "x", "--json", *more]
+    status = cli.run([str(w) for w in ["train", model, *options]])
+    out, err = capfd.readouterr()
+    assert status == 0, err
+    assert es.load(tmp_path / "x").model.predict(np.zeros((1, 3, 16, 16), np.float32)).shape == (1, 3)
+
+
+def test_capsules_are_trained_by_their_loss_and_resumed(rng, tmp_path, capfd) -> None:
+    for split, n in (("train", 12), ("t10k", 4)):
+        for name, array in (("images-idx3", rng.integers(0, 255, (n, 28, 28))), ("labels-idx1", rng.integers(0, 10, n))):
+            array = array.astype(np.uint8)
+            head = bytes([0, 0, 8, array.ndim]) + b"".join(d.to_bytes(4, "big") for d in array.shape)
+            (tmp_path / f"{split}-{name}-ubyte").write_bytes(head + array.tobytes())
+    options = ["--data", tmp_path, "--batch", 6, "--set", "filters=8", "--set", "capsules=2", "--epochs"]
+    save = ["--save", tmp_path / "x"]
+    assert cli.run([str(w) for w in ["train", "capsulenet", *options, 1, *save]]) == 0, capfd.readouterr().err
+    assert cli.run(["train", "capsulenet", "--resume", str(tmp_path / "x"), "--epochs", "2"]) == 0
+    step = es.load(tmp_path / "x", loss=es.models.margin_loss)
+    assert step.epoch == 2 and step.loss is es.models.margin_loss
+
+
+@pytest.mark.parametrize("model", ["unet", "bert_base", "gpt_small"])
+def test_networks_without_data_here_are_refused(capfd, model) -> None:
+    for command in ("train", "explain"):
+        assert cli.run([command, model]) == 2
+        assert "train it with es.TrainStep" in capfd.readouterr().err
+
+
+def test_explain_shows_a_network_of_colour_images(capfd) -> None:
+    arguments = ["--set", "width=4", "--set", "classes=3", "--batch", "2"]
+    assert cli.run(["explain", "resnet18_cifar", *arguments]) == 0
+    assert "forward" in capfd.readouterr().out
