@@ -1,10 +1,15 @@
-"""The bytes of buffers that a kernel touches."""
+"""The bytes of buffers that a kernel touches, and what their accesses cost."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import einsmith as es
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.nodes import Axis, Const, apply
+from einsmith.kernels.emit import boxes
 from einsmith.kernels.footprint import touched
 from einsmith.lang import builder as fb
 from einsmith.modes import trace_call
@@ -36,3 +41,14 @@ def test_what_is_read_at_places_from_memory_counts_whole():
     table, at = np.zeros((100, 8), np.float32), np.zeros((3,), np.int32)
     found = kernels("y[i,k] = exp(table[at[i],k])\nreturn y", table, at)
     assert max(n for k in found for n in touched(k)) == table.nbytes
+
+
+@pytest.mark.parametrize("fn, by, factor, gathered", [
+    ("mod", 12, 1, False), ("mod", 12, 36, True), ("floordiv", 12, 48, False), ("floordiv", 2, 1, False),
+    ("floordiv", 2, 48, True),
+])  # fmt: skip
+def test_quotients_along_lanes_are_priced_by_where_they_lead(fn, by, factor, gathered):
+    """Remainders that are multiplied lead every lane elsewhere; quotients by much do so for few runs of lanes."""
+    index = apply("mul", apply(fn, Axis(0), Const(by, dt.i32)), Const(factor, dt.i32))
+    cost = boxes.access_cost([linear(index)], 0, 16)
+    assert (cost >= 16 * boxes.GATHER) == gathered and (gathered or cost < 5)

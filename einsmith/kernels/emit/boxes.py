@@ -321,7 +321,7 @@ def _groups(
 # ------------------------------------------------------------------------------------------------------- analysis
 
 
-GATHER = 2.0
+GATHER = 3.0
 """Instructions that one lane of a gather or scatter is worth."""
 
 
@@ -338,9 +338,7 @@ def access_cost(flats: Sequence[Linear], axis: int, lanes: int, guarded: Collect
         stride = abs(f.terms.get(along, 0))
         inside = [a for a in f.terms if not isinstance(a, Axis) and _mentions(a, axis)]
         if inside:
-            simple = all(
-                isinstance(a, Apply) and a.fn in ("floordiv", "mod") and isinstance(a.args[1], Const) for a in inside
-            )
+            simple = all(_in_runs(a, f.terms[a], lanes) for a in inside)
             out += 2.5 if simple and stride <= 1 else GATHER * lanes
         elif stride == 0:
             out += 0.3
@@ -351,6 +349,13 @@ def access_cost(flats: Sequence[Linear], axis: int, lanes: int, guarded: Collect
         else:  # what memory may not have cannot be loaded in whole vectors and shuffled
             out += stride + GUARDED if stride == 1 else 2 * GATHER * lanes
     return out
+
+
+def _in_runs(e: Expr, factor: int, lanes: int) -> bool:
+    """Whether a quotient or remainder, times `factor`, goes along the lanes in few runs of neighbours or equals."""
+    if not (isinstance(e, Apply) and e.fn in ("floordiv", "mod") and isinstance(e.args[1], Const)):
+        return False
+    return abs(factor) <= 1 or (e.fn == "floordiv" and 4 * int(e.args[1].value) >= lanes)
 
 
 def mentioned(flat: Linear) -> set[int]:

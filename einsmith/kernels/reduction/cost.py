@@ -188,13 +188,14 @@ def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
     """Vector instructions and special-function seconds: of the bodies at a point, of the stages at a result."""
     count, seconds = bx.operations(box.bodies, target)
     count -= sum(_is_product(e) for e in box.bodies) if box.combiner == "sum" else 0
+    count -= sum(isinstance(e, Apply) and (e.fn == "where" or e.dtype.is_bool) for e in below(box.bodies))
     return count, seconds, *bx.operations(box.stages, target)
 
 
 @lru_cache(maxsize=8192)
 def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Each:
     """full: lanes of a vector; config: with `tasks` and `splits` 1."""
-    rate = target.fma_per_second / full
+    rate = 2 / target.cycle_seconds * (target.lanes() / full)
     axis = lanes_axis(box, config) if box.combiner else pointwise.vector_axis(box, config.lanes)
     count, seconds, after, after_seconds = _operations(box, target)
     rest = box.epilogue_flats
@@ -219,7 +220,7 @@ def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Each
         turns //= config.lanes * chains
     kind = box.combiner or ""
     wait = _LATENCY.get(kind, 8.0) / chains * min(1.0, turns / 32)
-    point = max(count + _STEP.get(kind, 1.0) + access, wait)
+    point = max(count + _STEP.get(kind, 2 / target.multiplies) + access, wait)
     point += 2.0 / max(1, extent // config.lanes)
     arithmetic = vectors * point / rate
     special = vectors * config.lanes * seconds
