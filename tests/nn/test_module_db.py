@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-import types
-import unittest
 from typing import Any
 
 import numpy as np
@@ -15,6 +11,7 @@ import einsmith as es
 from einsmith import nn
 from einsmith.lang.builder import as_value
 from einsmith.transforms import vjp
+from tests.nn.twin import torch_testing
 
 NAMES = [
     *(f"{kind}{n}d" for kind in (
@@ -26,13 +23,8 @@ NAMES = [
 
 
 def module_db() -> dict[str, Any]:
-    """torch.testing's entries by name. Its module imports `expecttest`, of which samples use nothing."""
-    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
-        stand_in = types.ModuleType("expecttest")
-        stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
-        sys.modules["expecttest"] = stand_in
-    from torch.testing._internal.common_modules import module_db as entries
-
+    """torch.testing's entries by name."""
+    entries = torch_testing("common_modules").module_db
     return {info.name.removeprefix("nn."): info for info in entries}
 
 

@@ -24,10 +24,10 @@ from einsmith.lang.builder import Value
 
 def torch_testing(name: str) -> Any:
     """torch.testing._internal.<name>. It imports `expecttest`, of which lists of samples use nothing."""
-    if importlib.util.find_spec("expecttest") is None:
+    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
         stand_in = types.ModuleType("expecttest")
         stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
-        sys.modules.setdefault("expecttest", stand_in)
+        sys.modules["expecttest"] = stand_in
     return importlib.import_module(f"torch.testing._internal.{name}")
 
 
