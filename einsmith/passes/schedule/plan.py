@@ -178,10 +178,11 @@ def _plan(
     readers: dict[Leaf, set[int]] = defaultdict(set)
     operands = [schedule.operands(g) for g in range(len(groups))]
     for g, args in enumerate(operands):
-        after[g] |= schedule.sources(g)
         for source, _ in map(producer, args):
             if isinstance(source, Leaf):
                 readers[source].add(g)
+            else:
+                after[g].add(of[source])
     checking = [of[_made(t)] for t, _ in graph.checks]
     for g in range(len(groups)):
         for h in checking if any(map(needs_check, schedule.nodes(g))) else ():

@@ -43,10 +43,6 @@ class Schedule:
         own = set(self.nodes(g))
         return {a for n in own for a in n.args if maker(a) not in own}
 
-    def sources(self, g: int) -> set[int]:
-        """The groups that store what a group reads."""
-        return {self.home[m] for m in map(maker, self.operands(g)) if m is not None}
-
     def recompute(self, node: Compute, g: int) -> Copy:
         """Computes a pointwise node once more, in group g, which reads it. Raises ArgumentError, which says why, where
         the group's kernel cannot compute it: it would read or compute more than a kernel may, or reads the node
@@ -82,6 +78,8 @@ class Schedule:
 
     def drop_unread(self, kept: Collection[Tensor]) -> None:
         """Takes away copies 0 that nobody asks for and no group reads, as every reader has a copy of its own."""
+        if all(n == 1 for n in self._copies.values()):
+            return
         wanted = {maker(t) for t in kept}
         while True:
             read = {m for g in range(len(self.groups)) for m in map(maker, self.operands(g))}
