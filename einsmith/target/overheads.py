@@ -17,6 +17,10 @@ class Overheads:
     """Of register tiles of contractions, unless said otherwise. M is the side of broadcast elements, N the one of
     vectors, K what is summed."""
 
+    latency: float = 4.0
+    """Cycles of a multiply-add whose sum is waited for: of today's cores (Arm's, AMD's since Zen 3 and Intel's since
+    Skylake; five before)."""
+
     # Cycles within a step of K.
     broadcast: float = 0.65
     """An element of M which is loaded for all lanes: more than a port's half, as the multiply-add waits for it."""

@@ -39,8 +39,6 @@ SLOWER, FASTER = 5.0, 20.0
 INVERTED = 1.25
 """How many times faster a level of the memory may look than the one before it."""
 STEPS_A_DECADE = 24
-LATENCY = 4
-"""Cycles of a multiply-add on today's cores (Arm's, AMD's since Zen 3 and Intel's since Skylake; five before)."""
 
 PATTERN_SECONDS = 0.2
 """What measuring for one registered pattern may take, once a machine."""
@@ -185,7 +183,7 @@ def defaults(static: Target) -> dict[str, float]:
     out |= {n: getattr(static, f"{n}_seconds") for n in ("load", "store", "broadcast", "gather")}
     out |= {n: 1 / rate for n, rate in zip(_LEVELS, static.bytes_per_second, strict=False)}
     out |= {"fma": 1 / static.fma_per_second, "memory": 1 / static.core_bandwidth}
-    out["chain"] = LATENCY * static.cycle_seconds
+    out["chain"] = static.overheads.latency * static.cycle_seconds
     return out | {"l3 all": 1 / static.l3_bandwidth, "memory all": 1 / static.memory_bandwidth}
 
 
@@ -230,7 +228,7 @@ def assemble(static: Target, found: dict[str, float]) -> Target:
         return rounded(bounded(max(found[name] - less, found[name] / 2), default)) if name in found else default
 
     fma = rate("fma", static.fma_per_second)
-    waits = found.get("chain", 0.0) / LATENCY * fma / static.lanes()  # vectors multiplied in a cycle
+    waits = found.get("chain", 0.0) / static.overheads.latency * fma / static.lanes()  # vectors multiplied in a cycle
     multiplies = min(4.0, max(0.5, 2.0 ** round(math.log2(waits)))) if waits else static.multiplies
     levels = [rate(n, r) for n, r in zip(_LEVELS, static.bytes_per_second, strict=False)]
     core = rate("memory", static.core_bandwidth)

@@ -127,7 +127,7 @@ def test_tasks_whose_inner_side_stays_in_the_second_level():
         for order in "nm":
             whole = Tiled(False, 6, 4, "buffer", "buffer", order, *((256, 1, 1, 8) if order == "n" else (0, 1, 8, 1)))
             parts = cached(kernel, whole, SERVER)
-            assert inner(kernel, parts) <= SERVER.l2 * traffic.HELD < inner(kernel, whole)
+            assert inner(kernel, parts) <= SERVER.l2 * SERVER.overheads.held < inner(kernel, whole)
             costs = [PATTERN.cost(kernel, Configs((x,)), SERVER).rank for x in (parts, whole)]
             assert order == "n" or costs[0] < costs[1]  # tiles of M are asked for ahead
             assert cached(kernel, parts, SERVER) == parts

@@ -143,7 +143,7 @@ class _Shared:
         kc = np.minimum(np.where(t.kc > 0, t.kc, self.part), self.part)
         self.kc = np.where(self.heads, x.k // np.maximum(x.heads, 1), kc)
         asks = x.b_far * (self.minor & ~self.b_buffer & (t.kc == 0))
-        asks *= 2 * self.kc * self.nr * t.item < target.l2 * traffic.HELD
+        asks *= 2 * self.kc * self.nr * t.item < target.l2 * target.overheads.held
         self.ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, t.lanes, t.tm) if asks.any() else 0 * asks
         self.seconds = _Seconds(target, self.tasks)
         self.a_own, self.b_own = x.a_batch * x.m * x.k * t.item, x.b_batch * x.n * x.k * t.item
@@ -201,7 +201,7 @@ def _steps(s: _Shared) -> Array:
         product = mr * nv
         most = np.maximum(product / s.target.multiplies, mr * broadcast + nv * loads + s.ahead / 2)
         most = most + nv * beside + mr * conflicts + each
-        return np.maximum(most, np.where(product >= 1, 4.0, 0.0))
+        return np.maximum(most, np.where(product >= 1, w.latency, 0.0))
 
     rows, widths = np.array((t.mr, x.m - (s.mt - 1) * t.mr))[:, None], np.array((t.nv, s.nvs - (s.nt - 1) * t.nv))
     (inside, right), (below, corner) = step(rows, widths)  # whole tiles and the last ones
@@ -267,7 +267,7 @@ def _walked_again(s: _Shared) -> tuple[Array, Array]:
     inner = np.where(copy > 0, copy * x.batch * np.where(s.minor, t.tm, t.tn), inner)
     span = np.where(copy > 0, copy, span)
     panel = s.kc * t.item * np.where(s.minor, s.nr, t.mr)  # of the outer side
-    leaves = span > np.minimum(s.target.l2 * traffic.HELD, s.target.l2 - panel)
+    leaves = span > np.minimum(s.target.l2 * s.w.held, s.target.l2 - panel)
     streamed = np.where(leaves, inner * (np.where(s.minor, s.nt, s.mt) - 1), 0.0)
     # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile. Packed
     # tiles of M are asked for.
@@ -290,7 +290,7 @@ def _repeated(s: _Shared) -> tuple[Array, Array]:
     moved = np.where(waited, 0.0, anew)
     for own, every in ((s.a_own, s.a_bytes), (s.b_own, s.b_bytes)):
         if (own < every).any():
-            more = np.where(own > s.target.l2 * traffic.HELD, every - own, 0.0)
+            more = np.where(own > s.target.l2 * s.w.held, every - own, 0.0)
             moved += s.seconds(more, np.maximum(own, 2 * level))
     return np.where(waited, anew, 0.0), moved
 
@@ -372,6 +372,6 @@ def reread(t: Table, x: Features, kc: Array, mt: Array, nt: Array, target: Any) 
         # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is
         # but a little too small, as what is walked in a circle pushes itself out. A buffer's panel comes in one stream.
         both = panel + x.elements * item
-        part = np.maximum(w.circle, 1 - l2 * traffic.HELD / both) * np.where(t.b == BUFFER, w.streamed, 1.0)
-        again = np.where(x.windows > 0, np.where((t.b != INLINE) & (both > l2 * traffic.HELD), part, 0.0), again)
+        part = np.maximum(w.circle, 1 - l2 * w.held / both) * np.where(t.b == BUFFER, w.streamed, 1.0)
+        again = np.where(x.windows > 0, np.where((t.b != INLINE) & (both > l2 * w.held), part, 0.0), again)
     return out + np.where(mt > 1, again * x.batch * (mt - 1) * x.n * x.k * item, 0.0)

@@ -206,7 +206,7 @@ def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, t
             if sums + min(each) + 2 > target.vector_registers:
                 continue
             loaded = sum(x.weight * n for x, n in zip(loads, each, strict=True))
-            cycles = max(sums * points / target.multiplies, loaded, 4.0 * points)
+            cycles = max(sums * points / target.multiplies, loaded, target.overheads.latency * points)
             uneven = 1.0
             for a, n in pairs_of:
                 uneven *= 1 + 0.1 * bool(p.extents[a] % n)
@@ -250,7 +250,7 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
         elif size > l1 * 0.75:
             weight *= 1.25
         load += x.count(box) * (d.vectors if x.moves else 1) * (weight * max(1, len(s.reads)) + masks)
-    body = max(sums * points / target.multiplies, load, 4.0 * points) + 2
+    body = max(sums * points / target.multiplies, load, w.latency * points) + 2
     rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in range(len(p.extents)) if a != d.vector)
     turns = rows * -(-many // d.vectors)
     total = turns * body

@@ -115,16 +115,16 @@ def _promising(
     """The three to five tiles of the fewest cycles in multiply-adds and loads; for few results, all of them."""
     if m * n < MANY:  # how few tiles are shared by the cores matters as much
         return sizes
-    columns = ceil(n / lanes)
+    columns, w = ceil(n / lanes), target.overheads
 
     def step(mr: int, nv: int) -> float:
-        return max(mr * nv / target.multiplies, (mr + nv) / 2, 4.0) if mr and nv else 0.0
+        return max(mr * nv / target.multiplies, (mr + nv) / 2, w.latency) if mr and nv else 0.0
 
     def cycles(size: tuple[int, int]) -> float:
         mr, nv = size
         (i, x), (j, y) = divmod(m, mr), divmod(columns, nv)
         steps = i * j * step(mr, nv) + i * step(mr, y) + j * step(x, nv) + step(x, y)
-        return k * steps + ceil(m / mr) * ceil(columns / nv) * (20 + mr * nv * 1.5 + mr * 3)
+        return k * steps + ceil(m / mr) * ceil(columns / nv) * (w.tile + mr * nv * w.stored_sum + mr * w.tile_row)
 
     found = sorted((cycles(x), i, x) for i, x in enumerate(sizes))
     return [x for i, (c, _, x) in enumerate(found) if i < 3 or (i < 5 and c <= 1.1 * found[0][0])]
@@ -470,7 +470,7 @@ def _waiting_parts(t: Table, tn: Array, target: Any) -> tuple[Array, Array]:
     """Tasks along M and N, of N at least `tn`, of which each has sums that stay in the second level while they wait for
     blocks of K: parts of N, as long as rows of it are no shorter than half a page, as each part of M packs N anew."""
     x, cores = t.numbers, target.cores
-    parts = np.ceil(x.m * x.columns * t.item / (target.l2 * traffic.HELD))
+    parts = np.ceil(x.m * x.columns * t.item / (target.l2 * target.overheads.held))
     most = np.maximum(tn, x.columns * t.item * 2 // traffic.PAGE)
     most = np.minimum(most, np.ceil(x.n / (t.nv * t.lanes)))
     along = np.minimum(np.maximum(tn, np.ceil(parts / cores) * cores), most)
@@ -492,7 +492,7 @@ def in_cache(t: Table, which: Array, target: Any) -> tuple[Array, Array]:
     x = t.numbers
     k, batch, m, columns = (v[which] for v in (x.k, x.batch, x.m, x.columns))
     mr, nv, split, major, tm, tn = (v[which] for v in (t.mr, t.nv, t.split, t.major, t.tm, t.tn))
-    parts = np.ceil(inner_bytes(t, x, 1.0, 1.0)[which] / (target.l2 * traffic.HELD))
+    parts = np.ceil(inner_bytes(t, x, 1.0, 1.0)[which] / (target.l2 * target.overheads.held))
     outer = np.maximum(1, np.ceil(4 * target.cores / (batch * split * parts)))
     rows, tiles = np.ceil(m / mr), np.ceil(columns / (nv * t.lanes))
     return (

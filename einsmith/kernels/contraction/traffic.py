@@ -32,8 +32,6 @@ run before. Of 240 random shapes 3 have another configuration for it, and take 0
 the last results, 0.88 where not."""
 FAR_ROWS = 1024
 """Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
-HELD = 0.75
-"""The part of the second level that a side which is walked again and again may fill."""
 APART = 512
 """Bytes between the rows of a panel from which the next one is asked for."""
 SWEEP = 8
@@ -179,6 +177,6 @@ def sweeps(
             split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / batch))
             out.append(Tiled(swap, mr, nv, "inline", "inline", "k", SWEEP, split))
         parts = max(1, min(target.cores, n * item // PAGE))
-        if m * n * item <= parts * target.l2 * HELD:
+        if m * n * item <= parts * target.l2 * target.overheads.held:
             out.append(Tiled(swap, mr, nv, "inline", "inline", "k", SWEEP, 1, 1, parts))
     return list(dict.fromkeys(out))

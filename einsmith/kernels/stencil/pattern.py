@@ -31,8 +31,6 @@ READ_ROWS = 20
 STREAMS, CROWDED = 22, 0.02
 """Rows beyond the last cache that a tile may touch, and what each one more adds to the time that memory takes. Those
 that are written count twice: a line is read before a part of it is written."""
-LATENCY = 4
-"""Cycles of a multiply-add whose sum is waited for."""
 TASKS = 8
 """For each core."""
 OTHERS = ("winograd", "contraction", "by digits", "reduction", "by kind", "im2col", "col2im")
@@ -245,6 +243,6 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Ta
     stores = c.tile * len(s.phases) * (2 if c.pairs else 1)
     if s.steps[1] == 2 or c.pairs:
         shuffles += stores
-    body = max(fmas / target.multiplies, loads + 0.4 * weights, LATENCY * fmas / chains)
+    body = max(fmas / target.multiplies, loads + 0.4 * weights, target.overheads.latency * fmas / chains)
     body += 0.4 * shuffles + 0.5 * stores + 4
     return tiles * body + 15

@@ -17,7 +17,7 @@ from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.traffic import APART, HELD, address_steps, far_rows, lines_ahead
+from einsmith.kernels.contraction.traffic import APART, address_steps, far_rows, lines_ahead
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Affine, Memory
 from einsmith.kernels.emit.cursor import LaneCursor
@@ -127,7 +127,7 @@ def _lines_ahead(g: Geometry) -> tuple[int, int]:
     c = g.c
     if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc:
         return 0, 0
-    if 2 * g.kc * g.nr * g.item >= g.target.l2 * HELD:
+    if 2 * g.kc * g.nr * g.item >= g.target.l2 * g.target.overheads.held:
         return 0, 0
     far = far_rows(address_steps(g.access(g.n_side), g.p, g.n_side, g.item), g.N * g.K, g.item, g.target.l2)
     asks, m, n, mr, nv, tm = np.array([far, g.M, g.N, g.mr, c.nv, c.tm])
