@@ -223,27 +223,30 @@ def task_of(model: str) -> Task:
         )
     known = TASKS.get(model)
     if known is None:  # who chooses the number of classes, or has three channels, is no network of digits alone
-        arguments = inspect.signature(models.maker(model)).parameters
+        arguments = _parameters(model)
         colours = "num_classes" in arguments or "channels" in arguments and arguments["channels"].default == 3
         known = COLOURS if colours else IMAGES
     return known
 
 
+def _parameters(model: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(models.maker(model)).parameters
+
+
 def defaults(model: str) -> dict[str, Any]:
     """The model's arguments where nothing is chosen."""
-    every = inspect.signature(models.maker(model)).parameters.values()
-    return {p.name: p.default for p in every if p.default is not p.empty}
+    return {name: p.default for name, p in _parameters(model).items() if p.default is not p.empty}
 
 
 def fitting(model: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """Of what follows from the data, the arguments that the model has."""
-    known = inspect.signature(models.maker(model)).parameters
+    known = _parameters(model)
     return {name: value for name, value in found.items() if name in known}
 
 
 def model_arguments(model: str, assignments: Sequence[str]) -> dict[str, int | float]:
     """The arguments that --set gives a model. Raises click's errors for what is no number or no argument of it."""
-    known = [n for n in inspect.signature(models.maker(model)).parameters if n != "dtype"]
+    known = [n for n in _parameters(model) if n != "dtype"]
     out = {}
     for given in assignments:
         name, value = assignment(given, "--set", "hidden_size=64")

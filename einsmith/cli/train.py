@@ -265,7 +265,7 @@ def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any
 def _own_loss(model: str) -> Callable | None:
     """The loss that a model is trained by, where a save does not tell it."""
     loss = task_of(model).loss
-    return None if getattr(loss, "__name__", "") in manifest.LOSSES else loss
+    return None if manifest.loss_name(loss) else loss
 
 
 def _writable(target: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from einsmith.errors import ArgumentError
 from einsmith.optim.rule import Hyper
-from einsmith.optim.standard import COUPLED, DECOUPLED, MOMENTS, Standard, check, check_betas, first
+from einsmith.optim.standard import COUPLED, DECOUPLED, MOMENTS, Standard, check, decay_rates, first
 
 
 class Adadelta(Standard):
@@ -50,9 +50,8 @@ class NAdam(Standard):
         maximize: bool = False,
     ):
         check(lr=lr, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay)
-        b1, b2 = check_betas(betas)
         hyper: dict[str, Hyper] = {
-            "lr": lr, "beta1": b1, "beta2": b2, "eps": eps, "momentum_decay": momentum_decay,
+            "lr": lr, **decay_rates(betas), "eps": eps, "momentum_decay": momentum_decay,
         }  # fmt: skip
         mu = "(beta1*(1 - 0.5*0.96**(step*momentum_decay)))"
         after = "(beta1*(1 - 0.5*0.96**((step + 1)*momentum_decay)))"
@@ -83,8 +82,7 @@ class RAdam(Standard):
         maximize: bool = False,
     ):
         check(lr=lr, eps=eps, weight_decay=weight_decay)
-        b1, b2 = check_betas(betas)
-        hyper: dict[str, Hyper] = {"lr": lr, "beta1": b1, "beta2": b2, "eps": eps}
+        hyper: dict[str, Hyper] = {"lr": lr, **decay_rates(betas), "eps": eps}
         limit = "(2/(1 - beta2) - 1)"
         rho = f"({limit} - 2*step*beta2**step/(1 - beta2**step))"
         rectified = f"sqrt(({rho} - 4)*({rho} - 2)*{limit}/(({limit} - 4)*({limit} - 2)*{rho}))*sqrt(1 - beta2**step)"
@@ -114,8 +112,7 @@ class Adamax(Standard):
         maximize: bool = False,
     ):
         check(lr=lr, eps=eps, weight_decay=weight_decay)
-        b1, b2 = check_betas(betas)
-        hyper: dict[str, Hyper] = {"lr": lr, "beta1": b1, "beta2": b2, "eps": eps}
+        hyper: dict[str, Hyper] = {"lr": lr, **decay_rates(betas), "eps": eps}
         lines = [
             *first(maximize, weight_decay, hyper),
             MOMENTS[0],
@@ -137,8 +134,7 @@ class Lion(Standard):
         maximize: bool = False,
     ):
         check(lr=lr, weight_decay=weight_decay)
-        b1, b2 = check_betas(betas)
-        hyper: dict[str, Hyper] = {"lr": lr, "beta1": b1, "beta2": b2}
+        hyper: dict[str, Hyper] = {"lr": lr, **decay_rates(betas)}
         lines = [
             *first(maximize, weight_decay, hyper, DECOUPLED),
             "p[i] = p[i] - lr*sign(beta1*exp_avg[i] + (1 - beta1)*g[i])",

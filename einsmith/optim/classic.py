@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from einsmith.errors import ArgumentError
 from einsmith.optim.rule import Hyper
-from einsmith.optim.standard import COUPLED, DECOUPLED, MOMENTS, Standard, check, check_betas, first
+from einsmith.optim.standard import COUPLED, DECOUPLED, MOMENTS, Standard, check, decay_rates, first
 
 
 class SGD(Standard):
@@ -45,8 +45,7 @@ def _moments(
     """Lines and hyperparameters of both Adams: running means, corrected for their start at zero; `decay`: what weight
     decay does."""
     check(lr=lr, eps=eps, weight_decay=weight_decay)
-    b1, b2 = check_betas(betas)
-    hyper: dict[str, Hyper] = {"lr": lr, "beta1": b1, "beta2": b2, "eps": eps}
+    hyper: dict[str, Hyper] = {"lr": lr, **decay_rates(betas), "eps": eps}
     lines = [*first(maximize, weight_decay, hyper, decay), *MOMENTS]
     second = "exp_avg_sq"
     if amsgrad:

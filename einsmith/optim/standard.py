@@ -26,8 +26,8 @@ def check(**values: Any) -> None:
             raise ArgumentError(f"{name}={value!r} must not be negative")
 
 
-def check_betas(betas: Any) -> tuple[Hyper, Hyper]:
-    """Two decay rates in [0, 1)."""
+def decay_rates(betas: Any) -> dict[str, Hyper]:
+    """Two decay rates in [0, 1), as the hyperparameters beta1 and beta2."""
     try:
         b1, b2 = betas
         fits = all(callable(b) or 0 <= b < 1 for b in (b1, b2))
@@ -35,7 +35,7 @@ def check_betas(betas: Any) -> tuple[Hyper, Hyper]:
         fits = False
     if not fits:
         raise ArgumentError(f"betas={betas!r} must be two numbers in [0, 1)")
-    return b1, b2
+    return {"beta1": b1, "beta2": b2}
 
 
 COUPLED = "g[i] = g[i] + weight_decay*p[i]"
@@ -103,4 +103,4 @@ class Standard(Rule):
 
     @betas.setter
     def betas(self, value: tuple[Hyper, Hyper]) -> None:
-        self.beta1, self.beta2 = check_betas(value)
+        self.beta1, self.beta2 = decay_rates(value).values()

@@ -10,7 +10,7 @@ import numpy as np
 from einsmith.dtypes import DType
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.optim.rule import Hyper
-from einsmith.optim.standard import DECOUPLED, MOMENTS, Standard, check, check_betas, first
+from einsmith.optim.standard import DECOUPLED, MOMENTS, Standard, check, decay_rates, first
 
 
 class LAMB(Standard):
@@ -27,8 +27,7 @@ class LAMB(Standard):
         maximize: bool = False,
     ):
         check(lr=lr, eps=eps, weight_decay=weight_decay)
-        b1, b2 = check_betas(betas)
-        hyper: dict[str, Hyper] = {"lr": lr, "beta1": b1, "beta2": b2, "eps": eps}
+        hyper: dict[str, Hyper] = {"lr": lr, **decay_rates(betas), "eps": eps}
         lines = [
             *first(maximize, 0.0, hyper),
             *MOMENTS,

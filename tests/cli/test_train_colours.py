@@ -77,7 +77,8 @@ def test_networks_by_name_take_what_the_data_says(folder, tmp_path, capfd, model
 
 def test_capsules_are_trained_by_their_loss_and_resumed(rng, tmp_path, capfd) -> None:
     for split, n in (("train", 12), ("t10k", 4)):
-        for name, array in (("images-idx3", rng.integers(0, 255, (n, 28, 28))), ("labels-idx1", rng.integers(0, 10, n))):
+        arrays = {"images-idx3": rng.integers(0, 255, (n, 28, 28)), "labels-idx1": rng.integers(0, 10, n)}
+        for name, array in arrays.items():
             array = array.astype(np.uint8)
             head = bytes([0, 0, 8, array.ndim]) + b"".join(d.to_bytes(4, "big") for d in array.shape)
             (tmp_path / f"{split}-{name}-ubyte").write_bytes(head + array.tobytes())
