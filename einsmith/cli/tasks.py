@@ -208,7 +208,7 @@ TEXT = Text(
     {"sgd": 0.2, "momentum": 0.02, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"), "perplexity",
 )  # fmt: skip
 TASKS: dict[str, Task] = {
-    "lstm-lm": TEXT, "capsulenet": replace(IMAGES, loss=models.margin_loss),
+    "lstm-lm": TEXT, "capsulenet": replace(IMAGES, loss=functional.margin_loss),
 } | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)  # fmt: skip
 """By model, where `task_of` does not find it in the model's arguments."""
 ELSEWHERE = {"bert_base": "ids of words", "gpt_small": "ids of words", "unet": "images with a class for each pixel"}

@@ -131,6 +131,7 @@ from einsmith.functional.losses.ctc import ctc_loss
 from einsmith.functional.losses.margin import (
     cosine_embedding_loss,
     hinge_embedding_loss,
+    margin_loss,
     margin_ranking_loss,
     multi_margin_loss,
     multilabel_margin_loss,
@@ -224,7 +225,7 @@ __all__ = [
     "isfinite", "isinf", "isnan", "kl_div", "l1_loss", "layer_norm", "le", "leaky_relu", "lerp", "linear",
     "linspace", "local_response_norm", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp", "logcumsumexp",
     "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsigmoid", "logsumexp", "lp_pool1d",
-    "lp_pool2d", "lp_pool3d", "lt", "margin_ranking_loss", "masked_fill", "matmul", "max", "max_pool1d",
+    "lp_pool2d", "lp_pool3d", "lt", "margin_loss", "margin_ranking_loss", "masked_fill", "matmul", "max", "max_pool1d",
     "max_pool2d", "max_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d", "maximum", "mean", "median",
     "meshgrid", "min", "minimum", "mish", "mm", "movedim", "mse_loss", "mul", "multi_margin_loss",
     "multilabel_margin_loss", "multilabel_soft_margin_loss", "mv", "nan_to_num", "narrow", "ne", "neg", "nll_loss",

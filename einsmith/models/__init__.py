@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from einsmith.errors import ArgumentError, UnknownNameError
-from einsmith.models.capsule import CapsuleNet, RoutedCapsules, margin_loss
+from einsmith.models.capsule import CapsuleNet, RoutedCapsules
 from einsmith.models.classic import MLP3, LeNet5
 from einsmith.models.compact import (
     EfficientNetLite0,
@@ -99,6 +99,6 @@ __all__ = [
     "LSTMLanguageModel", "LeNet5", "MILSTMClassifier", "MLP3", "MobileNetV1", "MobileNetV2", "ResNet18", "ResNet50",
     "RoutedCapsules", "SCRNClassifier", "ShuffleNetV1", "SqueezeNet", "StochasticDepth", "SubLSTMClassifier", "UNet",
     "ViT", "bert_base", "capsulenet", "efficientnet_lite0", "get", "gpt_small", "lenet5", "lltm", "lstm_lm", "maker",
-    "margin_loss", "milstm", "mlp3", "mobilenet_v1", "mobilenet_v2", "names", "register", "resnet18",
+    "milstm", "mlp3", "mobilenet_v1", "mobilenet_v2", "names", "register", "resnet18",
     "resnet18_cifar", "resnet50", "scrn", "shufflenet_v1", "squeezenet", "sublstm", "unet", "vit_small",
 ]  # fmt: skip

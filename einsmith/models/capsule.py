@@ -6,7 +6,6 @@ from typing import Any
 
 from einsmith import functional as F
 from einsmith.errors import ArgumentError, ShapeError
-from einsmith.functional.call import traced
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 from einsmith.nn import Conv2d, Linear, Module, ReLU, Sequential, Sigmoid, init
@@ -65,7 +64,7 @@ class CapsuleNet(Module):
 
     A convolution 9x9 with ReLU, `capsules` capsules of `width` features at each place by a convolution 9x9 of stride 2,
     squashed, and routed to one capsule of `features` features a class; its length says whether the class is there.
-    Trained with `margin_loss`. routing: see RoutedCapsules. `capsules_of(input)` gives the capsules themselves,
+    Trained with `functional.margin_loss`. routing: see RoutedCapsules. `capsules_of(input)` gives the capsules,
     `reconstruct(capsules, labels)` the image that the paper's decoder makes of the labelled one, where `decoder` asks
     for it. Source: arXiv 1710.09829, figures 1 and 2.
     """
@@ -111,25 +110,3 @@ class CapsuleNet(Module):
 def lengths(capsules: Value) -> Value:
     """The lengths of vectors [..., features]; the derivative at zero is zero."""
     return F.norm(capsules, dim=-1)
-
-
-@traced
-def margin_loss(lengths: Any, target: Any, present: float = 0.9, absent: float = 0.1, weight: float = 0.5) -> Value:
-    """The mean over samples of what lengths [B, classes] lack to `present` for the class target [B], squared, plus
-    `weight` times what those of the others exceed `absent` by, squared. Source: arXiv 1710.09829, equation 4."""
-    x, y = fb.as_value(lengths), fb.as_value(target)
-    if x.ndim != 2 or y.shape != x.shape[:1]:
-        raise ShapeError(f"margin_loss: 'lengths' {x.shape} and 'target' {y.shape} need [B, classes] and [B]")
-    b, c = fb.axes(*x.shape)
-
-    def missing(e: Any) -> Any:
-        short = fb.relu(present - e)
-        return short * short
-
-    def exceeding(e: Any) -> Any:
-        long = fb.relu(e - absent)
-        return weight * long * long
-
-    # The label is an index here, so that one out of range is an error, as of `cross_entropy`.
-    own = fb.compute((), lambda: fb.sum(missing(x[b, y[b]]) - exceeding(x[b, y[b]]), over=b))
-    return (own + fb.compute((), lambda: fb.sum(exceeding(x[b, c]), over=(b, c)))) * (1.0 / x.shape[0])

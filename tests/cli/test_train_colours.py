@@ -86,8 +86,8 @@ def test_capsules_are_trained_by_their_loss_and_resumed(rng, tmp_path, capfd) ->
     save = ["--save", tmp_path / "x"]
     assert cli.run([str(w) for w in ["train", "capsulenet", *options, 1, *save]]) == 0, capfd.readouterr().err
     assert cli.run(["train", "capsulenet", "--resume", str(tmp_path / "x"), "--epochs", "2"]) == 0
-    step = es.load(tmp_path / "x", loss=es.models.margin_loss)
-    assert step.epoch == 2 and step.loss is es.models.margin_loss
+    step = es.load(tmp_path / "x")
+    assert step.epoch == 2 and step.loss is es.functional.margin_loss
 
 
 @pytest.mark.parametrize("model", ["unet", "bert_base", "gpt_small"])

@@ -69,7 +69,7 @@ def test_trains_as_torch(routing, axis, size, steps, rng):
     ours = es.models.capsulenet(**SMALL, routing=routing, size=size, dtype="float64")
     theirs = Capsules(**SMALL, size=size, axis=axis)
     batches = [(images(rng, 3, 1, size), rng.integers(0, 3, 3)) for _ in range(steps)]
-    agree(ours, theirs, batches, es.models.margin_loss, margin)
+    agree(ours, theirs, batches, es.functional.margin_loss, margin)
 
 
 def test_the_decoder_sees_the_labelled_capsule(rng):
@@ -88,13 +88,13 @@ def test_the_margin_loss_and_its_gradient_are_torchs(rng):
     x, y = rng.random((7, 5)), rng.integers(0, 5, 7)
     t = torch.tensor(x, requires_grad=True)
     margin(t, torch.tensor(y)).backward()
-    value, gradient = es.value_and_grad(es.models.margin_loss)(x, y)
+    value, gradient = es.value_and_grad(es.functional.margin_loss)(x, y)
     close(value, margin(torch.tensor(x), torch.tensor(y)).numpy(), "loss", 1e-12)
     close(gradient, t.grad.numpy(), "gradient", 1e-12)
     with pytest.raises(IndexError):
-        es.models.margin_loss(x, y + 1 - y.min() + 4)
+        es.functional.margin_loss(x, y + 1 - y.min() + 4)
     with pytest.raises(ShapeError, match="margin_loss"):
-        es.models.margin_loss(x, y[:3])
+        es.functional.margin_loss(x, y[:3])
 
 
 @pytest.mark.parametrize("decoder,count", [(False, 6_804_224), (True, 8_215_568)])
@@ -125,7 +125,7 @@ def test_fresh_weights_learn(routing, rng):
     """Couplings that average over many inputs make capsules short, and short ones get hardly a gradient."""
     es.manual_seed(3)
     model = es.models.capsulenet(classes=3, filters=8, capsules=8, width=4, features=6, size=20, routing=routing)
-    step = es.TrainStep(model, es.models.margin_loss, es.optim.Adam(lr=3e-3))
+    step = es.TrainStep(model, es.functional.margin_loss, es.optim.Adam(lr=3e-3))
     centers = rng.random((3, 1, 20, 20))
     losses = []
     for _ in range(40):

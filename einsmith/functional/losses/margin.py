@@ -203,3 +203,29 @@ def cosine_embedding_loss(
     cosine = total(a, b) / fb.sqrt((total(a, a) + e) * (total(b, b) + e))
     loss = each((cosine, y), lambda c, t: fb.where(t == 1, 1 - c, fb.where(t == -1, _above(c - margin), 0.0)))
     return reduced(loss, reduction)
+
+
+@traced
+def margin_loss(lengths: Any, target: Any, present: float = 0.9, absent: float = 0.1, weight: float = 0.5) -> Value:
+    """The loss of capsule networks, 0-d, from lengths [B, C] and the classes [B] that are there.
+
+    The mean over samples of (what the class's length lacks to `present`)**2 plus `weight` times the sum of (what the
+    others exceed `absent` by)**2. Source: Sabour et al. 2017, arXiv 1710.09829, equation 4.
+    """
+    name = "margin_loss"
+    x, y = tensor(lengths, name, "lengths", kind="float"), tensor(target, name, "target", kind="int")
+    if x.ndim != 2 or y.shape != x.shape[:1]:
+        raise ShapeError(f"{name}: 'lengths' {x.shape} and 'target' {y.shape} need [B, C] and [B]")
+    b, c = fb.axes(*x.shape)
+
+    def missing(e: Any) -> Any:
+        short = fb.relu(present - e)
+        return short * short
+
+    def exceeding(e: Any) -> Any:
+        long = fb.relu(e - absent)
+        return weight * long * long
+
+    # The label is an index here, so that one out of range is an error, as of `cross_entropy`.
+    own = fb.compute((), lambda: fb.sum(missing(x[b, y[b]]) - exceeding(x[b, y[b]]), over=b))
+    return (own + fb.compute((), lambda: fb.sum(exceeding(x[b, c]), over=(b, c)))) * (1.0 / x.shape[0])
