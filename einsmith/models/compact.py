@@ -277,11 +277,11 @@ class _MobileBlock(Module):
         inner = channels * expansion
         wide = _conv(inner, inner, kernel, stride, inner)
         if expansion == 1:
-            parts = {"conv_dw": wide, "bn1": BatchNorm2d(inner, 1e-3, 0.01), "conv_pw": _conv(inner, out)}
+            parts = {"conv_dw": wide, "bn1": BatchNorm2d(inner), "conv_pw": _conv(inner, out)}
         else:
-            parts = {"conv_pw": _conv(channels, inner), "bn1": BatchNorm2d(inner, 1e-3, 0.01), "conv_dw": wide}
-            parts |= {"bn2": BatchNorm2d(inner, 1e-3, 0.01), "conv_pwl": _conv(inner, out)}
-        parts[f"bn{len(parts) // 2 + 1}"] = BatchNorm2d(out, 1e-3, 0.01)
+            parts = {"conv_pw": _conv(channels, inner), "bn1": BatchNorm2d(inner), "conv_dw": wide}
+            parts |= {"bn2": BatchNorm2d(inner), "conv_pwl": _conv(inner, out)}
+        parts[f"bn{len(parts) // 2 + 1}"] = BatchNorm2d(out)
         for name, part in parts.items():
             self.add_module(name, part)
         self.order = tuple(parts)
@@ -302,8 +302,9 @@ class EfficientNetLite0(Module):
 
     blocks: rows (expansion, output channels, repetitions, stride of the first, kernel size); stem, last: channels of
     the first and the last convolution; drop_path: the probability of dropping the last block, rising evenly from 0.
-    Padding is half of the kernel size on all sides. State names are those of timm's efficientnet_lite0. Sources: Tan
-    and Le 2019, arXiv 1905.11946, table 1; Liu 2020, "Higher accuracy on vision models with EfficientNet-Lite".
+    Padding is half of the kernel size on all sides. State names, and what batch norms add and average by, are those of
+    timm's efficientnet_lite0, whose published weights load. Sources: Tan and Le 2019, arXiv 1905.11946, table 1; Liu
+    2020, "Higher accuracy on vision models with EfficientNet-Lite".
     """
 
     BLOCKS = (
@@ -316,7 +317,7 @@ class EfficientNetLite0(Module):
         last: int = 1280, channels: int = 3, dropout: float = 0.2, drop_path: float = 0.2, *, dtype: Any = "float32",
     ):  # fmt: skip
         rows = _rows("EfficientNetLite0", "blocks", blocks, 5)
-        self.conv_stem, self.bn1 = _conv(channels, stem, 3, 2), BatchNorm2d(stem, 1e-3, 0.01)
+        self.conv_stem, self.bn1 = _conv(channels, stem, 3, 2), BatchNorm2d(stem)
         before, done, total = stem, 0, sum(row[2] for row in rows)
         stages = []
         for expansion, out, count, stride, kernel in rows:
@@ -327,7 +328,7 @@ class EfficientNetLite0(Module):
                 before, done = out, done + 1
             stages.append(Sequential(*stage))
         self.blocks = Sequential(*stages)
-        self.conv_head, self.bn2 = _conv(before, last), BatchNorm2d(last, 1e-3, 0.01)
+        self.conv_head, self.bn2 = _conv(before, last), BatchNorm2d(last)
         self.dropout = Dropout(dropout)
         self.classifier = Linear(last, classes)
         _draw(self)

@@ -125,17 +125,14 @@ class MobileBlock(tnn.Module):
         super().__init__()
         mid = before * expansion
 
-        def norm(n):
-            return tnn.BatchNorm2d(n, eps=1e-3, momentum=0.01)
-
         wide = tnn.Conv2d(mid, mid, kernel, stride, kernel // 2, groups=mid, bias=False)
         if expansion == 1:
-            self.conv_dw, self.bn1 = wide, norm(mid)
-            self.conv_pw, self.bn2 = tnn.Conv2d(mid, after, 1, bias=False), norm(after)
+            self.conv_dw, self.bn1 = wide, tnn.BatchNorm2d(mid)
+            self.conv_pw, self.bn2 = tnn.Conv2d(mid, after, 1, bias=False), tnn.BatchNorm2d(after)
         else:
-            self.conv_pw, self.bn1 = tnn.Conv2d(before, mid, 1, bias=False), norm(mid)
-            self.conv_dw, self.bn2 = wide, norm(mid)
-            self.conv_pwl, self.bn3 = tnn.Conv2d(mid, after, 1, bias=False), norm(after)
+            self.conv_pw, self.bn1 = tnn.Conv2d(before, mid, 1, bias=False), tnn.BatchNorm2d(mid)
+            self.conv_dw, self.bn2 = wide, tnn.BatchNorm2d(mid)
+            self.conv_pwl, self.bn3 = tnn.Conv2d(mid, after, 1, bias=False), tnn.BatchNorm2d(after)
         self.plain, self.residual = expansion == 1, stride == 1 and before == after
 
     def forward(self, x):
@@ -152,13 +149,13 @@ class EfficientNetLite(tnn.Module):
     def __init__(self):
         super().__init__()
         self.conv_stem = tnn.Conv2d(3, 4, 3, 2, 1, bias=False)
-        self.bn1 = tnn.BatchNorm2d(4, eps=1e-3, momentum=0.01)
+        self.bn1 = tnn.BatchNorm2d(4)
         self.blocks = tnn.Sequential(
             tnn.Sequential(MobileBlock(4, 4, 3, 1, 1)),
             tnn.Sequential(MobileBlock(4, 6, 5, 2, 3), MobileBlock(6, 6, 5, 1, 3)),
         )
         self.conv_head = tnn.Conv2d(6, 16, 1, bias=False)
-        self.bn2 = tnn.BatchNorm2d(16, eps=1e-3, momentum=0.01)
+        self.bn2 = tnn.BatchNorm2d(16)
         self.classifier = tnn.Linear(16, 5)
 
     def forward(self, x):

@@ -1,5 +1,6 @@
 """The registry of networks: names, functions, documentation; saves that make a network again."""
 
+import hashlib
 import inspect
 import re
 from pathlib import Path
@@ -27,6 +28,31 @@ def test_the_page_has_the_number_of_parameters(name):
     row = next(line for line in PAGE.read_text().splitlines() if line.startswith("|") and f"`{name}`" in line)
     count = sum(int(np.prod(p.shape)) for p in es.models.get(name).parameters())
     assert f"{count:,}" in re.findall(r"[\d,]+\d", row)
+
+
+PUBLISHED = {
+    "resnet18": ({}, 122, "84fb10d9c6905a1c"),
+    "resnet50": ({}, 320, "d7e4f8bb0a536344"),
+    "mobilenet_v2": ({}, 314, "37bbbce8932fd0c4"),
+    "squeezenet": ({"version": "1_0"}, 52, "4654d26ad581241f"),
+    "squeezenet 1_1": ({"version": "1_1"}, 52, "1d365589393f9c1e"),
+    "vit_small": (
+        {"size": 48, "patch": 16, "layers": 2, "heads": 4, "width": 32, "inner": 80, "classes": 7},
+        32, "12c48268baeac97d",
+    ),
+    "efficientnet_lite0": ({}, 296, "ca9c76dafa191af4"),
+}  # fmt: skip
+"""Arguments, entries, and the beginning of the SHA-256 of the lines "name (shape)" of the states of torchvision 0.28's
+networks (vit_small: its VisionTransformer) and timm 1.0's EfficientNet."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_states_have_the_published_names_shapes_and_order(name):
+    arguments, count, digest = PUBLISHED[name]
+    state = es.models.get(name.split()[0], **arguments).state_dict()
+    told = "\n".join(f"{n} {v.shape}" for n, v in state.items())
+    assert len(state) == count
+    assert hashlib.sha256(told.encode()).hexdigest().startswith(digest), told
 
 
 def test_a_save_makes_the_network_again(tmp_path, rng):
