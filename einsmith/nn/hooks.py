@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,6 +18,13 @@ class _Hook(NamedTuple):
     function: Callable
     before: bool
     with_kwargs: bool
+    always: bool = False
+
+    def after(self, module: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
+        """The output that this hook leaves behind."""
+        rest = (kwargs, output) if self.with_kwargs else (output,)
+        found = self.function(module, args, *rest)
+        return output if found is None else found
 
 
 class Handle:
@@ -49,10 +57,12 @@ class Hooks:
         """What a trace depends on: another number for every registration."""
         return tuple(h.number for h in self._all)
 
-    def add(self, function: Callable, before: bool, prepend: bool, with_kwargs: bool) -> Handle:
+    def add(
+        self, function: Callable, before: bool, prepend: bool, with_kwargs: bool, always: bool = False
+    ) -> Handle:
         if not callable(function):
             raise ArgumentError(f"a hook is a function, not {function!r}")
-        hook = _Hook(next(_numbers), function, before, with_kwargs)
+        hook = _Hook(next(_numbers), function, before, with_kwargs, always)
         self._all.insert(0 if prepend else len(self._all), hook)
         touch()
         return Handle(self, hook.number)
@@ -63,6 +73,22 @@ class Hooks:
 
     def call(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """`module.forward` between its hooks."""
+        waiting, output = [h for h in self._all if not h.before], None
+        try:
+            args, kwargs = self._arguments(module, args, kwargs)
+            output = module.forward(*args, **kwargs)
+            while waiting:
+                output = waiting.pop(0).after(module, args, kwargs, output)
+            return output
+        except BaseException:
+            for h in waiting:
+                if h.always:
+                    with contextlib.suppress(Exception):  # the first error is the one to be told
+                        output = h.after(module, args, kwargs, output)
+            raise
+
+    def _arguments(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """What the hooks before `forward` leave of the arguments."""
         for h in [h for h in self._all if h.before]:
             found = h.function(module, args, kwargs) if h.with_kwargs else h.function(module, args)
             if found is None:
@@ -73,8 +99,4 @@ class Hooks:
                 args, kwargs = found
             else:
                 args = found if isinstance(found, tuple) else (found,)
-        output = module.forward(*args, **kwargs)
-        for h in [h for h in self._all if not h.before]:
-            found = h.function(module, args, kwargs, output) if h.with_kwargs else h.function(module, args, output)
-            output = output if found is None else found
-        return output
+        return args, kwargs

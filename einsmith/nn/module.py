@@ -171,12 +171,16 @@ class Module:
         """
         return self._hooks.add(hook, True, prepend, with_kwargs)
 
-    def register_forward_hook(self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False) -> Handle:
+    def register_forward_hook(
+        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
+    ) -> Handle:
         """Calls `hook(self, args, output)` after every forward; what it returns, unless None, is the output instead.
 
-        with_kwargs: `hook(self, args, kwargs, output)`. Called while a trace is made, as forward is.
+        with_kwargs: `hook(self, args, kwargs, output)`. always_call: also where forward, or a hook before this one,
+        raises; the output is then that of the last that did not, None at first. Called while a trace is made, as
+        forward is.
         """
-        return self._hooks.add(hook, False, prepend, with_kwargs)
+        return self._hooks.add(hook, False, prepend, with_kwargs, always_call)
 
     register_module = add_module
 

@@ -133,3 +133,42 @@ def test_lists_and_dictionaries_of_parameters(rng) -> None:
     assert [n for n, _ in m.named.items()] == ["a"] and len(list(m.named.values())) == len(m.named) == 1
     with pytest.raises(IndexError):
         m.rows[7]
+
+
+def test_hooks_that_are_always_called_see_what_there_was_when_it_failed() -> None:
+    torch = pytest.importorskip("torch", reason="its hooks are the model")
+
+    def told(module, base):
+        seen = []
+
+        class Fails(base):
+            def forward(self, x):
+                if x.shape[0] > 2:
+                    raise KeyError("forward")
+                return x
+
+        m = Fails()
+
+        def note(name, fails=False):
+            def hook(module, args, output):
+                seen.append((name, len(args), output is None))
+                if fails:
+                    raise ValueError(name)
+
+            return hook
+
+        m.register_forward_hook(note("usual"))
+        m.register_forward_hook(note("always"), always_call=True)
+        m.register_forward_hook(note("raises", fails=True), always_call=True)
+        m.register_forward_hook(note("last"), always_call=True)
+        for n, error in ((3, KeyError), (2, ValueError)):
+            with pytest.raises(error):
+                m(module(n))
+        return seen
+
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a hook that raises after an error
+        theirs = told(torch.ones, torch.nn.Module)
+    assert told(np.ones, nn.Module) == theirs
