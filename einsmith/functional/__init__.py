@@ -125,7 +125,7 @@ from einsmith.functional.elementwise import (
     xlogy,
 )
 from einsmith.functional.embedding import embedding, embedding_bag
-from einsmith.functional.indexing import gather, index_add, index_select, scatter_add, take_along_dim
+from einsmith.functional.indexing import gather, index_add, index_select, scatter, scatter_add, take_along_dim
 from einsmith.functional.losses.classes import cross_entropy, nll_loss
 from einsmith.functional.losses.ctc import ctc_loss
 from einsmith.functional.losses.margin import (
@@ -232,10 +232,10 @@ __all__ = [
     "norm", "normalize", "one_hot", "ones", "ones_like", "outer", "pad", "pairwise_distance", "permute",
     "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "pow", "prelu", "prod", "reciprocal", "relu", "relu6",
     "remainder", "repeat", "repeat_interleave", "reshape", "rms_norm", "roll", "round", "rrelu", "rsqrt",
-    "scaled_dot_product_attention", "scatter_add", "select", "selu", "sigmoid", "sign", "silu", "sin", "sinh",
-    "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink", "softsign", "sort",
-    "split", "sqrt", "square", "squash", "squeeze", "stack", "std", "std_mean", "sub", "sum", "take_along_dim",
-    "tan", "tanh", "tanhshrink", "threshold", "tile", "topk", "trace", "transpose", "tril", "triplet_margin_loss",
+    "scaled_dot_product_attention", "scatter", "scatter_add", "select", "selu", "sigmoid", "sign", "silu", "sin",
+    "sinh", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink", "softsign", "sort",
+    "split", "sqrt", "square", "squash", "squeeze", "stack", "std", "std_mean", "sub", "sum", "take_along_dim", "tan",
+    "tanh", "tanhshrink", "threshold", "tile", "topk", "trace", "transpose", "tril", "triplet_margin_loss",
     "triplet_margin_with_distance_loss", "triu", "trunc", "unbind", "unflatten", "unfold", "unsqueeze", "var",
     "var_mean", "vstack", "where", "xlogy", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -5,13 +5,13 @@ An integer outside of what it chooses from is an IndexError at the call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from einsmith.errors import ShapeError
+from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
-from einsmith.functional.common import dimension, tensor
+from einsmith.functional.common import all_of, dimension, tensor
 from einsmith.lang import builder as fb
 from einsmith.lang import views
 from einsmith.lang.builder import Value
@@ -28,6 +28,14 @@ def _fits(name: str, x: Value, index: Value, d: int) -> None:
         raise ShapeError(
             f"{name}: 'index' {index.shape} must have the rank of 'input' {x.shape} and fit it beside dim={d}"
         )
+
+
+def _sources(name: str, x: Value, index: Value, src: Value, d: int) -> Value:
+    """What is put in the places of an index, in its shape. Raises ShapeError."""
+    _fits(name, x, index, d)
+    if src.ndim != index.ndim or any(n > e for n, e in zip(index.shape, src.shape, strict=True)):
+        raise ShapeError(f"{name}: 'index' {index.shape} has larger extents than 'src' {src.shape}")
+    return src[tuple(slice(0, n) for n in index.shape)]
 
 
 @traced
@@ -86,11 +94,53 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
     if not x.ndim:
         return scatter_add(x.reshape((1,)), 0, k.reshape((-1,)), s.reshape((-1,))).reshape(())
     d = dimension(dim, x.ndim, "scatter_add")
-    _fits("scatter_add", x, k, d)
-    if s.ndim != k.ndim or any(n > e for n, e in zip(k.shape, s.shape, strict=True)):
-        raise ShapeError(f"scatter_add: 'index' {k.shape} has larger extents than 'src' {s.shape}")
-    s = s[tuple(slice(0, n) for n in k.shape)]
+    s = _sources("scatter_add", x, k, s, d)
     return _adding(x.ndim, d, False)(x=x, k=k, s=s).astype(x.dtype) if k.size else x
+
+
+@traced
+def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Value:
+    """The input with src[i] in place of [.., index[i], ..] along `dim`, for each i of the index.
+
+    Where places repeat, the last in order stays, and it alone has a gradient. src: a tensor, or one number for all.
+    reduce: "add" adds to what is there, "multiply" multiplies it, places that repeat all counting. Every place along
+    `dim` is compared with all of the index there: meant for rows of some thousands.
+    """
+    name = "scatter"
+    if reduce not in (None, "add", "multiply"):
+        raise ArgumentError(f"{name}: reduce={reduce!r} must be None, 'add' or 'multiply'")
+    x, k = tensor(input, name, "input"), tensor(index, name, "index", kind="int")
+    s = tensor(src, name, "src")
+    s = fb.broadcast_to(s, k.shape) if not s.ndim else s
+    if not x.ndim:
+        return scatter(x.reshape((1,)), 0, k.reshape((-1,)), s.reshape((-1,)), reduce=reduce).reshape(())
+    if reduce == "add":
+        return scatter_add(x, dim, k, s)
+    d = dimension(dim, x.ndim, name)
+    s = _sources(name, x, k, s, d)
+    if not k.size:
+        return x
+    # The additions look at every index, so that one out of range is an error.
+    written = _adding(x.ndim, d, False)(x=fb.full(x.shape, 0, k.dtype), k=k, s=fb.full(k.shape, 1, k.dtype))
+    (j,) = fb.axes(k.shape[d])
+
+    def chosen(i: Sequence[Any], value: Callable[[], Any], other: Any) -> Any:
+        """`value()` where the index, which may be smaller than the input beside d, has the place i; else `other`."""
+        inside = [i[n] < e for n, (e, whole) in enumerate(zip(k.shape, x.shape, strict=True)) if n != d and e < whole]
+        return fb.where(all_of(inside), value(), other) if inside else value()
+
+    def hit(i: Sequence[Any], value: Any, other: Any) -> Any:
+        return chosen(i, lambda: fb.where(k[at(i, d, j)] == i[d], value, other), other)
+
+    if reduce == "multiply":
+        factor = fb.compute(x.shape, lambda *i: fb.prod(hit(i, s[at(i, d, j)], 1), over=j))
+        return fb.where(written > 0, x * factor, x).astype(x.dtype)
+    last = fb.compute(x.shape, lambda *i: fb.max(hit(i, j, 0), over=j))
+    put = fb.compute(
+        x.shape,
+        lambda *i: chosen(i, lambda: fb.where(written[i] > 0, s[at(i, d, last[i])], x[i]), x[i]),
+    )
+    return put.astype(x.dtype)
 
 
 @traced

@@ -193,6 +193,33 @@ def test_places_chosen_by_integers(run, rng, dim, compiled) -> None:
     agree(found, [t.grad.numpy() for t in tensors[:3]], 1e-11)
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_places_written_over(run, rng, dim) -> None:
+    x, source = rng.normal(size=(4, 5)), rng.normal(size=(4, 5))
+    index = rng.integers(0, 4, (3, 4))  # places repeat, and there is less of it than of the input
+    for reduce in ({}, {"reduce": "multiply"}):
+        found = run(lambda x, k, s, r=reduce: F.scatter(x, dim, k, s, **r), x, index, source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch would rather have scatter_reduce
+            wanted = torch.scatter(torch.tensor(x), dim, torch.tensor(index), torch.tensor(source), **reduce)
+        agree([found], [wanted.numpy()], 1e-12)
+    # Of places that repeat the last one is read alone: torch leaves that open, and hands all of them the gradient.
+    once = np.argsort(rng.random((4, 5)), axis=dim)[:2]
+    arrays = [torch.tensor(a, requires_grad=True) for a in (x, source[:2])]
+    torch.scatter(arrays[0], dim, torch.tensor(once), arrays[1]).square().sum().backward()
+    grads = es.grad(lambda x, s: (F.scatter(x, dim, once, s) ** 2).sum(), argnums=(0, 1))(x, source[:2])
+    agree(grads, [a.grad.numpy() for a in arrays], 1e-12)
+
+
+def test_the_last_of_equal_places_stays(run) -> None:
+    x, k, s = np.zeros(5), np.array([1, 1, 3, 1]), np.array([1.0, 2, 3, 4])
+    np.testing.assert_array_equal(F.scatter(x, 0, k, s), [0, 4, 0, 3, 0])
+    gradient = es.grad(lambda s: (F.scatter(x, 0, k, s) ** 2).sum())
+    np.testing.assert_array_equal(es.interpret(gradient)(s), [0, 0, 6, 8])
+    one_each = run(lambda k: F.scatter(np.zeros((2, 3)), 1, k, 1.0), np.array([[2], [0]]))
+    np.testing.assert_array_equal(one_each, np.eye(3)[[2, 0]])
+
+
 def test_order_of_equal_elements_and_of_nan(run) -> None:
     x = np.array([2.0, np.nan, -np.inf, np.inf, 2.0, np.nan, -np.inf, 0.0, np.inf])
     for descending in (False, True):
@@ -366,6 +393,9 @@ I4 = np.array([0, 1, 0, 1])
         (lambda x: F.gather(x, 0, np.array([[3, 0, 0, 0]])), IndexOutOfRange, "3"),
         (lambda x: F.scatter_add(x, 0, np.array([[-1, 0, 0, 0]]), x), IndexOutOfRange, "-1"),
         (lambda x: F.scatter_add(x, 1, np.zeros((3, 5), int), x), ShapeError, "'src'"),
+        (lambda x: F.scatter(x, 1, np.array([[4]]), 1.0), IndexOutOfRange, "4"),
+        (lambda x: F.scatter(x, 1, np.zeros((3, 5), int), x), ShapeError, "scatter: .*'src'"),
+        (lambda x: F.scatter(x, 1, np.zeros((3, 4), int), x, reduce="mean"), ArgumentError, "'multiply'"),
         (lambda x: F.index_add(x, 0, I4, x), ShapeError, "'source'"),
         (lambda x: F.take_along_dim(x, I4, 1), ShapeError, "rank"),
         (lambda x: F.topk(x, 5), ShapeError, "k=5"),
