@@ -151,6 +151,7 @@ from einsmith.functional.losses.regression import (
     poisson_nll_loss,
     smooth_l1_loss,
 )
+from einsmith.functional.multihead import multi_head_attention_forward
 from einsmith.functional.normalization import (
     batch_norm,
     group_norm,
@@ -227,11 +228,11 @@ __all__ = [
     "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsigmoid", "logsumexp", "lp_pool1d",
     "lp_pool2d", "lp_pool3d", "lt", "margin_loss", "margin_ranking_loss", "masked_fill", "matmul", "max", "max_pool1d",
     "max_pool2d", "max_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d", "maximum", "mean", "median",
-    "meshgrid", "min", "minimum", "mish", "mm", "movedim", "mse_loss", "mul", "multi_margin_loss",
-    "multilabel_margin_loss", "multilabel_soft_margin_loss", "mv", "nan_to_num", "narrow", "ne", "neg", "nll_loss",
-    "norm", "normalize", "one_hot", "ones", "ones_like", "outer", "pad", "pairwise_distance", "permute",
-    "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "pow", "prelu", "prod", "reciprocal", "relu", "relu6",
-    "remainder", "repeat", "repeat_interleave", "reshape", "rms_norm", "roll", "round", "rrelu", "rsqrt",
+    "meshgrid", "min", "minimum", "mish", "mm", "movedim", "mse_loss", "mul", "multi_head_attention_forward",
+    "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "mv", "nan_to_num", "narrow", "ne",
+    "neg", "nll_loss", "norm", "normalize", "one_hot", "ones", "ones_like", "outer", "pad", "pairwise_distance",
+    "permute", "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "pow", "prelu", "prod", "reciprocal", "relu",
+    "relu6", "remainder", "repeat", "repeat_interleave", "reshape", "rms_norm", "roll", "round", "rrelu", "rsqrt",
     "scaled_dot_product_attention", "scatter", "scatter_add", "select", "selu", "sigmoid", "sign", "silu", "sin",
     "sinh", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink", "softsign", "sort",
     "split", "sqrt", "square", "squash", "squeeze", "stack", "std", "std_mean", "sub", "sum", "take_along_dim", "tan",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from math import inf, sqrt
 from typing import Any
 
-from einsmith import functional as F
-from einsmith.errors import ArgumentError, DtypeError, ShapeError
-from einsmith.functional.attention import attend
-from einsmith.functional.common import tensor
+from einsmith.errors import ArgumentError
+from einsmith.functional.multihead import Multihead
 from einsmith.functional.random import layer_drop
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
@@ -75,101 +72,15 @@ class MultiheadAttention(Module):
         own position. average_attn_weights=False: weights of each head, [B, num_heads, L, S]; need_weights=False: None.
         A query whose keys are all masked gives weights 0.
         """
-        same = query is key and key is value
-        q, k, v, single = self._inputs(query, key, value)
-        if same:
-            k = v = q
-        (length, batch), steps = q.shape[:2], k.shape[0]
-        mask = self._mask(key_padding_mask, attn_mask, batch, length, steps, single)
-        q, k, v = self._projected(q, k, v, same)
-        extra = 0
-        if self.bias_k is not None:
-            k, v = (
-                F.cat([x, F.expand(b, 1, batch, self.embed_dim)], 0) for x, b in ((k, self.bias_k), (v, self.bias_v))
-            )
-            extra += 1
-        if self.add_zero_attn:
-            zeros = fb.full((1, batch, self.embed_dim), 0.0, k.dtype)
-            k, v, extra = F.cat([k, zeros], 0), F.cat([v, zeros], 0), extra + 1
-        if extra and mask is not None:
-            mask = F.pad(mask, (0, extra), value=True if mask.dtype.is_bool else 0.0)
-        causal = is_causal and attn_mask is None
-        if causal and extra:
-            raise ArgumentError("MultiheadAttention: is_causal does not go with add_bias_kv and add_zero_attn")
-        out, weights = attend(
-            self._heads(q), self._heads(k), self._heads(v), mask, causal, 1 / sqrt(self.head_dim),
+        packed = self.in_proj_weight is not None
+        weights = [self.in_proj_weight] if packed else [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+        attention = Multihead(
+            "MultiheadAttention", self.embed_dim, self.num_heads, [fb.as_value(w) for w in weights],
+            None if self.in_proj_bias is None else fb.as_value(self.in_proj_bias), (self.bias_k, self.bias_v),
+            self.add_zero_attn, self.out_proj,
             lambda w: layer_drop(w, self.dropout, self) if self.training and self.dropout else w,
         )  # fmt: skip
-        y = self.out_proj(out.transpose(2, 0, 1, 3).reshape((length, batch, self.embed_dim)))
-        if single:
-            y = y.reshape((length, self.embed_dim))
-        elif self.batch_first:
-            y = y.transpose(1, 0, 2)
-        if not need_weights:
-            return y, None
-        weights = weights.mean(axis=1) if average_attn_weights else weights
-        return y, weights.reshape(weights.shape[1:]) if single else weights
-
-    def _inputs(self, query: Any, key: Any, value: Any) -> tuple[Value, Value, Value, bool]:
-        """The inputs as [L, B, E], and whether they came without a batch. Raises ShapeError."""
-        name = "MultiheadAttention"
-        named = ((query, "query"), (key, "key"), (value, "value"))
-        given = [tensor(x, name, n, rank=(2, 3), kind="float") for x, n in named]
-        single = given[0].ndim == 2
-        shown = f"{name}: 'query' {given[0].shape}, 'key' {given[1].shape} and 'value' {given[2].shape}"
-        if any(x.ndim != given[0].ndim for x in given):
-            raise ShapeError(f"{shown} differ in rank")
-        if single:
-            given = [x.reshape((x.shape[0], 1, x.shape[1])) for x in given]
-        elif self.batch_first:
-            given = [x.transpose(1, 0, 2) for x in given]
-        q, k, v = given
-        widths = (self.embed_dim, self.kdim, self.vdim)
-        if (q.shape[2], k.shape[2], v.shape[2]) != widths or k.shape[:2] != v.shape[:2] or q.shape[1] != k.shape[1]:
-            raise ShapeError(f"{shown} do not fit: features {widths}, one batch, and as many keys as values")
-        if not k.shape[0]:
-            raise ShapeError(f"{shown}: there are no keys")
-        return q, k, v, single
-
-    def _projected(self, q: Value, k: Value, v: Value, same: bool) -> tuple[Value, Value, Value]:
-        e, bias = self.embed_dim, self.in_proj_bias
-        if same and self.in_proj_weight is not None:
-            y = F.linear(q, self.in_proj_weight, bias)
-            return y[:, :, :e], y[:, :, e : 2 * e], y[:, :, 2 * e :]
-        weights = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
-        if self.in_proj_weight is not None:
-            weights = tuple(self.in_proj_weight[n * e : (n + 1) * e] for n in range(3))
-        biases = [None if bias is None else bias[n * e : (n + 1) * e] for n in range(3)]
-        a, b, c = (F.linear(x, w, d) for x, w, d in zip((q, k, v), weights, biases, strict=True))
-        return a, b, c
-
-    def _heads(self, x: Value) -> Value:
-        """[L, B, E] as [B, num_heads, L, head_dim]."""
-        return x.reshape((*x.shape[:2], self.num_heads, self.head_dim)).transpose(1, 2, 0, 3)
-
-    def _mask(self, padding: Any, given: Any, batch: int, length: int, steps: int, single: bool) -> Value | None:
-        """The masks as one of [B or 1, heads or 1, L or 1, S]: bools, true where a key takes part, or floats."""
-        masks = []
-        if padding is not None:
-            m = _checked(padding, "key_padding_mask", [(steps,)] if single else [(batch, steps)])
-            masks.append(m.reshape((batch, 1, 1, steps)))
-        if given is not None:
-            m = _checked(given, "attn_mask", [(length, steps), (batch * self.num_heads, length, steps)])
-            lead = (1, 1) if m.ndim == 2 else (batch, self.num_heads)
-            masks.append(m.reshape((*lead, length, steps)))
-        if not masks:
-            return None
-        if all(m.dtype.is_bool for m in masks):
-            closed = masks[0] if len(masks) == 1 else masks[0] | masks[1]
-            return ~closed
-        added = [fb.where(m, -inf, 0.0) if m.dtype.is_bool else m for m in masks]
-        return added[0] if len(added) == 1 else added[0] + added[1]
-
-
-def _checked(mask: Any, name: str, shapes: list[tuple[int, ...]]) -> Value:
-    m = tensor(mask, "MultiheadAttention", name)
-    if not (m.dtype.is_bool or m.dtype.is_float):
-        raise DtypeError(f"MultiheadAttention: {name!r} holds bools or floats, not {m.dtype.name}")
-    if m.shape not in shapes:
-        raise ShapeError(f"MultiheadAttention: {name!r} has shape {m.shape}, needs {' or '.join(map(str, shapes))}")
-    return m
+        return attention(
+            query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal,
+            self.batch_first,
+        )  # fmt: skip

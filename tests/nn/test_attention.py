@@ -126,6 +126,35 @@ def test_multihead_attention(run, rng, o) -> None:
     agree(found, [y.detach().numpy() for y in wanted if y is not None], 1e-10)
 
 
+@pytest.mark.parametrize("separate, static, zero", [(False, "k", True), (True, "", False), (False, "kv", False)])
+def test_multihead_attention_of_given_weights(run, rng, separate, static, zero) -> None:
+    e, heads, batch = 6, 2, 3
+    widths = (e, 5, 4) if separate else (e, e, e)
+    q, k, v = (rng.normal(size=(n, batch, w)) for n, w in zip((L, S, S), widths, strict=True))
+    weights = {f"{n}_proj_weight": rng.normal(size=(e, w)) for n, w in zip("qkv", widths, strict=True)}
+    weights = weights if separate else {}
+    fixed = {f"static_{n}": rng.normal(size=(batch * heads, S, e // heads)) for n in static}
+    biases = [None if static else rng.normal(size=(1, 1, e)) for _ in range(2)]
+    arrays = [q, k, v, None if separate else rng.normal(size=(3 * e, e)), rng.normal(size=3 * e), *biases,
+              rng.normal(size=(e, e)), rng.normal(size=e)]  # fmt: skip
+    named = weights | fixed | {"attn_mask": ~MASK}
+
+    def call(f, convert):
+        x = [None if a is None else convert(a) for a in arrays]
+        return f(
+            *x[:3], e, heads, *x[3:7], zero, 0.3, *x[7:], training=False, use_separate_proj_weight=separate,
+            **{n: convert(a) for n, a in named.items()},
+        )  # fmt: skip
+
+    theirs = torch.nn.functional.multi_head_attention_forward
+    wanted = [y.numpy() for y in call(theirs, torch.tensor)]
+    agree(call(F.multi_head_attention_forward, np.asarray), wanted, 1e-10)
+    gradient = es.grad(lambda a: call(F.multi_head_attention_forward, lambda b: a if b is q else b)[0].sum())(q)
+    x = torch.tensor(q, requires_grad=True)
+    call(theirs, lambda b: x if b is q else torch.tensor(b))[0].sum().backward()
+    agree([gradient], [x.grad.numpy()], 1e-10)
+
+
 def test_gradients_of_self_attention(rng) -> None:
     ours, theirs = nn.MultiheadAttention(6, 3, dtype="float64"), torch.nn.MultiheadAttention(6, 3).double()
     ours.load_state_dict(theirs.state_dict())
@@ -252,6 +281,11 @@ def test_initial_distributions() -> None:
 X = np.ones((4, 2, 6))
 
 
+def given(x, weight=None, num_heads=2, **named):
+    rest = (weight, None, None, None, False, 0.0, np.ones((6, 6)), None)
+    return F.multi_head_attention_forward(x, x, x, 6, num_heads, *rest, **named)
+
+
 @pytest.mark.parametrize(
     "call, error, words",
     [
@@ -262,6 +296,10 @@ X = np.ones((4, 2, 6))
         (lambda x: F.scaled_dot_product_attention(x, x[:2], x[:2]), ShapeError, "enable_gqa"),
         (lambda x: F.scaled_dot_product_attention(x, x[:3], x[:3], enable_gqa=True), ShapeError, "multiple"),
         (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=2.0), ArgumentError, "p=2"),
+        (lambda x: given(x, q_proj_weight=x[0]), ArgumentError, "'in_proj_weight' is missing"),
+        (lambda x: given(x, np.ones((9, 6))), ShapeError, "'in_proj_weight'"),
+        (lambda x: given(x, np.ones((18, 6)), static_k=x), ShapeError, "'static_k'"),
+        (lambda x: given(x, np.ones((18, 6)), num_heads=4), ArgumentError, "num_heads=4"),
         (lambda x: nn.MultiheadAttention(6, 4), ArgumentError, "num_heads=4"),
         (lambda x: nn.MultiheadAttention(5, 1)(x, x, x), ShapeError, "features"),
         (lambda x: nn.MultiheadAttention(6, 2)(x, x[:, 0], x[:, 0]), ShapeError, "rank"),
