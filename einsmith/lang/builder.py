@@ -142,8 +142,8 @@ class Value(Operators, RunTimeOnly):
         keys = key if isinstance(key, tuple) else (key,)
         if builtins.any(isinstance(k, Ex) for k in keys):
             return _read(self, keys)
-        plan = views.slicing(self.shape, keys)
-        return _view(("slice", plan), self, plan.shape, lambda axes: views.slice_index(plan, axes))
+        plan, chosen = views.slicing(self.shape, keys), [k for k in keys if isinstance(k, Value)]
+        return _view(("slice", plan), self, plan.shape, lambda axes, *at: views.slice_index(plan, axes, at), *chosen)
 
     def reshape(self, *shape: Any) -> Value:
         """The elements in row-major order under another shape; one extent may be -1."""
@@ -422,14 +422,17 @@ def full(shape: Sequence[int], value: float | int | bool, dtype: Any) -> Value:
 # ------------------------------------------------------------------------------------------------- views, reductions
 
 
-def _view(key: tuple, v: Value, shape: Sequence[int], index: Callable[[list[Form]], Sequence[Form]]) -> Value:
+def _view(key: tuple, v: Value, shape: Sequence[int], index: Callable[..., Sequence[Form]], *others: Value) -> Value:
+    """Elements of v at `index(axes, *others)`: the others are 0-d."""
+
     def build(values: list[Value]) -> Value:
         out = [AxisVar(f"i{d}", n) for d, n in enumerate(shape)]
-        return Value(lower(out, element(values[0], index([fm.Index(a) for a in out])), dt.f64), values[0].weak)
+        at = index([fm.Index(a) for a in out], *(element(o, ()) for o in values[1:]))
+        return Value(lower(out, element(values[0], at), dt.f64), values[0].weak)
 
     if v.literal is not None:
         v = Value(v.tensor, v.weak)
-    out = _shared(key, [v], build)
+    out = _shared(key, [v, *others], build)
     return Value(out.tensor, v.weak and not out.shape)
 
 

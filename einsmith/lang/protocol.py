@@ -18,9 +18,12 @@ def arraylike(x: Any) -> bool:
 
 
 class RunTimeOnly:
-    """Conversions and protocols that need the value: each raises TraceError with the remedy."""
+    """Base of traced tensors. Conversions and protocols that need the value raise TraceError with the remedy."""
 
     __slots__ = ()
+
+    shape: Any
+    dtype: Any
 
     def __bool__(self) -> bool:
         raise needs_value("`if`, `while`, `and` or bool()", "choose with es.where(condition, a, b)")

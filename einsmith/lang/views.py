@@ -12,6 +12,7 @@ import numpy as np
 
 from einsmith.errors import IndexOutOfRange, ShapeError, TraceError
 from einsmith.lang.formula import Form, Literal, op
+from einsmith.lang.protocol import RunTimeOnly
 
 
 def listed(given: Sequence[Any]) -> Any:
@@ -21,14 +22,15 @@ def listed(given: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Slicing:
-    """`shape` of the view; `dims`: for each dimension of the source its (view axis or -1, start, step)."""
+    """`shape` of the view; `dims`: for each dimension of the source its (view axis or -1, start, step), or (-2, n, 0)
+    where the n-th of the keys that are tensors says the place."""
 
     shape: tuple[int, ...]
     dims: tuple[tuple[int, int, int], ...]
 
 
 def slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
-    """The plan of `x[keys]` with ints, slices, None and one Ellipsis. Raises IndexOutOfRange, TraceError."""
+    """The plan of `x[keys]` with ints (traced ones too), slices, None and one ...; IndexOutOfRange, TraceError."""
     used = sum(1 for k in keys if k is not None and k is not Ellipsis)
     if used > len(shape):
         raise IndexOutOfRange(f"{used} indices for a tensor with {len(shape)} dimensions, shape {tuple(shape)}")
@@ -41,6 +43,7 @@ def slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
         full += [slice(None)] * (len(shape) - used)
     out: list[int] = []
     dims: list[tuple[int, int, int]] = []
+    chosen = 0
     for k in full:
         if k is None:
             out.append(1)
@@ -51,6 +54,15 @@ def slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
             extent = len(range(start, stop, step))
             dims.append((len(out), start if extent else 0, step))
             out.append(extent)
+            continue
+        if isinstance(k, RunTimeOnly):
+            if k.shape or not k.dtype.is_int:
+                raise TraceError(
+                    f"a tensor is indexed with one of {k.dtype.name} and shape {k.shape}; an index is one integer. "
+                    "For more, read elements inside es.compute(shape, lambda t, k: E[ids[t], k])"
+                )
+            dims.append((-2, chosen, 0))
+            chosen += 1
             continue
         if isinstance(k, bool) or not hasattr(k, "__index__"):
             raise TraceError(
@@ -72,8 +84,15 @@ def _times(a: Form, b: int) -> Form:
     return a if b == 1 else op("mul", Literal(b), a)
 
 
-def slice_index(plan: Slicing, axes: Sequence[Form]) -> list[Form]:
-    return [Literal(start) if axis < 0 else _plus(_times(axes[axis], step), start) for axis, start, step in plan.dims]
+def slice_index(plan: Slicing, axes: Sequence[Form], chosen: Sequence[Form] = ()) -> list[Form]:
+    """The source index of each element of a slice."""
+
+    def at(axis: int, start: int, step: int) -> Form:
+        if axis < 0:
+            return Literal(start) if axis == -1 else chosen[start]
+        return _plus(_times(axes[axis], step), start)
+
+    return [at(*dim) for dim in plan.dims]
 
 
 def resolve_reshape(old: Sequence[int], new: Sequence[Any]) -> tuple[int, ...]:

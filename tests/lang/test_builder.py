@@ -215,6 +215,8 @@ def test_constants_are_copied():
         (lambda x: np.asarray(x), "es"),
         (lambda x: x.item(), "return"),
         (lambda x: x[value(3, dtype="int32")], "es.compute"),
+        (lambda x: x[value()], "one integer"),
+        (lambda x: x[value(dtype="int32") :], "static"),
     ],
 )
 def test_values_that_do_not_exist_yet(use, remedy):

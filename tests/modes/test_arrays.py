@@ -123,3 +123,21 @@ def test_a_copy_of_a_compiled_function_compiles_for_itself(copied) -> None:
         assert other.both(x).tolist() == other(x).tolist() == [[24, 24]] * 4
         assert model.both(x).tolist() == model(x).tolist() != [[24, 24]] * 4
         assert other.squares.static == {"n"} and other.squares.__name__ == "_powers"
+
+
+@pytest.mark.parametrize("run", [es.interpret, es.jit])
+def test_an_integer_of_run_time_is_an_index(run, rng):
+    x = rng.normal(size=(3, 5))
+    found = run(
+        lambda x, i, j: (x[i], x[:, j], x[i, 1::2], x[..., j, None], x[i, j], x[x[:, 0].argmax()],
+                         es.compute((4,), lambda a: x[i, j] * a), es.compute((2,), lambda a: x[i][a + j]))
+    )(x, np.array(1), 3)  # fmt: skip
+    wanted = (x[1], x[:, 3], x[1, 1::2], x[..., 3, None], x[1, 3], x[x[:, 0].argmax()])
+    wanted += x[1, 3] * np.arange(4), x[1, 3:]
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+    gradient = run(es.grad(lambda x, i: (x[i] ** 2).sum()))(x, np.array(2, np.int32))
+    np.testing.assert_allclose(gradient, np.where(np.arange(3)[:, None] == 2, 2 * x, 0), rtol=1e-15)
+    for out in (3, -1):
+        with pytest.raises(IndexError, match=str(out)):
+            run(lambda x, i: x[i])(x, np.array(out))
