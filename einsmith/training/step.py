@@ -323,9 +323,13 @@ class TrainStep:
         if self.ema is None:
             raise ArgumentError("no average is kept; make the step with ema=, as TrainStep(..., ema=0.999)")
         with self._lock:
-            found = {n: self.store.state.get(f"{n}/{graph.AVERAGE}") for n in self.store.parameters}
+            slots = {id(p): self.store.state.get(f"{n}/{graph.AVERAGE}") for n, p in self.store.parameters.items()}
             state = self.model.state_dict()
-            return state | {n: slot.data.copy() for n, slot in found.items() if slot is not None and n in state}
+            for name, p in self.model.named_parameters(remove_duplicate=False):  # one may have several names
+                slot = slots.get(id(p))
+                if slot is not None:
+                    state[name] = slot.data.copy()
+            return state
 
     @contextmanager
     def averaged(self) -> Iterator[Any]:

@@ -158,6 +158,53 @@ def test_the_average_equals_torch(torch) -> None:
     step(x, y)
 
 
+class Tied(es.nn.Module):
+    """One weight under two names, used twice, and one layer that nothing uses."""
+
+    def __init__(self):
+        self.into, self.out = es.nn.Linear(7, 5, bias=False), es.nn.Linear(7, 5, bias=False)
+        self.out.weight = self.into.weight
+        self.idle = es.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.out(es.functional.tanh(es.functional.matmul(self.into(x), self.into.weight)))
+
+
+def test_a_weight_of_two_names_is_one_weight(torch, tmp_path) -> None:
+    """In gradients, accumulation, the optimizer, the average of the weights, states and saves."""
+    model = Tied().to("float64")
+    w = torch.tensor(model.into.weight.numpy(), requires_grad=True)
+    optimizer = torch.optim.AdamW([w], lr=0.01, weight_decay=0.1)
+    step = es.TrainStep(model, F, es.optim.AdamW(lr=0.01, weight_decay=0.1), ema=0.8, accumulate=2, clip_grad_norm=0.5)
+    average = None
+    given = batches(8)
+    for n, (x, y) in enumerate(given):
+        step(x, y)
+        out = torch.tanh(torch.tensor(x) @ w.T @ w) @ w.T
+        (torch.nn.functional.cross_entropy(out, torch.tensor(y)) / 2).backward()
+        if n % 2:
+            torch.nn.utils.clip_grad_norm_([w], 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            now = w.detach().clone()
+            average = now if average is None else average + 0.2 * (now - average)
+        if n == 4:
+            es.save(step, tmp_path / "run")
+    again = es.load(tmp_path / "run", model=Tied().to("float64"))
+    assert again.model.out.weight is again.model.into.weight
+    for x, y in given[5:]:
+        again(x, y)
+    same(arrays(step), arrays(again))
+    averages, state = step.averages(), model.state_dict()
+    for name in ("into.weight", "out.weight"):
+        np.testing.assert_allclose(state[name], w.detach().numpy(), rtol=1e-9)
+        np.testing.assert_allclose(averages[name], average.numpy(), rtol=1e-9)
+    with step.averaged():
+        np.testing.assert_allclose(model.into.weight.data, average.numpy(), rtol=1e-9)
+    np.testing.assert_array_equal(model.into.weight.data, state["into.weight"])
+    assert not [n for n in step.store.state if n.startswith(("idle", "out"))]
+
+
 def test_what_keeps_no_average_says_so() -> None:
     step = es.TrainStep(net(), F, es.optim.SGD(lr=0.5))
     with pytest.raises(es.ArgumentError, match="ema="):
