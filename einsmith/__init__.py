@@ -20,6 +20,7 @@ from einsmith.errors import (
     ShapeError,
     TraceError,
     UnknownNameError,
+    UnknownOptionError,
     VerifyError,
 )
 from einsmith.lang.builder import (
@@ -60,10 +61,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError", "BoundsError", "CheckError", "CompileError", "DataError", "DtypeError", "EinsmithError",
-    "FormulaError", "GradientError", "IndexOutOfRange", "KnobError", "NonFiniteError", "OutOfMemoryError",
-    "SaveError", "ShapeError", "TraceError", "TrainStep", "UnknownNameError", "VerifyError", "abs", "argmax",
+    "FormulaError", "GradientError", "IndexOutOfRange", "KnobError", "NonFiniteError", "OutOfMemoryError", "SaveError",
+    "ShapeError", "TraceError", "TrainStep", "UnknownNameError", "UnknownOptionError", "VerifyError", "abs", "argmax",
     "argmin", "axes", "callbacks", "check_gradients", "compute", "cos", "data", "erf", "exp", "floor", "functional",
     "grad", "interpret", "jit", "jvp", "load", "log", "manual_seed", "max", "maximum", "mean", "metrics", "min",
-    "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign",
-    "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "where",
+    "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin",
+    "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "where",
 ]  # fmt: skip

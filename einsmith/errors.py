@@ -114,6 +114,10 @@ class ArgumentError(EinsmithError, ValueError):
     """An option has a value that it cannot have; the message names both."""
 
 
+class UnknownOptionError(ArgumentError, TypeError):
+    """A keyword is none of those that a layer takes; the message shows near ones."""
+
+
 class UnknownNameError(EinsmithError, KeyError):
     """A name is not one of those that exist; the message shows near ones."""
 

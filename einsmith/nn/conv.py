@@ -25,7 +25,10 @@ def _prepare(layer: Any, sizes: dict[str, Any], bias: bool, dtype: Any) -> None:
     """Sets and checks what convolutions and transposed ones have in common; `sizes`: their arguments."""
     name, n, transposed = type(layer).__name__, layer.dims, isinstance(layer, _ConvTranspose)
     channels, out, groups = sizes["in_channels"], sizes["out_channels"], sizes["groups"]
-    if groups < 1 or channels % groups or out % groups or min(channels, out) < 1:
+    for what in ("in_channels", "out_channels", "groups"):
+        if not hasattr(sizes[what], "__index__") or sizes[what] < 1:
+            raise ArgumentError(f"{name}: {what}={sizes[what]!r} must be a positive integer")
+    if channels % groups or out % groups:
         raise ArgumentError(f"{name}: groups={groups} must divide in_channels={channels} and out_channels={out}")
     modes = PADDING_MODES[:1] if transposed else PADDING_MODES
     if layer.padding_mode not in modes:

@@ -6,6 +6,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -13,12 +14,12 @@ import numpy as np
 
 from einsmith import html, locks
 from einsmith.dtypes import dtype_of
-from einsmith.errors import DtypeError, ShapeError, UnknownNameError
+from einsmith.errors import DtypeError, ShapeError, UnknownNameError, UnknownOptionError
 from einsmith.functional.call import call_with_arrays, in_trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, touch
 from einsmith.nn.hooks import Handle, Hooks
-from einsmith.nn.parameter import Buffer, Parameter, Stored, substituted, to_numpy
+from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted, to_numpy
 
 
 class LoadResult(NamedTuple):
@@ -51,6 +52,8 @@ class Module:
             object.__setattr__(module, name, value)
         object.__setattr__(module, "_hooks", Hooks())
         object.__setattr__(module, "training", True)
+        if kwargs:
+            _check_options(cls, kwargs)
         return module
 
     def __init__(self) -> None:
@@ -152,6 +155,7 @@ class Module:
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Adds a parameter under `name`; None keeps the name without one (a layer without bias)."""
+        _is_part(param, Parameter, name, self)
         self._take(name, self._parameters, param)
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
@@ -161,6 +165,7 @@ class Module:
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Adds a submodule under `name`."""
+        _is_part(module, Module, name, self)
         self._take(name, self._modules, module)
 
     def register_forward_pre_hook(self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False) -> Handle:
@@ -361,28 +366,13 @@ class Module:
         """Copies arrays (NumPy, torch, ...) into the existing memory. Changes nothing unless everything fits.
 
         Raises UnknownNameError for missing and unexpected names (where `strict`), ShapeError and DtypeError for arrays
-        that do not fit, each naming them all.
+        that do not fit; the message lists all faults of all kinds.
         """
         own = dict(self._state())
-        missing = [n for n in own if n not in state_dict]
-        unexpected = [n for n in state_dict if n not in own]
-        if strict and (missing or unexpected):
-            faults = [
-                f"{kind}: {', '.join(names)}"
-                for kind, names in (("missing", missing), ("unexpected", unexpected))
-                if names
-            ]
-            raise UnknownNameError(f"the state does not fit {type(self).__name__}; {'; '.join(faults)}")
-        arrays = {n: to_numpy(state_dict[n]) for n in own if n in state_dict}
-        wrong = [f"{n}: has {own[n].shape}, given {a.shape}" for n, a in arrays.items() if a.shape != own[n].shape]
-        if wrong:
-            raise ShapeError(f"shapes do not fit {type(self).__name__}; {'; '.join(wrong)}")
-        odd = [f"{n}: is {own[n].dtype.name}, given {a.dtype}" for n, a in arrays.items() if not _fits(a.dtype, own[n])]
-        if odd:
-            raise DtypeError(f"element types do not fit {type(self).__name__}; {'; '.join(odd)}")
+        arrays = fitting(type(self).__name__, own, state_dict, strict)
         for name, array in arrays.items():
             own[name].memory.store(array)
-        return LoadResult(missing, unexpected)
+        return LoadResult([n for n in own if n not in arrays], [n for n in state_dict if n not in own])
 
     # ---------------------------------------------------------------------------------------------------- printing
 
@@ -413,6 +403,17 @@ class Module:
         return f"{type(self).__name__}(\n  " + "\n  ".join(extra + lines) + "\n)"
 
 
+def _check_options(kind: type, given: Mapping[str, Any]) -> None:
+    """Raises UnknownOptionError for a keyword that a class does not take."""
+    known = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+    names = [p.name for p in known if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
+    unknown = [n for n in given if n not in names]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in known):
+        near = get_close_matches(unknown[0], names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}"
+        raise UnknownOptionError(f"{kind.__name__} has no option {unknown[0]!r}; {hint}")
+
+
 class _Same(weakref.ref):
     """An object in a key: equal where it is one object, and not kept alive by a cache that it owns."""
 
@@ -439,13 +440,13 @@ def _is_setting(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, FunctionType))
 
 
+def _is_part(value: Any, kind: type, name: str, module: Module) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name!r} of {type(module).__name__} takes a {kind.__name__} or None, not {value!r}")
+
+
 def _kind(table: dict, module: Module) -> str:
     return {id(module._parameters): "Parameter", id(module._buffers): "Buffer"}.get(id(table), "Module")
-
-
-def _fits(given: np.dtype, own: Stored) -> bool:
-    """Floats of any width load into floats, integers into integers and floats."""
-    return np.can_cast(given, own.memory.dtype, casting="same_kind")
 
 
 def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:

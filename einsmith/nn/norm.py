@@ -31,6 +31,9 @@ class _Norm(Module):
     ) -> None:
         if num_features < 1:
             raise ArgumentError(f"{type(self).__name__}: num_features={num_features} must be at least 1")
+        for name, value in (("eps", eps), ("momentum", 0.1 if momentum is None else momentum)):
+            if not isinstance(value, (int, float, np.number)) or not value >= 0:
+                raise ArgumentError(f"{type(self).__name__}: {name}={value!r} must be a number of at least 0")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track
         shape, kind = (num_features,), dtype_of(dtype).numpy

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import DtypeError, ShapeError, TraceError
+from einsmith.errors import DtypeError, ShapeError, TraceError, UnknownNameError
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, touch
 from einsmith.runtime.memory import Layout, Memory
@@ -27,11 +27,45 @@ def to_numpy(value: Any) -> np.ndarray:
         raise TraceError("a traced tensor has no values yet; it cannot be stored in a parameter")
     if hasattr(value, "detach"):  # a torch tensor that requires a gradient refuses both protocols
         value = value.detach()
+        if str(value.dtype) == "torch.bfloat16":  # which NumPy has not
+            value = value.float()
     if hasattr(value, "__array__"):
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
     return np.asarray(value)
+
+
+def fitting(module: str, own: Mapping[str, Stored], given: Any, strict: bool) -> dict[str, np.ndarray]:
+    """Of a state dictionary the arrays of what a module has, all of which fit. Floats of any width fit floats, integers
+    fit integers and floats.
+
+    Raises UnknownNameError, ShapeError, DtypeError, the first of these that there is a reason for; it lists everything.
+    """
+    if not isinstance(given, Mapping):
+        raise DtypeError(f"the state of {module} is a {type(given).__name__}; pass a mapping of names to arrays")
+    arrays, faults = {}, {"missing": [], "unexpected": [], "shapes": [], "element types": []}  # type: ignore[var-annotated]
+    if strict:
+        faults["missing"] = [n for n in own if n not in given]
+        faults["unexpected"] = [str(n) for n in given if n not in own]
+    for name in (n for n in own if n in given):
+        place = own[name]
+        try:
+            array = to_numpy(given[name])
+        except (TypeError, ValueError, RuntimeError) as e:
+            faults["element types"].append(f"{name}: cannot be read ({str(e).partition('. ')[0]})")
+            continue
+        arrays[name] = array
+        if array.shape != place.shape:
+            faults["shapes"].append(f"{name}: has {place.shape}, given {array.shape}")
+        elif not np.can_cast(array.dtype, place.memory.dtype, casting="same_kind"):
+            faults["element types"].append(f"{name}: is {place.dtype.name}, given {array.dtype}")
+    found = [f"{kind}: {', '.join(listed)}" for kind, listed in faults.items() if listed]
+    if found:
+        names = faults["missing"] or faults["unexpected"]
+        error = UnknownNameError if names else ShapeError if faults["shapes"] else DtypeError
+        raise error(f"the state does not fit {module}, and nothing of it was loaded; {'; '.join(found)}")
+    return arrays
 
 
 class Stored:
@@ -179,7 +213,8 @@ for _name in ("neg", "abs"):
 class Parameter(Stored):
     """What a training step learns. `Parameter(data, requires_grad=True)` copies `data`.
 
-    A step computes no gradient for one whose `requires_grad` is False, and leaves it as it is.
+    A step computes no gradient for one whose `requires_grad` is False, and leaves it as it is. Raises DtypeError for
+    integers that require one.
     """
 
     def __init__(self, data: Any, requires_grad: bool = True):
@@ -193,6 +228,8 @@ class Parameter(Stored):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
+        if value and not self.dtype.is_float:
+            raise DtypeError(f"a parameter of {self.dtype.name} has no gradient; use floats, or requires_grad=False")
         self._requires_grad = bool(value)
         touch()
 

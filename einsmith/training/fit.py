@@ -80,6 +80,8 @@ class Fit:
         return history
 
     def _check(self) -> None:
+        if isinstance(self.epochs, bool) or not hasattr(self.epochs, "__index__") or self.epochs < 0:
+            raise ArgumentError(f"epochs={self.epochs!r} must be an integer of at least 0")
         for c in self.callbacks:
             if not isinstance(c, Callback):
                 raise ArgumentError(f"the callback {c!r} is no es.callbacks.Callback; derive its class from that")
@@ -107,7 +109,9 @@ class Fit:
             for f in each:
                 f(step, value)
         if not step.position:
-            raise ShapeError("the batches are empty")
+            once = isinstance(self.batches, Iterator) and step.epoch
+            hint = "; an iterator gives its batches once: pass a list, or es.data.batches" if once else ""
+            raise ShapeError(f"the batches are empty in epoch {step.epoch + 1}{hint}")
 
     def _batches(self) -> Iterator[Any]:
         """Those of the epoch that the step stands in, from its position on."""

@@ -224,6 +224,14 @@ def test_ctc_compiled_with_second_derivatives(rng) -> None:
     np.testing.assert_allclose(es.jit(loss)(x.astype(np.float32)), twin.numpy(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("steps, lengths", [((6, 5), (2, 2)), ((0, 5), (2, 2)), ((5, 5), (2, 3)), ((5, 5), (-1, 2))])
+def test_ctc_refuses_lengths_of_run_time_that_do_not_fit(rng, joined, steps, lengths) -> None:
+    x, y = np.log(rng.dirichlet(np.ones(4), (5, 2))), rng.integers(1, 4, 4 if joined else (2, 2))
+    with pytest.raises(IndexOutOfRange):
+        es.interpret(F.ctc_loss)(x, y, np.array(steps), np.array(lengths))
+
+
 def test_ctc_without_an_alignment(run, rng) -> None:
     x = np.log(rng.dirichlet(np.ones(4), (2, 1)))
     y = np.array([[1, 1]])  # needs three steps

@@ -10,7 +10,7 @@ import pytest
 from einsmith import functional as F
 from einsmith import models, nn
 from einsmith.dtypes import f32, f64
-from einsmith.errors import ArgumentError, DtypeError, ShapeError, TraceError
+from einsmith.errors import ArgumentError, DtypeError, ShapeError, TraceError, UnknownNameError, UnknownOptionError
 from einsmith.lang.trace import Trace, tracing
 
 
@@ -249,6 +249,11 @@ def test_state_is_a_copy() -> None:
     assert m.a.bias.data.max() < 99
 
 
+class Unreadable:
+    def __array__(self, *args, **kwargs):
+        raise TypeError("it lies elsewhere")
+
+
 def test_loading_checks_before_it_changes() -> None:
     m = Small()
     before = m.state_dict()
@@ -259,10 +264,46 @@ def test_loading_checks_before_it_changes() -> None:
         m.load_state_dict({**good, "b.1.weight": np.zeros((4, 2))})
     with pytest.raises(DtypeError, match="a.bias"):
         m.load_state_dict({**good, "a.bias": np.zeros(4, complex)})
+    several = {n: v for n, v in good.items() if n != "a.bias"} | {
+        "c": np.zeros(1), "b.1.weight": np.zeros((4, 2)), "count": np.array(["a", "b"]),
+    }  # fmt: skip
+    with pytest.raises(UnknownNameError, match=r"missing: a\.bias; unexpected: c; shapes: b\.1.*types: count: is f32"):
+        m.load_state_dict(several)
+    for given, said in ((list(good), "a list"), ({**good, "a.bias": Unreadable()}, "a.bias: cannot be read")):
+        with pytest.raises(DtypeError, match=said):
+            m.load_state_dict(given)
     assert all(np.array_equal(v, before[n]) for n, v in m.state_dict().items())
     result = m.load_state_dict({"a.bias": good["a.bias"], "c": np.zeros(1)}, strict=False)
     assert result.missing_keys == ["count", "a.weight", "b.1.weight"] and result.unexpected_keys == ["c"]
     assert np.array_equal(m.a.bias.data, good["a.bias"])
+
+
+def test_weights_in_bfloat16_load() -> None:
+    torch = pytest.importorskip("torch", reason="its bfloat16 has no like in NumPy")
+    theirs = torch.nn.Linear(3, 4).bfloat16()
+    ours = nn.Linear(3, 4)
+    ours.load_state_dict(theirs.state_dict())
+    np.testing.assert_array_equal(ours.weight.data, theirs.weight.detach().float().numpy())
+
+
+@pytest.mark.parametrize(
+    "make, error, said",
+    [
+        (lambda: nn.Conv2d(3, 4, 3, paddding=1), TypeError, "Conv2d has no option 'paddding'; did you mean 'padding'"),
+        (lambda: nn.Linear(3, 4, device="cpu"), UnknownOptionError, "it has in_features, out_features, bias, dtype"),
+        (lambda: nn.Linear(3.5, 4), ArgumentError, "integers"),
+        (lambda: nn.Linear(3, -1), ArgumentError, "at least 0"),
+        (lambda: nn.Linear(3, 4, dtype="int32"), DtypeError, "i32 has no gradient"),
+        (lambda: nn.Conv2d(3.0, 4, 1), ArgumentError, "in_channels=3.0"),
+        (lambda: nn.BatchNorm2d(3, momentum="x"), ArgumentError, "momentum='x'"),
+        (lambda: nn.BatchNorm2d(3, eps=-1), ArgumentError, "eps=-1"),
+        (lambda: nn.ModuleList([nn.ReLU]), TypeError, "'0' of ModuleList takes a Module"),
+        (lambda: nn.Module().register_parameter("w", np.zeros(3)), TypeError, "'w' of Module takes a Parameter"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_named(make, error, said) -> None:
+    with pytest.raises(error, match=said):
+        make()
 
 
 def test_types_change_together() -> None:

@@ -206,6 +206,16 @@ def test_wrong_arguments_are_named(make_one, words) -> None:
         make_one()
 
 
+@pytest.mark.parametrize(
+    "given, epochs, error, words",
+    [(train, "3", es.ArgumentError, "epochs='3'"), (train, -1, es.ArgumentError, "epochs=-1"),
+     (lambda: iter(train()), 2, es.ShapeError, "empty in epoch 2; an iterator"), (list, 1, es.ShapeError, "epoch 1$")],
+)  # fmt: skip
+def test_what_cannot_be_trained_is_named(given, epochs, error, words) -> None:
+    with pytest.raises(error, match=words):
+        make().fit(given(), epochs, progress=False)
+
+
 def test_what_is_not_found_is_named() -> None:
     for watch in (es.callbacks.EarlyStopping("val_los"), es.callbacks.EarlyStopping()):
         with pytest.raises(es.ArgumentError, match="'val_los.*an epoch has epoch, steps, loss"):

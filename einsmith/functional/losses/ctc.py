@@ -12,6 +12,7 @@ from einsmith.functional.losses.reduction import check_reduction
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
+from einsmith.lang.trace import current_trace
 
 LEAST = -1e30
 """The logarithm of the probability of what cannot be: finite, so that differences of two such are no NaN."""
@@ -80,7 +81,10 @@ def ctc_loss(
         raise ShapeError(f"{name}: 'log_probs' needs at least one step")
     label, skip = _labels(y, lengths, most, blank)
     a = FORWARD(x=x, label=label, skip=skip, steps=steps)
-    end = fb.minimum(lengths, most) * 2
+    end = lengths * 2
+    under_way = current_trace()
+    if under_way is not None:  # steps are compared, not read at: out of range they would be taken for others
+        under_way.checked.append(fb.compute((batch,), lambda b: x[steps[b] - 1, b, 0]).tensor)
 
     def ends(b: Any) -> Any:
         last = a[time - 1, b, end[b]]
@@ -104,7 +108,6 @@ def _labels(y: Value, lengths: Value, most: int, blank: int) -> tuple[Value, Val
     batch = lengths.shape[0]
     if not most:
         return fb.full((batch, 1), blank, dt.i32), fb.full((batch, 1), False, dt.bool_)
-    n = y.shape[-1]
     if y.ndim == 2:
         listed = y
     else:
@@ -112,7 +115,7 @@ def _labels(y: Value, lengths: Value, most: int, blank: int) -> tuple[Value, Val
         start = fb.compute((batch,), lambda b: fb.sum(fb.where(c < b, lengths[c], 0), over=c)).astype(dt.i32)
         listed = fb.compute(
             (batch, most),
-            lambda b, s: fb.where(s < lengths[b], y[fb.minimum(fb.maximum(start[b] + s, 0), n - 1)], blank),
+            lambda b, s: fb.where(s < lengths[b], y[start[b] + s], blank),
         )
 
     def extended(b: Any, s: Any) -> Any:
