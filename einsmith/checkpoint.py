@@ -104,6 +104,7 @@ def _told(step: TrainStep) -> dict[str, Any]:
         "loss": manifest.loss_name(step.loss),
         "optimizer": optim.describe(step.optimizer),
         "steps": step.steps,
+        "updates": step.counts.by_name(),
         "epoch": step.epoch,
         "position": step.position,
         "epoch_loss": step.epoch_loss,
@@ -205,6 +206,12 @@ def load(
                 f"{source} does not fit the optimizer, whose state is {list(shapes) or 'empty'}: it has "
                 f"{name}" + (f" but no {', '.join(others)}" if others else "")
             )
+    updates = meta["updates"] or dict.fromkeys(step.store.parameters, meta["steps"])
+    if updates.keys() != step.store.parameters.keys():
+        raise SaveError(
+            f"{source} does not fit the model: {META} tells the updates of {', '.join(updates)}, and the model has "
+            f"{', '.join(step.store.parameters)}"
+        )
     kinds = {n: s.dtype.numpy.kind for n, s in (*model.named_parameters(), *model.named_buffers())}
     for name, array in weights.items():
         if kinds.get(name, array.dtype.kind) != array.dtype.kind:
@@ -216,6 +223,7 @@ def load(
     for name, array in state.items():
         step.store.slot(name, array.shape, array.dtype, array)
     step.steps, step.epoch, step.position = meta["steps"], meta["epoch"], meta["position"]
+    step.counts.restore(updates)
     step.epoch_loss, step.epoch_samples = meta["epoch_loss"], meta["epoch_samples"]
     step.epoch_losses, step.history, step.loader_state = meta["epoch_losses"], meta["history"], meta["loader_state"]
     step.gathered, step.gathered_samples = meta["gathered"], meta["gathered_samples"]

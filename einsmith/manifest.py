@@ -16,7 +16,7 @@ from einsmith.errors import SaveError
 from einsmith.training.settings import Settings
 
 FORMAT = "einsmith-step"
-VERSION = 3
+VERSION = 4
 FILES = WEIGHTS, STATE, META, PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
 LOSSES = tuple(
     name
@@ -99,6 +99,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "loss": (lambda x: x is None or x in LOSSES, f"null or one of {', '.join(LOSSES)}"),
     "optimizer": (_optimizer, "null, or what tells how to make an update rule"),
     "steps": (_count, "a whole number"),
+    "updates": (lambda x: x is None or _named(_count)(x), "null, or whole numbers by name"),
     "epoch": (_count, "a whole number"),
     "position": (_count, "a whole number"),
     "epoch_loss": (_finite, "a finite number"),
@@ -115,11 +116,12 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-SINCE_2: dict[str, Any] = {
-    "epoch_losses": {}, "history": [], "settings": asdict(Settings()), "gathered": 0, "gathered_samples": 0,
-    "loader_state": None,
+SINCE: dict[int, dict[str, Any]] = {
+    2: {"epoch_losses": {}, "history": [], "settings": asdict(Settings()), "gathered": 0, "gathered_samples": 0,
+        "loader_state": None},
+    3: {"updates": None},
 }  # fmt: skip
-"""What entries that version 2 did not have are in its saves."""
+"""By version, what entries that it did not have yet are in its saves."""
 
 
 def write(folder: Path, entries: dict[str, Any]) -> None:
@@ -140,10 +142,11 @@ def read(folder: Path) -> dict[str, Any]:
         raise SaveError(f"{folder} is not a saved step: {META} is missing or damaged") from e
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise SaveError(f"{folder} is not a saved step: {META} is of another format")
-    if meta.get("version") not in (2, VERSION) or not _integer(meta["version"]):
+    if meta.get("version") not in (*SINCE, VERSION) or not _integer(meta["version"]):
         raise SaveError(f"{folder} was saved in version {meta.get('version')!r}; this Einsmith reads {VERSION}")
-    if meta["version"] == 2:
-        meta = SINCE_2 | meta
+    for version, entries in SINCE.items():
+        if meta["version"] <= version:
+            meta = entries | meta
     missing = set(ENTRIES) - set(meta)
     if missing:
         raise SaveError(f"{folder}: {META} lacks {', '.join(sorted(missing))}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.sweep import gradients
 from einsmith.dtypes import dtype_of
 from einsmith.errors import GradientError, ShapeError
@@ -18,6 +19,7 @@ from einsmith.lang.builder import Value
 from einsmith.modes import bound
 from einsmith.runtime.memory import Memory
 from einsmith.training.clipping import clip_by_norm, clip_by_value
+from einsmith.training.counts import Group
 from einsmith.training.losses import named
 
 if TYPE_CHECKING:
@@ -31,13 +33,16 @@ OWN = (GRADIENT, AVERAGE)
 @dataclass
 class StepGraph:
     """graph, bind: for `Executable`; live: captured objects with their memory; depends: modules that were met; reports:
-    names of the outputs behind the loss."""
+    names of the outputs behind the loss; groups: of the parameters that are updated; divided: whether groups that older
+    programs know were divided."""
 
     graph: Graph
     bind: dict[Leaf, np.ndarray]
     live: list[tuple[Any, Memory]]
     depends: dict[int, Any]
     reports: tuple[str, ...]
+    groups: list[Group]
+    divided: bool
 
 
 class _Build:
@@ -47,6 +52,8 @@ class _Build:
         self.step, self.settings = step, step.settings
         self.own: list[tuple[Any, Leaf]] = []  # what the step itself has captured
         self.updates: list[tuple[Leaf, Tensor]] = []
+        self.groups: list[Group] = []
+        self.divided = False
 
     def number(self, memory: np.ndarray) -> Value:
         """A number that is set at each run."""
@@ -89,6 +96,11 @@ class _Build:
             (out, *others), grads = gradients(
                 [loss.tensor, *others], [one, *[None] * len(others)], [x for _, x in trained]
             )
+            # Where nothing but `stop_gradient` leads to a parameter it is left alone: decay would shrink it.
+            trained = [pair for pair, g in zip(trained, grads, strict=True) if constant_value(g) != 0]
+            grads = [g for g in grads if constant_value(g) != 0]
+            if not trained:
+                raise GradientError("the loss hands no parameter a gradient")
             stored, told = others[: len(t.updates)], others[len(t.updates) :]
             reports = dict(zip(parts, told, strict=True))
             found = {name: Value(g) for (name, _), g in zip(trained, grads, strict=True)}
@@ -104,7 +116,7 @@ class _Build:
         leaves = (*inputs, *(x for _, x in captured))
         graph = Graph(leaves, (out, *reports.values()), tuple(self.updates), (), tuple(grads))
         graph, bind, _ = bound(graph, captured)
-        return StepGraph(graph, bind, live, dict(t.depends), tuple(reports))
+        return StepGraph(graph, bind, live, dict(t.depends), tuple(reports), self.groups, self.divided)
 
     def accumulate(self, grads: dict[str, Value], gather: bool) -> dict[str, Value]:
         """Gradients weighed by their batches' samples are added up in state; where `gather` is not set the result is
@@ -138,6 +150,8 @@ class _Build:
         """Every parameter and its state by its own rule, and the averages."""
         step, hyper = self.step, {}
         decay = self.number(step._number("ema")) if self.settings.ema is not None else None
+        self.groups, self.divided = step.counts.together(parameters)
+        own = {name: x for g in self.groups for x in [self.number(g.memory)] for name in g.names}
         for name, p in parameters.items():
             group, rule = step.rules[name]
             known = {n: f"{group}/{n}" if group else n for n in rule.hyper}
@@ -147,7 +161,7 @@ class _Build:
             before, places = {}, {}
             for s, shape in rule.states(p.shape, p.dtype).items():
                 before[s], places[s] = self.state(name, s, shape, rule.initial(s))
-            new, after = rule.update(p, grads[name], before, {n: hyper[key] for n, key in known.items()}, count)
+            new, after = rule.update(p, grads[name], before, {n: hyper[key] for n, key in known.items()}, own[name])
             self.updates += [(places[s], v.tensor) for s, v in after.items()]
             self.updates.append((leaves[name], new.tensor))
             if decay is not None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from einsmith.runtime.memory import Memory
 from einsmith.runtime.store import ParameterStore, Slot
 from einsmith.runtime.threads import get_threads
 from einsmith.training import graph
+from einsmith.training.counts import Counts, Group
 from einsmith.training.evaluate import evaluate
 from einsmith.training.fit import Fit
 from einsmith.training.profile import Profile
@@ -96,6 +98,8 @@ class TrainStep:
         graph.check_rules(self)
         self._hyper: dict[str, np.ndarray] = {}
         self._count = np.zeros((), np.float64)
+        self.counts = Counts(self.store.parameters)
+        self._updates: WeakKeyDictionary[Executable, list[Group]] = WeakKeyDictionary()
         self._numbers: dict[str, np.ndarray] = {}
         self._reports: tuple[str, ...] = ()
         self._arena = Arena()  # of all batch shapes
@@ -165,6 +169,8 @@ class TrainStep:
         replaced = [n for n, p in self.store.parameters.items() if parameters.get(n) is not p]
         for name in replaced:
             self.store.forget(name)
+        self.counts.restrict(parameters)
+        self.counts.begin([*replaced, *(n for n in parameters if n not in self.store.parameters)])
         new_rules = self._made_for[0] is not self.optimizer
         if new_rules:
             _check_optimizer(self.optimizer)
@@ -173,6 +179,7 @@ class TrainStep:
         self.store.parameters = parameters
         if new_rules:
             self.store.keep(graph.OWN)
+            self.counts = Counts(parameters)
             graph.check_rules(self)
         if structure != self._made_for[2]:
             self.store.drop({graph.GRADIENT, *({graph.AVERAGE} if self.ema is None else ())})
@@ -204,9 +211,13 @@ class TrainStep:
         self._depends |= made.depends
         if not gather or not self._reports:
             self._reports = made.reports
-        return Executable(
+        if made.divided:
+            self._programs.clear()
+        run = Executable(
             made.graph, made.bind, threads, finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena
         )
+        self._updates[run] = made.groups
+        return run
 
     def _number(self, name: str) -> np.ndarray:
         """The memory of a number that programs read."""
@@ -243,6 +254,8 @@ class TrainStep:
                     self.gathered, self.gathered_samples = self.gathered + 1, self.gathered_samples + _samples(arrays)
                 else:
                     self.steps += 1
+                    for group in self._updates[run]:
+                        group.done += 1
                     self.gathered, self.gathered_samples = 0, 0
                 if samples is not None:
                     self.position += 1
@@ -259,6 +272,7 @@ class TrainStep:
 
     def _set_scalars(self) -> None:
         self._count[...] = self.steps + 1
+        self.counts.set()
         for name, value in self.optimizer.values(self.steps + 1).items():
             if name in self._hyper:
                 self._hyper[name][...] = value

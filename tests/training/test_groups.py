@@ -182,6 +182,56 @@ def test_frozen_parameters_cost_nothing(torch) -> None:
     assert "0.weight/exp_avg" in step.store.state
 
 
+def test_rules_count_the_updates_of_each_parameter(torch, tmp_path) -> None:
+    """Adam corrects means that began at zero by the parameter's own updates, as torch.optim: one that is thawed late or
+    frozen for a while, and all under a new optimizer, would else take steps of another size."""
+    model = net()
+    other = twin(torch, model)
+    step = es.TrainStep(model, F, es.optim.Adam(lr=0.1), ema=0.9)
+    optimizer = torch.optim.Adam(other.parameters(), lr=0.1)
+
+    def freeze(layer, frozen, step):
+        for both in (step.model, other):
+            both[layer].requires_grad_(not frozen)
+        for p in other[layer].parameters():
+            p.grad = None
+
+    freeze(0, True, step)
+    train_both(torch, step, other, optimizer, 3)
+    freeze(0, False, step)
+    train_both(torch, step, other, optimizer, 2)
+    freeze(2, True, step)
+    train_both(torch, step, other, optimizer, 2)
+    freeze(2, False, step)
+    es.save(step, tmp_path / "run")
+    again = es.load(tmp_path / "run", model=net())
+    train_both(torch, step, other, optimizer, 3)
+    equal(model, other)
+    for x, y in batches(3):
+        again(x, y)
+    equal(again.model, other)
+    step.optimizer = es.optim.Adam(lr=0.05)
+    train_both(torch, step, other, torch.optim.Adam(other.parameters(), lr=0.05), 3)
+    equal(model, other)
+
+
+def test_what_no_gradient_reaches_is_left_alone(torch) -> None:
+    """As in torch, where its gradient is None: weight decay does not shrink it."""
+
+    class Half(es.nn.Module):
+        def __init__(self):
+            self.a, self.b, self.c = (es.nn.Linear(7, 5) for _ in range(3))
+
+        def forward(self, x):
+            return self.a(x) + es.stop_gradient(self.b(x))
+
+    step = es.TrainStep(Half(), F, es.optim.AdamW(lr=0.1, weight_decay=0.5))
+    before = step.model.state_dict()
+    step(*data(6, dtype="float32"))
+    changed = {n[0] for n, v in step.model.state_dict().items() if not np.array_equal(v, before[n])}
+    assert changed == {"a"} and {n[0] for n in step.store.state} == {"a"}
+
+
 # -------------------------------------------------------------------------------------------------------- clipping
 
 

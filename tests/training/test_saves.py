@@ -245,13 +245,15 @@ def test_places_that_are_no_folder_of_a_run_are_refused(tmp_path, monkeypatch, p
 
 
 
-def test_a_save_of_the_version_before_is_read(saved, tmp_path):
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_save_of_a_version_before_is_read(saved, tmp_path, version):
     run = tmp_path / "run"
     shutil.copytree(saved, run)
     meta = json.loads((run / META).read_text())
-    for name in ("epoch_losses", "history", "settings", "gathered", "gathered_samples", "loader_state"):
+    later = ("epoch_losses", "history", "settings", "gathered", "gathered_samples", "loader_state")
+    for name in ("updates", *(later if version == 2 else ())):
         del meta[name]
-    (run / META).write_text(json.dumps(meta | {"version": 2}))
+    (run / META).write_text(json.dumps(meta | {"version": version}))
     again = es.load(run)
     assert again.history == [] and again.settings == es.load(saved).settings
-    assert not _refused_or_equal(run, saved, "version 2")
+    assert not _refused_or_equal(run, saved, f"version {version}")
