@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -76,6 +77,7 @@ class Executable:
         shared: Arena | None = None,
     ):
         start = time.perf_counter()
+        self.note: Any = None  # of whoever had it compiled
         self.threads = threads
         self.target = replace(target or registry.DEFAULT.target(threads), winograd=winograd)
         self.backend = registry.backend_of(self.target)

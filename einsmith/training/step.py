@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from einsmith.runtime.memory import Memory
 from einsmith.runtime.store import ParameterStore, Slot
 from einsmith.runtime.threads import get_threads
 from einsmith.training import graph
-from einsmith.training.counts import Counts, Group
+from einsmith.training.counts import Counts
 from einsmith.training.evaluate import evaluate
 from einsmith.training.fit import Fit
 from einsmith.training.profile import Profile
@@ -69,6 +68,8 @@ class TrainStep:
     ):  # fmt: skip
         if mode != "static":
             raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")
+        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+            raise ArgumentError(f"seed={seed!r} must be an integer")
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise EinsmithError(f"threads={threads!r} must be an integer of at least 1")
         if not hasattr(model, "named_parameters") or isinstance(model, type):
@@ -99,7 +100,6 @@ class TrainStep:
         self._hyper: dict[str, np.ndarray] = {}
         self._count = np.zeros((), np.float64)
         self.counts = Counts(self.store.parameters)
-        self._updates: WeakKeyDictionary[Executable, list[Group]] = WeakKeyDictionary()
         self._numbers: dict[str, np.ndarray] = {}
         self._reports: tuple[str, ...] = ()
         self._arena = Arena()  # of all batch shapes
@@ -216,7 +216,7 @@ class TrainStep:
         run = Executable(
             made.graph, made.bind, threads, finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena
         )
-        self._updates[run] = made.groups
+        run.note = made.groups
         return run
 
     def _number(self, name: str) -> np.ndarray:
@@ -254,7 +254,7 @@ class TrainStep:
                     self.gathered, self.gathered_samples = self.gathered + 1, self.gathered_samples + _samples(arrays)
                 else:
                     self.steps += 1
-                    for group in self._updates[run]:
+                    for group in run.note:
                         group.done += 1
                     self.gathered, self.gathered_samples = 0, 0
                 if samples is not None:
@@ -391,6 +391,8 @@ class TrainStep:
 
     def profile(self, *batch: Any, repeats: int = 20) -> Profile:
         """Times every kernel of a step, one by one; changes no weight and no state."""
+        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+            raise ArgumentError(f"repeats={repeats!r} must be an integer of at least 1")
         arrays = self._arrays(batch)
         run = self._program(arrays)
         self._set_scalars()

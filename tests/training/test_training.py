@@ -226,6 +226,12 @@ def test_bad_input():
         step(x, y.astype(np.float32))
     with pytest.raises(es.GradientError):
         es.TrainStep(es.models.get("mlp3"), lambda a, b: a, es.optim.SGD(lr=0.1))(x, y)
+    for call, said in (
+        (lambda: step.profile(x, y, repeats=0), "repeats=0"), (lambda: step.model.predict(x, batch_size=0), "size=0"),
+        (lambda: es.TrainStep(step.model, step.loss, step.optimizer, seed="a"), "seed='a'"),
+    ):  # fmt: skip
+        with pytest.raises(es.ArgumentError, match=said):
+            call()
 
 
 def test_damaged_saves_are_refused(tmp_path):
