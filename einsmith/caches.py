@@ -169,3 +169,13 @@ class Cache(Generic[K, V]):
     def values(self) -> list[V]:
         """The values, the first put first."""
         return [value for _, value in self.items()]
+
+
+def cache_clear() -> None:
+    """Lets go of everything that is compiled or remembered, so that it is made anew where it is needed again; weights,
+    states and code on disk stay."""
+    for bound in BOUNDS:
+        for cache in bound.caches():
+            cache.clear()
+            if cache._evicted is not None:
+                cache._evicted(cache)

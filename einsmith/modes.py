@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith import html
 from einsmith.caches import Cache, Entry, tick
 from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import DType, dtype_of
@@ -266,6 +267,15 @@ class Jitted:
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(f).parameters.values()):
             raise ArgumentError(f"static_argnames: the function has no argument {unknown[0]!r}, only {[*self._names]}")
 
+    @property
+    def plan(self) -> str:
+        """What is compiled: every kernel of every set of arguments, with its pattern, configuration, predicted time."""
+        parts = []
+        for run, traced in self._cache.values():
+            given = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in traced.graph.inputs if x not in traced.bind)
+            parts.append(f"for {given or 'no arrays'}\n{run.describe()}")
+        return html.Text("\n\n".join(parts) or "nothing is compiled yet; call it on arrays")
+
     def __getstate__(self) -> tuple:
         return self.f, tuple(sorted(self.static)), self.threads, self.winograd
 
@@ -449,4 +459,10 @@ class Weak:
         return self.target(*args, **kwargs)
 
 
+def _plan_of(f: Callable) -> str:
+    found = _JITTED.get(f)
+    return found.plan if found is not None and len(found._cache) else ""
+
+
 trace.run_arrays = run_arrays
+trace.plan_of = _plan_of

@@ -305,3 +305,25 @@ def test_every_lock_is_made_where_it_survives_a_fork() -> None:
         for node in ast.walk(ast.parse(path.read_text())) if makes_one(node)
     ]  # fmt: skip
     assert not found, f"use einsmith.locks: {found}"
+
+
+def test_everything_can_be_forgotten() -> None:
+    """And is made again, with equal results; weights and state stay."""
+
+    def train(forget: bool) -> list[float]:
+        es.manual_seed(0)
+        step = es.TrainStep(nn.Linear(3, 2), es.functional.cross_entropy, es.optim.Adam(lr=0.1))
+        x, y = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), np.array([0, 1, 1, 0])
+        losses = []
+        for n in range(4):
+            if forget and n == 2:
+                es.cache_clear()
+                assert all(bound.held() == (0, 0) for bound in caches.BOUNDS)
+            losses.append(step(x, y))
+        return losses
+
+    product = es.op("C[i,j] = sum[k](A[i,k] * B[k,j])")
+    a = np.eye(3)
+    before = product(a, a)
+    assert train(True) == train(False)
+    np.testing.assert_array_equal(product(a, a), before)

@@ -29,7 +29,8 @@ BOUND = Bound("operators with values of static parameters", 1024)
 class Operator:
     """A formula ready to be applied: `operator(*inputs, **parameters)`.
 
-    Inputs come in the order of their first appearance in the text, or by name; parameters by keyword. Given arrays, it
+    Inputs come in the order of their first appearance in the text, or in that of `inputs`, or by name; parameters by
+    keyword. Given arrays, it
     is compiled and run and gives arrays; given traced tensors, it extends the trace. Several outputs come as a tuple.
     `checkpoint=S`, here or in a call: the gradient of a tensor that reads itself saves every S-th state only, and
     computes the others again, S at a time; 0 saves all. Raises FormulaError for a text that
@@ -44,6 +45,7 @@ class Operator:
         name: str | None = None,
         defaults: Mapping[str, Any] | None = None,
         checkpoint: int = 0,
+        inputs: Sequence[str] | None = None,
     ):
         if not isinstance(text, (str, Source)):
             raise FormulaError(f"a formula is a text, not {_described(text)}")
@@ -53,14 +55,14 @@ class Operator:
             extents = text.extents
         self.program: Program = resolved(text, extents, self.defaults)  # type: ignore[arg-type]
         self.name = name or "_".join(self.program.outputs)
-        self.inputs = tuple(self.program.inputs)
+        self.inputs = _ordered(self.name, tuple(self.program.inputs), inputs)
         parameters = self.program.parameters
         for d in self.defaults:
             if d not in parameters:
                 hint = near(d, parameters) or f"the parameters are {', '.join(parameters) or 'none'}"
                 raise FormulaError(f"{d!r} is no parameter of {self.name}", hint=hint)
         self.checkpoint = _saved(self.name, checkpoint)
-        self._made_of = (text, extents, self.name, self.defaults, self.checkpoint)
+        self._made_of = (text, extents, self.name, self.defaults, self.checkpoint, self.inputs)
         self._id = next(_COUNT)
         self._bound: Cache[tuple, _Bound] = Cache(BOUND)
 
@@ -94,6 +96,17 @@ class Operator:
             outputs.append(f"{n}[{','.join(i.id if isinstance(i, Name) else '_' for i in index)}]")
         given = ", ".join(inputs) + ("; " + ", ".join(parameters) if parameters else "")
         return f"{self.name}({given}) -> {', '.join(outputs)}"
+
+    @property
+    def plan(self) -> str:
+        """What calls on arrays have compiled so far: every kernel, with its pattern, configuration and predicted time,
+        for each set of static parameters, shapes and types."""
+        parts = []
+        for bound in self._bound.values():
+            static = ", ".join(f"{n}={v!r}" for n, v in bound.static.items())
+            found = trace.plan_of(bound) if trace.plan_of is not None else ""
+            parts += [f"{self.name} with {static}\n{found}" if static else found] if found else []
+        return html.Text("\n\n".join(parts) or f"nothing is compiled yet; call {self.name} on arrays")
 
     def __repr__(self) -> str:
         return f"<operator {self.signature}>"
@@ -296,13 +309,25 @@ def _saved(name: str, checkpoint: Any) -> int:
     return int(checkpoint)
 
 
+def _ordered(name: str, known: tuple[str, ...], inputs: Sequence[str] | None) -> tuple[str, ...]:
+    """The inputs in the order in which they are passed."""
+    if inputs is None:
+        return known
+    given = inputs.replace(",", " ").split() if isinstance(inputs, str) else inputs
+    if not isinstance(given, Sequence) or sorted(map(str, given)) != sorted(known):
+        listed = ", ".join(known) or "none"
+        raise FormulaError(f"{name}: inputs={inputs!r} must name each input once; they are {listed}")
+    return tuple(given)
+
+
 def op(
     text: str, extents: Mapping[str, int | str] | None = None, name: str | None = None, *, checkpoint: int = 0,
-    **defaults: Any,
-) -> Operator:
+    inputs: Sequence[str] | None = None, **defaults: Any,
+) -> Operator:  # fmt: skip
     """The operator that a formula defines.
 
     text: statements `Name[axes] = expression`; extents: of axes, ints or strings over parameters and `A.shape[n]`;
-    defaults: of parameters; checkpoint: see Operator. Raises FormulaError with line, caret and remedy.
+    defaults: of parameters; checkpoint: see Operator; inputs: the order in which they are passed, as ("A", "B") or
+    "A, B". Raises FormulaError with line, caret and remedy.
     """
-    return Operator(text, extents, name, defaults, checkpoint)
+    return Operator(text, extents, name, defaults, checkpoint, inputs)

@@ -16,6 +16,9 @@ _CURRENT: ContextVar[Trace | None] = ContextVar("einsmith_trace", default=None)
 run_arrays: Callable[..., Any] | None = None
 """Set by einsmith.modes: `run_arrays(f, args, kwargs)` traces, compiles and runs a callable that was given arrays."""
 
+plan_of: Callable[[Any], str] | None = None
+"""Set by einsmith.modes: what is compiled for a callable that was given arrays, as text."""
+
 random_key: Callable[[], Any] | None = None
 """Set by einsmith.functional: the seed and the step, [2], with which the next call outside training steps draws."""
 

@@ -141,3 +141,32 @@ def test_an_integer_of_run_time_is_an_index(run, rng):
     for out in (3, -1):
         with pytest.raises(IndexError, match=str(out)):
             run(lambda x, i: x[i])(x, np.array(out))
+
+
+def test_inputs_in_an_order_of_ones_own(rng) -> None:
+    text = "Y[i] = n*sum[k](B[k]*A[i,k])"
+    a, b = rng.normal(size=(3, 5)), rng.normal(size=5)
+    for order in ("A, B", ("A", "B")):
+        f = es.op(text, inputs=order, n=2)
+        assert f.inputs == ("A", "B") and f.signature.startswith("Y(A[i,k], B[k]")
+        for g in (f, pickle.loads(pickle.dumps(f))):
+            np.testing.assert_allclose(g(a, b), 2 * a @ b)
+            np.testing.assert_allclose(g(B=b, A=a, n=3), 3 * a @ b)
+    da, db = es.vjp(lambda a, b: f(a, b), a, b)[1](np.ones(3))
+    np.testing.assert_allclose(db, 2 * a.sum(0))
+    np.testing.assert_allclose(da, 2 * np.tile(b, (3, 1)))
+    for wrong in ("A", ("A", "B", "C"), ["A", "A"], 3):
+        with pytest.raises(es.FormulaError, match="name each input once; they are B, A"):
+            es.op(text, inputs=wrong)
+
+
+def test_the_plan_tells_what_was_compiled(rng) -> None:
+    f = es.op("Y[i] = sum[k](A[i,k+s])", extents={"k": 2}, s=0)
+    assert f.plan.startswith("nothing is compiled yet; call Y")
+    f(rng.normal(size=(3, 5))), f(rng.normal(size=(4, 5)).astype(np.float32), s=1)
+    assert "s=0\nfor f64[3, 5]\n" in f.plan and "s=1\nfor f32[4, 5]\n" in f.plan
+    assert f.plan.count("us predicted") == 2
+    g = es.jit(lambda x, n: x * n)
+    assert g.plan.startswith("nothing")
+    g(np.ones(3), 2.0)
+    assert g.plan.startswith("for f64[3], f64[]\n1 kernels")
