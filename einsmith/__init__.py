@@ -1,6 +1,7 @@
 """Einsmith: a training compiler. Operators and networks are formulas; gradients, fusion, kernels are derived."""
 
 from einsmith import callbacks, data, functional, metrics, models, nn, optim
+from einsmith.batching import hessian, vmap
 from einsmith.caches import cache_clear
 from einsmith.checkpoint import load, save
 from einsmith.errors import (
@@ -65,7 +66,7 @@ __all__ = [
     "FormulaError", "GradientError", "IndexOutOfRange", "KnobError", "NonFiniteError", "OutOfMemoryError", "SaveError",
     "ShapeError", "TraceError", "TrainStep", "UnknownNameError", "UnknownOptionError", "VerifyError", "abs", "argmax",
     "argmin", "axes", "cache_clear", "callbacks", "check_gradients", "compute", "cos", "data", "erf", "exp", "floor",
-    "functional", "grad", "interpret", "jit", "jvp", "load", "log", "manual_seed", "max", "maximum", "mean", "metrics",
-    "min", "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign",
-    "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "where",
+    "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "log", "manual_seed", "max", "maximum", "mean",
+    "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads",
+    "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "vmap", "where",
 ]  # fmt: skip

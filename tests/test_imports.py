@@ -29,6 +29,7 @@ LAYERS = [
     ["compile"],
     ["modes"],
     ["transforms"],
+    ["batching"],
     ["functional", "nn", "optim", "models", "data", "metrics"],
     ["training"],
     ["manifest", "checkpoint"],

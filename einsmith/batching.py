@@ -1,0 +1,107 @@
+"""vmap and hessian: a function for a whole batch of arguments as one program, and the second derivatives made of it."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.errors import ArgumentError, GradientError, ShapeError
+from einsmith.lang import builder
+from einsmith.lang.builder import Value, as_value
+from einsmith.transforms import _Transformed, batched, grad, jvp
+from einsmith.tree import flatten, unflatten
+
+
+def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: int = 0) -> Callable:
+    """f for a batch at once: `vmap(f)(xs)[n]` is `f(xs[n])`.
+
+    in_axes: which dimension of the arguments' arrays is the batch's, one number for all arguments or one for each; None
+    for an argument that is the same for the whole batch. out_axes: where that dimension stands in the results.
+    Arguments and results may be nested. It nests with itself, `grad`, `jvp` and `jit`. Raises ShapeError for batches
+    of different extents, ArgumentError for axes that there are not. As jax.vmap.
+    """
+    _check(out_axes, "out_axes")
+
+    def traced(*args: Any) -> Any:
+        axes: list[Any] = list(in_axes) if isinstance(in_axes, Sequence) else [in_axes] * len(args)
+        if len(axes) != len(args):
+            raise ArgumentError(f"vmap: in_axes={in_axes!r} are for {len(axes)} arguments, not for {len(args)}")
+        flat: list[Any] = []
+        at: list[int] = []
+        structures = []
+        for n, (x, axis) in enumerate(zip(args, axes, strict=True)):
+            leaves, structure = flatten(x)
+            structures.append((structure, len(leaves)))
+            for v in leaves:
+                if axis is not None:
+                    _check(axis, "in_axes")
+                    at.append(len(flat))
+                    v = _moved(as_value(v), axis, 0, f"argument {n}")
+                flat.append(v)
+        extents = {flat[i].shape[0] for i in at}
+        if len(extents) != 1:
+            found = ", ".join(map(str, sorted(extents))) or "none"
+            raise ShapeError(f"vmap: the arguments' batches need one extent, found {found}")
+        made: list[Any] = []
+
+        def inner(*values: Any) -> tuple[Value, ...]:
+            rest = iter(values)
+            given = [unflatten(s, [next(rest) for _ in range(count)]) for s, count in structures]
+            leaves, structure = flatten(f(*given))
+            made.append(structure)
+            return tuple(as_value(v) for v in leaves)
+
+        results = batched(inner, at)(*flat)
+        return unflatten(made[0], [_moved(v, 0, out_axes, "a result") for v in results])
+
+    functools.update_wrapper(traced, f, updated=())
+    return _Transformed(traced)
+
+
+def hessian(f: Callable, argnums: int = 0) -> Callable:
+    """A function giving the second derivatives of a scalar function by its argument x at `argnums`, an array of floats:
+    [*x.shape, *x.shape], where [*i, *j] is by x[i] and x[j]. Tangents of the gradient, all of them in one program.
+
+    Raises GradientError where f gives no float scalar or x is no array of floats.
+    """
+    slope = grad(f, argnums)
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        at = operator.index(argnums)
+        if not -len(args) <= at < len(args):
+            raise GradientError(f"argnums={argnums} but the function was called with {len(args)} arguments")
+        at %= len(args)
+        if isinstance(args[at], (tuple, list, dict)):
+            raise GradientError(f"hessian: argument {at} is a {type(args[at]).__name__}; it must be one array")
+        x = as_value(args[at])
+        if not x.dtype.is_float:
+            raise GradientError(f"argument {at} has type {x.dtype}; only float arguments have gradients")
+
+        def along(direction: Value) -> Value:
+            return jvp(lambda v: slope(*args[:at], v, *args[at + 1 :], **kwargs), (x,), (direction,))[1]
+
+        n = x.size
+        basis = builder.compute((n, n), lambda i, j: builder.cast(builder.where(i == j, 1, 0), dt.f32)).astype(x.dtype)
+        rows = vmap(along)(basis.reshape((n, *x.shape)))
+        return rows.reshape((*x.shape, *x.shape))
+
+    functools.update_wrapper(traced, f, updated=())
+    return _Transformed(traced)
+
+
+def _check(axis: Any, name: str) -> None:
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        raise ArgumentError(f"vmap: {name}={axis!r} must be an integer" + (" or None" if name == "in_axes" else ""))
+
+
+def _moved(v: Value, source: int, target: int, what: str) -> Value:
+    """The dimension `source` of a tensor at `target`."""
+    for axis in (source, target):
+        if not -v.ndim <= axis < v.ndim:
+            raise ArgumentError(f"vmap: {what} of shape {v.shape} has no dimension {axis}")
+    order = [d for d in range(v.ndim) if d != source % v.ndim]
+    order.insert(target % v.ndim, source % v.ndim)
+    return v.transpose(tuple(order))
