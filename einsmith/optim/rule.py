@@ -180,9 +180,12 @@ def _number(name: str, value: Any) -> Hyper:
     if callable(value) and not hasattr(value, "__array__"):
         return value
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError) as e:
         raise TypeError(f"{name}={value!r} must be a number or a callable of the step") from e
+    if number != number:
+        raise ArgumentError(f"{name}={value!r} would make every parameter no number; give a number")
+    return number
 
 
 def _unknown(rule: Rule, name: str) -> str:

@@ -142,6 +142,8 @@ def test_hyperparameters_are_settable_numbers_or_callables() -> None:
         rule.lrr = 1
     with pytest.raises(AttributeError, match="weight_decay"):
         rule.weight_decay = 0.1
+    with pytest.raises(ValueError, match="lr=nan"):
+        adam.lr = float("nan")
     with pytest.raises(TypeError, match="lr='fast'"):
         rule.lr = "fast"
 
