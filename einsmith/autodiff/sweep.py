@@ -19,7 +19,8 @@ from einsmith.expr.nodes import (
     Tensor,
     postorder,
 )
-from einsmith.expr.rewrite.rebuild import with_args
+from einsmith.expr.rewrite.contraction_order import contraction_order
+from einsmith.expr.rewrite.rebuild import rebuild, with_args
 
 
 def gradients(
@@ -40,7 +41,10 @@ def gradients(
                 f"output {n} is {out.dtype.name}{list(out.shape)}, its cotangent {g.dtype.name}{list(g.shape)}"
             )
     cotangents = [g and converted(g, out.dtype.arithmetic) for out, g in zip(outputs, cotangents, strict=True)]
-    rewritten, found = _swept(outputs, cotangents, wrt)
+    # The steps of a product of many factors serve the gradients of all of them.
+    steps: dict = {}
+    outputs = rebuild(outputs, contraction_order, steps)
+    rewritten, found = _swept(outputs, cotangents, [steps.get(t, t) for t in wrt])
     return rewritten, [converted(g, t.dtype) for g, t in zip(found, wrt, strict=True)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from einsmith.errors import FormulaError, ShapeError
@@ -26,8 +25,8 @@ def einsum(equation: Any, *operands: Any) -> Value:
     """Einstein's summation, `einsum("bij,bjk->bik", A, B)`: letters absent after `->` are summed.
 
     A letter repeated in one operand takes its diagonal; `...` stands for dimensions that broadcast; without `->` the
-    result has the letters that occur once, in alphabetical order. More than two operands are multiplied pair by pair,
-    the smallest result first. Torch's other form is `einsum(A, [0, 1], B, [1, 2], [0, 2])`, with ... for an ellipsis.
+    result has the letters that occur once, in alphabetical order. More than two operands are multiplied in the order of
+    the least work. Torch's other form is `einsum(A, [0, 1], B, [1, 2], [0, 2])`, with ... for an ellipsis.
     """
     if not isinstance(equation, str):
         equation, operands = _from_lists((equation, *operands))
@@ -35,13 +34,6 @@ def einsum(equation: Any, *operands: Any) -> Value:
         operands = tuple(operands[0])
     values = [tensor(x, "einsum", f"operands[{n}]") for n, x in enumerate(operands)]
     terms, out, extents = _parse(equation, values)
-    while len(values) > 2:
-        pairs = [(i, j) for i in range(len(values)) for j in range(i + 1, len(values))]
-        pair = min(pairs, key=lambda ij: prod(extents[c] for c in _kept(terms, ij, out)))
-        keep = _kept(terms, pair, out)
-        joined = _contract([values[n] for n in pair], [terms[n] for n in pair], keep, extents)
-        values = [v for n, v in enumerate(values) if n not in pair] + [joined]
-        terms = [t for n, t in enumerate(terms) if n not in pair] + [keep]
     return _contract(values, terms, out, extents)
 
 
@@ -164,12 +156,6 @@ def _parse(equation: str, values: Sequence[Value]) -> tuple[list[tuple[str, ...]
     if len(set(out)) != len(out) or any(c not in extents for c in out):
         raise FormulaError(f"einsum: the result of {equation!r} repeats a letter or has one that no operand has")
     return terms, out, extents
-
-
-def _kept(terms: Sequence[tuple[str, ...]], pair: tuple[int, int], out: tuple[str, ...]) -> tuple[str, ...]:
-    """Labels of the product of a pair that the result or another operand still needs, in order of appearance."""
-    others = {c for n, t in enumerate(terms) if n not in pair for c in t} | set(out)
-    return tuple(dict.fromkeys(c for n in pair for c in terms[n] if c in others))
 
 
 def _contract(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from einsmith.expr.nodes import Graph
+from einsmith.expr.rewrite.contraction_order import ordered as ordered_products
 from einsmith.passes.algebra.fold_into_scatter import accumulate
 from einsmith.passes.algebra.horizontal_fusion import together
 from einsmith.passes.algebra.inline import inline, simplify_graph
@@ -84,6 +85,7 @@ PASSES = ordered(
         graph_pass("simplify", simplify_graph, provides="simplified"),
         graph_pass("parts", read_parts, needs="simplified"),
         graph_pass("inline", inline, needs="simplified", provides="inlined"),
+        graph_pass("order", ordered_products, needs="inlined"),
         graph_pass("disjoint", disjoint, needs="inlined"),
         graph_pass("coordinates", coordinates, needs="inlined"),
         graph_pass("accumulate", accumulate, needs="inlined"),
