@@ -1,7 +1,8 @@
 """Running totals along a dimension, and sorting, under torch's names and argument orders. Positions are int32.
 
-A running total is a recurrence along its dimension. Sorting finds each element's rank by comparing it with all others
-of its row: n*n comparisons for a row of n, which is meant for rows of some thousands; `topk` of few goes n*k.
+A running total is a recurrence along its dimension, or a sum over all elements up to each. Sorting finds each element's
+rank by comparing it with all others of its row: n*n comparisons for a row of n, which is meant for rows of some
+thousands; `topk` of few goes n*k.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 
 _TOTALS = {
-    "cumsum": "c[@] = where({t} > 0, c[@-], 0) + x[@]",
+    "cumsum": "c[@] = sum[k](where(k <= {t}, x[@k], 0))",
     "cumprod": "c[@] = where({t} > 0, c[@-], 1) * x[@]",
     "cummax": "c[@] = where({t} > 0, where((x[@] >= c[@-]) or (x[@] != x[@]), x[@], c[@-]), x[@])\n"
     "p[@] = where({t} > 0, where((x[@] >= c[@-]) or (x[@] != x[@]), {t}, p[@-]), 0)\nreturn c, p",
@@ -30,18 +31,20 @@ _TOTALS = {
     "logcumsumexp": "c[@] = where({t} > 0, where((c[@-] == inf) or (x[@] == -inf), c[@-], "
     "x[@] + softplus(c[@-] - x[@])), x[@])",
 }
-"""The recurrences: [@] stands for all axes, [@-] for the step before along the axis {t}."""
+"""[@] stands for all axes, [@-] for the step before along the axis {t}, of recurrences, and [@k] for k on that axis."""
 
 
 @lru_cache(maxsize=128)
 def _operator(name: str, rank: int, d: int) -> Operator:
     axes = [f"i{n}" for n in range(rank)]
-    text = _TOTALS[name].replace("[@-]", "[" + ",".join(at(axes, d, f"{axes[d]}-1")) + "]")
-    return op(text.replace("[@]", "[" + ",".join(axes) + "]").replace("{t}", axes[d]))
+    text = _TOTALS[name].replace("{t}", axes[d])
+    for what, place in (("[@]", axes[d]), ("[@-]", f"{axes[d]}-1"), ("[@k]", "k")):
+        text = text.replace(what, "[" + ",".join(at(axes, d, place)) + "]")
+    return op(text, extents={axes[d]: f"x.shape[{d}]"})
 
 
 def _running(name: str, input: Any, dim: int, dtype: Any, wide: bool) -> Any:
-    """The recurrence along `dim`; `wide`: carried in 64 bits, and of integers int64."""
+    """The totals along `dim`; `wide`: carried in 64 bits, and of integers int64."""
     x = tensor(input, name, "input")
     d = dimension(dim, max(1, x.ndim), name)
     given = dt.dtype_of(dtype) if dtype is not None else x.dtype if x.dtype.is_float or not wide else dt.i64

@@ -18,6 +18,7 @@ from einsmith.passes.algebra.inline import inline, simplify_graph
 from einsmith.passes.algebra.merge_disjoint import disjoint
 from einsmith.passes.algebra.multi_reduce import sweeps
 from einsmith.passes.algebra.narrow_argmax import narrow
+from einsmith.passes.algebra.prefix_sums import prefix_sums
 from einsmith.passes.algebra.reduction_basis import coordinates
 from einsmith.passes.algebra.split_index_set import pieces, read_parts
 from einsmith.passes.recurrence.lower_loops import lower_loops
@@ -86,6 +87,7 @@ PASSES = ordered(
         graph_pass("parts", read_parts, needs="simplified"),
         graph_pass("inline", inline, needs="simplified", provides="inlined"),
         graph_pass("order", ordered_products, needs="inlined"),
+        graph_pass("prefix sums", prefix_sums, needs="inlined"),
         graph_pass("disjoint", disjoint, needs="inlined"),
         graph_pass("coordinates", coordinates, needs="inlined"),
         graph_pass("accumulate", accumulate, needs="inlined"),

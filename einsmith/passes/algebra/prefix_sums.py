@@ -1,0 +1,236 @@
+"""Sums of all elements up to each are added up block by block.
+
+before: Y[i] = sum[j](where(j <= i, x[j], 0))
+after:  S[b] = sum[l](x[16*b + l]);  E[b] = sum[a](where(a < b, S[a], 0)), of many blocks in the same way again
+        R[b, k] = sum[l](where(l <= k, x[16*b + l], 0));  Y[i] = R[i//16, i%16] + E[i//16]
+
+The work is so many additions an element, of whole vectors, in place of half the elements (Blelloch 1990, "Prefix sums
+and their applications"). Sums from an element on are those up to one from the other end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial, reduce
+from math import prod
+from typing import NamedTuple
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Item,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    is_zero,
+    template,
+)
+from einsmith.expr.rewrite.rebuild import operands, prune_args, replace, substitute
+from einsmith.passes.analysis.predicates import axes_of
+
+BLOCK = 16
+"""Elements of a block: what a vector holds of float32 where vectors are widest. R of 1e5 and 1e6 elements takes 0.030
+and 0.24 ms in blocks of 16, 0.028 and 0.23 of 8, 0.072 and 0.68 of 32 on two cores of a Zen 4."""
+ROWS = 8
+"""Sums beside each other from which on they are added up element by element along time: on that machine 5,000 elements
+of 2 rows take 0.046 ms so and 0.025 in blocks, of 4 rows 0.051 and 0.042, of 8 0.055 and 0.063, of 32 0.11 and 0.21."""
+FEW = 4 * BLOCK
+"""Blocks whose sums are added up each by itself."""
+STEPS = 1 << 16
+"""Terms of a sum that are less than the kernels of its steps take: 100 ns each to begin, at a vector a cycle."""
+
+
+def prefix_sums(graph: Graph) -> Graph:
+    """The graph with such sums in steps."""
+
+    def rule(node: Tensor) -> Tensor | None:
+        if not isinstance(node, Compute):
+            return None
+        found = node.template.memo("prefix_sums", _found)
+        return None if found is None else _steps(found, node)
+
+    return replace(graph, rule)
+
+
+class _Prefix(NamedTuple):
+    """where(outside, factors * the sum of where(inside, body) up to place `last` of j, 0); last: of an output axis.
+
+    body: over the output's axes and the reduction's. outer: output axes that the body and what is inside depend on.
+    others: reduction axes besides j. backward: the sum is from the place on, and places are counted from the end.
+    """
+
+    j: int
+    last: Linear
+    backward: bool
+    body: Expr
+    factors: tuple[Expr, ...]
+    inside: tuple[Expr, ...]
+    outside: tuple[Expr, ...]
+    outer: tuple[int, ...]
+    others: tuple[int, ...]
+    domain: tuple[int, ...]
+
+
+def _found(t: Template) -> _Prefix | None:
+    part = t.parts[0]
+    if len(t.parts) > 1 or not isinstance(part, Piece) or part.extents != t.shape or not isinstance(part.body, Reduce):
+        return None
+    if part.body.combiner != "sum" or len(part.body.bodies) > 1 or prod(part.domain) < STEPS:
+        return None
+    (e,) = part.body.bodies
+    if not (isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2])):
+        return None
+    conditions = operands(e.args[0], "and")
+    for c in conditions:
+        rest = [x for x in conditions if x is not c]
+        for found in _bounds(c, t.rank, part.domain):
+            made = _prefix(found, e.args[1], rest, t.rank, part.domain)
+            if made is not None:
+                return made
+    return None
+
+
+def _bounds(c: Expr, rank: int, domain: Sequence[int]) -> Iterator[tuple[int, int, bool, Linear]]:
+    """(i, j, backward, last) of a condition: j <= last, or j >= from, which in places from the end is up to one too."""
+    if not isinstance(c, Apply) or c.fn not in ("lt", "le") or not all(x.dtype.is_int for x in c.args):
+        return
+    form = linear(c.args[0]) - linear(c.args[1]) + (1 if c.fn == "lt" else 0)  # at most 0
+    axes = {x.position: k for x, k in form.terms.items() if isinstance(x, Axis)}
+    if len(axes) != 2 or len(form.terms) != 2 or sorted(axes.values()) != [-1, 1]:
+        return
+    i, j = min(axes), max(axes)
+    if not i < rank <= j:
+        return
+    if axes[j] == 1:
+        yield i, j, False, Linear(-form.const, {Axis(i): 1})
+    else:  # j >= i + const
+        yield i, j, True, Linear(domain[j] - 1 - form.const, {Axis(i): -1})
+
+
+def _prefix(
+    found: tuple[int, int, bool, Linear], body: Expr, rest: Sequence[Expr], rank: int, domain: tuple[int, ...]
+) -> _Prefix | None:
+    i, j, backward, last = found
+    outside = tuple(c for c in rest if j not in axes_of(c) and not any(a >= rank for a in axes_of(c)))
+    inside = tuple(c for c in rest if c not in outside)
+    # Beside a condition of the sum's own a factor may be infinite where no term is: it stays.
+    summed = [x for x in operands(body, "mul") if inside or any(a >= rank for a in axes_of(x))]
+    factors = tuple(x for x in operands(body, "mul") if x not in summed)
+    if not summed:
+        return None
+    body = reduce(partial(apply, "mul"), summed)
+    depends = axes_of(body, *inside)
+    if i in depends or j not in depends:
+        return None
+    outer = tuple(sorted(a for a in depends if a < rank))
+    others = tuple(a for a in range(rank, len(domain)) if a != j)
+    work = prod(domain[a] for a in (*outer, j)) * (prod(domain[a] for a in others) + 2 * BLOCK)
+    if work + prod(domain[:rank]) >= prod(domain):
+        return None
+    return _Prefix(j, last, backward, body, factors, inside, outside, outer, others, domain)
+
+
+def _steps(p: _Prefix, node: Compute) -> Tensor:
+    n, q = p.domain[p.j], len(p.outer)
+    place: dict[int, Expr] = {a: Axis(k) for k, a in enumerate(p.outer)}
+    place |= {a: Axis(q + 1 + k) for k, a in enumerate(p.others)}
+    place[p.j] = Linear(n - 1, {Axis(q): -1}).expr() if p.backward else Axis(q)
+    body = substitute(p.body, place)
+    for c in reversed(p.inside):
+        body = apply("where", substitute(c, place), body, Const(0, body.dtype))
+    outer, args = tuple(p.domain[a] for a in p.outer), node.args
+    if p.others:
+        inner = Reduce("sum", tuple(p.domain[a] for a in p.others), (body,))
+        args = (_made((*outer, n), inner, args),)
+        body = Read(0, tuple(map(Axis, range(q + 1))), body.dtype)
+    ((axis, sign),) = p.last.terms.items()
+    assert isinstance(axis, Axis)
+    ends = p.last.const, p.last.const + sign * (p.domain[axis.position] - 1)
+    at = last = p.last.expr()
+    if max(ends) >= n:
+        at = apply("min", last, Const(n - 1, dt.i32))
+    where = tuple(map(Axis, p.outer))
+    made: tuple[Tensor, ...]
+    total: Expr
+    if prod(outer) >= ROWS:
+        made, total = (_row_by_row(body, args, outer, n),), Read(0, (at, *where), body.dtype)
+    else:
+        made, total = _added(body, args, outer, n), _total(where, at, body.dtype)
+    slots = {s: len(made) + s for s in range(len(node.args))}
+    for x in p.factors:
+        total = apply("mul", total, substitute(x, {}, slots))
+    conditions = [
+        *(substitute(c, {}, slots) for c in p.outside),
+        *([apply("le", Const(0, dt.i32), last)] if min(ends) < 0 else []),
+    ]
+    for c in reversed(conditions):
+        total = apply("where", c, total, Const(0, body.dtype))
+    return _made(node.shape, total, (*made, *node.args))
+
+
+def _row_by_row(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int) -> Tensor:
+    """P[t, ...] = P[t - 1, ...] + body, for n places of time."""
+    q = len(outer)
+    rows = {k: Axis(k + 1) for k in range(q)}
+
+    def at(t: Expr) -> Expr:
+        return substitute(body, {**rows, q: t})
+
+    earlier = Read(len(args), tuple(map(Axis, range(q + 1))), body.dtype)
+    start = Piece((0,) * (q + 1), (1,) * (q + 1), (1, *outer), at(Const(0, dt.i32)))
+    step = apply("add", earlier, at(Linear(1, {Axis(0): 1}).expr()))
+    steps = Piece((1, *(0,) * q), (1,) * (q + 1), (n - 1, *outer), step)
+    params = [*((a.dtype, a.shape) for a in args), (body.dtype, (n, *outer))]
+    return Item(Recurrence(n - 1, False, (1,), (Template((n, *outer), tuple(params), (start, steps)),), args), 0)
+
+
+def _total(where: Sequence[Expr], at: Expr, dtype: dt.DType) -> Expr:
+    """R + E at a place."""
+    block, place = _in_blocks(at)
+    return apply("add", Read(0, (*where, block, place), dtype), Read(1, (*where, block), dtype))
+
+
+def _in_blocks(at: Expr) -> tuple[Expr, Expr]:
+    """The block of a place, and the place in it."""
+    size = Const(BLOCK, dt.i32)
+    return apply("floordiv", at, size), apply("mod", at, size)
+
+
+def _added(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int) -> tuple[Tensor, Tensor]:
+    """(R, E) of the module's `after`, of a body over the outer axes and one of n places."""
+    q, blocks = len(outer), -(-n // BLOCK)
+    where = tuple(map(Axis, range(q)))
+    zero = Const(0, body.dtype)
+
+    def within(k: int, *conditions: Expr) -> Reduce:
+        at = Linear(0, {Axis(q): BLOCK, Axis(k): 1}).expr()
+        e = substitute(body, {q: at})
+        if n % BLOCK:
+            conditions = (*conditions, apply("lt", at, Const(n, dt.i32)))
+        for c in reversed(conditions):
+            e = apply("where", c, e, zero)
+        return Reduce("sum", (BLOCK,), (e,))
+
+    rows = _made((*outer, blocks, BLOCK), within(q + 2, apply("le", Axis(q + 2), Axis(q + 1))), args)
+    sums = _made((*outer, blocks), within(q + 1), args)
+    if blocks <= FEW:
+        earlier = apply("where", apply("lt", Axis(q + 1), Axis(q)), Read(0, (*where, Axis(q + 1)), body.dtype), zero)
+        return rows, _made((*outer, blocks), Reduce("sum", (blocks,), (earlier,)), (sums,))
+    inner, before = _added(Read(0, (*where, Axis(q)), body.dtype), (sums,), outer, blocks)
+    total = _total(where, Linear(-1, {Axis(q): 1}).expr(), body.dtype)
+    later = apply("where", apply("le", Const(1, dt.i32), Axis(q)), total, zero)
+    return rows, _made((*outer, blocks), later, (inner, before))
+
+
+def _made(shape: Sequence[int], body: Expr | Reduce, args: Sequence[Tensor]) -> Compute:
+    return prune_args(template(shape, [(a.dtype, a.shape) for a in args], body), tuple(args))

@@ -1,0 +1,99 @@
+"""Sums of all elements up to each: the same values in steps, fewer points, and what stays as it is."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.expr.analysis.verify import verify_graph
+from einsmith.expr.interp import evaluate
+from einsmith.expr.nodes import Compute, Graph, Recurrence, postorder
+from einsmith.modes import trace_call
+from einsmith.passes.algebra import prefix_sums as passes
+from einsmith.passes.algebra.inline import simplify_graph
+from einsmith.passes.algebra.prefix_sums import BLOCK, ROWS, STEPS, prefix_sums
+
+
+def traced(text, shapes, extents=None) -> Graph:
+    op = es.op(text, extents=extents)
+    return simplify_graph(trace_call(lambda *a: op(*a), tuple(np.zeros(s) for s in shapes), {}).graph)
+
+
+def points(graph: Graph) -> int:
+    nodes = list(postorder(graph.roots))
+    templates = [x.template for x in nodes if isinstance(x, Compute)]
+    templates += [t for x in nodes if isinstance(x, Recurrence) for t in x.members]
+    return sum(prod(p.domain) for t in templates for p in t.parts)
+
+
+UP = "y[i] = sum[j](where(j <= i, x[j], 0))"
+CASES = {
+    "up to each": (UP, [(97,)], {"i": 97}),
+    "before each": ("y[i] = sum[j](where(j < i, x[j]*x[j], 0))", [(64,)], {"i": 64}),
+    "from each on": ("y[i] = sum[j](where(j >= i, x[j], 0))", [(101,)], {"i": 101}),
+    "after each": ("y[i] = sum[j](where(i + 3 < j, x[j], 0))", [(83,)], {"i": 80}),
+    "more places than elements": ("y[i] = sum[j](where(j <= i - 5, x[j], 0))", [(70,)], {"i": 90}),
+    "fewer places than elements": ("y[i] = sum[j](where(j <= i + 30, x[j], 0))", [(90,)], {"i": 40}),
+    "rows": ("y[b,i] = sum[j](where(j <= i, x[b,j], 0))", [(3, 61)], {"i": 61}),
+    "columns": ("y[i,b] = sum[j](where(j <= i, x[j,b], 0))", [(61, 3)], {"i": 61}),
+    "many rows": ("y[b,i] = sum[j](where(j <= i, x[b,j], 0))", [(ROWS + 1, 61)], {"i": 61}),
+    "many columns from the end": ("y[i,b] = sum[j](where(i <= j, x[j,b]*w[b], 0))", [(61, ROWS), (ROWS,)], {"i": 61}),
+    "another sum inside": ("y[i] = sum[j,k](where(j <= i, x[j,k]*w[k], 0))", [(60, 7), (7,)], {"i": 60}),
+    "a factor of the place": ("y[i,b] = sum[j](where(j <= i, x[j]*w[i,b], 0))", [(60,), (60, 4)], {"i": 60}),
+    "a condition of the elements": ("y[i] = sum[j](where(j <= i and j % 3 == 1, x[j], 0))", [(60,)], {"i": 60}),
+    "a condition of the result": ("y[i,b] = sum[j](where(j <= i and b < 2, x[j], 0))", [(60,)], {"i": 60, "b": 3}),
+    "many blocks": (UP, [(BLOCK * 70 + 3,)], {"i": BLOCK * 70 + 3}),
+    "many blocks of blocks, rows": ("y[b,i] = sum[j](where(j <= i, x[b,j], 0))", [(2, BLOCK * 66)], {"i": BLOCK * 66}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps_have_the_values_of_the_sums(case, monkeypatch, rng):
+    monkeypatch.setattr(passes, "STEPS", 0)
+    graph = traced(*CASES[case])
+    steps = prefix_sums(graph)
+    verify_graph(steps)
+    arrays = [rng.integers(-3, 4, x.shape).astype(np.float64) for x in graph.inputs]
+    np.testing.assert_array_equal(evaluate(steps, arrays)[0][0], evaluate(graph, arrays)[0][0])
+    assert points(steps) < points(graph)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS])
+def test_what_is_not_summed_is_not_met(rows, monkeypatch):
+    """Infinite and NaN elements reach the sums that they are in, and no others."""
+    monkeypatch.setattr(passes, "STEPS", 0)
+    graph = traced("y[b,i] = sum[j](where(j <= i - 1, x[b,j], 0))", [(rows, 70)], {"i": 71})
+    x = np.ones((rows, 70))
+    x[:, 33], x[:, 50] = np.inf, np.nan
+    steps = prefix_sums(graph)
+    assert points(steps) < points(graph)
+    got = evaluate(steps, [x])[0][0]
+    want = np.concatenate([np.zeros((rows, 1)), np.cumsum(x, 1)], 1)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("text, shapes, extents", [
+    ("y[i] = sum[j](where(j <= i, A[i,j]*x[j], 0))", [(300, 300), (300,)], None),
+    ("y[i] = sum[j](where(j <= 2*i, x[j], 0))", [(600,)], {"i": 300}),
+    ("y[i] = sum[j](where(j <= i and i <= j + 9, x[j], 0))", [(300,)], {"i": 300}),
+    ("y[i] = max[j](where(j <= i, x[j], 0))", [(300,)], {"i": 300}),
+    ("y[i] = sum[j](where(j <= i, x[j], 0))", [(int(STEPS**0.5) - 1,)], {"i": int(STEPS**0.5) - 1}),
+])  # fmt: skip
+def test_other_sums_stay_what_they_are(text, shapes, extents):
+    """Terms that depend on the place, places that are no neighbours, bands, other reductions, short sums."""
+    graph = traced(text, shapes, extents)
+    assert prefix_sums(graph) is graph
+
+
+@pytest.mark.parametrize("shape", [(1500,), (3, 700), (40, 300)])
+def test_compiled_sums_and_their_gradients(shape, rng):
+    n = shape[-1]
+    text = UP if len(shape) == 1 else "y[b,i] = sum[j](where(j <= i, x[b,j], 0))"
+    op = es.op(text, extents={"i": n})
+    x, w = rng.standard_normal((2, *shape))
+    value, gradient = es.jit(es.value_and_grad(lambda x, w: (op(x) * w).sum()))(x, w)
+    np.testing.assert_allclose(value, (np.cumsum(x, -1) * w).sum(), rtol=1e-10, atol=1e-9)
+    np.testing.assert_allclose(gradient, np.cumsum(w[..., ::-1], -1)[..., ::-1], rtol=1e-10, atol=1e-10)
