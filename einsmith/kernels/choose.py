@@ -20,7 +20,6 @@ from einsmith.caches import Bound, Cache
 from einsmith.errors import CompileError
 from einsmith.kernels.composite.by_kind import ByKind
 from einsmith.kernels.composite.col2im import Col2im
-from einsmith.kernels.composite.im2col import Im2col
 from einsmith.kernels.composite.split_axes import SplitAxes
 from einsmith.kernels.composite.winograd import Winograd
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
@@ -44,7 +43,7 @@ def pattern_of(name: str) -> Pattern:
 _SELF = cast(Chooser, sys.modules[__name__])
 PATTERNS: list[Pattern] = [
     Pointwise(), StencilPattern(), Winograd(_SELF), SplitAxes(_SELF), CONTRACTION, ByKind(_SELF), Reduction(),
-    ScatterAdd(), Im2col(_SELF), Col2im(_SELF),
+    ScatterAdd(), Col2im(_SELF),
 ]  # fmt: skip
 """Asked in order, those first that are mostly chosen where they match: what is known to cost more is not asked further.
 Of equal costs the earlier pattern's stands."""

@@ -11,7 +11,6 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith import dtypes as dt
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.composite import im2col
 from einsmith.kernels.contraction import cost as contraction_cost
 from einsmith.kernels.contraction import features as contraction_settings
 from einsmith.kernels.contraction.pattern import PATTERN
@@ -104,7 +103,7 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.predicted: list[int] = []
-        self.settings = self.matrices = 0
+        self.settings = 0
         self.reductions = set[Kernel]()
 
         def predict(table, target, old=contraction_cost.predict):
@@ -119,19 +118,14 @@ class Looks:
             self.reductions.add(kernel)
             return old(kernel)
 
-        def written(*args, old=im2col._written):
-            self.matrices += 1
-            return old(*args)
-
         monkeypatch.setattr(contraction_cost, "predict", predict)
         monkeypatch.setattr(contraction_settings.Analysis, "setting", setting)
         monkeypatch.setattr(reduction_plan, "boxes_of", boxes_of)
-        monkeypatch.setattr(im2col, "_written", written)
 
     @property
-    def found(self) -> tuple[int, int, int, int, int]:
-        """Calls of the prediction, configurations predicted, settings, kernels seen as reductions, matrices written."""
-        return len(self.predicted), sum(self.predicted), self.settings, len(self.reductions), self.matrices
+    def found(self) -> tuple[int, int, int, int]:
+        """Calls of the prediction, configurations predicted, settings, kernels seen as reductions."""
+        return len(self.predicted), sum(self.predicted), self.settings, len(self.reductions)
 
 
 def conv_gradient(b: int, c: int, size: int, o: int, taps: int, groups: int, of: int) -> Kernel:
@@ -153,21 +147,21 @@ def conv_gradient(b: int, c: int, size: int, o: int, taps: int, groups: int, of:
 @pytest.mark.parametrize(
     ("kernel", "most"),
     [
-        (product(512, 520, 500), (1, 160, 2, 0, 0)),
-        (conv(4, 64, 28, 28, 128, 3, 3, 1), (1, 280, 4, 0, 0)),
-        (conv_gradient(2, 64, 28, 96, 3, 1, 0), (2, 380, 15, 0, 0)),
-        (conv_gradient(16, 256, 14, 512, 3, 1, 0), (3, 430, 10, 0, 0)),
-        (conv_gradient(2, 64, 28, 96, 3, 1, 1), (1, 200, 6, 0, 2)),
-        (conv_gradient(8, 96, 28, 96, 3, 96, 0), (0, 0, 0, 0, 0)),
-        (depthwise(4, 96, 28, 28, 3, 1, 2), (0, 0, 0, 0, 0)),
-        (depthwise_dx(4, 96, 28, 28, 5, 2), (0, 0, 0, 0, 0)),
-        (depthwise_dw(4, 96, 28, 28, 5, 2), (0, 0, 0, 0, 0)),
+        (product(512, 520, 500), (1, 160, 2, 0)),
+        (conv(4, 64, 28, 28, 128, 3, 3, 1), (1, 280, 4, 0)),
+        (conv_gradient(2, 64, 28, 96, 3, 1, 0), (2, 380, 15, 0)),
+        (conv_gradient(16, 256, 14, 512, 3, 1, 0), (3, 430, 10, 0)),
+        (conv_gradient(2, 64, 28, 96, 3, 1, 1), (1, 200, 6, 0)),
+        (conv_gradient(8, 96, 28, 96, 3, 96, 0), (0, 0, 0, 0)),
+        (depthwise(4, 96, 28, 28, 3, 1, 2), (0, 0, 0, 0)),
+        (depthwise_dx(4, 96, 28, 28, 5, 2), (0, 0, 0, 0)),
+        (depthwise_dw(4, 96, 28, 28, 5, 2), (0, 0, 0, 0)),
     ],
     ids=["product", "3x3", "strided dX", "strided dX in pairs", "strided dW", "depthwise strided dX", "depthwise",
          "depthwise dX", "depthwise dW"],
 )  # fmt: skip
 def test_a_choice_looks_at_little(kernel, most, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds spare reductions, written matrices and contractions of many pieces; the pieces of a contraction are
+    """Bounds spare reductions and contractions of many pieces; the pieces of a contraction are
     predicted at once, in a few hundred configurations, with windows that may pay and, after the first piece, in few
     settings; pieces that are made with others are not searched; and what was found is not predicted again."""
     looks = Looks(monkeypatch)
@@ -217,26 +211,8 @@ def test_winograd_rules_the_direct_contraction_out(monkeypatch: pytest.MonkeyPat
     target = replace(SERVER, winograd=True, l2=SERVER.l2 + 64)
     kernel = conv(4, 256, 28, 28, 256, 3, 3, 1)
     chosen = autoconfig.choose(kernel, target)
-    assert chosen.pattern.name == "winograd" and looks.settings <= 4 and looks.matrices == 0, looks.found
+    assert chosen.pattern.name == "winograd" and looks.settings <= 4, looks.found
     assert chosen.cost.rank <= PATTERN.bound(kernel, target)
-
-
-def test_one_matrix_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the ways to write an operand out the one that takes least is searched for a product."""
-    looks = Looks(monkeypatch)
-    target = replace(SERVER, l2=SERVER.l2 + 64)
-    found = autoconfig.pattern_of("im2col").best(conv_gradient(2, 64, 28, 96, 3, 1, 1), target)
-    assert found is not None and len(looks.predicted) == 1 and looks.matrices <= 3, looks.found
-
-
-def test_a_matrix_that_spares_little_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Floors that are near what another pattern costs are rarely met."""
-    kernel, target = conv_gradient(2, 64, 28, 96, 3, 1, 1), replace(SERVER, l2=SERVER.l2 + 64)
-    looks, pattern = Looks(monkeypatch), autoconfig.pattern_of("im2col")
-    floor = pattern.bound(kernel, target)
-    assert pattern.best(kernel, target, 1.2 * floor) is None and looks.matrices == 0, looks.found
-    pattern.best(kernel, target, 1.5 * floor)
-    assert looks.matrices > 0
 
 
 def test_winograd_that_cannot_win_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:

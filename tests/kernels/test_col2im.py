@@ -13,6 +13,7 @@ from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Reduce
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.composite.parts import Staged
+from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Kernel
@@ -36,7 +37,6 @@ from tests.kernels.samples import (
     times,
     zero_unless,
 )  # fmt: skip
-from tests.kernels.test_winograd import padded
 
 COL2IM = autoconfig.pattern_of("col2im")
 
@@ -48,6 +48,16 @@ def dilated_dx(b: int, c: int, n: int, o: int, taps: int, dilation: int) -> Kern
     p, q = lin((1, 2), (-dilation, 5)), lin((1, 3), (-dilation, 6))
     body = zero_unless(inside(p, out), zero_unless(inside(q, out), times(load(0, k, j, r, s), load(1, i, k, p, q))))
     return sum_of((b, c, n, n), ((dt.f32, (o, c, taps, taps)), (dt.f32, (b, o, out, out))), (o, taps, taps), body)
+
+
+def padded(kernel: Kernel) -> Kernel:
+    """The guards of the terms as guards of the factors that they zero."""
+    (p,) = problems(kernel.root)
+    factors = [o.expr for o in p.operands]
+    for i, o in enumerate(p.operands):
+        for g in o.guards:
+            factors[i] = zero_unless(g, factors[i])
+    return sum_of(kernel.shape, kernel.root.params, tuple(p.extents[a] for a in p.k), times(*factors))
 
 
 def several_images(groups: int, c: int, n: int, o: int) -> Kernel:

@@ -77,7 +77,6 @@ WAYS: dict[str, dict[str, set[Any]]] = {
     "reduction": {"mode": {"row", "column"}, "unroll": SOME, "tasks": SOME, "splits": SOME, "rows": SOME,
                   "turn": {False, True}},
     "scatter": {"axis": {None, 0, 1}, "along": {None, 1}, "tasks": SOME, "buckets": {0, "many"}},
-    "im2col": {"operand": {0, 1}, "inner": {False, True}},
     "col2im": {},
     "winograd": {"m": {2, "some"}},
     "rows": {"block": SOME, "tasks": {1, "many"}, "share": {False, True}},

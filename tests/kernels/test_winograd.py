@@ -1,4 +1,4 @@
-"""Winograd's form and im2col: every configuration against the evaluator, epilogues, and what they decline."""
+"""Winograd's form: every configuration against the evaluator, epilogues, and what they decline."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from einsmith import dtypes as dt
 from einsmith.expr.interp import evaluate_template
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.composite.winograd import TRANSFORMS
-from einsmith.kernels.contraction.problem import problems
-from einsmith.plan.kernel import Kernel
 from tests.kernels.runner import check, host, run_native
 from tests.kernels.samples import (
     axes,
@@ -31,7 +29,7 @@ from tests.kernels.samples import (
 )  # fmt: skip
 from tests.nest_interp import run
 
-WINOGRAD, IM2COL = autoconfig.pattern_of("winograd"), autoconfig.pattern_of("im2col")
+WINOGRAD = autoconfig.pattern_of("winograd")
 
 
 def allowed():
@@ -73,7 +71,6 @@ def test_filters_are_taken_in_slices_that_the_last_level_holds(rng):
 def test_stages_after_the_sum(keep, rng):
     kernel = biased(CONVOLUTIONS["forward"], 1, keep)
     check(WINOGRAD, kernel, rng, [allowed()], tolerance=2e-4, native=True)
-    check(IM2COL, biased(padded(CONVOLUTIONS["forward"]), 1, keep), rng, [host()], native=True)
 
 
 def test_the_error_is_within_its_bound(rng):
@@ -100,16 +97,11 @@ def test_the_error_is_within_its_bound(rng):
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_infinities_stay_within_their_tiles(rng):
-    """Results of tiles that see no infinity are as ever; im2col has infinities and NaN just where the sum has them."""
-    kernel = padded(conv(1, 2, 15, 13, 3, 3, 3, 1))
+    """Results of tiles that see no infinity are as ever."""
+    kernel = conv(1, 2, 15, 13, 3, 3, 3, 1)
     arrays = [rng.standard_normal(b.shape).astype(np.float32) for b in kernel.buffers]
     arrays[0][0, 1, 6, 7] = np.inf
     want = evaluate_template(kernel.root, arrays[:2])[0]
-    for config in IM2COL.configs(kernel, host())[:3]:
-        got = [a.copy() for a in arrays]
-        run_native(IM2COL.lower(kernel, config, host()), got, host())
-        np.testing.assert_allclose(got[2], want, rtol=1e-5, atol=1e-5)
-    kernel = conv(1, 2, 15, 13, 3, 3, 3, 1)
     for m in TRANSFORMS:
         config = next(c for c in WINOGRAD.configs(kernel, allowed()) if c.m == m)
         got = [a.copy() for a in arrays]
@@ -147,26 +139,3 @@ def test_a_guard_that_is_not_the_border_is_no_padding():
     body = zero_unless(inside(y, 5), times(load(0, b, c, y, x), load(1, k, c, r, s)))
     params = ((dt.f32, (2, 2, 7, 7)), (dt.f32, (3, 2, 3, 3)))
     assert not WINOGRAD.match(sum_of((2, 3, 5, 5), params, (2, 3, 3), body))
-
-
-@pytest.mark.parametrize("kernel", [*CONVOLUTIONS.values(), conv(2, 3, 9, 7, 4, 3, 3, 1, 2), capsule(2, 3, 7, 5, 2),
-                                    conv_dw(3, 2, 8, 7, 4, 3, 3, 1)])  # fmt: skip
-def test_im2col_agrees_with_the_evaluator(kernel, rng):
-    check(IM2COL, padded(kernel), rng, [host()], native=True)
-
-
-def padded(kernel: Kernel) -> Kernel:
-    """The guards of the terms as guards of the factors that they zero."""
-    (p,) = problems(kernel.root)
-    factors = [o.expr for o in p.operands]
-    for i, o in enumerate(p.operands):
-        for g in o.guards:
-            factors[i] = zero_unless(g, factors[i])
-    return sum_of(kernel.shape, kernel.root.params, tuple(p.extents[a] for a in p.k), times(*factors))
-
-
-def test_im2col_takes_windows_only():
-    """And only those whose zeros are zeros of a factor: a term that is skipped may hold an infinity."""
-    assert not IM2COL.match(product(5, 6, 7))
-    kernel = conv(2, 3, 9, 7, 4, 3, 3, 1, 2)
-    assert not IM2COL.match(kernel) and IM2COL.match(padded(kernel))

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.kernels.composite.im2col import WORTH
 from einsmith.kernels.composite.parts import Composite, PartConfig
 from einsmith.kernels.contraction.problem import Problem, axes_of, finished, guarded, problems
 from einsmith.kernels.footprint import touched
@@ -25,6 +24,9 @@ from einsmith.target.facts import Target
 
 TRIED = 4
 """Configurations of a part that are worth a measurement."""
+WORTH = 0.75
+"""The part of another pattern's cost below which the floor must be: it is rarely met, and where the most that the
+products could spare is less, looking for their configuration costs more than is won."""
 
 
 class Col2imConfig(NamedTuple):

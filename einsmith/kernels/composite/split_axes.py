@@ -235,7 +235,7 @@ class SplitAxes(Composite):
         product of matrices of what other products would read one element at a time."""
         split = split_kernels(kernel)[config.which]
         if len(split.root.parts) == len(kernel.root.parts):
-            return "contraction", "by kind", "reduction", "im2col", "col2im"
+            return "contraction", "by kind", "reduction", "col2im"
         if config.pattern != CONTRACTION.name:
             return ()
-        return "contraction", "by kind", "im2col", *CONTRACTION.dominates(split, config.config)
+        return "contraction", "by kind", *CONTRACTION.dominates(split, config.config)

@@ -33,7 +33,7 @@ STREAMS, CROWDED = 22, 0.02
 that are written count twice: a line is read before a part of it is written."""
 TASKS = 8
 """For each core."""
-OTHERS = ("winograd", "contraction", "by digits", "reduction", "by kind", "im2col", "col2im")
+OTHERS = ("winograd", "contraction", "by digits", "reduction", "by kind", "col2im")
 
 
 class StencilConfig(NamedTuple):
