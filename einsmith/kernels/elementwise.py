@@ -29,6 +29,17 @@ TASK_SECONDS = 1e-7
 """What one more task costs."""
 
 
+def dealt_out(
+    arithmetic: float, memory: float, special: float, tasks: int, target: Target, small: float = SMALL_SECONDS
+) -> Cost:
+    """The cost of so many tasks, of which one core would have these seconds of arithmetic and special functions: the
+    fewer tasks a core has, the longer some cores wait for the last one."""
+    cores = min(target.cores, tasks)
+    uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
+    launch = TASK_SECONDS * tasks + (target.launch_seconds + small if tasks > 1 else 0.0)
+    return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
+
+
 class PointwiseConfig(NamedTuple):
     """lanes: vector length (0: scalars); unroll: vectors a turn; tasks: parts that may run at once; turn: reads that
     are contiguous along another axis than the results are loaded as square tiles and transposed in registers."""
@@ -166,12 +177,9 @@ class Pointwise(Pattern):
             special += vectors * width * seconds
         moved, footprint = touched_bytes(kernel)
         tasks = max(1, min(config.tasks, sum(x.points for x in found) // max(1, config.lanes)))
-        cores = min(target.cores, tasks)
-        uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
-        small = SMALL_SECONDS if kernel.fixed is None else AWAKE_SECONDS
-        launch = TASK_SECONDS * tasks + (target.launch_seconds + small if tasks > 1 else 0.0)
         memory = target.seconds_for_bytes(moved, footprint, tasks)
-        return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
+        small = SMALL_SECONDS if kernel.fixed is None else AWAKE_SECONDS
+        return dealt_out(arithmetic, memory, special, tasks, target, small)
 
     def lower(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Lowered:
         b = bl.start(bx.function_name(self.name, kernel, config), kernel)

@@ -72,13 +72,13 @@ WAYS: dict[str, dict[str, set[Any]]] = {
         "depth": {1, 2, "some"}, "joint": {False, True}, "form": {"straight", "stacked", "turned", "lines"},
         "windows": {(), *(((0, x),) for x in ("all", "side", "k", "cut")), *(((1, x),) for x in ("all", "side", "k"))},
     },
-    "by digits": {"pattern": {"contraction", "reduction"}},
+    "by digits": {"way": {0, 1}},
     "by kind": {},
     "reduction": {"mode": {"row", "column"}, "unroll": SOME, "tasks": SOME, "splits": SOME, "rows": SOME,
                   "turn": {False, True}},
     "scatter": {"axis": {None, 0, 1}, "along": {None, 1}, "tasks": SOME, "buckets": {0, "many"}},
     "col2im": {},
-    "winograd": {"m": {2, "some"}},
+    "winograd": {},
     "rows": {"block": SOME, "tasks": {1, "many"}, "share": {False, True}},
 }  # fmt: skip
 

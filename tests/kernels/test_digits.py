@@ -10,7 +10,8 @@ from einsmith import dtypes as dt
 from einsmith.expr.nodes import Apply, Piece, Reduce, Template, postorder, template
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.choose import choose, pattern_of
-from einsmith.kernels.composite.split_axes import SplitAxesConfig, split_kernels
+from einsmith.kernels.composite.parts import CompositeConfig
+from einsmith.kernels.composite.split_axes import split_kernels
 from einsmith.kernels.contraction.problem import problems
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
@@ -151,10 +152,10 @@ def test_values_stay_where_they_are(name, rng):
 def test_compiled_in_every_pattern(name, rng):
     kernel, pattern = KERNELS[name](), pattern_of("by digits")
     for target in (NARROW, WIDE):
-        found: dict[tuple[int, str], SplitAxesConfig] = {}
+        found: dict[tuple[int, str], CompositeConfig] = {}
         for config in pattern.configs(kernel, target):
-            found.setdefault((config.which, config.pattern), config)
-        assert {which for which, _ in found} == set(range(len(split_kernels(kernel))))
+            found.setdefault((config.way, config.parts[0].pattern), config)
+        assert {way for way, _ in found} == set(range(len(split_kernels(kernel))))
         assert {"contraction", "stencil"} & {pattern for _, pattern in found}
         check(pattern, kernel, rng, targets=(target,), configs=list(found.values()))
 
@@ -227,7 +228,7 @@ def test_gradients_of_grouped_convolutions(stride, padding, kernel, rng, torch):
 def test_large_ones_are_contractions():
     kernel = of_sum(*grouped(3, 80, 20, 28))
     found = choose(kernel, WIDE)
-    assert found.pattern.name == "by digits" and found.config.pattern == "contraction"
+    assert found.pattern.name == "by digits" and found.config.parts[0].pattern == "contraction"
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4, 6])
@@ -235,8 +236,9 @@ def test_every_core_has_as_many_tasks(cores):
     """Groups are tasks of their own; that there are three must not leave a core without work at the end."""
     target = Target(vector_bytes=64, cores=cores)
     found = choose(of_sum(*grouped(3, 80, 40, 3136)), target)
-    (config,) = found.config.config.pieces
-    assert found.config.pattern == "contraction" and 3 * config.tm * config.tn * config.split % cores == 0
+    (part,) = found.config.parts
+    (config,) = part.config.pieces
+    assert part.pattern == "contraction" and 3 * config.tm * config.tn * config.split % cores == 0
 
 
 def test_a_product_of_digits_is_asked_alone(monkeypatch):
@@ -254,6 +256,6 @@ def test_a_product_of_digits_is_asked_alone(monkeypatch):
         monkeypatch.setattr(pattern, "best", spy(pattern.best))
     kernel = of_sum(*grouped(3, 24, 40, 196))
     chosen = choose(kernel, Target(cores=2, l2=(1 << 20) + 64))
-    assert chosen.pattern.name == "by digits" and chosen.config.pattern == "contraction"
+    assert chosen.pattern.name == "by digits" and chosen.config.parts[0].pattern == "contraction"
     assert set(seen) == {split_kernels(kernel)[0]}
     assert chosen.cost.rank == min(cost.rank for _, _, cost in chosen.alternatives)

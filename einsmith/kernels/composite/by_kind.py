@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 
 from einsmith.expr.nodes import Reduce, Template
-from einsmith.kernels.composite.parts import Composite, PartConfig
+from einsmith.kernels.composite.parts import Composite
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.footprint import touched
 from einsmith.plan.kernel import Kernel, Stage
@@ -28,20 +28,8 @@ class ByKind(Composite):
         sizes = [sum(touched(k)) for k in _kinds(kernel)]
         return sum(target.seconds_for_bytes(n, n, target.cores) for n in sizes)
 
-    def best(
-        self, kernel: Kernel, target: Target, limit: float = float("inf")
-    ) -> tuple[PartConfig, ...] | None:
-        found = self.chosen(_kinds(kernel), target, limit)
-        return None if found is None else tuple(found)
-
-    def configs(self, kernel: Kernel, target: Target) -> list[tuple[PartConfig, ...]]:
-        found = self.best(kernel, target)
-        return [] if found is None else [found]
-
-    def parts(
-        self, kernel: Kernel, config: tuple[PartConfig, ...], target: Target
-    ) -> Iterable[tuple[Kernel, PartConfig]]:
-        return zip(_kinds(kernel), config, strict=True)
+    def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
+        return [_kinds(kernel)]
 
 
 @lru_cache(maxsize=1024)

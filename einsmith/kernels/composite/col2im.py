@@ -8,7 +8,7 @@ and the pieces of a strided backward pass are one product with as many rows as a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -16,27 +16,15 @@ from typing import NamedTuple
 
 from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.kernels.composite.parts import Composite, PartConfig
+from einsmith.kernels.composite.parts import Composite, CompositeConfig
 from einsmith.kernels.contraction.problem import Problem, axes_of, finished, guarded, problems
 from einsmith.kernels.footprint import touched
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 
-TRIED = 4
-"""Configurations of a part that are worth a measurement."""
 WORTH = 0.75
 """The part of another pattern's cost below which the floor must be: it is rarely met, and where the most that the
 products could spare is less, looking for their configuration costs more than is won."""
-
-
-class Col2imConfig(NamedTuple):
-    """The patterns and configurations of the two parts."""
-
-    products: PartConfig
-    sums: PartConfig
-
-    def __str__(self) -> str:
-        return f"products by {self.products}, sums by {self.sums}"
 
 
 class Col2im(Composite):
@@ -50,7 +38,7 @@ class Col2im(Composite):
 
     def bound(self, kernel: Kernel, target: Target) -> float:
         """The products at the peak, then written and read again; infinite where they are too large."""
-        first, _ = self._both(kernel)
+        ((first, _),) = self.ways(kernel, target)
         products, (piece,) = first.buffers[-1], first.root.parts
         room, size = sum(touched(kernel)), products.nbytes
         if size > max(target.l3, room):
@@ -59,28 +47,16 @@ class Col2im(Composite):
         moved = target.seconds_for_bytes(size, size + room, target.cores)
         return max(prod(piece.domain) / peak, moved) + moved + 2 * target.launch_seconds
 
-    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> Col2imConfig | None:
-        if self.bound(kernel, target) >= WORTH * limit:
-            return None
-        found = self.chosen(reversed(self._both(kernel)), target, limit)  # the sums are the quicker to configure
-        return None if found is None else Col2imConfig(*reversed(found))
+    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
+        return super().best(kernel, target, limit) if self.bound(kernel, target) < WORTH * limit else None
 
-    def configs(self, kernel: Kernel, target: Target) -> list[Col2imConfig]:
-        if self.bound(kernel, target) == float("inf"):
-            return []
-        every = [self.chooser.choose(part, target).alternatives for part in self._both(kernel)]
-        products, sums = ([PartConfig(name, c) for name, c, _ in found[:TRIED]] for found in every)
-        found = [Col2imConfig(p, sums[0]) for p in products] + [Col2imConfig(products[0], s) for s in sums]
-        return list(dict.fromkeys(found))
+    def configs(self, kernel: Kernel, target: Target) -> list[CompositeConfig]:
+        return super().configs(kernel, target) if self.bound(kernel, target) < float("inf") else []
 
-    def parts(self, kernel: Kernel, config: Col2imConfig, target: Target) -> Iterable[tuple[Kernel, PartConfig]]:
-        return zip(self._both(kernel), config, strict=True)
-
-    @staticmethod
-    def _both(kernel: Kernel) -> tuple[Kernel, Kernel]:
+    def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
         parts = _parts(kernel)
         assert parts is not None
-        return parts
+        return [parts]
 
 
 class _Factored(NamedTuple):

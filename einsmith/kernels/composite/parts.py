@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,6 +12,8 @@ from einsmith.loops.nest import I64, PTR, Function, Op, Value
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 
+TRIED = 4
+"""Configurations of a part that are worth a measurement, where there are several parts."""
 _FRESH = 1 << 30  # numbers of values that no builder gives
 
 
@@ -25,49 +27,76 @@ class PartConfig(NamedTuple):
         return f"{self.pattern} {self.config}"
 
 
-def part_config(found: Any) -> PartConfig:
-    """Of what the chooser answers."""
-    return PartConfig(found.pattern.name, found.config)
+class CompositeConfig(NamedTuple):
+    """way: by which of the pattern's ways the kernel is made of others; parts: what is chosen for each of these."""
+
+    way: int
+    parts: tuple[PartConfig, ...]
+
+    def __str__(self) -> str:
+        return ", then ".join(map(str, dict.fromkeys(self.parts)))
 
 
 class Composite(Pattern):
-    """A pattern that makes other kernels of one, each of which the chooser gives to whatever pattern suits it.
-
-    The first buffers of a part are those of the whole, in whatever shape; those after them lie in the workspace."""
+    """A pattern that makes other kernels of one, each of which the chooser gives to whatever pattern suits it."""
 
     def __init__(self, chooser: Chooser):
         self.chooser = chooser
 
     @abstractmethod
-    def parts(self, kernel: Kernel, config: Any, target: Target) -> Iterable[tuple[Kernel, PartConfig]]:
-        """The kernels, in the order in which they run."""
+    def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
+        """The kernels, in the order in which they run, one sequence for each way to make them. The first buffers of
+        each are those of the whole, in whatever shape; those after them lie in the workspace."""
 
-    def chosen(self, kernels: Iterable[Kernel], target: Target, limit: float) -> list[PartConfig] | None:
-        """What suits each kernel; None where they take `limit` seconds together."""
+    def parts(self, kernel: Kernel, config: CompositeConfig, target: Target) -> list[tuple[Kernel, PartConfig]]:
+        """The kernels of a configuration."""
+        return list(zip(self.ways(kernel, target)[config.way], config.parts, strict=True))
+
+    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
+        """What suits each part of the best way. The last parts, which are mostly the quicker to configure, are chosen
+        first: what they leave of the limit is the others'."""
+        best = None
+        for way, kernels in enumerate(self.ways(kernel, target)):
+            left, found = limit, list[Any]()
+            for part in reversed(kernels):
+                x = self.chooser.choose_below(part, target, left)
+                if x is None:
+                    break
+                found.insert(0, x)
+                left -= x.cost.seconds
+            else:
+                best = CompositeConfig(way, tuple(PartConfig(x.pattern.name, x.config) for x in found))
+                limit = _together([x.cost for x in found]).rank
+                if self.settled(kernel, best):
+                    break
+        return best
+
+    def settled(self, kernel: Kernel, config: CompositeConfig) -> bool:
+        """Whether no later way is worth a look."""
+        return False
+
+    def configs(self, kernel: Kernel, target: Target) -> list[CompositeConfig]:
+        """The alternatives of every part, beside the best of the others."""
         out = []
-        for kernel in kernels:
-            found = self.chooser.choose_below(kernel, target, limit)
-            if found is None:
-                return None
-            out.append(part_config(found))
-            limit -= found.cost.seconds
-        return out
+        for way, kernels in enumerate(self.ways(kernel, target)):
+            every = [self.chooser.choose(part, target).alternatives for part in kernels]
+            parts = [[PartConfig(name, c) for name, c, _ in found] for found in every]
+            best = [found[0] for found in parts]
+            for n, found in enumerate(parts):
+                some = found[:TRIED] if len(parts) > 1 else found
+                out += [CompositeConfig(way, (*best[:n], x, *best[n + 1 :])) for x in some]
+        return list(dict.fromkeys(out))
 
-    def cost(self, kernel: Kernel, config: Any, target: Target) -> Cost:
+    def cost(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Cost:
         parts = self.parts(kernel, config, target)
-        costs = [self.chooser.pattern_of(c.pattern).cost(k, c.config, target) for k, c in parts]
-        if len(costs) == 1:
-            return costs[0]
-        # Each takes the longer of its own arithmetic and memory.
-        return Cost(sum(max(c.arithmetic, c.memory) for c in costs), 0.0, sum(c.special for c in costs),
-                    sum(c.launch for c in costs))  # fmt: skip
+        return _together([self.chooser.pattern_of(c.pattern).cost(k, c.config, target) for k, c in parts])
 
-    def lowered(self, kernel: Kernel, config: Any, target: Target) -> list[Lowered]:
+    def lowered(self, kernel: Kernel, config: CompositeConfig, target: Target) -> list[Lowered]:
         """Each of the parts by itself."""
         parts = self.parts(kernel, config, target)
         return [self.chooser.pattern_of(c.pattern).lower(k, c.config, target) for k, c in parts]
 
-    def lower(self, kernel: Kernel, config: Any, target: Target) -> Lowered:
+    def lower(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Lowered:
         out = Staged(f"{self.name.replace(' ', '_')}_{kernel.digest.hex()[:8]}", len(kernel.buffers))
         places = [Place(n) for n in range(len(kernel.buffers))]
         parts = self.parts(kernel, config, target)
@@ -75,6 +104,14 @@ class Composite(Pattern):
             places += [out.room(b.nbytes) for b in part.buffers[len(places) :]]
             out.add(lowered, places)
         return out.lowered
+
+
+def _together(costs: Sequence[Cost]) -> Cost:
+    """Of parts that run one after the other: each takes the longer of its own arithmetic and memory."""
+    if len(costs) == 1:
+        return costs[0]
+    arithmetic = sum(max(c.arithmetic, c.memory) for c in costs)
+    return Cost(arithmetic, 0.0, sum(c.special for c in costs), sum(c.launch for c in costs))
 
 
 @dataclass(frozen=True)

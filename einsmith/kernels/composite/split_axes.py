@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, below, postorder
 from einsmith.expr.rewrite.rebuild import map_bodies, rebuild, substitute
 from einsmith.expr.rewrite.simplify import simplify_template
-from einsmith.kernels.composite.parts import Composite, PartConfig
+from einsmith.kernels.composite.parts import Composite, CompositeConfig
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
@@ -194,17 +194,6 @@ def _reduction_split(part: Piece, axis: int, low: int) -> Piece:
     return Piece(part.offset, part.step, part.extents, _with_bodies(part.body, bodies, extents))
 
 
-class SplitAxesConfig(NamedTuple):
-    """Which of the kernels whose axes are split, and a pattern's name and its configuration for that."""
-
-    which: int
-    pattern: str
-    config: Any
-
-    def __str__(self) -> str:
-        return f"{self.pattern} {self.config}"
-
-
 class SplitAxes(Composite):
     """A reduction some of whose axes stand under quotients and remainders: a kernel in which these are axes."""
 
@@ -213,29 +202,22 @@ class SplitAxes(Composite):
     def match(self, kernel: Kernel) -> bool:
         return bool(split_kernels(kernel))
 
-    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> SplitAxesConfig | None:
-        best = None
-        for n, split in enumerate(split_kernels(kernel)):
-            found = self.chooser.choose_below(split, target, limit)
-            if found is not None:
-                best, limit = SplitAxesConfig(n, found.pattern.name, found.config), found.cost.rank
-                if found.pattern is CONTRACTION and CONTRACTION.dominates(split, found.config):
-                    break  # as many products in smaller parts
-        return best
+    def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
+        return [[split] for split in split_kernels(kernel)]
 
-    def configs(self, kernel: Kernel, target: Target) -> list[SplitAxesConfig]:
-        found = [self.chooser.choose(k, target).alternatives for k in split_kernels(kernel)]
-        return [SplitAxesConfig(n, name, c) for n, every in enumerate(found) for name, c, _ in every]
+    def settled(self, kernel: Kernel, config: CompositeConfig) -> bool:
+        """Where pieces are products of matrices, further ones are as many in smaller parts."""
+        (part,) = config.parts
+        split = split_kernels(kernel)[config.way]
+        return part.pattern == CONTRACTION.name and bool(CONTRACTION.dominates(split, part.config))
 
-    def parts(self, kernel: Kernel, config: SplitAxesConfig, target: Target) -> list[tuple[Kernel, PartConfig]]:
-        return [(split_kernels(kernel)[config.which], PartConfig(config.pattern, config.config))]
-
-    def dominates(self, kernel: Kernel, config: SplitAxesConfig) -> Sequence[str]:
+    def dominates(self, kernel: Kernel, config: CompositeConfig) -> Sequence[str]:
         """Digits leave a kernel as it is but for simpler indices: what others do they do better there. Pieces make a
         product of matrices of what other products would read one element at a time."""
-        split = split_kernels(kernel)[config.which]
+        split = split_kernels(kernel)[config.way]
         if len(split.root.parts) == len(kernel.root.parts):
             return "contraction", "by kind", "reduction", "col2im"
-        if config.pattern != CONTRACTION.name:
+        (part,) = config.parts
+        if part.pattern != CONTRACTION.name:
             return ()
-        return "contraction", "by kind", *CONTRACTION.dominates(split, config.config)
+        return "contraction", "by kind", *CONTRACTION.dominates(split, part.config)

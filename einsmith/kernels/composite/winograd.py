@@ -1,11 +1,11 @@
-"""Winograd's minimal filtering for 3x3 windows at stride 1: F(2x2,3x3) and F(4x4,3x3).
+"""Winograd's minimal filtering for 3x3 windows at stride 1: F(4x4,3x3).
 
-`Y = A'[(G w G') * (B' x B)]A` for every tile of m x m results (Lavin and Gray, "Fast algorithms for convolutional
-neural networks", 2016, section 4): the channels are summed for each of the (m+2)^2 products, as one batched matrix
-product. That takes 2.25 (m = 2) or 4 (m = 4) times fewer multiplications than the sum itself, and rounds differently:
-the error of an element is at most `(C + 40) * eps` times the value of the transformed computation on absolute values,
-`|A|'[sum |G||w||G'| * |B|'|x||B|]|A|`. An infinity or NaN among the (m+2)^2 pixels
-of a tile makes its m x m results NaN. Used only where the target allows it (`Target.winograd`).
+`Y = A'[(G w G') * (B' x B)]A` for every tile of 4x4 results (Lavin and Gray, "Fast algorithms for convolutional
+neural networks", 2016, section 4): the channels are summed for each of the 36 products, as one batched matrix product.
+That takes 4 times fewer multiplications than the sum itself, and rounds differently: the error of an element is at
+most `(C + 40) * eps` times the value of the transformed computation on absolute values,
+`|A|'[sum |G||w||G'| * |B|'|x||B|]|A|`. An infinity or NaN among the 36 pixels of a tile makes its results NaN. Used
+only where the target allows it (`Target.winograd`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
-from typing import NamedTuple
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
@@ -23,7 +22,7 @@ from einsmith.expr.analysis.bounds import prove
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.kernels.composite.parts import Composite, PartConfig, Place, Staged, part_config
+from einsmith.kernels.composite.parts import Composite, CompositeConfig, PartConfig, Place, Staged
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
@@ -34,40 +33,19 @@ from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 
-TRANSFORMS: dict[int, tuple[tuple[tuple[float, ...], ...], ...]] = {
-    2: (
-        ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-        ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1)),
-        ((1, 1, 1, 0), (0, 1, -1, -1)),
-    ),
-    4: (
-        ((4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0), (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0),
-         (0, 4, 0, -5, 0, 1)),
-        ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6), (1 / 24, 1 / 12, 1 / 6),
-         (1 / 24, -1 / 12, 1 / 6), (0, 0, 1)),
-        ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
-    ),
-}  # fmt: skip
-"""m -> (B', G, A')."""
+M = 4
+"""Results of a tile's side."""
+B = ((4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0), (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0),
+     (0, 4, 0, -5, 0, 1))  # fmt: skip
+G = ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6), (1 / 24, 1 / 12, 1 / 6),
+     (1 / 24, -1 / 12, 1 / 6), (0, 0, 1))  # fmt: skip
+A = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
+"""What images, weights and results are transformed by: B', G and A'."""
 
 REACHED = 0.85
 """The part of the peak that the contraction without transforms is expected to reach."""
 SLICES = 8
 """Most slices of the filters: each has launches of its own."""
-
-
-class WinogradConfig(NamedTuple):
-    """m: results of a tile's side; then the configurations of the parts: the padded image and the weights with channels
-    and filters last, the batched product, the result in its own order with what follows it."""
-
-    m: int
-    image: PartConfig
-    weights: PartConfig
-    multiply: PartConfig
-    result: PartConfig
-
-    def __str__(self) -> str:
-        return f"F({self.m}x{self.m},3x3); {self.multiply.config}"
 
 
 @dataclass(frozen=True)
@@ -133,54 +111,47 @@ class Winograd(Composite):
     def match(self, kernel: Kernel) -> bool:
         return _conv(kernel) is not None
 
-    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> WinogradConfig | None:
+    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
         """The configuration of the lowest cost; None where it is not below `limit`."""
-        best, most = None, CONTRACTION.bound(kernel, target) / REACHED
-        for m in sorted(TRANSFORMS, reverse=True):  # the fewer multiplications first
-            p = _parts(kernel, m, target)
-            transforms = _transforms(p, target)
-            if transforms + _products(p, target) >= limit:
-                continue
-            rest = transforms + sum(self.chooser.choose(k, target).cost.seconds for k in (p.image, p.weights, p.result))
-            if rest + _products(p, target) >= most:
-                continue
-            # A rank is more than the seconds by a twentieth at most.
-            multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - rest) / p.slices)
-            if multiply is None:
-                continue
-            config = self._config(m, p, target, multiply)
-            rank = self.cost(kernel, config, target).rank
-            if rank < limit:
-                best, limit = config, rank
-        return best
+        p, most = _parts(kernel, target), CONTRACTION.bound(kernel, target) / REACHED
+        transforms, products = _transforms(p, target), _products(p, target)
+        if transforms + products >= limit:
+            return None
+        rest = transforms + sum(self.chooser.choose(k, target).cost.seconds for k in (p.image, p.weights, p.result))
+        if rest + products >= most:
+            return None
+        # A rank is more than the seconds by a twentieth at most.
+        multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - rest) / p.slices)
+        config = None if multiply is None else self._config(p, target, multiply)
+        return config if config is not None and self.cost(kernel, config, target).rank < limit else None
 
-    def _config(self, m: int, p: _Parts, target: Target, multiply: Configs) -> WinogradConfig:
-        image, weights, result = (part_config(self.chooser.choose(k, target)) for k in (p.image, p.weights, p.result))
-        return WinogradConfig(m, image, weights, PartConfig(CONTRACTION.name, multiply), result)
+    def _config(self, p: _Parts, target: Target, multiply: Configs) -> CompositeConfig:
+        found = [self.chooser.choose(k, target) for k in (p.image, p.weights, p.result)]
+        image, weights, result = (PartConfig(x.pattern.name, x.config) for x in found)
+        products = [PartConfig(CONTRACTION.name, multiply)] * p.slices
+        return CompositeConfig(0, (image, weights, *products, result))
 
-    def configs(self, kernel: Kernel, target: Target) -> list[WinogradConfig]:
+    def configs(self, kernel: Kernel, target: Target) -> list[CompositeConfig]:
         if not target.winograd:
             return []
-        parts = [(m, _parts(kernel, m, target)) for m in TRANSFORMS]
-        return [self._config(m, p, target, c) for m, p in parts for c in CONTRACTION.configs(p.multiply, target)[:2]]
+        p = _parts(kernel, target)
+        return [self._config(p, target, c) for c in CONTRACTION.configs(p.multiply, target)[:2]]
 
-    def parts(self, kernel: Kernel, config: WinogradConfig, target: Target) -> list[tuple[Kernel, PartConfig]]:
-        p = _parts(kernel, config.m, target)
-        kernels = (p.image, p.weights, *[p.multiply] * p.slices, p.result)
-        _, image, weights, multiply, result = config
-        return list(zip(kernels, (image, weights, *[multiply] * p.slices, result), strict=True))
+    def ways(self, kernel: Kernel, target: Target) -> list[list[Kernel]]:
+        p = _parts(kernel, target)
+        return [[p.image, p.weights, *[p.multiply] * p.slices, p.result]]
 
-    def cost(self, kernel: Kernel, config: WinogradConfig, target: Target) -> Cost:
+    def cost(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Cost:
         found = super().cost(kernel, config, target)
-        return replace(found, arithmetic=found.arithmetic + _transforms(_parts(kernel, config.m, target), target))
+        return replace(found, arithmetic=found.arithmetic + _transforms(_parts(kernel, target), target))
 
-    def lower(self, kernel: Kernel, config: WinogradConfig, target: Target) -> Lowered:
-        p = _parts(kernel, config.m, target)
+    def lower(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Lowered:
+        p = _parts(kernel, target)
         image, weights, multiply, *_, result = self.lowered(kernel, config, target)
         out = Staged(f"winograd_{kernel.digest.hex()[:8]}", len(kernel.buffers))
         own = [Place(n) for n in range(len(kernel.buffers))]
         padded, taps, u, v, y, tiled = (out.room(b.nbytes) for b in (p.padded, p.taps, p.u, p.v, p.y, p.tiled))
-        emit = _Emit(config.m, p, target)
+        emit = _Emit(p, target)
         out.add(weights, [*own, taps])
         out.add(image, [*own, padded])
         out.add(emit.images(), [padded, v])
@@ -286,7 +257,7 @@ def _inside(index: Sequence[Expr], extents: Sequence[int]) -> list[Expr]:
 
 
 @lru_cache(maxsize=1024)
-def _parts(kernel: Kernel, m: int, target: Target) -> _Parts:
+def _parts(kernel: Kernel, target: Target) -> _Parts:
     c = _conv(kernel)
     assert c is not None
     p, lanes, root = c.problem, target.lanes(c.dtype.itemsize), kernel.stages[0]
@@ -296,15 +267,15 @@ def _parts(kernel: Kernel, m: int, target: Target) -> _Parts:
         return ceil(prod(p.extents[a] for a in axes) / lanes) * lanes
 
     channels, filters, images = whole(c.summed), whole(c.filters), prod(p.extents[a] for a in c.batch)
-    tiles = (ceil(p.extents[c.windows[0].out] / m), ceil(p.extents[c.windows[1].out] / m))
-    total, points = images * prod(tiles), (m + 2) ** 2
-    padded = Buffer(c.dtype, (images, tiles[0] * m + 2, tiles[1] * m + 2, channels))
+    tiles = (ceil(p.extents[c.windows[0].out] / M), ceil(p.extents[c.windows[1].out] / M))
+    total, points = images * prod(tiles), (M + 2) ** 2
+    padded = Buffer(c.dtype, (images, tiles[0] * M + 2, tiles[1] * M + 2, channels))
     taps = Buffer(c.dtype, (channels, 3, 3, filters))
     slices = _slices(filters // lanes, points * channels * filters * c.dtype.itemsize, taps.nbytes, target)
     u = Buffer(c.dtype, (points, channels + 1, filters // slices))
     v = Buffer(c.dtype, (points, total + 1, channels))
     y = Buffer(c.dtype, (points, total, filters // slices))
-    tiled = Buffer(c.dtype, (images, tiles[0] * m, tiles[1] * m, filters))
+    tiled = Buffer(c.dtype, (images, tiles[0] * M, tiles[1] * M, filters))
 
     def copied(read: Read, places: Mapping[int, Expr], guards: Sequence[Expr], to: Buffer) -> Kernel:
         body: Expr = substitute(read, places)
@@ -376,11 +347,10 @@ def _below(flat: Expr, axes: Sequence[int], filled: int, p: Problem) -> list[Exp
 class _Emit:
     """The loops of the three transforms; lanes run along channels or filters, which are whole vectors."""
 
-    def __init__(self, m: int, parts: _Parts, target: Target):
-        self.m, self.parts, self.target = m, parts, target
+    def __init__(self, parts: _Parts, target: Target):
+        self.parts = parts
         self.elem = elem_of(parts.u.dtype)
         self.lanes = target.lanes(parts.u.dtype.itemsize)
-        self.bt, self.g, self.at = TRANSFORMS[m]
 
     def weights(self, number: int) -> Lowered:
         """U[a,b,c,f] = sum over the taps of G[a,r] G[b,s] W[c,r,s,f], of a slice of the filters; a task is a channel.
@@ -389,21 +359,20 @@ class _Emit:
         channel, f = Axis(0), linear(Axis(2))
         at = address([channel, Linear(), Linear(), f + Linear(number * u.shape[-1])], taps.strides)
         to = address([Linear(), channel, f], u.strides)
-        side = self.m + 2
-        return self._transform("weights", self.g, (taps.shape[0], 1, u.shape[-1]), at, taps.strides[1:3], to,
-                               (side * u.strides[0], u.strides[0]))  # fmt: skip
+        return self._transform("weights", G, (taps.shape[0], 1, u.shape[-1]), at, taps.strides[1:3], to,
+                               ((M + 2) * u.strides[0], u.strides[0]))  # fmt: skip
 
     def images(self) -> Lowered:
         """V[a,b,t,c] = sum over tile t of B'[a,i] B'[b,j] X[i,j,c]; a task is a row of tiles."""
         v, padded = self.parts.v, self.parts.padded
         tile, pixel = self._tile(v), self._pixel(padded, 0)
-        return self._transform("images", self.bt, self._tiles(v), pixel, padded.strides[1:3], *tile)
+        return self._transform("images", B, self._tiles(v), pixel, padded.strides[1:3], *tile)
 
     def results(self, number: int) -> Lowered:
         """out[p,q,f] of tile t = sum over the points of A'[p,a] A'[q,b] Y[a,b,t,f], of a slice of the filters."""
         y, tiled = self.parts.y, self.parts.tiled
         pixel = self._pixel(tiled, number * y.shape[-1])
-        return self._transform("results", self.at, self._tiles(y), *self._tile(y), pixel, tiled.strides[1:3])
+        return self._transform("results", A, self._tiles(y), *self._tile(y), pixel, tiled.strides[1:3])
 
     def _tiles(self, transformed: Buffer) -> tuple[int, int, int]:
         """Rows of tiles of all images, tiles of a row, and elements of each of the points."""
@@ -413,13 +382,13 @@ class _Emit:
         """The address of a tile's first point, and the steps to the next row and column of points."""
         number = linear(Axis(0)) * self.parts.tiles[1] + linear(Axis(1))
         point = transformed.strides[0]
-        return address([Linear(), number, Axis(2)], transformed.strides), ((self.m + 2) * point, point)
+        return address([Linear(), number, Axis(2)], transformed.strides), ((M + 2) * point, point)
 
     def _pixel(self, pixels: Buffer, start: int) -> Linear:
         """The address of a tile's first pixel, from element `start` of its depth on."""
         rows = Const(self.parts.tiles[0], dt.i32)
         image, row = (linear(apply(fn, Axis(0), rows)) for fn in ("floordiv", "mod"))
-        place = [image, row * self.m, linear(Axis(1)) * self.m, linear(Axis(2)) + Linear(start)]
+        place = [image, row * M, linear(Axis(1)) * M, linear(Axis(2)) + Linear(start)]
         return address(place, pixels.strides)
 
     def _transform(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import gcd, prod
 from typing import NamedTuple
@@ -168,7 +169,7 @@ def _unrolls(found: Sequence[Box], mode: str, lanes: int) -> list[int]:
     return [u for u in (1, 2, 4) if u < 2 * vectors]
 
 
-class _Each(NamedTuple):
+class _Work(NamedTuple):
     """A box on one core, whatever the tasks: seconds of arithmetic and of special functions, into how many tasks the
     outputs can be cut at most (None: the box is one), and bytes that come from beyond the second level again."""
 
@@ -193,7 +194,7 @@ def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
 
 
 @lru_cache(maxsize=8192)
-def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Each:
+def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Work:
     """full: lanes of a vector; config: with `tasks` and `splits` 1."""
     rate = 2 / target.cycle_seconds * (target.lanes() / full)
     axis = lanes_axis(box, config) if box.combiner else pointwise.vector_axis(box, config.lanes)
@@ -202,7 +203,7 @@ def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Each
     total = box.points * box.reduced
     if axis is None:
         arithmetic = (total * (count + len(box.flats) + 4.0) + box.points * (after + len(rest))) / rate
-        return _Each(arithmetic, total * seconds + box.points * after_seconds, None)
+        return _Work(arithmetic, total * seconds + box.points * after_seconds, None)
     extent = (box.extents + box.reduce)[axis]
     vectors = total / extent * -(-extent // config.lanes)
     chains = min(config.unroll, -(-extent // config.lanes))
@@ -237,7 +238,7 @@ def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Each
         special += results * config.lanes * after_seconds
         parts = box.points // extent * -(-extent // (config.lanes * config.unroll))
     again = _again(box, axis, target) if axis < box.rank and tile is None else 0.0
-    return _Each(arithmetic, special, parts, again)
+    return _Work(arithmetic, special, parts, again)
 
 
 def _again(box: Box, axis: int, target: Target) -> float:
@@ -252,81 +253,30 @@ def _again(box: Box, axis: int, target: Target) -> float:
     return out
 
 
-SHORT = 8
-"""Configurations that are looked at for all boxes of a kernel of several: the best for the largest box."""
-
-
-def best(kernel: Kernel, target: Target, limit: float) -> ReductionConfig | None:
-    """The configuration of the lowest cost; None where its rank is not below `limit`."""
-    found, every = boxes_of(kernel), configs(kernel, target)
-    if len(found) > 1:
-        main = _Boxes(kernel, target, (max(found, key=lambda x: x.points * x.reduced),))
-        every = sorted(every, key=lambda c: main.cost(c).rank)[:SHORT]
-    boxes = _Boxes(kernel, target, found)
-    ranks = [(boxes.cost(c).rank, i) for i, c in enumerate(every)]
-    rank, i = min(ranks, default=(limit, 0))
-    return every[i] if rank < limit else None
-
-
-def cost(kernel: Kernel, config: ReductionConfig, target: Target) -> Cost:
-    return _Boxes(kernel, target, boxes_of(kernel)).cost(config)
-
-
-class _Work(NamedTuple):
-    """Boxes on one core, whatever the tasks: seconds of arithmetic and of special functions, bytes that come from
-    beyond the second level again, into how many tasks the outputs of each can be cut at most, and by how much slower
-    memory is."""
-
-    arithmetic: float
-    special: float
-    again: float
-    parts: list[int | None]
-    jumps: float
-
-
-class _Boxes:
+class Boxes:
     """Boxes of a kernel, to be predicted in several configurations."""
 
     def __init__(self, kernel: Kernel, target: Target, found: tuple[Box, ...]):
         self.found, self.target, self.full = found, target, bx.lanes_of(kernel, target)
         self.moved, self.footprint = touched_bytes(kernel)
-        self._known: dict[ReductionConfig, _Work] = {}
-
-    def _work(self, alike: ReductionConfig) -> _Work:
-        found = self._known.get(alike)
-        if found is None:
-            work = [_work(box, self.full, alike, self.target) for box in self.found]
-            far = self.footprint > self.target.l1 and self.found
-            jumps = max(_jumps(box, alike) for box in self.found) if far else 1.0
-            found = self._known[alike] = _Work(
-                sum([w.arithmetic for w in work]), sum([w.special for w in work]), sum([w.again for w in work]),
-                [w.parts for w in work], jumps,
-            )
-        return found
 
     def cost(self, config: ReductionConfig) -> Cost:
         """Points times instructions over the vector rate (a lone accumulator waits for itself), or bytes."""
-        target = self.target
-        one = config.tasks == config.splits == 1
-        work = self._work(config if one else config._replace(tasks=1, splits=1))
-        available = sum([1 if n is None or one else min(config.tasks, n) for n in work.parts])
-        launch = 0.0
+        target, one = self.target, config.tasks == config.splits == 1
+        alike = config if one else config._replace(tasks=1, splits=1)
+        work = [_work(box, self.full, alike, target) for box in self.found]
+        tasks = max(1, sum([1 if w.parts is None or one else min(config.tasks, w.parts) for w in work]))
+        merging = 0.0
         if config.splits > 1 and len(self.found) == 1:
             parts = part_count(self.found[0], config)
-            available *= parts
-            launch += 1e-6 + parts * self.found[0].points * 2e-10
-        cores = max(1, min(target.cores, available))
-        tasks = max(1, available)
-        uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
-        launch += pointwise.TASK_SECONDS * tasks
-        if tasks > 1:
-            launch += target.launch_seconds + pointwise.SMALL_SECONDS
-        memory = target.seconds_for_bytes(self.moved, self.footprint, tasks) * work.jumps
-        if work.again:
-            memory += target.seconds_for_bytes(work.again, self.footprint + target.l2 * target.cores, tasks)
-        return Cost(work.arithmetic * uneven / cores, memory, work.special * uneven / cores, launch)
-
-
-def bound(kernel: Kernel, target: Target) -> float:
-    """What no configuration's rank is below: the bytes, moved by all cores."""
-    return target.seconds_for_bytes(*touched_bytes(kernel), target.cores)
+            tasks *= parts
+            merging = 1e-6 + parts * self.found[0].points * 2e-10
+        memory = target.seconds_for_bytes(self.moved, self.footprint, tasks)
+        if self.footprint > target.l1 and self.found:
+            memory *= max(_jumps(box, alike) for box in self.found)
+        again = sum([w.again for w in work])
+        if again:
+            memory += target.seconds_for_bytes(again, self.footprint + target.l2 * target.cores, tasks)
+        arithmetic, special = sum([w.arithmetic for w in work]), sum([w.special for w in work])
+        cost = pointwise.dealt_out(arithmetic, memory, special, tasks, target)
+        return replace(cost, launch=cost.launch + merging) if merging else cost

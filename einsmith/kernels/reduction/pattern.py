@@ -21,8 +21,8 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.address import Memory, address
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
+from einsmith.kernels.footprint import touched_bytes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.kernels.reduction import cost as plan
 from einsmith.kernels.reduction.axes import (
     ReductionConfig,
     boxes_of,
@@ -31,14 +31,15 @@ from einsmith.kernels.reduction.axes import (
     split_axis,
     turned_reads,
 )
-from einsmith.kernels.reduction.cost import SPLITTABLE
+from einsmith.kernels.reduction.cost import SPLITTABLE, Boxes, configs
 from einsmith.kernels.reduction.sweep import Sweep
 from einsmith.kernels.reduction.windows_of_two import pairs_of
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel, row_major
 from einsmith.target.facts import Target
 
-__all__ = ["Reduction", "ReductionConfig"]
+SHORT = 8
+"""Configurations that are looked at for all boxes of a kernel of several: the best for the largest box."""
 
 
 def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, first: int, alone: bool = False,
@@ -111,16 +112,24 @@ class Reduction(Pattern):
         return any(isinstance(p.body, Reduce) for p in parts)
 
     def bound(self, kernel: Kernel, target: Target) -> float:
-        return plan.bound(kernel, target)
+        """The bytes, moved by all cores."""
+        return target.seconds_for_bytes(*touched_bytes(kernel), target.cores)
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> ReductionConfig | None:
-        return plan.best(kernel, target, limit)
+        found, every = boxes_of(kernel), configs(kernel, target)
+        if len(found) > 1:
+            main = Boxes(kernel, target, (max(found, key=lambda x: x.points * x.reduced),))
+            every = sorted(every, key=lambda c: main.cost(c).rank)[:SHORT]
+        boxes = Boxes(kernel, target, found)
+        ranks = [(boxes.cost(c).rank, i) for i, c in enumerate(every)]
+        rank, i = min(ranks, default=(limit, 0))
+        return every[i] if rank < limit else None
 
     def configs(self, kernel: Kernel, target: Target) -> list[ReductionConfig]:
-        return plan.configs(kernel, target)
+        return configs(kernel, target)
 
     def cost(self, kernel: Kernel, config: ReductionConfig, target: Target) -> Cost:
-        return plan.cost(kernel, config, target)
+        return Boxes(kernel, target, boxes_of(kernel)).cost(config)
 
     def lower(self, kernel: Kernel, config: ReductionConfig, target: Target) -> Lowered:
         found = boxes_of(kernel)

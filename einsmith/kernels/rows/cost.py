@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from einsmith.kernels.divisors import divisors
-from einsmith.kernels.elementwise import SMALL_SECONDS, TASK_SECONDS
+from einsmith.kernels.elementwise import dealt_out
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Chooser, Cost
 from einsmith.kernels.rows.members import block_kernel, inputs
@@ -111,13 +111,9 @@ class Blocks:
         """
         rows, target = self.rows, self.target
         tasks = task_count(rows, self.config)[0]
-        cores = min(target.cores, tasks)
-        uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
-        size = self.size
-        launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
-        alone = min(1.0, size * self.config.block / rows.rows / target.l1)
-        each = work * uneven / cores
-        return Cost((1 - alone) * each, target.seconds_for_bytes(size, size, tasks), alone * each, launch)
+        alone = min(1.0, self.size * self.config.block / rows.rows / target.l1)
+        memory = target.seconds_for_bytes(self.size, self.size, tasks)
+        return dealt_out((1 - alone) * work, memory, alone * work, tasks, target)
 
 
 @lru_cache(maxsize=64)
