@@ -127,7 +127,7 @@ def test_pieces_share_their_products():
     """The phases of a strided backward pass are one product, of as many rows as the filter has taps."""
     kernel = strided_conv_dx(2, 3, 6, 10, 17)
     assert len(kernel.root.parts) == 4
-    products, sums = COL2IM._both(kernel)
+    ((products, sums),) = COL2IM.ways(kernel, host())
     (piece,) = products.root.parts
     assert isinstance(piece.body, Reduce) and piece.body.extents == (17,)
     assert products.shape == (3, 3, 3, 2, 3, 5) and len(sums.root.parts) == 4

@@ -13,7 +13,7 @@ from einsmith.errors import CompileError
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import Axis, apply
 from einsmith.kernels.emit.address import Memory, address
-from einsmith.kernels.emit.vector import Lanes, VectorEmitter, ramp
+from einsmith.kernels.emit.vector import Lanes, VectorEmitter
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, show
 from einsmith.plan.kernel import Buffer
@@ -21,6 +21,11 @@ from tests.kernels.samples import add, axes, div, lt, mod, mul, num, read, sub
 from tests.nest_interp import Fault, run
 
 LANES = 8
+
+
+def ramp(base, lanes: int, multiple: int = 1) -> Lanes:
+    """`base, base+1, ...`: one axis along the lanes."""
+    return Lanes(base, tuple(range(lanes)), multiple)
 
 
 def execute(build, arrays, tasks=1):

@@ -60,12 +60,12 @@ class PartialAddress:
 
 
 def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
-    """The mixed radix digits of a flattened index, outer first; the first is not reduced."""
+    """The mixed radix digits of a flattened index, outer first; the first is not reduced. None for no extents."""
     out: list[Value] = []
     for n in reversed(extents[1:]):
         out.append(b.op("mod", flat, b.const(n)))
         flat = b.op("floordiv", flat, b.const(n))
-    return [flat, *reversed(out)]
+    return [flat, *reversed(out)] if extents else []
 
 
 class OperandAccess:
@@ -302,8 +302,6 @@ class OperandAccess:
     def part_of(self, axes: Sequence[int], flat: Value) -> PartialAddress:
         """The part of the flattened `axes` at `flat`."""
         groups = self.groups(axes)
-        if not groups:
-            return PartialAddress({}, frozenset(axes), {})
         values = digits(self.b, flat, [g.extent for g in groups])
         out = self.part(list(zip(groups, values, strict=True)))
         out.axes |= frozenset(axes)

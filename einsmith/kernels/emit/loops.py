@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate, pairwise
 from math import prod
 
 from einsmith.expr.nodes import Read
+from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
@@ -101,12 +103,8 @@ def rows(em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: V
             if count % chunk:
                 hi = b.op("min", hi, b.const(count))
             row = stack.enter_context(b.loop(lo, hi)).var
-            for j in reversed(range(k)):
-                if j == 0:
-                    em.bind(axes[0], row)
-                else:
-                    em.bind(axes[j], b.op("mod", row, b.const(extents[j])))
-                    row = b.op("floordiv", row, b.const(extents[j]))
+            for axis, at in zip(axes[:k], digits(b, row, extents[:k]), strict=True):
+                em.bind(axis, at)
         for axis, n in zip(axes[k:], extents[k:], strict=True):
             em.bind(axis, stack.enter_context(b.loop(0, n)).var)
         yield
@@ -116,37 +114,69 @@ Ramps = list[tuple[Lanes, int | None]]
 """Neighbouring vectors along one axis, each with its number of lanes that count (None: all)."""
 
 
+def ramps(base: Value | int, count: int, lanes: int, multiple: int, first: int = 0) -> Ramps:
+    """The vectors that hold `count` points from `base + first` on, `base` being a multiple of `multiple`."""
+    out: Ramps = []
+    for at in range(0, count, lanes):
+        pattern = tuple(range(first + at, first + at + lanes))
+        out.append((Lanes(base, pattern, multiple), None if at + lanes <= count else count - at))
+    return out
+
+
+State = list[list[Value]]
+"""What a loop carries: values in groups."""
+
+
+def carried(
+    b: Builder, bounds: tuple[Value | int, Value | int], step: int, state: State, body: Callable[[State, Value], State]
+) -> State:
+    """A loop that carries a state."""
+    ends = list(accumulate(map(len, state), initial=0))
+
+    def grouped(flat: Sequence[Value]) -> State:
+        return [list(flat[low:high]) for low, high in pairwise(ends)]
+
+    with b.loop(*bounds, step, init=[v for x in state for v in x]) as loop:
+        loop.next = [v for x in body(grouped(loop.carried), loop.var) for v in x]
+    return grouped(loop.results)
+
+
+def in_groups(
+    b: Builder, extent: int, group: int, state: State, body: Callable[[State, Value | int, int], State],
+    part: Value | None = None, parts: int = 1,
+) -> State:  # fmt: skip
+    """`body(state, base, count) -> state` for whole groups of `group` points of an axis, inside a loop unless there is
+    one only, and once more for what is left at the end.
+
+    part: which of `parts` equal parts of the axis this is, every part but the last being whole groups.
+    """
+    whole = extent // group * group
+    rest = extent - whole
+    if part is None or parts == 1:
+        if whole == group:
+            state = body(state, 0, group)
+        elif whole:
+            state = carried(b, (0, whole), group, state, lambda x, base: body(x, base, group))
+        return body(state, whole, rest) if rest else state
+    if whole:
+        bounds = part_bounds(b, extent, part, parts, group)
+        state = carried(b, bounds, group, state, lambda x, base: body(x, base, group))
+    if rest:
+        last = b.cast(b.op("eq", part, b.const(tile_count(extent, parts, group) - 1)), "i64")
+        state = carried(b, (0, last), 1, state, lambda x, _: body(x, whole, rest))
+    return state
+
+
 def vector_tiles(em: VectorEmitter, extent: int, unroll: int, emit: Callable[[Ramps], None], tile: Value | None = None,
                  tiles: int = 1) -> None:
-    """Calls `emit` for whole groups of `unroll` vectors inside a loop, and once more for what is left at the end.
+    """Calls `emit` for groups of `unroll` vectors, as `in_groups` does."""
+    group = em.lanes * unroll
 
-    tile: which of `tiles` equal parts of the axis this is, every part but the last being whole groups.
-    """
-    b, n = em.b, em.lanes
-    group = n * unroll
-    whole = extent // group * group
+    def body(state: State, base: Value | int, count: int) -> State:
+        emit(ramps(base, count, em.lanes, group))
+        return state
 
-    def ramps(base: Value | int, count: int) -> Ramps:
-        out: Ramps = []
-        for at in range(0, count, n):
-            pattern = tuple(range(at, at + n))
-            out.append((Lanes(base, pattern, group), None if at + n <= count else count - at))
-        return out
-
-    if tile is None or tiles == 1:
-        if whole == group:
-            emit(ramps(0, group))
-        elif whole:
-            with b.loop(0, whole, group) as loop:
-                emit(ramps(loop.var, group))
-        if whole < extent:
-            emit(ramps(whole, extent - whole))
-        return
-    with b.loop(*part_bounds(b, extent, tile, tiles, group), group) as loop:
-        emit(ramps(loop.var, group))
-    if whole < extent:
-        with b.if_(b.op("eq", tile, b.const(tile_count(extent, tiles, group) - 1))):
-            emit(ramps(whole, extent - whole))
+    in_groups(em.b, extent, group, [], body, tile, tiles)
 
 
 def blocks(b: Builder, number: Value, extent: int, size: int, emit: Callable[[Value | int, int], None]) -> None:

@@ -37,11 +37,6 @@ class Lanes:
     multiple: int = 1
 
 
-def ramp(base: Value | int, lanes: int, multiple: int = 1) -> Lanes:
-    """`base, base+1, ...`: one axis along the lanes."""
-    return Lanes(base, tuple(range(lanes)), multiple)
-
-
 Position = int | Value | Lanes
 """Where an axis stands: a literal, a scalar i64, lanes with a literal pattern, or a vector of i32 (any lanes)."""
 

@@ -116,7 +116,7 @@ def ceil_div(a: int, b: int) -> int:
 
 def digits_of(b: Builder, flat: Value, groups: Sequence[FusedAxes]) -> list[Value]:
     """The values of groups at a flattened point."""
-    return digits(b, flat, [g.extent for g in groups]) if groups else []
+    return digits(b, flat, [g.extent for g in groups])
 
 
 def nest(

@@ -38,10 +38,6 @@ class Sweep:
     def extent(self, axis: int) -> int:
         return self.box.reduce[axis - self.box.rank]
 
-    def _bounds(self, axis: int, unit: int = 1) -> tuple[Value | int, Value | int]:
-        """The range of a reduction axis that this task's part takes, in whole units."""
-        return bl.part_bounds(self.b, self.extent(axis), self.part if axis == self.cut else None, self.parts, unit)
-
     def nest(
         self, states: list[Accumulators], inner: Callable[[list[Accumulators]], list[Accumulators]]
     ) -> list[Accumulators]:
@@ -52,20 +48,6 @@ class Sweep:
         split = len(loops) if self.turned else len(loops) - window(self.box, own, self.cut, self._copies())
         return self._loops(loops[:split], loops[split:], states, inner)
 
-    def _loop(
-        self, lo: Value | int, hi: Value | int, step: int, states: list[Accumulators],
-        body: Callable[[list[Accumulators], Value], list[Accumulators]],
-    ) -> list[Accumulators]:  # fmt: skip
-        """A loop that carries states."""
-        width = len(states[0])
-
-        def grouped(flat: Sequence[Value]) -> list[Accumulators]:
-            return [list(flat[i : i + width]) for i in range(0, len(flat), width)]
-
-        with self.b.loop(lo, hi, step, init=[v for s in states for v in s]) as loop:
-            loop.next = [v for s in body(grouped(loop.carried), loop.var) for v in s]
-        return grouped(loop.results)
-
     def _copies(self) -> int:
         """How often a point's body is emitted beyond the few vectors that any configuration has."""
         unroll = self.config.unroll
@@ -73,13 +55,14 @@ class Sweep:
 
     def _loops(self, outer, points, states, inner) -> list[Accumulators]:
         if outer:
-            lo, hi = self._bounds(outer[0])
+            part = self.part if outer[0] == self.cut else None
+            bounds = bl.part_bounds(self.b, self.extent(outer[0]), part, self.parts)
 
             def turn(states: list[Accumulators], at: Value) -> list[Accumulators]:
                 self.em.bind(outer[0], at)
                 return self._loops(outer[1:], points, states, inner)
 
-            return self._loop(lo, hi, 1, states, turn)
+            return bl.carried(self.b, bounds, 1, states, turn)
         for at in product(*(range(self.extent(a)) for a in points)):
             for a, i in zip(points, at, strict=True):
                 self.em.bind(a, i)
@@ -165,52 +148,30 @@ class Sweep:
             em.give({})
             return states
 
-        whole = extent // n * n
-        if whole == n:
-            states = piece(states, 0, n)
-        elif whole:
-            states = self._loop(0, whole, n, states, lambda x, base: piece(x, base, n))
-        return piece(states, whole, extent - whole) if whole < extent else states
+        return bl.in_groups(self.b, extent, n, states, piece)
 
     def row(self, *_) -> None:
         """One output: lanes along the reduction, `unroll` accumulators, then a tree."""
-        em, b, box = self.em, self.b, self.box
-        axis, n = self.axis, self.em.lanes
+        em, box, axis, n = self.em, self.box, self.axis, self.em.lanes
         assert axis is not None
         extent = self.extent(axis)
         count = min(self.config.unroll, -(-extent // n))
         group = n * count
-        whole = extent // group * group
         start = [self.combine.initial(n, range(u * n, u * n + n)) for u in range(count)]
 
         def points(states: list[Accumulators], base: Value | int, limit: int) -> list[Accumulators]:
             out = list(states)
-            for u in range(count):
-                left = limit - u * n
-                if left <= 0:
-                    break
-                em.bind(axis, Lanes(base, tuple(range(u * n, u * n + n)), group))
-                em.mask = None if left >= n else left
+            for u, (at, active) in enumerate(bl.ramps(base, limit, n, group)):
+                em.bind(axis, at)
+                em.mask = active
                 new = self.combine.step(states[u], box.bodies, self.number)
                 out[u] = self.combine.keep(em.lane_mask(), new, states[u])
             em.mask = None
             return out
 
         def inner(states: list[Accumulators]) -> list[Accumulators]:
-            cut = axis == self.cut and self.part is not None
-            if whole == group and not cut:
-                states = points(states, 0, group)
-            elif whole:
-                lo, hi = self._bounds(axis, group)
-                states = self._loop(lo, hi, group, states, lambda x, base: points(x, base, group))
-            if whole < extent and not cut:
-                states = points(states, whole, extent - whole)
-            elif whole < extent:
-                assert self.part is not None
-                last = b.op("eq", self.part, b.const(self.parts - 1))
-                rest = extent - whole
-                states = self._loop(0, b.cast(last, "i64"), 1, states, lambda x, _: points(x, whole, rest))
-            return states
+            part = self.part if axis == self.cut else None
+            return bl.in_groups(self.b, extent, group, states, points, part, self.parts)
 
         states = self.nest(start, inner)
         em.mask = None

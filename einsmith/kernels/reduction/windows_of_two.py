@@ -14,10 +14,11 @@ from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, Expr, Read
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
-from einsmith.kernels.emit.vector import Lanes, VectorEmitter
+from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.reduction.axes import ReductionConfig, tile_axis
 
 
@@ -55,13 +56,7 @@ def vectors_of(em: VectorEmitter, ramps: Ramps) -> list[Ramps]:
     for at, active in ramps:
         base = 2 * at.base if isinstance(at.base, int) else em.op("mul", at.base, em.const(2))
         points, first = 2 * (n if active is None else active), 2 * at.pattern[0]
-        out.append(
-            [
-                (Lanes(base, tuple(range(first + j, first + j + n)), 2 * at.multiple), None if left >= n else left)
-                for j in range(0, points, n)
-                for left in (points - j,)
-            ]
-        )
+        out.append(bl.ramps(base, points, n, 2 * at.multiple, first))
     return out
 
 

@@ -16,6 +16,7 @@ from math import gcd, prod
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Axis, Scatter
 from einsmith.kernels.emit import loops as bl
+from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.address import Memory, address
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Launch
@@ -146,13 +147,11 @@ class Buckets:
                 b.store(value, target.pointer, key)
                 return
             number = b.cast(entry, "i64")
-            for a, n in reversed(list(zip(self.axes, self.extents, strict=True))):
-                em.bind(a, b.op("mod", number, b.const(n)))
-                number = b.op("floordiv", number, b.const(n))
+            for a, at in zip(self.axes, digits(b, number, self.extents), strict=True):
+                em.bind(a, at)
             row = b.address(target.pointer, b.mul(key, b.const(self.width)), target.elem)
             em.place(self.out, Memory(row, target.buffer))
             add_points(em, self.row, self.along, em.memory(self.out), self.inside, self.body)
-
 
 
 def _aligned(nbytes: int) -> int:

@@ -127,7 +127,7 @@ class StencilLowering:
         b, s = self.b, self.s
         extents = [s.extents[a] // self._points(a) for a in s.outer]
         with b.loop(*part_range(b, task, self.tasks, prod(extents))) as points:
-            found = zip(s.outer, digits(b, points.var, extents) if extents else [], strict=True)
+            found = zip(s.outer, digits(b, points.var, extents), strict=True)
             self.values = {a: b.mul(x, b.const(self._points(a))) for a, x in found}
             for a, x in self.values.items():
                 self.reader.bind(a, x)
