@@ -414,13 +414,10 @@ class _Emit:
 
     def _both(self, b: Builder, matrix: Sequence[Sequence[float]], x: list[list[Value]]) -> list[list[Value]]:
         """matrix * x * transpose of matrix."""
-        columns = [self._times(b, matrix, list(column)) for column in zip(*x, strict=True)]
-        return [self._times(b, matrix, list(row)) for row in zip(*columns, strict=True)]
+        columns = [[self._dot(b, row, column) for row in matrix] for column in zip(*x, strict=True)]
+        return [[self._dot(b, row, line) for row in matrix] for line in zip(*columns, strict=True)]
 
-    def _times(self, b: Builder, matrix: Sequence[Sequence[float]], x: list[Value]) -> list[Value]:
-        return [self._dot(b, row, x) for row in matrix]
-
-    def _dot(self, b: Builder, row: Sequence[float], x: list[Value]) -> Value:
+    def _dot(self, b: Builder, row: Sequence[float], x: Sequence[Value]) -> Value:
         total: Value | None = None
         for k, v in sorted(zip(row, x, strict=True), key=lambda t: t[0] != 1):  # no negation where some sign is plus
             if k == 0:

@@ -142,10 +142,6 @@ def _result_slots(stages: Sequence[tuple[int | None, ...]], buffers: int) -> lis
     return out
 
 
-def _index_dtype(elements: int) -> dt.DType:
-    return dt.i32 if elements < 2**31 else dt.i64
-
-
 _Slot = tuple[int, tuple[int, ...] | None, dt.DType]
 """A slot's number, the strides of what lies in memory, and the type of offsets."""
 
@@ -159,7 +155,8 @@ def _slots(args: Sequence[tuple], results: Sequence[Sequence[int]], buffers: Seq
         else:
             x = buffers[where[0]]
             first = next((d for d, n in enumerate(x.shape) if n != 1), 0)  # before it all indices are 0
-            to.append((where[0], (*x.strides[first : first + 1] * first, *x.strides[first:]), _index_dtype(x.size)))
+            strides = (*x.strides[first : first + 1] * first, *x.strides[first:])
+            to.append((where[0], strides, dt.i32 if x.size < 2**31 else dt.i64))
     return tuple(to)
 
 

@@ -3,7 +3,7 @@ expressions at them under their mask, and stores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from einsmith.errors import CompileError
@@ -247,15 +247,21 @@ class LaneCursor(ExpressionEmitter):
             return b.load(p.pointer, at, elem, 0, None if mask is None else b.any(mask))
         if mask is not None and not mask.type.lanes:
             mask = b.splat(mask, n)
-        if kind == "unit":
-            return self._stretches(p.pointer, [(at, mask)], elem, s.step(form))
-        if kind == "runs":
-            rows = zip(self.run_offsets[form], self.run_masks, strict=True)
-            every = [(b.add(at, x), both(b, run, mask)) for x, run in rows]
+        if kind != "gather":
+            every = [(x, both(b, run, mask)) for x, run in self._rows(form, at)]
             return self._stretches(p.pointer, every, elem, s.step(form))
         if p.buffer.size > _INT32:
             return b.gather(p.pointer, b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n)), elem, mask)
         return b.gather(b.address(p.pointer, at, elem), self.lane_forms[form], elem, mask)
+
+    def _rows(self, form: int, at: Value) -> Iterator[tuple[Value, Value | None]]:
+        """Where the lanes would begin in each row that they touch, `at` being the scalar part of the address, and which
+        of them lie in it (None: all)."""
+        if self.kinds[form] == "unit":
+            yield at, None
+            return
+        for x, run in zip(self.run_offsets[form], self.run_masks, strict=True):
+            yield self.b.add(at, x), run
 
     def _stretches(
         self, pointer: Value, rows: Sequence[tuple[Value, Value | None]], elem: str, step: int
@@ -344,11 +350,9 @@ class LaneCursor(ExpressionEmitter):
             b.store(b.extract(value, 0) if n else value, pointer, at)
         elif kind == "unit" and far and mask is None and self.aligned and s.on_vectors(form):
             b.stream(value, pointer, at)
-        elif kind == "unit":
-            self._store_stretch(value, pointer, at, s.step(form), mask)
-        elif kind == "runs":
-            for run, more in zip(self.run_masks, self.run_offsets[form], strict=True):
-                self._store_stretch(value, pointer, b.add(at, more), s.step(form), both(b, run, mask))
+        elif kind != "gather":
+            for x, run in self._rows(form, at):
+                self._store_stretch(value, pointer, x, s.step(form), both(b, run, mask))
         else:
             offsets = b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n))
             b.scatter(value, pointer, offsets, mask)
@@ -368,15 +372,12 @@ class LaneCursor(ExpressionEmitter):
         `second`: the elements after each of those."""
         s, b = self.s, self.b
         form, n = s.extra[first], s.lanes
-        even, odd, at, kind, mask = b.splat(even, n), b.splat(odd, n), self.offset(form), self.kinds[form], self.mask
-        if kind == "unit":
-            stretches: list[tuple[Value, Value | None]] = [(at, None)]
-        elif kind == "runs":
-            stretches = list(zip([b.add(at, x) for x in self.run_offsets[form]], self.run_masks, strict=True))
-        else:
+        even, odd, mask = b.splat(even, n), b.splat(odd, n), self.mask
+        if self.kinds[form] not in ("unit", "runs"):
             self.store(first, pointer, even)
             self.store(second, pointer, odd)
             return
+        stretches = list(self._rows(form, self.offset(form)))
         for half in (0, n):
             lanes = [(half + e) // 2 + (half + e) % 2 * n for e in range(n)]
             value = b.shuffle(even, odd, lanes)

@@ -163,9 +163,3 @@ def _look(x: Blocks, known: Known, chooser: Chooser, limit: float) -> float:
         if rank >= limit:
             break
     return rank
-
-
-def cost(rows: Rows, config: RowsConfig, target: Target, chooser: Chooser) -> Cost:
-    """The members' costs on a block, for all blocks, and the bytes from beyond."""
-    x = Blocks(rows, config, target)
-    return x.cost(sum(x.seconds(x.found(n, chooser)) for n in range(len(x.rows.members))))

@@ -41,7 +41,10 @@ class RowBlocks(Pattern):
         return plan.best(kernel, target, self.chooser, limit)
 
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
-        return plan.cost(kernel, config, target, self.chooser)
+        """The members' costs on a block, for all blocks, and the bytes from beyond."""
+        blocks = plan.Blocks(kernel, config, target)
+        members = range(len(blocks.rows.members))
+        return blocks.cost(sum(blocks.seconds(blocks.found(n, self.chooser)) for n in members))
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = shared(kernel) if config.share else kernel
