@@ -20,18 +20,19 @@ def app() -> None:
     """Einsmith: a training compiler."""
 
 
+_UNIT = "What a token of text is.  [default: word; gpt_small: character]"
 _DECAY = click.FloatRange(min=0, max=1, max_open=True)
 
 
 @app.command("train")
 @click.argument("model")
-@click.option("--data", metavar="NAME|DIR", help="What to learn, see below.  [default: mnist, mnist-rows or sotu]")
+@click.option("--data", metavar="NAME|DIR", help="What to learn, see below.  [default: the first of those below]")
 @click.option("--epochs", type=click.IntRange(min=1), help="How many in all.  [default: 5, or as saved]")
-@click.option("--batch", type=click.IntRange(min=1), help="Samples or columns of text.  [default: 256, 128 or 20]")
+@click.option("--batch", type=click.IntRange(min=1), help="Samples or columns of text.  [default: the task's]")
 @click.option("--set", "arguments", multiple=True, metavar="width=128", help="An argument of the model.")
-@click.option("--steps", type=click.IntRange(min=1), help="Tokens of a window of text.  [default: 35]")
+@click.option("--steps", type=click.IntRange(min=1), help="Tokens of a window of text.  [default: 35; gpt_small: 128]")
 @click.option("--vocabulary", type=click.IntRange(min=2), help="Most distinct tokens of a text.  [default: 10000]")
-@click.option("--unit", type=click.Choice(["word", "character"]), help="What a token of text is.  [default: word]")
+@click.option("--unit", type=click.Choice(["word", "character"]), help=_UNIT)
 @click.option("--size", type=click.IntRange(min=1), help="To which images of a folder are scaled.  [default: 32]")
 @click.option("--augment", is_flag=True, default=None, help="Move and mirror the images at random.")
 @click.option("--optimizer", help="sgd, momentum, adam, adamw or another of es.optim, as lion.  [default: adam]")
@@ -51,8 +52,10 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
     \b
     lenet5, mlp3                 --data mnist, fashion-mnist, or a folder of idx files named as MNIST's
     milstm, scrn, sublstm, lltm  --data mnist-rows, or such a folder: images read row by row
+    lstm-lm, gpt_small           --data sotu, moby-dick, or a folder with train.txt and test.txt
     others                       --data cifar10, or a folder with folders train and test of one folder a class
-    lstm-lm                      --data sotu, moby-dick, or a folder with train.txt and test.txt
+
+    gpt_small learns characters where --unit does not say words; --set width=128 --set layers=4 makes a small one.
 
     Ctrl-C stops between two steps and leaves a save that can be resumed where --save was given.
     """

@@ -27,6 +27,7 @@ from einsmith.data import (
     stream,
     text,
     text_folder,
+    windows,
 )
 from einsmith.errors import DataError
 
@@ -62,8 +63,8 @@ class Task:
 
     names: the data sets that --data knows, the default first; folder: what another folder must be; things: what is
     counted a second; batch: samples a step where --batch is not given; rates: learning rates that suit the optimizers;
-    options: the settings of a run that are this task's alone; metric: what an evaluation is reported by; loss: of the
-    model's output and the target.
+    options: the settings of a run that are this task's alone; usual: those of them that are not as in other tasks where
+    they are not given; metric: what an evaluation is reported by; loss: of the model's output and the target.
     """
 
     names: tuple[str, ...]
@@ -72,6 +73,7 @@ class Task:
     batch: int
     rates: Mapping[str, float]
     options: tuple[str, ...] = ()
+    usual: Mapping[str, Any] = field(default_factory=dict)
     metric: str = "accuracy"
     loss: Callable = functional.cross_entropy
 
@@ -174,13 +176,18 @@ class Text(Task):
     """A text as one long sequence of words or characters, each to be told from those before it."""
 
     def load(self, run: Settings, say: Say) -> Loaded:
+        train, test, count = self._tokens(run, say)
+        read = [stream(tokens, run.batch, run.steps) for tokens in (train, test)]
+        return Loaded(read[0], read[1], {"vocabulary": count} | self.sizes(run.batch))
+
+    def _tokens(self, run: Settings, say: Say) -> tuple[np.ndarray, np.ndarray, int]:
+        """Those to learn and those to test, as numbers, and how many distinct ones there are."""
         train, test = (
             text(run.data, split, say=say) if run.data in self.names else text_folder(run.data, split)
             for split in ("train", "test")
         )
         vocabulary = Vocabulary.of(train, run.unit, run.vocabulary)
-        windows = [stream(vocabulary.encode(t), run.batch, run.steps) for t in (train, test)]
-        return Loaded(windows[0], windows[1], {"vocabulary": len(vocabulary)} | self.sizes(run.batch))
+        return vocabulary.encode(train), vocabulary.encode(test), len(vocabulary)
 
     def sizes(self, batch: int) -> dict[str, Any]:
         return {"batch": batch}
@@ -189,6 +196,32 @@ class Text(Task):
         words = arguments.get("vocabulary", 10_000)
         tokens = np.random.default_rng(0).integers(0, words, batch * 36)
         return next(iter(stream(tokens, batch, 35)))
+
+
+class Windows(Text):
+    """A text as windows [B, T] in any order, in which each token is to be told from those before it in its window."""
+
+    def load(self, run: Settings, say: Say) -> Loaded:
+        train, test, count = self._tokens(run, say)
+        (x, y), (test_x, test_y) = (windows(tokens, run.steps) for tokens in (train, test))
+        return Loaded(
+            batches(x, y, run.batch, seed=run.seed), batches(test_x, test_y, min(run.batch, len(test_y))),
+            {"vocabulary": count, "positions": run.steps},
+        )  # fmt: skip
+
+    def sizes(self, batch: int) -> dict[str, Any]:
+        return {}
+
+    def example(self, batch: int, arguments: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        steps = min(self.usual["steps"], arguments["positions"])
+        rng = np.random.default_rng(0)
+        x, y = windows(rng.integers(0, arguments["vocabulary"], batch * steps + 1), steps)
+        return x, y
+
+
+def token_loss(logits: Any, target: Any) -> Any:
+    """The mean cross entropy of logits [B, T, vocabulary] and the tokens [B, T] that they are to tell."""
+    return functional.cross_entropy(functional.flatten(logits, 0, 1), functional.flatten(target))
 
 
 IMAGES = Images(
@@ -205,13 +238,19 @@ COLOURS = Colours(
 )  # fmt: skip
 TEXT = Text(
     ("sotu", "moby-dick"), " with train.txt and test.txt", "tokens", 20,
-    {"sgd": 0.2, "momentum": 0.02, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"), "perplexity",
+    {"sgd": 0.2, "momentum": 0.02, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"),
+    metric="perplexity",
+)  # fmt: skip
+WINDOWS = Windows(
+    ("moby-dick", "sotu"), " with train.txt and test.txt", "windows", 32,
+    {"sgd": 0.1, "momentum": 0.05, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"),
+    {"steps": 128, "unit": "character"}, "perplexity", token_loss,
 )  # fmt: skip
 TASKS: dict[str, Task] = {
-    "lstm-lm": TEXT, "capsulenet": replace(IMAGES, loss=functional.margin_loss),
+    "lstm-lm": TEXT, "gpt_small": WINDOWS, "capsulenet": replace(IMAGES, loss=functional.margin_loss),
 } | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)  # fmt: skip
 """By model, where `task_of` does not find it in the model's arguments."""
-ELSEWHERE = {"bert_base": "ids of words", "gpt_small": "ids of words", "unet": "images with a class for each pixel"}
+ELSEWHERE = {"bert_base": "ids of words", "unet": "images with a class for each pixel"}
 """Models that learn from what this program reads from no folder."""
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from einsmith import checkpoint, models, nn, optim
 from einsmith.cli.progress import Progress
-from einsmith.cli.tasks import fitting, model_arguments, task_of
+from einsmith.cli.tasks import Loaded, fitting, model_arguments, task_of
 from einsmith.data import Batches, Stream
 from einsmith.errors import SaveError
 from einsmith.training import TrainStep
@@ -124,11 +124,9 @@ def train(
     progress = Progress(as_json, task.things)
     data = task.load(run, progress.say)
     if step is None:
-        nn.manual_seed(run.seed)
-        network = models.get(model, **(fitting(model, data.arguments) | run.arguments))
         optimizer = OPTIMIZERS[run.optimizer](lr=run.lr)
         step = TrainStep(
-            network, task.loss, optimizer, seed=run.seed, threads=threads, clip_grad_norm=run.clip,
+            fresh(run, data), task.loss, optimizer, seed=run.seed, threads=threads, clip_grad_norm=run.clip,
             accumulate=run.accumulate, ema=run.ema,
         )  # fmt: skip
     if target is not None:
@@ -144,6 +142,12 @@ def train(
                 f"interrupted after step {step.steps}; go on with: einsmith train {model} --resume {target}"
             ) from None
     progress.final(run.history[-1] if run.history else {}, run, target)
+
+
+def fresh(run: Run, data: Loaded) -> nn.Module:
+    """The network that a run begins with, its initial weights a function of the seed."""
+    nn.manual_seed(run.seed)
+    return models.get(run.model, **(fitting(run.model, data.arguments) | run.arguments))
 
 
 def _loop(
@@ -224,7 +228,7 @@ def _start(model: str, chosen: dict[str, Any]) -> Run:
         if option in chosen and option not in task.options:
             raise click.UsageError(f"--{option} is for {what}; {model} learns {task.things}")
     usual: dict[str, Any] = {"data": task.names[0], "batch": task.batch}
-    run = Run(model, **(usual | chosen))
+    run = Run(model, **(usual | task.usual | chosen))
     if run.optimizer not in OPTIMIZERS:
         raise click.BadParameter(
             f"no optimizer is named {run.optimizer!r}; known: {', '.join(OPTIMIZERS)}", param_hint="--optimizer"

@@ -1,4 +1,4 @@
-"""A long sequence in batches of windows, each of which goes on where the one before it ended."""
+"""A long sequence in windows: each going on where the one before it ended, or each for itself."""
 
 from __future__ import annotations
 
@@ -19,14 +19,7 @@ class Stream:
     """
 
     def __init__(self, tokens: Any, batch: int, steps: int, drop_last: bool = True):
-        tokens = np.asarray(tokens)
-        if tokens.ndim != 1:
-            raise ShapeError(f"tokens has shape {tokens.shape}; a stream is made of one sequence, [n]")
-        if tokens.dtype.kind not in "iu":
-            raise DtypeError(f"tokens is {tokens.dtype}; a stream is made of integers")
-        for name, n in (("batch", batch), ("steps", steps)):
-            if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-                raise ShapeError(f"{name} is {n!r}; it must be an integer of at least 1")
+        tokens = _sequence(tokens, batch=batch, steps=steps)
         self.batch, self.steps, self.drop_last = int(batch), int(steps), drop_last
         length = len(tokens) // self.batch
         least = self.steps + 1 if drop_last else 2
@@ -76,3 +69,32 @@ def stream(tokens: Any, batch: int, steps: int, drop_last: bool = True) -> Strea
     and the shorter last window unless drop_last is False, are left out. Raises ShapeError, DtypeError.
     """
     return Stream(tokens, batch, steps, drop_last)
+
+
+def windows(tokens: Any, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """A token sequence cut into windows of `steps` tokens for a model that keeps no state, as (x, y) for `batches`.
+
+    tokens: integers [n]. x: int64 [N, steps], one window after the other; y: the tokens that follow those of x, of the
+    same shape. The remainder that fills no window is left out. Raises ShapeError, DtypeError.
+    """
+    tokens = _sequence(tokens, steps=steps).astype(np.int64)
+    n = (len(tokens) - 1) // int(steps)
+    if n < 1:
+        raise ShapeError(
+            f"{len(tokens)} tokens fill no window: {steps} steps and what follows them need {int(steps) + 1}"
+        )
+    x, y = (tokens[k : k + n * steps].reshape(n, steps) for k in (0, 1))
+    return x, y
+
+
+def _sequence(tokens: Any, **sizes: int) -> np.ndarray:
+    """The tokens as an array, checked with the sizes of windows."""
+    tokens = np.asarray(tokens)
+    if tokens.ndim != 1:
+        raise ShapeError(f"tokens has shape {tokens.shape}; windows are cut from one sequence, [n]")
+    if tokens.dtype.kind not in "iu":
+        raise DtypeError(f"tokens is {tokens.dtype}; they must be integers")
+    for name, n in sizes.items():
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise ShapeError(f"{name} is {n!r}; it must be an integer of at least 1")
+    return tokens

@@ -1,4 +1,4 @@
-"""`einsmith train` and `explain` of recurrent networks on small data: rows of images, and text."""
+"""`einsmith train` and `explain` of networks of sequences on small data: rows of images, and text."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 import einsmith as es
 from einsmith.cli import main as cli
+from einsmith.cli.tasks import token_loss
 from einsmith.data import mnist_files
 
 SMALL = ("--set", "width=12", "--set", "layers=1", "--batch", "3", "--steps", "5", "--lr", "0.02")
@@ -96,6 +97,34 @@ def test_characters(texts: Path, capfd) -> None:
     assert status == 0 and "perplexity" in out, err
 
 
+GPT = ("--set", "width=8", "--set", "layers=1", "--set", "heads=2")
+
+
+def test_a_transformer_learns_characters(texts: Path, tmp_path: Path, capfd) -> None:
+    """552 characters are 78 windows of 7 and what follows them: 12 batches an epoch, the last of one window."""
+    folder = tmp_path / "run"
+    options = ("--data", texts, *GPT, "--steps", 7, "--batch", 7, "--lr", 0.02)
+    status, out, err = run(capfd, "train", "gpt_small", *options, "--epochs", 3, "--save", folder, "--json")
+    assert status == 0, err
+    epochs = [json.loads(line) for line in out.splitlines()][:-1]
+    assert epochs[-1]["perplexity"] < 0.7 * epochs[0]["perplexity"] and "accuracy" not in epochs[0]
+    saved = json.loads((folder / "run.json").read_text())
+    assert saved["unit"] == "character" and len(saved["losses"]) == 3 * 12
+    status, out, err = run(capfd, "train", "gpt_small", "--resume", folder, "--epochs", 4)
+    assert status == 0 and "perplexity" in out.splitlines()[-1], err
+    model = es.load(folder, loss=token_loss).model.eval()
+    characters = len(set((texts / "train.txt").read_text())) + 1
+    assert model.wpe.weight.shape == (7, 8) and model.wte.weight.shape == (characters, 8)
+    # What is reported is what the saved weights give on the test text, window by window.
+    train, test = ((texts / f"{split}.txt").read_text() for split in ("train", "test"))
+    x, y = es.data.windows(es.data.Vocabulary.of(train, "character").encode(test), 7)
+    logits = np.asarray(model(x), np.float64)
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    told = np.exp(-np.log(np.take_along_axis(p, y[..., None], -1)).mean())
+    assert json.loads((folder / "run.json").read_text())["history"][-1]["perplexity"] == pytest.approx(told, rel=1e-4)
+
+
 def test_rows_of_images(images: Path, capfd) -> None:
     status, out, err = run(
         capfd, "train", "milstm", "--data", images, "--set", "hidden_size=16", "--batch", 16, "--epochs", 4,
@@ -115,6 +144,8 @@ def test_rows_of_images(images: Path, capfd) -> None:
         (("train", "lstm-lm", "--set", "depth=3"), "no argument depth; it has vocabulary, width"),
         (("train", "lstm-lm", "--set", "width"), "NAME=VALUE"),
         (("train", "lstm-lm", "--set", "width=wide"), "takes a number"),
+        (("train", "gpt_small", "--data", "mnist"), "neither moby-dick nor sotu nor a folder"),
+        (("train", "gpt_small", "--size", "8"), "--size is for networks of colour images"),
         (("explain", "lstm-lm", "--set", "depth=3"), "no argument depth"),
         (("explain", "lstm-lm", "--shape", "x=3"), "--shape is for a file"),
     ],
@@ -124,14 +155,21 @@ def test_wrong_use(words: tuple, message: str, capfd) -> None:
     assert status == 2 and message in err and not out
 
 
-def test_missing_text(tmp_path: Path, capfd) -> None:
-    status, _, err = run(capfd, "train", "lstm-lm", "--data", tmp_path)
+@pytest.mark.parametrize("model", ["lstm-lm", "gpt_small"])
+def test_missing_and_short_text(model: str, tmp_path: Path, capfd) -> None:
+    status, _, err = run(capfd, "train", model, "--data", tmp_path)
     assert status == 1 and "train.txt" in err and "Traceback" not in err
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.txt").write_text("a b c d e f")
+    status, _, err = run(capfd, "train", model, "--data", tmp_path, "--steps", 11)
+    assert status == 1 and "11 steps and what follow" in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize("words", [("milstm", "--set", "hidden_size=16"), ("lstm-lm", "--set", "width=16")])
+@pytest.mark.parametrize(
+    "words", [("milstm", "--set", "hidden_size=16"), ("lstm-lm", "--set", "width=16"), ("gpt_small", *GPT)]
+)
 def test_explain(words: tuple, capfd) -> None:
-    small = ("--set", "vocabulary=50") if words[0] == "lstm-lm" else ()
+    small = () if words[0] == "milstm" else ("--set", "vocabulary=50")
     status, out, err = run(capfd, "explain", *words, *small, "--batch", 4, "--json")
     assert status == 0, err
     assert len(json.loads(out)["kernels"]) > 5

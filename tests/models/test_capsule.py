@@ -23,7 +23,7 @@ class Routed(tnn.Module):
         self.iterations, self.axis = iterations, axis
 
     def forward(self, u):
-        told = (u[:, None, :, None, :] @ self.weight[None]).squeeze(3)  # [B, classes, inputs, features]
+        told = torch.einsum("bik,jikf->bjif", u, self.weight)
         b = torch.zeros(told.shape[:3], dtype=told.dtype)
         for n in range(self.iterations):
             v = squash((torch.softmax(b, self.axis)[..., None] * told).sum(2))

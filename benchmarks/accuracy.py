@@ -1,0 +1,268 @@
+"""Networks trained by `einsmith train`, and their PyTorch twins on the same batches from the same weights:
+python -m benchmarks.accuracy --network resnet18_cifar [--epochs 1] [--only einsmith|pytorch] [--folder DIR]
+
+The twin reads the settings that the run was saved with, checks every batch against the digests of those that the run
+has trained on, and the first loss against the run's. Each side is saved after every epoch and goes on from there. The
+last line is JSON with both results; the exit status is 1 where Einsmith's accuracy is more than 0.3 points below the
+twin's, or its perplexity more than a hundredth above.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch.nn import functional as T
+
+from einsmith.cli.main import run as command_line
+from einsmith.cli.tasks import fitting, task_of
+from einsmith.cli.train import SETTINGS, Run, fresh
+from einsmith.data import Batches, mnist
+from einsmith.data.mnist_files import FILES
+
+POINTS, RATIO = 0.3, 1.01
+"""How much below its twin's an accuracy may be, in points; how much above a perplexity, as a ratio."""
+FIRST_LOSS = 1e-4
+"""Relative difference of the first losses, which are functions of the initial weights and the first batch alone."""
+EVERY = 50
+"""Batches between two lines of progress."""
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.0, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.0),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.0, weight_decay=0.05),
+}
+
+
+def say(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+# -------------------------------------------------------------------------------------------------------- the networks
+
+
+@dataclass(frozen=True)
+class Network:
+    """options: of `einsmith train`, given a folder where data may be written; twin: from the model's arguments, the
+    network in PyTorch and its loss."""
+
+    epochs: int
+    options: Callable[[Path], Sequence[str]]
+    twin: Callable[[dict[str, Any]], tuple[torch.nn.Module, Callable]]
+
+
+def resnet(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
+    from tests.models.test_resnet import ResNet
+
+    return ResNet((2, 2, 2, 2), 64, arguments["classes"], small=True), T.cross_entropy
+
+
+def capsules(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
+    from tests.models.test_capsule import Capsules, margin
+
+    return Capsules(10, 256, 32, 8, 16, 28, axis=2), margin
+
+
+def gpt(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
+    from tests.models.test_transformer import GPT
+
+    width = arguments["width"]
+    sizes = {n: arguments[n] for n in ("vocabulary", "width", "layers", "heads", "positions")}
+    return GPT(**sizes, inner=4 * width), lambda y, t: T.cross_entropy(y.flatten(0, 1), t.flatten())
+
+
+def digits(folder: Path, count: int = 12_000) -> Path:
+    """The first images of MNIST and all its test images, as a folder of idx files."""
+    target = folder / f"mnist-{count}"
+    target.mkdir(parents=True, exist_ok=True)
+    for split, names in FILES.items():
+        x, y = mnist(split, say=say)
+        kept = count if split == "train" else len(y)
+        for name, a in zip(names, (np.rint(255 * x[:kept, 0]), y[:kept]), strict=True):
+            header = bytes([0, 0, 8, a.ndim]) + b"".join(n.to_bytes(4, "big") for n in a.shape)
+            (target / name).write_bytes(header + a.astype(np.uint8).tobytes())
+    return target
+
+
+NETWORKS = {
+    "resnet18_cifar": Network(
+        1, lambda folder: ["--augment", "--batch", "128", "--optimizer", "momentum", "--lr", "0.05"], resnet
+    ),
+    "capsulenet": Network(
+        3, lambda folder: ["--data", str(digits(folder)), "--batch", "128", "--optimizer", "adam", "--lr", "0.001"],
+        capsules,
+    ),
+    "gpt_small": Network(
+        4, lambda folder: [
+            "--data", "moby-dick", "--optimizer", "adamw", "--lr", "0.001", "--batch", "32",
+            *("--set", "width=128", "--set", "layers=4", "--set", "heads=4", "--set", "dropout=0"),
+        ],
+        gpt,
+    ),
+}  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------- Einsmith
+
+
+def digest(batch: Iterable[np.ndarray]) -> str:
+    """Of the arrays' types, shapes and values."""
+    found = hashlib.blake2b(digest_size=16)
+    for a in batch:
+        found.update(f"{a.dtype}{a.shape}".encode())
+        found.update(np.ascontiguousarray(a))
+    return found.hexdigest()
+
+
+def ours(name: str, network: Network, folder: Path, epochs: int, threads: int) -> int:
+    """Runs `einsmith train`, and notes what it trains on in `folder`. Returns the exit status."""
+    save = folder / "run"
+    if (save / SETTINGS).exists():
+        chosen = ["--resume", str(save)]
+    else:
+        chosen = ["--save", str(save), *network.options(folder.parent)]
+    command = ["train", name, "--epochs", str(epochs), "--threads", str(threads), *chosen]
+    say(f"einsmith {' '.join(command)}")
+    given = Batches.epoch
+    with open(folder / "batches.jsonl", "a", buffering=1) as notes:
+
+        def epoch(self: Batches, n: int, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
+            for k, batch in enumerate(given(self, n, start), start):
+                notes.write(json.dumps([n, k, digest(batch)]) + "\n")
+                yield batch
+                if not (k + 1) % EVERY:
+                    say(f"Einsmith: epoch {n + 1}, batch {k + 1} of {len(self)}")
+
+        with mock.patch.object(Batches, "epoch", epoch):
+            return command_line(command)
+
+
+def saved(folder: Path) -> Run | None:
+    """What `einsmith train` has saved."""
+    try:
+        found = json.loads((folder / "run" / SETTINGS).read_text())
+    except FileNotFoundError:
+        return None
+    return Run(**{f.name: found[f.name] for f in fields(Run)})
+
+
+def noted(folder: Path) -> dict[tuple[int, int], str]:
+    """By epoch and number, the digests of the batches that the run has trained on."""
+    lines = (folder / "batches.jsonl").read_text().splitlines()
+    return {(n, k): found for n, k, found in map(json.loads, lines)}
+
+
+# ----------------------------------------------------------------------------------------------------------- PyTorch
+
+
+def theirs(network: Network, folder: Path, run: Run, threads: int) -> list[dict[str, float]]:
+    """Trains the twin as the run was trained; what is reported after each epoch."""
+    torch.set_num_threads(threads)
+    data, batches = task_of(run.model).load(run, say), noted(folder)
+    begun = fresh(run, data)
+    model, loss_of = network.twin(fitting(run.model, data.arguments) | run.arguments)
+    state = {n: torch.tensor(np.asarray(v)) for n, v in begun.state_dict().items()}
+    model.load_state_dict(state)
+    optimizer = OPTIMIZERS[run.optimizer](model.parameters())
+    history: list[dict[str, float]] = []
+    save = folder / "twin.pt"
+    if save.exists():
+        found = torch.load(save, weights_only=True)
+        model.load_state_dict(found["model"])
+        optimizer.load_state_dict(found["optimizer"])
+        history = found["history"]
+    length = len(data.train)
+    for n in range(len(history), run.epochs):
+        start, total, count = time.perf_counter(), 0.0, 0
+        model.train()
+        for k, batch in enumerate(data.train.epoch(n)):
+            if digest(batch) != batches[n, k]:
+                raise SystemExit(f"batch {k} of epoch {n} is not the one that the run has trained on")
+            *inputs, target = (torch.from_numpy(np.ascontiguousarray(a)) for a in batch)
+            for group in optimizer.param_groups:
+                group["lr"] = run.rate(n * length + k, run.epochs * length)
+            loss = loss_of(model(*inputs), target)
+            if n == k == 0:
+                first, mine = loss.item(), run.losses[0]
+                if not abs(first - mine) <= FIRST_LOSS * abs(mine):
+                    raise SystemExit(f"the first loss is {first}, and {mine} in the run: the weights are not the same")
+                say(f"PyTorch: the first loss is {first:.6f}, the run's {mine:.6f}")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total, count = total + loss.item() * len(target), count + len(target)
+            if not (k + 1) % EVERY:
+                say(f"PyTorch: epoch {n + 1}, batch {k + 1} of {length}")
+        row = {"epoch": n + 1, "loss": total / count, "seconds": time.perf_counter() - start}
+        history.append(row | evaluated(model, loss_of, data.test))
+        say(f"PyTorch: {history[-1]}")
+        packed = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "history": history}
+        torch.save(packed, folder / ".twin.pt")
+        os.replace(folder / ".twin.pt", save)
+    return history
+
+
+def evaluated(model: torch.nn.Module, loss_of: Callable, test: Iterable) -> dict[str, float]:
+    """The loss over the test samples, and the accuracy where each has one class, else the perplexity."""
+    total, right, count = 0.0, 0, 0
+    model.eval()
+    with torch.no_grad():
+        for batch in test:
+            *inputs, target = (torch.from_numpy(np.ascontiguousarray(a)) for a in batch)
+            out = model(*inputs)
+            total, count = total + loss_of(out, target).item() * len(target), count + len(target)
+            right += int((out.argmax(1) == target).sum()) if target.ndim == 1 else 0
+    loss = total / count
+    return {"test_loss": loss} | ({"accuracy": right / count} if target.ndim == 1 else {"perplexity": math.exp(loss)})
+
+
+def compared(mine: Sequence[dict[str, float]], peers: Sequence[dict[str, float]]) -> tuple[dict[str, Any], bool]:
+    """Both results after the last epoch that both have, and whether Einsmith's is good enough."""
+    row, peer = mine[len(peers) - 1], peers[-1]
+    if "accuracy" in row:
+        points = 100 * (row["accuracy"] - peer["accuracy"])
+        return {"einsmith": row["accuracy"], "pytorch": peer["accuracy"], "points": points}, points >= -POINTS
+    ratio = row["perplexity"] / peer["perplexity"]
+    return {"einsmith": row["perplexity"], "pytorch": peer["perplexity"], "ratio": ratio}, ratio <= RATIO
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Accuracy by `einsmith train` beside that of PyTorch twins.")
+    parser.add_argument("--network", choices=NETWORKS, required=True)
+    parser.add_argument("--epochs", type=int, help="how many; default: 1 of resnet18_cifar, 3 of capsulenet, 4 of gpt_small")
+    parser.add_argument("--only", choices=["einsmith", "pytorch"], help="train that one; default: one, then the other")
+    parser.add_argument("--folder", type=Path, default=Path("bench-results/accuracy"), help="default: %(default)s")
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    network = NETWORKS[args.network]
+    epochs = args.epochs or network.epochs
+    folder = args.folder / f"{args.network}-{epochs}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if args.only != "pytorch" and (status := ours(args.network, network, folder, epochs, args.threads)):
+        return status
+    run = saved(folder)
+    if run is None:
+        raise SystemExit(f"{folder} has no run of Einsmith's yet; leave --only out")
+    found: dict[str, Any] = {"network": args.network, "epochs": epochs, "history": run.history}
+    fine = True
+    if args.only != "einsmith":
+        peers = theirs(network, folder, run, args.threads)
+        result, fine = compared(run.history, peers)
+        found |= {"twin": peers} | result
+    print(json.dumps(found))
+    return int(not fine)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

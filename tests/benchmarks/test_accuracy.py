@@ -1,0 +1,66 @@
+"""The benchmark of accuracies, on a small network: its twin sees the batches and weights of the run, or is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the twins are PyTorch's")
+from benchmarks import accuracy  # noqa: E402
+from tests.models.test_capsule import Capsules, margin  # noqa: E402
+
+
+@pytest.fixture
+def tiny(rng, tmp_path, monkeypatch):
+    """12 images, two batches an epoch."""
+    images, labels = rng.integers(0, 255, (16, 1, 28, 28)) / 255, rng.integers(0, 10, 16)
+    monkeypatch.setattr(accuracy, "mnist", lambda split, say: (images.astype(np.float32), labels))
+    sizes = [word for size in ("filters=8", "capsules=2") for word in ("--set", size)]
+    network = accuracy.Network(
+        1, lambda folder: ["--data", str(accuracy.digits(folder, 12)), "--batch", "6", "--lr", "0.001", *sizes],
+        lambda arguments: (Capsules(10, 8, 2, 8, 16, 28, axis=2), margin),
+    )  # fmt: skip
+    monkeypatch.setitem(accuracy.NETWORKS, "capsulenet", network)
+
+    def run(*words):
+        given = ["accuracy", "--network", "capsulenet", "--folder", str(tmp_path), "--threads", "1", *words]
+        monkeypatch.setattr("sys.argv", given)
+        return accuracy.main()
+
+    return run
+
+
+def test_both_sides_see_the_same(tiny, tmp_path, capsys):
+    assert tiny("--epochs", "2") in (0, 1)
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(found["history"]) == len(found["twin"]) == 2
+    for mine, peer in zip(found["history"], found["twin"], strict=True):
+        assert mine["loss"] == pytest.approx(peer["loss"], rel=1e-4)
+        assert mine["test_loss"] == pytest.approx(peer["test_loss"], rel=1e-4)
+    again = tiny("--epochs", "2", "--only", "pytorch")
+    assert again in (0, 1) and json.loads(capsys.readouterr().out)["twin"] == found["twin"]
+
+
+@pytest.mark.parametrize("wrong", ["batch", "weights"])
+def test_a_twin_that_sees_something_else_is_refused(tiny, tmp_path, wrong):
+    assert tiny("--only", "einsmith") == 0
+    folder = tmp_path / "capsulenet-1"
+    if wrong == "batch":
+        path = folder / "batches.jsonl"
+        first, second = map(json.loads, path.read_text().splitlines())
+        path.write_text(json.dumps(first) + "\n" + json.dumps([*second[:2], first[2]]) + "\n")
+    else:
+        path = folder / "run" / "run.json"
+        run = json.loads(path.read_text())
+        path.write_text(json.dumps(run | {"losses": [1.01 * run["losses"][0], *run["losses"][1:]]}))
+    with pytest.raises(SystemExit, match="batch 1 of epoch 0" if wrong == "batch" else "weights are not the same"):
+        tiny("--only", "pytorch")
+
+
+def test_what_is_good_enough():
+    assert accuracy.compared([{"accuracy": 0.700}], [{"accuracy": 0.7025}])[1]
+    assert not accuracy.compared([{"accuracy": 0.700}], [{"accuracy": 0.704}])[1]
+    assert accuracy.compared([{"perplexity": 5.0}], [{"perplexity": 4.96}])[1]
+    assert not accuracy.compared([{"perplexity": 5.0}], [{"perplexity": 4.9}])[1]
+    rows = [{"accuracy": 0.5}, {"accuracy": 0.9}]
+    assert accuracy.compared(rows, [{"accuracy": 0.6}])[0]["einsmith"] == 0.5
