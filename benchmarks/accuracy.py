@@ -121,7 +121,7 @@ def digest(batch: Iterable[np.ndarray]) -> str:
     found = hashlib.blake2b(digest_size=16)
     for a in batch:
         found.update(f"{a.dtype}{a.shape}".encode())
-        found.update(np.ascontiguousarray(a))
+        found.update(np.ascontiguousarray(a).data)
     return found.hexdigest()
 
 
@@ -240,7 +240,8 @@ def compared(mine: Sequence[dict[str, float]], peers: Sequence[dict[str, float]]
 def main() -> int:
     parser = argparse.ArgumentParser(description="Accuracy by `einsmith train` beside that of PyTorch twins.")
     parser.add_argument("--network", choices=NETWORKS, required=True)
-    parser.add_argument("--epochs", type=int, help="how many; default: 1 of resnet18_cifar, 3 of capsulenet, 4 of gpt_small")
+    usual = ", ".join(f"{n.epochs} of {name}" for name, n in NETWORKS.items())
+    parser.add_argument("--epochs", type=int, help=f"how many; default: {usual}")
     parser.add_argument("--only", choices=["einsmith", "pytorch"], help="train that one; default: one, then the other")
     parser.add_argument("--folder", type=Path, default=Path("bench-results/accuracy"), help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=2)

@@ -15,17 +15,20 @@ import einsmith as es
 
 
 def write_cifar10(folder: Path) -> None:
+    """Writes the pictures, the folder whole or not at all."""
     from PIL import Image
 
     from einsmith.data.cifar_files import CLASSES
 
+    part = folder.with_name(f"{folder.name}.part")
     for split in ("train", "test"):
         x, y = es.data.cifar10(split, say=print)
         for name in CLASSES:
-            (folder / split / name).mkdir(parents=True, exist_ok=True)
+            (part / split / name).mkdir(parents=True, exist_ok=True)
         for n, (image, label) in enumerate(zip(x, y, strict=True)):
             pixels = (image * 255).round().astype("uint8").transpose(1, 2, 0)
-            Image.fromarray(pixels).save(folder / split / CLASSES[label] / f"{n:05d}.png")
+            Image.fromarray(pixels).save(part / split / CLASSES[label] / f"{n:05d}.png")
+    part.rename(folder)
 
 
 class Net(es.nn.Module):
@@ -44,7 +47,10 @@ class Net(es.nn.Module):
 def main(folder: str = "runs/cifar10-pictures", epochs: str = "5", size: int = 32, batch: int = 64) -> es.TrainStep:
     root = Path(folder)
     if not root.is_dir():
-        write_cifar10(root)
+        try:
+            write_cifar10(root)
+        except es.DataError as e:
+            sys.exit(str(e))
     train = es.data.image_folder(root / "train", size, errors="skip")
     test = es.data.image_folder(root / "test", size)
     print(train, [str(path) for path, _ in train.skipped])

@@ -228,7 +228,7 @@ def _start(model: str, chosen: dict[str, Any]) -> Run:
         if option in chosen and option not in task.options:
             raise click.UsageError(f"--{option} is for {what}; {model} learns {task.things}")
     usual: dict[str, Any] = {"data": task.names[0], "batch": task.batch}
-    run = Run(model, **(usual | task.usual | chosen))
+    run = Run(model, **{**usual, **task.usual, **chosen})
     if run.optimizer not in OPTIMIZERS:
         raise click.BadParameter(
             f"no optimizer is named {run.optimizer!r}; known: {', '.join(OPTIMIZERS)}", param_hint="--optimizer"

@@ -187,3 +187,22 @@ def test_an_epoch_is_resumed_where_it_stopped(rng) -> None:
 def test_bad_streams(tokens, batch, steps, message) -> None:
     with pytest.raises((ShapeError, DtypeError), match=message):
         data.stream(tokens, batch, steps)
+
+
+@pytest.mark.parametrize("n, steps", [(2, 1), (13, 4), (17, 16), (30, 7), (31, 5)])
+def test_windows_for_themselves(n: int, steps: int, rng) -> None:
+    tokens = rng.integers(0, 9, n).astype(np.int32)
+    x, y = data.windows(tokens, steps)
+    assert x.shape == y.shape == ((n - 1) // steps, steps) and x.dtype == y.dtype == np.int64
+    np.testing.assert_array_equal(x.ravel(), tokens[: x.size])
+    np.testing.assert_array_equal(y.ravel(), tokens[1 : x.size + 1])
+
+
+@pytest.mark.parametrize(
+    "tokens, steps, message",
+    [(np.zeros((3, 4), int), 1, "one sequence"), (np.zeros(9), 1, "integers"), (np.zeros(9, int), 0, "steps is 0"),
+     (np.zeros(9, int), 9, "fill no window: 9 steps and what follows them need 10")],
+)  # fmt: skip
+def test_bad_windows(tokens, steps, message) -> None:
+    with pytest.raises((ShapeError, DtypeError), match=message):
+        data.windows(tokens, steps)

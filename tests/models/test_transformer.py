@@ -114,6 +114,41 @@ def test_bert_reads_files_of_old_and_new_kinds(rng, tmp_path):
         es.models.bert_base(**BERT, pooler=False).load_state_dict(plain)
 
 
+def test_minilm_is_read_by_the_names_of_its_file(rng, tmp_path):
+    """all-MiniLM-L6-v2's tensors by name and shape; their values are random, those of words fewer."""
+    norm: dict[str, tuple] = {"weight": (384,), "bias": (384,)}
+    square: dict[str, tuple] = {"weight": (384, 384), "bias": (384,)}
+    layer = {f"attention.self.{n}": square for n in ("query", "key", "value")} | {
+        "attention.output.dense": square, "attention.output.LayerNorm": norm, "output.LayerNorm": norm,
+        "intermediate.dense": {"weight": (1536, 384), "bias": (1536,)},
+        "output.dense": {"weight": (384, 1536), "bias": (384,)},
+    }  # fmt: skip
+    parts = {f"encoder.layer.{k}.{n}": tensors for k in range(6) for n, tensors in layer.items()} | {
+        "embeddings.LayerNorm": norm, "embeddings.word_embeddings": {"weight": (997, 384)}, "pooler.dense": square,
+        "embeddings.position_embeddings": {"weight": (512, 384)},
+        "embeddings.token_type_embeddings": {"weight": (2, 384)},
+    }  # fmt: skip
+    state = {
+        f"{part}.{n}": 0.05 * rng.standard_normal(shape, np.float32) + (part.endswith("Norm") and n == "weight")
+        for part, tensors in parts.items() for n, shape in tensors.items()
+    }  # fmt: skip
+    state["embeddings.position_ids"] = np.arange(512)[None]
+    assert len(state) == 104
+    save_file(state, tmp_path / "model.safetensors")
+    ours = es.models.bert_base(vocabulary=997, width=384, layers=6, heads=12).eval()
+    ours.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    theirs = Bert(997, 384, 6, 12, 1536, 512)
+    theirs.load_state_dict({n: torch.tensor(v) for n, v in state.items() if n != "embeddings.position_ids"})
+    ids = tokens(rng, 3, 9, 997)
+    mask = np.arange(9) < np.array([[9], [5], [1]])
+    with torch.no_grad():
+        single = outputs(theirs(torch.tensor(ids), torch.tensor(mask)))
+        exact = outputs(theirs.double()(torch.tensor(ids), torch.tensor(mask)))
+    for got, peer, want in zip(ours(ids, mask.astype(np.int64)), single, exact, strict=True):
+        limit = 3 * np.abs(peer - want).max()
+        assert np.abs(got - want).max() <= limit
+
+
 def test_bert_without_pooler_and_its_encoder_alone(rng):
     ours, theirs = es.models.bert_base(**BERT, pooler=False, dtype="float64").eval(), Bert(**BERT).double()
     ours.load_state_dict({n: v for n, v in theirs.state_dict().items() if not n.startswith("pooler")})

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from PIL import Image
+from safetensors.numpy import save_file
+
+import einsmith as es
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -35,3 +41,88 @@ def test_images_of_a_folder(rng, tmp_path, monkeypatch, capsys) -> None:
     assert step.epoch == 10 and "going on after epoch 2" in capsys.readouterr().out
     assert step.history[-1]["loss"] < step.history[0]["loss"] and step.history[-1]["val_f1"] >= 0
     assert len((tmp_path / "runs" / "image_folder_example" / "log.csv").read_text().splitlines()) == 11
+
+
+def test_cifar10_is_written_as_a_folder(rng, tmp_path, monkeypatch) -> None:
+    example = load("image_folder")
+    x, y = rng.integers(0, 256, (30, 3, 8, 8)).astype(np.float32) / 255, np.arange(30) % 10
+    monkeypatch.setattr(es.data, "cifar10", lambda split, say: (x, y))
+    example.write_cifar10(tmp_path / "pictures")
+    found = es.data.image_folder(tmp_path / "pictures" / "train", 8)
+    by_class = [x[y == label][k] for label in range(10) for k in range(3)]
+    np.testing.assert_allclose(found.x[:], by_class, atol=1e-6)
+    assert [p.name for p in tmp_path.iterdir()] == ["pictures"]
+
+
+@pytest.mark.parametrize("name", ["image_folder", "layer_in_resnet"])
+def test_what_cannot_be_fetched_is_told(name, tmp_path, monkeypatch) -> None:
+    def absent(split, say):
+        raise es.DataError("CIFAR-10 is not on this machine")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(es.data, "cifar10", absent)
+    with pytest.raises(SystemExit, match="CIFAR-10 is not on this machine"):
+        load(name).main()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_layer_in_resnet(rng) -> None:
+    """Its operator is an involution, which follows what each picture shows, and the network around it learns."""
+    example = load("layer_in_resnet")
+    example.check()
+    k, x = rng.standard_normal((2, 1, 3, 3, 4, 5)), rng.standard_normal((2, 1, 7, 4, 5))
+    wide = np.pad(x, ((0, 0), (0, 0), (0, 0), (1, 1), (1, 1)))
+    want = sum(k[:, :, r, s][:, :, None] * wide[..., r : r + 4, s : s + 5] for r in range(3) for s in range(3))
+    np.testing.assert_allclose(example.INVOLUTION(K=k, X=x), want, rtol=1e-12, atol=1e-12)
+    y = rng.integers(0, 2, 40)
+    x = rng.random((40, 3, 9, 9), np.float32)
+    x[y == 1, 0] += 1
+    step = example.train(x, y, x, y, 6, batch=16, width=4, depths=(1,))
+    assert type(step.model.layer1[0].conv2) is example.Involution
+    assert step.history[-1]["loss"] < 0.6 * step.history[0]["loss"] and "val_accuracy" in step.history[-1]
+
+
+WORDS = {"sea": "whale ship harpoon ocean un", "land": "congress treaty law nation able"}
+SIZES = {
+    "vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12,
+    "max_position_embeddings": 32, "type_vocab_size": 2, "layer_norm_eps": 1e-12,
+}  # fmt: skip
+
+
+@pytest.fixture
+def bert(rng, tmp_path) -> Path:
+    """A folder of weights as they are published, and two texts of which each has words of its own."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *" ".join(WORDS.values()).split(), "##able", "##aff"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    (tmp_path / "config.json").write_text(json.dumps(SIZES))
+    model = es.models.bert_base(vocabulary=16, width=8, layers=1, heads=2, inner=12, positions=32)
+    save_file({n: v + rng.normal(0, 0.3, v.shape).astype("f4") for n, v in model.state_dict().items()},
+              tmp_path / "model.safetensors")  # fmt: skip
+    for name, words in WORDS.items():
+        (tmp_path / name).write_text(" ".join(rng.choice(words.split(), 4000)))
+    return tmp_path
+
+
+def test_fine_tuning(bert, capsys) -> None:
+    example = load("fine_tune")
+    pieces = example.WordPieces(bert / "vocab.txt")
+    assert [list(pieces.number)[n] for n in pieces("Unaffablé WHALE, unseen")] == [
+        "un", "##aff", "##able", "whale", "[UNK]", "[UNK]",
+    ]  # fmt: skip
+    assert pieces.passages("sea", 3).shape == (3, 32)
+    before = example.classifier(bert).bert.state_dict()
+    step = example.train(bert, [str(bert / n) for n in WORDS], count=24, epochs=6, rate=5e-3)
+    assert step.history[-1]["val_accuracy"] > 0.9
+    after = step.model.bert.state_dict()
+    kept = {n for n in before if np.array_equal(before[n], after[n])}
+    assert kept == {n for n in before if n.startswith(("embeddings.", "pooler."))}
+    assert "% before training" in capsys.readouterr().out
+
+
+def test_weights_that_cannot_be_fetched_are_told(tmp_path, monkeypatch) -> None:
+    example = load("fine_tune")
+    monkeypatch.chdir(tmp_path)
+    failed = SimpleNamespace(returncode=1, stderr="ERROR: no way\n")
+    monkeypatch.setattr(example.subprocess, "run", lambda *a, **k: failed)
+    with pytest.raises(SystemExit, match="could not be fetched: ERROR: no way\nFrom elsewhere, put"):
+        example.main()
