@@ -55,7 +55,7 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
     lstm-lm, gpt_small           --data sotu, moby-dick, or a folder with train.txt and test.txt
     others                       --data cifar10, or a folder with folders train and test of one folder a class
 
-    gpt_small learns characters where --unit does not say words; --set width=128 --set layers=4 makes a small one.
+    gpt_small learns characters unless --unit says word; --set width=128 --set layers=4 makes a small one.
 
     Ctrl-C stops between two steps and leaves a save that can be resumed where --save was given.
     """
