@@ -20,7 +20,7 @@ from typing import Any
 import click
 import numpy as np
 
-from einsmith import checkpoint, models, nn, optim
+from einsmith import checkpoint, manifest, models, nn, optim
 from einsmith.cli.progress import Progress
 from einsmith.cli.tasks import Loaded, fitting, model_arguments, task_of
 from einsmith.data import Batches, Stream
@@ -245,7 +245,7 @@ def _usual_rate(optimizer: str) -> float:
 
 
 def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any]) -> tuple[Run, TrainStep]:
-    step = checkpoint.load(folder, threads=threads)
+    step = checkpoint.load(folder, threads=threads, loss=_own_loss(model))
     try:
         saved = json.loads((folder / SETTINGS).read_text())
         run = Run(**{f.name: saved[f.name] for f in fields(Run) if f.name in saved or f.name not in SINCE})
@@ -264,6 +264,12 @@ def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any
         raise SaveError(f"{folder}: {SETTINGS} does not belong to the saved step {step.steps}")
     run.history = [h for h in run.history if h["epoch"] <= step.epoch]
     return run, step
+
+
+def _own_loss(model: str) -> Callable | None:
+    """The loss that a model is trained by, where a save does not tell it."""
+    loss = task_of(model).loss
+    return None if manifest.loss_name(loss) else loss
 
 
 def _writable(target: Path) -> None:
