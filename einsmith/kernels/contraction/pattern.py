@@ -97,12 +97,10 @@ class Contraction(Pattern):
         return Configs(tuple(every[p] for p in found), joint)
 
     def dominates(self, kernel: Kernel, config: Configs) -> Sequence[str]:
-        """A reduction multiplies as often, and reads again what tiles keep in registers; a matrix in memory is read
-        as windows in the caches are."""
+        """A reduction multiplies as often, and reads again what tiles keep in registers."""
         found = _pieces(kernel)
         wide = all(min(m, n) > 1 and min(k, max(m, n)) >= WIDE for _, m, n, k in (p.sizes for p in found))
-        within = all(isinstance(c, plan.Direct) and c.windows for c in config.pieces)
-        return (*("reduction",) * wide, *("im2col",) * within)
+        return ("reduction",) * wide
 
     def bound(self, kernel: Kernel, target: Any) -> float:
         """What no configuration's rank is below: every piece goes through all buffers, and multiplies what guards leave

@@ -143,15 +143,25 @@ def carried(
 
 def in_groups(
     b: Builder, extent: int, group: int, state: State, body: Callable[[State, Value | int, int], State],
-    part: Value | None = None, parts: int = 1,
+    part: Value | None = None, parts: int = 1, within: tuple[Value, Value] | None = None,
 ) -> State:  # fmt: skip
     """`body(state, base, count) -> state` for whole groups of `group` points of an axis, inside a loop unless there is
     one only, and once more for what is left at the end.
 
-    part: which of `parts` equal parts of the axis this is, every part but the last being whole groups.
+    part: which of `parts` equal parts of the axis this is, every part but the last being whole groups. within: from
+    where to where points count; groups without such are left out.
     """
     whole = extent // group * group
     rest = extent - whole
+    if within is not None:
+        lo, hi = within
+        begin = b.mul(b.op("floordiv", lo, b.const(group)), b.const(group))
+        span = begin, b.op("min", hi, b.const(whole))
+        state = carried(b, span, group, state, lambda x, base: body(x, base, group))
+        if not rest:
+            return state
+        last = b.op("and", b.op("lt", b.const(whole), hi), b.op("lt", lo, hi))
+        return carried(b, (0, b.cast(last, "i64")), 1, state, lambda x, _: body(x, whole, rest))
     if part is None or parts == 1:
         if whole == group:
             state = body(state, 0, group)

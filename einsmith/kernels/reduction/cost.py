@@ -19,12 +19,16 @@ from einsmith.kernels.reduction.axes import (
     ReductionConfig,
     body_access,
     body_nodes,
+    bounded,
+    bounds,
     boxes_of,
     column_axis,
     lanes_axis,
     mentioned,
     part_count,
+    part_within,
     row_axis,
+    split_axis,
     tile_axis,
     turned_reads,
     window,
@@ -157,7 +161,8 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
             for s in (target.cores, 4 * target.cores):
                 for u in (4, *(wide if m == "column" else ())):
                     config = ReductionConfig(m, lanes, u, 1, s)
-                    if part_count(found[0], config) > 1:
+                    cut = split_axis(found[0], lanes_axis(found[0], config))
+                    if part_count(found[0], config) > 1 and not (cut is not None and any(bounds(found[0], cut))):
                         out.append(config)
     return out
 
@@ -208,6 +213,12 @@ def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Work
     vectors = total / extent * -(-extent // config.lanes)
     chains = min(config.unroll, -(-extent // config.lanes))
     turns = box.reduced
+    if bounded(box):
+        part, group = part_within(box, axis, config) if axis >= box.rank else 1.0, config.lanes * chains
+        if part < 1:  # groups are begun on both sides
+            vectors = total / extent * chains * min(extent / group, part * extent / group + 1)
+        outer = (a for a in range(box.rank, box.rank + len(box.reduce)) if a != axis)
+        vectors *= prod(part_within(box, a, config) for a in outer)
     tile = tile_axis(box, axis, config)
     pairs = pairs_of(box, axis, config)
     if pairs is not None:
@@ -237,14 +248,17 @@ def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Work
         arithmetic += results * (after + bx.access_cost(rest, axis, config.lanes) + 4 + merges) / rate
         special += results * config.lanes * after_seconds
         parts = box.points // extent * -(-extent // (config.lanes * config.unroll))
-    again = _again(box, axis, target) if axis < box.rank and tile is None else 0.0
+    again = _again(box, axis, config, target) if axis < box.rank and tile is None else 0.0
     return _Work(arithmetic, special, parts, again)
 
 
-def _again(box: Box, axis: int, target: Target) -> float:
+def _again(box: Box, axis: int, config: ReductionConfig, target: Target) -> float:
     """Bytes that are read once more for every point of the outer axes, where what the lanes' axis and the reduction
     walk through does not stay in the second level; a register tile has its rows inside of that."""
-    extents, out = box.extents + box.reduce, 0.0
+    extents: list[float] = [*box.extents, *box.reduce]
+    if bounded(box):
+        extents = [n if a < box.rank else n * part_within(box, a, config) for a, n in enumerate(extents)]
+    out = 0.0
     for inside in mentioned(box) if 4 * box.points * box.reduced > target.l2 else ():
         turn = 4 * prod(extents[a] for a in inside if a == axis or a >= box.rank)
         if turn > target.l2:

@@ -12,7 +12,7 @@ from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
-from einsmith.kernels.reduction.axes import ReductionConfig, tile_axis, window
+from einsmith.kernels.reduction.axes import ReductionConfig, bounds_within, tile_axis, window
 from einsmith.kernels.reduction.windows_of_two import merged, vectors_of
 from einsmith.loops.nest import Value
 
@@ -56,18 +56,35 @@ class Sweep:
     def _loops(self, outer, points, states, inner) -> list[Accumulators]:
         if outer:
             part = self.part if outer[0] == self.cut else None
-            bounds = bl.part_bounds(self.b, self.extent(outer[0]), part, self.parts)
+            within = bl.part_bounds(self.b, self.extent(outer[0]), part, self.parts)
+            if part is None:
+                within = self._within(outer[0]) or within
 
             def turn(states: list[Accumulators], at: Value) -> list[Accumulators]:
                 self.em.bind(outer[0], at)
                 return self._loops(outer[1:], points, states, inner)
 
-            return bl.carried(self.b, bounds, 1, states, turn)
+            return bl.carried(self.b, within, 1, states, turn)
         for at in product(*(range(self.extent(a)) for a in points)):
             for a, i in zip(points, at, strict=True):
                 self.em.bind(a, i)
             states = inner(states)
         return states
+
+    def _within(self, axis: int) -> tuple[Value, Value] | None:
+        """From where to where a reduction axis has terms, at the output axes that are no lanes; None: from end to end.
+        """
+        em, b = self.em, self.b
+        low, high = bounds_within(self.box, axis, self.config)
+        if not low and not high:
+            return None
+        em.mask = None
+        lo, hi = b.const(0), b.const(self.extent(axis))
+        for x in low:
+            lo = b.op("max", lo, b.cast(em.emit(x), "i64"))
+        for x in high:
+            hi = b.op("min", hi, b.cast(em.emit(x), "i64"))
+        return lo, hi
 
     def column(self, ramps: Ramps, base: Value | int = 0, rows: int = 1) -> None:
         """Every lane its own output: the vectors of `ramps` side by side, at `rows` points of the tile axis from
@@ -171,7 +188,8 @@ class Sweep:
 
         def inner(states: list[Accumulators]) -> list[Accumulators]:
             part = self.part if axis == self.cut else None
-            return bl.in_groups(self.b, extent, group, states, points, part, self.parts)
+            within = self._within(axis) if part is None else None
+            return bl.in_groups(self.b, extent, group, states, points, part, self.parts, within)
 
         states = self.nest(start, inner)
         em.mask = None

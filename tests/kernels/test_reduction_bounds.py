@@ -1,0 +1,124 @@
+"""Reductions whose terms a guard leaves between two ends of an axis: every configuration, and how much is walked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from einsmith import dtypes as dt
+from einsmith.expr.nodes import apply, cast
+from einsmith.kernels import choose
+from einsmith.kernels.emit.combine import identity
+from einsmith.kernels.reduction.axes import LONG, bounds, boxes_of
+from einsmith.kernels.reduction.pattern import Reduction
+from tests import nest_interp
+from tests.kernels.runner import WIDE, check, poisoned, random_array
+from tests.kernels.samples import add, axes, both, le, lt, mul, num, over, plain, read, sub
+
+PATTERN = Reduction()
+SIZES = [LONG - 1, LONG, LONG + 1, 2 * LONG + 7]
+
+
+def word(slot, *index):
+    return read(slot, *index, dtype=dt.i32)
+
+
+def guarded(combiner, guard, x):
+    return apply("where", guard, x, num(identity(combiner, x.dtype)))
+
+
+def sparse(combiner, rows, n):
+    """Row r of a sparse matrix: what is stored from row[r] up to row[r + 1]."""
+    r, k = axes(2)
+    guard = both(le(word(0, r), k), lt(k, word(0, add(r, 1))))
+    body = guarded(combiner, guard, mul(read(1, k), read(2, k)))
+    return plain((rows,), [(dt.i32, (rows + 1,)), (dt.f32, (n,)), (dt.f32, (n,))], over(combiner, (n,), body))
+
+
+def ends(rng, rows, n, how):
+    if how == "sorted":
+        return np.sort(np.concatenate([[0, 0], rng.integers(0, n + 1, rows - 2), [n]])).astype(np.int32)
+    return rng.integers(-5, n + 6, rows + 1).astype(np.int32)  # some rows are empty, and some reach beyond
+
+
+@pytest.mark.parametrize("how", ["sorted", "anywhere"])
+@pytest.mark.parametrize("n", SIZES)
+def test_rows_between_ends_from_data(n, how, rng):
+    check(PATTERN, sparse("sum", 7, n), rng, inputs=[ends(rng, 7, n, how)])
+    check(PATTERN, sparse("sum", 7, n), rng, inputs=[ends(rng, 7, n, how)], native=True)
+
+
+@pytest.mark.parametrize("combiner", ["prod", "max", "min"])
+def test_other_combiners(combiner, rng):
+    check(PATTERN, sparse(combiner, 6, 71), rng, inputs=[ends(rng, 6, 71, "anywhere")])
+
+
+@pytest.mark.parametrize("width", [1, 5, 17])
+def test_several_columns(width, rng):
+    """Lanes along the columns, for which a row's ends are the same."""
+    r, d, k = axes(3)
+    guard = both(le(word(0, r), k), lt(k, word(0, add(r, 1))))
+    body = guarded("sum", guard, mul(read(1, k), read(2, k, d)))
+    params = [(dt.i32, (6,)), (dt.f32, (71,)), (dt.f32, (71, width))]
+    kernel = plain((5, width), params, over("sum", (71,), body))
+    check(PATTERN, kernel, rng, inputs=[ends(rng, 5, 71, "anywhere")])
+
+
+def test_counts_of_all_rows(rng):
+    """The ends depend on a reduction axis outside."""
+    r, k = axes(2)
+    guard = both(le(word(0, r), k), lt(k, word(0, add(r, 1))))
+    body = apply("where", both(guard, lt(read(1, k), num(0.0))), cast(num(1), dt.i32), cast(num(0), dt.i32))
+    kernel = plain((), [(dt.i32, (8,)), (dt.f32, (71,))], over("sum", (7, 71), body))
+    check(PATTERN, kernel, rng, inputs=[ends(rng, 7, 71, "sorted")])
+
+
+@pytest.mark.parametrize("guard", [
+    lambda i, k: le(k, i), lambda i, k: lt(i, k), lambda i, k: both(le(i, k), lt(k, add(i, 9))),
+    lambda i, k: both(le(sub(i, 4), k), lt(read(1, k), num(0.5))),
+], ids=["up to", "after", "band", "and another"])  # fmt: skip
+@pytest.mark.parametrize("turned", [False, True])
+def test_ends_from_axes(guard, turned, rng):
+    i, k = axes(2)
+    m, n = (n := 71), 45
+    at = (k, i) if turned else (i, k)
+    body = guarded("sum", guard(i, k), mul(read(0, *at), read(1, k)))
+    kernel = plain((n,), [(dt.f32, (m, n) if turned else (n, m)), (dt.f32, (m,))], over("sum", (m,), body))
+    check(PATTERN, kernel, rng)
+
+
+def loads(kernel, config, arrays) -> int:
+    """How many vectors and elements a configuration reads of buffer 1."""
+    count = 0
+
+    def observe(op, *_):
+        nonlocal count
+        count += op.name == "load"
+
+    nest_interp.run(PATTERN.lower(kernel, config, WIDE), kernel, arrays, observe=observe)
+    return count
+
+
+def test_groups_without_terms_are_left_out(rng):
+    """Rows of a twentieth of all elements: a tenth of the loads, what begins and ends with a group being read too."""
+    kernel, n = sparse("sum", 20, 40 * LONG), 40 * LONG
+    assert bounds(boxes_of(kernel)[0], 1) != ((), ())
+    base = [random_array(rng, b) for b in kernel.buffers]
+    config = PATTERN.best(kernel, WIDE)
+    counts = []
+    for row in (np.linspace(0, n, 21).astype(np.int32), np.where(np.arange(21) % 2, n, 0).astype(np.int32)):
+        base[0] = row
+        counts.append(loads(kernel, config, poisoned(kernel, base, {})))
+    assert counts[0] < 0.25 * counts[1]
+
+
+def test_sums_that_end_so_are_priced_so():
+    """A row's share of all, where both its ends come from data, and half of them where ends are places."""
+    def seconds(kernel):
+        return choose.choose(kernel, WIDE).cost.seconds
+
+    r, k = axes(2)
+    every = [(dt.i32, (1001,)), (dt.f32, (50_000,)), (dt.f32, (50_000,))]
+    odd = both(le(word(0, r), mul(k, 3)), lt(mul(k, 3), word(0, add(r, 1))))
+    other = plain((1000,), every, over("sum", (50_000,), guarded("sum", odd, mul(read(1, k), read(2, k)))))
+    assert seconds(sparse("sum", 1000, 50_000)) < 0.02 * seconds(other)
