@@ -84,7 +84,7 @@ class Executable:
         known = {*graph.inputs, *bind}
         if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
             raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
-        with trace.LOCK:
+        with trace.compiling():
             if finite is not None:
                 index = graph.outputs.index(finite)
             self._roots, self._given = graph.roots, graph

@@ -213,7 +213,7 @@ def arguments_of(args: tuple, kwargs: dict, static: frozenset, names: Sequence[s
 
 def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], structure: Any) -> _Traced:
     t = trace.Trace()
-    with trace.LOCK, trace.tracing(t):
+    with trace.compiling(), trace.tracing(t):
         symbols = [a.symbol() for a in arguments]
         args, kwargs = unflatten(structure, [s for s, _ in symbols])
         result = f(*args, **kwargs)
@@ -329,7 +329,7 @@ class Jitted:
         key = (structure, tuple(a.key for a in arguments), threads)
         current = self._current(key)
         if current is None:
-            with trace.LOCK:
+            with trace.compiling():
                 current = self._current(key)
                 if current is None:
                     traced = trace_arguments(self.f, arguments, structure)

@@ -226,7 +226,7 @@ class _Definition:
         key = (program, *kinds)
         traced = self._traced.get(key)
         if traced is None:
-            with trace.LOCK:
+            with trace.compiling():
                 traced = trace_shapes(self.function(program), [(s, _TYPES[t]) for s, t in kinds])
                 if traced.live:
                     raise TraceError(
@@ -276,7 +276,7 @@ class _Definition:
     def _compile(self, program: Program, tensors: Sequence[torch.Tensor], key: Key, threads: int) -> _Compiled:
         for k, x in enumerate(tensors):
             self._check(program, k, x)
-        with trace.LOCK:
+        with trace.compiling():
             found = self._compiled.get(key)
             if found is None:
                 traced = self._trace(program, [(tuple(x.shape), x.dtype) for x in tensors])

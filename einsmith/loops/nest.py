@@ -90,6 +90,7 @@ class Loop:
 
     def __exit__(self, kind, value, trace) -> None:
         self._builder._blocks.pop()
+        self._builder = None  # a nest holds no cycle, so that it goes with the last reference
         if kind is None:
             got, want = [v.type for v in self.next], [v.type for v in self.init]
             if got != want:
@@ -110,6 +111,7 @@ class If:
 
     def __exit__(self, *_) -> None:
         self._builder._blocks.pop()
+        self._builder = None
 
 
 @dataclass

@@ -148,7 +148,7 @@ class TrainStep:
             self._look()
         run = self._programs.get((shapes, threads, self._world, gather))
         if run is None:
-            with trace.LOCK, self.model.in_mode(training=True):
+            with trace.compiling(), self.model.in_mode(training=True):
                 run = self._trace(arrays, threads, gather)
             self._look()
             self._programs.put((shapes, threads, self._world, gather), run)

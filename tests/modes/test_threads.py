@@ -1,9 +1,12 @@
-"""Python threads that trace and compile at the same time get right results."""
+"""Python threads that trace and compile at the same time get right results; Python's search for cycles meanwhile."""
 
+import gc
 import sys
 import threading
+import traceback
 
 import numpy as np
+import pytest
 
 import einsmith as es
 
@@ -37,3 +40,28 @@ def test_many_threads_trace_at_once():
     finally:
         sys.setswitchinterval(interval)
     assert not failures, failures[0]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_nobody_looks_for_cycles_while_something_is_compiled(on, rng):
+    """Not even where the search comes with every few objects; afterwards it is on or off as it was."""
+    before, seen = gc.get_threshold(), []
+
+    def look(phase, info):
+        seen.append(any("/einsmith/passes/" in f.filename for f in traceback.extract_stack()))
+
+    gc.set_threshold(5, 1, 1)
+    gc.callbacks.append(look)
+    try:
+        (gc.enable if on else gc.disable)()
+        x = rng.standard_normal((3, 4))
+        np.testing.assert_allclose(es.grad(lambda x: (es.tanh(x) * x).sum())(x), np.tanh(x) + x / np.cosh(x) ** 2)
+        assert gc.isenabled() == on
+        with pytest.raises(ZeroDivisionError):
+            es.jit(lambda x: x * (1 // 0))(x)
+        assert gc.isenabled() == on
+    finally:
+        gc.callbacks.pop()
+        gc.set_threshold(*before)
+        gc.enable()
+    assert bool(seen) == on and not any(seen)
