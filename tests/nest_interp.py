@@ -89,7 +89,7 @@ _MATH: dict[str, Callable] = {
     "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype), "any": np.any,
     "erf": lambda x: np.vectorize(math.erf, otypes=[np.asarray(x).dtype])(x),
     "sigmoid": lambda x: (1 / (1 + np.exp(-x.astype(np.float64)))).astype(x.dtype),
-    "fma": lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype),
+    "fma": lambda a, b, c: (np.multiply(a, b, dtype=np.float64) + c).astype(a.dtype),
     "floordiv": lambda a, b: _divided(np.floor_divide, a, b), "mod": lambda a, b: _divided(np.mod, a, b),
 }  # fmt: skip
 _PYTHON: dict[str, Callable] = {
@@ -122,16 +122,27 @@ def _cast(type: Type, of: Type) -> Callable:
 
 def _shuffle(lanes: Sequence[int], type: Type) -> Callable:
     at = np.array([max(i, 0) for i in lanes])
-    undefined = np.array([i < 0 for i in lanes])
+    undefined = np.flatnonzero([i < 0 for i in lanes])
     rubbish = np.asarray(99).astype(_NUMPY[type.elem])
 
     def shuffle(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        out = np.concatenate([a, b])[at]
-        if undefined.any():
+        out = np.concatenate((a, b)).take(at)
+        if undefined.size:
             out[undefined] = rubbish
         return out
 
     return shuffle
+
+
+def _splat(type: Type) -> Callable:
+    lanes, elem = type.lanes, _NUMPY[type.elem]
+
+    def splat(a: Any) -> np.ndarray:
+        out = np.empty(lanes, elem)
+        out.fill(a)
+        return out
+
+    return splat
 
 
 def _insert(at: int) -> Callable:
@@ -222,13 +233,14 @@ def _function(x: Op) -> Callable:
     if name in ("prefetch", "barrier"):
         return lambda *_: None
     assert type is not None
-    if name in ("const", "literal"):
-        value = np.array(x.attrs[0], _NUMPY[type.elem])
-        return lambda: np.full(type.lanes, value) if type.lanes and not value.ndim else value
-    if name == "iota":
-        return lambda: np.arange(type.lanes, dtype=_NUMPY[type.elem])
+    if name in ("const", "literal", "iota"):
+        elem = _NUMPY[type.elem]
+        value = np.arange(type.lanes, dtype=elem) if name == "iota" else np.array(x.attrs[0], elem)
+        made = np.full(type.lanes, value) if type.lanes and not value.ndim else value
+        made.flags.writeable = False  # it is the same array at every run
+        return lambda: made
     if name == "splat":
-        return lambda a: np.full(type.lanes, a, _NUMPY[type.elem])
+        return _splat(type)
     if name == "select":
         return np.where if type.lanes else lambda c, a, b: a if c else b
     if name in _MATH:
@@ -307,7 +319,6 @@ class _Compiled:
     def _op(self, x: Op) -> Step:
         f, at = _function(x), [self._place(v) for v in x.args]
         type, to = x.result.type if x.result is not None else None, self._place(x.result)
-        quick = type == Type("i64") and f in _PYTHON.values()
         observe = self.observe
         if observe is not None:
 
@@ -317,18 +328,40 @@ class _Compiled:
                 env[to] = _plain(type, f(*operands))
 
             return seen
-        if quick and len(at) == 2:
-            a, b = at
+        if type == Type("i64") and len(at) == 2 and f in _PYTHON.values():
+            return _whole(x.name, f, *at, to)
+        if type is None or not type.lanes:
 
-            def two(env: Environment) -> None:
-                env[to] = f(env[a], env[b])
+            def step(env: Environment) -> None:
+                env[to] = _plain(type, f(*[env[p] for p in at]))
 
-            return two
+            return step
+        dtype, shape = np.dtype(_NUMPY[type.elem]), (type.lanes,)
 
-        def step(env: Environment) -> None:
-            env[to] = _plain(type, f(*[env[p] for p in at]))
+        def vector(env: Environment) -> None:
+            out = f(*[env[p] for p in at])
+            if out.__class__ is not np.ndarray or out.dtype is not dtype or out.shape != shape:
+                out = _plain(type, out)
+            env[to] = out
 
-        return step
+        return vector
+
+
+def _whole(name: str, f: Callable, a: int, b: int, to: int) -> Step:
+    """An instruction of two scalar i64. Those that addresses are made of are written out."""
+
+    def add(env: Environment) -> None:
+        x = env[a] + env[b]
+        env[to] = x if -_HALF <= x < _HALF else _wrap(x)
+
+    def mul(env: Environment) -> None:
+        x = env[a] * env[b]
+        env[to] = x if -_HALF <= x < _HALF else _wrap(x)
+
+    def other(env: Environment) -> None:
+        env[to] = f(env[a], env[b])
+
+    return {"add": add, "mul": mul}.get(name, other)
 
 
 class NestRun:
