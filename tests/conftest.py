@@ -26,7 +26,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.set_threshold(20_000, 10, 10)
 
 # Tests run side by side, and threads of other libraries, which spin while they wait, would take each other's cores.
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
     os.environ.setdefault(_threads, "1")
 
 # A run in a shell's background inherits that Ctrl-C is ignored; tests of Ctrl-C are about programs in which it is not.

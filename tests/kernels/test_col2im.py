@@ -98,7 +98,7 @@ KERNELS = {
     "backward": conv_dx(1, 2, 7, 9, 5, 3, 3, 1),
     "forward": conv(2, 17, 6, 5, 3, 3, 3, 1),
     "forward with a stride": conv(2, 3, 9, 7, 4, 3, 3, 1, 2),
-    "capsules": capsule(2, 3, 7, 5, 2),
+    "capsules": capsule(2, 2, 5, 3, 2),
     "a stage that follows": biased(conv_dx(2, 3, 6, 5, 4, 3, 3, 1), 1, True),
     "a stage alone": biased(conv(2, 3, 6, 5, 4, 3, 3, 1), 1, False),
 }
