@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
-from itertools import chain, combinations, product
+from itertools import chain, product
 from math import comb
 from typing import Any
 
@@ -394,15 +394,19 @@ def settings(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def pairwise(found: Sequence[Sequence[tuple[str, Any]]], of: int = 2) -> list[int]:
-    """Numbers of items whose traits have every pair of traits (or `of` of them) that some item has; the same ones in
-    every run."""
+    """Numbers of items whose traits have every pair of traits (or, `of` being 1, every trait) that some item has; the
+    same ones in every run."""
     numbers: dict[tuple[str, Any], int] = {}
-    items = [sorted(numbers.setdefault(t, len(numbers)) for t in traits) for traits in found]
+    items = [sorted({numbers.setdefault(t, len(numbers)) for t in traits}) for traits in found]
+    masks = [sum(1 << t for t in x) for x in items]  # sets of traits, as bits
+    met = [1 << t for t in range(len(numbers))] if of == 2 else [0] * len(numbers)  # with each trait, in what is chosen
 
     def gain(n: int) -> int:
-        return len(set(combinations(items[n], of)) - covered)
+        x, mask = items[n], masks[n]
+        if of == 1:
+            return sum(not met[t] for t in x)
+        return sum([(mask & ~met[t]).bit_count() for t in x]) // 2
 
-    covered: set[tuple[int, ...]] = set()
     heap = [(-comb(len(x), of), n) for n, x in enumerate(items)]
     heapq.heapify(heap)
     out = []
@@ -410,7 +414,8 @@ def pairwise(found: Sequence[Sequence[tuple[str, Any]]], of: int = 2) -> list[in
         before, n = heapq.heappop(heap)
         now = gain(n)
         if now and (not heap or -now <= heap[0][0]):
-            covered.update(combinations(items[n], of))
+            for t in items[n]:
+                met[t] |= masks[n]
             out.append(n)
         elif now:
             heapq.heappush(heap, (-now, n))
