@@ -29,6 +29,9 @@ gc.set_threshold(20_000, 10, 10)
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
     os.environ.setdefault(_threads, "1")
 
+# Where a test asks PyTorch for more of them, they sleep while they wait.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # A run in a shell's background inherits that Ctrl-C is ignored; tests of Ctrl-C are about programs in which it is not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
