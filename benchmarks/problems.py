@@ -219,6 +219,21 @@ def involution() -> Problem:
     return _operator("involution", 3 * 2 * macs, shapes, (8, 4, 16, 32, 32), 11, {"K": 1 / 7})
 
 
+def tensor_train() -> Problem:
+    """Y[b,m,n,o] = sum[i,j,k,p,q](X[b,i,j,k] * A[i,m,p] * B[p,j,n,q] * C[q,k,o]), a matrix of 4096 x 4096 in three
+    cores of rank 8 (Novikov et al. 2015, "Tensorizing Neural Networks"), b = 64. Floor: the products of the least work,
+    from one end to the other, forward and twice for the gradients."""
+    shapes = {"X": (64, 16, 16, 16), "A": (16, 16, 8), "B": (8, 16, 16, 8), "C": (8, 16, 16)}
+    scale = {"A": 1 / 4, "B": 1 / 8, "C": 1 / 8}
+    macs = 2 * 64 * 16**3 * 128 + 64 * 16**2 * 128 * 128
+    return _operator("tensor_train", 3 * 2 * macs, shapes, (64, 16, 16, 16), 12, scale)
+
+
+def running_sum() -> Problem:
+    """y[b,i] = sum[j](where(j <= i, x[b,j], 0)), 4 rows of 65536. Floor: an addition an element, forward and back."""
+    return _operator("running_sum", 2 * 4 * 65536, {"x": (4, 65536)}, (4, 65536), 13)
+
+
 TRAINING = {p.name: p for network in (mlp3, lenet5) for p in (network(256), network(64))}
 OPERATORS = {
     p.name: p
@@ -233,6 +248,8 @@ OPERATORS = {
         depthwise(),
         bilinear(),
         involution(),
+        tensor_train(),
+        running_sum(),
     )
 }
 PROBLEMS = TRAINING | OPERATORS

@@ -59,6 +59,11 @@ INVOLUTION = """
 """
 
 
+TENSOR_TRAIN = "Y[b,m,n,o] = sum[i,j,k,p,q](X[b,i,j,k] * A[i,m,p] * B[p,j,n,q] * C[q,k,o])"
+
+RUNNING_SUM = "y[b,i] = sum[j](where(j <= i, x[b,j], 0))"
+
+
 def by_name(text: str, order: str, extents: dict | None = None) -> Callable:
     """The operator with its inputs in the order of the problem, not of the formula."""
     op = es.op(text, extents=extents)
@@ -99,4 +104,6 @@ OPERATORS: dict[str, dict[str, Callable[[], Callable]]] = {
         "ordered": lambda: by_name(BILINEAR_ORDERED, "x W y"),
     },
     "involution": {"formula": lambda: by_name(INVOLUTION, "X K")},
+    "tensor_train": {"formula": lambda: by_name(TENSOR_TRAIN, "X A B C")},
+    "running_sum": {"formula": lambda: by_name(RUNNING_SUM, "x", {"i": "x.shape[1]"})},
 }

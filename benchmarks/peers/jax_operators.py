@@ -185,6 +185,20 @@ def involution_stacked(x, k):
     return (windows * k.reshape(b, g, 1, 49, h, w)).sum(3)
 
 
+def tensor_train(x, a, b, c):
+    """The library's contraction, in the order that it finds."""
+    return jnp.einsum("bijk,imp,pjnq,qko->bmno", x, a, b, c, optimize="optimal")
+
+
+def running_sum(x):
+    return jnp.cumsum(x, 1)
+
+
+def running_sum_scan(x):
+    """The library's parallel scan."""
+    return lax.associative_scan(jnp.add, x, axis=1)
+
+
 OPERATORS: dict[str, dict[str, Callable]] = {
     "capsule_conv": {"windows and a product": capsule_conv},
     "pairwise": {"product": pairwise_product, "differences": pairwise_differences},
@@ -200,4 +214,6 @@ OPERATORS: dict[str, dict[str, Callable]] = {
     "depthwise": {"taps": depthwise_taps, "grouped convolution": depthwise_conv},
     "bilinear": {"matrix": bilinear_matrix, "outer": bilinear_outer},
     "involution": {"taps": involution_taps, "stacked windows": involution_stacked},
+    "tensor_train": {"einsum": tensor_train},
+    "running_sum": {"library": running_sum, "scan": running_sum_scan},
 }

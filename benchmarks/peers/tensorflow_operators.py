@@ -170,6 +170,15 @@ def involution_patches(x, k):
     return tf.reshape(tf.transpose(y, (0, 3, 1, 2)), x.shape)
 
 
+def tensor_train(x, a, b, c):
+    """The library's contraction, in the order that it finds."""
+    return tf.einsum("bijk,imp,pjnq,qko->bmno", x, a, b, c, optimize="optimal")
+
+
+def running_sum(x):
+    return tf.cumsum(x, 1)
+
+
 _SHARED: dict[str, dict[str, Callable]] = {
     "capsule_conv": {"convolution": capsule_conv},
     "pairwise": {"product": pairwise},
@@ -179,6 +188,8 @@ _SHARED: dict[str, dict[str, Callable]] = {
     "depthwise": {"library": depthwise_library, "taps": depthwise_taps},
     "bilinear": {"matrix": bilinear_matrix, "outer": bilinear_outer},
     "involution": {"taps": involution_taps, "patches": involution_patches},
+    "tensor_train": {"einsum": tensor_train},
+    "running_sum": {"library": running_sum},
 }
 
 PLAIN = _SHARED | {"max_plus": {"argmax by rows": max_plus_rows, "a step for each k": max_plus_steps}}

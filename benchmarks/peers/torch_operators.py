@@ -187,6 +187,27 @@ def involution_taps(x: Tensor, k: Tensor) -> Tensor:
     return y
 
 
+def tensor_train(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The library's contraction, in the order that it finds."""
+    return torch.einsum("bijk,imp,pjnq,qko->bmno", x, a, b, c)
+
+
+def tensor_train_products(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Three products of matrices, from the right."""
+    n, i, j, k = x.shape
+    p, q, (m, nn, o) = a.shape[2], c.shape[0], (a.shape[1], b.shape[2], c.shape[2])
+    y = x.reshape(-1, k) @ c.transpose(0, 1).reshape(k, q * o)
+    y = y.reshape(n * i, j, q, o).permute(0, 3, 1, 2).reshape(-1, j * q)
+    y = y @ b.permute(1, 3, 0, 2).reshape(j * q, p * nn)
+    y = y.reshape(n, i, o, p, nn).permute(0, 2, 4, 1, 3).reshape(-1, i * p)
+    y = y @ a.transpose(1, 2).reshape(i * p, m)
+    return y.reshape(n, o, nn, m).permute(0, 3, 2, 1)
+
+
+def running_sum(x: Tensor) -> Tensor:
+    return torch.cumsum(x, 1)
+
+
 EAGER: dict[str, dict[str, Callable[..., Tensor]]] = {
     "capsule_conv": {"channels last": capsule_conv_last, "channels first": capsule_conv_first},
     "pairwise": {"product": pairwise_product, "cdist": pairwise_cdist},
@@ -201,6 +222,8 @@ EAGER: dict[str, dict[str, Callable[..., Tensor]]] = {
     "depthwise": {"channels first": depthwise_first, "channels last": depthwise_last},
     "bilinear": {"matrix": bilinear_matrix, "outer": bilinear_outer, "library": bilinear_library},
     "involution": {"taps": involution_taps, "unfold": involution_unfold},
+    "tensor_train": {"einsum": tensor_train, "products": tensor_train_products},
+    "running_sum": {"library": running_sum},
 }
 
 COMPILED = EAGER | {
