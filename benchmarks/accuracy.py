@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch.nn import functional as T
 
+from benchmarks import twins
+from benchmarks.twins.capsule import margin_loss
 from einsmith.cli.main import run as command_line
 from einsmith.cli.tasks import fitting, task_of
 from einsmith.cli.train import SETTINGS, Run, fresh
@@ -63,23 +65,17 @@ class Network:
 
 
 def resnet(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
-    from tests.models.test_resnet import ResNet
-
-    return ResNet((2, 2, 2, 2), 64, arguments["classes"], small=True), T.cross_entropy
+    return twins.get("resnet18_cifar", classes=arguments["classes"]), T.cross_entropy
 
 
 def capsules(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
-    from tests.models.test_capsule import Capsules, margin
-
-    return Capsules(10, 256, 32, 8, 16, 28, axis=2), margin
+    return twins.get("capsulenet"), margin_loss
 
 
 def gpt(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
-    from tests.models.test_transformer import GPT
-
     width = arguments["width"]
     sizes = {n: arguments[n] for n in ("vocabulary", "width", "layers", "heads", "positions")}
-    return GPT(**sizes, inner=4 * width), lambda y, t: T.cross_entropy(y.flatten(0, 1), t.flatten())
+    return twins.get("gpt_small", **sizes, inner=4 * width, dropout=0.0), lambda y, t: T.cross_entropy(y.flatten(0, 1), t.flatten())
 
 
 def digits(folder: Path, count: int = 12_000) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.problems import Problem
-from benchmarks.process import Allowance, Crew, Worker, WorkerError, alone
-from benchmarks.verify import disagreements, error
+from benchmarks.process import Allowance, Crew, Worker, WorkerError, alone, available_bytes
+from benchmarks.verify import disagreements, error, step_error
 
 PEERS = ("torch", "compile", "jax", "tensorflow", "xla")
 RECURRENT_PEERS = (
@@ -23,7 +23,6 @@ RECURRENT_PEERS = (
     "xla-unrolled",
 )  # fmt: skip
 """Loops where the library has them (lax.scan, tf.while_loop), and unrolled; torch.compile of all, and of a step."""
-VERIFIED_STEPS = 5
 SLOW = 4
 """A peer that is so many times slower than the fastest takes part in the first SLOW_ROUNDS rounds alone."""
 SLOW_ROUNDS = 3
@@ -31,17 +30,35 @@ CHUNK_SECONDS = 0.2
 """How long a peer's turn in a round lasts, about: long enough to be in its stride, short enough that all peers meet the
 same weather on a machine whose speed drifts."""
 
+MIN_ROUNDS = 3
+ROOM = 2.0
+"""How many times the memory of the peer that holds most must be free for the next one to run beside the others."""
+
 Say = Callable[[str], None]
 
 
 class Pace(NamedTuple):
     """How long a problem is timed: `rounds`, in each of which a peer runs `warm` steps and then about `chunk` seconds,
-    `least` steps or more."""
+    `least` steps or more.
+
+    seconds: what a peer's rounds may take in all, where that is less; MIN_ROUNDS take place all the same. A step longer
+    than `chunk` is then a turn by itself, after an untimed one where it takes no more than a second.
+    """
 
     rounds: int
     chunk: float = CHUNK_SECONDS
     least: int = 3
     warm: int = 2
+    seconds: float | None = None
+
+    def turn(self, step: float) -> tuple[int, int, int]:
+        """(rounds, steps of a turn, untimed steps before them) of a peer whose step takes so long."""
+        if self.seconds is None:
+            return self.rounds, max(self.least, min(200, round(self.chunk / max(step, 1e-6)))), self.warm
+        short = step < self.chunk
+        count = max(self.least, min(200, round(self.chunk / max(step, 1e-6)))) if short else 1
+        warm = self.warm if short else int(step <= 1)
+        return max(MIN_ROUNDS, min(self.rounds, int(self.seconds / (step * (count + warm))))), count, warm
 
 
 def run_problem(
@@ -63,7 +80,7 @@ def run_problem(
     """
     cell: dict = {
         "batch": problem.batch,
-        "flops": problem.flops,
+        "flops": problem.operations,
         "nbytes": problem.nbytes,
         "specials": dict(problem.specials),
         "threads": threads,
@@ -81,7 +98,29 @@ def run_problem(
                 crew.keep_calibration()
         run = _Run(problem, threads, cap, folder, crew, cell, say)
         found: dict[str, Results] = {}
+        exact = run.reference() if problem.exact else None
+        if exact is not None:
+            crew.drop("reference")
+        measured = ["peak", *(["copy"] if problem.nbytes else []), *(["special"] if problem.specials else [])]
+        rates: dict[str, _Rate] = {}
+
+        def timed() -> None:
+            """Verifies the peers that are at hand, and times them."""
+            run.verify(found, exact, fresh)
+            for what in measured:
+                rates.setdefault(what, _Rate(what, run))
+            cell.setdefault("groups", []).append(list(run.workers))
+            with alone(keeper):
+                cell["load_timing"] = os.getloadavg()[0]
+                _time_rounds(run, pace, list(rates.values()))
+
         for peer in peers:
+            if exact is not None and run.workers and not _room(cell["peers"].values()):
+                say(f"{problem.name}: no memory for more peers at once: {', '.join(run.workers)} are timed first")
+                timed()
+                for other in list(run.workers):
+                    run.workers.pop(other)
+                    crew.drop(other)
             crew.start(peer)
             if fresh or keeper:
                 say(f"{problem.name}: {peer}: first call")
@@ -94,23 +133,7 @@ def run_problem(
                     cell["peers"]["einsmith"]["first_seconds_warm"] = seconds
 
                 run.attempt(peer, again)
-        reference = None if fresh or problem.training else run.reference()
-        if reference is not None:
-            wrong = {p: w for p, r in found.items() if p in run.workers and (w := error(r.changes, reference))}
-        else:
-            verified = {p: r for p, r in found.items() if p in run.workers}
-            losses = {p: r.losses for p, r in verified.items()}
-            wrong = disagreements(losses, {p: r.changes for p, r in verified.items()})
-        cell["verified"] = reference is not None or len(run.workers) > 1
-        for peer, what in wrong.items():
-            cell["peers"][peer] |= {"status": "wrong", "message": what}
-            del run.workers[peer]
-            say(f"{problem.name}: {peer}: wrong result: {what}")
-        measured = ["peak", *(["copy"] if problem.nbytes else []), *(["special"] if problem.specials else [])]
-        rates = {what: _Rate(what, run) for what in measured}
-        with alone(keeper):
-            cell["load_timing"] = os.getloadavg()[0]
-            _time_rounds(run, pace, list(rates.values()))
+        timed()
     _summarize(cell, **{what: rate.per_second for what, rate in rates.items()})
     return cell
 
@@ -159,14 +182,16 @@ class _Run:
         return worker, worker.ask("first", allowance) | {"spent": before - allowance.left}
 
     def results(self, peer: str, worker: Worker, allowance: Allowance) -> Results:
-        losses = worker.ask(f"steps {VERIFIED_STEPS if self.problem.stateful else 1}", allowance)["losses"]
+        steps = worker.ask(f"steps {self.problem.verified_steps if self.problem.stateful else 1}", allowance)
+        self.cell["peers"].setdefault(peer, {})["bytes"] = steps["bytes"]
         path = self.folder / f"{peer}.npz"
         worker.ask(f"results {path}", allowance)
         start = self.start_values
         with np.load(path) as data:
-            changes = {n: data[n] - start[n] if n in start else data[n] for n in self.problem.results}
+            names = self.problem.results or data.files
+            changes = {n: data[n] - start[n] if n in start else data[n] for n in names}
         path.unlink()
-        return Results(losses, changes)
+        return Results(steps["losses"], changes)
 
     def begin(self, peer: str, found: dict[str, Results], allowance: Allowance) -> None:
         worker, first = self.open(peer, allowance)
@@ -178,19 +203,43 @@ class _Run:
             self.cell["peers"][peer] |= {"variant": chosen["variant"], "variants": chosen["seconds"]}
         found[peer] = self.results(peer, worker, allowance)
 
-    def reference(self) -> dict[str, np.ndarray] | None:
+    def verify(self, found: dict[str, Results], exact: Results | None, fresh: bool) -> None:
+        """Ends the part of peers at hand whose results are wrong."""
+        verified = {p: r for p, r in found.items() if p in self.workers}
+        losses, changes = {p: r.losses for p, r in verified.items()}, {p: r.changes for p, r in verified.items()}
+        reference = None if fresh or self.problem.training else self.reference()
+        if exact is not None:
+            wrong = {p: w for p in verified if (w := step_error(losses[p], changes[p], exact.losses, exact.changes))}
+        elif reference is not None:
+            wrong = {p: w for p in verified if (w := error(changes[p], reference.changes))}
+        else:
+            wrong = disagreements(losses, changes)
+        self.cell["verified"] = exact is not None or reference is not None or len(self.workers) > 1
+        for peer, what in wrong.items():
+            self.cell["peers"][peer] |= {"status": "wrong", "message": what}
+            del self.workers[peer]
+            self.say(f"{self.problem.name}: {peer}: wrong result: {what}")
+
+    def reference(self) -> Results | None:
         """What the peer "reference" computes; None where its library is missing."""
         allowance = Allowance(self.cap)
         try:
             worker, _ = self.open("reference", allowance)
             worker.ask("choose 0", allowance)
-            return self.results("reference", worker, allowance).changes
+            return self.results("reference", worker, allowance)
         except WorkerError as e:
             self.say(f"{self.problem.name}: no reference: {e}")
             self.end("reference", e)
             return None
         finally:
             self.workers.pop("reference", None)
+            self.cell["peers"].pop("reference", None)
+
+
+def _room(peers: Iterable[dict]) -> bool:
+    """Whether another peer can run beside those at hand, by what they hold at most; so where nothing is known."""
+    free = available_bytes()
+    return free is None or free > ROOM * max((r.get("bytes", 0) for r in peers), default=0)
 
 
 def _first_again(peer: str, problem: Problem, threads: int, caches: Path | None, allowance: Allowance) -> float:
@@ -232,28 +281,36 @@ class _Rate:
 def _time_rounds(run: _Run, pace: Pace, rates: Sequence[_Rate]) -> None:
     workers, cell = run.workers, run.cell
     samples: dict[str, list[list[float]]] = {p: [] for p in workers}
-    counts: dict[str, int] = {}
+    turns: dict[str, tuple[int, int, int]] = {}
     quickest: dict[str, float] = {}
 
     for peer in list(workers):
 
         def probe(allowance: Allowance, peer: str = peer) -> None:
-            quickest[peer] = min(workers[peer].ask(f"time {pace.least} {pace.warm}", allowance)["seconds"])
-            counts[peer] = max(pace.least, min(200, round(pace.chunk / max(quickest[peer], 1e-6))))
+            least, warm = (pace.least, pace.warm) if pace.seconds is None else (1, 0)
+            seconds = workers[peer].ask(f"time {least} {warm}", allowance)["seconds"]
+            if pace.seconds is not None and seconds[0] < pace.chunk:
+                seconds = workers[peer].ask(f"time {pace.least} {pace.warm}", allowance)["seconds"]
+            quickest[peer] = min(seconds)
+            turns[peer] = pace.turn(quickest[peer])
 
         run.attempt(peer, probe)
     for r in range(pace.rounds):
-        if pace.chunk >= CHUNK_SECONDS:
-            run.say(f"{run.problem.name}: round {r + 1} of {pace.rounds}")
-        for rate in rates:
-            rate.measure()
         # Every round starts with another peer, so that none always follows the same neighbor.
         order = [p for p in workers if r < SLOW_ROUNDS or quickest[p] < SLOW * min(quickest[q] for q in workers)]
-        turn_of = r % max(1, len(order))
-        for peer in order[turn_of:] + order[:turn_of]:
+        order = [p for p in order if r < turns[p][0]]
+        if not order:
+            break
+        if pace.chunk >= CHUNK_SECONDS:
+            run.say(f"{run.problem.name}: round {r + 1} of {max(turns[p][0] for p in order)}")
+        for rate in rates:
+            rate.measure()
+        first = r % len(order)
+        for peer in order[first:] + order[:first]:
 
             def turn(allowance: Allowance, peer: str = peer) -> None:
-                samples[peer].append(workers[peer].ask(f"time {counts[peer]} {pace.warm}", allowance)["seconds"])
+                _, count, warm = turns[peer]
+                samples[peer].append(workers[peer].ask(f"time {count} {warm}", allowance)["seconds"])
 
             run.attempt(peer, turn)
     for peer, chunks in samples.items():

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.models import TRAINING
 from benchmarks.networks import Conv, distinct
-from benchmarks.problems import TRAINING, Problem
+from benchmarks.problems import Problem
 
 BATCH = 16
 """Images a convolution of a network gets."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -36,8 +36,18 @@ class Problem:
     nbytes: int = 0
     specials: tuple[tuple[str, int], ...] = ()
 
+    verified_steps: ClassVar[int] = 5
+    """Training steps whose losses and results are verified before anything is timed."""
+    exact: ClassVar[bool] = False
+    """Whether a training step is verified against the peer "reference" in float64, not against the other peers."""
+
     def arrays(self) -> dict[str, np.ndarray]:
         return self.make()
+
+    @property
+    def operations(self) -> int:
+        """`flops`, or where they are not known from the beginning, counted."""
+        return self.flops
 
     @property
     def stateful(self) -> bool:
@@ -64,54 +74,6 @@ def _uniform(rng: np.random.Generator, shape: tuple[int, ...], fan_in: int) -> n
 
 def _dense(rng: np.random.Generator, name: str, n_in: int, n_out: int) -> dict[str, np.ndarray]:
     return {f"{name}.weight": _uniform(rng, (n_out, n_in), n_in), f"{name}.bias": _uniform(rng, (n_out,), n_in)}
-
-
-def _conv(rng: np.random.Generator, name: str, c_in: int, c_out: int, k: int) -> dict[str, np.ndarray]:
-    n = c_in * k * k
-    return {f"{name}.weight": _uniform(rng, (c_out, c_in, k, k), n), f"{name}.bias": _uniform(rng, (c_out,), n)}
-
-
-def _dense_macs(sizes: tuple[int, ...]) -> list[int]:
-    return [a * b for a, b in zip(sizes, sizes[1:], strict=False)]
-
-
-def _step_flops(batch: int, macs: list[int]) -> int:
-    """Forward, weight gradients, and input gradients of all layers but the first."""
-    return 2 * batch * (2 * sum(macs) + sum(macs[1:]))
-
-
-MLP_SIZES = (784, 512, 256, 10)
-LENET_MACS = [28 * 28 * 6 * 25, 10 * 10 * 16 * 150, *_dense_macs((400, 120, 84, 10))]
-
-
-def mlp3(batch: int) -> Problem:
-    """784-512-256-10 with ReLU and cross entropy."""
-
-    def make() -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(1)
-        out: dict[str, np.ndarray] = {"x": rng.random((batch, 784), np.float32), "y": rng.integers(0, 10, batch)}
-        for k, (a, b) in enumerate(zip(MLP_SIZES, MLP_SIZES[1:], strict=False)):
-            out |= _dense(rng, f"fc{k + 1}", a, b)
-        return out
-
-    results = tuple(f"fc{k}.{part}" for k in (1, 2, 3) for part in ("weight", "bias"))
-    return Problem(f"mlp3-b{batch}", "mlp3", batch, _step_flops(batch, _dense_macs(MLP_SIZES)), results, make)
-
-
-def lenet5(batch: int) -> Problem:
-    """LeNet-5 on 28x28 (padding 2, 6 and 16 channels, ReLU, max pooling, 120/84/10) with cross entropy."""
-
-    def make() -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(2)
-        out: dict[str, np.ndarray] = {
-            "x": rng.random((batch, 1, 28, 28), np.float32),
-            "y": rng.integers(0, 10, batch),
-        }
-        out |= _conv(rng, "conv1", 1, 6, 5) | _conv(rng, "conv2", 6, 16, 5)
-        return out | _dense(rng, "fc1", 400, 120) | _dense(rng, "fc2", 120, 84) | _dense(rng, "fc3", 84, 10)
-
-    results = tuple(f"{n}.{part}" for n in ("conv1", "conv2", "fc1", "fc2", "fc3") for part in ("weight", "bias"))
-    return Problem(f"lenet5-b{batch}", "lenet5", batch, _step_flops(batch, LENET_MACS), results, make)
 
 
 def _operator(
@@ -234,7 +196,6 @@ def running_sum() -> Problem:
     return _operator("running_sum", 2 * 4 * 65536, {"x": (4, 65536)}, (4, 65536), 13)
 
 
-TRAINING = {p.name: p for network in (mlp3, lenet5) for p in (network(256), network(64))}
 OPERATORS = {
     p.name: p
     for p in (
@@ -252,4 +213,3 @@ OPERATORS = {
         running_sum(),
     )
 }
-PROBLEMS = TRAINING | OPERATORS

@@ -76,6 +76,15 @@ def processor_seconds(pid: int) -> float | None:
     return sum(t for p, t in ticks.items() if descends(p)) / os.sysconf("SC_CLK_TCK")
 
 
+def available_bytes() -> int | None:
+    """How much memory processes can still have; None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)
+
+
 @contextmanager
 def alone(command: str | None) -> Iterator[None]:
     """Runs the block while a shell command keeps other work away: the block begins when the command prints a line, and

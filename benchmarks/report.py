@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,19 +34,27 @@ LIBRARIES = {
 
 
 def run(
-    title: str, problems: Mapping[str, Problem], argv: Sequence[str] | None = None, known: Sequence[str] = PEERS
-) -> int:
+    title: str, problems: Mapping[str, Problem], argv: Sequence[str] | None = None, known: Sequence[str] = PEERS,
+    fit: Callable[[Problem, list[str]], list[str]] = lambda problem, peers: peers,
+    verdicts: Callable[[Mapping[str, dict]], Sequence[tuple[str, str, str, bool | None]]] | None = None,
+) -> int:  # fmt: skip
     """The whole program: parses the arguments, runs what is not in the JSON file yet, prints. The exit status.
 
-    known: the peers that there are for these problems.
+    known: the peers that there are for these problems; fit: of those asked for, the ones that a problem has. verdicts:
+    what is found beside what is asked for (see `asked`) in the cells by problem.
     """
     networks = sorted({p.network for p in problems.values()} | set(problems))
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("network", nargs="*", help=f"which (default: all): {', '.join(networks)}")
+    parser.add_argument("--networks", metavar="NAMES", default="", help="the same, comma-separated")
+    parser.add_argument("--batch", type=int, action="append", help="only of this batch size; can be repeated")
     parser.add_argument("--only", metavar="PATTERN", help="problems whose names match, as in '*-b64-*'")
-    parser.add_argument("--peers", default=",".join(known), help="comma-separated; default: %(default)s")
+    parser.add_argument("--peers", "--libraries", default=",".join(known), help="comma-separated; default: %(default)s")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument(
+        "--seconds", type=float, help="about how long a peer is timed on a problem, where that is less than its rounds"
+    )
     parser.add_argument("--cap", type=float, default=120.0, help="seconds that a peer may take on a problem")
     parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
     parser.add_argument("--fresh", action="store_true", help="run again what the JSON file holds")
@@ -57,37 +65,46 @@ def run(
     )  # fmt: skip
     parser.add_argument("--without-einsmith", action="store_true", help="the peers alone")
     args = parser.parse_args(argv)
+    args.network += filter(None, args.networks.split(","))
     unknown = [n for n in args.network if n not in networks]
     peers = [p for p in args.peers.split(",") if p]
     if unknown or not set(peers) <= set(known):
         parser.error(f"unknown: {', '.join(unknown + sorted(set(peers) - set(known)))}")
     if args.only and not fnmatch.filter(problems, args.only):
         parser.error(f"no problem matches {args.only}; there are {', '.join(problems)}")
-    if args.threads < 1 or args.rounds < 1 or args.cap <= 0:
-        parser.error("threads and rounds are at least 1, the cap is positive")
+    if args.threads < 1 or args.rounds < 1 or args.cap <= 0 or (args.seconds is not None and args.seconds <= 0):
+        parser.error("threads and rounds are at least 1, the seconds and the cap are positive")
     if not args.without_einsmith:
         peers = ["einsmith", *peers]
     chosen = [p for p in problems.values() if not args.network or {p.name, p.network} & set(args.network)]
     chosen = [p for p in chosen if not args.only or fnmatch.fnmatch(p.name, args.only)]
+    chosen = [p for p in chosen if not args.batch or p.batch in args.batch]
+    if not chosen:
+        parser.error(f"no problem has batch size {', '.join(map(str, args.batch))} of those asked for")
 
-    say, console, results = begin(args.json, 140, timing=not (args.alone or args.summary))
+    say, console, results = begin(args.json, 170, timing=not (args.alone or args.summary))
     for problem in chosen:
         key = f"{problem.name}-t{args.threads}"
         old = results["cells"].get(key)
         if args.summary:
             continue
-        if old is not None and finished(old, peers) and not args.fresh:
+        fitting = fit(problem, peers)
+        if old is not None and finished(old, fitting) and not args.fresh:
             say.print(f"{problem.name}: already in {args.json}")
         else:
             results["cells"][key] = run_problem(
-                problem, peers, args.threads, Pace(args.rounds), args.cap, say.print, keeper=args.alone
-            )
+                problem, fitting, args.threads, Pace(args.rounds, seconds=args.seconds), args.cap, say.print,
+                keeper=args.alone,
+            )  # fmt: skip
             store(args.json, results)
         console.print(table(problem, results["cells"][key]))
     chosen = [p for p in chosen if f"{p.name}-t{args.threads}" in results["cells"]]
     cells = [results["cells"][f"{p.name}-t{args.threads}"] for p in chosen]
     console.print(summary(chosen, cells))
-    console.print(first_calls(dict(zip([p.name for p in chosen], [c["peers"] for c in cells], strict=True)), peers))
+    shown = list(dict.fromkeys(peer for p in chosen for peer in fit(p, peers)))
+    console.print(first_calls(dict(zip([p.name for p in chosen], [c["peers"] for c in cells], strict=True)), shown))
+    if verdicts is not None:
+        console.print(asked(title, verdicts({p.name: c for p, c in zip(chosen, cells, strict=True)})))
     statuses = [(peer, r["status"]) for c in cells for peer, r in c["peers"].items()]
     return 1 if any(s == "wrong" or (peer == "einsmith" and s != "ok") for peer, s in statuses) else 0
 
@@ -172,13 +189,13 @@ def table(problem: Problem, cell: dict) -> Table:
     floor = f", floor {1e3 * cell['floor_seconds']:.2f} ms{bound}" if cell.get("floor_seconds") else ""
     verified = "results agree" if cell["verified"] else "one peer only: nothing to verify against"
     out = Table(title=f"{problem.name}, {cell['threads']} threads{floor} ({verified})")
-    for name in ("", "ms", "middle half", "of the floor", "against best peer", "first call s", ""):
+    for name in ("", "ms", "middle half", "of the floor", "against best peer", "first call s", "MiB", ""):
         out.add_column(name, justify="left" if name == "" else "right")
     best = cell["peers"].get(cell.get("best_peer") or "", {}).get("median")
     rows = sorted(cell["peers"].items(), key=lambda item: item[1].get("median", float("inf")))
     for peer, r in rows:
         if "median" not in r:
-            out.add_row(peer, "", "", "", "", _seconds(r), f"{r['status']}: {r.get('message', '')}")
+            out.add_row(peer, "", "", "", "", _seconds(r), _mebibytes(r), f"{r['status']}: {r.get('message', '')}")
             continue
         out.add_row(
             f"[bold]{peer}[/]" if peer == "einsmith" else peer,
@@ -187,9 +204,18 @@ def table(problem: Problem, cell: dict) -> Table:
             f"{r['floor_percent']:.0f} %" if "floor_percent" in r else "",
             f"{best / r['median']:.2f}x" if best else "",
             _seconds(r),
+            _mebibytes(r),
             ", ".join(filter(None, (r.get("variant"), r.get("message")))),
         )
+    if len(cell.get("groups", ())) > 1:
+        turns = "; then ".join(", ".join(group) for group in cell["groups"])
+        out.caption = f"not all at once, for want of memory: {turns}"
     return out
+
+
+def _mebibytes(r: dict) -> str:
+    """The most memory that a peer held while it ran, above that of its imported library."""
+    return f"{r['bytes'] / 2**20:.0f}" if r.get("bytes") else ""
 
 
 def _seconds(r: dict) -> str:
@@ -215,7 +241,7 @@ def _first(r: dict) -> str:
     if "first_seconds" not in r:
         return f"over {r['cap']:.0f}" if r.get("status") == "timeout" else r.get("status", "")
     seconds = r.get("first_spent", r["first_seconds"])
-    more = f" ({r['kernels']}, {r['code_bytes'] / 1024:.0f})" if "kernels" in r else ""
+    more = f" ({r['kernels']}, {r['code_bytes'] / 1024:.0f})" if "code_bytes" in r else ""
     return f"{seconds:.2f}{more}"
 
 
@@ -227,7 +253,10 @@ def summary(problems: Sequence[Problem], cells: Sequence[dict]) -> Table:
     """One line a problem: Einsmith against the best peer of those that were timed, and which were not because they
     took too long to compile; at the end the geometric mean of the ratios."""
     out = Table(title="Einsmith against the best peer")
-    columns = ("", "Einsmith ms", "best peer ms", "which", "times as fast", "of the floor", "first call s", "not timed")
+    columns = (
+        "", "Einsmith ms", "best peer ms", "which", "times as fast", "of the floor", "first call s", "kernels", "MiB",
+        "PyTorch MiB", "not timed",
+    )  # fmt: skip
     for name in columns:
         out.add_column(name, justify="left" if name in ("", "which", "not timed") else "right")
     for problem, cell in zip(problems, cells, strict=True):
@@ -242,12 +271,15 @@ def summary(problems: Sequence[Problem], cells: Sequence[dict]) -> Table:
             f"{cell['speedup']:.2f}" if cell["speedup"] else "",
             f"{ours['floor_percent']:.0f} %" if "floor_percent" in ours else "",
             _seconds(ours),
+            str(ours.get("kernels", "")),
+            _mebibytes(ours),
+            _mebibytes(cell["peers"].get("torch", {})),
             ", ".join(_untimed(p, r) for p, r in cell["peers"].items() if p != "einsmith" and "median" not in r),
         )
     mean = geometric_mean([c["speedup"] for c in cells if c["speedup"]])
     if mean is not None:
         out.add_section()
-        out.add_row("geometric mean", "", "", "", f"{mean:.2f}", "", "", "")
+        out.add_row("geometric mean", "", "", "", f"{mean:.2f}")
     return out
 
 

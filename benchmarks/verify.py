@@ -50,3 +50,31 @@ def error(results: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> s
         if not off <= RESULT_TOLERANCE:
             return f"{name} differs by {off:.1e} of its root mean square"
     return ""
+
+
+NOTHING = 1e-4
+"""A change whose root mean square is this part of the whole network's or less is that of a gradient that is zero but
+for rounding, as of a bias before a batch norm or of a key's bias: it is compared on the scale of this."""
+
+
+def step_error(
+    losses: list[float], changes: dict[str, np.ndarray], exact_losses: list[float], exact: dict[str, np.ndarray]
+) -> str:
+    """What is wrong with the losses of training steps and with the change of every array since the start, against those
+    of a more precise run; empty where nothing is."""
+    off = np.abs(np.array(losses) - exact_losses) / np.maximum(np.abs(exact_losses), 1e-12)
+    if not np.max(off) <= LOSS_TOLERANCE:
+        return f"losses differ by {np.max(off):.1e} relative"
+    missing = exact.keys() ^ changes.keys()
+    if missing:
+        return f"the results differ in what they are: {', '.join(sorted(missing))}"
+    size = sum(e.size for e in exact.values())
+    whole = np.sqrt(sum(float(np.sum(np.square(e))) for e in exact.values()) / max(size, 1))
+    for name, e in exact.items():
+        if changes[name].shape != e.shape:
+            return f"{name} has the shape {list(changes[name].shape)}, not {list(e.shape)}"
+        scale = max(float(np.linalg.norm(e)), NOTHING * whole * np.sqrt(e.size), 1e-30)
+        apart = float(np.linalg.norm(changes[name].astype(np.float64) - e)) / scale
+        if not apart <= RESULT_TOLERANCE:
+            return f"{name} differs by {apart:.1e} relative"
+    return ""

@@ -8,7 +8,8 @@ It answers {"ready": ...} once its library is imported, then one line per comman
                       session can tell of its program, such as how many kernels it has
     choose N          where the peer has several formulations, times N steps of each, then starts afresh with the
                       fastest: {"variant": its name, or null}
-    steps N           {"losses": [...]}
+    steps N           {"losses": [...], "bytes": the most memory that the process held meanwhile, above what it held
+                      when its library was imported; 0 where the system does not tell}
     results PATH      writes the results as .npz: {}
     time N WARM       WARM steps untimed, then N timed: {"seconds": [...]}
     quit
@@ -28,7 +29,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from benchmarks import problems, random_cases, recurrent_problems
+from benchmarks import models, problems, random_cases, recurrent_problems
 from benchmarks.kernel_cases import CASES
 from benchmarks.problems import Problem, Session
 
@@ -48,7 +49,7 @@ PEERS = {
     "special": "benchmarks.peers.special",
     "reference": "benchmarks.peers.torch_peer",
 }
-PROBLEMS = CASES | problems.PROBLEMS | recurrent_problems.RECURRENT | recurrent_problems.FIRST_CALLS
+PROBLEMS = CASES | models.TRAINING | problems.OPERATORS | recurrent_problems.RECURRENT | recurrent_problems.FIRST_CALLS
 
 
 def limit_cpus(threads: int) -> None:
@@ -94,6 +95,24 @@ def measure(variants: Sequence[str], build: Callable[[str], Session], steps: int
     return seconds
 
 
+def resident(what: str) -> int:
+    """Bytes of memory that this process holds (VmRSS) or held at most (VmHWM); 0 where the system does not tell."""
+    try:
+        with open("/proc/self/status") as f:
+            return next((1024 * int(line.split()[1]) for line in f if line.startswith(what)), 0)
+    except OSError:
+        return 0
+
+
+def resident_peak_again() -> None:
+    """What was held at most counts from here."""
+    try:
+        with open("/proc/self/clear_refs", "w") as f:
+            f.write("5")
+    except OSError:
+        pass
+
+
 def clock(session: Session, steps: int) -> list[float]:
     """Seconds of each step."""
     seconds = []
@@ -110,12 +129,17 @@ def serve(module: Any, peer: str, threads: int, commands: TextIO, answer: Callab
     arrays: dict[str, np.ndarray] = {}
     variants: tuple = (None,)
     made: dict[str | None, Session] = {}
+    imported = resident("VmRSS")
 
     def build(variant: str | None) -> Session:
         assert problem is not None
-        if problem.stateful or variant not in made:
+        known = made.get(variant)
+        if known is None or problem.stateful and not hasattr(known, "restart"):
+            made.pop(variant, None)
             extra = {} if variant is None else {"variant": variant}
             made[variant] = module.build(problem, arrays, threads, peer, **extra)
+        elif problem.stateful:
+            known.restart(arrays)  # type: ignore[attr-defined]
         return made[variant]
 
     for line in commands:
@@ -147,7 +171,9 @@ def serve(module: Any, peer: str, threads: int, commands: TextIO, answer: Callab
                 session = build(variant)
                 answer({"variant": variant, "seconds": seconds})
             elif words[0] == "steps":
-                answer({"losses": [session.step() for _ in range(int(words[1]))]})
+                resident_peak_again()
+                losses = [session.step() for _ in range(int(words[1]))]
+                answer({"losses": losses, "bytes": max(0, resident("VmHWM") - imported)})
             elif words[0] == "results":
                 np.savez(words[1], **session.results())  # type: ignore[arg-type]
                 answer({})

@@ -6,9 +6,10 @@ import numpy as np
 
 import einsmith as es
 from benchmarks.kernel_cases import Case
+from benchmarks.models import Model, in_einsmith
 from benchmarks.peers import einsmith_kernels, einsmith_recurrent
 from benchmarks.peers.einsmith_operators import OPERATORS
-from benchmarks.problems import LR, Problem, Session
+from benchmarks.problems import Problem, Session
 from benchmarks.recurrent_problems import Recurrent
 from einsmith.tune import calibrate
 
@@ -22,22 +23,6 @@ def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
 def prepare() -> None:
     """Measures the machine, which an installation does once and stores: no part of the first call of a problem."""
     calibrate.target()
-
-
-class Training:
-    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], threads: int):
-        self.model = getattr(es.models, problem.network)()
-        names = list(self.model.state_dict())
-        self.names = dict(zip(names, problem.results, strict=True))
-        self.model.load_state_dict({name: arrays[ours] for name, ours in self.names.items()})
-        self._step = es.TrainStep(self.model, es.functional.cross_entropy, es.optim.SGD(lr=LR), seed=0, threads=threads)
-        self.x, self.y = arrays["x"], arrays["y"]
-
-    def step(self) -> float:
-        return self._step(self.x, self.y)
-
-    def results(self) -> dict[str, np.ndarray]:
-        return {self.names[name]: np.asarray(v) for name, v in self.model.state_dict().items()}
 
 
 class Operator:
@@ -65,4 +50,6 @@ def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: s
         return einsmith_kernels.build(problem, arrays, threads)
     if isinstance(problem, Recurrent):
         return einsmith_recurrent.build(problem, arrays, threads)
-    return Training(problem, arrays, threads) if problem.training else Operator(problem, arrays, threads, variant)
+    if isinstance(problem, Model):
+        return in_einsmith.Training(problem, arrays, threads)
+    return Operator(problem, arrays, threads, variant)

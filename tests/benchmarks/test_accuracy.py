@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("torch", reason="the twins are PyTorch's")
 from benchmarks import accuracy  # noqa: E402
-from tests.models.test_capsule import Capsules, margin  # noqa: E402
+from benchmarks.twins import get  # noqa: E402
+from benchmarks.twins.capsule import margin_loss  # noqa: E402
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def tiny(rng, tmp_path, monkeypatch):
     sizes = [word for size in ("filters=8", "capsules=2") for word in ("--set", size)]
     network = accuracy.Network(
         1, lambda folder: ["--data", str(accuracy.digits(folder, 12)), "--batch", "6", "--lr", "0.001", *sizes],
-        lambda arguments: (Capsules(10, 8, 2, 8, 16, 28, axis=2), margin),
+        lambda arguments: (get("capsulenet", filters=8, capsules=2), margin_loss),
     )  # fmt: skip
     monkeypatch.setitem(accuracy.NETWORKS, "capsulenet", network)
 

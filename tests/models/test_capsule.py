@@ -10,71 +10,23 @@ from tests.models.twin import agree, close, images
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
 from torch import nn as tnn  # noqa: E402
 
-
-def squash(x):
-    n = x.norm(dim=-1, keepdim=True)
-    return x * n / (1 + n * n)
-
-
-class Routed(tnn.Module):
-    def __init__(self, inputs, width, classes, features, iterations, axis):
-        super().__init__()
-        self.weight = tnn.Parameter(0.3 * torch.randn(classes, inputs, width, features))
-        self.iterations, self.axis = iterations, axis
-
-    def forward(self, u):
-        told = torch.einsum("bik,jikf->bjif", u, self.weight)
-        b = torch.zeros(told.shape[:3], dtype=told.dtype)
-        for n in range(self.iterations):
-            v = squash((torch.softmax(b, self.axis)[..., None] * told).sum(2))
-            if n < self.iterations - 1:
-                b = b + (told * v[:, :, None]).sum(-1)
-        return v
-
-
-class Capsules(tnn.Module):
-    def __init__(self, classes, filters, capsules, width, features, size, axis, decoder=False):
-        super().__init__()
-        side = (size - 16) // 2 + (size % 2)
-        self.conv1 = tnn.Conv2d(1, filters, 9)
-        self.primary = tnn.Conv2d(filters, width * capsules, 9, 2)
-        self.routed = Routed(capsules * side * side, width, classes, features, 3, axis)
-        self.width, self.capsules = width, capsules
-        if decoder:
-            self.decoder = tnn.Sequential(
-                tnn.Linear(classes * features, 512), tnn.ReLU(), tnn.Linear(512, 1024), tnn.ReLU(),
-                tnn.Linear(1024, size * size), tnn.Sigmoid(),
-            )  # fmt: skip
-
-    def both(self, x):
-        x = self.primary(self.conv1(x).relu())
-        parts = [p.flatten(1) for p in x.split(self.capsules, 1)]  # one convolution a feature, as the paper has it
-        return self.routed(squash(torch.stack(parts, -1)))
-
-    def forward(self, x):
-        return self.both(x).norm(dim=-1)
-
-
-def margin(lengths, target):
-    t = tnn.functional.one_hot(target, lengths.shape[1]).to(lengths.dtype)
-    low, high = (0.9 - lengths).relu() ** 2, (lengths - 0.1).relu() ** 2
-    return (t * low + 0.5 * (1 - t) * high).sum(1).mean()
-
+from benchmarks import twins  # noqa: E402
+from benchmarks.twins.capsule import margin_loss as margin  # noqa: E402
 
 SMALL = {"classes": 3, "filters": 4, "capsules": 2, "width": 3, "features": 5}
 
 
-@pytest.mark.parametrize("routing,axis,size", [("inputs", 2, 19), ("classes", 1, 20)])
-def test_trains_as_torch(routing, axis, size, steps, rng):
+@pytest.mark.parametrize("routing,size", [("inputs", 19), ("classes", 20)])
+def test_trains_as_torch(routing, size, steps, rng):
     ours = es.models.capsulenet(**SMALL, routing=routing, size=size, dtype="float64")
-    theirs = Capsules(**SMALL, size=size, axis=axis)
+    theirs = twins.get("capsulenet", **SMALL, routing=routing, size=size)
     batches = [(images(rng, 3, 1, size), rng.integers(0, 3, 3)) for _ in range(steps)]
     agree(ours, theirs, batches, es.functional.margin_loss, margin)
 
 
 def test_the_decoder_sees_the_labelled_capsule(rng):
     ours = es.models.capsulenet(**SMALL, size=17, decoder=True, dtype="float64")
-    theirs = Capsules(**SMALL, size=17, axis=2, decoder=True).double()
+    theirs = twins.get("capsulenet", **SMALL, size=17, decoder=True).double()
     ours.load_state_dict(theirs.state_dict())
     x, labels = images(rng, 2, 1, 17), np.array([2, 0])
     image = es.jit(lambda x, y: ours.reconstruct(ours.capsules_of(x), y))(x, labels)

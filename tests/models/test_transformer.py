@@ -11,67 +11,7 @@ from tests.models.twin import agree, close, images, numbers, outputs, same_stati
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
 from torch import nn as tnn  # noqa: E402
 
-
-def attention(q, k, v, heads, mask=None, p=0.0):
-    def split(x):
-        return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-    scores = split(q) @ split(k).transpose(-1, -2) / (q.shape[-1] // heads) ** 0.5
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    return (tnn.functional.dropout(torch.softmax(scores, -1), p) @ split(v)).transpose(1, 2).flatten(2)
-
-
-class Named(tnn.Module):
-    """Parts under the names given."""
-
-    def __init__(self, /, **parts):
-        super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-
-class BertLayer(tnn.Module):
-    def __init__(self, width, heads, inner, p):
-        super().__init__()
-        lin = tnn.Linear
-        self.attention = Named(
-            self=Named(query=lin(width, width), key=lin(width, width), value=lin(width, width)),
-            output=Named(dense=lin(width, width), LayerNorm=tnn.LayerNorm(width, eps=1e-12)),
-        )
-        self.intermediate = Named(dense=lin(width, inner))
-        self.output = Named(dense=lin(inner, width), LayerNorm=tnn.LayerNorm(width, eps=1e-12))
-        self.heads, self.p, self.drop = heads, p, tnn.Dropout(p)
-
-    def forward(self, x, mask):
-        own, out = self.attention.get_submodule("self"), self.attention.output
-        y = attention(own.query(x), own.key(x), own.value(x), self.heads, mask, self.p)
-        x = out.LayerNorm(x + self.drop(out.dense(y)))
-        y = self.output.dense(tnn.functional.gelu(self.intermediate.dense(x)))
-        return self.output.LayerNorm(x + self.drop(y))
-
-
-class Bert(tnn.Module):
-    def __init__(self, vocabulary, width, layers, heads, inner, positions, p=0.0):
-        super().__init__()
-        self.drop = tnn.Dropout(p)
-        self.embeddings = Named(
-            word_embeddings=tnn.Embedding(vocabulary, width), position_embeddings=tnn.Embedding(positions, width),
-            token_type_embeddings=tnn.Embedding(2, width), LayerNorm=tnn.LayerNorm(width, eps=1e-12),
-        )  # fmt: skip
-        self.encoder = Named(layer=tnn.ModuleList(BertLayer(width, heads, inner, p) for _ in range(layers)))
-        self.pooler = Named(dense=tnn.Linear(width, width))
-
-    def forward(self, ids, mask=None, types=None):
-        e = self.embeddings
-        places = torch.arange(ids.shape[1])
-        types = torch.zeros_like(ids) if types is None else types
-        x = e.word_embeddings(ids) + e.position_embeddings(places) + e.token_type_embeddings(types)
-        x = self.drop(e.LayerNorm(x))
-        for layer in self.encoder.layer:
-            x = layer(x, None if mask is None else mask.bool()[:, None, None, :])
-        return x, torch.tanh(self.pooler.dense(x[:, 0]))
-
+from benchmarks.twins.transformer import GPT, Bert, ViT  # noqa: E402
 
 BERT = {"vocabulary": 11, "width": 6, "layers": 2, "heads": 2, "inner": 10, "positions": 7}
 
@@ -84,7 +24,7 @@ VIT = {"classes": 5, "width": 6, "layers": 1, "heads": 3, "inner": 9, "size": 8,
 
 
 def test_bert_trains_as_torch(steps, rng):
-    ours, theirs = es.models.bert_base(**BERT, dropout=0.0, dtype="float64"), Bert(**BERT)
+    ours, theirs = es.models.bert_base(**BERT, dropout=0.0, dtype="float64"), Bert(**BERT, dropout=0.0)
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0]])
     batches = [
         (tokens(rng, 3, 5), mask, rng.integers(0, 2, (3, 5)), rng.standard_normal((3, 5, 6))) for _ in range(steps)
@@ -96,7 +36,7 @@ def test_bert_trains_as_torch(steps, rng):
 
 
 def test_bert_reads_files_of_old_and_new_kinds(rng, tmp_path):
-    theirs = Bert(**BERT)
+    theirs = Bert(**BERT).eval()
     spread(theirs, 1)
     state = numbers(theirs)
     plain = {**state, "embeddings.position_ids": np.arange(7)[None]}
@@ -137,7 +77,7 @@ def test_minilm_is_read_by_the_names_of_its_file(rng, tmp_path):
     save_file(state, tmp_path / "model.safetensors")
     ours = es.models.bert_base(vocabulary=997, width=384, layers=6, heads=12).eval()
     ours.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    theirs = Bert(997, 384, 6, 12, 1536, 512)
+    theirs = Bert(997, 384, 6, 12, 1536, 512).eval()
     theirs.load_state_dict({n: torch.tensor(v) for n, v in state.items() if n != "embeddings.position_ids"})
     ids = tokens(rng, 3, 9, 997)
     mask = np.arange(9) < np.array([[9], [5], [1]])
@@ -150,7 +90,7 @@ def test_minilm_is_read_by_the_names_of_its_file(rng, tmp_path):
 
 
 def test_bert_without_pooler_and_its_encoder_alone(rng):
-    ours, theirs = es.models.bert_base(**BERT, pooler=False, dtype="float64").eval(), Bert(**BERT).double()
+    ours, theirs = es.models.bert_base(**BERT, pooler=False, dtype="float64").eval(), Bert(**BERT).double().eval()
     ours.load_state_dict({n: v for n, v in theirs.state_dict().items() if not n.startswith("pooler")})
     ids, x = tokens(rng, 1, 1), rng.standard_normal((2, 13, 6))
     close(ours(ids), theirs(torch.tensor(ids))[0].detach().numpy(), "hidden states of one token")
@@ -160,89 +100,17 @@ def test_bert_without_pooler_and_its_encoder_alone(rng):
     close(ours.encoder(x), y.detach().numpy(), "encoder")
 
 
-class ViTLayer(tnn.Module):
-    def __init__(self, width, heads, inner, p):
-        super().__init__()
-        self.ln_1 = tnn.LayerNorm(width, eps=1e-6)
-        self.self_attention = tnn.MultiheadAttention(width, heads, p, batch_first=True)
-        self.ln_2 = tnn.LayerNorm(width, eps=1e-6)
-        parts = tnn.Linear(width, inner), tnn.GELU(), tnn.Dropout(p), tnn.Linear(inner, width), tnn.Dropout(p)
-        self.mlp, self.drop = tnn.Sequential(*parts), tnn.Dropout(p)
-
-    def forward(self, x):
-        y = self.ln_1(x)
-        x = x + self.drop(self.self_attention(y, y, y, need_weights=False)[0])
-        return x + self.mlp(self.ln_2(x))
-
-
-class ViT(tnn.Module):
-    def __init__(self, classes, width, layers, heads, inner, size, patch, p=0.0):
-        super().__init__()
-        self.drop = tnn.Dropout(p)
-        self.class_token = tnn.Parameter(torch.zeros(1, 1, width))
-        self.conv_proj = tnn.Conv2d(3, width, patch, patch)
-        self.encoder = tnn.Module()
-        self.encoder.pos_embedding = tnn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, width))
-        named = {f"encoder_layer_{n}": ViTLayer(width, heads, inner, p) for n in range(layers)}
-        self.encoder.layers = Named(**named)
-        self.encoder.ln = tnn.LayerNorm(width, eps=1e-6)
-        self.heads = Named(head=tnn.Linear(width, classes))
-
-    def forward(self, x):
-        x = self.conv_proj(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1) + self.encoder.pos_embedding
-        x = self.drop(x)
-        for layer in self.encoder.layers.children():
-            x = layer(x)
-        return self.heads.head(self.encoder.ln(x)[:, 0])
-
-
 def test_vit_trains_as_torch(steps, rng):
     ours, theirs = es.models.vit_small(**VIT, dtype="float64"), ViT(**VIT)
     batches = [(images(rng, 3, 3, 8), rng.integers(0, 5, 3)) for _ in range(steps)]
     agree(ours, theirs, batches, es.functional.cross_entropy, tnn.functional.cross_entropy)
 
 
-class Conv1D(tnn.Module):
-    def __init__(self, a, b):
-        super().__init__()
-        self.weight, self.bias = tnn.Parameter(0.3 * torch.randn(a, b)), tnn.Parameter(torch.zeros(b))
-
-    def forward(self, x):
-        return x @ self.weight + self.bias
-
-
-class GPT(tnn.Module):
-    def __init__(self, vocabulary, width, layers, heads, positions, inner, p=0.0):
-        super().__init__()
-        self.p, self.drop = p, tnn.Dropout(p)
-        self.wte, self.wpe = tnn.Embedding(vocabulary, width), tnn.Embedding(positions, width)
-
-        def layer():
-            return Named(
-                ln_1=tnn.LayerNorm(width), attn=Named(c_attn=Conv1D(width, 3 * width), c_proj=Conv1D(width, width)),
-                ln_2=tnn.LayerNorm(width), mlp=Named(c_fc=Conv1D(width, inner), c_proj=Conv1D(inner, width)),
-            )  # fmt: skip
-
-        self.h = tnn.ModuleList(layer() for _ in range(layers))
-        self.ln_f, self.heads = tnn.LayerNorm(width), heads
-
-    def forward(self, ids):
-        x = self.drop(self.wte(ids) + self.wpe(torch.arange(ids.shape[1])))
-        causal = torch.tril(torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool))
-        for layer in self.h:
-            q, k, v = layer.attn.c_attn(layer.ln_1(x)).chunk(3, -1)
-            x = x + self.drop(layer.attn.c_proj(attention(q, k, v, self.heads, causal, self.p)))
-            y = tnn.functional.gelu(layer.mlp.c_fc(layer.ln_2(x)), approximate="tanh")
-            x = x + self.drop(layer.mlp.c_proj(y))
-        return self.ln_f(x) @ self.wte.weight.T
-
-
 TINY = {"vocabulary": 11, "width": 6, "layers": 2, "heads": 3, "positions": 8, "inner": 7}
 
 
 def test_gpt_trains_as_torch(steps, rng):
-    ours, theirs = es.models.gpt_small(**TINY, dropout=0.0, dtype="float64"), GPT(**TINY)
+    ours, theirs = es.models.gpt_small(**TINY, dropout=0.0, dtype="float64"), GPT(**TINY, dropout=0.0)
     batches = [(tokens(rng, 2, 5), rng.integers(0, 11, 10)) for _ in range(steps)]
     agree(
         ours, theirs, batches, lambda y, t: es.functional.cross_entropy(es.functional.flatten(y, 0, 1), t),
@@ -251,7 +119,7 @@ def test_gpt_trains_as_torch(steps, rng):
 
 
 def test_gpt_reads_files_with_heads_and_masks(rng):
-    theirs = GPT(**TINY)
+    theirs = GPT(**TINY).eval()
     state = {f"transformer.{n}": v for n, v in numbers(theirs).items()}
     state |= {"transformer.h.0.attn.bias": np.ones((1, 1, 8, 8)), "lm_head.weight": state["transformer.wte.weight"]}
     ours = es.models.gpt_small(**TINY).eval()
@@ -272,10 +140,10 @@ def test_later_tokens_change_nothing_before_them(rng):
 def test_dropout_has_torchs_statistics(rng):
     options = {"dropout": 0.3, "dtype": "float64"}
     ids = tokens(rng, 1, 4)
-    same_statistics(es.models.gpt_small(**TINY, **options), GPT(**TINY, p=0.3), ids)
-    same_statistics(es.models.bert_base(**BERT, **options), Bert(**BERT, p=0.3), ids)
+    same_statistics(es.models.gpt_small(**TINY, **options), GPT(**TINY, dropout=0.3), ids)
+    same_statistics(es.models.bert_base(**BERT, **options), Bert(**BERT, dropout=0.3), ids)
     vit = es.models.vit_small(**VIT, **options, attention_dropout=0.3)
-    same_statistics(vit, ViT(**VIT, p=0.3), images(rng, 1, 3, 8))
+    same_statistics(vit, ViT(**VIT, dropout=0.3), images(rng, 1, 3, 8))
 
 
 @pytest.mark.parametrize(

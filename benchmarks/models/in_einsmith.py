@@ -1,0 +1,42 @@
+"""Training steps of networks in Einsmith, as any user writes them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import einsmith as es
+from benchmarks.models import LR, Model
+
+LOSSES = {
+    "cross_entropy": lambda y, t: es.functional.cross_entropy(
+        *((es.functional.flatten(y, 0, 1), t.reshape((-1,))) if len(y.shape) == 3 else (y, t))
+    ),
+    "margin_loss": es.functional.margin_loss,
+    "mse_loss": es.functional.mse_loss,
+}
+
+
+class Training:
+    def __init__(self, problem: Model, arrays: dict[str, np.ndarray], threads: int):
+        self.model = problem.network_of(es.models.get)
+        self.model.load_state_dict({n: a for n, a in arrays.items() if n not in ("x", "y")})
+        self.x, self.y = arrays["x"], arrays["y"]
+        optimizer = es.optim.SGD(lr=LR)
+        self._step = es.TrainStep(self.model, LOSSES[problem.loss], optimizer, seed=0, threads=threads)
+
+    def step(self) -> float:
+        return self._step(self.x, self.y)
+
+    def results(self) -> dict[str, np.ndarray]:
+        found = {n: np.asarray(v) for n, v in self.model.state_dict().items()}
+        return {n: v for n, v in found.items() if v.dtype.kind == "f"}
+
+    def describe(self) -> dict[str, int]:
+        """How many distinct kernels the training step has, how often they are called, and the bytes of their code."""
+        (run,) = self._step._programs.values()
+        calls = [call.kernel for _, call, _ in run.plan.kernel_calls()]
+        return {
+            "kernels": len(set(calls)),
+            "calls": len(calls),
+            "code_bytes": sum(k.nbytes for k in set(run.kernels)),
+        }
