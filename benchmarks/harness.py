@@ -209,7 +209,8 @@ class _Run:
         losses, changes = {p: r.losses for p, r in verified.items()}, {p: r.changes for p, r in verified.items()}
         reference = None if fresh or self.problem.training else self.reference()
         if exact is not None:
-            wrong = {p: w for p in verified if (w := step_error(losses[p], changes[p], exact.losses, exact.changes))}
+            known = exact.losses, exact.changes, self.start_values
+            wrong = {p: w for p in verified if (w := step_error(losses[p], changes[p], *known))}
         elif reference is not None:
             wrong = {p: w for p in verified if (w := error(changes[p], reference.changes))}
         else:

@@ -238,9 +238,15 @@ def test_axes_that_stay_apart_are_not_moved() -> None:
 def test_a_wrong_step_is_named(rng) -> None:
     exact = {"w": rng.standard_normal((7, 5)), "b": 1e-9 * rng.standard_normal(5)}
     near = {n: v * (1 + 1e-6 * rng.standard_normal(v.shape)) for n, v in exact.items()}
-    assert not step_error([2.0, 1.0], near, [2.0, 1.0], exact)
-    assert not step_error([2.0], near | {"b": -near["b"]}, [2.0], exact), "zero but for rounding"
-    assert "losses" in step_error([2.0, 1.1], near, [2.0, 1.0], exact)
-    assert "w differs" in step_error([2.0], near | {"w": near["w"] * 1.01}, [2.0], exact)
-    assert "b differs" in step_error([2.0], near | {"b": near["b"] + 1e-3}, [2.0], exact)
-    assert "what they are" in step_error([2.0], {"w": near["w"]}, [2.0], exact)
+
+    def wrong(losses: list[float], changes: dict, start: float = 0.0) -> str:
+        values = {n: np.full(v.shape, start) for n, v in exact.items()}
+        return step_error(losses, changes, [2.0, 1.0], exact, values)
+
+    assert not wrong([2.0, 1.0], near)
+    assert not wrong([2.0, 1.0], near | {"b": -near["b"]}), "zero but for rounding"
+    assert "losses" in wrong([2.0, 1.1], near)
+    assert "w differs" in wrong([2.0, 1.0], near | {"w": near["w"] * 1.01}, start=1.0)
+    assert not wrong([2.0, 1.0], near | {"w": near["w"] * 1.01}, start=1e6), "less than the values can hold"
+    assert "b differs" in wrong([2.0, 1.0], near | {"b": near["b"] + 1e-3})
+    assert "what they are" in wrong([2.0, 1.0], {"w": near["w"]})
