@@ -52,6 +52,9 @@ def error(results: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> s
     return ""
 
 
+STEP_TOLERANCE, LATER_LOSS_TOLERANCE = 5e-2, 5e-3
+"""Relative, of a whole network's arrays and of its losses after the first. A ReLU whose input is zero but for rounding
+passes its gradient or not: PyTorch's own steps in float32 are off by 2e-2 where a map has few places."""
 NOTHING = 1e-4
 """A change whose root mean square is this part of the whole network's or less is that of a gradient that is zero but
 for rounding, as of a bias before a batch norm or of a key's bias: it is compared on the scale of this."""
@@ -67,7 +70,7 @@ def step_error(
     """What is wrong with the losses of training steps and with the change of every array since the start, against those
     of a more precise run; empty where nothing is. What float32 rounds off the array itself in each step is allowed."""
     off = np.abs(np.array(losses) - exact_losses) / np.maximum(np.abs(exact_losses), 1e-12)
-    if not np.max(off) <= LOSS_TOLERANCE:
+    if not (off[0] <= LOSS_TOLERANCE and np.max(off) <= LATER_LOSS_TOLERANCE):
         return f"losses differ by {np.max(off):.1e} relative"
     missing = exact.keys() ^ changes.keys()
     if missing:
@@ -80,6 +83,6 @@ def step_error(
         scale = max(float(np.linalg.norm(e)), NOTHING * whole * np.sqrt(e.size), 1e-30)
         apart = float(np.linalg.norm(changes[name].astype(np.float64) - e)) / scale
         rounded = len(losses) * np.finfo(np.float32).eps * float(np.linalg.norm(start[name])) / scale
-        if not apart <= RESULT_TOLERANCE + rounded:
+        if not apart <= STEP_TOLERANCE + rounded:
             return f"{name} differs by {apart:.1e} relative"
     return ""

@@ -245,8 +245,10 @@ def test_a_wrong_step_is_named(rng) -> None:
 
     assert not wrong([2.0, 1.0], near)
     assert not wrong([2.0, 1.0], near | {"b": -near["b"]}), "zero but for rounding"
-    assert "losses" in wrong([2.0, 1.1], near)
-    assert "w differs" in wrong([2.0, 1.0], near | {"w": near["w"] * 1.01}, start=1.0)
-    assert not wrong([2.0, 1.0], near | {"w": near["w"] * 1.01}, start=1e6), "less than the values can hold"
+    assert "losses" in wrong([2.001, 1.0], near) and "losses" in wrong([2.0, 1.1], near)
+    assert "losses" in wrong([2.0, np.nan], near) and not wrong([2.0, 1.001], near)
+    assert "w differs" in wrong([2.0, 1.0], near | {"w": near["w"] * 1.1}, start=1.0)
+    assert "w differs" in wrong([2.0, 1.0], near | {"w": near["w"] * np.nan}, start=1.0)
+    assert not wrong([2.0, 1.0], near | {"w": near["w"] * 1.1}, start=1e6), "less than the values can hold"
     assert "b differs" in wrong([2.0, 1.0], near | {"b": near["b"] + 1e-3})
     assert "what they are" in wrong([2.0, 1.0], {"w": near["w"]})
