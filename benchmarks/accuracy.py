@@ -75,7 +75,8 @@ def capsules(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
 def gpt(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
     width = arguments["width"]
     sizes = {n: arguments[n] for n in ("vocabulary", "width", "layers", "heads", "positions")}
-    return twins.get("gpt_small", **sizes, inner=4 * width, dropout=0.0), lambda y, t: T.cross_entropy(y.flatten(0, 1), t.flatten())
+    twin = twins.get("gpt_small", **sizes, inner=4 * width, dropout=0.0)
+    return twin, lambda y, t: T.cross_entropy(y.flatten(0, 1), t.flatten())
 
 
 def digits(folder: Path, count: int = 12_000) -> Path:
