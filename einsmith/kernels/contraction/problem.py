@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import isfinite, prod
 from typing import NamedTuple
 
 from einsmith.dtypes import DType
@@ -153,10 +153,11 @@ def _taken_apart(body: Expr, rank: int) -> _Body:
         elif isinstance(e, Apply) and e.fn == "neg":
             steps.append(("neg", None))
             stack.append((e.args[0], around))
-        elif isinstance(e, Apply) and e.fn == "div" and not any(a >= rank for a in axes_of(e.args[1])):
+        elif isinstance(e, Apply) and e.fn == "div" and not around and not any(a >= rank for a in axes_of(e.args[1])):
             steps.append(("div", e.args[1]))
             stack.append((e.args[0], around))
-        elif not any(a >= rank for a in axes_of(e)):
+        elif (isinstance(e, Const) and isfinite(e.value)) or not around and not any(a >= rank for a in axes_of(e)):
+            # What is under a guard stays: there are sums all of whose terms it makes zero.
             steps.append(("mul", e))
         elif isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):
             stack.append((e.args[1], (*around, e)))
