@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.problems import Problem
 from benchmarks.process import Allowance, Crew, Worker, WorkerError, alone, available_bytes
-from benchmarks.verify import disagreements, error, step_error
+from benchmarks.verify import Exact, disagreements, error, step_error
 
 PEERS = ("torch", "compile", "jax", "tensorflow", "xla")
 RECURRENT_PEERS = (
@@ -209,8 +209,10 @@ class _Run:
         losses, changes = {p: r.losses for p, r in verified.items()}, {p: r.changes for p, r in verified.items()}
         reference = None if fresh or self.problem.training else self.reference()
         if exact is not None:
-            known = exact.losses, exact.changes, self.start_values
-            wrong = {p: w for p in verified if (w := step_error(losses[p], changes[p], *known))}
+            torch = found.get("torch")
+            float32 = None if torch is None else (torch.losses, torch.changes)
+            known = Exact(exact.losses, exact.changes, self.start_values, float32)
+            wrong = {p: w for p in verified if (w := step_error(losses[p], changes[p], known))}
         elif reference is not None:
             wrong = {p: w for p in verified if (w := error(changes[p], reference.changes))}
         else:

@@ -11,7 +11,7 @@ from benchmarks.models.forms import Form, applicable, by_name, pooled, product, 
 from benchmarks.models.interpreter import held_arrays, loss, orders, told_arrays
 from benchmarks.models.layout import in_order, plain, reshaped
 from benchmarks.models.program import Program
-from benchmarks.verify import step_error
+from benchmarks.verify import Exact, step_error
 
 torch = pytest.importorskip("torch", reason="the networks are exported from PyTorch")
 F = torch.nn.functional
@@ -239,9 +239,10 @@ def test_a_wrong_step_is_named(rng) -> None:
     exact = {"w": rng.standard_normal((7, 5)), "b": 1e-9 * rng.standard_normal(5)}
     near = {n: v * (1 + 1e-6 * rng.standard_normal(v.shape)) for n, v in exact.items()}
 
-    def wrong(losses: list[float], changes: dict, start: float = 0.0) -> str:
+    def wrong(losses: list[float], changes: dict, start: float = 0.0, theirs: float | None = None) -> str:
         values = {n: np.full(v.shape, start) for n, v in exact.items()}
-        return step_error(losses, changes, [2.0, 1.0], exact, values)
+        float32 = None if theirs is None else ([2.0, 1.0 + theirs], {n: v * (1 + theirs) for n, v in exact.items()})
+        return step_error(losses, changes, Exact([2.0, 1.0], exact, values, float32))
 
     assert not wrong([2.0, 1.0], near)
     assert not wrong([2.0, 1.0], near | {"b": -near["b"]}), "zero but for rounding"
@@ -251,4 +252,8 @@ def test_a_wrong_step_is_named(rng) -> None:
     assert "w differs" in wrong([2.0, 1.0], near | {"w": near["w"] * np.nan}, start=1.0)
     assert not wrong([2.0, 1.0], near | {"w": near["w"] * 1.1}, start=1e6), "less than the values can hold"
     assert "b differs" in wrong([2.0, 1.0], near | {"b": near["b"] + 1e-3})
+    assert not wrong([2.0, 1.2], near | {"w": near["w"] * 1.2}, theirs=0.1), "no farther than three times PyTorch's"
+    assert "w differs" in wrong([2.0, 1.0], near | {"w": near["w"] * 1.4}, theirs=0.1)
+    assert "losses" in wrong([2.0, 1.4], near, theirs=0.1)
+    assert "w differs" in wrong([2.0, 1.0], near | {"w": 0 * near["w"]}, theirs=0.4), "there is no gradient"
     assert "what they are" in wrong([2.0, 1.0], {"w": near["w"]})
