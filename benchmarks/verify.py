@@ -63,8 +63,8 @@ for rounding, as of a bias before a batch norm or of a key's bias: it is compare
 
 
 TIMES, MOST = 3.0, 0.9
-"""How many times as far as PyTorch's float32 run others may be from the exact one, and how far at most: deep networks of
-batch norms over few images lose all digits of their first layers' gradients in any library, and a gradient that is
+"""How many times as far as PyTorch's float32 run others may be from the exact one, and how far at most: deep networks
+of batch norms over few images lose all digits of their first layers' gradients in any library, and a gradient that is
 missing is off by 1."""
 
 
