@@ -464,6 +464,16 @@ def below(roots: tuple[Node, ...]) -> tuple[Any, ...]:
     return tuple(postorder(roots))
 
 
+@lru_cache(maxsize=1 << 14)
+def axes_of(*exprs: Expr) -> frozenset[int]:
+    """Positions of the axes that expressions mention, in the indices of their reads too."""
+    return frozenset(e.position for e in postorder(exprs) if isinstance(e, Axis))
+
+
+def has_read(x: Expr) -> bool:
+    return any(isinstance(e, Read) for e in postorder([x]))
+
+
 def reads(x: Expr) -> list[Read]:
     """Every Read inside an expression, each once, in evaluation order."""
     return [e for e in postorder([x]) if isinstance(e, Read)]

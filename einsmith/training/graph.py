@@ -97,8 +97,8 @@ class _Build:
                 [loss.tensor, *others], [one, *[None] * len(others)], [x for _, x in trained]
             )
             # Where nothing but `stop_gradient` leads to a parameter it is left alone: decay would shrink it.
-            trained = [pair for pair, g in zip(trained, grads, strict=True) if constant_value(g) != 0]
-            grads = [g for g in grads if constant_value(g) != 0]
+            reached = [(pair, g) for pair, g in zip(trained, grads, strict=True) if constant_value(g) != 0]
+            trained, grads = [pair for pair, _ in reached], [g for _, g in reached]
             if not trained:
                 raise GradientError("the loss hands no parameter a gradient")
             stored, told = others[: len(t.updates)], others[len(t.updates) :]

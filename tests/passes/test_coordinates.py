@@ -8,9 +8,8 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, leaf, reads, template
+from einsmith.expr.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, axes_of, leaf, reads, template
 from einsmith.passes.algebra.reduction_basis import coordinates
-from einsmith.passes.analysis.predicates import axes_of
 
 F = dt.f32
 

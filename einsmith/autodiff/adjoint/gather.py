@@ -15,10 +15,9 @@ from einsmith import dtypes as dt
 from einsmith.autodiff.adjoint.rules import add_terms, constant, mul
 from einsmith.autodiff.inversion.equations import MAX_PHASES
 from einsmith.autodiff.inversion.preimage import Fibre
-from einsmith.autodiff.inversion.quasi import axes_of
 from einsmith.autodiff.plan import Plan
 from einsmith.expr.analysis.linear import Linear
-from einsmith.expr.nodes import Axis, Const, Expr, Piece, Reduce, template
+from einsmith.expr.nodes import Axis, Const, Expr, Piece, Reduce, axes_of, template
 from einsmith.expr.rewrite.rebuild import substitute
 
 

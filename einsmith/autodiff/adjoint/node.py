@@ -21,7 +21,7 @@ from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, both, choo
 from einsmith.autodiff.adjoint.scatter import CHOSEN_COST, SCATTER_COST, at_position, is_coupled, is_opaque, report
 from einsmith.autodiff.adjoint.terms import Guards, Terms, accumulate, common, conjuncts, guarded, merged
 from einsmith.autodiff.inversion.preimage import Fibre, affine_cases, invert
-from einsmith.autodiff.inversion.quasi import Quasi, axes_of
+from einsmith.autodiff.inversion.quasi import Quasi
 from einsmith.autodiff.plan import Plan
 from einsmith.errors import GradientError
 from einsmith.expr.analysis.bounds import Facts
@@ -38,6 +38,7 @@ from einsmith.expr.nodes import (
     Scatter,
     Template,
     apply,
+    axes_of,
     postorder,
     rank,
     reads,

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 from einsmith import dtypes as dt
 from einsmith import knobs
-from einsmith.autodiff.inversion.quasi import axes_of
 from einsmith.expr.interned import Node
-from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, apply, postorder
+from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, apply, axes_of, postorder
 from einsmith.expr.rewrite.rebuild import substitute
 
 SCATTER_COST = 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
-from einsmith.autodiff.inversion.quasi import Quasi, axes_of
+from einsmith.autodiff.inversion.quasi import Quasi
 from einsmith.expr.analysis.linear import Linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, reads
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, axes_of, reads
 from einsmith.expr.rewrite.rebuild import operands
 
 MAX_PHASES = 16

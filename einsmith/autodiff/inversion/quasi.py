@@ -17,11 +17,6 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, postorder
 from einsmith.expr.rewrite.rebuild import with_args
 
 
-def axes_of(e: Expr) -> frozenset[int]:
-    """Positions of the axes that an expression mentions, in the indices of its reads too."""
-    return frozenset(x.position for x in postorder([e]) if isinstance(x, Axis))
-
-
 class Quasi:
     """Arithmetic on quasi-affine forms; axis `p` ranges over `[0, extents[p])`."""
 

@@ -6,9 +6,9 @@ from math import gcd, lcm, prod
 
 from einsmith import dtypes as dt
 from einsmith.autodiff.inversion.equations import System
-from einsmith.autodiff.inversion.quasi import Quasi, axes_of
+from einsmith.autodiff.inversion.quasi import Quasi
 from einsmith.expr.analysis.linear import Linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, cast, reads
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, axes_of, cast, reads
 
 
 class Part(System):

@@ -79,6 +79,13 @@ class Linear:
         return out
 
 
+def nonnegative(condition: Expr) -> Linear | None:
+    """What a comparison of integers by < or <= says to be at least 0; None for other expressions."""
+    if not isinstance(condition, Apply) or condition.fn not in ("lt", "le") or not condition.args[0].dtype.is_int:
+        return None
+    return linear(condition.args[1]) - linear(condition.args[0]) - int(condition.fn == "lt")
+
+
 @lru_cache(maxsize=1 << 15)
 def linear(x: Expr) -> Linear:
     """The normal form of an integer expression: what is not +, -, * by a constant, or a widening cast is an atom."""

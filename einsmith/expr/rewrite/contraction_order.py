@@ -23,17 +23,17 @@ from einsmith.expr.nodes import (
     Compute,
     Expr,
     Graph,
-    Piece,
     Read,
     Reduce,
     Template,
     Tensor,
     apply,
+    axes_of,
     postorder,
     size,
     template,
 )
-from einsmith.expr.rewrite.rebuild import operands, prune_args, rebuild, replace, substitute
+from einsmith.expr.rewrite.rebuild import operands, prune_args, rebuild, replace, substitute, whole_sum
 
 MOST = 7
 """Factors all of whose trees are priced, 10,395 of them, by way of 1,000 pairs of sets; of more, those two whose
@@ -67,14 +67,11 @@ def ordered(graph: Graph) -> Graph:
 
 def _recipe(t: Template) -> tuple[Template, ...] | None:
     """The steps' templates, the last one the tensor's; slots are the arguments, then the steps before."""
-    part = t.parts[0]
-    if len(t.parts) > 1 or not isinstance(part, Piece) or part.extents != t.shape or 0 in part.domain:
+    part = whole_sum(t)
+    if part is None or 0 in part.domain or len(part.domain) < t.rank + 2:
         return None
-    body = part.body
-    if not isinstance(body, Reduce) or body.combiner != "sum" or len(body.bodies) > 1:
-        return None
-    factors = operands(body.bodies[0], "mul")
-    if len(factors) < 2 or len(body.extents) < 2:
+    factors = operands(part.bodies[0], "mul")
+    if len(factors) < 2:
         return None
     order = _Order(t, factors, part.domain)
     return order.recipe() if order.summed == frozenset(range(t.rank, len(part.domain))) else None
@@ -104,7 +101,7 @@ class _Order:
 
     def __init__(self, t: Template, factors: list[Expr], domain: tuple[int, ...]):
         self.t, self.factors, self.domain = t, factors, domain
-        self.axes = [frozenset(e.position for e in postorder([f]) if isinstance(e, Axis)) for f in factors]
+        self.axes = [axes_of(f) for f in factors]
         self.output = frozenset(range(t.rank))
         self.all = frozenset(range(len(factors)))
         self.summed = frozenset().union(*self.axes) - self.output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from einsmith.errors import VerifyError
@@ -12,6 +12,7 @@ from einsmith.expr.nodes import (
     Apply,
     Axis,
     Compute,
+    Const,
     Expr,
     Graph,
     Item,
@@ -23,6 +24,7 @@ from einsmith.expr.nodes import (
     Scatter,
     Template,
     Tensor,
+    apply,
     postorder,
 )
 
@@ -88,6 +90,21 @@ def operands(x: Expr, fn: str) -> list[Expr]:
         elif e not in seen or fn not in ("and", "or"):
             out.append(e)
     return out
+
+
+def guarded(guards: Sequence[Expr], x: Expr) -> Expr:
+    """x where every guard holds, else zero, one inside the other: each is evaluated where those before it hold."""
+    for g in reversed(guards):
+        x = apply("where", g, x, Const(0, x.dtype))
+    return x
+
+
+def whole_sum(t: Template) -> Piece | None:
+    """The piece of a template that is one sum of one body all over its output; None where it is no such template."""
+    part = t.parts[0]
+    if len(t.parts) > 1 or not isinstance(part, Piece) or not isinstance(part.body, Reduce) or part.extents != t.shape:
+        return None
+    return part if part.body.combiner == "sum" and len(part.body.bodies) == 1 else None
 
 
 def map_parts(t: Template, rule: Callable[[Any], tuple[Expr, ...]], params=None) -> Template:

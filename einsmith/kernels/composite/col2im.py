@@ -14,10 +14,10 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, template
-from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, axes_of, template
+from einsmith.expr.rewrite.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import Composite, CompositeConfig
-from einsmith.kernels.contraction.problem import Problem, axes_of, finished, guarded, problems
+from einsmith.kernels.contraction.problem import Problem, finished, problems
 from einsmith.kernels.footprint import touched
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target

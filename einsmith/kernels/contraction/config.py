@@ -8,8 +8,9 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
+from einsmith.expr.nodes import axes_of
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
-from einsmith.kernels.contraction.problem import Operand, Problem, axes_of
+from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.divisors import divisors
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.address import Memory

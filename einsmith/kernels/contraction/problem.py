@@ -15,7 +15,6 @@ from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import (
     Apply,
-    Axis,
     Const,
     Expr,
     Piece,
@@ -23,11 +22,12 @@ from einsmith.expr.nodes import (
     Reduce,
     Template,
     apply,
+    axes_of,
     is_zero,
     postorder,
     reads,
 )
-from einsmith.expr.rewrite.rebuild import operands
+from einsmith.expr.rewrite.rebuild import guarded, operands
 from einsmith.kernels.emit.address import Affine, affine_of
 from einsmith.locks import cached_property
 from einsmith.passes.analysis.predicates import guarded_reads
@@ -102,11 +102,6 @@ def with_companion(p: Problem, mate: Problem) -> Problem:
 def slots_of(o: Operand) -> set[int]:
     """The arguments that an operand and its guards read."""
     return {r.slot for x in (o.expr, *o.guards) for r in reads(x)}
-
-
-@lru_cache(maxsize=1 << 14)
-def axes_of(x: Expr) -> frozenset[int]:
-    return frozenset(e.position for e in postorder([x]) if isinstance(e, Axis))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -208,13 +203,6 @@ def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> 
 def _anywhere(index: Linear, extent: int, extents: Sequence[int]) -> bool:
     """Whether an index is in bounds all over the box, whatever the guards say."""
     return obvious.at_least(index, 0, extents, {}) and obvious.at_least(index * -1, 1 - extent, extents, {})
-
-
-def guarded(guards: Sequence[Expr], x: Expr) -> Expr:
-    """x where every guard holds, else zero."""
-    for g in reversed(guards):
-        x = apply("where", g, x, Const(0.0, x.dtype))
-    return x
 
 
 def finished(p: Problem, x: Expr) -> Expr:

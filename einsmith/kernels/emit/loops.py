@@ -153,27 +153,25 @@ def in_groups(
     """
     whole = extent // group * group
     rest = extent - whole
+    bounds: tuple[Value | int, Value | int]
     if within is not None:
         lo, hi = within
         begin = b.mul(b.op("floordiv", lo, b.const(group)), b.const(group))
-        span = begin, b.op("min", hi, b.const(whole))
-        state = carried(b, span, group, state, lambda x, base: body(x, base, group))
-        if not rest:
-            return state
+        bounds = begin, b.op("min", hi, b.const(whole))
         last = b.op("and", b.op("lt", b.const(whole), hi), b.op("lt", lo, hi))
-        return carried(b, (0, b.cast(last, "i64")), 1, state, lambda x, _: body(x, whole, rest))
-    if part is None or parts == 1:
+    elif part is not None and parts > 1:
+        bounds = part_bounds(b, extent, part, parts, group)
+        last = b.op("eq", part, b.const(tile_count(extent, parts, group) - 1))
+    else:
         if whole == group:
             state = body(state, 0, group)
         elif whole:
             state = carried(b, (0, whole), group, state, lambda x, base: body(x, base, group))
         return body(state, whole, rest) if rest else state
     if whole:
-        bounds = part_bounds(b, extent, part, parts, group)
         state = carried(b, bounds, group, state, lambda x, base: body(x, base, group))
     if rest:
-        last = b.cast(b.op("eq", part, b.const(tile_count(extent, parts, group) - 1)), "i64")
-        state = carried(b, (0, last), 1, state, lambda x, _: body(x, whole, rest))
+        state = carried(b, (0, b.cast(last, "i64")), 1, state, lambda x, _: body(x, whole, rest))
     return state
 
 

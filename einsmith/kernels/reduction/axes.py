@@ -7,14 +7,13 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, below
+from einsmith.expr.analysis.linear import Linear, linear, nonnegative
+from einsmith.expr.nodes import Axis, Expr, Read, axes_of, below, has_read
 from einsmith.expr.rewrite.rebuild import operands
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
-from einsmith.kernels.emit.combine import identity
-from einsmith.kernels.reduction.skew import skewed
+from einsmith.kernels.reduction.skew import body_under_guard, skewed
 from einsmith.plan.kernel import Kernel
 
 MAX_WINDOW = 16
@@ -60,26 +59,16 @@ class Bounds(NamedTuple):
 def bounds(box: Box, axis: int) -> Bounds:
     """What a guard around the whole body says of one of its long reduction axes. `row[r] <= n and n < row[r+1]` leaves
     a row of a sparse matrix of all that are stored."""
-    kind = box.combiner
-    if kind is None or kind.startswith("arg") or len(box.bodies) != 1 or box.reduce[axis - box.rank] < LONG:
-        return Bounds()
-    body = box.bodies[0]
-    if not (isinstance(body, Apply) and body.fn == "where" and isinstance(body.args[2], Const)):
-        return Bounds()
-    if body.args[2].value != identity(kind, body.dtype):
-        return Bounds()
+    body = body_under_guard(box) if box.reduce[axis - box.rank] >= LONG else None
     low, high = [], []
-    for c in operands(body.args[0], "and"):
-        if not isinstance(c, Apply) or c.fn not in ("lt", "le") or not c.args[0].dtype.is_int:
+    for c in operands(body.args[0], "and") if body is not None else ():
+        form = nonnegative(c)
+        if form is None or axis in bx.mentioned(rest := form.without(Axis(axis))):
             continue
-        form = linear(c.args[0]) - linear(c.args[1]) + (1 if c.fn == "lt" else 0)  # at most 0
-        rest = form.without(Axis(axis))
-        if axis in bx.mentioned(rest):
-            continue
-        if form.coefficient(Axis(axis)) == -1:
-            low.append(rest.expr())
-        elif form.coefficient(Axis(axis)) == 1:
-            high.append((Linear(1) - rest).expr())
+        if form.coefficient(Axis(axis)) == 1:
+            low.append((rest * -1).expr())
+        elif form.coefficient(Axis(axis)) == -1:
+            high.append((rest + 1).expr())
     return Bounds(tuple(low), tuple(high))
 
 
@@ -95,7 +84,7 @@ def bounds_within(box: Box, axis: int, config: ReductionConfig) -> Bounds:
     apart = {lanes, tile_axis(box, lanes, config)}
     if axis != lanes:
         apart |= set(range(axis + 1, box.rank + len(box.reduce)))
-    low, high = ([x for x in every if not apart & axes_in(x)] for every in bounds(box, axis))
+    low, high = ([x for x in every if not apart & axes_of(x)] for every in bounds(box, axis))
     return Bounds(tuple(low), tuple(high))
 
 
@@ -104,21 +93,11 @@ def part_within(box: Box, axis: int, config: ReductionConfig) -> float:
     """About what part of a reduction axis is walked: between two ends that come from data as much as if these were
     those of neighbours, else half where there is an end."""
     low, high = bounds_within(box, axis, config)
-    ends = [x for x in (*low, *high) if axes_in(x) or has_read(x)]
+    ends = [x for x in (*low, *high) if axes_of(x) or has_read(x)]
     if any(map(has_read, low)) and any(map(has_read, high)):
         extents = box.extents + box.reduce
-        return 1 / max(2, prod(extents[a] for a in frozenset().union(*map(axes_in, ends))))
+        return 1 / max(2, prod(extents[a] for a in frozenset().union(*map(axes_of, ends))))
     return 0.5 if ends else 1.0
-
-
-@lru_cache(maxsize=2048)
-def axes_in(x: Expr) -> frozenset[int]:
-    """The axes that an expression mentions."""
-    return frozenset(e.position for e in below((x,)) if isinstance(e, Axis))
-
-
-def has_read(x: Expr) -> bool:
-    return any(isinstance(e, Read) for e in below((x,)))
 
 
 @lru_cache(maxsize=8192)

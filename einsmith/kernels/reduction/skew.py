@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import Linear, linear, nonnegative
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
 from einsmith.expr.rewrite.rebuild import operands, rebuild
 from einsmith.expr.rewrite.simplify import simplify
@@ -28,12 +28,8 @@ _LARGER = 2
 @lru_cache(maxsize=2048)
 def skewed(box: Box) -> Box:
     """The box with the reduction variable, of those that its guard bounds, whose accesses cost least."""
-    if box.combiner is None or box.combiner.startswith("arg") or len(box.bodies) != 1 or not (box.rank and box.reduce):
-        return box
-    body = box.bodies[0]
-    if not (isinstance(body, Apply) and body.fn == "where" and isinstance(body.args[2], Const)):
-        return box
-    if body.args[2].value != identity(box.combiner, body.dtype):
+    body = body_under_guard(box)
+    if body is None or not (box.rank and box.reduce):
         return box
     best, least = box, _cost(box)
     for axis, shift, extent in _variables(box.extents, box.reduce, body.args[0]):
@@ -41,6 +37,17 @@ def skewed(box: Box) -> Box:
         if _cost(found) < 0.5 * least:
             best, least = found, _cost(found)
     return best
+
+
+def body_under_guard(box: Box) -> Apply | None:
+    """The body of a box where it is a `where` whose other side is the combiner's identity; None elsewhere, and where
+    positions are kept."""
+    if box.combiner is None or box.combiner.startswith("arg") or len(box.bodies) != 1:
+        return None
+    body = box.bodies[0]
+    if not (isinstance(body, Apply) and body.fn == "where" and isinstance(body.args[2], Const)):
+        return None
+    return body if body.args[2].value == identity(box.combiner, body.dtype) else None
 
 
 def _cost(box: Box) -> float:
@@ -53,10 +60,7 @@ def _cost(box: Box) -> float:
 def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> list[tuple[int, Linear, int]]:
     """(reduction axis r, terms s of output axes, extent n) where the guard says that 0 <= r + s < n."""
     rank = len(extents)
-    bounds: list[Linear] = []
-    for e in operands(guard, "and"):
-        if isinstance(e, Apply) and e.fn in ("le", "lt") and e.args[0].dtype.is_int:
-            bounds.append(linear(e.args[1]) - linear(e.args[0]) + Linear(-1 if e.fn == "lt" else 0))
+    bounds = [x for e in operands(guard, "and") if (x := nonnegative(e)) is not None]
     out = []
     for low in bounds:
         for high in bounds:

@@ -26,7 +26,7 @@ from einsmith.expr.nodes import (
     reads,
     size,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, substitute, with_args
+from einsmith.expr.rewrite.rebuild import exchanged, substitute, whole_sum, with_args
 from einsmith.passes.algebra.inline import pointwise_body
 
 _MEMBERS = 6
@@ -71,12 +71,8 @@ def together(graph: Graph) -> Graph:
 
 def _is_sum(t: Template) -> bool:
     """Whether it is one sum, over all of its output, that reads its largest argument about once."""
-    part = t.parts[0]
-    if len(t.parts) > 1 or not isinstance(part, Piece) or not isinstance(part.body, Reduce) or part.extents != t.shape:
-        return False
-    body = part.body
-    largest = max((size(s) for _, s in t.params), default=0)
-    return body.combiner == "sum" and len(body.bodies) == 1 and size(part.domain) <= 2 * largest
+    part = whole_sum(t)
+    return part is not None and size(part.domain) <= 2 * max((size(s) for _, s in t.params), default=0)
 
 
 def _sharing(sums: list[Compute]) -> Iterator[list[Compute]]:

@@ -10,13 +10,13 @@ and their applications"). Sums from an element on are those up to one from the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
 from math import prod
 from typing import NamedTuple
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import Linear, nonnegative
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -32,11 +32,11 @@ from einsmith.expr.nodes import (
     Template,
     Tensor,
     apply,
+    axes_of,
     is_zero,
     template,
 )
-from einsmith.expr.rewrite.rebuild import operands, prune_args, replace, substitute
-from einsmith.passes.analysis.predicates import axes_of
+from einsmith.expr.rewrite.rebuild import guarded, operands, prune_args, replace, substitute, whole_sum
 
 BLOCK = 16
 """Elements of a block: what a vector holds of float32 where vectors are widest. R of 1e5 and 1e6 elements takes 0.030
@@ -82,45 +82,49 @@ class _Prefix(NamedTuple):
 
 
 def _found(t: Template) -> _Prefix | None:
-    part = t.parts[0]
-    if len(t.parts) > 1 or not isinstance(part, Piece) or part.extents != t.shape or not isinstance(part.body, Reduce):
+    part = whole_sum(t)
+    if part is None or prod(part.domain) < STEPS:
         return None
-    if part.body.combiner != "sum" or len(part.body.bodies) > 1 or prod(part.domain) < STEPS:
-        return None
-    (e,) = part.body.bodies
+    (e,) = part.bodies
     if not (isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2])):
         return None
     conditions = operands(e.args[0], "and")
     for c in conditions:
+        end = _end(c, t.rank, part.domain)
         rest = [x for x in conditions if x is not c]
-        for found in _bounds(c, t.rank, part.domain):
-            made = _prefix(found, e.args[1], rest, t.rank, part.domain)
-            if made is not None:
-                return made
+        made = end and _prefix(end, e.args[1], rest, t.rank, part.domain)
+        if made:
+            return made
     return None
 
 
-def _bounds(c: Expr, rank: int, domain: Sequence[int]) -> Iterator[tuple[int, int, bool, Linear]]:
-    """(i, j, backward, last) of a condition: j <= last, or j >= from, which in places from the end is up to one too."""
-    if not isinstance(c, Apply) or c.fn not in ("lt", "le") or not all(x.dtype.is_int for x in c.args):
-        return
-    form = linear(c.args[0]) - linear(c.args[1]) + (1 if c.fn == "lt" else 0)  # at most 0
-    axes = {x.position: k for x, k in form.terms.items() if isinstance(x, Axis)}
-    if len(axes) != 2 or len(form.terms) != 2 or sorted(axes.values()) != [-1, 1]:
-        return
+class _End(NamedTuple):
+    """j <= last, which is i and a constant; or, in places from the end, the same of j >= i and a constant."""
+
+    i: int
+    j: int
+    backward: bool
+    last: Linear
+
+
+def _end(c: Expr, rank: int, domain: Sequence[int]) -> _End | None:
+    """What a condition says of an output axis and a reduction axis; None where that is no end of a sum."""
+    form = nonnegative(c)
+    axes = {} if form is None else {x.position: k for x, k in form.terms.items() if isinstance(x, Axis)}
+    if form is None or len(axes) != 2 or len(form.terms) != 2 or sorted(axes.values()) != [-1, 1]:
+        return None
     i, j = min(axes), max(axes)
     if not i < rank <= j:
-        return
-    if axes[j] == 1:
-        yield i, j, False, Linear(-form.const, {Axis(i): 1})
-    else:  # j >= i + const
-        yield i, j, True, Linear(domain[j] - 1 - form.const, {Axis(i): -1})
+        return None
+    if axes[j] == -1:
+        return _End(i, j, False, Linear(form.const, {Axis(i): 1}))
+    return _End(i, j, True, Linear(domain[j] - 1 + form.const, {Axis(i): -1}))
 
 
 def _prefix(
-    found: tuple[int, int, bool, Linear], body: Expr, rest: Sequence[Expr], rank: int, domain: tuple[int, ...]
+    end: _End, body: Expr, rest: Sequence[Expr], rank: int, domain: tuple[int, ...]
 ) -> _Prefix | None:
-    i, j, backward, last = found
+    i, j, backward, last = end
     outside = tuple(c for c in rest if j not in axes_of(c) and not any(a >= rank for a in axes_of(c)))
     inside = tuple(c for c in rest if c not in outside)
     # Beside a condition of the sum's own a factor may be infinite where no term is: it stays.
@@ -145,9 +149,7 @@ def _steps(p: _Prefix, node: Compute) -> Tensor:
     place: dict[int, Expr] = {a: Axis(k) for k, a in enumerate(p.outer)}
     place |= {a: Axis(q + 1 + k) for k, a in enumerate(p.others)}
     place[p.j] = Linear(n - 1, {Axis(q): -1}).expr() if p.backward else Axis(q)
-    body = substitute(p.body, place)
-    for c in reversed(p.inside):
-        body = apply("where", substitute(c, place), body, Const(0, body.dtype))
+    body = guarded([substitute(c, place) for c in p.inside], substitute(p.body, place))
     outer, args = tuple(p.domain[a] for a in p.outer), node.args
     if p.others:
         inner = Reduce("sum", tuple(p.domain[a] for a in p.others), (body,))
@@ -169,12 +171,9 @@ def _steps(p: _Prefix, node: Compute) -> Tensor:
     slots = {s: len(made) + s for s in range(len(node.args))}
     for x in p.factors:
         total = apply("mul", total, substitute(x, {}, slots))
-    conditions = [
-        *(substitute(c, {}, slots) for c in p.outside),
-        *([apply("le", Const(0, dt.i32), last)] if min(ends) < 0 else []),
-    ]
-    for c in reversed(conditions):
-        total = apply("where", c, total, Const(0, body.dtype))
+    if min(ends) < 0:
+        total = guarded([apply("le", Const(0, dt.i32), last)], total)
+    total = guarded([substitute(c, {}, slots) for c in p.outside], total)
     return _made(node.shape, total, (*made, *node.args))
 
 
@@ -210,25 +209,21 @@ def _added(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int)
     """(R, E) of the module's `after`, of a body over the outer axes and one of n places."""
     q, blocks = len(outer), -(-n // BLOCK)
     where = tuple(map(Axis, range(q)))
-    zero = Const(0, body.dtype)
 
     def within(k: int, *conditions: Expr) -> Reduce:
         at = Linear(0, {Axis(q): BLOCK, Axis(k): 1}).expr()
-        e = substitute(body, {q: at})
         if n % BLOCK:
             conditions = (*conditions, apply("lt", at, Const(n, dt.i32)))
-        for c in reversed(conditions):
-            e = apply("where", c, e, zero)
-        return Reduce("sum", (BLOCK,), (e,))
+        return Reduce("sum", (BLOCK,), (guarded(conditions, substitute(body, {q: at})),))
 
     rows = _made((*outer, blocks, BLOCK), within(q + 2, apply("le", Axis(q + 2), Axis(q + 1))), args)
     sums = _made((*outer, blocks), within(q + 1), args)
     if blocks <= FEW:
-        earlier = apply("where", apply("lt", Axis(q + 1), Axis(q)), Read(0, (*where, Axis(q + 1)), body.dtype), zero)
+        earlier = guarded([apply("lt", Axis(q + 1), Axis(q))], Read(0, (*where, Axis(q + 1)), body.dtype))
         return rows, _made((*outer, blocks), Reduce("sum", (blocks,), (earlier,)), (sums,))
     inner, before = _added(Read(0, (*where, Axis(q)), body.dtype), (sums,), outer, blocks)
     total = _total(where, Linear(-1, {Axis(q): 1}).expr(), body.dtype)
-    later = apply("where", apply("le", Const(1, dt.i32), Axis(q)), total, zero)
+    later = guarded([apply("le", Const(1, dt.i32), Axis(q))], total)
     return rows, _made((*outer, blocks), later, (inner, before))
 
 

@@ -14,10 +14,23 @@ from collections.abc import Iterator, Sequence
 
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Compute, Const, Expr, Graph, Piece, Reduce, Template, apply, is_zero, reads
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Piece,
+    Reduce,
+    Template,
+    apply,
+    axes_of,
+    is_zero,
+    reads,
+)
 from einsmith.expr.rewrite.rebuild import replace, substitute
 from einsmith.expr.rewrite.simplify import simplify
-from einsmith.passes.analysis.predicates import axes_of
 
 
 def coordinates(graph: Graph) -> Graph:

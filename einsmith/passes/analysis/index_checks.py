@@ -29,15 +29,17 @@ from einsmith.expr.nodes import (
     Scatter,
     Tensor,
     apply,
+    axes_of,
     cast,
+    has_read,
     postorder,
     reads,
     template,
 )
 from einsmith.expr.printer import show
-from einsmith.expr.rewrite.rebuild import prune_args, substitute
+from einsmith.expr.rewrite.rebuild import guarded, prune_args, substitute
 from einsmith.expr.rewrite.simplify import simplify_template
-from einsmith.passes.analysis.predicates import axes_of, guarded_reads, has_read
+from einsmith.passes.analysis.predicates import guarded_reads
 
 
 def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:
@@ -80,8 +82,7 @@ def _violation(node: Compute, domain, guards, index: Expr, extent: int, arrays) 
     source = plain if isinstance(plain, Read) else next(e for e in postorder([index]) if isinstance(e, Read))
     bad = _bad(guards, index, extent)
     shown = [bad, index, *source.index]
-    for g in reversed(guards):
-        shown[1:] = [apply("where", g, e, Const(0, e.dtype)) for e in shown[1:]]
+    shown[1:] = [guarded(guards, e) for e in shown[1:]]
     tensors = [prune_args(template(domain, node.template.params, e), node.args) for e in shown]
     given = [x for x in postorder(tensors) if isinstance(x, Leaf)]
     (wrong, value, *at), _ = evaluate(Graph(tuple(given), tuple(tensors), (), ()), [arrays[x] for x in given])
@@ -123,10 +124,7 @@ def _bad(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
     """1 where the guards hold and the index is out of its range, else 0."""
     zero, top = Const(0, index.dtype), Const(extent, index.dtype)
     inside = apply("and", apply("le", zero, index), apply("lt", index, top))
-    bad: Expr = cast(apply("not", inside), dt.i32)
-    for g in reversed(guards):  # one inside the other: a guard may read where only those around it let it
-        bad = apply("where", g, bad, Const(0, dt.i32))
-    return bad
+    return guarded(guards, cast(apply("not", inside), dt.i32))  # a guard may read where only those around it let it
 
 
 def _check(node: Compute, domain, guards, index: Expr, extent: int) -> tuple[Tensor, str]:

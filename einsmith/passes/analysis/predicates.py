@@ -75,15 +75,6 @@ def _by_expression(
             yield e, () if reached[e] is yes else (reached[e],)
 
 
-def has_read(e: Expr) -> bool:
-    return any(isinstance(x, Read) for x in postorder([e]))
-
-
-def axes_of(*exprs: Expr) -> set[int]:
-    """Positions of the axes that occur in the expressions."""
-    return {x.position for x in postorder(exprs) if isinstance(x, Axis)}
-
-
 def cuts_of(e: Expr, axis: Axis, extent: int) -> Iterator[int]:
     """The positions within `extent` from which on a comparison of this axis with a constant has another value."""
     if not isinstance(e, Apply) or e.fn not in ("lt", "le", "eq", "ne") or not e.args[0].dtype.is_int:

@@ -30,6 +30,7 @@ from einsmith.expr.nodes import (
     Reduce,
     Tensor,
     apply,
+    axes_of,
     postorder,
     reads,
     template,
@@ -37,7 +38,6 @@ from einsmith.expr.nodes import (
 from einsmith.expr.recurrence.define import outside_steps, step_parts
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.expr.rewrite.simplify import canonical
-from einsmith.passes.analysis.predicates import axes_of
 
 _TIME = Axis(0)
 

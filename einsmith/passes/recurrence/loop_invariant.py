@@ -28,6 +28,7 @@ from einsmith.expr.nodes import (
     Template,
     Tensor,
     apply,
+    axes_of,
     postorder,
     reads,
     size,
@@ -35,7 +36,6 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite.rebuild import operands, prune_args, rebuild, replace, substitute, with_args
 from einsmith.expr.rewrite.simplify import simplify_template
-from einsmith.passes.analysis.predicates import axes_of
 
 
 @dataclass(frozen=True, eq=False)

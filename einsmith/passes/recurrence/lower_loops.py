@@ -40,6 +40,7 @@ from einsmith.expr.nodes import (
     Template,
     Tensor,
     apply,
+    axes_of,
     cast,
     leaf,
     postorder,
@@ -49,7 +50,7 @@ from einsmith.expr.nodes import (
 from einsmith.expr.recurrence.define import distances, recurrence, step_groups, step_parts
 from einsmith.expr.rewrite.rebuild import prune_args, rebuild, replace, substitute, with_args
 from einsmith.expr.rewrite.simplify import canonical, simplify, simplify_template
-from einsmith.passes.analysis.predicates import axes_of, cuts_of
+from einsmith.passes.analysis.predicates import cuts_of
 from einsmith.passes.recurrence.accumulators import after_totals, find_totals, start
 from einsmith.passes.recurrence.copy_propagation import read_through
 from einsmith.passes.recurrence.live_steps import find_limit, read_beyond

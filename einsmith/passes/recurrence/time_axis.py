@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, postorder, size
+from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, axes_of, postorder, size
 from einsmith.expr.rewrite.rebuild import with_args
 from einsmith.locks import cached_property
-from einsmith.passes.analysis.predicates import axes_of
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.loop import Loop
-from einsmith.expr.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, postorder, reads
+from einsmith.expr.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, has_read, postorder, reads
 from einsmith.passes.algebra.inline import pointwise_body
-from einsmith.passes.analysis.predicates import has_read
 from einsmith.passes.schedule.views import is_view, producer, storage
 
 _BUFFERS = 24  # pointers of one kernel

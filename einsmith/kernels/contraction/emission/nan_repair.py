@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from einsmith.expr.analysis.bounds import prove
-from einsmith.kernels.contraction.problem import Problem, axes_of
+from einsmith.expr.nodes import axes_of
+from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
