@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith import dtypes as dt
+from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError, GradientError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value, as_value
@@ -93,7 +94,7 @@ def hessian(f: Callable, argnums: int = 0) -> Callable:
 
 
 def _check(axis: Any, name: str) -> None:
-    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+    if not is_whole(axis):
         raise ArgumentError(f"vmap: {name}={axis!r} must be an integer" + (" or None" if name == "in_axes" else ""))
 
 

@@ -162,3 +162,8 @@ def promote(a: DType, b: DType) -> DType:
     if a.bits == b.bits:
         return f32 if a.is_float else i16
     return a if a.bits > b.bits else b
+
+
+def is_whole(x: object) -> bool:
+    """Whether something is a whole number to Python: an int, NumPy's too, but no truth value."""
+    return hasattr(x, "__index__") and not isinstance(x, bool)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.dtypes import is_whole
 from einsmith.errors import IndexOutOfRange, ShapeError, TraceError
 from einsmith.lang.formula import Form, Literal, op
 from einsmith.lang.protocol import RunTimeOnly
@@ -64,7 +65,7 @@ def slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
             dims.append((-2, chosen, 0))
             chosen += 1
             continue
-        if isinstance(k, bool) or not hasattr(k, "__index__"):
+        if not is_whole(k):
             raise TraceError(
                 f"a tensor is indexed with {type(k).__name__}; use ints, slices, None and ..., or read elements inside "
                 "es.compute(shape, lambda t, k: E[ids[t], k])"

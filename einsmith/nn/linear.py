@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import functional as F
-from einsmith.dtypes import dtype_of
+from einsmith.dtypes import dtype_of, is_whole
 from einsmith.errors import ArgumentError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
@@ -18,7 +18,7 @@ from einsmith.nn.parameter import Parameter
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Parameter:
     """A parameter of zeros, whose values are yet to be drawn. Raises ArgumentError for sizes that cannot be."""
-    if any(isinstance(n, bool) or not hasattr(n, "__index__") or n < 0 for n in shape):
+    if any(not is_whole(n) or n < 0 for n in shape):
         raise ArgumentError(f"the sizes of a parameter {list(shape)} must be integers of at least 0")
     return Parameter(np.zeros(shape, dtype_of(dtype).numpy))
 

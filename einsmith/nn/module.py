@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith import html, locks
-from einsmith.dtypes import dtype_of
+from einsmith.dtypes import dtype_of, is_whole
 from einsmith.errors import ArgumentError, DtypeError, ShapeError, UnknownNameError, UnknownOptionError
 from einsmith.functional.call import call_with_arrays, in_trace
 from einsmith.lang.builder import Value, as_value
@@ -81,7 +81,7 @@ class Module:
 
     def predict(self, *inputs: Any, batch_size: int = 256) -> Any:
         """The outputs in evaluation mode for inputs [N, ...], computed `batch_size` rows at a time."""
-        if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__") or batch_size < 1:
+        if not is_whole(batch_size) or batch_size < 1:
             raise ArgumentError(f"batch_size={batch_size!r} must be an integer of at least 1")
         arrays = [to_numpy(x) for x in inputs]
         if not arrays or any(a.ndim == 0 or len(a) != len(arrays[0]) for a in arrays):

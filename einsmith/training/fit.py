@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError, DataError, EinsmithError, ShapeError
 from einsmith.training.evaluate import as_tuple, checked
 from einsmith.training.progress import Progress
@@ -80,7 +81,7 @@ class Fit:
         return history
 
     def _check(self) -> None:
-        if isinstance(self.epochs, bool) or not hasattr(self.epochs, "__index__") or self.epochs < 0:
+        if not is_whole(self.epochs) or self.epochs < 0:
             raise ArgumentError(f"epochs={self.epochs!r} must be an integer of at least 0")
         for c in self.callbacks:
             if not isinstance(c, Callback):

@@ -14,6 +14,7 @@ import numpy as np
 from einsmith import html, locks
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable, label
+from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError, EinsmithError, NonFiniteError, ShapeError
 from einsmith.lang import trace
 from einsmith.modes import Jitted, to_array
@@ -68,7 +69,7 @@ class TrainStep:
     ):  # fmt: skip
         if mode != "static":
             raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")
-        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        if not is_whole(seed):
             raise ArgumentError(f"seed={seed!r} must be an integer")
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise EinsmithError(f"threads={threads!r} must be an integer of at least 1")
