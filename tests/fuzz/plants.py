@@ -117,8 +117,8 @@ PLANTS: list[Plant] = [
          "body = finished(p, guarded(p.exact[1:], products))",
          "products that no result has are added to one, by the first of their guards"),
         ("tiled-tail", "kernels/emit/loops.py",
-         'last = b.cast(b.op("eq", part, b.const(tile_count(extent, parts, group) - 1)), "i64")',
-         'last = b.cast(b.op("eq", part, b.const(tile_count(extent, parts, group))), "i64")',
+         'last = b.op("eq", part, b.const(tile_count(extent, parts, group) - 1))',
+         'last = b.op("eq", part, b.const(tile_count(extent, parts, group)))',
          "what is left of a row that tasks share is made by none of them"),
     ),
     *_of(
