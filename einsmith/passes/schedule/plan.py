@@ -11,7 +11,6 @@ computed aside and copied.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.passes.schedule.fusion import fusion_groups, maker, needs_check, only_identity
+from einsmith.passes.schedule.order import in_circles, lean_order
 from einsmith.passes.schedule.row_clusters import clusters
 from einsmith.passes.schedule.row_fusion import Part, join
 from einsmith.passes.schedule.schedule import Copy, Refine, Schedule, unchanged
@@ -201,13 +201,17 @@ def _plan(
         after[g] |= (readers[home_of] | gates) - {g}
     if stuck - apart:
         return None, stuck
-    order = _order(len(groups), after)
-    if order is None:
-        around = _in_circles(len(groups), after)
-        return None, {p for p, t in updates if of[_made(t)] in around}
-    order = [g for g in order if schedule.groups[g]]
     read = {storage(a) for args in operands for a in args if maker(a) is not None}
     needed = kept | read
+    sizes = {t: nbytes(t) for t in read - kept}
+    made = [0] * len(groups)
+    for t, n in sizes.items():
+        made[of[_made(t)]] += n
+    order = lean_order(after, made, [set(map(storage, args)) for args in operands], sizes)
+    if order is None:
+        around = in_circles(len(groups), after)
+        return None, {p for p, t in updates if of[_made(t)] in around}
+    order = [g for g in order if schedule.groups[g]]
     far: set[Tensor] = set()
     if on_lines:
         results = needed - set(map(storage, graph.inputs))
@@ -257,48 +261,6 @@ def _by_rows(
             call = Call(*joined, tuple(c for i in members for c in singles[i].copies))  # type: ignore[union-attr]
         calls.append(call)
     return calls, rank
-
-
-def _order(n: int, after: dict[int, set[int]]) -> list[int] | None:
-    """A topological order that keeps the groups' own order where it can; None where there is a cycle."""
-    users: dict[int, list[int]] = defaultdict(list)
-    missing = [0] * n
-    for g, needs in after.items():
-        missing[g] = len(needs)
-        for h in needs:
-            users[h].append(g)
-    ready = [g for g in range(n) if not missing[g]]
-    heapq.heapify(ready)
-    out = []
-    while ready:
-        g = heapq.heappop(ready)
-        out.append(g)
-        for u in users[g]:
-            missing[u] -= 1
-            if not missing[u]:
-                heapq.heappush(ready, u)
-    return out if len(out) == n else None
-
-
-def _in_circles(n: int, after: dict[int, set[int]]) -> set[int]:
-    """The groups that need themselves, through others: what is left when those that need nothing that is left, and
-    those that nothing left needs, are taken away."""
-    left = set(range(n))
-    needs = {g: set(after.get(g, ())) for g in left}
-    users: dict[int, set[int]] = {g: set() for g in left}
-    for g, hs in needs.items():
-        for h in hs:
-            users[h].add(g)
-    for edges, back in ((needs, users), (users, needs)):
-        todo = [g for g in left if not edges[g]]
-        while todo:
-            g = todo.pop()
-            left.discard(g)
-            for u in back[g]:
-                edges[u].discard(g)
-                if not edges[u] and u in left:
-                    todo.append(u)
-    return left
 
 
 def _is_far(t: Tensor, left: bool, target: Target) -> bool:
