@@ -83,7 +83,8 @@ def _softmax_of_some(s: Value) -> Value:
     top = fb.compute(rest, lambda *i: fb.max(fb.stop_gradient(s[(*i, j)]), over=j))
     top = fb.where(top == -inf, 0.0, top)
     total = fb.compute(rest, lambda *i: fb.sum(fb.exp(s[(*i, j)] - top[i]), over=j))
-    total = fb.where(total == 0, 1.0, total)
+    # Added, so that the total's gradient is as it is: one that is chosen instead would stand under a condition.
+    total = total + fb.where(total == 0, 1.0, 0.0)
     return fb.compute(s.shape, lambda *i: fb.exp(s[i] - top[i[:-1]]) / total[i[:-1]])
 
 

@@ -21,6 +21,7 @@ from einsmith.passes.algebra.narrow_argmax import narrow
 from einsmith.passes.algebra.prefix_sums import prefix_sums
 from einsmith.passes.algebra.reduction_basis import coordinates
 from einsmith.passes.algebra.split_index_set import pieces, read_parts
+from einsmith.passes.algebra.stored_products import stored_products
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import chunks
 from einsmith.plan.kernel import Kernel, Rows
@@ -86,6 +87,7 @@ PASSES = ordered(
         graph_pass("simplify", simplify_graph, provides="simplified"),
         graph_pass("parts", read_parts, needs="simplified"),
         graph_pass("inline", inline, needs="simplified", provides="inlined"),
+        graph_pass("stored products", stored_products, needs="inlined"),
         graph_pass("order", ordered_products, needs="inlined"),
         graph_pass("prefix sums", prefix_sums, needs="inlined"),
         graph_pass("disjoint", disjoint, needs="inlined"),

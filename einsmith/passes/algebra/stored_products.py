@@ -1,0 +1,256 @@
+"""A product that has a stored tensor for a part reads that tensor.
+
+before: S[i] = sum[j](exp(X[i,j] - m[i]));  P[i,j] = exp(X[i,j] - m[i])/S[i]      (P is read by a contraction)
+        D[i] = sum[j](-(G[i,j]*P[i,j]/S[i]))
+        Y[i,j] = D[i]*exp(X[i,j] - m[i]) + G[i,j]/S[i]*exp(X[i,j] - m[i])
+after:  E[i] = sum[j](-(G[i,j]*P[i,j]));  Y[i,j] = E[i]*P[i,j] + G[i,j]*P[i,j]
+
+That is the backward pass of a softmax, which no longer keeps X beside P; tanh(X[i]) in a gradient becomes the tensor
+that was made of it. Factors of a product are put together otherwise, and a factor that is free of a sum's axes leaves
+the sum; conditions keep what stands under them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Read,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    axes_of,
+    postorder,
+    size,
+    template,
+)
+from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, prune_args, whole_sum, with_args
+from einsmith.passes.algebra.inline import is_identity, pointwise_body
+
+FACTORS = 16
+"""Of a product: one of more is left as it is."""
+LENGTH = 64
+"""Expressions in a stored tensor's body: a longer one is left as it is."""
+CHEAP = {"add", "sub", "mul", "neg", "cast", "where", "min", "max", "abs"}
+"""What is computed again as soon as it is read."""
+
+
+class _Product(NamedTuple):
+    """Factors and whether each divides; `minus`: whether the product is the negative of theirs."""
+
+    factors: tuple[tuple[Expr, bool], ...]
+    minus: bool
+
+
+class _Stored(NamedTuple):
+    """A tensor that is in memory in any case, and the product that it is. `seed`: the factor in which argument `slot`
+    is read where the tensor is made."""
+
+    tensor: Compute
+    factors: tuple[tuple[Expr, bool], ...]
+    seed: int
+
+
+def stored_products(graph: Graph) -> Graph:
+    """The graph with such products exchanged, where what they were made of is not read any more."""
+    nodes = list(postorder(graph.roots))
+    read = {a for n in nodes if not isinstance(n, Compute) or pointwise_body(n.template) is None for a in n.args}
+    read.update(graph.roots)
+    known: dict[Tensor, list[_Stored]] = defaultdict(list)
+    memo: dict[Any, Any] = {}
+    for node in nodes:
+        new = with_args(node, tuple(memo[a] for a in node.args)) if node.args else node
+        if isinstance(new, Compute):
+            for a in dict.fromkeys(new.args):
+                for p in known.get(a, ()):
+                    new = _exchanged(new, a, p) or new
+            if node in read:
+                _remember(new, known)
+        memo[node] = new
+    return exchanged(graph, memo)
+
+
+def _remember(node: Compute, known: dict[Tensor, list[_Stored]]) -> None:
+    """Notes a stored tensor under those that are read where it is made, if it is costly to compute."""
+    product = node.template.memo("product", _made_as)
+    if product is None or product.minus or not any(d or _is_costly(f) for f, d in product.factors):
+        return
+    for n, (f, _) in enumerate(product.factors):
+        for e in postorder([f]):
+            if isinstance(e, Read) and node.args[e.slot].shape == node.shape and is_identity(e, node.shape):
+                known[node.args[e.slot]].append(_Stored(node, product.factors, n))
+
+
+def _made_as(t: Template) -> _Product | None:
+    """The product that a tensor is; None where it is none, or a long one."""
+    body = pointwise_body(t)
+    return None if body is None or sum(1 for _ in postorder([body])) > LENGTH else _product(body)
+
+
+def _is_costly(f: Expr) -> bool:
+    return any(isinstance(e, Apply) and e.dtype.is_float and e.fn not in CHEAP for e in postorder([f]))
+
+
+def _product(e: Expr) -> _Product | None:
+    """The factors of an expression, one if it is no product; None if they are too many."""
+    found: list[tuple[Expr, bool]] = []
+    minus = False
+    stack = [(e, False)]
+    while stack:
+        x, divides = stack.pop()
+        if isinstance(x, Apply) and x.dtype.is_float and x.fn in ("mul", "div"):
+            a, b = x.args
+            stack += [(b, divides != (x.fn == "div")), (a, divides)]
+        elif isinstance(x, Apply) and x.dtype.is_float and x.fn == "neg":
+            minus = not minus
+            stack.append((x.args[0], divides))
+        else:
+            found.append((x, divides))
+        if len(found) + len(stack) > FACTORS:
+            return None
+    return _Product(tuple(found), minus)
+
+
+def _multiplied(factors: Sequence[tuple[Expr, bool]], minus: bool) -> Expr:
+    """Their product, the dividing ones last, the sign before all. One at least does not divide."""
+    over = [f for f, divides in factors if not divides]
+    out = over[0]
+    for f in over[1:]:
+        out = apply("mul", out, f)
+    for f, divides in factors:
+        if divides:
+            out = apply("div", out, f)
+    return apply("neg", out) if minus else out
+
+
+def _key(e: Expr, args: Sequence[Tensor], places: Mapping[int, Any] | None) -> Any:
+    """What an index is, with the tensors that it reads in the place of their slots, where axes stand at `places`."""
+    if isinstance(e, Axis):
+        return e if places is None else places.get(e.position)
+    if not e.args:
+        return e
+    head = args[e.slot] if isinstance(e, Read) else (e.fn, e.dtype)  # type: ignore[union-attr]
+    return (head, *(_key(a, args, places) for a in e.args))
+
+
+class _At(NamedTuple):
+    """What expressions read, and where their axes stand: at themselves, if nothing is said."""
+
+    args: Sequence[Tensor]
+    places: Mapping[int, Any] | None = None
+
+
+def _same(e: Expr, own: _At, x: Expr, other: _At, places: dict[int, Any]) -> bool:
+    """Whether x is e, whose axes stand at `places`; those that are not there yet are noted."""
+    if isinstance(e, Axis):
+        key = _key(x, other.args, other.places)
+        return places.setdefault(e.position, key) == key
+    if isinstance(e, Const) or type(e) is not type(x) or len(e.args) != len(x.args):
+        return e is x
+    if isinstance(e, Read) and own.args[e.slot] is not other.args[x.slot]:  # type: ignore[union-attr]
+        return False
+    if isinstance(e, Apply) and (e.fn, e.dtype) != (x.fn, x.dtype):  # type: ignore[union-attr]
+        return False
+    return all(_same(a, own, b, other, places) for a, b in zip(e.args, x.args, strict=True))
+
+
+class _Exchange:
+    """The bodies of a node with every product that holds a stored tensor's exchanged."""
+
+    def __init__(self, args: Sequence[Tensor], stored: _Stored):
+        self.args, self.stored = [*args], stored
+        self.own = _At(stored.tensor.args)
+        self.memo: dict[Expr, Expr] = {}
+
+    def body(self, root: Expr) -> Expr:
+        for e in postorder([root], self.memo):
+            product = _product(e)
+            new = product and self._product(product)
+            self.memo[e] = new or (with_args(e, tuple(self.memo[a] for a in e.args)) if isinstance(e, Apply) else e)
+        return self.memo[root]
+
+    def _slot(self, t: Tensor) -> int:
+        if t not in self.args:
+            self.args.append(t)
+        return self.args.index(t)
+
+    def _product(self, product: _Product) -> Expr | None:
+        """The product with the stored tensor for its part; None where that is none of it."""
+        stored = self.stored
+        seed, divides = stored.factors[stored.seed]
+        for n, (f, d) in enumerate(product.factors):
+            places: dict[int, Any] = {}
+            if d != divides or not _same(seed, self.own, f, _At(self.args), places):
+                continue
+            rest: list[tuple[Expr, bool]] | None = [x for k, x in enumerate(product.factors) if k != n]
+            for k, g in enumerate(stored.factors):
+                if k != stored.seed and rest is not None:
+                    rest = self._without(rest, g, places)
+            if rest is not None:
+                whole = Read(self._slot(stored.tensor), _index(seed, f, stored.tensor), stored.tensor.dtype)
+                kept = [(self.memo.get(x, x), over) for x, over in rest]
+                return _multiplied([(whole, False), *kept], product.minus)
+        return None
+
+    def _without(
+        self, factors: list[tuple[Expr, bool]], wanted: tuple[Expr, bool], places: dict[int, Any]
+    ) -> list[tuple[Expr, bool]] | None:
+        """The factors without one that the stored tensor has, or without it in the sum that one of them reads."""
+        g, divides = wanted
+        for n, (f, d) in enumerate(factors):
+            if d == divides and _same(g, self.own, f, _At(self.args), places):
+                return factors[:n] + factors[n + 1 :]
+        for n, (f, d) in enumerate(factors):
+            total = None if d or not isinstance(f, Read) else self._freed(f, wanted, places)
+            if total is not None:
+                return [*factors[:n], (Read(self._slot(total), f.args, f.dtype), False), *factors[n + 1 :]]
+        return None
+
+    def _freed(self, read: Read, wanted: tuple[Expr, bool], places: dict[int, Any]) -> Compute | None:
+        """The sum of products that is read, without a factor that is free of the sum's axes."""
+        t = self.args[read.slot]
+        part = whole_sum(t.template) if isinstance(t, Compute) else None
+        product = None if part is None else _product(part.bodies[0])
+        if part is None or product is None or not isinstance(t, Compute) or not size(part.domain):
+            return None
+        there = _At(t.args, {d: _key(i, self.args, None) for d, i in enumerate(read.index)})
+        for n, (f, divides) in enumerate(product.factors):
+            rest = [x for k, x in enumerate(product.factors) if k != n]
+            if divides != wanted[1] or all(over for _, over in rest) or any(a >= t.template.rank for a in axes_of(f)):
+                continue
+            if _same(wanted[0], self.own, f, there, places):
+                body = Reduce("sum", part.body.extents, (_multiplied(rest, product.minus),))  # type: ignore[union-attr]
+                return prune_args(template(t.shape, t.template.params, body), t.args)
+        return None
+
+
+def _index(seed: Expr, f: Expr, stored: Compute) -> tuple[Expr, ...]:
+    """Where the stored tensor is read: where f reads the argument that `seed` reads at the same place."""
+    pairs = [(seed, f)]
+    while pairs:
+        e, x = pairs.pop()
+        if isinstance(e, Read) and stored.args[e.slot].shape == stored.shape and is_identity(e, stored.shape):
+            return x.args
+        pairs += zip(e.args, x.args, strict=True)
+    raise AssertionError("a stored tensor's factor reads nothing where it is made")
+
+
+def _exchanged(node: Compute, read: Tensor, stored: _Stored) -> Compute | None:
+    """The node with the stored tensor read in the place of its product; None where it would read as much as before."""
+    if node.template.is_scatter:
+        return None
+    exchange = _Exchange(node.args, stored)
+    t = map_bodies(node.template, exchange.body)
+    if t.parts == node.template.parts:
+        return None
+    new = prune_args(Template(t.shape, tuple((a.dtype, a.shape) for a in exchange.args), t.parts), tuple(exchange.args))
+    return None if read in new.args else new
