@@ -266,6 +266,7 @@ class Analysis:
                 else:
                     moved = np.abs(corner.astype(float) - value)
                 error = np.maximum(error, np.where(np.isnan(moved), np.inf, moved))
+            error = np.maximum(error, self.between(e.fn, args))
             if e.fn in ("eq", "ne"):  # equal numbers may lie between the corners
                 (v, u), (k, w) = args
                 error = np.where((u + w > 0) & ~(np.abs(v.astype(float) - k) > u + w), np.inf, error)
@@ -279,6 +280,18 @@ class Analysis:
             error = within(np.abs(value) + error, value, error, e.dtype)
         self.note(value)
         return value, error
+
+    @staticmethod
+    def between(fn: str, args: Sequence[Pair]) -> np.ndarray | float:
+        """How far a function goes between the corners, where that is farther than there: at a pole, and in waves."""
+        if fn in ("div", "floordiv", "mod"):
+            divisor, error = args[1]
+            return np.where((np.abs(divisor) <= error) & (error > 0), np.inf, 0.0)
+        if fn == "pow":
+            (base, error), (exponent, other) = args
+            pole = (np.abs(base) <= error) & (error > 0) & (exponent - other < 0)
+            return np.where(pole | (base < error) & (other > 0), np.inf, 0.0)  # no real number but at integers
+        return np.minimum(args[0][1], 2.0) if fn in ("sin", "cos") else 0.0
 
     @staticmethod
     def free(e: Apply, value: np.ndarray) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from einsmith import dtypes as dt
 from einsmith.check.tolerance import template_errors
+from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import Axis, Piece, Read, Scatter, Template, apply, cast
 
 
@@ -27,3 +29,37 @@ def test_a_value_near_the_middle_of_two_halves_may_be_either():
     ((y, error),), _ = template_errors(t, [(np.array([middle, 1.0]), np.array([1e-6, 1e-6]))])
     np.testing.assert_array_equal(y, [1, 1])
     assert error[0] >= dt.f16.eps and error[1] < dt.f16.eps / 100
+
+
+UNARY = ["neg", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "abs", "sign", "floor"]
+BINARY = ["add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow"]
+
+
+@pytest.mark.parametrize("fn", UNARY + BINARY)
+def test_no_argument_within_its_error_leads_farther(fn, rng):
+    """At zeros, poles and waves, and from arguments of which nothing is known."""
+    arity, n = (1 if fn in UNARY else 2), 400
+    reads = [Read(i, (Axis(0),), dt.f32) for i in range(arity)]
+    t = Template((n,), ((dt.f32, (n,)),) * arity, (Piece((0,), (1,), (n,), apply(fn, *reads)),))
+    values = [np.round(rng.standard_normal(n) * 3, 1) for _ in range(arity)]
+    near = [np.where(rng.random(n) < 0.3, 0.0, 10.0 ** rng.integers(-4, 2, n)) for _ in range(arity)]
+    unknown = [np.where(rng.random(n) < 0.1, np.inf, e) for e in near]
+    ((value, bound),), _ = template_errors(t, list(zip(values, unknown, strict=True)))
+    numpy = FUNCTIONS[fn].numpy
+    with np.errstate(all="ignore"):
+        for _ in range(300):
+            reach = [np.where(np.isinf(e), 1e6 * rng.standard_normal(n), e) for e in unknown]
+            moved = numpy(*(v + rng.uniform(-1, 1, n) * e for v, e in zip(values, reach, strict=True)))
+            away = np.abs(moved - value)
+            worse = np.where(np.isnan(away), np.isfinite(value) & (bound < np.inf), away > bound * (1 + 1e-12))
+            where = int(np.argmax(worse))
+            assert not worse.any(), ([v[where] for v in values], [e[where] for e in unknown], bound[where])
+
+
+def test_what_is_divided_by_what_may_be_zero_may_be_anything():
+    """g/sqrt(g*g), g being a sum that cancels: the rule of Adam on a bias before a batch norm."""
+    g = Read(0, (Axis(0),), dt.f32)
+    body = apply("div", g, apply("sqrt", apply("mul", g, g)))
+    t = Template((2,), ((dt.f32, (2,)),), (Piece((0,), (1,), (2,), body),))
+    ((_, error),), _ = template_errors(t, [(np.array([1e-9, 1.0]), np.array([1e-5, 1e-9]))])
+    assert np.isinf(error[0]) and error[1] < 1e-5
