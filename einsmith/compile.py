@@ -17,9 +17,9 @@ from einsmith import knobs, locks
 from einsmith.backends import registry
 from einsmith.backends.backend import Runnable, Watched
 from einsmith.caches import Bound
-from einsmith.errors import IndexOutOfRange, TraceError
+from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
 from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.nodes import ROLES, Graph, Leaf, Reduce, Template, Tensor, postorder, size
+from einsmith.expr.nodes import ROLES, Graph, Leaf, Reduce, Template, Tensor, nbytes, postorder, size
 from einsmith.expr.printer import show
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
@@ -27,6 +27,7 @@ from einsmith.passes.analysis.index_checks import index_checks, violation
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import Call, Plan, fuse
 from einsmith.passes.schedule.printer import namer, show_arena, show_plan
+from einsmith.passes.schedule.rematerialize import Cost, rematerialized
 from einsmith.passes.schedule.roles import kernel_roles
 from einsmith.passes.schedule.views import producer, storage
 from einsmith.plan.kernel import Kernel, Rows
@@ -34,6 +35,7 @@ from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, Place, layout, show_steps
 from einsmith.runtime.steps import CheckFinite, CheckZero
+from einsmith.sizes import show_size
 from einsmith.target.facts import Target
 
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
@@ -52,6 +54,10 @@ def predicted(kernel: Kernel | Rows, target: Target) -> float:
 
 PROGRAMS = Bound("programs", 512, 512 << 20)
 """What all compiled functions and training steps keep together, the bytes by `Executable.nbytes`."""
+FITS = 4
+"""Plans that are tried for a limit of memory, each with what the one before took too much taken off."""
+PARTS = (0.6, 0.4, 0.3, 0.2, 0.12, 0.06)
+"""Limits, of what results take without one, that are tried for the least that is possible."""
 NODES_BYTES = 64 << 10
 """About what Python holds of a kernel: its part of the graph, of the plan and of the steps."""
 
@@ -63,7 +69,8 @@ class Executable:
     stored into them. The other inputs are passed to each call, in the graph's order, as C-contiguous arrays of the
     leaf's shape and type. `finite`: a tensor whose first element must be finite before anything is stored into a leaf.
     `winograd`: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`). `shared`:
-    memory for intermediate results that other executables use too, in other runs.
+    memory for intermediate results that other executables use too, in other runs. `memory`: the bytes that a run may
+    hold in all, with what is bound to leaves, inputs and outputs; raises ArgumentError where it needs more.
     """
 
     def __init__(
@@ -75,6 +82,7 @@ class Executable:
         target: Target | None = None,
         winograd: bool = False,
         shared: Arena | None = None,
+        memory: int | None = None,
     ):
         start = time.perf_counter()
         self.note: Any = None  # of whoever had it compiled
@@ -96,9 +104,10 @@ class Executable:
             self.plan: Plan = fuse(graph, finite, self.target)
             self.graph = self.plan.graph
             middle = time.perf_counter()
-            kernels = [c.kernel for _, c, _ in self.plan.kernel_calls()]
-            self.kernels = self.backend.compile(kernels, self.target)
-        self._bind = dict(bind)
+            self._bind = dict(bind)
+            self._compile()
+            if memory is not None:
+                self._fit(memory)
         self._inputs = [x for x in graph.inputs if x not in self._bind]
         stored = {p: self._bind[p] for p, _ in graph.updates if p in self._bind}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
@@ -117,14 +126,69 @@ class Executable:
         if knobs.debug() >= 2:
             print(self.describe(), file=sys.stderr)
 
+    def _compile(self) -> None:
+        kernels = [c.kernel for _, c, _ in self.plan.kernel_calls()]
+        self.kernels = self.backend.compile(kernels, self.target)
+        self._compiled = dict(zip(kernels, self.kernels, strict=True))
+        self._scratch = max((k.scratch for k in self.kernels), default=0)
+
+    def _outputs(self) -> list[Tensor]:
+        """The memory that a run makes for its outputs."""
+        found = dict.fromkeys(storage(t) for t in self.graph.outputs)
+        return [t for t in found if not isinstance(t, Leaf) and t not in self.plan.home]
+
+    def _fixed(self) -> tuple[int, int]:
+        """Bytes of what is bound to leaves, and of the other inputs and the outputs."""
+        others = [*(x for x in self.graph.inputs if x not in self._bind), *self._outputs()]
+        return sum(a.nbytes for a in self._bind.values()), sum(map(nbytes, others))
+
+    def _fit(self, memory: int) -> None:
+        """Exchanges the plan for one that computes some of its results again, so that a run holds `memory` bytes."""
+        arrays, batch = self._fixed()
+        outside = {*self.graph.inputs, *self._bind, *self._outputs()}
+        whole = self.plan
+        cost = Cost(
+            lambda k: self._compiled[k].seconds if k in self._compiled else predicted(k, self.target),
+            lambda k: self._compiled[k].workspace if k in self._compiled else 0,
+        )
+
+        def results() -> int:
+            return layout(self.plan, outside, self._compiled).nbytes + self.backend.scratch_area(
+                self._scratch, self.threads
+            )
+
+        def within(limit: int) -> int:
+            self.plan = rematerialized(whole, outside, limit, cost)
+            self._compile()
+            return results()
+
+        without = now = least = results()
+        allowed = limit = memory - arrays - batch
+        # Gaps in the arena, and what kernels that are new need, are known only afterwards.
+        for n in range(FITS + len(PARTS)):
+            if now <= allowed:
+                return
+            if n >= FITS:
+                limit = int(PARTS[n - FITS] * without)
+            if limit > 0:
+                now = within(limit)
+                least = min(least, now)
+                limit -= now - allowed
+        if now > allowed:
+            raise ArgumentError(
+                f"memory_limit={show_size(memory)} is too little: {show_size(arrays + batch + least)} are needed at "
+                f"least, {show_size(arrays)} for parameters, buffers and the optimizer's state, {show_size(batch)} for "
+                f"the batch and {show_size(least)} for intermediate results, which are {show_size(without)} where none "
+                "is computed again; give more, or smaller batches"
+            )
+
     def _build(self, finite: Tensor | None) -> None:
         plan, graph = self.plan, self.graph
         outputs = [storage(t) for t in graph.outputs]
-        fresh = [t for t in dict.fromkeys(outputs) if not isinstance(t, Leaf) and t not in plan.home]
+        fresh = self._outputs()
         outside = {*graph.inputs, *self._bind, *fresh}
-        compiled = {c.kernel: k for (_, c, _), k in zip(plan.kernel_calls(), self.kernels, strict=True)}
+        compiled = self._compiled
         places = layout(plan, outside, compiled)
-        self._scratch = max((k.scratch for k in self.kernels), default=0)
         self._own = -(-max(places.nbytes, 64) // buffers.ALIGNMENT) * buffers.ALIGNMENT
         self._reserved = self._own + self.backend.scratch_area(self._scratch, self.threads)
         block = self._shared.reserve(self._reserved, self.backend.allocate)
@@ -231,8 +295,8 @@ class Executable:
             inputs = [x.copy() if self._is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
             places = list(map(buffers.address, inputs))
         arrays: list[np.ndarray] = []
-        for shape, dtype, nbytes in self._made:
-            array, at = buffers.recycled(shape, dtype, nbytes)
+        for shape, dtype, bytes_made in self._made:
+            array, at = buffers.recycled(shape, dtype, bytes_made)
             arrays.append(array)
             places.append(at)
         try:
@@ -251,14 +315,14 @@ class Executable:
         """A run on memory of the caller's, given by addresses: the inputs' and the graph's outputs', all C-contiguous,
         the outputs aligned to 64 bytes and apart from everything else. Returns the status; raises as a call does."""
         status = self._run([*inputs, *(outputs[k] for k in self._written)])
-        for k, source, nbytes in self._copies:
+        for k, source, count in self._copies:
             if source in self._bind:
                 address = buffers.address(self._bind[source])
             elif isinstance(source, Leaf):
                 address = inputs[self._inputs.index(source)]
             else:
                 address = outputs[self._written[self._fresh.index(source)]]
-            ctypes.memmove(outputs[k], address, nbytes)
+            ctypes.memmove(outputs[k], address, count)
         return status
 
     def _run(self, places: Sequence[int]) -> int:
@@ -288,6 +352,12 @@ class Executable:
     def arena_bytes(self) -> int:
         """Bytes of intermediate results."""
         return self._own
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that a run holds in all: what is bound to leaves, inputs, outputs, intermediate results and what its
+        kernels use besides."""
+        return sum(self._fixed()) + self._reserved
 
     @property
     def arena(self) -> np.ndarray:
@@ -334,14 +404,18 @@ class Executable:
     def describe(self) -> str:
         """One line a kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop) and formula;
         then the predicted time of each part of a training step."""
-        lines = [f"{len(self.kernels)} kernels, arena {self._own / 2**20:.2f} MiB, {self.threads} threads"]
+        again = sum(not call.own for call in self.calls)
+        lines = [
+            f"{len(self.kernels)} kernels{f', {again} of them again' if again else ''}, arena "
+            f"{self._own / 2**20:.2f} MiB of {show_size(self.held_bytes)} in all, {self.threads} threads"
+        ]
         several = len(set(self.roles)) > 1
         parts = dict.fromkeys(ROLES, 0.0)
         rows = zip(self.roles, self.calls, self.kernels, self.turns, strict=True)
         for i, (role, call, kernel, turns) in enumerate(rows):
             tasks = "+".join(str(n) for _, n, _ in kernel.launches)
             parts[role] += kernel.seconds * turns
-            part = f"{role:<8}  " if several else ""
+            part = f"{role if call.own else 'again':<8}  " if several else ""
             lines.append(
                 f"{i:3d}  {part}{kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
                 f"{f'{turns} times ' if turns > 1 else ''}{label(call)}  [{kernel.config}]"

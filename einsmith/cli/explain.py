@@ -35,6 +35,7 @@ def explain(
     candidates: int,
     measure: bool,
     threads: int | None,
+    memory_limit: int | None,
     overrides: Sequence[str],
     as_json: bool,
 ) -> None:
@@ -44,7 +45,7 @@ def explain(
     if len({name for name, _, _ in decisions}) < len(decisions):
         raise click.UsageError("--override is given twice for one kernel")
     with override.overriding({name: text.strip() for name, _, text in decisions}):
-        run, inputs = _program(what, batch, shapes, settings, threads)
+        run, inputs = _program(what, batch, shapes, settings, threads, memory_limit)
         report = gather(run, inputs, candidates, measure)
     if as_json:
         click.echo(json.dumps({"what": what} | report))
@@ -56,7 +57,8 @@ def explain(
 
 
 def _program(
-    what: str, batch: int | None, shapes: Sequence[str], settings: Sequence[str], threads: int | None
+    what: str, batch: int | None, shapes: Sequence[str], settings: Sequence[str], threads: int | None,
+    memory_limit: int | None,
 ) -> tuple[Executable, list[np.ndarray]]:
     path = Path(what)
     formula = path.is_file() and path.suffix != ".py"
@@ -64,6 +66,8 @@ def _program(
         raise click.UsageError("--shape is for a file with a formula")
     if path.suffix == ".py" and path.is_file() and settings:
         raise click.UsageError("--set is for a file with a formula, or for a model")
+    if path.is_file() and memory_limit is not None:
+        raise click.UsageError("--memory-limit is for a model; a TrainStep in a file has its own memory_limit=")
     if path.is_file():
         return _formula(path, shapes, settings, threads) if formula else _file(path, threads)
     if what not in models.names():
@@ -73,7 +77,7 @@ def _program(
     arguments = model_arguments(what, settings)
     example = task.example(batch or task.batch, defaults(what) | arguments)
     model = models.get(what, **(arguments | task.sizes(batch or task.batch)))
-    step = TrainStep(model, task.loss, optim.SGD(lr=0.01, momentum=0.9), threads=threads)
+    step = TrainStep(model, task.loss, optim.SGD(lr=0.01, momentum=0.9), threads=threads, memory_limit=memory_limit)
     return _of_step(step, example)
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import click
 
 from einsmith import knobs
-from einsmith.errors import EinsmithError, KnobError
+from einsmith.errors import ArgumentError, EinsmithError, KnobError
+from einsmith.sizes import size_of
 
 OK, FAILED, WRONG_USE = 0, 1, 2
 
@@ -22,6 +23,22 @@ def app() -> None:
 
 _UNIT = "What a token of text is.  [default: word; gpt_small: character]"
 _DECAY = click.FloatRange(min=0, max=1, max_open=True)
+
+
+class _Size(click.ParamType):
+    """Bytes, as 800MB."""
+
+    name = "SIZE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return size_of(value, "size")
+        except ArgumentError as e:
+            self.fail(str(e), param, ctx)
+
+
+_LIMIT = "Most memory of a step, as 800MB: some results are computed again.  [default: no limit]"
+_memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
 
 
 @app.command("train")
@@ -45,6 +62,7 @@ _DECAY = click.FloatRange(min=0, max=1, max_open=True)
 @click.option("--save", "save_to", metavar="DIR", help="Save here after every epoch; --resume goes on from it.")
 @click.option("--resume", metavar="DIR", help="Go on with the run saved here, with its settings.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
+@_memory_limit
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object an epoch, and one at the end.")
 def train_command(model: str, save_to: str | None, as_json: bool, **options) -> None:
     """Train MODEL and show its accuracy on the test images, or its perplexity on the test text.
@@ -76,6 +94,7 @@ _OVERRIDE = "What a kernel (its digits, as printed) is compiled to instead; the 
 @click.option("--candidates", type=click.IntRange(min=0), default=3, show_default=True, help=_CANDIDATES)
 @click.option("--measure", is_flag=True, help="Time each kernel in the program, and its candidates alone.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
+@_memory_limit
 @click.option("--override", "overrides", multiple=True, metavar="KERNEL PATTERN GENE=VALUE...", help=_OVERRIDE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain_command(what: str, **options) -> None:

@@ -101,6 +101,7 @@ def train(
     save_to: str | None = None,
     resume: str | None = None,
     threads: int | None = None,
+    memory_limit: int | None = None,
     as_json: bool = False,
     arguments: Sequence[str] = (),
     **chosen: Any,
@@ -129,6 +130,7 @@ def train(
             fresh(run, data), task.loss, optimizer, seed=run.seed, threads=threads, clip_grad_norm=run.clip,
             accumulate=run.accumulate, ema=run.ema,
         )  # fmt: skip
+    step.memory_limit = memory_limit
     if target is not None:
         _writable(target)
     with progress, _interrupts() as interrupted:

@@ -23,6 +23,7 @@ from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.memory import Memory
 from einsmith.runtime.store import ParameterStore, Slot
 from einsmith.runtime.threads import get_threads
+from einsmith.sizes import size_of
 from einsmith.training import graph
 from einsmith.training.counts import Counts
 from einsmith.training.evaluate import evaluate
@@ -52,6 +53,11 @@ class TrainStep:
     one batch as large as all. Between updates nothing but buffers changes. ema: the decay of an exponential moving
     average of the weights, which `averaged`, `evaluate` and `averages` give. All of these can be set at any time.
 
+    memory_limit: what a step may hold in all, as bytes or "800MB": parameters, state, batch and intermediate results,
+    of which some are computed again before their gradients where they are too large, those first that cost the least
+    time for a byte. What a step computes is bitwise the same. Raises ArgumentError, which says how much is needed,
+    where no way is found. It can be set at any time; evaluation has no limit.
+
     steps: how many updates were made; epoch, position: where `fit` stands, position counting the batches of the epoch;
     epoch_loss, epoch_samples: the sum of the samples' losses in that epoch, and how many they are; history: what `fit`
     found in each epoch. A new `optimizer` begins without state; so do parameters that replace others. Frozen ones
@@ -65,7 +71,7 @@ class TrainStep:
         self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: int = 0,
         threads: int | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
-        trained: str = "first",
+        trained: str = "first", memory_limit: int | str | None = None,
     ):  # fmt: skip
         if mode != "static":
             raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")
@@ -105,6 +111,7 @@ class TrainStep:
         self._reports: tuple[str, ...] = ()
         self._arena = Arena()  # of all batch shapes
         self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
+        self.memory_limit = memory_limit
         self._evaluate: Jitted | None = None
         self._lock = locks.Awaited("in a training step")
         self._averaged = False
@@ -114,6 +121,16 @@ class TrainStep:
         self._depends: dict[int, Any] = {}  # modules that were met while tracing
         self._worlds: Cache[tuple, int] = Cache(_WORLDS)
         self._world = 0
+
+    @property
+    def memory_limit(self) -> int | None:
+        """In bytes."""
+        return self._memory
+
+    @memory_limit.setter
+    def memory_limit(self, limit: int | str | None) -> None:
+        self._memory = None if limit is None else size_of(limit, "memory_limit")
+        self._programs.clear()
 
     def change(self, **settings: Any) -> None:
         """Sets some of the settings. Raises ArgumentError for values that cannot be."""
@@ -147,12 +164,13 @@ class TrainStep:
             or self._made_for[1] is not self.loss
         ):
             self._look()
-        run = self._programs.get((shapes, threads, self._world, gather))
+        key = shapes, threads, self._world, gather, self._memory
+        run = self._programs.get(key)
         if run is None:
             with trace.compiling(), self.model.in_mode(training=True):
                 run = self._trace(arrays, threads, gather)
             self._look()
-            self._programs.put((shapes, threads, self._world, gather), run)
+            self._programs.put((*key[:2], self._world, *key[3:]), run)
         return run
 
     def _look(self) -> None:
@@ -215,8 +233,9 @@ class TrainStep:
         if made.divided:
             self._programs.clear()
         run = Executable(
-            made.graph, made.bind, threads, finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena
-        )
+            made.graph, made.bind, threads, finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena,
+            memory=self._memory,
+        )  # fmt: skip
         run.note = made.groups
         return run
 
@@ -373,7 +392,7 @@ class TrainStep:
         if not self._programs:
             return html.Text("nothing is compiled yet; call step.compile(x, y)")
         parts = []
-        for (shapes, threads, _, gather), run in self._programs.items():
+        for (shapes, threads, _, gather, _), run in self._programs.items():
             head = ", ".join(f"{d}{list(s)}" for s, d in shapes)
             what = "gradients" if gather else "training step"
             parts.append(f"{what} for {head} on {threads} threads\n{run.describe()}")

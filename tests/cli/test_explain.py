@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from einsmith.cli import main as cli
+from einsmith.sizes import size_of
 from einsmith.tune import calibrate, store
 
 
@@ -156,3 +157,15 @@ def test_a_kernel_is_decided_by_hand(capsys: pytest.CaptureFixture[str], tmp_pat
     assert before["kernel"] in capsys.readouterr().err
     twice = ("--override", f"{before['kernel']} reduction") * 2
     assert cli.run(["explain", str(file), *given, *twice]) == 2
+
+
+def test_a_limit_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ("vit_small", "--batch", "4", "--set", "layers=3")
+    whole = explained(capsys, *model, "--candidates", "0")
+    assert cli.run(["explain", *model, "--memory-limit", "9kB"]) == 1
+    least = capsys.readouterr().err.split("9 kB is too little: ")[1].split(" are needed at least")[0]
+    limit = str(int(size_of(least, "least") * 1.001))
+    less = explained(capsys, *model, "--candidates", "0", "--memory-limit", limit)
+    assert less["arena_bytes"] < whole["arena_bytes"] and len(less["kernels"]) > len(whole["kernels"])
+    assert cli.run(["explain", __file__, "--memory-limit", "9kB"]) == 2
+    assert "a TrainStep in a file has its own" in capsys.readouterr().err

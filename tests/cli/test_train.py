@@ -13,6 +13,7 @@ import pytest
 
 from einsmith.cli import main as cli
 from einsmith.data import mnist_files
+from einsmith.sizes import size_of
 
 TRAIN, TEST, BATCH = 70, 30, 16
 STEPS = -(-TRAIN // BATCH)
@@ -240,3 +241,22 @@ def test_other_optimizers(run: Run, name: str) -> None:
     status, out, err = run("--epochs", 1, "--optimizer", name, "--json")
     assert status == 0, err
     assert np.isfinite(rows(out)[-1]["loss"])
+
+
+def test_a_limit_of_memory(run: Run, tmp_path: Path) -> None:
+    """Holds for a run and for what goes on with it; a limit that cannot be met says so before anything is saved."""
+    status, free, _ = run("--epochs", 2, "--json", "--schedule", "constant", model="lenet5")
+    assert status == 0
+    given = ("--epochs", 1, "--json", "--schedule", "constant", "--save")
+    status, out, err = run(*given, tmp_path / "none", "--memory-limit", "40kB", model="lenet5")
+    assert status == 1 and not (tmp_path / "none" / "run.json").exists()
+    least = err.split("is too little: ")[1].split(" are needed at least")[0]
+    limit = int(size_of(least, "least") * 1.001)
+    status, out, err = run(*given, tmp_path / "run", "--memory-limit", limit, model="lenet5")
+    assert status == 0, err
+    given = ("--epochs", 2, "--json", "--resume")
+    status, more, err = run(*given, tmp_path / "run", "--memory-limit", limit, model="lenet5")
+    assert status == 0, err
+    assert [r["loss"] for r in rows(out)[:1] + rows(more)[:1]] == [r["loss"] for r in rows(free)[:2]]
+    status, out, err = run("--memory-limit", "much")
+    assert status == 2 and "no size; give bytes, or text as '800MB'" in err

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from einsmith.errors import VerifyError
 from einsmith.expr.interned import Node
@@ -51,13 +51,15 @@ REPAID = 4
 @dataclass
 class Call:
     """A kernel and the tensors in its buffers. `written[n]` tells whether buffer n is stored to; it begins `offsets[n]`
-    bytes into its tensor (none: all begin where these do). `copies`: what it computes, stage by stage."""
+    bytes into its tensor (none: all begin where these do). `copies`: what it computes, stage by stage. `parts`: the
+    calls that were joined by their rows, each of which would do its own part."""
 
     kernel: Kernel | Rows
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
     copies: tuple[Copy, ...]
     offsets: tuple[int, ...] = ()
+    parts: tuple[Call, ...] = ()
 
     @property
     def nodes(self) -> tuple[Compute | Loop, ...]:
@@ -91,13 +93,15 @@ class LoopCall:
 @dataclass
 class Plan:
     """Kernels in order. `home` maps an update's tensor to the leaf whose memory it is written to. `checks` tell
-    after which call a check can be evaluated: (call number, tensor, message)."""
+    after which call a check can be evaluated: (call number, tensor, message). `again`: of what is computed once more
+    (`passes.schedule.rematerialize`), what it is a copy of."""
 
     graph: Graph
     calls: list[Call | LoopCall]
     home: dict[Tensor, Leaf]
     checks: list[tuple[int, Tensor, str]]
     first_write: int
+    again: dict[Tensor, Tensor] = field(default_factory=dict)
 
     def kernel_calls(self) -> Iterator[tuple[int, Call, int]]:
         """(number in `calls`, call, how often it runs at most) of every kernel, those of loops in the order in which a
@@ -258,7 +262,8 @@ def _by_rows(
             made = {t for i in members for t in parts[i].made}
             outside = {t for t in made if t in kept or readers[t] > own[t]}
             joined = join([parts[i] for i in members], outside, target)
-            call = Call(*joined, tuple(c for i in members for c in singles[i].copies))  # type: ignore[union-attr]
+            found = tuple(c for c in (singles[i] for i in members) if isinstance(c, Call))
+            call = Call(*joined, tuple(c for x in found for c in x.copies), parts=found)
         calls.append(call)
     return calls, rank
 

@@ -25,6 +25,8 @@ def namer(plan: Plan) -> Callable[[Tensor], str]:
     names = tensor_names(plan.graph)
 
     def name(t: Tensor) -> str:
+        if t in plan.again:  # computed once more, or oftener
+            return f"{name(plan.again[t])}'"
         if t not in names and isinstance(t, Item):  # a member of a loop that no node of the graph reads
             return f"{names[t.node]}.{t.member}"
         return f"{names[t]} in {names[plan.home[t]]}" if t in plan.home else names[t]

@@ -18,7 +18,8 @@ def kernel_roles(plan: Plan) -> list[Role]:
 
 def _roles(plan: Plan, role: Mapping[Any, Role]) -> Iterator[Role]:
     for call in plan.calls:
-        own = earliest(role[n] for n in call.own)
+        # What is computed only again is for the gradients.
+        own = earliest(role[n] for n in call.own) if call.own else "backward"
         if isinstance(call, Call):
             yield own
         else:

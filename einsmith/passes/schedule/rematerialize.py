@@ -1,0 +1,327 @@
+"""Intermediate results that are computed once more where they are read, since memory is limited.
+
+before: a = f(x); b = g(a); c = h(b) ... the most memory is needed here ... dB = h'(b, dC); dA = g'(a, dB)
+after:  a = f(x); b = g(a); c = h(b) ... less is needed here ... b' = g(a); dB = h'(b', dC); dA = g'(a, dB)
+
+Kernels run again as they are, on the same values, so that results are bitwise those without a limit; of a kernel that
+stores what its later stages are made of, those stages alone. Where the most memory is needed, the result goes whose
+computation takes the fewest seconds for each byte that is not held there, again and again, as long as it pays: what
+makes it may be computed again too, so that whole layers are (Chen et al. 2016, "Training deep nets with sublinear
+memory cost"; Jain et al. 2020, "Checkmate").
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from einsmith.expr.nodes import Compute, Leaf, Tensor, nbytes
+from einsmith.expr.rewrite.rebuild import with_args
+from einsmith.passes.algebra.inline import pointwise_body
+from einsmith.passes.schedule.plan import Call, LoopCall, Plan, copy_of
+from einsmith.passes.schedule.schedule import Copy
+from einsmith.passes.schedule.views import is_view, storage
+from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
+
+DEPTH = 24
+"""Kernels in a row that run again for one result."""
+SMALL = 16
+"""A result that is so many times smaller than what is made of it is held rather than computed again."""
+
+
+class Cost(NamedTuple):
+    """seconds, workspace: of a kernel, the latter in bytes."""
+
+    seconds: Callable[[Kernel | Rows], float]
+    workspace: Callable[[Kernel | Rows], int]
+
+
+class _Again(NamedTuple):
+    """Calls that make a result once more, in order, and their seconds. `held`: what they read that has to be held
+    longer for them."""
+
+    calls: tuple[Call, ...]
+    seconds: float
+    held: frozenset[Tensor]
+
+
+def rematerialized(plan: Plan, outside: Collection[Tensor], limit: int, cost: Cost) -> Plan:
+    """A plan whose intermediate results, those that are not in `outside`, take `limit` bytes at any time, or as few as
+    are found to be possible."""
+    timeline = _Timeline(plan, outside, cost)
+    while timeline.excess(limit) and timeline.step(limit):
+        pass
+    return timeline.plan()
+
+
+def peak(plan: Plan, outside: Collection[Tensor], cost: Cost) -> int:
+    """The most bytes that intermediate results and the workspace of a call take at once."""
+    return int(_Timeline(plan, outside, cost).now.live.max(initial=0))
+
+
+@dataclass
+class _State:
+    """Calls, and which of the plan's each is (None: it runs again); the calls that touch a tensor's memory, in order;
+    the first one that makes it; the one that overwrites a parameter; the bytes live at each call; what is a copy of
+    what."""
+
+    calls: list[Call | LoopCall]
+    origin: list[int | None]
+    life: dict[Tensor, list[int]]
+    made: dict[Tensor, int]
+    stored: dict[Leaf, int]
+    live: np.ndarray
+    again: dict[Tensor, Tensor]
+
+
+class _Timeline:
+    """The calls of a plan, who touches what, and how many bytes are live at each."""
+
+    def __init__(self, plan: Plan, outside: Collection[Tensor], cost: Cost):
+        self.given, self.outside, self.cost = plan, set(outside), cost
+        self.pinned = {storage(t) for _, t, _ in plan.checks}
+        self.touched: dict[int, tuple[Call | LoopCall, list[tuple[Tensor, bool, int]]]] = {}
+        self.ways: dict[tuple[int, Tensor], tuple[Call, list[Call]]] = {}
+        self.now = self._state([*plan.calls], [*range(len(plan.calls))], plan.again)
+
+    def _state(
+        self, calls: list[Call | LoopCall], origin: list[int | None], again: Mapping[Tensor, Tensor]
+    ) -> _State:
+        life: dict[Tensor, list[int]] = {}
+        made: dict[Tensor, int] = {}
+        stored: dict[Leaf, int] = {}
+        change = np.zeros(len(calls) + 1, np.int64)
+        work = np.zeros(len(calls), np.int64)
+        sizes: dict[Tensor, int] = {}
+        for i, call in enumerate(calls):
+            if isinstance(call, Call):
+                work[i] = self.cost.workspace(call.kernel)
+            for s, written, n in self._touches(call):
+                if written:
+                    made.setdefault(s, i)
+                    if s in self.given.home:
+                        stored[self.given.home[s]] = i
+                if n >= 0:
+                    sizes[s] = n
+                    uses = life.setdefault(s, [])
+                    if not uses or uses[-1] != i:
+                        uses.append(i)
+        for s, uses in life.items():
+            change[uses[0]] += sizes[s]
+            change[uses[-1] + 1] -= sizes[s]
+        return _State(calls, origin, life, made, stored, np.cumsum(change)[:-1] + work, dict(again))
+
+    def _touches(self, call: Call | LoopCall) -> list[tuple[Tensor, bool, int]]:
+        """What a call touches, whether it writes there, and the bytes; -1 of what is no intermediate result."""
+        known = self.touched.get(id(call))
+        if known is None:
+            found = [(storage(t), w) for t, w in zip(call.tensors, call.written, strict=True)]
+            known = call, [(s, w, nbytes(s) if self._is_inside(s) else -1) for s, w in found]
+            self.touched[id(call)] = known  # the call stays, and its number with it
+        return known[1]
+
+    def _is_inside(self, s: Tensor) -> bool:
+        return s not in self.outside and s not in self.given.home
+
+    def excess(self, limit: int) -> int:
+        """The bytes beyond the limit, of all calls together."""
+        return int(np.maximum(self.now.live - limit, 0).sum())
+
+    def step(self, limit: int) -> bool:
+        """Computes one result once more, if that brings the calls nearer to the limit; tells whether one was found."""
+        before, excess = self.now, self.excess(limit)
+        at = int(before.live.argmax())
+        found: list[tuple[float, int, int, int, _Again]] = []
+        for s, uses in before.life.items():
+            n = bisect_left(uses, at)
+            if not uses[0] < at < uses[-1] or s in self.pinned or uses[n] == at:
+                continue
+            again = self._recipe(s, uses[n], at, DEPTH, {})
+            if again is not None and not any(isinstance(before.calls[k], LoopCall) for k in uses[n:]):
+                freed = nbytes(s) - sum(nbytes(h) for h in again.held if not self._is_live(h, at))
+                if freed > 0:
+                    found.append((again.seconds / freed, -freed, len(found), uses[n], again))
+        for _, _, _, use, again in sorted(found, key=lambda f: f[:3]):
+            self.now = self._inserted(again, use)
+            if self.excess(limit) < excess:
+                return True
+            self.now = before
+        return False
+
+    def _is_live(self, s: Tensor, at: int) -> bool:
+        life = self.now.life
+        return s in life and life[s][0] <= at <= life[s][-1]
+
+    def _recipe(self, s: Tensor, before: int, at: int, depth: int, known: dict[Tensor, _Again | None]) -> _Again | None:
+        """What makes a result once more before a call, in the fewest seconds; `known`: of results that were looked at
+        for that call."""
+        if s not in known:
+            known[s] = None
+            call = self.now.calls[self.now.made[s]]
+            if depth and isinstance(call, Call):
+                found = [self._from(c, s, before, at, depth, known) for c in self._ways(call, s)]
+                known[s] = min((a for a in found if a is not None), key=lambda a: a.seconds, default=None)
+        return known[s]
+
+    def _ways(self, call: Call, s: Tensor) -> Sequence[Call]:
+        """Calls that make a result and write nothing but intermediate ones."""
+        key = id(call), s
+        if key not in self.ways:
+            ways = [c for c in _ways(call, s) if self._may_run_again(c)]
+            self.ways[key] = call, ways  # the call stays, and its number with it
+        return self.ways[key][1]
+
+    def _may_run_again(self, call: Call) -> bool:
+        """Whether a call writes nothing but intermediate results."""
+        return all(self._is_inside(storage(t)) for t, w in zip(call.tensors, call.written, strict=True) if w)
+
+    def _from(
+        self, call: Call, s: Tensor, before: int, at: int, depth: int, known: dict[Tensor, _Again | None]
+    ) -> _Again | None:
+        """What makes a result by a call, with what that reads."""
+        calls: list[Call] = []
+        seconds = self.cost.seconds(call.kernel)
+        held: set[Tensor] = set()
+        for r in _read(call):
+            if self._is_there(r, before):
+                continue
+            if r not in self.now.life:
+                return None  # a parameter that has another value then, or what was joined kernels' own
+            if self._is_live(r, at) or nbytes(r) * SMALL <= nbytes(s):
+                held.add(r)
+                continue
+            more = self._recipe(r, before, at, depth - 1, known)
+            if more is not None:
+                calls += [c for c in more.calls if not any(c is d for d in calls)]
+                seconds += more.seconds
+                held |= more.held
+            elif nbytes(r) < nbytes(s):
+                held.add(r)
+            else:
+                return None
+        return _Again((*calls, call), seconds, frozenset(held))
+
+    def _is_there(self, r: Tensor, before: int) -> bool:
+        """Whether what a call reads can be read before another call, too."""
+        life = self.now.life
+        if r in life:
+            return life[r][0] < before <= life[r][-1]
+        if isinstance(r, Leaf):
+            return self.now.stored.get(r, before) >= before
+        return r in self.outside
+
+    def _inserted(self, again: _Again, before: int) -> _State:
+        """Calls run again before a call; from there on all read what they make."""
+        now = self.now
+        new: dict[Tensor, Tensor] = {}
+        calls: list[Call | LoopCall] = []
+        for call in again.calls:
+            made = {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w}
+            new |= {s: copy_of(s) for s in made}
+            calls.append(replace(_with(call, new), copies=tuple(Copy(c.node, c.number + 1) for c in call.copies)))
+        rest = [_with(c, new) if isinstance(c, Call) else c for c in now.calls[before:]]
+        origin = [*now.origin[:before], *[None] * len(calls), *now.origin[before:]]
+        copies = now.again | {c: s for s, c in new.items()}
+        return self._state([*now.calls[:before], *calls, *rest], origin, copies)
+
+    def plan(self) -> Plan:
+        now = self.now
+        place = {n: i for i, n in enumerate(now.origin) if n is not None} | {len(self.given.calls): len(now.calls)}
+        checks = [(place[i], t, m) for i, t, m in self.given.checks]
+        first = place[self.given.first_write]
+        return replace(self.given, calls=now.calls, checks=checks, first_write=first, again=now.again)
+
+
+def _read(call: Call) -> Iterator[Tensor]:
+    """The memory that a call reads."""
+    return iter(dict.fromkeys(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if not w))
+
+
+def _with(call: Call, new: Mapping[Tensor, Tensor]) -> Call:
+    """The call with other memory."""
+    if not any(storage(t) in new for t in call.tensors):
+        return call
+    return replace(call, tensors=tuple(_exchanged(t, new) for t in call.tensors))
+
+
+def _exchanged(t: Tensor, new: Mapping[Tensor, Tensor]) -> Tensor:
+    """A tensor, or a view of one, in other memory."""
+    if t in new:
+        return new[t]
+    if isinstance(t, Compute) and is_view(t.template):
+        return with_args(t, (_exchanged(t.args[0], new),))
+    return t
+
+
+def _ways(call: Call, s: Tensor) -> Iterator[Call]:
+    """Calls that make a result: that one; of calls that were joined the one that makes it, if it is pointwise, as sums
+    round in the order of their kernel; and the stages that follow from what it stores besides."""
+    yield call
+    for c in call.parts or (call,):
+        if not isinstance(c.kernel, Kernel) or any(c.offsets):
+            continue
+        for n, (t, written) in enumerate(zip(c.tensors, c.written, strict=True)):
+            if not written or storage(t) is not s:
+                continue
+            if c is not call and pointwise_body(c.kernel.root) is not None:
+                yield c
+            stages = _after_stored(c.kernel, n)
+            if stages is not None:
+                yield _of_stages(c, stages, n)
+
+
+def _of_stages(call: Call, stages: Sequence[Stage], b: int) -> Call:
+    """The call of some stages of a kernel, which store to buffer b and read others."""
+    numbers = sorted({n for st in stages for kind, n, *_ in st.args if kind == "buffer"} | {b})
+    place = {n: k for k, n in enumerate(numbers)}
+    found = [(n, call.kernel.buffers[n]) for n in numbers]
+    buffers = tuple(x if n == b else Buffer(x.dtype, x.shape, False, x.strides) for n, x in found)
+    kernel = Kernel(tuple(_placed(st, place) for st in stages), buffers)
+    made = tuple(c for c, st in zip(call.copies, call.kernel.stages, strict=True) if b in st.outputs)
+    return Call(kernel, tuple(call.tensors[n] for n in numbers), tuple(n == b for n in numbers), made)
+
+
+def _placed(stage: Stage, place: Mapping[int, int]) -> Stage:
+    args = tuple(("buffer", place[a[1]]) if a[0] == "buffer" else a for a in stage.args)
+    return Stage(stage.template, args, tuple(None if o is None else place[o] for o in stage.outputs))
+
+
+def _after_stored(kernel: Kernel, b: int) -> list[Stage] | None:
+    """The pointwise stages that make buffer b of other buffers, some of which the kernel stores: fewer than all."""
+    stages = kernel.stages
+    made = {o: i for i, st in enumerate(stages) for o in st.outputs if o is not None}
+    needed: set[int] = set()
+    todo = [made[b]]
+    sources: dict[tuple[int, int], int] = {}
+    while todo:
+        i = todo.pop()
+        if i in needed:
+            continue
+        needed.add(i)
+        if pointwise_body(stages[i].template) is None:
+            return None
+        for kind, n, *member in stages[i].args:
+            stored = stages[n].outputs[member[0]] if kind == "stage" else None
+            if stored is not None and not kernel.buffers[stored].dtype.in_memory_only:
+                sources[n, member[0]] = stored
+            elif kind == "stage":
+                todo.append(n)
+    if len(needed) == len(stages):
+        return None
+    number = {i: k for k, i in enumerate(sorted(needed))}
+
+    def arg(a: tuple) -> tuple:
+        if a[0] == "buffer":
+            return a
+        source = sources.get((a[1], a[2]))
+        return ("stage", number[a[1]], a[2]) if source is None else ("buffer", source)
+
+    out = []
+    for i in sorted(needed):
+        outputs = tuple(o if o == b else None for o in stages[i].outputs)
+        out.append(Stage(stages[i].template, tuple(map(arg, stages[i].args)), outputs))
+    return out

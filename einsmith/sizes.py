@@ -1,0 +1,36 @@
+"""Sizes of memory as people write them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from einsmith.dtypes import is_whole
+from einsmith.errors import ArgumentError
+
+UNITS = {"": 1, "B": 1} | {
+    f"{prefix}{i}B": (1024 if i else 1000) ** (n + 1) for n, prefix in enumerate("KMGT") for i in ("", "i")
+}
+"""Bytes of each unit: kB is 1000, KiB 1024; small letters are as good as large ones."""
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+_UNITS = {name.lower(): n for name, n in UNITS.items()}
+
+
+def size_of(x: Any, name: str) -> int:
+    """Bytes: a number, or text as "800MB", "1.5 GiB". Raises ArgumentError, which says `name`, for what is no size."""
+    found = _SIZE.fullmatch(x) if isinstance(x, str) else None
+    if found and found[2].lower() in _UNITS:
+        n = int(float(found[1]) * _UNITS[found[2].lower()])
+    elif is_whole(x):
+        n = int(x)
+    else:
+        n = 0
+    if n < 1:
+        raise ArgumentError(f"{name}={x!r} is no size; give bytes, or text as '800MB' or '1.5GiB'")
+    return n
+
+
+def show_size(n: int) -> str:
+    """A size in the unit in which it has the fewest digits before its point."""
+    unit = next((u for u in ("GB", "MB", "kB") if n >= UNITS[u.upper()]), "B")
+    return f"{n} B" if unit == "B" else f"{n / UNITS[unit.upper()]:.4g} {unit}"
