@@ -6,7 +6,8 @@ from tests.fuzz.writer import TYPES, Writer
 
 
 def contraction(w: Writer) -> None:
-    """Matrix products in all transpositions, batched, of several axes, of three factors, masked, with chains."""
+    """Matrix products in all transpositions, batched, of several axes, of three factors, masked, with chains; a factor
+    may stand under a condition of its own."""
     batch = w.some_axes(w.pick((0, 0, 1)), most=9)
     m = w.some_axes(w.pick((1, 1, 2, 0)), batch)
     k = w.some_axes(w.pick((1, 1, 1, 2)), [*batch, *m])
@@ -18,9 +19,13 @@ def contraction(w: Writer) -> None:
         a = w.chain(a, [*m, *k], 2)
     if w.chance(6):
         b = w.chain(b, [*n, *k], 2)
-    body = f"{a} * {b}" if w.choose(10) else f"{a} + {b}"
-    if w.chance(8):
-        body += f" * {w.read(w.choose.some(scope) or k)}"
+    factors = [a, b]
+    if w.chance(5):
+        factors.append(w.read(w.choose.some([*batch, *m, *n] if w.chance(2) else scope) or k))
+    if w.chance(5):
+        one = w.pick((-1, 0, 1))
+        factors[one] = f"where({w.condition(k if w.chance(2) else w.choose.some(scope) or k)}, {factors[one]}, 0)"
+    body = " * ".join(factors) if w.choose(10) else f"{a} + {b}"
     if w.chance(8):
         body = f"where({w.condition(scope)}, {body}, 0)"
     over = w.choose.shuffled(k)
