@@ -139,3 +139,20 @@ FUNCTIONS: dict[str, Function] = {
 COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin")
 """sum, prod, max, min give one result per body; argmax and argmin take one body and give (value, i32 index of the
 first such element, row-major over the reduction axes)."""
+
+COMBINING = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+"""The function that makes one result of two, of combiners that have one."""
+
+
+def identity(combiner: str, dtype: DType) -> float | int | bool:
+    """What an empty box gives, or loses against everything."""
+    if combiner == "sum":
+        return 0.0 if dtype.is_float else 0
+    if combiner == "prod":
+        return 1.0 if dtype.is_float else 1
+    low = combiner in ("max", "argmax")
+    if dtype.is_float:
+        return float("-inf") if low else float("inf")
+    if dtype.is_bool:
+        return not low
+    return -(1 << (dtype.bits - 1)) if low else (1 << (dtype.bits - 1)) - 1

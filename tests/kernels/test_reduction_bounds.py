@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from einsmith import dtypes as dt
+from einsmith.expr.functions import identity
 from einsmith.expr.nodes import apply, cast
 from einsmith.kernels import choose
-from einsmith.kernels.emit.combine import identity
 from einsmith.kernels.reduction.axes import LONG, bounds, boxes_of
 from einsmith.kernels.reduction.pattern import Reduction
 from tests import nest_interp

@@ -15,8 +15,6 @@ from einsmith.expr.nodes import Apply, Graph, nbytes, postorder
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.choose import ROWS
 from einsmith.kernels.footprint import touched
-from einsmith.kernels.rows.members import block_kernel
-from einsmith.kernels.rows.shared import shared
 from einsmith.lang import builder as fb
 from einsmith.loops.nest import Op
 from einsmith.modes import trace_call
@@ -25,6 +23,8 @@ from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.passes.schedule.row_fusion import ways
 from einsmith.plan.kernel import Rows
+from einsmith.plan.row_blocks import block_kernel
+from einsmith.plan.shared_rows import shared
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate
 from tests import nest_interp

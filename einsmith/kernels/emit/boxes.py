@@ -18,6 +18,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.functions import identity
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, below, postorder, size
 from einsmith.expr.random import OPERATIONS
@@ -25,7 +26,6 @@ from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
 from einsmith.kernels.emit.access import FusedAxes, fused
 from einsmith.kernels.emit.address import address
-from einsmith.kernels.emit.combine import identity
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target

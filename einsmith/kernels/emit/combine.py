@@ -5,28 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.dtypes import DType
+from einsmith.expr.functions import COMBINING, identity
 from einsmith.expr.nodes import Apply, Expr
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.loops.nest import Value, elem_of
 
 Accumulators = list[Value]
 """The accumulators of one reduction: one a body, or (value, i32 index) for argmax and argmin."""
-
-_OPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-
-
-def identity(combiner: str, dtype: DType) -> float | int | bool:
-    """What an empty box gives, or loses against everything."""
-    if combiner == "sum":
-        return 0.0 if dtype.is_float else 0
-    if combiner == "prod":
-        return 1.0 if dtype.is_float else 1
-    low = combiner in ("max", "argmax")
-    if dtype.is_float:
-        return float("-inf") if low else float("inf")
-    if dtype.is_bool:
-        return not low
-    return -(1 << (dtype.bits - 1)) if low else (1 << (dtype.bits - 1)) - 1
 
 
 class Combine:
@@ -65,7 +50,7 @@ class Combine:
         return out
 
     def _plain(self, a: Value, b: Value) -> Value:
-        fn = _OPS[self.combiner]
+        fn = COMBINING[self.combiner]
         if a.type.elem == "i1":
             fn = {"max": "or", "min": "and"}[fn]
         return self.em.op(fn, a, b)

@@ -13,12 +13,12 @@ from functools import lru_cache
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import Linear, linear, nonnegative
+from einsmith.expr.functions import identity
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
 from einsmith.expr.rewrite.rebuild import operands, rebuild
 from einsmith.expr.rewrite.simplify import simplify
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
-from einsmith.kernels.emit.combine import identity
 
 _LANES = 8
 _LARGER = 2

@@ -10,9 +10,9 @@ from einsmith.kernels.divisors import divisors
 from einsmith.kernels.elementwise import dealt_out
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Chooser, Cost
-from einsmith.kernels.rows.members import block_kernel, inputs
-from einsmith.kernels.rows.shared import shared
 from einsmith.plan.kernel import Buffer, Member, Rows
+from einsmith.plan.row_blocks import block_kernel, inputs
+from einsmith.plan.shared_rows import shared
 from einsmith.target.facts import Target
 
 BLOCK_SECONDS = 1e-8

@@ -15,11 +15,11 @@ from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost as plan
 from einsmith.kernels.rows.cost import RowsConfig
-from einsmith.kernels.rows.members import block_kernel, copied, filled, inputs, merge, partials, uses_number
-from einsmith.kernels.rows.shared import shared
 from einsmith.loops.nest import Builder, Function, Value, elem_of
 from einsmith.loops.splice import splice
 from einsmith.plan.kernel import Kernel, Member, Rows
+from einsmith.plan.row_blocks import block_kernel, copied, filled, inputs, merge, partials, uses_number
+from einsmith.plan.shared_rows import shared
 from einsmith.target.facts import Target
 
 

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 
 from einsmith import dtypes as dt
+from einsmith.expr.functions import COMBINING, identity
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
-from einsmith.kernels.emit.combine import identity
 from einsmith.plan.kernel import Buffer, Kernel, Member, Stage
-
-_MERGES = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 @lru_cache(maxsize=1024)
@@ -145,7 +143,7 @@ def _accumulation(member: Member, count: int) -> Kernel:
     stages = [Stage(template(t.shape, params, body), args, (None,) * len(sums))]
     for m, x in enumerate(sums):
         old, new = (Read(slot, _axes(t.rank), x.dtype) for slot in (0, 1))
-        total = template(t.shape, [(x.dtype, x.shape)] * 2, apply(_MERGES[root.combiner], old, new))
+        total = template(t.shape, [(x.dtype, x.shape)] * 2, apply(COMBINING[root.combiner], old, new))
         stages.append(Stage(total, (("buffer", len(used) + m), ("stage", 0, m)), (len(used) + len(sums) + m,)))
     return Kernel(tuple(stages), (*buffers, *sums, *sums))
 
