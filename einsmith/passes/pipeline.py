@@ -13,6 +13,7 @@ from functools import partial
 from einsmith.expr.nodes import Graph
 from einsmith.expr.rewrite.contraction_order import ordered as ordered_products
 from einsmith.passes.algebra.fold_into_scatter import accumulate
+from einsmith.passes.algebra.free_factors import free_factors
 from einsmith.passes.algebra.horizontal_fusion import together
 from einsmith.passes.algebra.inline import inline, simplify_graph
 from einsmith.passes.algebra.merge_disjoint import disjoint
@@ -88,6 +89,7 @@ PASSES = ordered(
         graph_pass("parts", read_parts, needs="simplified"),
         graph_pass("inline", inline, needs="simplified", provides="inlined"),
         graph_pass("stored products", stored_products, needs="inlined"),
+        graph_pass("free factors", free_factors, needs="inlined"),
         graph_pass("order", ordered_products, needs="inlined"),
         graph_pass("prefix sums", prefix_sums, needs="inlined"),
         graph_pass("disjoint", disjoint, needs="inlined"),

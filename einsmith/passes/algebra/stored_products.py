@@ -27,7 +27,6 @@ from einsmith.expr.nodes import (
     Reduce,
     Template,
     Tensor,
-    apply,
     axes_of,
     postorder,
     size,
@@ -35,20 +34,12 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, prune_args, whole_sum, with_args
 from einsmith.passes.algebra.inline import is_identity, pointwise_body
+from einsmith.passes.algebra.products import Product, key_of, multiplied, product_of
 
-FACTORS = 16
-"""Of a product: one of more is left as it is."""
 LENGTH = 64
 """Expressions in a stored tensor's body: a longer one is left as it is."""
 CHEAP = {"add", "sub", "mul", "neg", "cast", "where", "min", "max", "abs"}
 """What is computed again as soon as it is read."""
-
-
-class _Product(NamedTuple):
-    """Factors and whether each divides; `minus`: whether the product is the negative of theirs."""
-
-    factors: tuple[tuple[Expr, bool], ...]
-    minus: bool
 
 
 class _Stored(NamedTuple):
@@ -90,56 +81,14 @@ def _remember(node: Compute, known: dict[Tensor, list[_Stored]]) -> None:
                 known[node.args[e.slot]].append(_Stored(node, product.factors, n))
 
 
-def _made_as(t: Template) -> _Product | None:
+def _made_as(t: Template) -> Product | None:
     """The product that a tensor is; None where it is none, or a long one."""
     body = pointwise_body(t)
-    return None if body is None or sum(1 for _ in postorder([body])) > LENGTH else _product(body)
+    return None if body is None or sum(1 for _ in postorder([body])) > LENGTH else product_of(body)
 
 
 def _is_costly(f: Expr) -> bool:
     return any(isinstance(e, Apply) and e.dtype.is_float and e.fn not in CHEAP for e in postorder([f]))
-
-
-def _product(e: Expr) -> _Product | None:
-    """The factors of an expression, one if it is no product; None if they are too many."""
-    found: list[tuple[Expr, bool]] = []
-    minus = False
-    stack = [(e, False)]
-    while stack:
-        x, divides = stack.pop()
-        if isinstance(x, Apply) and x.dtype.is_float and x.fn in ("mul", "div"):
-            a, b = x.args
-            stack += [(b, divides != (x.fn == "div")), (a, divides)]
-        elif isinstance(x, Apply) and x.dtype.is_float and x.fn == "neg":
-            minus = not minus
-            stack.append((x.args[0], divides))
-        else:
-            found.append((x, divides))
-        if len(found) + len(stack) > FACTORS:
-            return None
-    return _Product(tuple(found), minus)
-
-
-def _multiplied(factors: Sequence[tuple[Expr, bool]], minus: bool) -> Expr:
-    """Their product, the dividing ones last, the sign before all. One at least does not divide."""
-    over = [f for f, divides in factors if not divides]
-    out = over[0]
-    for f in over[1:]:
-        out = apply("mul", out, f)
-    for f, divides in factors:
-        if divides:
-            out = apply("div", out, f)
-    return apply("neg", out) if minus else out
-
-
-def _key(e: Expr, args: Sequence[Tensor], places: Mapping[int, Any] | None) -> Any:
-    """What an index is, with the tensors that it reads in the place of their slots, where axes stand at `places`."""
-    if isinstance(e, Axis):
-        return e if places is None else places.get(e.position)
-    if not e.args:
-        return e
-    head = args[e.slot] if isinstance(e, Read) else (e.fn, e.dtype)  # type: ignore[union-attr]
-    return (head, *(_key(a, args, places) for a in e.args))
 
 
 class _At(NamedTuple):
@@ -152,7 +101,7 @@ class _At(NamedTuple):
 def _same(e: Expr, own: _At, x: Expr, other: _At, places: dict[int, Any]) -> bool:
     """Whether x is e, whose axes stand at `places`; those that are not there yet are noted."""
     if isinstance(e, Axis):
-        key = _key(x, other.args, other.places)
+        key = key_of(x, other.args, other.places)
         return places.setdefault(e.position, key) == key
     if isinstance(e, Const) or type(e) is not type(x) or len(e.args) != len(x.args):
         return e is x
@@ -173,7 +122,7 @@ class _Exchange:
 
     def body(self, root: Expr) -> Expr:
         for e in postorder([root], self.memo):
-            product = _product(e)
+            product = product_of(e)
             new = product and self._product(product)
             self.memo[e] = new or (with_args(e, tuple(self.memo[a] for a in e.args)) if isinstance(e, Apply) else e)
         return self.memo[root]
@@ -183,7 +132,7 @@ class _Exchange:
             self.args.append(t)
         return self.args.index(t)
 
-    def _product(self, product: _Product) -> Expr | None:
+    def _product(self, product: Product) -> Expr | None:
         """The product with the stored tensor for its part; None where that is none of it."""
         stored = self.stored
         seed, divides = stored.factors[stored.seed]
@@ -198,7 +147,7 @@ class _Exchange:
             if rest is not None:
                 whole = Read(self._slot(stored.tensor), _index(seed, f, stored.tensor), stored.tensor.dtype)
                 kept = [(self.memo.get(x, x), over) for x, over in rest]
-                return _multiplied([(whole, False), *kept], product.minus)
+                return multiplied([(whole, False), *kept], product.minus)
         return None
 
     def _without(
@@ -219,16 +168,16 @@ class _Exchange:
         """The sum of products that is read, without a factor that is free of the sum's axes."""
         t = self.args[read.slot]
         part = whole_sum(t.template) if isinstance(t, Compute) else None
-        product = None if part is None else _product(part.bodies[0])
+        product = None if part is None else product_of(part.bodies[0])
         if part is None or product is None or not isinstance(t, Compute) or not size(part.domain):
             return None
-        there = _At(t.args, {d: _key(i, self.args, None) for d, i in enumerate(read.index)})
+        there = _At(t.args, {d: key_of(i, self.args, None) for d, i in enumerate(read.index)})
         for n, (f, divides) in enumerate(product.factors):
             rest = [x for k, x in enumerate(product.factors) if k != n]
             if divides != wanted[1] or all(over for _, over in rest) or any(a >= t.template.rank for a in axes_of(f)):
                 continue
             if _same(wanted[0], self.own, f, there, places):
-                body = Reduce("sum", part.body.extents, (_multiplied(rest, product.minus),))  # type: ignore[union-attr]
+                body = Reduce("sum", part.body.extents, (multiplied(rest, product.minus),))  # type: ignore[union-attr]
                 return prune_args(template(t.shape, t.template.params, body), t.args)
         return None
 

@@ -103,10 +103,11 @@ def fits(nodes: Collection[Compute | Loop]) -> bool:
 
 
 def fusion_groups(
-    nodes: list[Compute | Loop], alone: set[Compute | Loop], early: set[Compute | Loop], gate: Compute | Loop | None
+    nodes: list[Compute | Loop], alone: set[Compute | Loop], early: set[Compute | Loop], gate: Compute | Loop | None,
+    updates: Collection[Compute | Loop] = (),
 ) -> tuple[list[Group], dict[Compute | Loop, int]]:
     """Groups of nodes, some of them empty, and each node's group. `early`: what the checks are computed from, and
-    themselves; `gate`: what decides whether anything is stored."""
+    themselves; `gate`: what decides whether anything is stored; `updates`: what is stored into leaves."""
     apart = alone | early | ({gate} if gate is not None else set())
     groups: list[Group] = []
     of: dict[Compute | Loop, int] = {}
@@ -120,6 +121,7 @@ def fusion_groups(
         if isinstance(node, Compute) and node not in alone and _is_small(node):
             # What else reads a group must wait for all of it: the one that is read least is joined first.
             near = sorted(needs, key=lambda g: (groups[g].outside(node), -g))
+            near = [g for g in near if not (node in updates and _has_others(groups[g], updates))]
             best = next((g for g in near if _may_join(groups, g, node, needs, alone, early)), best)
         if best == len(groups):
             groups.append(Group())
@@ -135,6 +137,15 @@ def fusion_groups(
             for h in sorted(needs - {best}):
                 _take_in(groups, of, best, h, node, apart)
     return groups, of
+
+
+def _has_others(group: Group, updates: Collection[Compute | Loop]) -> bool:
+    """Whether a sum is read by more than updates: its kernel may be joined with its readers' by their rows, which one
+    that stores into a leaf is not."""
+    root = group.nodes[0]
+    if isinstance(root, Loop) or pointwise_body(root.template) is not None:
+        return False
+    return any(n not in updates and n not in group.nodes for n in group.readers)
 
 
 def _is_small(node: Compute) -> bool:

@@ -170,8 +170,9 @@ def _plan(
     graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks, graph.gradients)
     nodes = [n for n in postorder(graph.roots) if _is_work(n)]
     early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, Loop))}
-    groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None)
     home = {t: p for p, t in updates}
+    stores = {_made(t) for t in home}
+    groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None, stores)
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
     kept = {storage(t) for t in external} | set(home)
     schedule = Schedule(groups, of)

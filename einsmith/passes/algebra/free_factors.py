@@ -1,0 +1,172 @@
+"""Sums of products that are other sums, but for factors that are free of the axes summed over.
+
+before: S[i] = sum[k](x[i,k]);  m[i] = S[i]/n;  B[i] = sum[k](g[i,k])
+        L[i] = sum[k](-(a[i]*(x[i,k] - m[i]) + a[i]*(x[i,k] - m[i])));  R[i] = sum[k](-(c[i]*g[i,k]))
+after:  L[i] = -(a[i]*(m[i] - m[i])) - a[i]*(m[i] - m[i]);  R[i] = -c[i]*B[i]
+
+That is the backward pass of a norm. What numbers differ from their mean by adds up to nothing: m - m, which is not
+zero where m is no number. Sums are put together otherwise; a sum is exchanged only where all of its terms are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Read,
+    Tensor,
+    apply,
+    axes_of,
+    postorder,
+    template,
+)
+from einsmith.expr.rewrite.rebuild import exchanged, prune_args, whole_sum, with_args
+from einsmith.passes.algebra.inline import is_identity, pointwise_body
+from einsmith.passes.algebra.products import Product, key_of, multiplied, product_of
+
+TERMS = 8
+"""Of a sum: one of more is left as it is."""
+LENGTH = 64
+"""Expressions in a term: a longer one is left as it is."""
+
+
+class _Terms(NamedTuple):
+    """The terms of a sum's body: whether each is taken off, the factors that are free of the sum's axes, and those that
+    are not."""
+
+    terms: tuple[tuple[bool, tuple[tuple[Expr, bool], ...], tuple[tuple[Expr, bool], ...]], ...]
+
+
+def free_factors(graph: Graph) -> Graph:
+    """The graph with such sums made of the others."""
+    nodes = list(postorder(graph.roots))
+    known: dict[Any, Compute] = {}
+    for node in nodes:
+        if isinstance(node, Compute):
+            _remember(node, known)
+    memo: dict[Any, Any] = {}
+    for node in nodes:
+        if node not in memo:
+            made = _made_of(node, known) if isinstance(node, Compute) else None
+            for n in (node,) if made is None else made.args:  # the sums that it is made of may come later
+                if n not in memo:
+                    memo[n] = with_args(n, tuple(memo[a] for a in n.args)) if n.args else n
+            if made is not None:
+                memo[node] = with_args(made, tuple(memo[a] for a in made.args))
+    return exchanged(graph, memo)
+
+
+def _terms(t: Any) -> _Terms | None:
+    """The terms of a template that is a sum of few; None of others."""
+    part = whole_sum(t)
+    if part is None or not prod(part.domain) or not part.bodies[0].dtype.is_float:
+        return None
+    found = []
+    stack = [(part.bodies[0], False)]
+    while stack:
+        e, minus = stack.pop()
+        product = product_of(e)
+        if isinstance(e, Apply) and e.fn in ("add", "sub"):
+            stack += [(e.args[1], minus != (e.fn == "sub")), (e.args[0], minus)]
+        elif isinstance(e, Apply) and e.fn == "neg":
+            stack.append((e.args[0], not minus))
+        elif product is None or sum(1 for _ in postorder([e])) > LENGTH:
+            return None
+        else:
+            found.append(_split(product, minus, t.rank))
+        if len(found) + len(stack) > TERMS:
+            return None
+    return _Terms(tuple(found))
+
+
+def _split(p: Product, minus: bool, rank: int):
+    free = tuple(f for f in p.factors if not any(a >= rank for a in axes_of(f[0])))
+    return minus != p.minus, free, tuple(f for f in p.factors if f not in free)
+
+
+def _box(node: Compute) -> tuple:
+    part = whole_sum(node.template)
+    assert part is not None
+    return node.shape, part.domain, node.dtype
+
+
+def _remember(node: Compute, known: dict[Any, Compute]) -> None:
+    """Notes a sum of one product without free factors."""
+    found = node.template.memo("free_factors", _terms)
+    if found is not None and len(found.terms) == 1:
+        ((minus, free, bound),) = found.terms
+        if not minus and not free:
+            known.setdefault((_box(node), _factors(node, bound)), node)
+
+
+def _factors(node: Compute, factors: tuple[tuple[Expr, bool], ...]) -> frozenset:
+    """What factors are, in any order; equal ones are counted."""
+    keys = [(key_of(f, node.args, None), divides) for f, divides in factors]
+    return frozenset((k, keys.count(k)) for k in keys)
+
+
+def _made_of(node: Compute, known: Mapping[Any, Compute]) -> Compute | None:
+    """A sum made of the known ones, element by element; None where a term is none of them."""
+    found = node.template.memo("free_factors", _terms)
+    if found is None:
+        return None
+    args: list[Tensor] = [*node.args]
+    own = tuple(Axis(d) for d in range(len(node.shape)))
+    total: Expr | None = None
+    for minus, free, bound in found.terms:
+        if not bound:
+            return None
+        mean = _mean_of(node, bound)
+        if mean is not None:
+            value: Expr = apply("sub", mean, mean)
+        else:
+            other = known.get((_box(node), _factors(node, bound)))
+            if other is None or not free:
+                return None
+            if other not in args:
+                args.append(other)
+            value = Read(args.index(other), own, node.dtype)
+        term = multiplied([(value, False), *free], False)
+        if total is None:
+            total = apply("neg", term) if minus else term
+        else:
+            total = apply("sub" if minus else "add", total, term)
+    assert total is not None
+    return prune_args(template(node.shape, [(a.dtype, a.shape) for a in args], total), tuple(args))
+
+
+def _mean_of(node: Compute, bound: tuple[tuple[Expr, bool], ...]) -> Expr | None:
+    """Of (x - m) summed over the axes over which m is the mean of x, m; None of other factors."""
+    if len(bound) != 1 or bound[0][1]:
+        return None
+    e = bound[0][0]
+    if not (isinstance(e, Apply) and e.fn == "sub" and all(isinstance(a, Read) for a in e.args)):
+        return None
+    x, m = e.args
+    mean = node.args[m.slot]  # type: ignore[union-attr]
+    if not isinstance(mean, Compute) or not is_identity(m, node.shape):  # type: ignore[arg-type]
+        return None
+    body = pointwise_body(mean.template)
+    part = whole_sum(node.template)
+    assert part is not None
+    count = prod(part.domain[len(node.shape) :])
+    if not (isinstance(body, Apply) and isinstance(body.args[0], Read) and isinstance(n := body.args[-1], Const)):
+        return None
+    if not (body.fn == "div" and n.value == count or body.fn == "mul" and n.value == 1 / count):
+        return None
+    total = mean.args[body.args[0].slot]
+    inner = whole_sum(total.template) if isinstance(total, Compute) else None
+    if inner is None or not is_identity(body.args[0], mean.shape) or _box(total) != _box(node):  # type: ignore[arg-type]
+        return None
+    read = inner.bodies[0]
+    if isinstance(read, Read) and total.args[read.slot] is node.args[x.slot] and read.index == x.index:  # type: ignore
+        return m
+    return None

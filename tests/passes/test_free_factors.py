@@ -1,0 +1,100 @@
+"""Sums that are others but for factors which leave them: the same values, fewer sums, and what stays as it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.expr.analysis.verify import verify_graph
+from einsmith.expr.interp import evaluate
+from einsmith.expr.nodes import Compute, Graph, Reduce, postorder
+from einsmith.modes import trace_call
+from einsmith.passes.algebra.free_factors import free_factors
+from einsmith.passes.algebra.inline import inline, simplify_graph
+
+
+def prepared(f, *shapes: tuple[int, ...]) -> Graph:
+    return inline(simplify_graph(trace_call(f, tuple(np.zeros(s) for s in shapes), {}).graph))
+
+
+def sums(graph: Graph) -> int:
+    nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute)]
+    return sum(isinstance(p.body, Reduce) for n in nodes for p in n.template.parts if hasattr(p.body, "combiner"))
+
+
+def compared(graph: Graph, rng: np.random.Generator, fewer: int) -> None:
+    short = free_factors(graph)
+    verify_graph(short)
+    arrays = [rng.standard_normal(x.shape) for x in graph.inputs]
+    for got, want in zip(evaluate(short, arrays)[0], evaluate(graph, arrays)[0], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-11)
+    assert sums(graph) - sums(short) == fewer
+
+
+B = "B[i] = sum[k](g[i,k])\n"
+MEAN = "S[i] = sum[k](x[i,k])\nm[i] = S[i]/x.shape[1]\nv[i] = sum[k]((x[i,k] - m[i])*(x[i,k] - m[i]))\n"
+CASES = {
+    "a factor": (B + "R[i] = sum[k](-(c[i]*g[i,k]))\nreturn B, R", 1),
+    "a divisor": (B + "R[i] = sum[k](g[i,k]/c[i])\nreturn B, R", 1),
+    "two terms": (B + "R[i] = sum[k](c[i]*g[i,k] - g[i,k]*c[i]*2)\nreturn B, R", 1),
+    "of a product": ("B[i] = sum[k](g[i,k]*x[i,k])\nR[i] = sum[k](x[i,k]*c[i]*g[i,k])\nreturn R, B", 1),
+    "from a mean": (MEAN + "R[i] = sum[k](c[i]*(x[i,k] - m[i]) + c[i]*(x[i,k] - m[i]))\nreturn v, R", 1),
+    "a mean and a sum": (B + MEAN + "R[i] = sum[k](c[i]*(x[i,k] - m[i]) + c[i]*g[i,k])\nreturn v, B, R", 1),
+    "one term unknown": (B + "R[i] = sum[k](c[i]*g[i,k] + x[i,k])\nreturn B, R", 0),
+    "over another axis": ("B[k] = sum[i](g[i,k])\nR[i] = sum[k](c[i]*g[i,k])\nreturn B, R", 0),
+    "of half of the elements": (B + "R[i] = sum[l](c[i]*g[i,2*l])\nreturn B, R", 0),
+    "under a condition": (B + "R[i] = sum[k](where(k < 3, c[i]*g[i,k], 0))\nreturn B, R", 0),
+    "the sum itself": (B + "return B", 0),
+    "a mean of more": ("S[i] = sum[k](x[i,k])\nm[i] = S[i]/7\nR[i] = sum[k](c[i]*(x[i,k] - m[i]))\nreturn R", 0),
+    "a mean elsewhere": (
+        "S[i] = sum[k](x[i,k])\nm[i] = S[i]/x.shape[1]\nR[i] = sum[k](c[i]*(x[i,k] - m[4-i]))\nreturn R", 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values(case, rng):
+    text, fewer = CASES[case]
+    op = es.op(text, extents={"l": 6} if "[l]" in text else None)
+    shapes = {"g": (5, 13), "x": (5, 13), "c": (5,)}
+    names = [n for n in shapes if f"{n}[" in text]
+    compared(prepared(lambda *a: op(**dict(zip(names, a, strict=True))), *(shapes[n] for n in names)), rng, fewer)
+
+
+def test_a_batch_norm_has_two_sums_backward(rng):
+    """By x, gamma and beta, in which those by gamma and beta are all that is summed."""
+
+    def f(x, gamma, beta, g):
+        def loss(x, gamma, beta):
+            m, v = np.zeros(3), np.ones(3)
+            return es.functional.sum(g * es.functional.batch_norm(x, m, v, gamma, beta, training=True))
+
+        return es.value_and_grad(loss, argnums=(0, 1, 2))(x, gamma, beta)
+
+    graph = prepared(f, (4, 3, 5, 5), (3,), (3,), (4, 3, 5, 5))
+    compared(graph, rng, 2)
+    assert sums(free_factors(graph)) == 5  # mean, variance, loss, and those by gamma and beta
+
+
+def test_what_is_no_number_stays_so():
+    op = es.op(CASES["from a mean"][0])
+    graph = prepared(lambda x, c: op(x=x, c=c), (5, 13), (5,))
+    x = np.ones((5, 13))
+    x[1, 3], x[2, 7] = np.nan, np.inf
+    with np.errstate(invalid="ignore"):
+        _, r = evaluate(free_factors(graph), [x, np.ones(5)])[0]
+    np.testing.assert_array_equal(np.isnan(r), [False, True, True, False, False])
+
+
+def test_updates_leave_sums_to_their_other_readers(rng):
+    """The backward pass of a batch norm goes through memory once: its sums are members of one kernel by rows."""
+    es.manual_seed(0)
+    model = es.nn.Sequential(es.nn.Conv2d(3, 16, 3, padding=1), es.nn.BatchNorm2d(16), es.nn.ReLU(),
+                             es.nn.Conv2d(16, 4, 3))  # fmt: skip
+    step = es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=0.1), threads=2)
+    step.compile(np.zeros((2, 3, 24, 24), np.float32), np.zeros((2, 4, 22, 22), np.float32))
+    (run,) = step._programs.values()
+    rows = [c.kernel for c, role in zip(run.calls, run.roles, strict=True) if hasattr(c.kernel, "members") and
+            role == "backward"]  # fmt: skip
+    members = [[hasattr(m.kernel.root.parts[0].body, "combiner") for m in k.members] for k in rows]
+    assert [True, True, False] in members
