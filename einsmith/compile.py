@@ -18,12 +18,11 @@ from einsmith.backends import registry
 from einsmith.backends.backend import Runnable, Watched
 from einsmith.caches import Bound
 from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
-from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.nodes import ROLES, Graph, Leaf, Reduce, Template, Tensor, nbytes, postorder, size
-from einsmith.expr.printer import show
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
+from einsmith.passes.listings import Listing, listings
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import Call, Plan, fuse
 from einsmith.passes.schedule.printer import namer, show_arena, show_plan
@@ -39,12 +38,6 @@ from einsmith.sizes import show_size
 from einsmith.target.facts import Target
 
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
-
-
-def _verified(name: str, before: Graph, after: Graph, seconds: float) -> None:
-    """What EINSMITH_DEBUG=6 does after a pass."""
-    verify_graph(after)
-    print(f"--- {name}: {seconds * 1e3:.1f} ms\n{show(after)}", file=sys.stderr)
 
 
 def predicted(kernel: Kernel | Rows, target: Target) -> float:
@@ -98,7 +91,12 @@ class Executable:
             self._roots, self._given = graph.roots, graph
             checks = dict((*index_checks(graph.roots), *graph.checks))
             graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
-            observe = _verified if knobs.debug() >= 6 else None
+            told = listings(graph)
+
+            def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
+                for listing in told:
+                    listing.graph(name, before, after, seconds)
+
             graph = run_passes(graph, PassContext(self.target, predicted, observe))
             finite = graph.outputs[index] if finite is not None else None
             self.plan: Plan = fuse(graph, finite, self.target)
@@ -115,7 +113,7 @@ class Executable:
         self._lock = locks.Awaited("updating parameters or state") if self._stored else locks.lock()
         # A checked run looks at the memory between the kernels, and while others may run.
         self._shared = Arena() if shared is None or knobs.CHECK.get() else shared
-        self._build(finite)
+        self._build(finite, told)
         self.compile_seconds = time.perf_counter() - start
         if knobs.debug() >= 1:
             print(
@@ -182,7 +180,7 @@ class Executable:
                 "is computed again; give more, or smaller batches"
             )
 
-    def _build(self, finite: Tensor | None) -> None:
+    def _build(self, finite: Tensor | None, told: Sequence[Listing]) -> None:
         plan, graph = self.plan, self.graph
         outputs = [storage(t) for t in graph.outputs]
         fresh = self._outputs()
@@ -232,9 +230,10 @@ class Executable:
                 made.steps.append(CheckFinite(pointer(finite, (len(made.steps), 0), 0), finite.dtype.name, FINITE))
 
         made.plan(plan, places, base, pointer, checks)
-        if knobs.debug() >= 6:
-            memory, steps = show_arena(plan, outside, places.offsets, places.nbytes), show_steps(made, namer(plan))
-            print(f"--- plan\n{show_plan(plan)}\n--- arena\n{memory}\n--- program\n{steps}", file=sys.stderr)
+        for listing in told:
+            listing.text("plan", show_plan(plan))
+            listing.text("arena", show_arena(plan, outside, places.offsets, places.nbytes))
+            listing.text("program", show_steps(made, namer(plan)))
         self.calls = [call for call, _ in made.kernels]
         self.turns = [turns for _, _, turns in plan.kernel_calls()]
         self.roles = kernel_roles(plan)

@@ -106,8 +106,13 @@ CHECK: Knob[int] = Knob(
     "1 runs every kernel on guarded memory and compares what it makes with the evaluator, in its first runs and then "
     "ever more rarely; 2 does so in every run (docs/checking.md)",
 )
+DUMP: Knob[Path | None] = Knob(
+    "EINSMITH_DUMP", None, _path, "the path of a directory",
+    "where the graph after every pass, the plan, the arena and the steps of each program that is compiled are written, "
+    "in a folder of its own; by default nowhere",
+)
 
-ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, CACHE_DIR, CACHE_LIMIT, DATA_DIR, CHECK)
+ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, CACHE_DIR, CACHE_LIMIT, DATA_DIR, CHECK, DUMP)
 
 
 def debug() -> int:

@@ -1,0 +1,106 @@
+"""What is told of a program while it is compiled: EINSMITH_DEBUG=6 prints it, EINSMITH_DUMP keeps it in files."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from einsmith import knobs
+from einsmith.errors import KnobError
+from einsmith.expr.analysis.verify import verify_graph
+from einsmith.expr.nodes import Graph
+from einsmith.expr.printer import show
+from einsmith.passes import pipeline
+
+
+class Listing(Protocol):
+    """Somebody who is told of a program's stages."""
+
+    def graph(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
+        """The graph after a pass (`PassContext.observe`)."""
+
+    def text(self, name: str, body: str) -> None:
+        """What comes after the passes: the plan, the arena, the program."""
+
+
+class Printed:
+    """Prints to standard error, and verifies every graph."""
+
+    def graph(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
+        verify_graph(after)
+        print(f"--- {name}: {seconds * 1e3:.1f} ms\n{show(after)}", file=sys.stderr)
+
+    def text(self, name: str, body: str) -> None:
+        print(f"--- {name}\n{body}", file=sys.stderr)
+
+
+class Dumped:
+    """Writes files into a folder of its own, which is the next `program-0000` in `parent`. `given`: the graph before
+    the first pass. Raises KnobError where that cannot be.
+
+        00-given.txt, 01-simplify.txt, ...     the graph after each pass
+        14-loops-steps-0/01-simplify.txt, ...  the graph of a loop's step, which has passes of its own meanwhile
+        plan.txt, arena.txt, program.txt       kernels in order; what lies where in memory; the steps that are run
+    """
+
+    def __init__(self, parent: Path, given: Graph):
+        self.parent = parent
+        self.folder = self._made()
+        self._levels = [(self.folder, 0)]  # of passes within passes: where their graphs go, and how many there are
+        self._write(self.folder / "00-given.txt", show(given))
+
+    def _made(self) -> Path:
+        try:
+            self.parent.mkdir(parents=True, exist_ok=True)
+            n = len(list(self.parent.glob("program-*")))
+            while True:
+                try:
+                    found = self.parent / f"program-{n:04d}"
+                    found.mkdir()
+                    return found
+                except FileExistsError:  # another process or thread has it
+                    n += 1
+        except OSError as e:
+            raise self._fault(e) from e
+
+    def graph(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
+        folder, done = self._levels[-1]
+        if name != pipeline.PASSES[done].name:  # the first pass over the graph of a step
+            outer = f"{done + 1:02d}-{_file_name(pipeline.PASSES[done].name)}-steps"
+            folder = folder / f"{outer}-{len(list(folder.glob(f'{outer}-*')))}"
+            done = 0
+            self._levels.append((folder, done))
+        head = f"# after {name}: {seconds * 1e3:.1f} ms{'' if after is not before else ', no change'}\n"
+        self._write(folder / f"{done + 1:02d}-{_file_name(name)}.txt", head + show(after))
+        self._levels[-1] = folder, done + 1
+        if done + 1 == len(pipeline.PASSES):
+            self._levels.pop()
+
+    def text(self, name: str, body: str) -> None:
+        self._write(self.folder / f"{_file_name(name)}.txt", body)
+
+    def _write(self, file: Path, text: str) -> None:
+        try:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text + "\n", encoding="utf-8")
+        except OSError as e:
+            raise self._fault(e) from e
+
+    def _fault(self, e: OSError) -> KnobError:
+        return KnobError(
+            f"the environment variable {knobs.DUMP.name} is {str(self.parent)!r}, where {e.filename or 'a file'} "
+            f"cannot be written: {e.strerror or e}; set it to a folder that can be written, or unset it"
+        )
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.]+", "-", name)
+
+
+def listings(given: Graph) -> list[Listing]:
+    """Who is told of the program that is made of a graph. Raises KnobError where EINSMITH_DUMP cannot be written."""
+    folder = knobs.DUMP.get()
+    printed: list[Listing] = [Printed()] if knobs.debug() >= 6 else []
+    return [*printed, Dumped(folder, given)] if folder is not None else printed
