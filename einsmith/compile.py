@@ -135,14 +135,14 @@ class Executable:
         found = dict.fromkeys(storage(t) for t in self.graph.outputs)
         return [t for t in found if not isinstance(t, Leaf) and t not in self.plan.home]
 
-    def _fixed(self) -> tuple[int, int]:
+    def fixed_bytes(self) -> tuple[int, int]:
         """Bytes of what is bound to leaves, and of the other inputs and the outputs."""
         others = [*(x for x in self.graph.inputs if x not in self._bind), *self._outputs()]
         return sum(a.nbytes for a in self._bind.values()), sum(map(nbytes, others))
 
     def _fit(self, memory: int) -> None:
         """Exchanges the plan for one that computes some of its results again, so that a run holds `memory` bytes."""
-        arrays, batch = self._fixed()
+        arrays, batch = self.fixed_bytes()
         outside = {*self.graph.inputs, *self._bind, *self._outputs()}
         whole = self.plan
         cost = Cost(
@@ -187,6 +187,8 @@ class Executable:
         outside = {*graph.inputs, *self._bind, *fresh}
         compiled = self._compiled
         places = layout(plan, outside, compiled)
+        self.lives = places.lives
+        """What lies in the arena, from which of the plan's calls to which."""
         self._own = -(-max(places.nbytes, 64) // buffers.ALIGNMENT) * buffers.ALIGNMENT
         self._reserved = self._own + self.backend.scratch_area(self._scratch, self.threads)
         block = self._shared.reserve(self._reserved, self.backend.allocate)
@@ -356,7 +358,7 @@ class Executable:
     def held_bytes(self) -> int:
         """Bytes that a run holds in all: what is bound to leaves, inputs, outputs, intermediate results and what its
         kernels use besides."""
-        return sum(self._fixed()) + self._reserved
+        return sum(self.fixed_bytes()) + self._reserved
 
     @property
     def arena(self) -> np.ndarray:

@@ -7,9 +7,10 @@ from html import escape
 from typing import Any
 
 
-def text(title: str, body: str, folded: bool = False) -> str:
-    """A title over lines as they are, which `folded` hides until it is clicked."""
-    lines = f'<pre style="margin:0;line-height:1.3">{escape(body)}</pre>'
+def text(title: str, body: str, folded: bool = False, name: str = "") -> str:
+    """A title over lines as they are, which `folded` hides until it is clicked. `name`: what links call the lines."""
+    anchor = f' id="{escape(name)}"' if name else ""
+    lines = f'<pre{anchor} style="margin:0;line-height:1.3">{escape(body)}</pre>'
     if folded:
         return f"<details><summary><code>{escape(title)}</code></summary>{lines}</details>"
     return f"<div><code>{escape(title)}</code>{lines}</div>"

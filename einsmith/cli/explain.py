@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import runpy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,17 @@ import click
 import numpy as np
 
 from einsmith import models, modes, optim
+from einsmith.cli.info import cpu_name
 from einsmith.cli.tasks import assignment, defaults, model_arguments, number, task_of
 from einsmith.compile import Executable, label
 from einsmith.errors import EinsmithError
-from einsmith.expr.nodes import ROLES
+from einsmith.expr.nodes import ROLES, size
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels import override
 from einsmith.kernels.pattern import Cost
 from einsmith.lang.op import op
+from einsmith.passes.schedule.printer import namer, show_calls
+from einsmith.plan.kernel import Kernel
 from einsmith.runtime.threads import get_threads
 from einsmith.training import TrainStep
 from einsmith.tree import flatten
@@ -38,19 +42,47 @@ def explain(
     memory_limit: int | None,
     overrides: Sequence[str],
     as_json: bool,
+    html: Path | None,
 ) -> None:
     """Compiles a model's training step, a Python file's `step` or a formula, and prints its kernels. overrides: each a
-    kernel's digest, a pattern and genes (`kernels.override`)."""
+    kernel's digest, a pattern and genes (`kernels.override`). html: where they are shown as a page instead."""
     decisions = [x.partition(" ") for x in overrides]
     if len({name for name, _, _ in decisions}) < len(decisions):
         raise click.UsageError("--override is given twice for one kernel")
-    with override.overriding({name: text.strip() for name, _, text in decisions}):
-        run, inputs = _program(what, batch, shapes, settings, threads, memory_limit)
-        report = gather(run, inputs, candidates, measure)
+    if html is not None and html.exists() and Path(what).exists() and html.samefile(what):
+        raise click.UsageError(f"--html {html} is the file that is explained; name another one")
+    with _to_be_written(html) if html is not None else nullcontext():
+        with override.overriding({name: text.strip() for name, _, text in decisions}):
+            run, inputs, batch = _program(what, batch, shapes, settings, threads, memory_limit)
+            report = {"what": what, "batch": batch} | gather(run, inputs, candidates, measure)
+        if html is not None:
+            from einsmith.cli.report_page import page  # imported late: few reports are pages
+
+            html.write_text(page(report), encoding="utf-8")
     if as_json:
-        click.echo(json.dumps({"what": what} | report))
+        click.echo(json.dumps(report))
+    elif html is not None:
+        click.echo(f"{html}: {summary(report)}")
     else:
         click.echo(text_of(report))
+
+
+@contextmanager
+def _to_be_written(file: Path) -> Iterator[None]:
+    """Finds out whether a file can be written before anything else is done. Where the rest fails, it is as before."""
+    new = not file.exists()
+    try:
+        file.open("a").close()
+    except OSError as e:
+        raise click.ClickException(f"--html {file} cannot be written: {e.strerror}; name another file") from e
+    try:
+        yield
+    except BaseException as e:
+        if new:
+            file.unlink(missing_ok=True)
+        if isinstance(e, OSError) and e.filename == str(file):
+            raise click.ClickException(f"--html {file} cannot be written: {e.strerror}; name another file") from e
+        raise
 
 
 # ------------------------------------------------------------------------------------------- what is to be explained
@@ -59,7 +91,8 @@ def explain(
 def _program(
     what: str, batch: int | None, shapes: Sequence[str], settings: Sequence[str], threads: int | None,
     memory_limit: int | None,
-) -> tuple[Executable, list[np.ndarray]]:
+) -> tuple[Executable, list[np.ndarray], int | None]:
+    """The program, its inputs, and a model's batch."""
     path = Path(what)
     formula = path.is_file() and path.suffix != ".py"
     if not formula and shapes:
@@ -69,16 +102,17 @@ def _program(
     if path.is_file() and memory_limit is not None:
         raise click.UsageError("--memory-limit is for a model; a TrainStep in a file has its own memory_limit=")
     if path.is_file():
-        return _formula(path, shapes, settings, threads) if formula else _file(path, threads)
+        return *(_formula(path, shapes, settings, threads) if formula else _file(path, threads)), None
     if what not in models.names():
         known = ", ".join(models.names())
         raise click.UsageError(f"{what!r} is no file and no model; the models are {known}")
     task = task_of(what)
+    batch = batch or task.batch
     arguments = model_arguments(what, settings)
-    example = task.example(batch or task.batch, defaults(what) | arguments)
-    model = models.get(what, **(arguments | task.sizes(batch or task.batch)))
+    example = task.example(batch, defaults(what) | arguments)
+    model = models.get(what, **(arguments | task.sizes(batch)))
     step = TrainStep(model, task.loss, optim.SGD(lr=0.01, momentum=0.9), threads=threads, memory_limit=memory_limit)
-    return _of_step(step, example)
+    return *_of_step(step, example), batch
 
 
 def _of_step(step: TrainStep, inputs: tuple) -> tuple[Executable, list[np.ndarray]]:
@@ -157,12 +191,16 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     """Everything that is printed, ready for JSON; times are in seconds.
 
     measure: also the median time of each kernel inside whole runs, in all turns of its loop together (`turns`, of each
-    of which a prediction tells), and of each candidate shown, alone with warm caches.
+    of which a prediction tells), and of each candidate shown, alone with warm caches. `call`: the number of a kernel's
+    call, or of the loop that it is in, among those of the plan. `bytes`: of the tensors that one turn reads and writes,
+    each once. `share`: of the time of all kernels, measured or else predicted. `again`: it makes once more what an
+    earlier kernel has made.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
-    rows = zip(run.roles, run.calls, run.kernels, run.turns, times, strict=True)
-    for role, call, compiled, turns, seconds in rows:
+    places = (n for n, _, _ in run.plan.kernel_calls())
+    rows = zip(run.roles, run.calls, places, run.kernels, run.turns, times, strict=True)
+    for role, call, place, compiled, turns, seconds in rows:
         choice = override.choice_of(call.kernel, run.target)
         taken = (choice.pattern.name, choice.config)
         shown = _shown(choice.alternatives, candidates, taken)
@@ -173,10 +211,14 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
         kernels.append(
             {
                 "kernel": override.name_of(call.kernel)[:8],
+                "call": place,
                 "role": role,
+                "again": not call.own,
                 "root": label(call),
                 "fused": [_stage(s.template.shape, s) for s in call.kernel.stages],
-                "buffers": [f"{b.dtype.name}{list(b.shape)}" for b in call.kernel.buffers],
+                "shape": list(call.kernel.root.shape) if isinstance(call.kernel, Kernel) else [call.kernel.rows],
+                "buffers": [_type(b) for b in call.kernel.buffers],
+                "bytes": sum(size(b.shape) * b.dtype.itemsize for b in call.kernel.buffers),
                 "pattern": compiled.pattern,
                 "config": compiled.config,
                 "tasks": [tasks for _, tasks, _ in compiled.launches],
@@ -191,12 +233,84 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 ],
             }
         )
+    total = _part("in all", kernels)
+    for k in kernels:
+        k["share"] = seconds_of(k, measure) / (total["measured" if measure else "predicted"] or 1.0)
+    roles = [r for r in ROLES if any(k["role"] == r for k in kernels)]
     return {
         "threads": run.threads,
+        "machine": {"processor": cpu_name()}
+        | {name: getattr(run.target, name) for name in ("backend", "cpu", "cores", "vector_bytes", "l1", "l2", "l3")},
+        "inputs": [_type(x) for x in inputs],
         "arena_bytes": run.arena_bytes,
         "compile_seconds": run.compile_seconds,
+        "distinct_kernels": len({k["kernel"] for k in kernels}),
+        "parts": [_part(r, [k for k in kernels if k["role"] == r]) for r in roles] + [total],
+        "again": _part("again", [k for k in kernels if k["again"]]),
         "kernels": kernels,
+        "memory": _memory(run, kernels),
+        "plan": show_calls(run.plan),
     }
+
+
+def seconds_of(kernel: Mapping[str, Any], measured: bool) -> float:
+    """What a kernel takes in all turns of its loop."""
+    return kernel["measured"] if measured else kernel["predicted"]["seconds"] * kernel["turns"]
+
+
+def _part(name: str, kernels: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What some kernels take together, in all turns of their loops."""
+    known = all(k["measured"] is not None for k in kernels)
+    return {
+        "part": name,
+        "kernels": len(kernels),
+        "predicted": sum(seconds_of(k, False) for k in kernels),
+        "measured": sum(seconds_of(k, True) for k in kernels) if known else None,
+    }
+
+
+def _memory(run: Executable, kernels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Bytes, at rest and over time: at each call of the plan those of results that the forward pass `saved` for later,
+    of the `rest` and of kernels' workspaces; and the `tensors` that live where it is most, the largest first, with
+    their first and last call and the number of the kernel that makes them."""
+    arrays, batch = run.fixed_bytes()
+    calls = len(run.plan.calls)
+    of_call: list[list[int]] = [[] for _ in range(calls)]  # the numbers of its kernels
+    for n, k in enumerate(kernels):
+        of_call[k["call"]].append(n)
+    forward = [any(kernels[n]["role"] == "forward" for n in numbers) for numbers in of_call]
+    change = {kind: np.zeros(calls + 2, np.int64) for kind in ("saved", "rest", "workspace")}
+    kinds = []
+    for x in run.lives:
+        later = x.last < calls and not forward[x.last]
+        kind = "workspace" if isinstance(x.key, int) else "saved" if forward[x.first] and later else "rest"
+        kinds.append(kind)
+        change[kind][x.first] += x.nbytes
+        change[kind][x.last + 1] -= x.nbytes
+    live = {kind: np.cumsum(c)[:calls] for kind, c in change.items()}
+    together = sum(live.values())
+    at = int(np.argmax(together)) if calls else 0
+    name = namer(run.plan)
+    tensors = [
+        {"name": name(x.key), "type": _type(x.key), "bytes": x.nbytes, "first": x.first, "last": x.last,
+         "saved": kind == "saved", "kernel": of_call[x.first][0]}
+        for x, kind in zip(run.lives, kinds, strict=True) if not isinstance(x.key, int) and x.first <= at <= x.last
+    ]  # fmt: skip
+    return {
+        "parameters": arrays,
+        "batch": batch,
+        "results": run.arena_bytes,
+        "scratch": run.held_bytes - arrays - batch - run.arena_bytes,
+        "held": run.held_bytes,
+        "peak": int(np.max(together, initial=0)),
+        "peak_call": at,
+        "live": {kind: list(map(int, bytes_live)) for kind, bytes_live in live.items()},
+        "tensors": sorted(tensors, key=lambda t: -t["bytes"]),
+    }
+
+
+def _type(x: Any) -> str:
+    return f"{x.dtype.name}{list(x.shape)}"
 
 
 def _shown(
@@ -232,44 +346,51 @@ def terms(cost: Cost) -> dict[str, float]:
 def text_of(report: dict[str, Any]) -> str:
     """The report for people: microseconds, one block a kernel, and the sums of forward, backward and update."""
     kernels = report["kernels"]
-    roles = [r for r in ROLES if any(k["role"] == r for k in kernels)]
+    several = len(report["parts"]) > 2
     lines = [
         f"{len(kernels)} kernels, {report['threads']} threads, arena {report['arena_bytes'] / 2**20:.2f} MiB, compiled "
         f"in {report['compile_seconds']:.2f} s"
     ]
     for n, k in enumerate(kernels):
-        measured = "" if k["measured"] is None else f", measured {_us(k['measured'])}"
+        measured = "" if k["measured"] is None else f", measured {us(k['measured'])}"
         times = f" {k['turns']} times" if k["turns"] > 1 else ""
-        role = f"{k['role']}  " if len(roles) > 1 else ""
+        role = f"{k['role']}  " if several else ""
         lines += ["", f"{n:3d}  {k['kernel']}  {role}{k['root']}"]
-        lines.append(f"     predicted {_us(k['predicted']['seconds'])}{times}{measured}")
+        lines.append(f"     predicted {us(k['predicted']['seconds'])}{times}{measured}")
         if len(k["fused"]) > 1:
             lines.append(f"     fused: {' -> '.join(k['fused'])}")
-        for c in k["candidates"]:
-            p = c["predicted"]
-            parts = ", ".join(f"{x} {p[x] * 1e6:.1f}" for x in ("arithmetic", "memory", "special", "launch") if p[x])
-            alone = "" if c["alone"] is None else f"  alone {_us(c['alone'])}"
-            mark = "*" if c["taken"] else " "
-            lines.append(f"     {mark} {_us(p['seconds']):>11}{alone}  {c['pattern']} {c['config']}")
-            if c["ruled_out"]:
-                parts += f"; not asked: {k['pattern']} is known to serve this better"
-            lines.append(f"         {parts}")
-        more = k["considered"] - len(k["candidates"])
-        if more > 0:
-            lines.append(f"       and {more} more")
+        lines += [f"     {line}" for line in candidate_lines(k)]
     lines.append("")
-    for r in roles if len(roles) > 1 else ():
-        lines.append(_sum(r, [k for k in kernels if k["role"] == r]))
-    return "\n".join([*lines, _sum("in all", kernels)])
+    parts = report["parts"] if several else report["parts"][-1:]
+    return "\n".join([*lines, *map(_times, parts)])
 
 
-def _sum(name: str, kernels: Sequence[dict[str, Any]]) -> str:
-    """The times of some kernels together, in all turns of their loops."""
-    total = f"{name}: predicted {_us(sum(k['predicted']['seconds'] * k['turns'] for k in kernels))}"
-    if all(k["measured"] is not None for k in kernels):
-        total += f", measured {_us(sum(k['measured'] for k in kernels))}"
-    return total
+def candidate_lines(kernel: Mapping[str, Any]) -> list[str]:
+    """What a kernel was compiled to and what else was considered, each with what its prediction is made of."""
+    lines = []
+    for c in kernel["candidates"]:
+        p = c["predicted"]
+        parts = ", ".join(f"{x} {p[x] * 1e6:.1f}" for x in ("arithmetic", "memory", "special", "launch") if p[x])
+        alone = "" if c["alone"] is None else f"  alone {us(c['alone'])}"
+        mark = "*" if c["taken"] else " "
+        lines.append(f"{mark} {us(p['seconds']):>11}{alone}  {c['pattern']} {c['config']}")
+        if c["ruled_out"]:
+            parts += f"; not asked: {kernel['pattern']} is known to serve this better"
+        lines.append(f"    {parts}")
+    more = kernel["considered"] - len(kernel["candidates"])
+    return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
-def _us(seconds: float) -> str:
+def summary(report: Mapping[str, Any]) -> str:
+    """The report in a line."""
+    return f"{len(report['kernels'])} kernels, {_times(report['parts'][-1])}"
+
+
+def _times(part: Mapping[str, Any]) -> str:
+    measured = "" if part["measured"] is None else f", measured {us(part['measured'])}"
+    return f"{part['part']}: predicted {us(part['predicted'])}{measured}"
+
+
+def us(seconds: float) -> str:
+    """Microseconds."""
     return f"{seconds * 1e6:.1f} us"

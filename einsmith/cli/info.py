@@ -45,7 +45,7 @@ def gather() -> dict[str, Any]:
     names = store.measured(static) if recorded is not None else []
     return {
         "versions": {name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()},
-        "machine": {"system": platform.platform(), "cpu": _cpu_name(), **machine, "threads": get_threads()},
+        "machine": {"system": platform.platform(), "cpu": cpu_name(), **machine, "threads": get_threads()},
         "coefficients": {"source": _source(recorded), **coefficients(used)},
         "measured": {"probes": names},
         "measured but not used": store.rejected(static) if recorded is not None else {},
@@ -141,7 +141,8 @@ def _first_line(documented: Callable) -> str:
     return (inspect.getdoc(documented) or "").partition("\n")[0]
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """What the processor calls itself."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -96,6 +97,7 @@ _OVERRIDE = "What a kernel (its digits, as printed) is compiled to instead; the 
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
 @_memory_limit
 @click.option("--override", "overrides", multiple=True, metavar="KERNEL PATTERN GENE=VALUE...", help=_OVERRIDE)
+@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write a page to look at instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain_command(what: str, **options) -> None:
     """Show the kernels of a program: what was fused, what was chosen, and what was rejected at which predicted cost.

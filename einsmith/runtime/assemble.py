@@ -7,13 +7,13 @@ and the loop moves it; a slice of a slice (a loop in a loop) has a base that the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from einsmith.expr.loop import Segment
 from einsmith.expr.nodes import Item, Tensor, nbytes, size
-from einsmith.passes.schedule.arena import arena
+from einsmith.passes.schedule.arena import Life, arena, lives
 from einsmith.passes.schedule.plan import Call, LoopCall, Plan
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel, Rows
@@ -55,11 +55,12 @@ class Place(NamedTuple):
 @dataclass
 class Layout:
     """Offsets in the arena of a plan: by storage, and by call number for a kernel's workspace and for a loop's steps,
-    whose own layouts are `inner` by (call number, segment)."""
+    whose own layouts are `inner` by (call number, segment). `lives`: what it is the layout of."""
 
     offsets: dict[object, int]
     nbytes: int
-    inner: dict[tuple[int, int], Layout] = field(default_factory=dict)
+    inner: dict[tuple[int, int], Layout]
+    lives: list[Life]
 
 
 def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> Layout:
@@ -78,7 +79,7 @@ def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> Layout:
             inner[i, k] = layout(step, {*segment.body.inputs, *step.graph.outputs}, compiled)
             needs.append(inner[i, k].nbytes)
         extra[i] = max(needs, default=0)
-    return Layout(*arena(plan, outside, extra, kept), inner)
+    return Layout(*arena(plan, outside, extra, kept), inner, lives(plan, outside, extra, kept))
 
 
 class Assembler:

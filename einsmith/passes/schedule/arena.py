@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from einsmith.expr.nodes import Tensor, nbytes
 from einsmith.passes.schedule.plan import Plan
@@ -25,6 +26,24 @@ def lifetimes(plan: Plan, outside: Iterable[Tensor]) -> dict[Tensor, tuple[int, 
     return out
 
 
+class Life(NamedTuple):
+    """Bytes of a tensor, or of the workspace of the call that `key` is the number of, from a call to a call."""
+
+    key: Tensor | int
+    nbytes: int
+    first: int
+    last: int
+
+
+def lives(
+    plan: Plan, outside: Iterable[Tensor], extra: Mapping[int, int], kept: Collection[int] = ()
+) -> list[Life]:
+    """What lies in the arena, of which `arena` says more."""
+    out = [Life(t, nbytes(t), first, last) for t, (first, last) in lifetimes(plan, outside).items()]
+    end = len(plan.calls)
+    return out + [Life(call, n, *((0, end) if call in kept else (call, call))) for call, n in extra.items() if n]
+
+
 def arena(
     plan: Plan, outside: Iterable[Tensor], extra: Mapping[int, int], kept: Collection[int] = ()
 ) -> tuple[dict[object, int], int]:
@@ -34,13 +53,9 @@ def arena(
     Largest first, each at the lowest offset that is free during its life (best-fit decreasing: within a few per cent of
     the peak of live bytes on training graphs).
     """
-    items: list[tuple[object, int, int, int]] = [
-        (t, nbytes(t), first, last) for t, (first, last) in lifetimes(plan, outside).items()
-    ]
-    end = len(plan.calls)
-    items += [(call, n, *((0, end) if call in kept else (call, call))) for call, n in extra.items() if n]
-    order = sorted(range(len(items)), key=lambda i: (-items[i][1], i))
-    placed = _Placed(end + 1)
+    items = lives(plan, outside, extra, kept)
+    order = sorted(range(len(items)), key=lambda i: (-items[i].nbytes, i))
+    placed = _Placed(len(plan.calls) + 1)
     offsets: dict[object, int] = {}
     total = 0
     for i in order:

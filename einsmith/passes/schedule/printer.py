@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from einsmith.expr.nodes import Item, Tensor, nbytes
 from einsmith.expr.printer import tensor_names
 from einsmith.passes.schedule.arena import lifetimes
-from einsmith.passes.schedule.plan import Call, Plan
+from einsmith.passes.schedule.plan import Call, LoopCall, Plan
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.printer import show_kernel
 
@@ -17,7 +17,7 @@ def show_plan(plan: Plan) -> str:
 
     What is stored in a parameter's memory is called `t3 in in0`, a tensor from byte 512 on `t3@512`.
     """
-    return "\n".join(_calls(plan, ""))
+    return "\n".join(show_calls(plan))
 
 
 def namer(plan: Plan) -> Callable[[Tensor], str]:
@@ -29,33 +29,34 @@ def namer(plan: Plan) -> Callable[[Tensor], str]:
             return f"{name(plan.again[t])}'"
         if t not in names and isinstance(t, Item):  # a member of a loop that no node of the graph reads
             return f"{names[t.node]}.{t.member}"
+        if t not in names and storage(t) is not t:  # a view of what is computed once more
+            return name(storage(t))
         return f"{names[t]} in {names[plan.home[t]]}" if t in plan.home else names[t]
 
     return name
 
 
-def _calls(plan: Plan, pad: str) -> list[str]:
+def show_calls(plan: Plan, pad: str = "") -> list[str]:
+    """The text of each call of a plan, with `pad` before every line."""
     name = namer(plan)
-    lines: list[str] = []
 
-    def call(head: str, c: Call) -> None:
+    def kernel(head: str, c: Call) -> list[str]:
         offsets = c.offsets or (0,) * len(c.tensors)
         shown = [name(t) + (f"@{n}" if n else "") for t, n in zip(c.tensors, offsets, strict=True)]
         first, *rest = show_kernel(c.kernel, shown).splitlines()
-        lines.append(f"{pad}{head}: {first}")
-        lines.extend(f"{pad}  {line}" for line in rest)
+        return [f"{pad}{head}: {first}", *(f"{pad}  {line}" for line in rest)]
 
-    for i, c in enumerate(plan.calls):
-        if isinstance(c, Call):
-            call(f"call {i}", c)
-            continue
-        for before in c.before:
-            call(f"call {i}, before its loop", before)
+    def loop(i: int, c: LoopCall) -> list[str]:
+        lines = [line for before in c.before for line in kernel(f"call {i}, before its loop", before)]
         for segment, step in zip(c.loop.segments, c.plans, strict=True):
             backward = ", the last one first" if c.loop.reverse else ""
             lines.append(f"{pad}call {i}: loop of {segment.steps} steps{backward}")
-            lines += _calls(step, pad + "  ")
-    return lines
+            lines += show_calls(step, pad + "  ")
+        return lines
+
+    return [
+        "\n".join(kernel(f"call {i}", c) if isinstance(c, Call) else loop(i, c)) for i, c in enumerate(plan.calls)
+    ]
 
 
 def show_arena(plan: Plan, outside: Iterable[Tensor], offsets: Mapping[object, int], nbytes_in_all: int) -> str:

@@ -1,0 +1,221 @@
+"""The page of `einsmith explain --html`: one file with all that it needs, readable without a script too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from einsmith import html
+from einsmith.cli.explain import candidate_lines, seconds_of, us
+from einsmith.cli.report_charts import KINDS, Report, colour_of, legend, memory, timeline
+from einsmith.sizes import show_size
+
+TENSORS = 20
+"""Of those that live at the peak, shown."""
+ROLES = {
+    "forward": "forward",
+    "backward": "backward",
+    "update": "update",
+    "again": "run again, since memory is limited",
+}
+
+STYLE = """
+:root { color-scheme: light dark; --page: #fcfcfb; --ink: #16160f; --faint: #6b6a63; --line: #dddcd5; --mark: #f1efe6;
+  --forward: #2a78d6; --backward: #e0622c; --update: #1a9c6d; --again: #7a55c7;
+  --saved: #dd9a12; --rest: #8f9bab; --workspace: #c9cdd4; }
+@media (prefers-color-scheme: dark) { :root { --page: #161614; --ink: #ecebe4; --faint: #a09f97; --line: #3a3934;
+  --mark: #26251f; --forward: #4a93ea; --backward: #e5773f; --update: #2bb583; --again: #9d7fe0;
+  --saved: #d39b2a; --rest: #76828f; --workspace: #4b525b; } }
+body { margin: 0 auto; padding: 12px 20px 60px; max-width: 1240px; background: var(--page); color: var(--ink);
+  font: 14px/1.45 system-ui, sans-serif; }
+h1 { font-size: 21px; margin: 8px 0; } h2 { font-size: 16px; margin: 26px 0 6px; }
+a { color: inherit; } p { margin: 4px 0; max-width: 76em; } small, .faint { color: var(--faint); font-size: 12px; }
+code, pre { font: 12px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: 4px 0 6px 14px; }
+summary { cursor: pointer; } summary code { overflow-wrap: anywhere; }
+table { border-collapse: collapse; } td, th { padding: 2px 12px 2px 0; vertical-align: top; font-size: 13px; }
+th { color: var(--faint); font-weight: 600; }
+.head { display: flex; flex-wrap: wrap; gap: 8px 48px; }
+#kernels { width: 100%; } #kernels th { cursor: pointer; text-align: left; border-bottom: 1px solid var(--line); }
+#kernels td { border-bottom: 1px solid var(--line); padding: 5px 10px 5px 0; }
+#kernels .n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+#kernels td:nth-child(3) { width: 46%; overflow-wrap: anywhere; }
+#kernels tr:target, .on td { background: var(--mark); }
+.role, .tensors td:not(:last-child) { white-space: nowrap; }
+i { display: inline-block; width: 10px; height: 10px; margin-right: 5px; }
+.bar { display: block; height: 4px; margin-top: 3px; margin-left: auto; }
+.legend span { margin-right: 18px; white-space: nowrap; }
+svg { display: block; width: 100%; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: var(--faint); }
+svg .number { fill: #fff; font-weight: 600; pointer-events: none; } svg .strong { fill: var(--ink); font-weight: 600; }
+svg .edged { stroke: var(--page); stroke-width: .5; } svg rect:hover, rect.on { opacity: .65; }
+.grid { stroke: var(--line); } .call { fill: transparent; } .call:hover { fill: var(--ink); fill-opacity: .12; }
+.arena { stroke: var(--faint); stroke-dasharray: 2 3; } .peak { stroke: var(--ink); stroke-dasharray: 4 3;
+  pointer-events: none; }
+""" + "".join(
+    f".{name} {{ fill: var(--{name}); }} i.{name}, .bar.{name} {{ background: var(--{name}); }}\n"
+    for name in (*ROLES, *KINDS)
+)
+
+# A click on a column's head sorts by it; a kernel that the pointer is on is marked wherever it is shown; what a link
+# leads to is unfolded.
+SCRIPT = """
+const table = document.getElementById('kernels'), value = (row, n) => row.cells[n].dataset.v ?? row.cells[n].innerText;
+[...table.tHead.rows[0].cells].forEach((head, n) => head.addEventListener('click', () => {
+  const way = head.dataset.way = head.dataset.way === '1' ? -1 : 1;
+  const rows = [...table.tBodies[0].rows].map(row => [value(row, n), row]);
+  rows.sort(([a], [b]) => way * (isNaN(a) || isNaN(b) ? String(a).localeCompare(b) : b - a));
+  table.tBodies[0].append(...rows.map(pair => pair[1]));
+}));
+const mark = on => event => {
+  const own = event.target.closest('[data-k]');
+  if (own) document.querySelectorAll(`[data-k="${own.dataset.k}"]`).forEach(x => x.classList.toggle('on', on));
+};
+document.addEventListener('mouseover', mark(true));
+document.addEventListener('mouseout', mark(false));
+const unfold = () => {
+  const found = location.hash && document.getElementById(location.hash.slice(1));
+  for (let x = found; x; x = x.parentElement) if (x.tagName === 'DETAILS') x.open = true;
+  if (found) found.scrollIntoView({block: 'nearest'});
+};
+addEventListener('hashchange', unfold);
+unfold();
+"""
+
+
+def page(report: Report) -> str:
+    """The report (`explain.gather`, with `what` and `batch`) as a page."""
+    name = escape(Path(report["what"]).name)
+    body = [f"<h1>{name}</h1>", _head(report), *_time(report), *_memory(report), *_kernels(report), *_plan(report)]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>einsmith explain {name}</title><style>{STYLE}</style></head>\n"
+        f"<body>{chr(10).join(body)}\n<script>{SCRIPT}</script></body></html>\n"
+    )
+
+
+def _head(report: Report) -> str:
+    machine, told, again = report["machine"], report["memory"], report["again"]
+    inputs = ", ".join(report["inputs"]) or "none"
+    facts = [
+        ("program", report["what"]),
+        ("batch", f"{report['batch']}; inputs {inputs}" if report["batch"] is not None else f"inputs {inputs}"),
+        ("machine", f"{machine['processor']} ({machine['cpu']}), vectors of {machine['vector_bytes']} bytes"),
+        ("caches", ", ".join(f"{level.upper()} {machine[level] / 1024:g} KiB" for level in ("l1", "l2", "l3"))),
+        ("threads", f"{report['threads']} on {machine['cores']} core{'s' * (machine['cores'] > 1)}"),
+        ("kernels", f"{len(report['kernels'])}, {report['distinct_kernels']} of them distinct"),
+        ("compiled in", f"{report['compile_seconds']:.2f} s"),
+    ]
+    if again["kernels"]:
+        facts.append(("run again", f"{again['kernels']} kernels, predicted {us(again['predicted'])}"))
+    times = [
+        (p["part"], p["kernels"], us(p["predicted"]), "not measured" if p["measured"] is None else us(p["measured"]))
+        for p in report["parts"]
+    ]
+    held = [
+        ("parameters, buffers, the optimizer's state", told["parameters"]),
+        ("the batch and what is given back", told["batch"]),
+        (f"intermediate results (at most {show_size(told['peak'])} live)", told["results"]),
+        ("scratch of the threads", told["scratch"]),
+        ("peak, in all", told["held"]),
+    ]
+    return (
+        '<div class="head">'
+        + html.table("", ("", ""), facts)
+        + html.table("time", ("", "kernels", "predicted", "measured"), times)
+        + html.table("memory", ("", ""), [(what, show_size(n)) for what, n in held])
+        + "</div>"
+    )
+
+
+def _time(report: Report) -> Iterator[str]:
+    shown = {colour_of(k) for k in report["kernels"]}
+    yield "<h2>Time</h2>"
+    yield "<p>The kernels in order of execution, as wide as they take time; the numbers are those of the table.</p>"
+    yield legend({name: text for name, text in ROLES.items() if name in shown})
+    yield timeline(report)
+
+
+def _memory(report: Report) -> Iterator[str]:
+    told = report["memory"]
+    yield "<h2>Memory</h2>"
+    if not told["results"] or not told["peak"]:
+        yield "<p>There are no intermediate results.</p>"
+        return
+    yield "<p>Bytes of intermediate results that live at each call; the band below tells what the calls are for.</p>"
+    yield legend(KINDS)
+    yield memory(report)
+    tensors = told["tensors"]
+    rows = []
+    for t in tensors[:TENSORS]:
+        maker = f"kernel {t['kernel']}: {report['kernels'][t['kernel']]['root']}"
+        saved = "saved" if t["saved"] else ""
+        rows.append((t["name"], t["type"], show_size(t["bytes"]), f"{t['first']} to {t['last']}", saved, maker))
+    if rows:
+        title = f"the {len(rows)} largest of {len(tensors)} tensors that live at call {told['peak_call']}"
+        head = ("tensor", "type", "size", "calls", "", "made by")
+        yield f'<div class="tensors">{html.table(title, head, rows)}</div>'
+
+
+def _kernels(report: Report) -> Iterator[str]:
+    measured = report["parts"][-1]["measured"] is not None
+    columns = ["#", "role", "kernel", "pattern", "tasks", "predicted", "measured", "bytes", "share"]
+    if not measured:
+        columns.remove("measured")
+    right = ("tasks", "predicted", "measured", "bytes", "share")
+    head = "".join(f'<th class="n">{c}</th>' if c in right else f"<th>{c}</th>" for c in columns)
+    most = max((k["share"] for k in report["kernels"]), default=0.0) or 1.0
+    yield "<h2>Kernels</h2>"
+    yield f'<table id="kernels"><thead><tr>{head}</tr></thead><tbody>'
+    for n, k in enumerate(report["kernels"]):
+        yield _row(n, k, measured, most)
+    yield "</tbody></table>"
+
+
+def _row(n: int, k: Mapping[str, Any], measured: bool, most: float) -> str:
+    def number(value: float, shown: str, more: str = "") -> str:
+        return f'<td class="n" data-v="{value!r}">{escape(shown)}{more}</td>'
+
+    colour = colour_of(k)
+    bar = f'<span class="bar {colour}" style="width:{60 * k["share"] / most:.0f}px"></span>'
+    cells = [
+        f'<td data-v="{-n}">{n}</td>',
+        f'<td class="role"><i class="{colour}"></i>{k["role"]}{" (again)" if k["again"] else ""}</td>',
+        f"<td>{_what(k)}</td>",
+        f"<td>{escape(k['pattern'])}</td>",
+        number(sum(k["tasks"]), "+".join(map(str, k["tasks"]))),
+        number(seconds_of(k, False), us(seconds_of(k, False))),
+    ]
+    if measured:
+        cells.append(number(k["measured"], us(k["measured"])))
+    cells += [number(k["bytes"], show_size(k["bytes"])), number(k["share"], f"{k['share']:.1%}", bar)]
+    return f'<tr id="k{n}" data-k="{n}">{"".join(cells)}</tr>'
+
+
+def _what(k: Mapping[str, Any]) -> str:
+    """What a kernel computes, how, and what else it might have been."""
+    times = f", {k['turns']} times {us(k['predicted']['seconds'])}" if k["turns"] > 1 else ""
+    shape = "x".join(map(str, k["shape"])) or "scalar"
+    lines = [
+        f"<code>{escape(k['root'])}</code>",
+        f'<small>over {shape}{times}, <a href="#c{k["call"]}">call {k["call"]}</a>, kernel {k["kernel"]}</small>',
+    ]
+    if len(k["fused"]) > 1:
+        lines.append(f"<small>fused: {escape(' -> '.join(k['fused']))}</small>")
+    lines.append(f"<small><code>{escape(k['config'])}</code></small>")
+    found = candidate_lines(k)
+    more = html.text(f"{k['considered']} candidates", "\n".join(found), folded=True) if found else ""
+    return "<br>".join(lines) + more
+
+
+def _plan(report: Report) -> Iterator[str]:
+    calls: Sequence[str] = report["plan"]
+    yield "<h2>Plan</h2>"
+    yield "<p>What each call computes: t0, t1, ... are tensors, in0, in1, ... parameters, state and the batch.</p>"
+    yield f"<details><summary><code>{len(calls)} calls</code></summary>"
+    for i, text in enumerate(calls):
+        first, _, rest = text.partition("\n")
+        yield html.text(first, rest, folded=True, name=f"c{i}")
+    yield "</details>"
