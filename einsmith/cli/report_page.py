@@ -42,6 +42,7 @@ th { color: var(--faint); font-weight: 600; }
 #kernels td { border-bottom: 1px solid var(--line); padding: 5px 10px 5px 0; }
 #kernels .n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 #kernels td:nth-child(3) { width: 46%; overflow-wrap: anywhere; }
+#kernels details { contain: inline-size; } #kernels pre { width: min(80vw, 1000px); }
 #kernels tr:target, .on td { background: var(--mark); }
 .role, .tensors td:not(:last-child) { white-space: nowrap; }
 i { display: inline-block; width: 10px; height: 10px; margin-right: 5px; }

@@ -167,5 +167,7 @@ def test_a_limit_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
     limit = str(int(size_of(least, "least") * 1.001))
     less = explained(capsys, *model, "--candidates", "0", "--memory-limit", limit)
     assert less["arena_bytes"] < whole["arena_bytes"] and len(less["kernels"]) > len(whole["kernels"])
+    assert less["again"]["kernels"] == sum(k["again"] for k in less["kernels"]) > 0 == whole["again"]["kernels"]
+    assert any("'" in line.partition(" of ")[2] for line in less["plan"])  # t3', t3 computed again
     assert cli.run(["explain", __file__, "--memory-limit", "9kB"]) == 2
     assert "a TrainStep in a file has its own" in capsys.readouterr().err
