@@ -9,6 +9,7 @@ from typing import Any
 from einsmith.dtypes import DType
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.interned import Node
+from einsmith.expr.loop import Loop, Place, Segment
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -286,6 +287,47 @@ def _recurrence(node: Recurrence, name: str, args: Sequence[str]) -> list[str]:
     return lines
 
 
+def _loop(node: Loop, name: str, args: Sequence[str]) -> list[str]:
+    """A line for the loop, what its members begin with, then the graph of a step of each segment, whose tensors have
+    names of their own; t is the number of the step."""
+    members = [f"{name}.{j}" for j in range(len(node.results))]
+    lines = [f"{name} = loop{', of each segment the last step first' if node.reverse else ''}:"]
+    for j, t, slots in node.initial:
+        own = show_statements(t, f"{_results(t)} {members[j]}", [args[k] for k in slots])
+        lines += ["  " + line for line in own]
+    for segment in node.segments:
+        lines += ["  " + line for line in _segment(segment, members, args)]
+    return lines
+
+
+def _segment(s: Segment, members: Sequence[str], args: Sequence[str]) -> list[str]:
+    """The steps of a segment; what lies outside of them is called outer."""
+    done = [f" from {args[s.first]}"] if s.first is not None else []
+    done += [f" before {args[s.stop]}"] if s.stop is not None else []
+    lines = [f"{s.steps} steps{''.join(done)}:"]
+    for n, p in enumerate(s.places):
+        source = args[p.number] if p.kind == "argument" else members[p.number]
+        lines.append(f"  in{n} = outer {source}{_part(p)}")
+    lines += [f"  {line}" for line in show_graph(s.body).splitlines()[1:-1]]  # without its inputs and outputs
+    names = tensor_names(s.body)
+    for t, (j, first) in zip(s.body.outputs, s.targets, strict=True):
+        lines.append(f"  outer {members[j]}{_part(Place('member', j, first, s.rows or 1, s.rows))} <- {names[t]}")
+    return lines
+
+
+def _part(place: Place) -> str:
+    """What a step has of a tensor, as an index or a slice of its first dimension."""
+
+    def index(n: int) -> str:
+        turn = "" if not place.stride else "t" if place.stride == 1 else f"{place.stride}*t"
+        return f"{turn} {'-' if n < 0 else '+'} {abs(n)}" if turn and n else turn or str(n)
+
+    if place.first is None:
+        return ""
+    stop = f" : {index(place.first + place.rows)}" if place.rows else ""
+    return f"[{index(place.first)}{stop}]"
+
+
 # --------------------------------------------------------------------------------------------------------- graphs
 
 
@@ -309,6 +351,8 @@ def show_graph(g: Graph) -> str:
             continue
         if isinstance(node, Recurrence):
             lines += _recurrence(node, names[node], [names[a] for a in node.args])
+        elif isinstance(node, Loop):
+            lines += _loop(node, names[node], [names[a] for a in node.args])
         elif isinstance(node, Compute):
             slots = [names[a] for a in node.args]
             lines += show_statements(node.template, f"{_results(node.template)} {names[node]}", slots)

@@ -7,7 +7,9 @@ import pytest
 
 import einsmith as es
 from einsmith.dtypes import f32
-from einsmith.expr.nodes import Graph
+from einsmith.expr.loop import Loop, Place, Segment
+from einsmith.expr.nodes import Graph, Item, postorder
+from einsmith.expr.printer import show
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.arena import arena
@@ -68,6 +70,40 @@ def test_a_loop_has_the_plan_of_its_steps() -> None:
         "call 1: kernel over [4] of t0.0: f32[1, 4], t2: f32[4]",
         "    s0[i0] = t0.0[0, i0]*2.0  # i0 < 4",
         "    t2 <- s0",
+    ]
+
+
+def test_a_loop_in_a_graph() -> None:
+    """Slices of time, whole tensors, state in its place; where several steps are one, they have rows."""
+    text = "h[t,b] = tanh(x[t,b] + sum[k](W[b,k]*where(t > 0, h[t-1,k], 0.0)))\nreturn h"
+    assert show(graph_of(text, (10, 4), (4, 4))).splitlines() == [
+        "inputs in0: f32[10, 4], in1: f32[4, 4]",
+        "t0 = loop:",
+        "  f32[11, 4] t0.1[i0, i1] = 0.0  # i0 < 1, i1 < 4",
+        "  10 steps:",
+        "    in0 = outer t0.1[t]",
+        "    in1 = outer in1",
+        "    in2 = outer in0[t]",
+        "    f32[4] t0[i0] = sum[r0](in1[i0, r0]*in0[r0])  # i0 < 4, r0 < 4",
+        "    f32[4] t1[i0] = tanh(t0[i0] + in2[i0])  # i0 < 4",
+        "    outer t0.1[t + 1] <- t1",
+        "f32[10, 4] t2[i0, i1] = t0.1[i0 + 1, i1]  # i0 < 10, i1 < 4",
+        "return t2",
+    ]
+    text = "h[t,b] = tanh(x[t,b] + where(t > 0, h[t-1,b], 0.0))\ny[b] = 2*h[9,b]\nreturn y"
+    lines = show(graph_of(text, (10, 4))).splitlines()
+    assert "    in0 = outer t0.0[0]" in lines and "    update in0 <- t0" in lines
+    (node,) = [n for n in postorder(graph_of(text, (10, 4)).roots) if isinstance(n, Loop)]
+    (s,) = node.segments
+    places = (Place("member", 0, 3, -2, 4), Place("argument", 0, 0, 5))
+    other = Segment(s.steps, s.body, places, ((0, 1),) * len(s.body.outputs), 1, 2, (), 4)
+    loop = Loop(True, node.results, (), (other,), (*node.args, *node.args, *node.args))
+    shown = show(Graph(node.args, (Item(loop, 0),), (), ())).splitlines()
+    assert shown[1:5] == [
+        "t0 = loop, of each segment the last step first:",
+        "  10 steps from in0 before in0:",
+        "    in0 = outer t0.0[-2*t + 3 : -2*t + 7]",
+        "    in1 = outer in0[5*t]",
     ]
 
 
