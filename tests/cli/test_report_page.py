@@ -134,15 +134,17 @@ def test_memory_over_time() -> None:
     assert live[:, told["peak_call"]].sum() == told["peak"] <= told["results"] == run.arena_bytes
     assert sum(t["bytes"] for t in told["tensors"]) + live[2, told["peak_call"]] == told["peak"]
     assert told["held"] == sum(told[x] for x in ("parameters", "batch", "results", "scratch"))
-    forward, later = set(), set()
-    for call, role in zip(run.plan.calls, run.roles, strict=True):
-        for t, w in zip(call.tensors, call.written, strict=True):
-            s = storage(t)
-            if w and role == "forward" and s not in outside and s not in run.plan.home:
-                forward.add(s)
-            elif role != "forward" and s in forward:
-                later.add(s)
-    assert live[0].max() == sum(map(nbytes, later)) > 0
+    touched = {}  # by whom, in order
+    for i, call in enumerate(run.plan.calls):
+        for s in map(storage, call.tensors):
+            if s not in outside and s not in run.plan.home:
+                touched.setdefault(s, []).append(i)
+    is_saved = {s: run.roles[uses[0]] == "forward" != run.roles[uses[-1]] for s, uses in touched.items()}
+    for i, call in enumerate(run.plan.calls):
+        here = [s for s, uses in touched.items() if uses[0] <= i <= uses[-1]]
+        saved = sum(nbytes(s) for s in here if is_saved[s])
+        assert list(live[:, i]) == [saved, sum(map(nbytes, here)) - saved, workspace[call.kernel]]
+    assert live[0].max() > 0 < live[1].max()
     found = Page(page({"what": "net", "batch": None} | report))
     is_whole(found)
     calls = [a for a in found.all("rect") if a.get("class") == "call"]
