@@ -35,9 +35,7 @@ class Life(NamedTuple):
     last: int
 
 
-def lives(
-    plan: Plan, outside: Iterable[Tensor], extra: Mapping[int, int], kept: Collection[int] = ()
-) -> list[Life]:
+def lives(plan: Plan, outside: Iterable[Tensor], extra: Mapping[int, int], kept: Collection[int] = ()) -> list[Life]:
     """What lies in the arena, of which `arena` says more."""
     out = [Life(t, nbytes(t), first, last) for t, (first, last) in lifetimes(plan, outside).items()]
     end = len(plan.calls)

@@ -54,9 +54,7 @@ def show_calls(plan: Plan, pad: str = "") -> list[str]:
             lines += show_calls(step, pad + "  ")
         return lines
 
-    return [
-        "\n".join(kernel(f"call {i}", c) if isinstance(c, Call) else loop(i, c)) for i, c in enumerate(plan.calls)
-    ]
+    return ["\n".join(kernel(f"call {i}", c) if isinstance(c, Call) else loop(i, c)) for i, c in enumerate(plan.calls)]
 
 
 def show_arena(plan: Plan, outside: Iterable[Tensor], offsets: Mapping[object, int], nbytes_in_all: int) -> str:
