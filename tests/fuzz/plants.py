@@ -68,7 +68,7 @@ PLANTS: list[Plant] = [
     ),
     *_of(
         "pattern",
-        ("reduction-identity", "kernels/emit/combine.py",
+        ("reduction-identity", "expr/functions.py",
          'return float("-inf") if low else float("inf")',
          'return 0.0 if low else float("inf")',
          "a maximum starts from 0"),
