@@ -8,19 +8,18 @@ from typing import Any
 from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError
 
-UNITS = {"": 1, "B": 1} | {
-    f"{prefix}{i}B": (1024 if i else 1000) ** (n + 1) for n, prefix in enumerate("KMGT") for i in ("", "i")
+UNITS = {"": 1, "b": 1} | {
+    f"{prefix}{i}b": (1024 if i else 1000) ** (n + 1) for n, prefix in enumerate("kmgt") for i in ("", "i")
 }
-"""Bytes of each unit: kB is 1000, KiB 1024; small letters are as good as large ones."""
+"""Bytes of each unit, in small letters: kB is 1000, KiB 1024."""
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
-_UNITS = {name.lower(): n for name, n in UNITS.items()}
 
 
 def size_of(x: Any, name: str) -> int:
     """Bytes: a number, or text as "800MB", "1.5 GiB". Raises ArgumentError, which says `name`, for what is no size."""
     found = _SIZE.fullmatch(x) if isinstance(x, str) else None
-    if found and found[2].lower() in _UNITS:
-        n = int(float(found[1]) * _UNITS[found[2].lower()])
+    if found and found[2].lower() in UNITS:
+        n = int(float(found[1]) * UNITS[found[2].lower()])
     elif is_whole(x):
         n = int(x)
     else:
@@ -32,5 +31,5 @@ def size_of(x: Any, name: str) -> int:
 
 def show_size(n: int) -> str:
     """A size in the unit in which it has the fewest digits before its point."""
-    unit = next((u for u in ("GB", "MB", "kB") if n >= UNITS[u.upper()]), "B")
-    return f"{n} B" if unit == "B" else f"{n / UNITS[unit.upper()]:.4g} {unit}"
+    unit = next((u for u in ("GB", "MB", "kB") if n >= UNITS[u.lower()]), "B")
+    return f"{n} B" if unit == "B" else f"{n / UNITS[unit.lower()]:.4g} {unit}"

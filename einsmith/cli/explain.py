@@ -281,7 +281,8 @@ def _memory(run: Executable, kernels: Sequence[Mapping[str, Any]]) -> dict[str, 
     forward = [any(kernels[n]["role"] == "forward" for n in numbers) for numbers in of_call]
     change = {kind: np.zeros(calls + 2, np.int64) for kind in ("saved", "rest", "workspace")}
     kinds = []
-    for x in run.lives:
+    lives = run.lives()
+    for x in lives:
         later = x.last < calls and not forward[x.last]
         kind = "workspace" if isinstance(x.key, int) else "saved" if forward[x.first] and later else "rest"
         kinds.append(kind)
@@ -294,7 +295,7 @@ def _memory(run: Executable, kernels: Sequence[Mapping[str, Any]]) -> dict[str, 
     tensors = [
         {"name": name(x.key), "type": _type(x.key), "bytes": x.nbytes, "first": x.first, "last": x.last,
          "saved": kind == "saved", "kernel": of_call[x.first][0]}
-        for x, kind in zip(run.lives, kinds, strict=True) if not isinstance(x.key, int) and x.first <= at <= x.last
+        for x, kind in zip(lives, kinds, strict=True) if not isinstance(x.key, int) and x.first <= at <= x.last
     ]  # fmt: skip
     return {
         "parameters": arrays,

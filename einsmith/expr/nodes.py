@@ -470,6 +470,11 @@ def axes_of(*exprs: Expr) -> frozenset[int]:
     return frozenset(e.position for e in postorder(exprs) if isinstance(e, Axis))
 
 
+def is_free(e: Expr, rank: int) -> bool:
+    """Whether an expression in a template of that rank mentions none of the reduction's axes."""
+    return all(a < rank for a in axes_of(e))
+
+
 def has_read(x: Expr) -> bool:
     return any(isinstance(e, Read) for e in postorder([x]))
 

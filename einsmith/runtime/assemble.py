@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -55,12 +56,12 @@ class Place(NamedTuple):
 @dataclass
 class Layout:
     """Offsets in the arena of a plan: by storage, and by call number for a kernel's workspace and for a loop's steps,
-    whose own layouts are `inner` by (call number, segment). `lives`: what it is the layout of."""
+    whose own layouts are `inner` by (call number, segment). `lives()`: what it is the layout of."""
 
     offsets: dict[object, int]
     nbytes: int
     inner: dict[tuple[int, int], Layout]
-    lives: list[Life]
+    lives: Callable[[], list[Life]]
 
 
 def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> Layout:
@@ -79,7 +80,7 @@ def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> Layout:
             inner[i, k] = layout(step, {*segment.body.inputs, *step.graph.outputs}, compiled)
             needs.append(inner[i, k].nbytes)
         extra[i] = max(needs, default=0)
-    return Layout(*arena(plan, outside, extra, kept), inner, lives(plan, outside, extra, kept))
+    return Layout(*arena(plan, outside, extra, kept), inner, partial(lives, plan, outside, extra, kept))
 
 
 class Assembler:

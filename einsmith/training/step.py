@@ -164,13 +164,12 @@ class TrainStep:
             or self._made_for[1] is not self.loss
         ):
             self._look()
-        key = shapes, threads, self._world, gather, self._memory
-        run = self._programs.get(key)
+        run = self._programs.get((shapes, threads, self._world, gather))
         if run is None:
             with trace.compiling(), self.model.in_mode(training=True):
                 run = self._trace(arrays, threads, gather)
             self._look()
-            self._programs.put((*key[:2], self._world, *key[3:]), run)
+            self._programs.put((shapes, threads, self._world, gather), run)
         return run
 
     def _look(self) -> None:
@@ -392,7 +391,7 @@ class TrainStep:
         if not self._programs:
             return html.Text("nothing is compiled yet; call step.compile(x, y)")
         parts = []
-        for (shapes, threads, _, gather, _), run in self._programs.items():
+        for (shapes, threads, _, gather), run in self._programs.items():
             head = ", ".join(f"{d}{list(s)}" for s, d in shapes)
             what = "gradients" if gather else "training step"
             parts.append(f"{what} for {head} on {threads} threads\n{run.describe()}")

@@ -23,6 +23,7 @@ from einsmith.expr.nodes import (
     Template,
     apply,
     axes_of,
+    is_free,
     is_zero,
     postorder,
     reads,
@@ -148,10 +149,10 @@ def _taken_apart(body: Expr, rank: int) -> _Body:
         elif isinstance(e, Apply) and e.fn == "neg":
             steps.append(("neg", None))
             stack.append((e.args[0], around))
-        elif isinstance(e, Apply) and e.fn == "div" and not around and not any(a >= rank for a in axes_of(e.args[1])):
+        elif isinstance(e, Apply) and e.fn == "div" and not around and is_free(e.args[1], rank):
             steps.append(("div", e.args[1]))
             stack.append((e.args[0], around))
-        elif (isinstance(e, Const) and isfinite(e.value)) or not around and not any(a >= rank for a in axes_of(e)):
+        elif (isinstance(e, Const) and isfinite(e.value)) or not around and is_free(e, rank):
             # What is under a guard stays: there are sums all of whose terms it makes zero.
             steps.append(("mul", e))
         elif isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):

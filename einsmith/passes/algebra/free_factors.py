@@ -22,27 +22,27 @@ from einsmith.expr.nodes import (
     Expr,
     Graph,
     Read,
+    Template,
     Tensor,
     apply,
-    axes_of,
+    is_free,
     postorder,
     template,
 )
 from einsmith.expr.rewrite.rebuild import exchanged, prune_args, whole_sum, with_args
 from einsmith.passes.algebra.inline import is_identity, pointwise_body
-from einsmith.passes.algebra.products import Product, key_of, multiplied, product_of
+from einsmith.passes.algebra.products import Factor, is_long, key_of, multiplied, product_of
 
 TERMS = 8
 """Of a sum: one of more is left as it is."""
-LENGTH = 64
-"""Expressions in a term: a longer one is left as it is."""
 
 
-class _Terms(NamedTuple):
-    """The terms of a sum's body: whether each is taken off, the factors that are free of the sum's axes, and those that
-    are not."""
+class _Term(NamedTuple):
+    """Of a sum's body: whether it is taken off, its factors that are free of the sum's axes, and the others."""
 
-    terms: tuple[tuple[bool, tuple[tuple[Expr, bool], ...], tuple[tuple[Expr, bool], ...]], ...]
+    minus: bool
+    free: tuple[Factor, ...]
+    bound: tuple[Factor, ...]
 
 
 def free_factors(graph: Graph) -> Graph:
@@ -64,32 +64,27 @@ def free_factors(graph: Graph) -> Graph:
     return exchanged(graph, memo)
 
 
-def _terms(t: Any) -> _Terms | None:
+def _terms(t: Template) -> tuple[_Term, ...] | None:
     """The terms of a template that is a sum of few; None of others."""
     part = whole_sum(t)
     if part is None or not prod(part.domain) or not part.bodies[0].dtype.is_float:
         return None
-    found = []
+    found: list[_Term] = []
     stack = [(part.bodies[0], False)]
     while stack:
         e, minus = stack.pop()
-        product = product_of(e)
         if isinstance(e, Apply) and e.fn in ("add", "sub"):
             stack += [(e.args[1], minus != (e.fn == "sub")), (e.args[0], minus)]
         elif isinstance(e, Apply) and e.fn == "neg":
             stack.append((e.args[0], not minus))
-        elif product is None or sum(1 for _ in postorder([e])) > LENGTH:
+        elif is_long(e) or (product := product_of(e)) is None:
             return None
         else:
-            found.append(_split(product, minus, t.rank))
+            free = tuple(f for f in product.factors if is_free(f[0], t.rank))
+            found.append(_Term(minus != product.minus, free, tuple(f for f in product.factors if f not in free)))
         if len(found) + len(stack) > TERMS:
             return None
-    return _Terms(tuple(found))
-
-
-def _split(p: Product, minus: bool, rank: int):
-    free = tuple(f for f in p.factors if not any(a >= rank for a in axes_of(f[0])))
-    return minus != p.minus, free, tuple(f for f in p.factors if f not in free)
+    return tuple(found)
 
 
 def _box(node: Compute) -> tuple:
@@ -101,13 +96,13 @@ def _box(node: Compute) -> tuple:
 def _remember(node: Compute, known: dict[Any, Compute]) -> None:
     """Notes a sum of one product without free factors."""
     found = node.template.memo("free_factors", _terms)
-    if found is not None and len(found.terms) == 1:
-        ((minus, free, bound),) = found.terms
+    if found is not None and len(found) == 1:
+        ((minus, free, bound),) = found
         if not minus and not free:
             known.setdefault((_box(node), _factors(node, bound)), node)
 
 
-def _factors(node: Compute, factors: tuple[tuple[Expr, bool], ...]) -> frozenset:
+def _factors(node: Compute, factors: tuple[Factor, ...]) -> frozenset:
     """What factors are, in any order; equal ones are counted."""
     keys = [(key_of(f, node.args, None), divides) for f, divides in factors]
     return frozenset((k, keys.count(k)) for k in keys)
@@ -121,7 +116,7 @@ def _made_of(node: Compute, known: Mapping[Any, Compute]) -> Compute | None:
     args: list[Tensor] = [*node.args]
     own = tuple(Axis(d) for d in range(len(node.shape)))
     total: Expr | None = None
-    for minus, free, bound in found.terms:
+    for minus, free, bound in found:
         if not bound:
             return None
         mean = _mean_of(node, bound)
@@ -143,7 +138,7 @@ def _made_of(node: Compute, known: Mapping[Any, Compute]) -> Compute | None:
     return prune_args(template(node.shape, [(a.dtype, a.shape) for a in args], total), tuple(args))
 
 
-def _mean_of(node: Compute, bound: tuple[tuple[Expr, bool], ...]) -> Expr | None:
+def _mean_of(node: Compute, bound: tuple[Factor, ...]) -> Expr | None:
     """Of (x - m) summed over the axes over which m is the mean of x, m; None of other factors."""
     if len(bound) != 1 or bound[0][1]:
         return None

@@ -33,6 +33,7 @@ from einsmith.expr.nodes import (
     Tensor,
     apply,
     axes_of,
+    is_free,
     is_zero,
     template,
 )
@@ -121,14 +122,12 @@ def _end(c: Expr, rank: int, domain: Sequence[int]) -> _End | None:
     return _End(i, j, True, Linear(domain[j] - 1 + form.const, {Axis(i): -1}))
 
 
-def _prefix(
-    end: _End, body: Expr, rest: Sequence[Expr], rank: int, domain: tuple[int, ...]
-) -> _Prefix | None:
+def _prefix(end: _End, body: Expr, rest: Sequence[Expr], rank: int, domain: tuple[int, ...]) -> _Prefix | None:
     i, j, backward, last = end
-    outside = tuple(c for c in rest if j not in axes_of(c) and not any(a >= rank for a in axes_of(c)))
+    outside = tuple(c for c in rest if j not in axes_of(c) and is_free(c, rank))
     inside = tuple(c for c in rest if c not in outside)
     # Beside a condition of the sum's own a factor may be infinite where no term is: it stays.
-    summed = [x for x in operands(body, "mul") if inside or any(a >= rank for a in axes_of(x))]
+    summed = [x for x in operands(body, "mul") if inside or not is_free(x, rank)]
     factors = tuple(x for x in operands(body, "mul") if x not in summed)
     if not summed:
         return None

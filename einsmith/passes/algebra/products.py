@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from einsmith.expr.nodes import Apply, Axis, Expr, Read, Tensor, apply
+from einsmith.expr.nodes import Apply, Axis, Expr, Read, Tensor, apply, postorder
 
 FACTORS = 16
 """Of a product: one of more is left as it is."""
+LENGTH = 64
+"""Expressions in what is compared factor by factor: what is longer is left as it is."""
+Factor = tuple[Expr, bool]
+"""An expression, and whether it divides."""
 
 
 class Product(NamedTuple):
-    """Factors and whether each divides; `minus`: whether the product is the negative of theirs."""
+    """`minus`: whether the product is the negative of its factors'."""
 
-    factors: tuple[tuple[Expr, bool], ...]
+    factors: tuple[Factor, ...]
     minus: bool
 
 
 def product_of(e: Expr) -> Product | None:
     """The factors of an expression, one if it is no product; None if they are too many."""
-    found: list[tuple[Expr, bool]] = []
+    found: list[Factor] = []
     minus = False
     stack = [(e, False)]
     while stack:
@@ -38,7 +42,11 @@ def product_of(e: Expr) -> Product | None:
     return Product(tuple(found), minus)
 
 
-def multiplied(factors: Sequence[tuple[Expr, bool]], minus: bool) -> Expr:
+def is_long(e: Expr) -> bool:
+    return sum(1 for _ in postorder([e])) > LENGTH
+
+
+def multiplied(factors: Sequence[Factor], minus: bool) -> Expr:
     """Their product, the dividing ones last, the sign before all. One at least does not divide."""
     over = [f for f, divides in factors if not divides]
     out = over[0]

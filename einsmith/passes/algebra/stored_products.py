@@ -27,27 +27,25 @@ from einsmith.expr.nodes import (
     Reduce,
     Template,
     Tensor,
-    axes_of,
+    is_free,
     postorder,
     size,
     template,
 )
 from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, prune_args, whole_sum, with_args
 from einsmith.passes.algebra.inline import is_identity, pointwise_body
-from einsmith.passes.algebra.products import Product, key_of, multiplied, product_of
+from einsmith.passes.algebra.products import Factor, Product, is_long, key_of, multiplied, product_of
 
-LENGTH = 64
-"""Expressions in a stored tensor's body: a longer one is left as it is."""
 CHEAP = {"add", "sub", "mul", "neg", "cast", "where", "min", "max", "abs"}
 """What is computed again as soon as it is read."""
 
 
 class _Stored(NamedTuple):
-    """A tensor that is in memory in any case, and the product that it is. `seed`: the factor in which argument `slot`
-    is read where the tensor is made."""
+    """A tensor that is in memory in any case, and the product that it is. `seed`: the factor in which an argument is
+    read where the tensor is made."""
 
     tensor: Compute
-    factors: tuple[tuple[Expr, bool], ...]
+    factors: tuple[Factor, ...]
     seed: int
 
 
@@ -84,7 +82,7 @@ def _remember(node: Compute, known: dict[Tensor, list[_Stored]]) -> None:
 def _made_as(t: Template) -> Product | None:
     """The product that a tensor is; None where it is none, or a long one."""
     body = pointwise_body(t)
-    return None if body is None or sum(1 for _ in postorder([body])) > LENGTH else product_of(body)
+    return None if body is None or is_long(body) else product_of(body)
 
 
 def _is_costly(f: Expr) -> bool:
@@ -140,7 +138,7 @@ class _Exchange:
             places: dict[int, Any] = {}
             if d != divides or not _same(seed, self.own, f, _At(self.args), places):
                 continue
-            rest: list[tuple[Expr, bool]] | None = [x for k, x in enumerate(product.factors) if k != n]
+            rest: list[Factor] | None = [x for k, x in enumerate(product.factors) if k != n]
             for k, g in enumerate(stored.factors):
                 if k != stored.seed and rest is not None:
                     rest = self._without(rest, g, places)
@@ -150,9 +148,7 @@ class _Exchange:
                 return multiplied([(whole, False), *kept], product.minus)
         return None
 
-    def _without(
-        self, factors: list[tuple[Expr, bool]], wanted: tuple[Expr, bool], places: dict[int, Any]
-    ) -> list[tuple[Expr, bool]] | None:
+    def _without(self, factors: list[Factor], wanted: Factor, places: dict[int, Any]) -> list[Factor] | None:
         """The factors without one that the stored tensor has, or without it in the sum that one of them reads."""
         g, divides = wanted
         for n, (f, d) in enumerate(factors):
@@ -164,7 +160,7 @@ class _Exchange:
                 return [*factors[:n], (Read(self._slot(total), f.args, f.dtype), False), *factors[n + 1 :]]
         return None
 
-    def _freed(self, read: Read, wanted: tuple[Expr, bool], places: dict[int, Any]) -> Compute | None:
+    def _freed(self, read: Read, wanted: Factor, places: dict[int, Any]) -> Compute | None:
         """The sum of products that is read, without a factor that is free of the sum's axes."""
         t = self.args[read.slot]
         part = whole_sum(t.template) if isinstance(t, Compute) else None
@@ -174,7 +170,7 @@ class _Exchange:
         there = _At(t.args, {d: key_of(i, self.args, None) for d, i in enumerate(read.index)})
         for n, (f, divides) in enumerate(product.factors):
             rest = [x for k, x in enumerate(product.factors) if k != n]
-            if divides != wanted[1] or all(over for _, over in rest) or any(a >= t.template.rank for a in axes_of(f)):
+            if divides != wanted[1] or all(over for _, over in rest) or not is_free(f, t.template.rank):
                 continue
             if _same(wanted[0], self.own, f, there, places):
                 body = Reduce("sum", part.body.extents, (multiplied(rest, product.minus),))  # type: ignore[union-attr]

@@ -29,6 +29,7 @@ from einsmith.expr.nodes import (
     Tensor,
     apply,
     axes_of,
+    is_free,
     postorder,
     reads,
     size,
@@ -119,7 +120,7 @@ def _product(node: Compute, steady: Callable[[Tensor], bool]) -> _Product | None
     others: list[Expr] = []
     for e in operands(body.bodies[0], "mul"):
         slots = {r.slot for r in reads(e)}
-        own = slots and slots <= same and any(a >= rank for a in axes_of(e))
+        own = slots and slots <= same and not is_free(e, rank)
         (found if own else others).append(e)
     if not found or not others:
         return None
