@@ -22,6 +22,7 @@ from einsmith.passes.algebra.narrow_argmax import narrow
 from einsmith.passes.algebra.prefix_sums import prefix_sums
 from einsmith.passes.algebra.reduction_basis import coordinates
 from einsmith.passes.algebra.split_index_set import pieces, read_parts
+from einsmith.passes.algebra.stored_clamps import stored_clamps
 from einsmith.passes.algebra.stored_products import stored_products
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import chunks
@@ -88,6 +89,7 @@ PASSES = ordered(
         graph_pass("simplify", simplify_graph, provides="simplified"),
         graph_pass("parts", read_parts, needs="simplified"),
         graph_pass("inline", inline, needs="simplified", provides="inlined"),
+        graph_pass("stored clamps", stored_clamps, needs="inlined"),
         graph_pass("stored products", stored_products, needs="inlined"),
         graph_pass("free factors", free_factors, needs="inlined"),
         graph_pass("order", ordered_products, needs="inlined"),
