@@ -1,5 +1,5 @@
 """Networks trained by `einsmith train`, and their PyTorch twins on the same batches from the same weights:
-python -m benchmarks.accuracy --network resnet18_cifar [--epochs 1] [--only einsmith|pytorch] [--folder DIR]
+python -m benchmarks.accuracy --network resnet18_cifar [--epochs 1] [--seed 0] [--only einsmith|pytorch] [--folder DIR]
 
 The twin reads the settings that the run was saved with, checks every batch against the digests of those that the run
 has trained on, and the first loss against the run's. Each side is saved after every epoch and goes on from there. The
@@ -122,13 +122,13 @@ def digest(batch: Iterable[np.ndarray]) -> str:
     return found.hexdigest()
 
 
-def ours(name: str, network: Network, folder: Path, epochs: int, threads: int) -> int:
+def ours(name: str, network: Network, folder: Path, epochs: int, seed: int, threads: int) -> int:
     """Runs `einsmith train`, and notes what it trains on in `folder`. Returns the exit status."""
     save = folder / "run"
     if (save / SETTINGS).exists():
         chosen = ["--resume", str(save)]
     else:
-        chosen = ["--save", str(save), *network.options(folder.parent)]
+        chosen = ["--save", str(save), "--seed", str(seed), *network.options(folder.parent)]
     command = ["train", name, "--epochs", str(epochs), "--threads", str(threads), *chosen]
     say(f"einsmith {' '.join(command)}")
     given = Batches.epoch
@@ -239,20 +239,21 @@ def main() -> int:
     parser.add_argument("--network", choices=NETWORKS, required=True)
     usual = ", ".join(f"{n.epochs} of {name}" for name, n in NETWORKS.items())
     parser.add_argument("--epochs", type=int, help=f"how many; default: {usual}")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: %(default)s)")
     parser.add_argument("--only", choices=["einsmith", "pytorch"], help="train that one; default: one, then the other")
     parser.add_argument("--folder", type=Path, default=Path("bench-results/accuracy"), help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     network = NETWORKS[args.network]
     epochs = args.epochs or network.epochs
-    folder = args.folder / f"{args.network}-{epochs}"
+    folder = args.folder / f"{args.network}-{epochs}{f'-seed{args.seed}' if args.seed else ''}"
     folder.mkdir(parents=True, exist_ok=True)
-    if args.only != "pytorch" and (status := ours(args.network, network, folder, epochs, args.threads)):
+    if args.only != "pytorch" and (status := ours(args.network, network, folder, epochs, args.seed, args.threads)):
         return status
     run = saved(folder)
     if run is None:
         raise SystemExit(f"{folder} has no run of Einsmith's yet; leave --only out")
-    found: dict[str, Any] = {"network": args.network, "epochs": epochs, "history": run.history}
+    found: dict[str, Any] = {"network": args.network, "epochs": epochs, "seed": args.seed, "history": run.history}
     fine = True
     if args.only != "einsmith":
         peers = theirs(network, folder, run, args.threads)

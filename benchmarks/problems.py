@@ -39,7 +39,8 @@ class Problem:
     verified_steps: ClassVar[int] = 5
     """Training steps whose losses and results are verified before anything is timed."""
     exact: ClassVar[bool] = False
-    """Whether a training step is verified against the peer "reference" in float64, not against the other peers."""
+    """Whether a training step is verified against the peer "reference" in float64, not against the other peers: the
+    losses of the verified steps, and what the first of them changes."""
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.make()

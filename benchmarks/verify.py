@@ -62,15 +62,15 @@ NOTHING = 1e-4
 for rounding, as of a bias before a batch norm or of a key's bias: it is compared on the scale of this."""
 
 
-TIMES, MOST = 3.0, 0.9
+TIMES, MOST = 5.0, 0.9
 """How many times as far as PyTorch's float32 run others may be from the exact one, and how far at most: deep networks
-of batch norms over few images lose all digits of their first layers' gradients in any library, and a gradient that is
-missing is off by 1."""
+of batch norms over few images lose many digits of their first layers' gradients in any library, and a gradient that is
+missing is off by 1. (ResNet-50, one image, first step: PyTorch 2e-2, XLA 6e-2.)"""
 
 
 class Exact(NamedTuple):
-    """A more precise run: losses, the change of every array since the start, the arrays at the start; losses and
-    changes of PyTorch in float32, where it has run."""
+    """A more precise run: losses of the first steps, the change of every array in the first of them, the arrays at the
+    start; losses and changes of PyTorch in float32, where it has run."""
 
     losses: list[float]
     changes: dict[str, np.ndarray]
@@ -79,9 +79,9 @@ class Exact(NamedTuple):
 
 
 def step_error(losses: list[float], changes: dict[str, np.ndarray], exact: Exact) -> str:
-    """What is wrong with the losses of training steps and with the change of every array since the start, against those
-    of a more precise run; empty where nothing is. What float32 rounds off the array itself in each step is allowed, and
-    some times what PyTorch is off by in float32."""
+    """What is wrong with the losses of training steps and with the change of every array in the first, against those of
+    a more precise run; empty where nothing is. What float32 rounds off the array itself is allowed, and some times what
+    PyTorch is off by in float32."""
     off, usual = _losses_off(losses, exact), 0.0
     if exact.float32 is not None:
         usual = min(TIMES * float(np.max(_losses_off(exact.float32[0], exact))), MOST)
@@ -97,7 +97,7 @@ def step_error(losses: list[float], changes: dict[str, np.ndarray], exact: Exact
             return f"{name} has the shape {list(changes[name].shape)}, not {list(e.shape)}"
         scale = max(float(np.linalg.norm(e)), NOTHING * whole * np.sqrt(e.size), 1e-30)
         apart = float(np.linalg.norm(changes[name].astype(np.float64) - e)) / scale
-        rounded = len(losses) * np.finfo(np.float32).eps * float(np.linalg.norm(exact.start[name])) / scale
+        rounded = np.finfo(np.float32).eps * float(np.linalg.norm(exact.start[name])) / scale
         usual = 0.0
         if exact.float32 is not None:
             theirs = float(np.linalg.norm(exact.float32[1][name].astype(np.float64) - e)) / scale
