@@ -16,6 +16,7 @@ from einsmith.cli.explain import gather, us
 from einsmith.cli.report_charts import SPAN, ticks
 from einsmith.cli.report_page import page
 from einsmith.expr.nodes import nbytes
+from einsmith.passes.schedule.in_place import overwritten
 from einsmith.passes.schedule.rematerialize import Cost, peak
 from einsmith.passes.schedule.views import storage
 from einsmith.sizes import show_size
@@ -139,6 +140,9 @@ def test_memory_over_time() -> None:
         for s in map(storage, call.tensors):
             if s not in outside and s not in run.plan.home:
                 touched.setdefault(s, []).append(i)
+    for t, s in overwritten(run.plan.calls, {s: (uses[0], uses[-1]) for s, uses in touched.items()}).items():
+        assert touched[s][-1] == touched[t][0]
+        touched[s][-1] -= 1
     is_saved = {s: run.roles[uses[0]] == "forward" != run.roles[uses[-1]] for s, uses in touched.items()}
     for i, call in enumerate(run.plan.calls):
         here = [s for s, uses in touched.items() if uses[0] <= i <= uses[-1]]

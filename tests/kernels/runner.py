@@ -205,16 +205,44 @@ def compare(lowered: Lowered, kernel: Kernel | Rows, base: Sequence[np.ndarray],
 
 def replaceable(kernel: Kernel | Rows) -> dict[int, int]:
     """Results, each with a buffer that it may be stored over: one that is read at the element that is being made only,
-    and not by a reduction."""
+    and not by a reduction; or within a row, by members before the one that stores it."""
     out: dict[int, int] = {}
-    if isinstance(kernel, Rows) or kernel.root.is_scatter:
+    if not isinstance(kernel, Rows) and kernel.root.is_scatter:
         return out
-    for n in sorted({n for x in kernel.stages for n in x.outputs if n is not None}):
-        for of in sorted(read_buffers(kernel) - set(out.values())):
-            if kernel.buffers[of] == kernel.buffers[n] and all(_at_own(x, of) for x in kernel.stages):
+    may = _in_row if isinstance(kernel, Rows) else _at_own_place
+    stages = [(m.places, x) for m in kernel.members for x in m.kernel.stages] if isinstance(kernel, Rows) else [
+        (range(len(kernel.buffers)), x) for x in kernel.stages
+    ]  # fmt: skip
+    made = {places[n] for places, x in stages for n in x.outputs if n is not None}
+    for n in sorted(n for n in made if n < len(kernel.buffers)):
+        for of in sorted(read_buffers(kernel) - set(out.values()) - made):
+            if of < len(kernel.buffers) and _alike(kernel.buffers[of], kernel.buffers[n]) and may(kernel, n, of):
                 out[n] = of
                 break
     return out
+
+
+def _alike(a: Buffer, b: Buffer) -> bool:
+    return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides)
+
+
+def _at_own_place(kernel: Kernel, made: int, read: int) -> bool:
+    return all(_at_own(x, read) for x in kernel.stages)
+
+
+def _in_row(kernel: Rows, made: int, read: int) -> bool:
+    stored, rows = False, set()
+    for m in kernel.members:
+        known = [n for n, place in enumerate(m.places) if place == read]
+        stores = [n for x in m.kernel.stages for n in x.outputs if n is not None and m.places[n] == made]
+        later = m.kernel.stages[1:] if m.reduces else ()
+        rows |= {m.by_row[n] for n in (*known, *stores)}
+        if stored and known or any(not _at_own(x, n) for n in known for x in (m.kernel.stages if stores else later)):
+            return False
+        if stores and m.reduces or any(ref == ("buffer", n) for x in later for ref in x.args for n in known):
+            return False
+        stored = stored or bool(stores)
+    return len(rows) == 1 and 0 not in rows
 
 
 def _at_own(stage: Stage, buffer: int) -> bool:

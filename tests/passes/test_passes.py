@@ -23,6 +23,7 @@ from einsmith.expr.nodes import (
 from einsmith.passes.algebra.inline import inline, simplify_graph
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.schedule.arena import arena, lifetimes
+from einsmith.passes.schedule.in_place import overwritten
 from einsmith.passes.schedule.plan import fuse
 from einsmith.passes.schedule.views import is_view, storage
 from einsmith.target.facts import Target
@@ -259,7 +260,10 @@ def test_random_graphs(seed):
     plan = check_plan(graph([loss, pool[-2]], updates), finite=loss)
     outside = {*plan.graph.inputs, *map(storage, plan.graph.outputs)}
     offsets, size = arena(plan, outside, {0: 100})
-    lives = list(lifetimes(plan, outside).items())
+    spans = lifetimes(plan, outside)
+    for s in overwritten(plan.calls, spans).values():
+        spans[s] = (spans[s][0], spans[s][1] - 1)
+    lives = list(spans.items())
     for k, (s, (a, b)) in enumerate(lives):
         assert offsets[s] + nbytes(s) <= size
         for t, (c, d) in lives[:k]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from einsmith.expr.nodes import Tensor, nbytes
+from einsmith.passes.schedule.in_place import overwritten
 from einsmith.passes.schedule.plan import Plan
 from einsmith.passes.schedule.views import storage
 
@@ -27,17 +28,22 @@ def lifetimes(plan: Plan, outside: Iterable[Tensor]) -> dict[Tensor, tuple[int, 
 
 
 class Life(NamedTuple):
-    """Bytes of a tensor, or of the workspace of the call that `key` is the number of, from a call to a call."""
+    """Bytes of a tensor, or of the workspace of the call that `key` is the number of, from a call to a call. `over`: a
+    tensor whose place it takes, which ends with the call before."""
 
     key: Tensor | int
     nbytes: int
     first: int
     last: int
+    over: Tensor | None = None
 
 
 def lives(plan: Plan, outside: Iterable[Tensor], extra: Mapping[int, int], kept: Collection[int] = ()) -> list[Life]:
     """What lies in the arena, of which `arena` says more."""
-    out = [Life(t, nbytes(t), first, last) for t, (first, last) in lifetimes(plan, outside).items()]
+    spans = lifetimes(plan, outside)
+    over = overwritten(plan.calls, spans)
+    spans |= {s: (spans[s][0], spans[s][1] - 1) for s in over.values()}
+    out = [Life(t, nbytes(t), first, last, over.get(t)) for t, (first, last) in spans.items()]
     end = len(plan.calls)
     return out + [Life(call, n, *((0, end) if call in kept else (call, call))) for call, n in extra.items() if n]
 
@@ -51,15 +57,18 @@ def arena(
     Largest first, each at the lowest offset that is free during its life (best-fit decreasing: within a few per cent of
     the peak of live bytes on training graphs).
     """
-    items = lives(plan, outside, extra, kept)
-    order = sorted(range(len(items)), key=lambda i: (-items[i].nbytes, i))
+    places: dict[Tensor | int, list[Life]] = {}  # what follows each other in one place
+    for x in sorted(lives(plan, outside, extra, kept), key=lambda x: x.first):
+        found = places[x.key] = [] if x.over is None else places[x.over]
+        found.append(x)
+    order = sorted({id(p): p for p in places.values()}.values(), key=lambda p: -p[0].nbytes)
     placed = _Placed(len(plan.calls) + 1)
     offsets: dict[object, int] = {}
     total = 0
-    for i in order:
-        key, n, first, last = items[i]
-        n = (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        offsets[key] = at = placed.place(n, first, last)
+    for p in order:
+        n = (p[0].nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        at = placed.place(n, p[0].first, p[-1].last)
+        offsets |= dict.fromkeys([x.key for x in p], at)
         total = max(total, at + n)
     return offsets, total
 

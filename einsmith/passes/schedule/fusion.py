@@ -62,19 +62,20 @@ def only_identity(node: Compute | Loop, pick: Callable[[Tensor], bool]) -> bool:
     """Whether every read of the arguments that `pick` accepts is, in a body without reductions, at the element that is
     being made."""
     slots = [s for s, a in enumerate(node.args) if pick(a)]
-    if not slots:
-        return True
-    if isinstance(node, Loop):
-        return False
-    pieces = node.template.parts
-    if node.template.is_scatter and len(pieces) == 2:
+    return not slots or (not isinstance(node, Loop) and reads_own_element(node.template, slots))
+
+
+def reads_own_element(t: Template, slots: Collection[int]) -> bool:
+    """The same of slots of a template."""
+    pieces = t.parts
+    if t.is_scatter and len(pieces) == 2:
         start, added = pieces
-        if start.domain != node.shape or any(e.slot in slots for body in added.bodies for e in reads(body)):
+        if start.domain != t.shape or any(e.slot in slots for body in added.bodies for e in reads(body)):
             return False
         pieces = (start,)
-    elif node.template.is_scatter or any(isinstance(p.body, Reduce) for p in pieces):
+    elif t.is_scatter or any(isinstance(p.body, Reduce) for p in pieces):
         return False
-    return all(node.args[s].shape == node.shape for s in slots) and all(
+    return all(t.params[s][1] == t.shape for s in slots) and all(
         _at_own(e, p) for p in pieces if isinstance(p, Piece)
         for e in postorder(p.bodies) if isinstance(e, Read) and e.slot in slots
     )  # fmt: skip

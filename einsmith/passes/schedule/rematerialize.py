@@ -22,6 +22,7 @@ import numpy as np
 from einsmith.expr.nodes import Compute, Leaf, Tensor, nbytes
 from einsmith.expr.rewrite.rebuild import with_args
 from einsmith.passes.algebra.inline import pointwise_body
+from einsmith.passes.schedule.in_place import Known, overwritten
 from einsmith.passes.schedule.plan import Call, LoopCall, Plan, copy_of
 from einsmith.passes.schedule.schedule import Copy
 from einsmith.passes.schedule.views import is_view, storage
@@ -86,6 +87,7 @@ class _Timeline:
         self.pinned = {storage(t) for _, t, _ in plan.checks}
         self.touched: dict[int, tuple[Call | LoopCall, list[tuple[Tensor, bool, int]]]] = {}
         self.ways: dict[tuple[int, Tensor], tuple[Call, list[Call]]] = {}
+        self.places: Known = {}
         self.now = self._state([*plan.calls], [*range(len(plan.calls))], plan.again)
 
     def _state(
@@ -113,6 +115,8 @@ class _Timeline:
         for s, uses in life.items():
             change[uses[0]] += sizes[s]
             change[uses[-1] + 1] -= sizes[s]
+        for s in overwritten(calls, {s: (uses[0], uses[-1]) for s, uses in life.items()}, self.places).values():
+            change[life[s][-1] : life[s][-1] + 2] += (-sizes[s], sizes[s])
         return _State(calls, origin, life, made, stored, np.cumsum(change)[:-1] + work, dict(again))
 
     def _touches(self, call: Call | LoopCall) -> list[tuple[Tensor, bool, int]]:
