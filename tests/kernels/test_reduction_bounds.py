@@ -53,6 +53,23 @@ def test_other_combiners(combiner, rng):
     check(PATTERN, sparse(combiner, 6, 71), rng, inputs=[ends(rng, 6, 71, "anywhere")])
 
 
+@pytest.mark.parametrize("width", [0, 5])
+@pytest.mark.parametrize("combiner", ["argmax", "argmin"])
+def test_positions(combiner, width, rng):
+    """The first of all places where a row has no term, or none that is better than the identity."""
+    r, *d, k = axes(3 if width else 2)
+    guard = both(le(word(0, r), k), lt(k, word(0, add(r, 1))))
+    shape = (width,) * bool(width)
+    params = [(dt.i32, (7,)), (dt.f32, (71, *shape))]
+    kernel = plain((6, *shape), params, over(combiner, (71,), guarded(combiner, guard, read(1, k, *d))))
+    x = rng.integers(-2, 3, (71, *shape)).astype(np.float32)
+    x[20:40] = identity(combiner, dt.f32)
+    x[50] = np.nan
+    for rows in (ends(rng, 6, 71, "anywhere"), np.array([0, 3, 3, 25, 35, 48, 70], np.int32)):
+        check(PATTERN, kernel, rng, inputs=[rows, x])
+        check(PATTERN, kernel, rng, inputs=[rows, x], native=True)
+
+
 @pytest.mark.parametrize("width", [1, 5, 17])
 def test_several_columns(width, rng):
     """Lanes along the columns, for which a row's ends are the same."""

@@ -26,7 +26,7 @@ from einsmith.autodiff.plan import Plan
 from einsmith.errors import GradientError
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import Linear
-from einsmith.expr.analysis.verify import inside, out_of_bounds
+from einsmith.expr.analysis.verify import inside, out_of_bounds, proven
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -362,7 +362,11 @@ class Adjoint:
             if not decided:
                 report(f"argument {slot}", gather, scatter, scattered)
             if scattered:
-                where = tuple(guarded(guards, i, Const(0, i.dtype)) for i in index)
+                facts = Facts.of(domain)
+                where = tuple(
+                    i if proven(i, n, facts) else guarded(guards, i, Const(0, i.dtype))
+                    for i, n in zip(index, shape, strict=True)
+                )
                 self.scatters[slot].append(Scatter(domain, where, guarded(guards, value)))
                 return
         for fibres in found:

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 from typing import NamedTuple
 
-from einsmith import dtypes as dt
-from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, axes_of, has_read, reads
-from einsmith.expr.rewrite.rebuild import operands
+from einsmith.expr.analysis.ends import end_of, guards_around
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.nodes import Expr, axes_of, has_read, reads
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.loops.nest import Value
@@ -51,54 +50,15 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(body: Expr, otherwise: float, axis: int, extents: Sequence[int], sizes: Sequence[int]) -> Bounds:
-    """What the guards around a body say of an axis: `where`s, one inside the other, whose other side is a constant.
+    """What the guards around a body say of an axis, which does nothing where it is `otherwise`.
 
     extents: of all axes; sizes: of the buffers that reads, which are flat, are of.
     """
-    low: list[Expr] = []
-    high: list[Expr] = []
-    for c in _conditions(body, otherwise, extents, sizes):
-        for end, is_low in _ends(c, axis):
-            (low if is_low else high).append(end)
-    return Bounds(tuple(low), tuple(high))
+    found = [end_of(c, axis) for c, alone in guards_around(body, otherwise) if alone or _stays(c, extents, sizes)]
+    ends = [x for x in found if x is not None]
+    return Bounds(tuple(x.at for x in ends if x.low), tuple(x.at for x in ends if not x.low))
 
 
-def _conditions(body: Expr, otherwise: float, extents: Sequence[int], sizes: Sequence[int]) -> Iterator[Expr]:
-    """Those of the guards that can be evaluated wherever the axes stand. Of a guard inside another one what it reads
-    may be known to be there only where the other one holds."""
-    outer = True
-    while isinstance(body, Apply) and body.fn == "where":
-        condition, inner, rest = body.args
-        if not (isinstance(rest, Const) and rest.value == otherwise):
-            return
-        for c in operands(condition, "and"):
-            if outer or all(_stays(x.index[0], extents, sizes[x.slot]) for x in reads(c) if x.index):
-                yield c
-        body, outer = inner, False
-
-
-def _stays(at: Expr, extents: Sequence[int], size: int) -> bool:
-    return bx.leaves(linear(at), extents, size) is False
-
-
-def _ends(c: Expr, axis: int) -> Iterator[tuple[Expr, bool]]:
-    """(end, whether it is a low one) that a comparison of integers is for an axis; none of other conditions."""
-    if not isinstance(c, Apply) or c.fn not in ("lt", "le") or not c.args[0].dtype.is_int:
-        return
-    form = _form(c.args[1], axis) - _form(c.args[0], axis) - int(c.fn == "lt")
-    rest = form.without(Axis(axis))
-    if axis in bx.mentioned(rest):
-        return
-    # Elements of tensors may be anything, and differ from a place by more than their type holds.
-    dtype = dt.i64 if any(map(has_read, rest.terms)) else dt.i32
-    if form.coefficient(Axis(axis)) == 1:
-        yield (rest * -1).expr(dtype), True
-    elif form.coefficient(Axis(axis)) == -1:
-        yield (rest + 1).expr(dtype), False
-
-
-def _form(side: Expr, axis: int) -> Linear:
-    """A side of a comparison; one of elements alone as a whole: their sums wrap in their type."""
-    if has_read(side) and axis not in axes_of(side):
-        return Linear(0, {side: 1})
-    return linear(side)
+def _stays(c: Expr, extents: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Whether all that a condition reads is there wherever the axes stand."""
+    return all(bx.leaves(linear(x.index[0]), extents, sizes[x.slot]) is False for x in reads(c) if x.index)

@@ -13,7 +13,7 @@ from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.ends import Bounds, bounds_of
-from einsmith.kernels.reduction.skew import body_under_guard, skewed
+from einsmith.kernels.reduction.skew import skewed
 from einsmith.plan.kernel import Kernel
 
 MAX_WINDOW = 16
@@ -50,10 +50,10 @@ def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
 @lru_cache(maxsize=1024)
 def bounds(box: Box, axis: int) -> Bounds:
     """What the guards around the whole body say of one of its long reduction axes."""
-    body = body_under_guard(box) if box.reduce[axis - box.rank] >= LONG else None
-    if body is None or box.combiner is None:
+    if box.reduce[axis - box.rank] < LONG or box.combiner is None or len(box.bodies) != 1:
         return Bounds()
-    return bounds_of(body, identity(box.combiner, body.dtype), axis, box.extents + box.reduce, box.sizes)
+    otherwise = identity(box.combiner, box.bodies[0].dtype)
+    return bounds_of(box.bodies[0], otherwise, axis, box.extents + box.reduce, box.sizes)
 
 
 def bounded(box: Box) -> bool:
