@@ -131,7 +131,7 @@ def test_compiled_gradients(case, borders, order, rng):
 
 
 @pytest.mark.parametrize("case", ["elements", "rows of elements", "without values", "sparse product", "a vector",
-                                  "means", "largest", "of a batch"])  # fmt: skip
+                                  "means", "products", "largest", "of a batch"])  # fmt: skip
 def test_steps_grow_as_elements_do(case, rng):
     """The whole of what is compiled, checks of indices included, for twice as many rows and elements."""
     text, shapes = FORMULAS[case]

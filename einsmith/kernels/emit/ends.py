@@ -29,10 +29,15 @@ class Bounds(NamedTuple):
         low, high = ([x for x in every if axes_of(x).isdisjoint(axes)] for every in self)
         return Bounds(tuple(low), tuple(high))
 
-    def part(self, extents: Sequence[int]) -> float:
-        """About what part of the axis is between them: between two ends that come from data as much as if these were
-        those of neighbours, else half where there is an end."""
+    def part(self, axis: int, extents: Sequence[int]) -> float:
+        """About what part of the axis is between them: of two ends that have one distance all over, as much as that;
+        between two ends that come from data as much as if these were those of neighbours, else half where there is an
+        end."""
         ends = [x for x in (*self.low, *self.high) if axes_of(x) or has_read(x)]
+        spans = (linear(y) - linear(x) for x in self.low for y in self.high)
+        between = min((x.const for x in spans if not x.terms), default=None)
+        if between is not None:
+            return min(1.0, max(1, between) / max(1, extents[axis]))
         if any(map(has_read, self.low)) and any(map(has_read, self.high)):
             return 1 / max(2, prod(extents[a] for a in frozenset().union(*map(axes_of, ends))))
         return 0.5 if ends else 1.0

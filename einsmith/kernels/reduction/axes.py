@@ -49,11 +49,13 @@ def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
 
 @lru_cache(maxsize=1024)
 def bounds(box: Box, axis: int) -> Bounds:
-    """What the guards around the whole body say of one of its long reduction axes."""
-    if box.reduce[axis - box.rank] < LONG or box.combiner is None or len(box.bodies) != 1:
+    """What the guards around all bodies say of one of its long reduction axes."""
+    if box.reduce[axis - box.rank] < LONG or box.combiner is None:
         return Bounds()
-    otherwise = identity(box.combiner, box.bodies[0].dtype)
-    return bounds_of(box.bodies[0], otherwise, axis, box.extents + box.reduce, box.sizes)
+    extents, combiner = box.extents + box.reduce, box.combiner
+    found = [bounds_of(b, identity(combiner, b.dtype), axis, extents, box.sizes) for b in box.bodies]
+    low, high = (tuple(x for x in every[0] if all(x in y for y in every)) for every in zip(*found, strict=True))
+    return Bounds(low, high)
 
 
 def bounded(box: Box) -> bool:
@@ -74,7 +76,7 @@ def bounds_within(box: Box, axis: int, config: ReductionConfig) -> Bounds:
 @lru_cache(maxsize=4096)
 def part_within(box: Box, axis: int, config: ReductionConfig) -> float:
     """About what part of a reduction axis is walked."""
-    return bounds_within(box, axis, config).part(box.extents + box.reduce)
+    return bounds_within(box, axis, config).part(axis, box.extents + box.reduce)
 
 
 @lru_cache(maxsize=8192)

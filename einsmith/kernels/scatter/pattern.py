@@ -111,7 +111,7 @@ class ScatterAdd(Pattern):
         cores = max(1, min(target.cores, tasks))
         flats, _ = bx.uses(tuple(exprs))
         flat = address(s.index, buffer.strides)
-        parts = {} if config.buckets else {a: x.part(s.extents) for a, x in bounds(kernel, config.along).items()}
+        parts = {} if config.buckets else {a: x.part(a, s.extents) for a, x in bounds(kernel, config.along).items()}
         met = points * prod(parts.values())
         if config.along is None:
             work = met * (count + len(flats) + POINT)
