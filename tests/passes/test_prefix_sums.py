@@ -43,6 +43,8 @@ CASES = {
     "many columns from the end": ("y[i,b] = sum[j](where(i <= j, x[j,b]*w[b], 0))", [(61, ROWS), (ROWS,)], {"i": 61}),
     "another sum inside": ("y[i] = sum[j,k](where(j <= i, x[j,k]*w[k], 0))", [(60, 7), (7,)], {"i": 60}),
     "a factor of the place": ("y[i,b] = sum[j](where(j <= i, x[j]*w[i,b], 0))", [(60,), (60, 4)], {"i": 60}),
+    "a factor of both terms": ("y[i] = sum[j](where(j <= i, w[i]*x[j] - z[j]*w[i], 0))", [(60,), (60,), (60,)], None),
+    "terms": ("y[i] = sum[j](where(j <= i, w[i]*x[j] - v[i]*z[j] - x[j], 0))", [(200,)] * 4, None),
     "a condition of the elements": ("y[i] = sum[j](where(j <= i and j % 3 == 1, x[j], 0))", [(60,)], {"i": 60}),
     "a condition of the result": ("y[i,b] = sum[j](where(j <= i and b < 2, x[j], 0))", [(60,)], {"i": 60, "b": 3}),
     "many blocks": (UP, [(BLOCK * 70 + 3,)], {"i": BLOCK * 70 + 3}),
@@ -77,6 +79,7 @@ def test_what_is_not_summed_is_not_met(rows, monkeypatch):
 
 @pytest.mark.parametrize("text, shapes, extents", [
     ("y[i] = sum[j](where(j <= i, A[i,j]*x[j], 0))", [(300, 300), (300,)], None),
+    ("y[i] = sum[j](where(j <= i, w[i]*x[j] + A[i,j], 0))", [(300,), (300,), (300, 300)], None),
     ("y[i] = sum[j](where(j <= 2*i, x[j], 0))", [(600,)], {"i": 300}),
     ("y[i] = sum[j](where(j <= i and i <= j + 9, x[j], 0))", [(300,)], {"i": 300}),
     ("y[i] = max[j](where(j <= i, x[j], 0))", [(300,)], {"i": 300}),
@@ -86,6 +89,18 @@ def test_other_sums_stay_what_they_are(text, shapes, extents):
     """Terms that depend on the place, places that are no neighbours, bands, other reductions, short sums."""
     graph = traced(text, shapes, extents)
     assert prefix_sums(graph) is graph
+
+
+def test_gradients_are_such_sums(rng):
+    """Where what is summed is a square, or a product with factors of the place."""
+    n = 400
+    op = es.op("y[i] = sum[j](where(j <= i, x[j]*x[j]*w[i], 0))")
+    x, w = rng.integers(-3, 4, (2, n)).astype(np.float64)
+    graph = simplify_graph(trace_call(es.grad(lambda x, w: (op(x, w) * w).sum(), argnums=(0, 1)), (x, w), {}).graph)
+    steps = prefix_sums(graph)
+    assert points(graph) > n * n and points(steps) < 200 * n
+    for got, want in zip(evaluate(steps, [x, w])[0], evaluate(graph, [x, w])[0], strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("shape", [(1500,), (3, 700), (40, 300)])
