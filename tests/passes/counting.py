@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,9 @@ def run_counted(graph: Graph, arrays: Sequence[np.ndarray], target: Target) -> t
 
     for _, call, _ in plan.kernel_calls():
         given = []
-        for t, buffer in zip(call.tensors, call.kernel.buffers, strict=True):
+        for n, (t, buffer) in enumerate(zip(call.tensors, call.kernel.buffers, strict=True)):
             held = memory.setdefault(storage(t), np.zeros(t.shape, t.dtype.numpy).reshape(-1))
-            given.append(held.reshape(buffer.shape))
+            first = call.offsets[n] // held.itemsize if call.offsets else 0
+            given.append(held[first : first + prod(buffer.shape)].reshape(buffer.shape))
         nest_interp.run(lower(call.kernel, target), call.kernel, given, observe=observe)
     return [memory[storage(t)].reshape(t.shape) for t in plan.graph.outputs], count

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith import functional as F
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, postorder
@@ -145,6 +146,23 @@ def test_steps_grow_as_elements_do(case, rng):
         got, count = run_counted(graph, inputs, Target(vector_bytes=32, cores=2))
         for a, b in zip(evaluate(graph, inputs)[0], got, strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-5)
+        counts.append(count)
+    assert counts[1] < 2.4 * counts[0], counts
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_steps_of_bags(mode, rng):
+    def f(weight, ids, offsets):
+        return es.grad(lambda w: (F.embedding_bag(ids, w, offsets, mode=mode) ** 2).sum())(weight)
+
+    counts = []
+    for times in (1, 2):
+        ids = rng.integers(0, 9, times * 400).astype(np.int32)
+        offsets = np.arange(0, times * 400, 4).astype(np.int32)
+        arrays = {"weight": rng.standard_normal((9, 8)).astype(np.float32), "ids": ids, "offsets": offsets}
+        graph, inputs = traced(f, arrays)
+        got, count = run_counted(graph, inputs, Target(vector_bytes=32, cores=2))
+        np.testing.assert_allclose(got[0], evaluate(graph, inputs)[0][0], rtol=1e-4, atol=1e-4)
         counts.append(count)
     assert counts[1] < 2.4 * counts[0], counts
 
