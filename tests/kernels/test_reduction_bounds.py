@@ -95,6 +95,15 @@ def test_ends_beyond_32_bits(rng):
     check(PATTERN, kernel, rng, inputs=[np.array(x, np.int32) for x in ([low, low, high, 40], [low, high, low, 9])])
 
 
+def test_places_beyond_32_bits(rng):
+    """A row of 70,000 whose end is 61681 times its number."""
+    r, k = axes(2)
+    n, wide = 71, cast(r, dt.i64)
+    end = apply("mul", wide, num(61681, dt.i64))
+    kernel = plain((70_000,), [(dt.f32, (n,))], over("sum", (n,), guarded("sum", lt(cast(k, dt.i64), end), read(0, k))))
+    check(PATTERN, kernel, 0, native=True)
+
+
 def test_ends_read_under_another_guard(rng):
     """row[r - 1] is there only where 1 <= r; memory before a buffer is not to be read."""
     r, k = axes(2)

@@ -27,9 +27,8 @@ def end_of(condition: Expr, axis: int) -> End | None:
     rest, sign = form.without(Axis(axis)), form.coefficient(Axis(axis))
     if abs(sign) != 1 or axis in axes_of(*rest.terms):
         return None
-    # Elements of tensors may be anything, and differ from a place by more than their type holds.
-    dtype = dt.i64 if any(map(has_read, rest.terms)) else dt.i32
-    return End(True, (rest * -1).expr(dtype)) if sign == 1 else End(False, (rest + 1).expr(dtype))
+    # Places are exact, and elements may differ from them by more than their type holds.
+    return End(True, (rest * -1).expr(dt.i64)) if sign == 1 else End(False, (rest + 1).expr(dt.i64))
 
 
 def _form(side: Expr, axis: int) -> Linear:
