@@ -36,9 +36,11 @@ from einsmith.expr.nodes import (
     axes_of,
     is_free,
     is_zero,
+    size,
     template,
 )
 from einsmith.expr.rewrite.rebuild import guarded, operands, prune_args, replace, substitute, whole_sum
+from einsmith.expr.rewrite.simplify import simplify
 
 BLOCK = 16
 """Elements of a block: what a vector holds of float32 where vectors are widest. R of 1e5 and 1e6 elements takes 0.030
@@ -70,7 +72,8 @@ class _Prefix(NamedTuple):
     """where(outside, factors * the sum of where(inside, body) up to place `last` of j, 0); last: of an output axis.
 
     body: over the output's axes and the reduction's. outer: output axes that the body and what is inside depend on.
-    others: reduction axes besides j. backward: the sum is from the place on, and places are counted from the end.
+    others: reduction axes that are summed along with j; kept: those of the factors, which are summed afterwards.
+    backward: the sum is from the place on, and places are counted from the end.
     """
 
     j: int
@@ -82,6 +85,7 @@ class _Prefix(NamedTuple):
     outside: tuple[Expr, ...]
     outer: tuple[int, ...]
     others: tuple[int, ...]
+    kept: tuple[int, ...]
     domain: tuple[int, ...]
 
 
@@ -94,13 +98,32 @@ def _found(t: Template) -> tuple[_Prefix, ...] | None:
     if not (isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2])):
         return None
     conditions = operands(e.args[0], "and")
+    room = size(t.shape) + sum(size(shape) for _, shape in t.params)
     for c in conditions:
-        end = _end(c, t.rank, part.domain)
         rest = [x for x in conditions if x is not c]
-        made = end and _prefixes(end, e.args[1], rest, t.rank, part.domain)
+        c, rest, body, domain = _from_place(c, rest, e.args[1], t.rank, part.domain)
+        end = _end(c, t.rank, domain)
+        made = end and _prefixes(end, body, rest, t.rank, domain, room)
         if made:
             return made
     return None
+
+
+def _from_place(
+    c: Expr, rest: list[Expr], body: Expr, rank: int, domain: tuple[int, ...]
+) -> tuple[Expr, list[Expr], Expr, tuple[int, ...]]:
+    """Condition, others, body and domain with k = i + j in the place of j where the condition is i + j <= n: i <= k."""
+    form = nonnegative(c)
+    axes = [] if form is None else [x.position for x in form.terms if isinstance(x, Axis)]
+    if form is None or len(axes) != 2 or len(form.terms) != 2 or set(form.terms.values()) != {-1}:
+        return c, rest, body, domain
+    i, j = sorted(axes)
+    if not i < rank <= j or not 0 <= form.const < domain[j]:
+        return c, rest, body, domain
+    domain = (*domain[:j], form.const + 1, *domain[j + 1 :])
+    place = {j: Linear(0, {Axis(j): 1, Axis(i): -1}).expr()}
+    body, *rest = (simplify(substitute(x, place), domain) for x in (body, *rest))
+    return apply("le", Axis(i), Axis(j)), rest, body, domain
 
 
 class _End(NamedTuple):
@@ -127,17 +150,20 @@ def _end(c: Expr, rank: int, domain: Sequence[int]) -> _End | None:
 
 
 def _prefixes(
-    end: _End, body: Expr, rest: Sequence[Expr], rank: int, domain: tuple[int, ...]
+    end: _End, body: Expr, rest: Sequence[Expr], rank: int, domain: tuple[int, ...], room: int
 ) -> tuple[_Prefix, ...] | None:
-    """Of a body's terms those with the same factors outside are one sum."""
+    """Of a body's terms those with the same factors outside are one sum. Where such a factor depends on other reduction
+    axes, a sum of each of their places has no more elements than `room`, those of arguments and result together."""
     i, j, backward, last = end
     outside = tuple(c for c in rest if j not in axes_of(c) and is_free(c, rank))
     inside = tuple(c for c in rest if c not in outside)
     bodies: dict[tuple[Expr, ...], Expr] = {}
     for minus, term in _terms(body):
         # Beside a condition of the sum's own a factor may be infinite where no term is: it stays.
-        summed = [x for x in operands(term, "mul") if inside or not is_free(x, rank)]
-        factors = tuple(x for x in operands(term, "mul") if x not in summed)
+        every = operands(term, "mul")
+        of_place = (x for x in every if is_free(x, rank) or (i in axes_of(x) and j not in axes_of(x)))
+        factors = () if inside else tuple(of_place)
+        summed = [x for x in every if x not in factors]
         if not summed:
             return None
         x = reduce(partial(apply, "mul"), summed)
@@ -145,16 +171,19 @@ def _prefixes(
             bodies[factors] = apply("sub" if minus else "add", bodies[factors], x)
         else:
             bodies[factors] = apply("neg", x) if minus else x
-    others = tuple(a for a in range(rank, len(domain)) if a != j)
     found, work = [], 0
     for factors, body in bodies.items():
         depends = axes_of(body, *inside)
         if i in depends or j not in depends:
             return None
-        outer = tuple(sorted(a for a in depends if a < rank))
-        work += prod(domain[a] for a in (*outer, j)) * (prod(domain[a] for a in others) + 2 * BLOCK)
-        work += prod(domain[:rank])
-        found.append(_Prefix(j, last, backward, body, factors, inside, outside, outer, others, domain))
+        kept = tuple(sorted(a for a in axes_of(*factors) if a >= rank))
+        others = tuple(a for a in range(rank, len(domain)) if a != j and a not in kept)
+        outer = tuple(sorted(a for a in depends if a < rank or a in kept))
+        points = prod(domain[a] for a in (*outer, j))
+        if kept and points > room:
+            return None
+        work += points * (prod(domain[a] for a in others) + 2 * BLOCK) + prod(domain[a] for a in (*range(rank), *kept))
+        found.append(_Prefix(j, last, backward, body, factors, inside, outside, outer, others, kept, domain))
     return tuple(found) if work < prod(domain) else None
 
 
@@ -199,7 +228,8 @@ def _steps(p: _Prefix, node: Compute) -> Tensor:
     at = last = p.last.expr()
     if max(ends) >= n:
         at = apply("min", last, Const(n - 1, dt.i32))
-    where = tuple(map(Axis, p.outer))
+    after: dict[int, Expr] = {a: Axis(len(node.shape) + k) for k, a in enumerate(p.kept)}
+    where = tuple(after.get(a, Axis(a)) for a in p.outer)
     made: tuple[Tensor, ...]
     total: Expr
     if prod(outer) >= ROWS:
@@ -208,11 +238,12 @@ def _steps(p: _Prefix, node: Compute) -> Tensor:
         made, total = _added(body, args, outer, n), _total(where, at, body.dtype)
     slots = {s: len(made) + s for s in range(len(node.args))}
     for x in p.factors:
-        total = apply("mul", total, substitute(x, {}, slots))
+        total = apply("mul", total, substitute(x, after, slots))
     if min(ends) < 0:
         total = guarded([apply("le", Const(0, dt.i32), last)], total)
     total = guarded([substitute(c, {}, slots) for c in p.outside], total)
-    return _made(node.shape, total, (*made, *node.args))
+    result = Reduce("sum", tuple(p.domain[a] for a in p.kept), (total,)) if p.kept else total
+    return _made(node.shape, result, (*made, *node.args))
 
 
 def _row_by_row(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int) -> Tensor:
