@@ -4,9 +4,12 @@ before: Y[i] = sum[j](where(j <= i, x[j], 0))
 after:  S[b] = sum[l](x[16*b + l]);  E[b] = sum[a](where(a < b, S[a], 0)), of many blocks in the same way again
         R[b, k] = sum[l](where(l <= k, x[16*b + l], 0));  Y[i] = R[i//16, i%16] + E[i//16]
 
-A factor of the place alone is taken out of each term: sum[j](where(j <= i, a[i]*x[j] - b[i]*z[j], 0)) is two such sums.
 The work is so many additions an element, of whole vectors, in place of half the elements (Blelloch 1990, "Prefix sums
 and their applications"). Sums from an element on are those up to one from the other end.
+
+Factors of the place are taken out of each term: sum[j](where(j <= i, a[i]*x[j] - b[i]*z[j], 0)) is two such sums.
+What depends on another reduction axis too is multiplied before that one is summed: of sum[j, d](where(j <= i,
+a[i, d]*x[j, d], 0)) the sum over j comes first.
 """
 
 from __future__ import annotations
