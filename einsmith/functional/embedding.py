@@ -6,7 +6,6 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from einsmith import dtypes as dt
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
@@ -16,7 +15,6 @@ from einsmith.lang.op import op
 
 MODES = ("sum", "mean", "max")
 _COUNTS = op("c[n] = 0.0\nc[ids[i]] += 1.0\nreturn c", extents={"n": "rows"})
-_BAGS = op("z[n,k] = 0*v[0,k]\nz[bag[i],k] += v[i,k]\nreturn z", extents={"n": "bags"})
 
 
 def _unbuilt(name: str, max_norm: float | None) -> None:
@@ -131,17 +129,19 @@ def _bags_by_offset(
         raise ShapeError(f"{name}: 'offsets' has shape {start.shape}; it needs a place for each bag")
     if not length or not bags:
         return fb.full((bags, width), 0.0, w.dtype)
-    (b,) = fb.axes(bags)
-    bag = fb.compute((length,), lambda n: fb.sum(fb.where(start[b] <= n, 1, 0), over=b) - 1).astype(dt.i32)
+    (n,) = fb.axes(length)
+    # What is before the first bag is in none: a place that is not there.
+    none = fb.full((1,), 0, start.dtype)
+    first = fb.compute((bags,), lambda b: start[b] + none[-start[0]])
+    ends = start.shape[0] - 1
+    stop = fb.compute((bags,), lambda b: fb.where(b < ends, start[b + 1], length))
+
+    def inside(b: Any) -> Any:
+        return (first[b] <= n) & (n < stop[b]) & kept((n,))
+
+    count = fb.compute((bags,), lambda b: fb.sum(fb.where(inside(b), 1.0, 0.0), over=n)).astype(w.dtype)
     if mode == "max":
-        (n,) = fb.axes(length)
-        inside = fb.compute((bags, length), lambda b, n: (bag[n] == b) & kept((n,)))
-        count = fb.compute((bags,), lambda b: fb.sum(fb.where(inside[b, n], 1, 0), over=n))
-        top = fb.compute((bags, width), lambda b, k: fb.max(fb.where(inside[b, n], row(n, k), -inf), over=n))
+        top = fb.compute((bags, width), lambda b, k: fb.max(fb.where(inside(b), row(n, k), -inf), over=n))
         return fb.compute(top.shape, lambda b, k: fb.where(count[b] == 0, 0.0, top[b, k]))
-    values = fb.compute((length, width), lambda n, k: fb.where(kept((n,)), row(n, k), 0.0))
-    total = _BAGS(bag=bag, v=values, bags=bags)
-    if mode == "sum":
-        return total
-    ones = fb.compute((length, 1), lambda n, k: fb.cast(fb.where(kept((n,)), 1.0, 0.0), w.dtype))
-    return _mean(total, _BAGS(bag=bag, v=ones, bags=bags).reshape((bags,)))
+    total = fb.compute((bags, width), lambda b, k: fb.sum(fb.where(inside(b), row(n, k), 0.0), over=n))
+    return total if mode == "sum" else _mean(total, count)

@@ -54,18 +54,34 @@ def _made(node: Compute, combiner: str, bodies: Callable[[Expr], Sequence[Expr]]
     return canonical(Template(node.shape, node.template.params, tuple(parts)), node.args)
 
 
+def _guarded(body: Expr) -> tuple[list[Expr], Expr]:
+    """The conditions of the guards around a factor, which is 1 elsewhere, and what they leave."""
+    guards: list[Expr] = []
+    while (
+        isinstance(body, Apply) and body.fn == "where" and not isinstance(body.args[1], Const)
+        and isinstance(body.args[2], Const) and body.args[2].value == 1
+    ):  # fmt: skip
+        guards.append(body.args[0])
+        body = body.args[1]
+    return guards, body
+
+
 def _factor(bodies: Sequence[Expr]) -> Expr | None:
-    """b of `where(b == 0, 2, 1)`."""
-    match bodies[0]:
+    """b of `where(b == 0, 2, 1)`, within guards."""
+    match _guarded(bodies[0])[1]:
         case Apply(fn="where", args=(Apply(fn="eq", args=(b, Const(value=0.0))), Const(value=2.0), Const(value=1.0))):
             return b
     return None
 
 
 def _factors(body: Expr, of: Sequence[int]) -> list[Expr]:
-    """Of b, b where it is not zero (1 where it is), and 2 where it is (1 where not), those `of`; `body` is the last."""
-    assert isinstance(body, Apply)
-    condition, _, one = body.args
+    """Of b, b where it is not zero (1 where it is), and 2 where it is (1 where not), those `of`, within the guards of
+    `body`, which is the last."""
+    guards, inner = _guarded(body)
+    assert isinstance(inner, Apply)
+    condition, _, one = inner.args
     factor = condition.args[0]
-    every = factor, Apply("where", (condition, one, factor), factor.dtype), body
+    every = [factor, Apply("where", (condition, one, factor), factor.dtype), inner]
+    for g in reversed(guards):
+        every = [Apply("where", (g, x, one), factor.dtype) for x in every]
     return [every[n] for n in of]

@@ -21,6 +21,7 @@ from einsmith.passes.algebra.multi_reduce import sweeps
 from einsmith.passes.algebra.narrow_argmax import narrow
 from einsmith.passes.algebra.prefix_sums import prefix_sums
 from einsmith.passes.algebra.reduction_basis import coordinates
+from einsmith.passes.algebra.segments import segments
 from einsmith.passes.algebra.split_index_set import pieces, read_parts
 from einsmith.passes.algebra.stored_clamps import stored_clamps
 from einsmith.passes.algebra.stored_products import stored_products
@@ -94,6 +95,7 @@ PASSES = ordered(
         graph_pass("free factors", free_factors, needs="inlined"),
         graph_pass("order", ordered_products, needs="inlined"),
         graph_pass("prefix sums", prefix_sums, needs="inlined"),
+        graph_pass("segments", segments, needs="inlined"),
         graph_pass("disjoint", disjoint, needs="inlined"),
         graph_pass("coordinates", coordinates, needs="inlined"),
         graph_pass("accumulate", accumulate, needs="inlined"),

@@ -163,6 +163,11 @@ def mul(a: int, b):
         (apply("and", apply("lt", U, k(3)), apply("lt", U, k(5))), (9,), apply("lt", U, k(3))),
         (apply("or", apply("lt", U, k(3)), apply("le", k(2), U)), (9,), Const(True, dt.bool_)),
         (apply("max", U, k(0)), (9,), U),
+        (apply("lt", apply("abs", apply("sub", U, J)), k(3)), (9, 9),
+         apply("and", apply("le", U, add(J, k(2))), apply("le", J, add(U, k(2))))),
+        (apply("le", mul(2, apply("abs", U)), apply("sub", J, k(1))), (9, 9), apply("lt", mul(2, U), J)),
+        (apply("le", k(3), apply("abs", apply("sub", U, J))), (9, 9),
+         apply("le", k(3), apply("abs", apply("sub", U, J)))),
         (cast(add(cast(U, dt.i64), Const(0, dt.i64)), dt.i32), (9,), U),
     ],
 )  # fmt: skip

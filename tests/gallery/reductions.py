@@ -152,6 +152,24 @@ entry(
     [{"ids": Ints((7,), 5), "X": (7, 3), "B": (5, 3)}, {"ids": Ints((3,), 15), "X": (3, 1), "B": (15, 1)}],
     lambda T, ids, X, B: B.exp().index_add(0, ids, X * X) ** 2,
 )
+
+
+def sparse_product(T, row, v, X, col):
+    n = T.arange(len(v))
+    here = (row[:-1, None] <= n) & (n < row[1:, None])
+    return (here * v) @ X[col]
+
+
+entry(
+    "sparse product",
+    "Y[r,d] = sum[n](where(row[r] <= n and n < row[r+1], v[n]*X[col[n],d], 0))",
+    [
+        {"row": Ints((6,), 9, -1), "v": (7,), "X": (5, 3), "col": Ints((7,), 5)},
+        {"row": Ints((2,), 17), "v": (16,), "X": (1, 1), "col": Ints((16,), 1)},
+    ],
+    sparse_product,
+    extents={"r": "row.shape[0]-1"},
+)
 entry(
     "one_hot",
     "Y[i,k] = sum[c](where(ids[i] == c, W[c,k], 0))",

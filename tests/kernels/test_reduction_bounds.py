@@ -53,6 +53,23 @@ def test_other_combiners(combiner, rng):
     check(PATTERN, sparse(combiner, 6, 71), rng, inputs=[ends(rng, 6, 71, "anywhere")])
 
 
+@pytest.mark.parametrize("width", [0, 5])
+@pytest.mark.parametrize("combiner", ["argmax", "argmin"])
+def test_positions(combiner, width, rng):
+    """The first of all places where a row has no term, or none that is better than the identity."""
+    r, *d, k = axes(3 if width else 2)
+    guard = both(le(word(0, r), k), lt(k, word(0, add(r, 1))))
+    shape = (width,) * bool(width)
+    params = [(dt.i32, (7,)), (dt.f32, (71, *shape))]
+    kernel = plain((6, *shape), params, over(combiner, (71,), guarded(combiner, guard, read(1, k, *d))))
+    x = rng.integers(-2, 3, (71, *shape)).astype(np.float32)
+    x[20:40] = identity(combiner, dt.f32)
+    x[50] = np.nan
+    for rows in (ends(rng, 6, 71, "anywhere"), np.array([0, 3, 3, 25, 35, 48, 70], np.int32)):
+        check(PATTERN, kernel, rng, inputs=[rows, x])
+        check(PATTERN, kernel, rng, inputs=[rows, x], native=True)
+
+
 @pytest.mark.parametrize("width", [1, 5, 17])
 def test_several_columns(width, rng):
     """Lanes along the columns, for which a row's ends are the same."""
@@ -62,6 +79,39 @@ def test_several_columns(width, rng):
     params = [(dt.i32, (6,)), (dt.f32, (71,)), (dt.f32, (71, width))]
     kernel = plain((5, width), params, over("sum", (71,), body))
     check(PATTERN, kernel, rng, inputs=[ends(rng, 5, 71, "anywhere")])
+
+
+def test_ends_beyond_32_bits(rng):
+    """Elements of int64, and of int32 that differ from a place by more than the type holds."""
+    r, k = axes(2)
+    place = cast(k, dt.i64)
+    guard = both(le(read(0, r, dtype=dt.i64), place), lt(place, read(0, add(r, 1), dtype=dt.i64)))
+    kernel = plain((4,), [(dt.i64, (5,)), (dt.f32, (71,))], over("sum", (71,), guarded("sum", guard, read(1, k))))
+    check(PATTERN, kernel, rng, inputs=[np.array([-(2**40), 5, 2**32, 2**40 + 3, 2**40], np.int64)])
+    guard = both(le(word(0, r), add(k, 5)), lt(word(1, r), sub(k, 5)))
+    params = [(dt.i32, (4,)), (dt.i32, (4,)), (dt.f32, (71,))]
+    kernel = plain((4,), params, over("sum", (71,), guarded("sum", guard, read(2, k))))
+    low, high = -(2**31), 2**31 - 1
+    check(PATTERN, kernel, rng, inputs=[np.array(x, np.int32) for x in ([low, low, high, 40], [low, high, low, 9])])
+
+
+def test_places_beyond_32_bits(rng):
+    """A row of 70,000 whose end is 61681 times its number."""
+    r, k = axes(2)
+    n, wide = 71, cast(r, dt.i64)
+    end = apply("mul", wide, num(61681, dt.i64))
+    kernel = plain((70_000,), [(dt.f32, (n,))], over("sum", (n,), guarded("sum", lt(cast(k, dt.i64), end), read(0, k))))
+    check(PATTERN, kernel, 0, native=True)
+
+
+def test_ends_read_under_another_guard(rng):
+    """row[r - 1] is there only where 1 <= r; memory before a buffer is not to be read."""
+    r, k = axes(2)
+    inner = guarded("sum", both(le(word(0, sub(r, 1)), k), lt(k, word(0, r))), read(1, k))
+    body = guarded("sum", le(num(1, dt.i32), r), inner)
+    kernel = plain((7,), [(dt.i32, (7,)), (dt.f32, (71,))], over("sum", (71,), body))
+    check(PATTERN, kernel, rng, inputs=[ends(rng, 6, 71, "sorted")])
+    check(PATTERN, kernel, rng, inputs=[ends(rng, 6, 71, "sorted")], native=True)
 
 
 def test_counts_of_all_rows(rng):
@@ -99,9 +149,18 @@ def loads(kernel, config, arrays) -> int:
     return count
 
 
-def test_groups_without_terms_are_left_out(rng):
+def one_guard_in_another(rows, n):
+    r, k = axes(2)
+    body = guarded("sum", lt(k, word(0, add(r, 1))), mul(read(1, k), read(2, k)))
+    body = guarded("sum", le(word(0, r), k), body)
+    return plain((rows,), [(dt.i32, (rows + 1,)), (dt.f32, (n,)), (dt.f32, (n,))], over("sum", (n,), body))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_groups_without_terms_are_left_out(nested, rng):
     """Rows of a twentieth of all elements: a tenth of the loads, what begins and ends with a group being read too."""
-    kernel, n = sparse("sum", 20, 40 * LONG), 40 * LONG
+    n = 40 * LONG
+    kernel = one_guard_in_another(20, n) if nested else sparse("sum", 20, n)
     assert bounds(boxes_of(kernel)[0], 1) != ((), ())
     base = [random_array(rng, b) for b in kernel.buffers]
     config = PATTERN.best(kernel, WIDE)

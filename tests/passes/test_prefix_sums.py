@@ -43,6 +43,10 @@ CASES = {
     "many columns from the end": ("y[i,b] = sum[j](where(i <= j, x[j,b]*w[b], 0))", [(61, ROWS), (ROWS,)], {"i": 61}),
     "another sum inside": ("y[i] = sum[j,k](where(j <= i, x[j,k]*w[k], 0))", [(60, 7), (7,)], {"i": 60}),
     "a factor of the place": ("y[i,b] = sum[j](where(j <= i, x[j]*w[i,b], 0))", [(60,), (60, 4)], {"i": 60}),
+    "a factor of both terms": ("y[i] = sum[j](where(j <= i, w[i]*x[j] - z[j]*w[i], 0))", [(60,), (60,), (60,)], None),
+    "terms": ("y[i] = sum[j](where(j <= i, w[i]*x[j] - v[i]*z[j] - x[j], 0))", [(200,)] * 4, None),
+    "factors of another sum": ("y[i] = sum[j,d](where(j <= i, k[i,d]*x[j,d]*v[j], 0))", [(80, 3)] * 2 + [(80,)], None),
+    "from a place on": ("y[i] = sum[j](where(i + j < 80, w[i]*x[i+j+1], 0))", [(85,), (82,)], {"i": 85, "j": 80}),
     "a condition of the elements": ("y[i] = sum[j](where(j <= i and j % 3 == 1, x[j], 0))", [(60,)], {"i": 60}),
     "a condition of the result": ("y[i,b] = sum[j](where(j <= i and b < 2, x[j], 0))", [(60,)], {"i": 60, "b": 3}),
     "many blocks": (UP, [(BLOCK * 70 + 3,)], {"i": BLOCK * 70 + 3}),
@@ -77,15 +81,38 @@ def test_what_is_not_summed_is_not_met(rows, monkeypatch):
 
 @pytest.mark.parametrize("text, shapes, extents", [
     ("y[i] = sum[j](where(j <= i, A[i,j]*x[j], 0))", [(300, 300), (300,)], None),
+    ("y[i] = sum[j](where(j <= i, w[i]*x[j] + A[i,j], 0))", [(300,), (300,), (300, 300)], None),
+    ("y[i,e] = sum[j,d](where(j <= i, k[i,d]*x[j,d]*v[j,e], 0))", [(70, 9), (70, 9), (70, 9)], None),
+    ("y[i] = sum[j](where(i + j < 400, x[i+j+1], 0))", [(402,)], {"i": 300, "j": 300}),
     ("y[i] = sum[j](where(j <= 2*i, x[j], 0))", [(600,)], {"i": 300}),
     ("y[i] = sum[j](where(j <= i and i <= j + 9, x[j], 0))", [(300,)], {"i": 300}),
     ("y[i] = max[j](where(j <= i, x[j], 0))", [(300,)], {"i": 300}),
     ("y[i] = sum[j](where(j <= i, x[j], 0))", [(int(STEPS**0.5) - 1,)], {"i": int(STEPS**0.5) - 1}),
 ])  # fmt: skip
 def test_other_sums_stay_what_they_are(text, shapes, extents):
-    """Terms that depend on the place, places that are no neighbours, bands, other reductions, short sums."""
+    """Terms that depend on the place, sums that take more memory than all arguments, places that are no neighbours,
+    bands, other reductions, short sums."""
     graph = traced(text, shapes, extents)
     assert prefix_sums(graph) is graph
+
+
+@pytest.mark.parametrize("text, shapes", [
+    ("y[i] = sum[j](where(j <= i, x[j]*x[j]*w[i], 0))", [(), ()]),
+    ("y[i] = sum[j](where(j < i, x[j]*v[j]*w[i], 0))", [(), (), ()]),
+    ("y[i,d] = w[i]*sum[j](where(i <= j, x[j,d]*v[j], 0))", [(), (3,), ()]),
+])  # fmt: skip
+def test_gradients_are_such_sums(text, shapes, rng):
+    """Of squares, of products with factors of the place, of what is strictly before it, and of rows."""
+    n = 300
+    op = es.op(text)
+    own = [rng.integers(-3, 4, (n, *shape)).astype(np.float64) for shape in shapes]
+    f = es.grad(lambda *own: (op(*own) * op(*own)).sum(), argnums=tuple(range(len(own))))
+    graph = simplify_graph(trace_call(f, own, {}).graph)
+    steps = prefix_sums(graph)
+    verify_graph(steps)
+    assert points(graph) > n * n and points(steps) < 500 * n
+    for got, want in zip(evaluate(steps, own)[0], evaluate(graph, own)[0], strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("shape", [(1500,), (3, 700), (40, 300)])

@@ -19,14 +19,24 @@ from einsmith import dtypes as dt
 from einsmith.autodiff.adjoint.gather import gathered
 from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, both, choose, constant, mul
 from einsmith.autodiff.adjoint.scatter import CHOSEN_COST, SCATTER_COST, at_position, is_coupled, is_opaque, report
-from einsmith.autodiff.adjoint.terms import Guards, Terms, accumulate, common, conjuncts, guarded, merged
+from einsmith.autodiff.adjoint.terms import (
+    Guards,
+    Terms,
+    accumulate,
+    common,
+    conjuncts,
+    exchanged_factor,
+    guarded,
+    merged,
+    within_guards,
+)
 from einsmith.autodiff.inversion.preimage import Fibre, affine_cases, invert
 from einsmith.autodiff.inversion.quasi import Quasi
 from einsmith.autodiff.plan import Plan
 from einsmith.errors import GradientError
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import Linear
-from einsmith.expr.analysis.verify import inside, out_of_bounds
+from einsmith.expr.analysis.verify import inside, out_of_bounds, proven
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -175,8 +185,9 @@ class Adjoint:
             for p in parts:
                 assert isinstance(p.body, Reduce)
                 b = p.bodies[member]
-                is_zero = apply("eq", b, zero)
-                bodies = (b, choose(is_zero, one, b), choose(is_zero, two, one))  # the last: 2 ** (number of zeros)
+                nonzero = within_guards(b, lambda x: choose(apply("eq", x, zero), one, x))
+                zeros = within_guards(b, lambda x: choose(apply("eq", x, zero), two, one))
+                bodies = (b, nonzero, zeros)  # the last: 2 ** (number of zeros)
                 r = Reduce("prod", p.body.extents, bodies if whole else bodies[1:])
                 made.append(Piece(p.offset, p.step, p.extents, r))
             numbers = self.out.add(shape, made, len(r.bodies) - 2), self.out.add(shape, made, len(r.bodies) - 1)
@@ -305,7 +316,7 @@ class Adjoint:
         at = position(part)
         for member, body in enumerate(part.bodies):
             result: Expr = self.out.read(self.first_result + member, at)
-            whole = _exchanged_factor(value, body, result) if body.dtype is value.dtype else None
+            whole = exchanged_factor(value, body, result) if body.dtype is value.dtype else None
             if whole is not None and all(p < rank for p in axes_of(whole)):
                 return whole
         return None
@@ -362,7 +373,11 @@ class Adjoint:
             if not decided:
                 report(f"argument {slot}", gather, scatter, scattered)
             if scattered:
-                where = tuple(guarded(guards, i, Const(0, i.dtype)) for i in index)
+                facts = Facts.of(domain)
+                where = tuple(
+                    i if proven(i, n, facts) else guarded(guards, i, Const(0, i.dtype))
+                    for i, n in zip(index, shape, strict=True)
+                )
                 self.scatters[slot].append(Scatter(domain, where, guarded(guards, value)))
                 return
         for fibres in found:
@@ -426,28 +441,6 @@ def position(part: Piece) -> tuple[Expr, ...]:
         Linear(o, {Axis(d): s} if n > 1 else {}).expr()
         for d, (o, s, n) in enumerate(zip(part.offset, part.step, part.extents, strict=True))
     )
-
-
-def _exchanged_factor(value: Expr, factor: Expr, by: Expr) -> Expr | None:
-    """A product or quotient with one factor, the first from the left, exchanged for another; None where it has no such
-    factor."""
-    without: set[Expr] = set()
-    path: list[tuple[Apply, int]] = []  # the products around the expression, and which of their operands it is in
-    e = value
-    while e is not factor:
-        if e not in without and isinstance(e, Apply) and e.fn in ("neg", "mul", "div"):
-            path.append((e, 0))
-        else:
-            without.add(e)
-            while path and path[-1][1] == (1 if path[-1][0].fn == "mul" else 0):
-                without.add(path.pop()[0])
-            if not path:
-                return None
-            path[-1] = path[-1][0], 1
-        e = path[-1][0].args[path[-1][1]]
-    for around, n in reversed(path):
-        by = apply(around.fn, *around.args[:n], by, *around.args[n + 1 :])
-    return by
 
 
 def _all_others(part: Piece, member: int) -> Piece:

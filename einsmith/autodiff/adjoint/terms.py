@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from einsmith import dtypes as dt
 from einsmith.autodiff.adjoint.rules import add_terms, both, choose, constant
 from einsmith.expr.nodes import Apply, Const, Expr, apply, reads
@@ -84,3 +86,38 @@ def merged(terms: Terms, relying: bool, opaque: bool) -> Terms:
         assert either is not None
         shared = (*shared, either)
     return {shared: value}
+
+
+def within_guards(factor: Expr, f: Callable[[Expr], Expr]) -> Expr:
+    """f(factor), f(1) being 1: a factor that a guard leaves out stays left out, so that sweeps need not meet it."""
+    guards: list[Expr] = []
+    x = factor
+    while isinstance(x, Apply) and x.fn == "where" and isinstance(x.args[2], Const) and x.args[2].value == 1:
+        guards.append(x.args[0])
+        x = x.args[1]
+    out = f(x)
+    for g in reversed(guards):
+        out = choose(g, out, constant(1.0, out))
+    return out
+
+
+def exchanged_factor(value: Expr, factor: Expr, by: Expr) -> Expr | None:
+    """A product or quotient with one factor, the first from the left, exchanged for another; None where it has no such
+    factor."""
+    without: set[Expr] = set()
+    path: list[tuple[Apply, int]] = []  # the products around the expression, and which of their operands it is in
+    e = value
+    while e is not factor:
+        if e not in without and isinstance(e, Apply) and e.fn in ("neg", "mul", "div"):
+            path.append((e, 0))
+        else:
+            without.add(e)
+            while path and path[-1][1] == (1 if path[-1][0].fn == "mul" else 0):
+                without.add(path.pop()[0])
+            if not path:
+                return None
+            path[-1] = path[-1][0], 1
+        e = path[-1][0].args[path[-1][1]]
+    for around, n in reversed(path):
+        by = apply(around.fn, *around.args[:n], by, *around.args[n + 1 :])
+    return by

@@ -243,6 +243,12 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
     if e.fn == "lt":
         form = form - 1
     form = Linear(form.const // g, {x: c // g for x, c in form.terms.items()})  # >= 0, rounded down
+    distance = next((x for x, c in form.terms.items() if c < 0 and _is_distance(x)), None)
+    if distance is not None:  # abs(x) <= c is -c <= x and x <= c, each of which is an end of the axes in it
+        rest, x = form.without(distance), linear(distance.args[0]) * form.terms[distance]
+        ends = [pair("le", Linear(), rest + y) for y in (x, x * -1)]
+        new = [c if c is None else compare(c, facts) or c for c in ends]  # type: ignore[arg-type]
+        return apply("and", *new) if None not in new else None  # type: ignore[arg-type]
     left, right = _sides(form)  # left <= right + const
     c = form.const
     if not right.terms:
@@ -252,6 +258,11 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
     if c == -1:
         return pair("lt", left, right)
     return pair("le", left, right + c) if c >= 0 else pair("le", left - c, right)
+
+
+def _is_distance(x: Expr) -> bool:
+    """Whether it is the absolute value of an exact integer: that of the least element of a type wraps."""
+    return isinstance(x, Apply) and x.fn == "abs" and not _reads(x)
 
 
 def _sides(form: Linear) -> tuple[Linear, Linear]:

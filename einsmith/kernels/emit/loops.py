@@ -176,7 +176,7 @@ def in_groups(
 
 
 def vector_tiles(em: VectorEmitter, extent: int, unroll: int, emit: Callable[[Ramps], None], tile: Value | None = None,
-                 tiles: int = 1) -> None:
+                 tiles: int = 1, within: tuple[Value, Value] | None = None) -> None:
     """Calls `emit` for groups of `unroll` vectors, as `in_groups` does."""
     group = em.lanes * unroll
 
@@ -184,7 +184,7 @@ def vector_tiles(em: VectorEmitter, extent: int, unroll: int, emit: Callable[[Ra
         emit(ramps(base, count, em.lanes, group))
         return state
 
-    in_groups(em.b, extent, group, [], body, tile, tiles)
+    in_groups(em.b, extent, group, [], body, tile, tiles, within)
 
 
 def blocks(b: Builder, number: Value, extent: int, size: int, emit: Callable[[Value | int, int], None]) -> None:
@@ -282,6 +282,17 @@ def part_bounds(
     size = tile_size(extent, parts, unit)
     lo = b.mul(number, b.const(size))
     return lo, b.op("min", b.add(lo, b.const(size)), b.const(whole))
+
+
+def part_ends(
+    b: Builder, extent: int, number: Value | None, parts: int, unit: int
+) -> tuple[Value | int, Value | int]:
+    """From where to where part `number` of so many of an axis is, what is left of the last unit in the last one."""
+    if number is None:
+        return 0, extent
+    size = tile_size(extent, parts, unit)
+    lo = b.mul(number, b.const(size))
+    return lo, b.op("min", b.add(lo, b.const(size)), b.const(extent))
 
 
 def turned_tile(em: VectorEmitter, read: Read, along: int, at: Lanes, active: int | None, across: int,

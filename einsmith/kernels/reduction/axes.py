@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.analysis.linear import Linear, linear, nonnegative
-from einsmith.expr.nodes import Axis, Expr, Read, axes_of, below, has_read
-from einsmith.expr.rewrite.rebuild import operands
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.functions import identity
+from einsmith.expr.nodes import Read, below
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
-from einsmith.kernels.reduction.skew import body_under_guard, skewed
+from einsmith.kernels.emit.ends import Bounds, bounds_of
+from einsmith.kernels.reduction.skew import skewed
 from einsmith.plan.kernel import Kernel
 
 MAX_WINDOW = 16
@@ -47,29 +47,15 @@ def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
     return tuple(skewed(box) for box in bx.boxes(kernel))
 
 
-class Bounds(NamedTuple):
-    """Points of a reduction axis outside of which a body is the combiner's identity: at least each of `low`, and below
-    each of `high`, which are expressions of other axes and of data."""
-
-    low: tuple[Expr, ...] = ()
-    high: tuple[Expr, ...] = ()
-
-
 @lru_cache(maxsize=1024)
 def bounds(box: Box, axis: int) -> Bounds:
-    """What a guard around the whole body says of one of its long reduction axes. `row[r] <= n and n < row[r+1]` leaves
-    a row of a sparse matrix of all that are stored."""
-    body = body_under_guard(box) if box.reduce[axis - box.rank] >= LONG else None
-    low, high = [], []
-    for c in operands(body.args[0], "and") if body is not None else ():
-        form = nonnegative(c)
-        if form is None or axis in bx.mentioned(rest := form.without(Axis(axis))):
-            continue
-        if form.coefficient(Axis(axis)) == 1:
-            low.append((rest * -1).expr())
-        elif form.coefficient(Axis(axis)) == -1:
-            high.append((rest + 1).expr())
-    return Bounds(tuple(low), tuple(high))
+    """What the guards around all bodies say of one of its long reduction axes."""
+    if box.reduce[axis - box.rank] < LONG or box.combiner is None:
+        return Bounds()
+    extents, combiner = box.extents + box.reduce, box.combiner
+    found = [bounds_of(b, identity(combiner, b.dtype), axis, extents, box.sizes) for b in box.bodies]
+    low, high = (tuple(x for x in every[0] if all(x in y for y in every)) for every in zip(*found, strict=True))
+    return Bounds(low, high)
 
 
 def bounded(box: Box) -> bool:
@@ -84,20 +70,13 @@ def bounds_within(box: Box, axis: int, config: ReductionConfig) -> Bounds:
     apart = {lanes, tile_axis(box, lanes, config)}
     if axis != lanes:
         apart |= set(range(axis + 1, box.rank + len(box.reduce)))
-    low, high = ([x for x in every if not apart & axes_of(x)] for every in bounds(box, axis))
-    return Bounds(tuple(low), tuple(high))
+    return bounds(box, axis).without(apart)
 
 
 @lru_cache(maxsize=4096)
 def part_within(box: Box, axis: int, config: ReductionConfig) -> float:
-    """About what part of a reduction axis is walked: between two ends that come from data as much as if these were
-    those of neighbours, else half where there is an end."""
-    low, high = bounds_within(box, axis, config)
-    ends = [x for x in (*low, *high) if axes_of(x) or has_read(x)]
-    if any(map(has_read, low)) and any(map(has_read, high)):
-        extents = box.extents + box.reduce
-        return 1 / max(2, prod(extents[a] for a in frozenset().union(*map(axes_of, ends))))
-    return 0.5 if ends else 1.0
+    """About what part of a reduction axis is walked."""
+    return bounds_within(box, axis, config).part(axis, box.extents + box.reduce)
 
 
 @lru_cache(maxsize=8192)

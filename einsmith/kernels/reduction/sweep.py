@@ -74,17 +74,8 @@ class Sweep:
     def _within(self, axis: int) -> tuple[Value, Value] | None:
         """From where to where a reduction axis has terms, at the output axes that are no lanes; None: from end to end.
         """
-        em, b = self.em, self.b
-        low, high = bounds_within(self.box, axis, self.config)
-        if not low and not high:
-            return None
-        em.mask = None
-        lo, hi = b.const(0), b.const(self.extent(axis))
-        for x in low:
-            lo = b.op("max", lo, b.cast(em.emit(x), "i64"))
-        for x in high:
-            hi = b.op("min", hi, b.cast(em.emit(x), "i64"))
-        return lo, hi
+        found = bounds_within(self.box, axis, self.config)
+        return found.walked(self.em, 0, self.extent(axis)) if any(found) else None
 
     def column(self, ramps: Ramps, base: Value | int = 0, rows: int = 1) -> None:
         """Every lane its own output: the vectors of `ramps` side by side, at `rows` points of the tile axis from

@@ -21,7 +21,7 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.address import address
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.scatter.buckets import Buckets
-from einsmith.kernels.scatter.points import add_points, owned_axes, parts_of, scatter_of
+from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of
 from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
@@ -111,12 +111,14 @@ class ScatterAdd(Pattern):
         cores = max(1, min(target.cores, tasks))
         flats, _ = bx.uses(tuple(exprs))
         flat = address(s.index, buffer.strides)
-        work = float(points)
+        parts = {} if config.buckets else {a: x.part(a, s.extents) for a, x in bounds(kernel, config.along).items()}
+        met = points * prod(parts.values())
         if config.along is None:
-            work *= count + len(flats) + POINT
+            work = met * (count + len(flats) + POINT)
         else:
-            extent = s.extents[config.along]
-            work *= -(-extent // config.lanes) / max(1, extent)
+            extent, part = s.extents[config.along], parts.get(config.along, 1.0)
+            vectors = min(-(-extent // config.lanes), part * extent / config.lanes + 1)
+            work = met / max(part * extent, 1e-9) * vectors
             work *= count + bx.access_cost([*flats, flat, flat], config.along, config.lanes) + POINT
         launches = 1 if tasks > 1 else 0
         if config.buckets:
@@ -130,7 +132,7 @@ class ScatterAdd(Pattern):
         moved = read + 2 * min(points, size) * buffer.dtype.itemsize
         memory = target.seconds_for_bytes(moved, moved, cores)
         launch = tasks * TASK_SECONDS * max(1, launches) + launches * (target.launch_seconds + SMALL_SECONDS)
-        total = Cost(work / rate / cores, memory, points * seconds / cores, launch)
+        total = Cost(work / rate / cores, memory, met * seconds / cores, launch)
         start = _start(kernel, target)
         if start is None:
             return total
@@ -168,5 +170,6 @@ def _axis(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
         unit = config.lanes if config.axis == config.along else 1
         tiles = bl.tile_count(s.extents[config.axis], config.tasks, unit)
         tile = b.task if tiles > 1 else None
-    add_points(em, range(len(s.extents)), config.along, target, flat, body, config.axis, tile, tiles)
+    within = bounds(kernel, config.along)
+    add_points(em, range(len(s.extents)), config.along, target, flat, body, config.axis, tile, tiles, within)
     return tiles

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from functools import lru_cache
 
 from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Axis, Expr, Scatter, postorder
+from einsmith.expr.nodes import Axis, Expr, Scatter, has_read, postorder
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.address import Memory
+from einsmith.kernels.emit.ends import Bounds, bounds_of
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.loops.nest import Value
@@ -53,6 +55,21 @@ def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
     return exprs, out
 
 
+@lru_cache(maxsize=512)
+def bounds(kernel: Kernel, along: int | None) -> Mapping[int, Bounds]:
+    """Between which points data says that an axis of the domain has something to add, where that is known before it is
+    walked along: the axes are walked in their order, but for `along`, which comes last."""
+    s, out = scatter_of(kernel), dict[int, Bounds]()
+    exprs, _ = parts_of(kernel)
+    every = range(len(s.extents))
+    for a in every:
+        later = {b for b in every if b > a or b == along} if a != along else {a}
+        found = bounds_of(exprs[-1], 0, a, s.extents, [b.size for b in kernel.buffers]).without(later)
+        if any(map(has_read, (*found.low, *found.high))):
+            out[a] = found
+    return out
+
+
 def add_at(em: VectorEmitter, target: Memory, flat: Linear, value: Value) -> None:
     """`target[flat] += value`, never moved nor shared: the same element may come again, though not in another lane.
     Lanes stand side by side."""
@@ -68,9 +85,11 @@ def add_at(em: VectorEmitter, target: Memory, flat: Linear, value: Value) -> Non
 
 
 def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target: Memory, flat: Linear, body: Expr,
-               axis: int | None = None, part: Value | None = None, parts: int = 1) -> None:
+               axis: int | None = None, part: Value | None = None, parts: int = 1,
+               within: Mapping[int, Bounds] | None = None) -> None:
     """Adds the body at every point of `axes`, in their order but for `along`, which has the lanes and comes last; of
-    `axis` only what part `part` of `parts` has."""
+    `axis` only what part `part` of `parts` has; between the bounds `within` that an axis has."""
+    within = within or {}
 
     def emit(ramps: Ramps) -> None:
         for at, active in ramps:
@@ -83,9 +102,14 @@ def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target
     with ExitStack() as stack:
         for a in axes:
             if a != along:
-                bounds = bl.part_bounds(em.b, em.extents[a], part if a == axis else None, parts)
-                em.bind(a, stack.enter_context(em.b.loop(*bounds)).var)
+                ends = bl.part_bounds(em.b, em.extents[a], part if a == axis else None, parts)
+                if a in within:
+                    ends = within[a].walked(em, *ends)
+                em.bind(a, stack.enter_context(em.b.loop(*ends)).var)
         if along is None:
             add_at(em, target, flat, em.emit(body))
         else:
-            bl.vector_tiles(em, em.extents[along], 1, emit, part if along == axis else None, parts)
+            n, number = em.extents[along], part if along == axis else None
+            between = within.get(along)
+            found = between and between.walked(em, *bl.part_ends(em.b, n, number, parts, em.lanes))
+            bl.vector_tiles(em, n, 1, emit, number, parts, found)

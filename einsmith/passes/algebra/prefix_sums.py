@@ -6,6 +6,10 @@ after:  S[b] = sum[l](x[16*b + l]);  E[b] = sum[a](where(a < b, S[a], 0)), of ma
 
 The work is so many additions an element, of whole vectors, in place of half the elements (Blelloch 1990, "Prefix sums
 and their applications"). Sums from an element on are those up to one from the other end.
+
+Factors of the place are taken out of each term: sum[j](where(j <= i, a[i]*x[j] - b[i]*z[j], 0)) is two such sums.
+What depends on another reduction axis too is multiplied before that one is summed: of sum[j, d](where(j <= i,
+a[i, d]*x[j, d], 0)) the sum over j comes first.
 """
 
 from __future__ import annotations
@@ -35,9 +39,11 @@ from einsmith.expr.nodes import (
     axes_of,
     is_free,
     is_zero,
+    size,
     template,
 )
 from einsmith.expr.rewrite.rebuild import guarded, operands, prune_args, replace, substitute, whole_sum
+from einsmith.expr.rewrite.simplify import simplify
 
 BLOCK = 16
 """Elements of a block: what a vector holds of float32 where vectors are widest. R of 1e5 and 1e6 elements takes 0.030
@@ -47,6 +53,8 @@ ROWS = 8
 of 2 rows take 0.046 ms so and 0.025 in blocks, of 4 rows 0.051 and 0.042, of 8 0.055 and 0.063, of 32 0.11 and 0.21."""
 FEW = 4 * BLOCK
 """Blocks whose sums are added up each by itself."""
+TERMS = 8
+"""Of a sum of sums: one of more is summed as it is."""
 STEPS = 1 << 16
 """Terms of a sum that are less than the kernels of its steps take: 100 ns each to begin, at a vector a cycle."""
 
@@ -58,7 +66,7 @@ def prefix_sums(graph: Graph) -> Graph:
         if not isinstance(node, Compute):
             return None
         found = node.template.memo("prefix_sums", _found)
-        return None if found is None else _steps(found, node)
+        return None if found is None else _total_of([_steps(p, node) for p in found])
 
     return replace(graph, rule)
 
@@ -67,7 +75,8 @@ class _Prefix(NamedTuple):
     """where(outside, factors * the sum of where(inside, body) up to place `last` of j, 0); last: of an output axis.
 
     body: over the output's axes and the reduction's. outer: output axes that the body and what is inside depend on.
-    others: reduction axes besides j. backward: the sum is from the place on, and places are counted from the end.
+    others: reduction axes that are summed along with j; kept: those of the factors, which are summed afterwards.
+    backward: the sum is from the place on, and places are counted from the end.
     """
 
     j: int
@@ -79,10 +88,12 @@ class _Prefix(NamedTuple):
     outside: tuple[Expr, ...]
     outer: tuple[int, ...]
     others: tuple[int, ...]
+    kept: tuple[int, ...]
     domain: tuple[int, ...]
 
 
-def _found(t: Template) -> _Prefix | None:
+def _found(t: Template) -> tuple[_Prefix, ...] | None:
+    """The sums up to a place that a sum is the sum of."""
     part = whole_sum(t)
     if part is None or prod(part.domain) < STEPS:
         return None
@@ -90,13 +101,32 @@ def _found(t: Template) -> _Prefix | None:
     if not (isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2])):
         return None
     conditions = operands(e.args[0], "and")
+    room = size(t.shape) + sum(size(shape) for _, shape in t.params)
     for c in conditions:
-        end = _end(c, t.rank, part.domain)
         rest = [x for x in conditions if x is not c]
-        made = end and _prefix(end, e.args[1], rest, t.rank, part.domain)
+        c, rest, body, domain = _from_place(c, rest, e.args[1], t.rank, part.domain)
+        end = _end(c, t.rank, domain)
+        made = end and _prefixes(end, body, rest, t.rank, domain, room)
         if made:
             return made
     return None
+
+
+def _from_place(
+    c: Expr, rest: list[Expr], body: Expr, rank: int, domain: tuple[int, ...]
+) -> tuple[Expr, list[Expr], Expr, tuple[int, ...]]:
+    """Condition, others, body and domain with k = i + j in the place of j where the condition is i + j <= n: i <= k."""
+    form = nonnegative(c)
+    axes = [] if form is None else [x.position for x in form.terms if isinstance(x, Axis)]
+    if form is None or len(axes) != 2 or len(form.terms) != 2 or set(form.terms.values()) != {-1}:
+        return c, rest, body, domain
+    i, j = sorted(axes)
+    if not i < rank <= j or not 0 <= form.const < domain[j]:
+        return c, rest, body, domain
+    domain = (*domain[:j], form.const + 1, *domain[j + 1 :])
+    place = {j: Linear(0, {Axis(j): 1, Axis(i): -1}).expr()}
+    body, *rest = (simplify(substitute(x, place), domain) for x in (body, *rest))
+    return apply("le", Axis(i), Axis(j)), rest, body, domain
 
 
 class _End(NamedTuple):
@@ -122,25 +152,66 @@ def _end(c: Expr, rank: int, domain: Sequence[int]) -> _End | None:
     return _End(i, j, True, Linear(domain[j] - 1 + form.const, {Axis(i): -1}))
 
 
-def _prefix(end: _End, body: Expr, rest: Sequence[Expr], rank: int, domain: tuple[int, ...]) -> _Prefix | None:
+def _prefixes(
+    end: _End, body: Expr, rest: Sequence[Expr], rank: int, domain: tuple[int, ...], room: int
+) -> tuple[_Prefix, ...] | None:
+    """Of a body's terms those with the same factors outside are one sum. Where such a factor depends on other reduction
+    axes, a sum of each of their places has no more elements than `room`, those of arguments and result together."""
     i, j, backward, last = end
     outside = tuple(c for c in rest if j not in axes_of(c) and is_free(c, rank))
     inside = tuple(c for c in rest if c not in outside)
-    # Beside a condition of the sum's own a factor may be infinite where no term is: it stays.
-    summed = [x for x in operands(body, "mul") if inside or not is_free(x, rank)]
-    factors = tuple(x for x in operands(body, "mul") if x not in summed)
-    if not summed:
-        return None
-    body = reduce(partial(apply, "mul"), summed)
-    depends = axes_of(body, *inside)
-    if i in depends or j not in depends:
-        return None
-    outer = tuple(sorted(a for a in depends if a < rank))
-    others = tuple(a for a in range(rank, len(domain)) if a != j)
-    work = prod(domain[a] for a in (*outer, j)) * (prod(domain[a] for a in others) + 2 * BLOCK)
-    if work + prod(domain[:rank]) >= prod(domain):
-        return None
-    return _Prefix(j, last, backward, body, factors, inside, outside, outer, others, domain)
+    bodies: dict[tuple[Expr, ...], Expr] = {}
+    for minus, term in _terms(body):
+        # Beside a condition of the sum's own a factor may be infinite where no term is: it stays.
+        every = operands(term, "mul")
+        of_place = (x for x in every if is_free(x, rank) or (i in axes_of(x) and j not in axes_of(x)))
+        factors = () if inside else tuple(of_place)
+        summed = [x for x in every if x not in factors]
+        if not summed:
+            return None
+        x = reduce(partial(apply, "mul"), summed)
+        if factors in bodies:
+            bodies[factors] = apply("sub" if minus else "add", bodies[factors], x)
+        else:
+            bodies[factors] = apply("neg", x) if minus else x
+    found, work = [], 0
+    for factors, body in bodies.items():
+        depends = axes_of(body, *inside)
+        if i in depends or j not in depends:
+            return None
+        kept = tuple(sorted(a for a in axes_of(*factors) if a >= rank))
+        others = tuple(a for a in range(rank, len(domain)) if a != j and a not in kept)
+        outer = tuple(sorted(a for a in depends if a < rank or a in kept))
+        points = prod(domain[a] for a in (*outer, j))
+        if kept and points > room:
+            return None
+        work += points * (prod(domain[a] for a in others) + 2 * BLOCK) + prod(domain[a] for a in (*range(rank), *kept))
+        found.append(_Prefix(j, last, backward, body, factors, inside, outside, outer, others, kept, domain))
+    return tuple(found) if work < prod(domain) else None
+
+
+def _terms(body: Expr) -> list[tuple[bool, Expr]]:
+    """(whether it is taken off, term) of a sum of few; the whole of what is none, or has more."""
+    found: list[tuple[bool, Expr]] = []
+    stack = [(False, body)]
+    while stack:
+        minus, e = stack.pop()
+        if isinstance(e, Apply) and e.fn in ("add", "sub"):
+            stack += [(minus != (e.fn == "sub"), e.args[1]), (minus, e.args[0])]
+        elif isinstance(e, Apply) and e.fn == "neg":
+            stack.append((not minus, e.args[0]))
+        else:
+            found.append((minus, e))
+        if len(found) + len(stack) > TERMS:
+            return [(False, body)]
+    return found
+
+
+def _total_of(sums: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape."""
+    first, at = sums[0], tuple(map(Axis, range(len(sums[0].shape))))
+    reads: list[Expr] = [Read(n, at, first.dtype) for n in range(len(sums))]
+    return first if len(sums) == 1 else _made(first.shape, reduce(partial(apply, "add"), reads), sums)
 
 
 def _steps(p: _Prefix, node: Compute) -> Tensor:
@@ -160,7 +231,8 @@ def _steps(p: _Prefix, node: Compute) -> Tensor:
     at = last = p.last.expr()
     if max(ends) >= n:
         at = apply("min", last, Const(n - 1, dt.i32))
-    where = tuple(map(Axis, p.outer))
+    after: dict[int, Expr] = {a: Axis(len(node.shape) + k) for k, a in enumerate(p.kept)}
+    where = tuple(after.get(a, Axis(a)) for a in p.outer)
     made: tuple[Tensor, ...]
     total: Expr
     if prod(outer) >= ROWS:
@@ -169,11 +241,12 @@ def _steps(p: _Prefix, node: Compute) -> Tensor:
         made, total = _added(body, args, outer, n), _total(where, at, body.dtype)
     slots = {s: len(made) + s for s in range(len(node.args))}
     for x in p.factors:
-        total = apply("mul", total, substitute(x, {}, slots))
+        total = apply("mul", total, substitute(x, after, slots))
     if min(ends) < 0:
         total = guarded([apply("le", Const(0, dt.i32), last)], total)
     total = guarded([substitute(c, {}, slots) for c in p.outside], total)
-    return _made(node.shape, total, (*made, *node.args))
+    result = Reduce("sum", tuple(p.domain[a] for a in p.kept), (total,)) if p.kept else total
+    return _made(node.shape, result, (*made, *node.args))
 
 
 def _row_by_row(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int) -> Tensor:

@@ -33,11 +33,12 @@ from einsmith.expr.nodes import (
     cast,
     has_read,
     postorder,
+    rank,
     reads,
     template,
 )
 from einsmith.expr.printer import show
-from einsmith.expr.rewrite.rebuild import guarded, prune_args, substitute
+from einsmith.expr.rewrite.rebuild import guarded, operands, prune_args, substitute
 from einsmith.expr.rewrite.simplify import simplify_template
 from einsmith.passes.analysis.predicates import guarded_reads
 
@@ -112,12 +113,25 @@ def _conditions(
                 extents = node.template.params[read.slot][1]
                 conditions += [(guards, i, n) for i, n in zip(read.index, extents, strict=True) if has_read(i)]
         if isinstance(part, Scatter):
-            conditions += [((), i, n) for i, n in zip(part.index, node.shape, strict=True) if has_read(i)]
+            unguarded = ((*_chosen(i, n), n) for i, n in zip(part.index, node.shape, strict=True))
+            conditions += [(guards, i, n) for guards, i, n in unguarded if has_read(i)]
         for guards, index, extent in conditions:
             facts = Facts.of(part.domain, guards)
             known = not facts.feasible or proven(index, extent, facts)
             if not known and members.isdisjoint(r.slot for r in reads(index)):
                 yield part.domain, guards, index, extent
+
+
+def _chosen(index: Expr, extent: int) -> tuple[tuple[Expr, ...], Expr]:
+    """The conditions under which an index is what it is, and a place of the extent elsewhere; and the index there."""
+    guards: list[Expr] = []
+    while isinstance(index, Apply) and index.fn == "where":
+        condition, inner, other = index.args
+        if not (isinstance(other, Const) and 0 <= other.value < extent):
+            break
+        guards.append(condition)
+        index = inner
+    return tuple(guards), index
 
 
 def _bad(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
@@ -128,9 +142,16 @@ def _bad(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
 
 
 def _check(node: Compute, domain, guards, index: Expr, extent: int) -> tuple[Tensor, str]:
-    bad = _bad(guards, index, extent)
-    used = sorted(axes_of(bad))
-    bad = substitute(bad, {a: Axis(i) for i, a in enumerate(used)})
+    # What a read, and what its gradient reads under the same guards, is one check: axes and guards have one order.
+    used = sorted(axes_of(index, *guards), key=lambda a: (domain[a], a))
+    to = {a: Axis(i) for i, a in enumerate(used)}
+    parts = list(dict.fromkeys(substitute(c, to) for g in guards for c in operands(g, "and")))
+    facts = Facts.of([domain[a] for a in used])
+    found = dict.fromkeys(r for c in parts for r in reads(c))
+    places = [x for r in found for x in zip(r.index, node.template.params[r.slot][1], strict=True)]
+    if all(not has_read(i) and proven(i, n, facts) for i, n in places):
+        parts.sort(key=rank)
+    bad = _bad(parts, substitute(index, to), extent)
     body: Expr | Reduce = bad
     if used:
         body = Reduce("sum", tuple(domain[a] for a in used), (body,))

@@ -1,0 +1,52 @@
+"""Where an axis begins and ends by what a condition says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, axes_of, has_read
+from einsmith.expr.rewrite.rebuild import operands
+
+
+class End(NamedTuple):
+    """A condition that holds from a place of an axis on (`low`), or below it; `at`: of other axes and of data."""
+
+    low: bool
+    at: Expr
+
+
+def end_of(condition: Expr, axis: int) -> End | None:
+    """The end that a comparison of integers is for an axis; None of other conditions."""
+    c = condition
+    if not isinstance(c, Apply) or c.fn not in ("lt", "le") or not c.args[0].dtype.is_int:
+        return None
+    form = _form(c.args[1], axis) - _form(c.args[0], axis) - int(c.fn == "lt")
+    rest, sign = form.without(Axis(axis)), form.coefficient(Axis(axis))
+    if abs(sign) != 1 or axis in axes_of(*rest.terms):
+        return None
+    # Places are exact, and elements may differ from them by more than their type holds.
+    return End(True, (rest * -1).expr(dt.i64)) if sign == 1 else End(False, (rest + 1).expr(dt.i64))
+
+
+def _form(side: Expr, axis: int) -> Linear:
+    """A side of a comparison; one of elements alone as a whole: their sums wrap in their type."""
+    if has_read(side) and axis not in axes_of(side):
+        return Linear(0, {side: 1})
+    return linear(side)
+
+
+def guards_around(body: Expr, otherwise: float | int | bool) -> Iterator[tuple[Expr, bool]]:
+    """The conditions of the `where`s around a body, one inside the other, whose other side is this constant, and
+    whether each can be evaluated wherever the axes stand: those of the outermost. What others read may be known to be
+    there only where those before them hold."""
+    outermost = True
+    while isinstance(body, Apply) and body.fn == "where":
+        condition, inner, rest = body.args
+        if not (isinstance(rest, Const) and rest.value == otherwise):
+            return
+        for c in operands(condition, "and"):
+            yield c, outermost
+        body, outermost = inner, False

@@ -1,0 +1,175 @@
+"""Sums over segments that a place is in walk these segments alone.
+
+before: Z[n, d] = sum[r](where(row[r] <= n and n < row[r+1], G[r, d], 0))
+after:  C[q, n] += where(row[r] <= n and n < row[r+1], where(q == 0, 1, r), 0)                         (of r, q, n)
+        L[n] = where(C[0, n] == 1, C[1, n], 0);  H[n] = where(C[0, n] <= 1, L[n] + C[0, n], R)        (R: extent of r)
+        Z[n, d] = sum[r](where(L[n] <= r and r < H[n], where(row[r] <= n and n < row[r+1], G[r, d], 0), 0))
+
+Such is the gradient of a segmented sum, and of the product of a sparse matrix, of which `row` says where rows begin. Of
+a place that is in one segment, as all are where `row` is sorted, C has its number; one that is in none has nothing to
+sum, and one in several looks at all of them, as before. What is added are conditions that follow from those that there
+are, so that every term stays what it is, whatever `row` holds. C is a scatter whose loop over n has ends (see
+`kernels.emit.ends`): it takes as many steps as the segments have elements, and so does Z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.bounds import Facts
+from einsmith.expr.analysis.ends import End, end_of, guards_around
+from einsmith.expr.functions import identity
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    Tensor,
+    apply,
+    axes_of,
+    has_read,
+    reads,
+    template,
+)
+from einsmith.expr.rewrite.rebuild import guarded, map_parts, prune_args, replace, substitute
+
+MANY = 64
+"""Segments from which on they are looked up: kernels walk short axes from end to end (`kernels.reduction.axes.LONG`),
+and what is walked in vectors is soon walked."""
+GAIN = 16
+"""Points of a sum for each of the tables that are made for it."""
+
+
+def segments(graph: Graph) -> Graph:
+    """The graph with such sums between the ends of what each place is in."""
+
+    def rule(node: Tensor) -> Tensor | None:
+        if not isinstance(node, Compute):
+            return None
+        found = node.template.memo("segments", _found)
+        return None if found is None else _between(found, node)
+
+    return replace(graph, rule)
+
+
+class _Segments(NamedTuple):
+    """A part whose axis `segment` stands for segments of an axis `place` before it, by `guards` of these two axes and
+    of `others`; in the order in which they can be evaluated."""
+
+    part: int
+    segment: int
+    place: int
+    others: tuple[int, ...]
+    guards: tuple[Expr, ...]
+
+
+def _found(t: Template) -> _Segments | None:
+    for n, part in enumerate(t.parts):
+        first = 0 if isinstance(part, Scatter) else len(part.extents)
+        otherwise = _otherwise(part)
+        if otherwise is None:
+            continue
+        guards = [c for c, _ in guards_around(part.bodies[-1], otherwise)]
+        for segment in range(max(1, first), len(part.domain)):
+            for place in reversed(range(segment)):
+                found = _of(n, t, guards, segment, place)
+                if found is not None:
+                    return found
+    return None
+
+
+def _otherwise(part: Piece | Scatter) -> float | int | bool | None:
+    """What a term is that changes nothing; None of parts without terms."""
+    if isinstance(part, Scatter):
+        return 0
+    r = part.body
+    if not isinstance(r, Reduce) or len(r.bodies) != 1:
+        return None
+    return identity(r.combiner, r.bodies[0].dtype)
+
+
+def _of(n: int, t: Template, guards: Sequence[Expr], segment: int, place: int) -> _Segments | None:
+    domain = t.parts[n].domain
+    if domain[segment] < MANY:
+        return None
+    ends: dict[Expr, End] = {}
+    for c in guards:
+        end = end_of(c, place)
+        if end is not None and any(segment in axes_of(x) for x in reads(end.at)):
+            ends[c] = end
+    if {x.low for x in ends.values()} != {True, False}:
+        return None
+    axes = axes_of(*ends)
+    others = tuple(sorted(axes - {segment, place}))
+    if any(a > segment for a in others):
+        return None
+    known = [c for c in guards if not has_read(c) and axes_of(c) <= axes]
+    facts = Facts.of(domain, known)
+    for x in reads_of(tuple(ends)):
+        for i, extent in zip(x.index, t.params[x.slot][1], strict=True):
+            low, high = facts.bounds(i)
+            if low is None or low < 0 or high is None or high >= extent:
+                return None
+    table = prod(domain[a] for a in others) * (domain[segment] + 2 * domain[place])
+    if prod(domain) < GAIN * table:
+        return None
+    return _Segments(n, segment, place, others, (*known, *ends))
+
+
+def reads_of(exprs: tuple[Expr, ...]) -> list[Read]:
+    """Every Read inside expressions."""
+    return list(dict.fromkeys(x for e in exprs for x in reads(e)))
+
+
+def _between(s: _Segments, node: Compute) -> Compute:
+    """The node with the ends of `segment` as conditions around its terms."""
+    t = node.template
+    low, high = _ends(s, node)
+    at = tuple(map(Axis, (*s.others, s.place)))
+    slots = len(t.params), len(t.params) + 1
+    own, (first, end) = Axis(s.segment), (Read(slot, at, dt.i32) for slot in slots)
+    here = apply("and", apply("le", first, own), apply("lt", own, end))
+    chosen = t.parts[s.part]
+    otherwise = _otherwise(chosen)
+    assert otherwise is not None
+
+    def rule(part: Piece | Scatter) -> tuple[Expr, ...]:
+        if part is not chosen:
+            return part.bodies
+        *index, body = part.bodies
+        return (*index, apply("where", here, body, Const(otherwise, body.dtype)))
+
+    params = (*t.params, (dt.i32, low.shape), (dt.i32, high.shape))
+    return prune_args(map_parts(t, rule, params), (*node.args, low, high))
+
+
+def _ends(s: _Segments, node: Compute) -> tuple[Compute, Compute]:
+    """(L, H) of the module's `after`, over the others and the place."""
+    t = node.template
+    domain = t.parts[s.part].domain
+    count, one = len(s.others), Const(1, dt.i32)
+    # The axes of the table's loop: the others, the segment, which of the two numbers, the place.
+    to: dict[int, Expr] = {a: Axis(k) for k, a in enumerate((*s.others, s.segment))}
+    to[s.place] = Axis(count + 2)
+    which, shape = Axis(count + 1), tuple(domain[a] for a in (*s.others, s.place))
+    number = apply("where", apply("eq", which, Const(0, dt.i32)), one, Axis(count))
+    body = guarded([substitute(c, to) for c in s.guards], number)
+    extents = (*(domain[a] for a in (*s.others, s.segment)), 2, domain[s.place])
+    index = (which, *map(Axis, range(count)), Axis(count + 2))
+    table = prune_args(Template((2, *shape), t.params, (Scatter(extents, index, body),)), node.args)
+
+    here = tuple(map(Axis, range(len(shape))))
+    params = [(dt.i32, table.shape)]
+    many, sum_ = (Read(0, (Const(k, dt.i32), *here), dt.i32) for k in range(2))
+    low = apply("where", apply("eq", many, one), sum_, Const(0, dt.i32))
+    high = apply("where", apply("le", many, one), apply("add", low, many), Const(domain[s.segment], dt.i32))
+    return tuple(Compute(template(shape, params, e), (table,)) for e in (low, high))  # type: ignore[return-value]
