@@ -15,6 +15,7 @@ import numpy as np
 
 from einsmith.kernels.contraction.config import Side, Tiled
 from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.setting import Setting
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.plan.kernel import Buffer, Kernel
 from einsmith.target.facts import LINE
@@ -163,20 +164,19 @@ def blocks_of_k(k: int, unit: int = 1) -> int:
     return -(-whole // -(-whole // (BLOCK // unit))) * unit
 
 
-def sweeps(
-    m: int, n: int, k: int, batch: int, b: Steps, tiles: Sequence[tuple[int, int]], swap: bool, item: int, target: Any
-) -> list[Tiled]:
+def sweeps(s: Setting, b: Steps, tiles: Sequence[tuple[int, int]]) -> list[Tiled]:
     """For an N side of many bytes, contiguous along N: a few points of K at a time over the whole of N or, where the
     sums of that stay in the second level, over a core's part of it. Few rows have parts of K, too, which are added
     later."""
-    if b.side != item or b.k < PAGE or n * k * item <= target.l2 or k < 8 * target.cores:
+    target, row = s.target, s.N * s.item
+    if b.side != s.item or b.k < PAGE or row * s.K <= target.l2 or s.K < 8 * target.cores:
         return []
     out = []
     for mr, nv in tiles:
-        if m <= 4:
-            split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / batch))
-            out.append(Tiled(swap, mr, nv, "inline", "inline", "k", SWEEP, split))
-        parts = max(1, min(target.cores, n * item // PAGE))
-        if m * n * item <= parts * target.l2 * target.overheads.held:
-            out.append(Tiled(swap, mr, nv, "inline", "inline", "k", SWEEP, 1, 1, parts))
+        if s.M <= 4:
+            split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / s.B))
+            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", SWEEP, split))
+        parts = max(1, min(target.cores, row // PAGE))
+        if s.M * row <= parts * target.l2 * target.overheads.held:
+            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", SWEEP, 1, 1, parts))
     return list(dict.fromkeys(out))
