@@ -24,7 +24,7 @@ from einsmith.kernels.contraction.config import (
     with_halos,
 )
 from einsmith.kernels.contraction.emission.tile_epilogue import form_of
-from einsmith.kernels.contraction.epilogue import epilogue
+from einsmith.kernels.contraction.epilogue import results
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
@@ -651,7 +651,7 @@ def test_repeated_guards_and_reads_in_bounds():
     kernel = Kernel(stages, buffers)
     check(kernel)
     (p,) = problems(kernel.root)
-    ((x, _, _),) = epilogue(kernel, p)
+    (x,) = results(kernel, p).exprs
     assert sum(1 for e in postorder([x]) if isinstance(e, Apply) and e.fn == "where") == 1
     s = OperandAccess(None, [x], (), p.extents, {2: Memory(None, Buffer(f, shape))}, (3,), 16, (), (-1,))
     assert [r.slot for r in s.safe] == [2]

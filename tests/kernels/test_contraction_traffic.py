@@ -145,7 +145,7 @@ def test_steps_and_choices_are_the_same_each_time():
     kernel = product(64, 1024, 4096, "NN")
     (p,) = problems(kernel.root)
     s = Setting(kernel, p, (), False, False, SERVER)
-    found = [traffic.address_steps(s.access(x), p, x, 4) for x in sides(p, False)]
+    found = [traffic.address_steps(s, x) for x in sides(p, False)]
     assert found == [Steps(16384, 4, True), Steps(4, 4096, True)]
 
 

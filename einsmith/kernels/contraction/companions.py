@@ -87,7 +87,7 @@ def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicte
 def apart(kernel: Kernel, p: Problem, target: Any) -> float:
     """Seconds that the lines of one piece's results take to come and go once more, for the other piece of a pair that
     is made by itself."""
-    item = sum(kernel.buffers[n].dtype.itemsize for _, n, _ in finish.epilogue(kernel, p))
+    item = sum(x.dtype.itemsize for x in finish.results(kernel, p).buffers)
     moved = 2 * 2 * prod(p.piece.extents) * item  # both pieces' results, read and written
     return target.overheads.parted * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
 
@@ -98,8 +98,7 @@ def _mate(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> 
     other = companion_of(kernel, mate, p, c, target) if isinstance(c, Tiled) else None
     if other is None or not isinstance(c, Tiled):
         return None
-    results = tuple(x for x, _, _ in finish.epilogue(kernel, with_companion(p, mate)))
-    short = finish.operations(results) <= finish.REGISTER_EPILOGUE
+    short = finish.results(kernel, with_companion(p, mate)).size <= finish.REGISTER_EPILOGUE
     return other if short or _finish(kernel, mate, p, c, target)[1] == "turned" else None
 
 

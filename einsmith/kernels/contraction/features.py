@@ -83,9 +83,6 @@ class Features(NamedTuple):
 class OperandPlan(Setting):
     """A setting, and what configurations that have it are priced by."""
 
-    def steps(self, side: plan.Side) -> traffic.Steps:
-        return traffic.address_steps(self.access(side), self.p, side, self.item)
-
     def _packed(self, side: plan.Side, align: int) -> tuple[bool, float]:
         """Whether a side is packed along K, and cycles beyond a load that a vector takes."""
         along = self.lies_along_k(side, align)
@@ -140,7 +137,7 @@ class OperandPlan(Setting):
             pieces, masks = s.read_cycles(self.lanes), s.masks
         a_steps = b_steps = traffic.Steps(0, 0)
         if not windows:
-            a_steps, b_steps = self.steps(m_side), self.steps(n_side)
+            a_steps, b_steps = (traffic.address_steps(self, x) for x in (m_side, n_side))
         a_copy, b_copy = self._copied(int(self.swap)), self._copied(1 - int(self.swap))
         buffers = self.kernel.buffers
         inner = [x.axes[-1] for x in (m_side, n_side) if x.axes]
@@ -153,7 +150,7 @@ class OperandPlan(Setting):
             m=self.M, n=self.N, columns=self.columns, row=self.row, k=k, batch=self.B,
             a_turned=a_turned, a_packed=a_packed, a_side=a_steps.side, a_step=a_steps.k,
             a_held=traffic.held(target.l2, a_steps.k), a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
-            a_spread=1.0 if a_copy else self.steps(m_side).spread(item),
+            a_spread=1.0 if a_copy else traffic.address_steps(self, m_side).spread(item),
             a_meets=self._meets(m_side), a_run=self._run(m_side), a_once="a" in once,
             b_turned=b_turned, b_packed=b_packed, b_pieces=pieces, b_masks=masks, b_pairs=pairs,
             b_side=b_steps.side, b_step=b_steps.k, b_held=traffic.held(target.l2, b_steps.k), b_run=self._run(n_side),
@@ -161,7 +158,7 @@ class OperandPlan(Setting):
             b_far=0 if self.rows else traffic.far_rows(b_steps, self.N * k, item, target.l2),
             run=self._run(m_side, n_side), even=a_steps.even and b_steps.even,
             finish=finish.cycles(self.kernel, self.original, n_side.axes, self.lanes, target.l2),
-            results=traffic.far_results(self.kernel, p, m_side, n_side, target),
+            results=traffic.far_results(self),
             parted=sum(buffers[n].nbytes for n in parts), windows=bool(windows),
             elements=sum(w.buffer.size for _, w, _ in self.halos), heads=self.heads,
             a_batch=self.B if a_copy or plan.depends_on_batch(p, m_side) else 1,

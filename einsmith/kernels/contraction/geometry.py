@@ -119,7 +119,7 @@ class Geometry(Setting):
     def _orient_operands(self) -> None:
         """How the operands are read by tiles and packing. loose: lanes past the end of a row of N may read; b_row: the
         points of a row of K that vectors along K of N keep to, 0 for none."""
-        config, p = self.c, self.p
+        config = self.c
         a_along = config.a != "inline" and self.lies_along_k(self.m_side, gcd(self.mr, self.lanes))
         self.loose = False
         if config.rows and self.n_side.operand.plain:
@@ -134,7 +134,7 @@ class Geometry(Setting):
         self.b = self._tiles(self.n_side, config.b, self.nr, self.nt, b_along, self.nr * self.k_pad, self.a.shared)
         self.b_row = self._row_of_k()
         if config.depth > 1:
-            beside = fits(p, self.m_side, self.access(self.m_side), config.depth, (self.k_max, self.kc))
+            beside = fits(self, config.depth, (self.k_max, self.kc))
             turned = config.b == "panel" and b_along and self.nt == 1
             if not beside or config.a != "inline" or not turned or config.windows:
                 raise CompileError(f"vectors along N do not hold {config.depth} points of K each in {config}")

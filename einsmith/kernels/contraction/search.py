@@ -301,7 +301,7 @@ def _deep(s: OperandPlan, number: int, registers: int, split: int, block: int) -
     part = ceil(s.K / split)
     # So narrow a panel is as long as the second level holds it beside what the next one is packed of.
     blocks = dict.fromkeys((_longest(part, 2 * (mr + nv * s.lanes // depth) * s.item, s.lanes), block))
-    if not fits(s.p, s.m_side, s.access(s.m_side), depth, (part, *blocks)):
+    if not fits(s, depth, (part, *blocks)):
         return []
     after = s.finished(mr, nv, split)
     return [_Tile(number, mr, nv, size, split, True, 1.0, after, depth) for size in blocks]

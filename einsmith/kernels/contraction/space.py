@@ -114,7 +114,7 @@ def _deep(c: Tiled, s: OperandPlan, columns: int) -> bool:
     part = ceil(s.K / c.split)
     if c.windows or c.b != "panel" or not s.numbers.b_turned or columns > c.nv:
         return False
-    return k_pack.fits(s.p, s.m_side, s.access(s.m_side), c.depth, (part, min(c.kc or part, part)))
+    return k_pack.fits(s, c.depth, (part, min(c.kc or part, part)))
 
 
 def _ways(c: Tiled, s: OperandPlan) -> str:

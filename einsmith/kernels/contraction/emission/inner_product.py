@@ -13,13 +13,13 @@ from typing import Any
 
 from einsmith.kernels.contraction.config import InnerProducts, sampler
 from einsmith.kernels.contraction.emission.frame import Operands, strips, tiles, workspace
-from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
+from einsmith.kernels.contraction.emission.nan_repair import nan_repair
 from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.setting import Setting
-from einsmith.kernels.emit.access import FusedAxes
+from einsmith.kernels.emit.access import OperandAccess, digits
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import ceil_div, digits_of
+from einsmith.kernels.emit.walk import ceil_div
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 
@@ -78,9 +78,7 @@ class InnerProduct(Operands):
         super().__init__(b, g.kernel, p.dtype, n, g.halos)
         self.g = g
         self.workspace = workspace(b, base, p.dtype.itemsize, self.elem)
-        self.repair: NanRepair | None = None
-        if needed(g.original):
-            self.repair = NanRepair(b, g.original, self.arguments, (), 0, g.c.mr * g.c.columns * n)
+        self.repair = nan_repair(b, g.original, self.arguments, (), 0, g.c.mr * g.c.columns * n)
         self.operands = [sampler(b, p, side, self.slots, axes, n, g.k_row) for side in (g.m_side, g.n_side)]
 
     def run(self, task: Value) -> None:
@@ -97,7 +95,7 @@ class InnerProduct(Operands):
         lo = b.mul(split, b.const(chunk))
         hi = b.op("min", b.add(lo, b.const(chunk)), b.const(extent))
         with b.loop(lo, hi) as first:
-            point = digits_of(b, batch, [FusedAxes((), p.extents[a]) for a in p.batch])
+            point = digits(b, batch, [p.extents[a] for a in p.batch])
             self.fill({**dict(zip(p.batch, point, strict=True)), p.k[0]: first.var})
             self._tiles(partial(self._multiply, sums, ((p.batch, batch), (p.k[:1], first.var))))
 
@@ -171,13 +169,12 @@ class InnerProduct(Operands):
             b.store(value, sums, x)
 
     def _place(
-        self, heads: Sequence[tuple[Sequence[int], Value]], m0: Value, n0: Value, nc: int, number: Value
+        self, heads: Sequence[tuple[Sequence[int], Value]], m0: Value, n0: Value, nc: int, s: OperandAccess,
+        number: Value,
     ) -> LaneCursor:
         """The place of a result of a tile, for `repair`."""
         b, g = self.b, self.g
-        assert self.repair is not None
-        s = self.repair.sampler
-        row, column = digits_of(b, number, [FusedAxes((), g.c.mr), FusedAxes((), nc)])
+        row, column = digits(b, number, (g.c.mr, nc))
         points = (*heads, (g.m_side.axes, b.add(m0, row)), (g.n_side.axes, b.add(n0, column)))
         return LaneCursor(s, 0, None).bind(*(s.part_of(*x) for x in points))
 
