@@ -27,9 +27,17 @@ from einsmith.kernels.contraction import direct_boxes as box
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import search, traffic
 from einsmith.kernels.contraction.companions import companion_of, pairs
-from einsmith.kernels.contraction.config import Config, Direct, HaloBlock, Halos, InnerProducts, Tiled, halo_blocks
+from einsmith.kernels.contraction.config import (
+    Config,
+    Direct,
+    HaloBlock,
+    Halos,
+    InnerProducts,
+    Tiled,
+    halo_blocks,
+    with_halos,
+)
 from einsmith.kernels.contraction.emission import inner_product as dot
-from einsmith.kernels.contraction.features import with_halos_of
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Problem, problems, with_companion
 from einsmith.kernels.pattern import Lowered
@@ -311,18 +319,18 @@ def _configs(pattern: Any, kernel: Kernel | Rows, target: Target) -> Sequence[An
         pieces = [_candidates(kernel, p, target) for p in problems(kernel.root) or ()]
         most = max(map(len, pieces))
         every = [Configs(tuple(c[i % len(c)] for c in pieces)) for i in range(most)]
-        two = (x for c in every if (x := _two_and_two(kernel, c)) is not None)
+        two = (x for c in every if (x := _two_and_two(kernel, c, target)) is not None)
         return [*dict.fromkeys([*found, *every, *two])]
     return found
 
 
-def _two_and_two(kernel: Kernel, chosen: Configs) -> Configs | None:
+def _two_and_two(kernel: Kernel, chosen: Configs, target: Target) -> Configs | None:
     """With every pair of pieces made together that can be; None where there is none."""
     found = problems(kernel.root) or ()
     pieces, joint = list(chosen.pieces), []
     for first, second in pairs(found):
         c = pieces[second]
-        other = companion_of(kernel, found[first], found[second], c) if isinstance(c, Tiled) else None
+        other = companion_of(kernel, found[first], found[second], c, target) if isinstance(c, Tiled) else None
         if other is not None:
             pieces[first] = other
             joint.append((first, second))
@@ -339,7 +347,7 @@ def _forms(kernel: Kernel | Rows, config: Any, target: Target) -> Iterator[tuple
     mates = {first for first, _ in config.joint}
     for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
         if n not in mates and isinstance(c, Tiled) and c.depth == 1:
-            changed = with_halos_of(kernel, p, c.windows)
+            changed = with_halos(p, c.windows)
             assert changed is not None
             yield "form", finish.of(kernel, changed.problem, c, target.lanes(p.dtype.itemsize), target.l2)[1]
 

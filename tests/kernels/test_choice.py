@@ -110,16 +110,16 @@ class Looks:
             self.predicted.append(len(table.mr))
             return old(table, target)
 
-        def setting(at, *args, old=contraction_settings.Analysis.setting):
+        def numbers(old=contraction_settings.Features, **values):
             self.settings += 1
-            return old(at, *args)
+            return old(**values)
 
         def boxes_of(kernel, old=reduction_plan.boxes_of):
             self.reductions.add(kernel)
             return old(kernel)
 
         monkeypatch.setattr(contraction_cost, "predict", predict)
-        monkeypatch.setattr(contraction_settings.Analysis, "setting", setting)
+        monkeypatch.setattr(contraction_settings, "Features", numbers)
         monkeypatch.setattr(reduction_plan, "boxes_of", boxes_of)
 
     @property

@@ -24,7 +24,7 @@ from einsmith.kernels.contraction.config import (
     with_halos,
 )
 from einsmith.kernels.contraction.emission.tile_epilogue import form_of
-from einsmith.kernels.contraction.epilogue import epilogue
+from einsmith.kernels.contraction.epilogue import results
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
@@ -325,11 +325,11 @@ def test_windows_of_a_block_of_an_output_axis():
 
 def test_a_window_of_a_block_of_k_may_be_larger():
     (p,) = problems(conv_dw(2, 64, 56, 56, 8, 3, 3, 1).root)
-    found = with_halos(p, ((1, "k"),), HALO_BYTES)
-    assert found is not None and found.k_outer
+    found = with_halos(p, ((1, "k"),))
+    assert found is not None and found.heads
     assert found.windows[0][1].buffer.nbytes > HALO_BYTES
     (p,) = problems(conv(2, 64, 56, 56, 8, 3, 3, 1).root)
-    assert with_halos(p, ((0, "side"),), HALO_BYTES) is None
+    assert with_halos(p, ((0, "side"),)) is None
 
 
 def _single_pixels(b, c, h, w, o, pad, stride) -> Kernel:
@@ -351,15 +351,15 @@ def test_windows_leave_out_what_a_stride_skips():
     ):  # fmt: skip
         (p,) = problems(kernel.root)
         image = int(0 in p.right)
-        found = with_halos(p, ((image, "side"),), HALO_BYTES)
+        found = with_halos(p, ((image, "side"),))
         assert found is not None and found.windows[0][1].buffer.size == p.count(p.k) * pixels
         base = Tiled(not image, 4, 2, "inline", "inline", windows=((image, "side"),))
         every = [base, replace(base, b="panel"), replace(base, swap=bool(image), nv=1), replace(base, mr=3, a="buffer")]
         check(kernel, [Configs((c,)) for c in every])
     (p,) = problems(_single_pixels(2, 5, 8, 8, 9, 0, 1).root)
-    assert all(with_halos(p, ((i, "side"),), HALO_BYTES) is None for i in (0, 1))
+    assert all(with_halos(p, ((i, "side"),)) is None for i in (0, 1))
     (p,) = problems(_single_pixels(2, 5, 8, 8, 9, 0, 2).root)
-    assert all(with_halos(p, ((i, x),), HALO_BYTES) is None for i in (0, 1) for x in ("all", "k"))
+    assert all(with_halos(p, ((i, x),)) is None for i in (0, 1) for x in ("all", "k"))
 
 
 def test_vectors_along_k():
@@ -651,7 +651,7 @@ def test_repeated_guards_and_reads_in_bounds():
     kernel = Kernel(stages, buffers)
     check(kernel)
     (p,) = problems(kernel.root)
-    ((x, _, _),) = epilogue(kernel, p)
+    (x,) = results(kernel, p).exprs
     assert sum(1 for e in postorder([x]) if isinstance(e, Apply) and e.fn == "where") == 1
     s = OperandAccess(None, [x], (), p.extents, {2: Memory(None, Buffer(f, shape))}, (3,), 16, (), (-1,))
     assert [r.slot for r in s.safe] == [2]

@@ -34,7 +34,7 @@ def joint(kernel: Kernel, c: Tiled) -> Configs | None:
         images = 0 if 0 in p.operands[0].axes else 1
         windows = tuple((images, x) for _, x in c.windows)
         pieces[second] = replace(c, swap=c.swap != bool(images), windows=windows)
-        other = companion_of(kernel, found[first], p, pieces[second])
+        other = companion_of(kernel, found[first], p, pieces[second], host())
         if other is None:
             return None
         pieces[first] = other
@@ -127,4 +127,4 @@ def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
     both = JointTiles(kernel, best.pieces[:2], target, Builder("probe", 4), pair, found[0])
     assert both.after.transposed and both.after.epilogue.interleaved
     assert not pairs(problems(pointwise_dx(2, 3, 8, 8, 4, 2).root) or ())
-    assert companion_of(kernel, found[0], found[1], replace(best.pieces[1], kc=64)) is None
+    assert companion_of(kernel, found[0], found[1], replace(best.pieces[1], kc=64), target) is None

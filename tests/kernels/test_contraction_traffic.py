@@ -10,10 +10,10 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.kernels.contraction import cost, traffic
 from einsmith.kernels.contraction.config import Tiled, sides
-from einsmith.kernels.contraction.features import analysis
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates, in_cache, table_of
+from einsmith.kernels.contraction.setting import Setting
 from einsmith.kernels.contraction.traffic import Steps
 from einsmith.plan.kernel import Buffer, Kernel
 from einsmith.target.facts import Target
@@ -144,8 +144,8 @@ def test_steps_and_choices_are_the_same_each_time():
     assert PATTERN.configs(kernel, host()) == PATTERN.configs(kernel, host())
     kernel = product(64, 1024, 4096, "NN")
     (p,) = problems(kernel.root)
-    at = analysis(kernel, p, SERVER)
-    found = [traffic.address_steps(at.sampler(x.operand, (), (), 0), p, x, 4) for x in sides(p, False)]
+    s = Setting(kernel, p, (), False, False, SERVER)
+    found = [traffic.address_steps(s, x) for x in sides(p, False)]
     assert found == [Steps(16384, 4, True), Steps(4, 4096, True)]
 
 
@@ -220,7 +220,7 @@ def test_short_runs_of_k_begin_often():
         which = int(p.operands[0].plain)
         t = table_of(kernel, p, Tiled(bool(which), 9, 3, "inline", "buffer", windows=((which, "side"),)), SERVER)
         assert t.numbers.a_run[0] == size
-        whole = replace(t, settings=[x._replace(numbers=x.numbers._replace(a_run=x.numbers.k)) for x in t.settings])
+        whole = cost.Table(t.settings, t.rows, [x._replace(a_run=x.k) for x in t.features])
         least, most = (cost.predict(x, SERVER).arithmetic[0] for x in (whole, t))
         assert most > dear * least
 

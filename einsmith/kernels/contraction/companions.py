@@ -14,7 +14,7 @@ from einsmith.kernels.contraction import cost, search
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.config import Config, Tiled
 from einsmith.kernels.contraction.emission.joint_tile import Joint
-from einsmith.kernels.contraction.features import slots_of, with_halos_of
+from einsmith.kernels.contraction.features import operand_plan
 from einsmith.kernels.contraction.problem import Problem, with_companion
 from einsmith.kernels.footprint import touched
 from einsmith.plan.kernel import Kernel
@@ -36,35 +36,24 @@ def pairs(found: tuple[Problem, ...]) -> Joint:
 
 
 @lru_cache(maxsize=1024)
-def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Tiled) -> Tiled | None:
+def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> Tiled | None:
     """The configuration of `mate` with the tiles and tasks that a problem has in its own; None where there is none."""
     if c.rows or c.kc or c.split > 1 or "panel" in (c.a, c.b) or [x for _, x in c.windows] not in ([], ["side"]):
         return None
-    m_side, n_side, batch = _sides(kernel, p, c)
+    own = operand_plan(kernel, p, c.windows, c.swap, False, target)
     for fixes, i, swap in product(("side", "batch") if c.windows else ("",), (0, 1), (False, True)):
         other = replace(c, swap=swap, windows=((i, fixes),) if fixes else ())
-        changed = with_halos_of(kernel, mate, other.windows)
-        if changed is None or _sides(kernel, mate, other)[2] != batch:
+        if plan.with_halos(mate, other.windows) is None:
             continue
-        m, n, _ = _sides(kernel, mate, other)
-        if (m.axes, n.axes) != (m_side.axes, n_side.axes):
+        s = operand_plan(kernel, mate, other.windows, swap, False, target)
+        if (s.p.batch, s.m_side.axes, s.n_side.axes) != (own.p.batch, own.m_side.axes, own.n_side.axes):
             continue
-        if c.a == "inline":
-            slots = slots_of(kernel, mate, other.windows)
-            s = plan.sampler(None, changed.problem, m, slots, (), 0) if m.operand.plain else None
-            if not plan.reads_in_place(s, m.axes, c.mr):
-                continue
+        if c.a == "inline" and not s.reads_in_place(c.mr):
+            continue
         copied = i if fixes == "side" else None
         if not (c.a == "buffer" and copied == int(swap) or c.b == "buffer" and copied == 1 - int(swap)):
             return other
     return None
-
-
-def _sides(kernel: Kernel, p: Problem, c: Tiled) -> tuple[plan.Side, plan.Side, tuple[int, ...]]:
-    """The sides of a configuration's tiles, and the axes of the batch."""
-    changed = with_halos_of(kernel, p, c.windows)
-    assert changed is not None
-    return *plan.sides(changed.problem, c.swap), changed.problem.batch
 
 
 _Two = tuple[Problem, Problem, Tiled, Tiled]
@@ -73,9 +62,9 @@ _Two = tuple[Problem, Problem, Tiled, Tiled]
 
 def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> tuple[float, finish.Form]:
     """How tiles of both sums are finished: cycles a vector, and the form."""
-    m_side, n_side, _ = _sides(kernel, p, c)
-    lanes = target.lanes(p.dtype.itemsize)
-    return finish.least(kernel, with_companion(p, mate), m_side.axes, n_side.axes, c.mr, c.nv, lanes, target.l2)
+    s = operand_plan(kernel, p, c.windows, c.swap, False, target)
+    both, axes = with_companion(p, mate), (s.m_side.axes, s.n_side.axes)
+    return finish.least(kernel, both, *axes, c.mr, c.nv, s.lanes, target.l2)
 
 
 def _tables(kernel: Kernel, two: _Two, target: Any) -> list[cost.Table]:
@@ -83,9 +72,8 @@ def _tables(kernel: Kernel, two: _Two, target: Any) -> list[cost.Table]:
 
     def table(p: Problem, c: Tiled, cycles: float, **changes: float) -> cost.Table:
         out = search.table_of(kernel, p, c, target)
-        (x,) = out.settings
-        x = x._replace(numbers=x.numbers._replace(parted=0, **changes))
-        return replace(out, settings=[x], finish=0 * out.finish + cycles)
+        out.rows[-1] = cycles
+        return cost.Table(out.settings, out.rows, [out.features[0]._replace(parted=0, **changes)])
 
     return [table(mate, other, 0.0, results=0), table(p, c, _finish(kernel, mate, p, c, target)[0])]
 
@@ -99,7 +87,7 @@ def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicte
 def apart(kernel: Kernel, p: Problem, target: Any) -> float:
     """Seconds that the lines of one piece's results take to come and go once more, for the other piece of a pair that
     is made by itself."""
-    item = sum(kernel.buffers[n].dtype.itemsize for _, n, _ in finish.epilogue(kernel, p))
+    item = sum(x.dtype.itemsize for x in finish.results(kernel, p).buffers)
     moved = 2 * 2 * prod(p.piece.extents) * item  # both pieces' results, read and written
     return target.overheads.parted * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
 
@@ -107,11 +95,10 @@ def apart(kernel: Kernel, p: Problem, target: Any) -> float:
 def _mate(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> Tiled | None:
     """The mate's configuration where the two can be made together, and both sums are finished from registers: they are
     turned, or what follows them is short."""
-    other = companion_of(kernel, mate, p, c) if isinstance(c, Tiled) else None
+    other = companion_of(kernel, mate, p, c, target) if isinstance(c, Tiled) else None
     if other is None or not isinstance(c, Tiled):
         return None
-    results = tuple(x for x, _, _ in finish.epilogue(kernel, with_companion(p, mate)))
-    short = finish.operations(results) <= finish.REGISTER_EPILOGUE
+    short = finish.results(kernel, with_companion(p, mate)).size <= finish.REGISTER_EPILOGUE
     return other if short or _finish(kernel, mate, p, c, target)[1] == "turned" else None
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.expr.nodes import axes_of
-from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
+from einsmith.kernels.contraction.halo import HaloCopy, elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.divisors import divisors
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.address import Memory
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder
 
 HALO_BYTES = 1 << 19
 """Most bytes of a halo copy: it lives in a private second-level cache."""
@@ -253,14 +253,6 @@ def _regular_rows(groups: Steps, limit: int) -> int:
     return best if best and _row_offsets(groups, best) is not None else 0
 
 
-def lies_along_k(
-    sample: Callable[[Sequence[int]], OperandAccess], axes: Sequence[int], k: Sequence[int], lanes: int, align: int
-) -> bool:
-    """Whether a side is packed with lanes along K rather than along its own `axes`: where that takes fewer loads a
-    vector, and one more to turn it. sample(axes of the lanes): the operand's sampler."""
-    return bool(axes and k) and sample(k).load_cost(lanes) + 1.0 < sample(axes).load_cost(align)
-
-
 def masked_tail(p: Problem) -> int:
     """Points of the innermost axes of K, from the first one on that a guard mentions: an image's channels stand before
     its filter's places. 1 where guards mention the first axis of K or there are more than MAX_TAIL."""
@@ -274,11 +266,6 @@ def unit_of_k(p: Problem, lanes: int) -> int:
     """Points of K of which its blocks are multiples."""
     tail = masked_tail(p)
     return tail if tail > 1 else lanes
-
-
-def reads_in_place(s: OperandAccess | None, axes: tuple[int, ...], mr: int) -> bool:
-    """Whether tiles of `mr` rows read a side without a copy; s: its sampler where it is plain, as for `row_offsets`."""
-    return s is not None and row_offsets(s, axes, mr) is not None
 
 
 def most_unrolled(nv: Any) -> Any:
@@ -302,14 +289,10 @@ class HaloProblem:
     windows: tuple[tuple[int, HaloCopy], ...]
     heads: int
 
-    @property
-    def k_outer(self) -> bool:
-        return self.heads > 0
 
-
-@lru_cache(maxsize=1024)
-def with_halos(p: Problem, which: Halos, limit: int = HALO_BYTES) -> HaloProblem | None:
-    """The problem with these windows, of at most `limit` bytes each, twice that where a block of K has one halo copy
+@lru_cache(maxsize=1 << 13)
+def with_halos(p: Problem, which: Halos) -> HaloProblem | None:
+    """The problem with these windows, of at most HALO_BYTES each, twice that where a block of K has one halo copy
     that spares all tiles their masks; None where one cannot be or gains nothing."""
     found: list[tuple[int, HaloCopy]] = []
     heads = 0
@@ -333,7 +316,7 @@ def with_halos(p: Problem, which: Halos, limit: int = HALO_BYTES) -> HaloProblem
             return None
         if p.operands[i].plain and (fixes != "side" or len(side) < 2):
             return None  # rows without what a stride skips, for vectors along them, are all that it would gain
-        most = (2 * limit if fixes == "k" else limit) // p.dtype.itemsize
+        most = HALO_BYTES * (1 + (fixes == "k")) // p.dtype.itemsize
         w = halo_copy(p, i, frozenset(p.batch) | frozenset(head), cut, most)
         if w is None or (head and not set(head) & set(w.fixed)):
             return None
@@ -386,10 +369,3 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
             if of_k and largest:
                 break
     return out
-
-
-def halo_memories(
-    windows: Sequence[tuple[int, HaloCopy]], at: Sequence[Value] | None = None
-) -> dict[int, Memory]:
-    """The halo copies of operands by slot; `at`: where they lie, None without values."""
-    return {SLOT + i: Memory(at[n] if at else None, w.buffer) for n, (i, w) in enumerate(windows)}

@@ -6,7 +6,7 @@ Arithmetic counts clock cycles: steps of the tiles, what they begin and end with
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Tiled, most_unrolled, room_to_unroll
 from einsmith.kernels.contraction.features import Features, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
+from einsmith.kernels.footprint import touched
 from einsmith.locks import cached_property
 from einsmith.target import facts
 
@@ -26,37 +27,31 @@ WRITTEN_OUT = 2
 """Points of a run which LLVM writes out, so that each takes a cycle more."""
 
 
-@dataclass(frozen=True, eq=False)
 class Table:
-    """Configurations: which of `settings` each has; then the fields of Tiled, a and b as places in HOW, order in
-    ORDERS; kept: the part of K that guards leave a tile; finish: cycles a vector of what follows the sum. item,
-    lanes: bytes of an element, elements of a vector; nbytes: of all buffers."""
+    """Configurations, a column of `rows` each: which of `settings` it has, whose numbers are `features` (None: their
+    own); then the fields of Tiled, a and b as places in HOW, order in ORDERS; kept: the part of K that guards leave a
+    tile; finish: cycles a vector of what follows the sum. item, lanes: bytes of an element, elements of a vector;
+    nbytes: of all buffers."""
 
-    settings: Sequence[OperandPlan]
-    setting: Array
-    mr: Array
-    nv: Array
-    a: Array
-    b: Array
-    order: Array
-    kc: Array
-    split: Array
-    tm: Array
-    tn: Array
-    depth: Array
-    kept: Array
-    finish: Array
-    item: int
-    lanes: int
-    nbytes: int
+    def __init__(self, settings: Sequence[OperandPlan], rows: Array, features: Sequence[Features] | None = None):
+        self.settings, self.rows = settings, rows
+        self.features = [s.numbers for s in settings] if features is None else features
+        self.setting = rows[0].astype(np.int64)
+        self.mr, self.nv, self.a, self.b, self.order, self.kc, self.split, self.tm, self.tn, *others = rows[1:]
+        self.depth, self.kept, self.finish = others
+        first = settings[0]
+        self.item, self.lanes, self.nbytes = first.item, first.lanes, sum(touched(first.kernel))
 
     def config(self, i: int) -> Tiled:
-        s = self.settings[self.setting[i]]
-        return Tiled(
-            s.swap, int(self.mr[i]), int(self.nv[i]), HOW[int(self.a[i])], HOW[int(self.b[i])],
-            ORDERS[int(self.order[i])], int(self.kc[i]), int(self.split[i]), int(self.tm[i]), int(self.tn[i]),
-            s.windows, s.rows, depth=int(self.depth[i]),
-        )  # fmt: skip
+        number, mr, nv, a, b, order, kc, split, tm, tn, depth = (int(x) for x in self.rows[:11, i])
+        s = self.settings[number]
+        return Tiled(s.swap, mr, nv, HOW[a], HOW[b], ORDERS[order], kc, split, tm, tn, s.windows, s.rows, depth)
+
+    def some(self, which: Any, tm: Array, tn: Array) -> Table:
+        """Some of the configurations, with other tasks."""
+        rows = self.rows[:, which].copy()
+        rows[8:10] = tm, tn
+        return Table(self.settings, rows, self.features)
 
     @cached_property
     def major(self) -> Array:
@@ -66,27 +61,21 @@ class Table:
     @cached_property
     def numbers(self) -> Features:
         """Those of each configuration's setting, as arrays."""
-        every = np.array([s.numbers for s in self.settings], np.float64)
-        return Features(*every.T[:, self.setting])
+        return Features(*np.array(self.features, np.float64).T[:, self.setting])
 
-    def some(self, field: str) -> bool:
+    def has(self, field: str) -> bool:
         """Whether a number of some setting is more than 0."""
-        return any(getattr(s.numbers, field) > 0 for s in self.settings)
+        return any(getattr(x, field) > 0 for x in self.features)
 
 
 def joined(tables: Sequence[Table]) -> Table:
     """The configurations of several tables, of one kernel and type, one after the other."""
-    if len(tables) == 1:
-        return tables[0]
-    first, before = tables[0], np.cumsum([0, *(len(t.settings) for t in tables)])
-    columns: dict[str, Any] = {
-        name: np.concatenate([getattr(t, name) for t in tables])
-        for name in ("mr", "nv", "a", "b", "order", "kc", "split", "tm", "tn", "depth", "kept", "finish")
-    }
-    return replace(
-        first, settings=[s for t in tables for s in t.settings],
-        setting=np.concatenate([t.setting + n for t, n in zip(tables, before, strict=False)]), **columns,
-    )  # fmt: skip
+    rows, before = [], 0
+    for t in tables:
+        rows.append(t.rows + np.array([before, *[0] * (len(t.rows) - 1)])[:, None])
+        before += len(t.settings)
+    every = [s for t in tables for s in t.settings]
+    return Table(every, np.concatenate(rows, axis=1), [x for t in tables for x in t.features])
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +172,7 @@ def _steps(s: _Shared) -> Array:
     apart = np.array((x.a_step * (s.a_inline & (x.a_step >= facts.LINE)), x.b_step * s.b_inline))
     pages = np.where(kc * apart > w.near_pages * traffic.PAGE, np.minimum(1.0, apart / traffic.PAGE), 0.0)
     run = np.where(s.a_inline, np.where(s.b_inline, x.run, x.a_run), np.where(s.b_inline, x.b_run, x.k))
-    conflicts = s.a_inline * traffic.row_conflicts(t.mr, x.a_fit) * w.conflict if t.some("a_fit") else 0.0
+    conflicts = s.a_inline * traffic.row_conflicts(t.mr, x.a_fit) * w.conflict if t.has("a_fit") else 0.0
     sums = t.mr * t.nv
     spare = room_to_unroll(t.mr, t.nv, s.target.tile_registers) & ~(s.b_inline & (x.b_pairs > 0)) & ~meets
     unrolls = spare & (run * sums <= most_unrolled(t.nv))

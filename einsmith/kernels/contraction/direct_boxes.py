@@ -10,10 +10,10 @@ from math import prod
 from typing import Any
 
 from einsmith.expr.nodes import Read, postorder
-from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, halo_memories, reading
-from einsmith.kernels.contraction.geometry import operand_memories
-from einsmith.kernels.contraction.halo import HaloCopy, halo_copy
+from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, reading
+from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Problem, affine
+from einsmith.kernels.contraction.setting import operand_memories
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.boxes import outer_reads
@@ -228,7 +228,7 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     shape = shaped(original, d)
     assert shape is not None
     p = shape.problem
-    memories = {**operand_memories(kernel), **halo_memories(shape.windows)}
+    memories = {**operand_memories(kernel), **{SLOT + i: Memory(None, w.buffer) for i, w in shape.windows}}
     scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
     rank = len(p.piece.extents)
     box = [*d.tile, *d.unroll]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
 from einsmith.kernels.contraction.problem import Problem, finished
 from einsmith.kernels.contraction.traffic import PAGE, scattered
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.address import Affine, Memory, memories_of, stored
+from einsmith.kernels.emit.address import COMPARISONS, Memory, memories_of, stored
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
@@ -53,12 +53,38 @@ def operations(exprs: tuple[Expr, ...]) -> int:
     return sum(1 for e in postorder(exprs) if isinstance(e, (Apply, Read)))
 
 
-@lru_cache(maxsize=1024)
-def epilogue(kernel: Kernel, p: Problem) -> Sequence[tuple[Expr, int, Piece]]:
-    """(expression, buffer, piece that it belongs to) of every result that is stored, over the piece's axes, which are
-    those of the pieces beside it and of its mate; slots are buffers, -1 the sum, -2 the mate's."""
-    out = _finished(kernel, p, SUMS[0])
-    return out if p.mate is None else [*out, *_finished(kernel, p.mate, SUMS[1])]
+class Results:
+    """What is stored of a problem, the pieces beside it and its mate: of each result the expression over the piece's
+    axes, whose slots are buffers, -1 the sum and -2 the mate's; the buffer that it goes to, and its place there.
+    constants: the results that are, and their values; size: operations; access: the analysis of all of it."""
+
+    def __init__(self, kernel: Kernel, p: Problem):
+        found = _finished(kernel, p, SUMS[0])
+        if p.mate is not None:
+            found += _finished(kernel, p.mate, SUMS[1])
+        self.exprs = tuple(x for x, _, _ in found)
+        self.outputs = [n for _, n, _ in found]
+        self.buffers = [kernel.buffers[n] for n in self.outputs]
+        self.places = [stored(piece, kernel.buffers[n]) for _, n, piece in found]
+        self.constants = {i: float(x.value) for i, x in enumerate(self.exprs) if isinstance(x, Const)}
+        self.size = operations(self.exprs)
+        self.access = OperandAccess(None, self.exprs, (), p.extents, memories_of(kernel), extra=self.places,
+                                    given_slots=SUMS)  # fmt: skip
+
+    def interleaved(self, axis: int | None) -> dict[int, int]:
+        """Results whose lanes, along `axis`, are every other element of a buffer: the result whose lanes are the
+        elements between, by result."""
+        out: dict[int, int] = {}
+        every = list(zip(self.outputs, self.places, strict=True))
+        for i, (n, (first, coef)) in enumerate(every):
+            for j, (m, (second, same)) in enumerate(every):
+                if n == m and second == first + 1 and coef == same and axis is not None:
+                    if coef.get(axis) == 2 and not {i, j} & {*out, *out.values()}:
+                        out[i] = j
+        return out
+
+
+results = lru_cache(maxsize=1024)(Results)
 
 
 def _relabel(x: Expr, slots: Mapping[int, Any], axes: Mapping[int, Expr]) -> Expr:
@@ -93,7 +119,7 @@ _simplified = lru_cache(maxsize=1024)(simplify)
 
 def _guarded(exprs: tuple[Expr, ...]) -> bool:
     """Whether indices are compared."""
-    every = (e for e in postorder(exprs) if isinstance(e, Apply) and e.fn in ("lt", "le", "eq", "ne"))
+    every = (e for e in postorder(exprs) if isinstance(e, Apply) and e.fn in COMPARISONS)
     return any(e.args[0].dtype.is_int for e in every)
 
 
@@ -121,39 +147,23 @@ def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int,
     return out
 
 
-def addresses(kernel: Kernel, results: Sequence[tuple[Expr, int, Piece]]) -> list[Affine]:
-    """The place of each result in its buffer."""
-    return [stored(piece, kernel.buffers[n]) for _, n, piece in results]
-
-
-@lru_cache(maxsize=1024)
-def _analysed(
-    kernel: Kernel, p: Problem
-) -> tuple[Sequence[tuple[Expr, int, Piece]], Sequence[Affine], OperandAccess]:
-    """The results, where they are stored, and the analysis of both."""
-    results = epilogue(kernel, p)
-    extra = addresses(kernel, results)
-    exprs = [x for x, _, _ in results]
-    return results, extra, OperandAccess(None, exprs, (), p.extents, memories_of(kernel), extra=extra, given_slots=SUMS)
-
-
 @lru_cache(maxsize=4096)
 def cycles(
     kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int, tile: int = 0, stacks: bool = False
 ) -> float:
     """Cycles to load, compute and store what follows the sum, for one vector along the axes; `tile` as for an
     OperandAccess, `stacks`: rows that are `stacked` are stored together. """
-    results, extra, s = _analysed(kernel, p)
-    s = s.along(axes, lanes, tile)
-    out = s.load_cost(lanes) + 0.5 * operations(s.exprs) + WAITS * (p.mate is not None)
-    pairs = interleaved([n for _, n, _ in results], extra, axes[-1] if axes else None)
-    for i, (f, (_, n, _)) in enumerate(zip(s.extra, results, strict=True)):
+    r = results(kernel, p)
+    s = r.access.along(axes, lanes, tile)
+    out = s.load_cost(lanes) + 0.5 * r.size + WAITS * (p.mate is not None)
+    pairs = r.interleaved(axes[-1] if axes else None)
+    for i, (f, x) in enumerate(zip(s.extra, r.buffers, strict=True)):
         kind = s.kind(f, lanes)
         if stacks:
             out += STACKED
         elif kind == "gather":
-            stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * kernel.buffers[n].dtype.itemsize
-            out += lanes * scattered(abs(stride), kernel.buffers[n].nbytes, l2)
+            stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * x.dtype.itemsize
+            out += lanes * scattered(abs(stride), x.nbytes, l2)
         elif kind == "uniform":
             out += 1.0
         elif i in pairs or i in pairs.values():  # a shuffle and a whole store
@@ -166,18 +176,17 @@ def cycles(
 @lru_cache(maxsize=1024)
 def unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> Unit | None:
     """The points along `axes`, those of N, whose results are stored together; None where each vector is by itself."""
-    results, places, _ = _analysed(kernel, p)
-    if not p.beside or p.mate is not None or any(kernel.buffers[n].dtype != p.dtype for _, n, _ in results):
+    r = results(kernel, p)
+    if not p.beside or p.mate is not None or any(x.dtype != p.dtype for x in r.buffers):
         return None
-    return unit_of([n for _, n, _ in results], places, p.piece.extents, axes, lanes)
+    return unit_of(r.outputs, r.places, p.piece.extents, axes, lanes)
 
 
 @lru_cache(maxsize=4096)
 def stacked(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], lanes: int) -> int:
     """Rows of M whose results, runs of a vector along N each, follow each other in memory and make whole vectors; 1
     where they do not."""
-    _, _, s = _analysed(kernel, p)
-    s = s.along(n_axes, lanes)
+    s = results(kernel, p).access.along(n_axes, lanes)
     groups, run = s.groups(m_axes), s.lane_extents[-1] if s.lane_groups else 0
     if p.mate is not None or not groups or not run or lanes % run or prod(s.lane_extents) % lanes:
         return 1
@@ -208,23 +217,21 @@ def least(
     if rows > 1 and mr % rows == 0:
         form = "stacked"
     straight = cycles(kernel, p, n_axes, lanes, l2, 0, form == "stacked")
-    whole = unit(kernel, p, n_axes, lanes)
+    whole, r = unit(kernel, p, n_axes, lanes), results(kernel, p)
     if whole is not None:
-        results, _, s = _analysed(kernel, p)
-        s = s.along(n_axes, lanes)
-        live = sum(not isinstance(x, Const) for x, _, _ in results)
-        stores = 0.0 if all(x.aligned for x in whole.stretches) else len(results) * OVER_LINES
-        in_lines = s.load_cost(lanes) + 0.5 * operations(s.exprs) + live * COMPLETES / nv + stores
+        live = len(r.exprs) - len(r.constants)
+        stores = 0.0 if all(x.aligned for x in whole.stretches) else len(r.exprs) * OVER_LINES
+        in_lines = r.access.along(n_axes, lanes).load_cost(lanes) + 0.5 * r.size + live * COMPLETES / nv + stores
         if in_lines < straight:
             straight, form = in_lines, "lines"
     wide = p.dtype.itemsize * lanes >= 16 and p.dtype.itemsize in (4, 8) and mr >= lanes // 2
     if not (wide and m_axes and n_axes) or straight <= TURN:
         return straight, form
-    (results, extra, _), stores = _analysed(kernel, p), -(-mr // lanes) * lanes / mr
+    stores = -(-mr // lanes) * lanes / mr
     turned = TURN * (1 + (p.mate is not None)) + cycles(kernel, p, m_axes, lanes, l2, mr) * stores
-    for (_, n, _), (_, coef) in zip(results, extra, strict=True):
-        apart = abs(coef.get(n_axes[-1], 0)) * kernel.buffers[n].dtype.itemsize
-        if apart >= PAGE and apart % PAGE == 0 and kernel.buffers[n].nbytes > l2:
+    for x, (_, coef) in zip(r.buffers, r.places, strict=True):
+        apart = abs(coef.get(n_axes[-1], 0)) * x.dtype.itemsize
+        if apart >= PAGE and apart % PAGE == 0 and x.nbytes > l2:
             turned += CROWDED * stores
     if p.beside:  # with constants between them they are stored at once, and no tile of others brings their lines
         turned += FETCHED * len(parted(kernel, p, m_axes[-1])) * stores
@@ -236,13 +243,11 @@ def parted(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
     """The buffers too large for the caches that results are stored to in parts of lines, along an axis."""
     if p.mate is not None:
         return frozenset()
-    results = epilogue(kernel, p)
-    out = set()
-    for (_, n, _), (_, coef) in zip(results, addresses(kernel, results), strict=True):
-        x = kernel.buffers[n]
-        if x.far and x.dtype.itemsize < abs(coef.get(axis, 0)) * x.dtype.itemsize < LINE:
-            out.add(n)
-    return frozenset(out)
+    r = results(kernel, p)
+    return frozenset(
+        n for n, x, (_, coef) in zip(r.outputs, r.buffers, r.places, strict=True)
+        if x.far and x.dtype.itemsize < abs(coef.get(axis, 0)) * x.dtype.itemsize < LINE
+    )  # fmt: skip
 
 
 class Epilogue:
@@ -252,16 +257,13 @@ class Epilogue:
         self, b: Builder, kernel: Kernel, p: Problem, memories: Mapping[int, Memory], axes: Sequence[int], lanes: int,
         row: int, tile: int = 0,
     ):
-        self.b = b
-        results = epilogue(kernel, p)
-        self.outputs = [n for _, n, _ in results]
-        self.far = [kernel.buffers[n].far for n in self.outputs]
-        exprs = [x for x, _, _ in results]
-        self.constants = {i: float(x.value) for i, x in enumerate(exprs) if isinstance(x, Const)}
-        self.size = operations(tuple(exprs))
-        self.places = extra = addresses(kernel, results)
-        self.interleaved = interleaved(self.outputs, extra, axes[-1] if axes else None)
-        self.sampler = OperandAccess(b, exprs, (), p.extents, memories, axes, lanes, extra, SUMS, row, tile=tile)
+        self.b, self.results = b, results(kernel, p)
+        self.outputs, self.far = self.results.outputs, [x.far for x in self.results.buffers]
+        self.interleaved = self.results.interleaved(axes[-1] if axes else None)
+        places = self.results.places
+        self.sampler = OperandAccess(
+            b, self.results.exprs, (), p.extents, memories, axes, lanes, places, SUMS, row, tile=tile
+        )
 
     def values(
         self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[Value], more: Sequence[Value] = ()
@@ -287,6 +289,24 @@ class Epilogue:
                 elif i not in self.interleaved.values():
                     at.store(i, pointer, value, self.far[i])
 
+    def rows(
+        self, rows: Sequence[Sequence[Value]], room: Value | None,
+        finish: Callable[[int | Value, Sequence[Value]], None],
+    ) -> None:
+        """finish(number, sums) for rows of sums: one by one, or in a loop, by way of scratch `room`."""
+        b, n = self.b, rows[0][0].type.lanes
+        if room is None or len(rows) == 1:
+            for i, row in enumerate(rows):
+                finish(i, row)
+            return
+        width = len(rows[0])
+        for i, x in enumerate(x for row in rows for x in row):
+            b.store(x, room, b.const(i * n))
+        with b.loop(0, len(rows)) as loop:
+            at = b.mul(loop.var, b.const(width * n))
+            elem = rows[0][0].type.elem
+            finish(loop.var, [b.load(room, b.add(at, b.const(j * n)), elem, n) for j in range(width)])
+
     def together(
         self, states: Sequence[LaneCursor], rows: Sequence[PartialAddress], sums: Sequence[Sequence[Value]]
     ) -> None:
@@ -296,17 +316,3 @@ class Epilogue:
             values = [x.values(given={-1: row[v]}) for x, row in zip(at, sums, strict=True)]
             for i, n in enumerate(self.outputs):
                 at[0].store_stacked(i, self.b.buffers[n], [x[i] for x in values])
-
-
-def interleaved(
-    outputs: Sequence[int], places: Sequence[Affine], axis: int | None
-) -> dict[int, int]:
-    """Results whose lanes, along `axis`, are every other element of a buffer: the result whose lanes are the elements
-    between, by result."""
-    out: dict[int, int] = {}
-    for i, (first, coef) in enumerate(places):
-        for j, (second, same) in enumerate(places):
-            if outputs[i] == outputs[j] and second == first + 1 and coef == same and axis is not None:
-                if coef.get(axis) == 2 and not {i, j} & {*out, *out.values()}:
-                    out[i] = j
-    return out

@@ -3,8 +3,7 @@ what the workspace holds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -13,19 +12,14 @@ from einsmith.kernels.contraction.config import (
     Side,
     Tiled,
     depends_on_batch,
-    lies_along_k,
     masked_tail,
-    padded_row,
-    sampler,
-    sides,
-    with_halos,
 )
 from einsmith.kernels.contraction.emission.k_pack import fits
-from einsmith.kernels.contraction.halo import SLOT, HaloCopy, covers, holds
+from einsmith.kernels.contraction.halo import HaloCopy, covers
 from einsmith.kernels.contraction.k_bounds import KBound, within
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, fused
-from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
+from einsmith.kernels.contraction.setting import Setting
+from einsmith.kernels.emit.access import FusedAxes, fused
 from einsmith.kernels.emit.walk import ceil_div
 from einsmith.locks import cached_property
 from einsmith.loops.nest import Builder, Value
@@ -33,12 +27,6 @@ from einsmith.plan.kernel import Kernel
 
 ROW_FILLED = 0.8
 """The least part of its vectors along K that a row fills which they keep to."""
-
-
-@lru_cache(maxsize=1024)
-def operand_memories(kernel: Kernel) -> Mapping[int, Memory]:
-    """The root's arguments by slot, without values."""
-    return arguments_of(kernel, memories_of(kernel))
 
 
 class PartialSums(NamedTuple):
@@ -89,33 +77,17 @@ class OperandTiles(NamedTuple):
     base: int
 
 
-class Geometry:
-    """One blocked configuration of a problem. `p` is the problem that reads the halo copies; `original` is it without
-    them. halos: by operand the copy, and the copy of another piece's task (of `lent`) that has all of it, or None.
-    """
+class Geometry(Setting):
+    """One blocked configuration of a problem."""
 
     def __init__(
         self, kernel: Kernel, config: Tiled, target: Any, problem: Problem, lent: Sequence[HaloCopy] = ()
     ):
-        self.kernel, self.c, self.target, self.original, self.p = kernel, config, target, problem, problem
-        self.item = problem.dtype.itemsize
-        self.lanes = target.lanes(self.item)
-        self.slots = dict(operand_memories(kernel))
-        self.halos: list[tuple[int, HaloCopy, HaloCopy | None]] = []
-        self.heads = 0
-        self._place_halos(lent)
+        super().__init__(kernel, problem, config.windows, config.swap, config.rows, target, lent)
+        self.c = config
         self._count_points()
         self._orient_operands()
         self._bound_k()
-
-    def _place_halos(self, lent: Sequence[HaloCopy]) -> None:
-        changed = with_halos(self.p, self.c.windows)
-        assert changed is not None
-        self.p, self.heads = changed.problem, changed.heads
-        for i, w in changed.windows:
-            whole = next((x for x in lent if holds(x, w, self.slots)), None)
-            self.halos.append((i, w, whole))
-            self.slots[SLOT + i] = Memory(None, (whole or w).buffer)
 
     @property
     def k_outer(self) -> bool:
@@ -123,15 +95,8 @@ class Geometry:
         return self.heads > 0 or self.c.order == "k"
 
     def _count_points(self) -> None:
-        """Points of the sides and of K, in tiles, blocks and tasks."""
-        config, problem = self.c, self.p
-        self.m_side, self.n_side = sides(problem, config.swap)
-        self.M, self.N = problem.count(self.m_side.axes), problem.count(self.n_side.axes)
-        self.row = 0
-        if config.rows:
-            self.row = padded_row(problem, self.n_side, self.lanes)
-            self.N = self.N // problem.extents[self.n_side.axes[-1]] * self.row
-        self.K, self.B = problem.count(problem.k), problem.count(problem.batch)
+        """How tiles, blocks of K and tasks divide the points."""
+        config = self.c
         self.mr = config.mr
         self.nr = config.nv * self.lanes // config.depth
         self.width = config.nv * self.lanes
@@ -147,29 +112,20 @@ class Geometry:
         self.k_blocks = ceil_div(self.K, self.kc)
         # Blocks and parts of K begin at multiples of it, as far as vectors along K care.
         self.k_unit = gcd(self.lanes, self.kc if self.blocked else 0, self.k_max if config.split > 1 else 0)
-        tail = masked_tail(problem)
+        tail = masked_tail(self.p)
         self.tail = tail if self.kc % tail == 0 and self.k_max % tail == 0 else 1
         self.tasks = self.B * config.split * config.tm * config.tn
-
-    def access(self, side: Side, axes: Sequence[int] = (), lanes: int = 0) -> OperandAccess:
-        """An operand, analysed along these axes."""
-        return sampler(None, self.p, side, self.slots, axes, lanes)
-
-    def _lanes_along_k(self, side: Side) -> bool:
-        """Whether lanes lie along K, not along a side's axes, where it is packed."""
-        align = self.lanes if side is self.n_side else gcd(self.mr, self.lanes)
-        return lies_along_k(lambda axes: self.access(side, axes, self.lanes), side.axes, self.p.k, self.lanes, align)
 
     def _orient_operands(self) -> None:
         """How the operands are read by tiles and packing. loose: lanes past the end of a row of N may read; b_row: the
         points of a row of K that vectors along K of N keep to, 0 for none."""
-        config, p = self.c, self.p
-        a_along = config.a != "inline" and self._lanes_along_k(self.m_side)
+        config = self.c
+        a_along = config.a != "inline" and self.lies_along_k(self.m_side, gcd(self.mr, self.lanes))
         self.loose = False
         if config.rows and self.n_side.operand.plain:
             self.loose = covers(self.access(self.n_side), self.n_side.axes[-1])
         b_along = config.b != "inline" and not config.rows and self.lanes * self.item >= 16
-        b_along = b_along and self._lanes_along_k(self.n_side)
+        b_along = b_along and self.lies_along_k(self.n_side, self.lanes)
         self.k_pad = ceil_div(self.kc, self.lanes) * self.lanes
         if a_along and self.k_pad // self.lanes % 2 == 0:
             self.k_pad += self.lanes  # an odd number of vectors: rows do not meet in one cache set
@@ -178,7 +134,7 @@ class Geometry:
         self.b = self._tiles(self.n_side, config.b, self.nr, self.nt, b_along, self.nr * self.k_pad, self.a.shared)
         self.b_row = self._row_of_k()
         if config.depth > 1:
-            beside = fits(p, self.m_side, self.access(self.m_side), config.depth, (self.k_max, self.kc))
+            beside = fits(self, config.depth, (self.k_max, self.kc))
             turned = config.b == "panel" and b_along and self.nt == 1
             if not beside or config.a != "inline" or not turned or config.windows:
                 raise CompileError(f"vectors along N do not hold {config.depth} points of K each in {config}")

@@ -112,11 +112,10 @@ def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, i
             stack.extend(reversed(e.args))
     guards = []
     for g in operand.guards:
-        if not (isinstance(g, Apply) and g.fn in ("lt", "le", "eq", "ne") and g.args[0].dtype.is_int):
-            return None
         form = compared(g)
         if form is None or not form.coef:
             return None
+        assert isinstance(g, Apply)
         key, scale = _key(form)
         minus = tuple((a, -c) for a, c in key)
         if key in keys:

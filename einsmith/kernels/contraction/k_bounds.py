@@ -36,11 +36,9 @@ def k_bounds(p: Problem, which: int) -> list[KBound]:
     for g in p.operands[which].guards:
         if g not in p.exact:  # a term that is zero only by one factor must stand: the other may be infinite
             continue
-        if not (isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int):
-            continue
-        form = compared(g, p.extents)
+        form = compared(g, p.extents, ("lt", "le"))
         inner = [a for a in form.coef if a in p.k] if form else []
-        if form and len(inner) == 1 and abs(form.coef[inner[0]]) == 1 and len(form.coef) > 1:
+        if isinstance(g, Apply) and form and len(inner) == 1 and abs(form.coef[inner[0]]) == 1 and len(form.coef) > 1:
             out.append(KBound(g, inner[0], form.coef[inner[0]], frozenset(form.coef) - {inner[0]}))
     return out
 
@@ -53,10 +51,11 @@ def within(p: Problem, which: int, axes: tuple[int, ...]) -> tuple[KBound, ...]:
 
 def emit_bounds(
     b: Builder, p: Problem, found: Sequence[KBound], memories: Mapping[int, Memory], batch: Value,
-    axes: tuple[int, ...], points: Sequence[Value],
+    axes: tuple[int, ...], points: Sequence[Value], known: Mapping[int, tuple[Value, Value]],
 ) -> dict[int, tuple[Value, Value]]:
-    """(low, high) by axis of K: outside, all of these `points` of the flattened axes of a side are zero."""
-    out: dict[int, tuple[Value, Value]] = {}
+    """(low, high) by axis of K, within those that there are: outside, all of these `points` of the flattened axes of a
+    side are zero."""
+    out = dict(known)
     for t in found:
         s = OperandAccess(b, [], [t.guard], p.extents, memories)
         if not s.conds:

@@ -26,7 +26,6 @@ from einsmith.kernels.contraction.config import Config
 from einsmith.kernels.contraction.emission import inner_product as dot
 from einsmith.kernels.contraction.emission import launches as launch
 from einsmith.kernels.contraction.emission.joint_tile import Joint
-from einsmith.kernels.contraction.features import analysis, slots_of, with_halos_of
 from einsmith.kernels.contraction.problem import Problem, problems
 from einsmith.kernels.contraction.problem import slots_of as operand_slots
 from einsmith.kernels.footprint import touched
@@ -143,7 +142,8 @@ class Contraction(Pattern):
             return reason
         for first, second in config.joint:
             one = config.pieces[second]
-            other = pairs.companion_of(kernel, found[first], found[second], one) if isinstance(one, plan.Tiled) else 0
+            mate = found[first], found[second]
+            other = pairs.companion_of(kernel, *mate, one, target) if isinstance(one, plan.Tiled) else 0
             if (first, second) not in pairs.pairs(found) or other != config.pieces[first]:
                 return f"pieces {first} and {second} are not made together so"
         return ""
@@ -208,7 +208,7 @@ def _ranked(
             for i in rows[np.argsort(ranks[rows], kind="stable")[: 3 * most]]:  # some are there twice
                 config = found.table.config(int(i))
                 best.setdefault(config, float(ranks[i]))
-                analysis(kernel, p, target).known.setdefault(config, _predicted(every, int(i)))
+                _priced(kernel, p, target).setdefault(config, _predicted(every, int(i)))
         for c in others:
             best.setdefault(c, _rank(kernel, p, c, target))
         out.append(sorted(((rank, c) for c, rank in best.items()), key=lambda x: x[0])[:most])
@@ -220,6 +220,12 @@ def _rank(kernel: Kernel, p: Problem, c: Config, target: Any) -> float:
     return found.rank + launches * target.launch_seconds
 
 
+@lru_cache(maxsize=1024)
+def _priced(kernel: Kernel, p: Problem, target: Any) -> dict[Config, tuple[Cost, int]]:
+    """What `_cost` says of configurations of the tiled form that have been predicted."""
+    return {}
+
+
 @lru_cache(maxsize=4096)
 def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> tuple[Cost, int]:
     """What a piece costs besides its launches, and those."""
@@ -227,7 +233,7 @@ def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> tuple[Cost, int
         return _direct_cost(kernel, p, c, target), 1
     if isinstance(c, plan.InnerProducts):
         return _dot_cost(kernel, p, c, target), 2
-    known = analysis(kernel, p, target).known.get(c)
+    known = _priced(kernel, p, target).get(c)
     return known or _predicted(cost.predict(search.table_of(kernel, p, c, target), target), 0)
 
 
@@ -236,43 +242,35 @@ def _predicted(found: cost.Predicted, i: int) -> tuple[Cost, int]:
 
 
 def _dot_cost(kernel: Kernel, original: Problem, c: plan.InnerProducts, target: Any) -> Cost:
-    changed = with_halos_of(kernel, original, c.windows)
-    assert changed is not None
-    p = changed.problem
-    item = p.dtype.itemsize
-    lanes = target.lanes(item)
-    memories = slots_of(kernel, original, c.windows)
-    m_side, n_side = plan.sides(p, c.swap)
-    m, n = p.count(m_side.axes), p.count(n_side.axes)
-    batch = p.count(p.batch)
-    row, points = dot.row_length(p, memories, lanes) or 0, p.extents[p.k[0]] * batch
-    count = ceil(dot.points(p, row) / lanes)
-    samplers = [plan.sampler(None, p, side, memories, p.k[1:], lanes, row) for side in (m_side, n_side)]
-    tall, wide = ceil(m / c.mr), ceil(n / c.columns)
-    mr, nr, tiles = m / tall, n / wide, tall * wide  # of the mean tile
-    loads = [s.loads(lanes) + 0.5 * bool(row) for s in samplers]
+    g = dot.Shape(kernel, c, target, original)
+    points, count = g.p.extents[g.p.k[0]] * g.B, ceil(g.points / g.lanes)
+    sides = g.m_side, g.n_side
+    samplers = [plan.sampler(None, g.p, side, g.slots, g.p.k[1:], g.lanes, g.k_row) for side in sides]
+    mr, nr, tiles = g.M / g.mt, g.N / g.nt, g.mt * g.nt  # of the mean tile
+    loads = [s.loads(g.lanes) + 0.5 * bool(g.k_row) for s in samplers]
     step = max(mr * nr / target.multiplies, (mr * loads[0] + nr * loads[1]) / 2) + 0.1 * (mr + nr)
     step += target.overheads.mask * (mr * samplers[0].masks + nr * samplers[1].masks)
-    beyond = min(1.0, max(0.0, _rows_read(kernel, changed, count * lanes * item) / target.l1 - 1.0) / LEFT)
+    row = count * g.lanes * g.item
+    beyond = min(1.0, max(0.0, _rows_read(g, row) / target.l1 - 1.0) / LEFT)
     if beyond:
-        lines = nr if (c.mr + c.columns) * count * lanes * item <= target.l1 else mr + nr
+        lines = nr if (c.mr + c.columns) * row <= target.l1 else mr + nr
         step = max(step, beyond * lines * target.overheads.row_line)
     step += 2.5 * mr * nr / count
-    cycles = points * (tiles * (count * step + 30) + 2.0 * m * n) + batch * c.split * m * n * 12
-    for _, w in changed.windows:
-        cycles += points * w.buffer.size / lanes * target.overheads.halo
-    tasks = min(target.cores, batch * c.split)
+    cycles = points * (tiles * (count * step + 30) + 2.0 * g.M * g.N) + g.B * c.split * g.M * g.N * 12
+    for _, w, _ in g.halos:
+        cycles += points * w.buffer.size / g.lanes * target.overheads.halo
+    tasks = min(target.cores, g.tasks)
     size = sum(touched(kernel))
     return Cost(cycles * target.cycle_seconds / tasks, target.seconds_for_bytes(size, size, tasks))
 
 
-def _rows_read(kernel: Kernel, w: plan.HaloProblem, row: int) -> float:
+def _rows_read(g: dot.Shape, row: int) -> float:
     """Bytes that the tiles of a block of K read again and again: `row` bytes of every row of both operands, or what an
     operand's buffer or window has at one point of the first axis of K, if that is less."""
-    first = w.problem.extents[w.problem.k[0]]
-    windows = {i: x.buffer.size * w.problem.dtype.itemsize for i, x in w.windows}
+    first, kernel = g.p.extents[g.p.k[0]], g.kernel
+    windows = {i: w.buffer.size * g.item for i, w, _ in g.halos}
     out = 0.0
-    for i, (o, n) in enumerate(zip(w.problem.operands, w.problem.sizes[1:3], strict=True)):
+    for i, (o, n) in enumerate(zip(g.p.operands, g.p.sizes[1:3], strict=True)):
         whole = windows.get(i)
         if whole is None:
             buffers = {kernel.buffers[kernel.stages[0].args[s][1]] for s in operand_slots(o)}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import ceil, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,18 +30,10 @@ from einsmith.kernels.contraction.cost import (
 )
 from einsmith.kernels.contraction.emission import inner_product as dot
 from einsmith.kernels.contraction.emission.k_pack import depth_of, fits
-from einsmith.kernels.contraction.features import (
-    Analysis,
-    OperandPlan,
-    analysis,
-    finished,
-    kept,
-    slots_of,
-    with_halos_of,
-)
-from einsmith.kernels.contraction.geometry import operand_memories
+from einsmith.kernels.contraction.features import OperandPlan, operand_plan
 from einsmith.kernels.contraction.halo import elements
 from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.setting import Setting, operand_memories
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.plan.kernel import Kernel
 
@@ -93,10 +85,11 @@ def _rows_limit(nv: int, registers: int) -> int:
     return max(1, min((registers - nv) // nv, 28 if nv == 1 else 14))
 
 
-def _tiles(m: int, n: int, lanes: int, registers: int, some: int = 0) -> list[tuple[int, int]]:
+def _tiles(s: Setting, some: int = 0) -> list[tuple[int, int]]:
     """Register tiles mr x nv: the accumulators and a row's vectors fit the registers. Of many results those with `some`
     vectors, where there are such."""
-    vectors = ceil(n / lanes)
+    m, n, registers = s.M, s.N, s.target.tile_registers
+    vectors = ceil(n / s.lanes)
     out: dict[tuple[int, int], None] = {}
     for nv in (1, 2, 3, 4, 6, 7, 8):
         if nv > max(1, vectors):
@@ -109,16 +102,15 @@ def _tiles(m: int, n: int, lanes: int, registers: int, some: int = 0) -> list[tu
     return alike or list(out)
 
 
-def _promising(
-    sizes: list[tuple[int, int]], m: int, n: int, k: int, lanes: int, target: Any
-) -> list[tuple[int, int]]:
+def _promising(sizes: list[tuple[int, int]], s: Setting) -> list[tuple[int, int]]:
     """The three to five tiles of the fewest cycles in multiply-adds and loads; for few results, all of them."""
-    if m * n < MANY:  # how few tiles are shared by the cores matters as much
+    m, k = s.M, s.K
+    if m * s.N < MANY:  # how few tiles are shared by the cores matters as much
         return sizes
-    columns, w = ceil(n / lanes), target.overheads
+    columns, w = ceil(s.N / s.lanes), s.target.overheads
 
     def step(mr: int, nv: int) -> float:
-        return max(mr * nv / target.multiplies, (mr + nv) / 2, w.latency) if mr and nv else 0.0
+        return max(mr * nv / s.target.multiplies, (mr + nv) / 2, w.latency) if mr and nv else 0.0
 
     def cycles(size: tuple[int, int]) -> float:
         mr, nv = size
@@ -130,8 +122,7 @@ def _promising(
     return [x for i, (c, _, x) in enumerate(found) if i < 3 or (i < 5 and c <= 1.1 * found[0][0])]
 
 
-@dataclass
-class _Tile:
+class _Tile(NamedTuple):
     """A register tile within a setting: points of K in a block (0: none), parts of K and points of K in a vector's
     lanes; inline: whether M can be read in place."""
 
@@ -179,31 +170,27 @@ def candidates(
     others: list[list[Config]] = []
     tiled = like if isinstance(like, Tiled) else None
     for number, p in enumerate(pieces):
-        at = analysis(kernel, p, target)
         direct = box.configs(kernel, p, operand_memories(kernel), target)
         dots: list[InnerProducts] = []
         nv, before = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: what is in windows is the direct form's.
         lone = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
         for windows in ((),) if lone else windows_of(p) if like is None else _near(like):
-            changed = with_halos_of(kernel, p, windows)
-            if changed is None or like is not None and not windows and len(tiles) > before:
+            if plan.with_halos(p, windows) is None or like is not None and not windows and len(tiles) > before:
                 continue
             for rows, swap in product((False, True), (False, True)):
-                if rows and not rows_fit(changed, windows, swap, at.lanes):
+                s = operand_plan(kernel, p, windows, swap, False, target)
+                if rows and not rows_fit(s) or not _promises(s) or like is not None and not _as_in(like, s):
                     continue
-                if not _promises(at, changed, windows, swap) or like is not None and not _as_in(like, p, windows, swap):
-                    continue
-                s = at.setting(windows, changed, swap, rows)
-                tiles += _tiles_of(at, s, len(settings), nv)
+                s = operand_plan(kernel, p, windows, swap, rows, target)
+                tiles += _tiles_of(s, len(settings), nv)
                 if not windows:
-                    sweeps += [(len(settings), c) for c in _sweeps(at, s)]
+                    sweeps += [(len(settings), c) for c in _sweeps(s)]
                 settings.append(s)
                 piece.append(number)
-            slots = slots_of(kernel, p, windows)
-            dots += dot.configs(changed, windows, slots, at.lanes, target.vector_registers, target.cores)
+            dots += dot.configs(operand_plan(kernel, p, windows, False, False, target))
         others.append([*dots, *direct])
-    return Candidates(_table(at, settings, tiles, sweeps), np.array(piece), others)
+    return Candidates(_table(settings, tiles, sweeps), np.array(piece), others)
 
 
 def _near(c: Config) -> list[plan.Halos]:
@@ -211,105 +198,87 @@ def _near(c: Config) -> list[plan.Halos]:
     return list(dict.fromkeys((c.windows, tuple(sorted((1 - i, fixes) for i, fixes in c.windows)), ())))
 
 
-def _as_in(like: Config, p: Problem, windows: plan.Halos, swap: bool) -> bool:
+def _as_in(like: Config, s: Setting) -> bool:
     """Whether the side of many results that is read from windows, M or N, is the same one."""
     which = 0 if isinstance(like, Direct) else int(like.swap)
-    same = (int(swap) in dict(windows)) == (which in dict(like.windows))
-    return same or not windows or prod(p.sizes[1:3]) < MANY
+    same = (int(s.swap) in dict(s.windows)) == (which in dict(like.windows))
+    return same or not s.windows or prod(s.original.sizes[1:3]) < MANY
 
 
-def _promises(at: Analysis, changed: plan.HaloProblem, windows: plan.Halos, swap: bool) -> bool:
+def _promises(s: Setting) -> bool:
     """Whether windows may spare more than they take: those on the N side spare some of its packing, which is spread
     over the rows of M unless these are few, or all of it where N is one stretch of the window."""
-    p = changed.problem
-    m_side, n_side = plan.sides(p, swap)
-    if not windows or int(swap) in dict(windows) or p.count(m_side.axes) <= FEW:
+    if not s.windows or int(s.swap) in dict(s.windows) or s.M <= FEW:
         return True
-    return len(at.sampler(n_side.operand, windows, (), 0).groups(n_side.axes)) == 1
+    return len(s.access(s.n_side).groups(s.n_side.axes)) == 1
 
 
-def rows_fit(changed: plan.HaloProblem, windows: plan.Halos, swap: bool, lanes: int) -> bool:
+def rows_fit(s: Setting) -> bool:
     """Whether vectors of N that keep to rows are worth a look: rows of a window that are no whole vectors, but nearly.
     """
-    p = changed.problem
-    _, n_side = plan.sides(p, swap)
-    cut = any(isinstance(x, plan.HaloBlock) and not x.of_k for _, x in windows)
-    if cut or len(n_side.axes) < 2 or not n_side.operand.plain or (1 - int(swap)) not in dict(windows):
+    cut = any(isinstance(x, plan.HaloBlock) and not x.of_k for _, x in s.windows)
+    if cut or len(s.n_side.axes) < 2 or not s.n_side.operand.plain or (1 - int(s.swap)) not in dict(s.windows):
         return False
-    last, row = p.extents[n_side.axes[-1]], plan.padded_row(p, n_side, lanes)
+    last, row = s.p.extents[s.n_side.axes[-1]], plan.padded_row(s.p, s.n_side, s.lanes)
     return last != row and last / row >= 0.6
 
 
-def _sweeps(at: Analysis, s: OperandPlan) -> list[Tiled]:
-    p, target, x = s.changed.problem, at.target, s.numbers
-    m_side, n_side = plan.sides(p, s.swap)
-    rows = at.plain(m_side, s.windows)
-    if not n_side.operand.plain or s.rows:
+def _sweeps(s: OperandPlan) -> list[Tiled]:
+    if not s.n_side.operand.plain or s.rows:
         return []
-    m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
-    steps = traffic.Steps(int(x.b_side), int(x.b_step))
-    sizes = _promising(_tiles(m, n, at.lanes, target.tile_registers), m, n, k, at.lanes, target)
-    sizes = [(mr, nv) for mr, nv in sizes if plan.reads_in_place(rows, m_side.axes, mr)]
-    return traffic.sweeps(m, n, k, batch, steps, sizes, s.swap, at.item, target)
+    sizes = [(mr, nv) for mr, nv in _promising(_tiles(s), s) if s.reads_in_place(mr)]
+    return traffic.sweeps(s, traffic.Steps(s.numbers.b_side, s.numbers.b_step), sizes)
 
 
-def _tiles_of(at: Analysis, s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
+def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
     """The register tiles of a setting that may be worth it; of those with so many vectors, where there are some."""
-    p, target, x = s.changed.problem, at.target, s.numbers
-    m_side, n_side = plan.sides(p, s.swap)
-    m, n, k, batch = (int(v) for v in (x.m, x.n, x.k, x.batch))
-    blocks, unit = 0, plan.unit_of_k(p, at.lanes)
-    in_lines = finish.unit(at.kernel, at.p, n_side.axes, at.lanes) is not None
+    p, target, x, lanes = s.p, s.target, s.numbers, s.lanes
+    m, n, k, batch, m_axes, n_axes = s.M, s.N, s.K, s.B, s.m_side.axes, s.n_side.axes
+    blocks, unit = 0, plan.unit_of_k(p, lanes)
+    in_lines = finish.unit(s.kernel, s.original, n_axes, lanes) is not None
     if k >= 2 * traffic.BLOCK and not s.windows and not in_lines:  # sums would wait for blocks of K, then for lines
         blocks = traffic.blocks_of_k(k, unit)
-    sizes = _tiles(m, n, at.lanes, target.tile_registers, vectors)
-    in_place = at.plain(m_side, s.windows)
-    if in_place is not None:
+    sizes = _tiles(s, vectors)
+    if s.m_side.operand.plain:
         for nv in {nv for _, nv in sizes}:
-            regular = plan.regular_rows(in_place, m_side.axes, _rows_limit(nv, target.tile_registers))
+            regular = plan.regular_rows(s.access(s.m_side), m_axes, _rows_limit(nv, target.tile_registers))
             if regular >= 4 and (regular, nv) not in sizes:
                 sizes.append((regular, nv))
         if x.a_fit:  # rows that share cache sets
             more = [(_even(m, int(x.a_fit)), nv) for mr, nv in sizes if mr > x.a_fit]
             sizes += [t for t in dict.fromkeys(more) if t not in sizes]
-
-    def inline(mr: int) -> bool:
-        return plan.reads_in_place(in_place, m_side.axes, mr)
-
-    chosen = _promising(sizes, m, n, k, at.lanes, target)
-    rows = finish.stacked(at.kernel, at.p, m_side.axes, n_side.axes, at.lanes)
+    chosen = _promising(sizes, s)
+    rows = finish.stacked(s.kernel, s.original, m_axes, n_axes, lanes)
     whole = [(mr - mr % rows, nv) for mr, nv in chosen if mr > rows]
     chosen += [t for t in dict.fromkeys(whole) if t not in chosen]
     out = []
     for mr, nv in chosen:
-        if x.m_parts and m // x.m_parts % mr or x.n_parts and n // x.n_parts % (nv * at.lanes):
+        if x.m_parts and m // x.m_parts % mr or x.n_parts and n // x.n_parts % (nv * lanes):
             continue
-        split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * at.lanes))
-        if s.changed.k_outer:
-            split = min(s.changed.heads, max(1, ceil(4 * target.cores / batch)))
+        split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * lanes))
+        if s.heads:
+            split = min(s.heads, max(1, ceil(4 * target.cores / batch)))
         elif tiles < 2 * target.cores and k >= 512:
             split = min(ceil(k / 256), max(1, ceil(4 * target.cores / tiles)))
             # Panels over a task's part of K stay in the caches.
-            split = max(split, ceil(k * (mr + nv * at.lanes) * at.item / MAX_K_PANEL))
-        part = 1.0
-        if split == 1 and not s.changed.k_outer:
-            part = kept(at.p, s, mr, max(1, nv * at.lanes // int(x.row)) if s.rows else 0)
-        after = finished(at, s, mr, nv, split)
-        out.append(_Tile(number, mr, nv, blocks if split == 1 else 0, split, inline(mr), part, after))
+            split = max(split, ceil(k * (mr + nv * lanes) * s.item / MAX_K_PANEL))
+        part = s.kept(mr, nv) if split == 1 and not s.heads else 1.0
+        size = blocks if split == 1 else 0
+        out.append(_Tile(number, mr, nv, size, split, s.reads_in_place(mr), part, s.finished(mr, nv, split)))
     parts = ceil(4 * target.cores / batch)
     if blocks and parts > 1 and x.b_turned and k >= 4 * parts * blocks:
         # What is turned round is packed once, by the task that has that part of K. Sums are loaded for every block of
         # it, to which tiles leave a register; rows of M begin anew in each, so that longer blocks may pay.
         free = target.tile_registers - 3
         spare = [(_even(m, free // nv - 1), nv) for nv in dict.fromkeys(nv for _, nv in sizes) if free // nv > 1]
-        for mr, nv in _promising(spare, m, n, k, at.lanes, target):
-            after = finished(at, s, mr, nv, parts)
+        for mr, nv in _promising(spare, s):
+            after, inline = s.finished(mr, nv, parts), s.reads_in_place(mr)
             lengths = [2 * blocks, blocks]
-            if lengths[0] * nv * at.lanes * at.item > target.l1:  # a longer panel leaves no nearer level
-                point = (mr + nv * at.lanes) * at.item
+            if lengths[0] * nv * lanes * s.item > target.l1:  # a longer panel leaves no nearer level
+                point = (mr + nv * lanes) * s.item
                 lengths.append(_longest(ceil(k / parts), point, unit))
-            out += [_Tile(number, mr, nv, size, parts, inline(mr), 1.0, after) for size in lengths]
-        out += _deep(at, s, number, free, parts, 2 * blocks)
+            out += [_Tile(number, mr, nv, size, parts, inline, 1.0, after) for size in lengths]
+        out += _deep(s, number, free, parts, 2 * blocks)
     return out
 
 
@@ -319,25 +288,22 @@ def _longest(k: int, point: int, unit: int) -> int:
     return ceil(ceil(k / unit) / ceil(k * point / MAX_K_PANEL)) * unit
 
 
-def _deep(at: Analysis, s: OperandPlan, number: int, registers: int, split: int, block: int) -> list[_Tile]:
+def _deep(s: OperandPlan, number: int, registers: int, split: int, block: int) -> list[_Tile]:
     """The tile whose vectors hold all points of N, and of each some points of K, where that leaves fewer lanes empty;
     these stand side by side in the rows of M, and in none of its parts and blocks does K end between them."""
-    p, x = s.changed.problem, s.numbers
-    m_side, _ = plan.sides(p, s.swap)
-    n, depth = int(x.n), depth_of(int(x.n), at.lanes, at.item)
-    nv = ceil(n * depth / at.lanes)
-    rows = at.plain(m_side, s.windows)
-    if depth == 1 or registers < 2 * nv or rows is None:
+    depth = depth_of(s.N, s.lanes, s.item)
+    nv = ceil(s.N * depth / s.lanes)
+    if depth == 1 or registers < 2 * nv:
         return []
-    mr = _even(int(x.m), registers // nv - 1)
-    if not plan.reads_in_place(rows, m_side.axes, mr):
+    mr = _even(s.M, registers // nv - 1)
+    if not s.reads_in_place(mr):
         return []
-    part = ceil(int(x.k) / split)
+    part = ceil(s.K / split)
     # So narrow a panel is as long as the second level holds it beside what the next one is packed of.
-    blocks = dict.fromkeys((_longest(part, 2 * (mr + nv * at.lanes // depth) * at.item, at.lanes), block))
-    if not fits(p, m_side, rows, depth, (part, *blocks)):
+    blocks = dict.fromkeys((_longest(part, 2 * (mr + nv * s.lanes // depth) * s.item, s.lanes), block))
+    if not fits(s, depth, (part, *blocks)):
         return []
-    after = finished(at, s, mr, nv, split)
+    after = s.finished(mr, nv, split)
     return [_Tile(number, mr, nv, size, split, True, 1.0, after, depth) for size in blocks]
 
 
@@ -345,71 +311,48 @@ WAYS = np.array([*product(range(3), range(3), (BY_N, BY_M, BY_K), (0, 1))]).T
 """How M and N reach a tile, which is outermost, whether K is cut into blocks."""
 
 
-def _table(
-    at: Analysis, settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[int, Tiled]]
-) -> Table | None:
+def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[int, Tiled]]) -> Table | None:
     """Every sensible way to reach the operands, with each of the tiles."""
     if not settings:
         return None
-    columns = np.array(
-        [(t.setting, t.mr, t.nv, t.blocks, t.split, t.inline, t.kept, t.finish, t.depth) for t in tiles], np.float64
-    )
-    number = columns[:, 0].astype(np.int64)
-    facts = np.array([facts_of(at, s) for s in settings], np.float64)[number]
-    tile, way = np.nonzero(sensible(columns, facts, at.lanes))
-    _, mr, nv, blocks, split, _, part, after, depth = columns[tile].T
+    columns = np.array(tiles, np.float64).reshape(-1, len(_Tile._fields))
+    facts = np.array([facts_of(s) for s in settings], np.float64)[columns[:, 0].astype(np.int64)]
+    tile, way = np.nonzero(sensible(columns, facts, settings[0].lanes))
+    number, mr, nv, blocks, split, _, part, after, depth = columns[tile].T
     a, b, order, blocked = WAYS[:, way]
-    number = number[tile]
-    every = [number, mr, nv, a, b, order, blocks * blocked, split, part, after, depth]
-    if sweeps:
-        cs = [c for _, c in sweeps]
-        more = [[n for n, _ in sweeps], [c.mr for c in cs], [c.nv for c in cs], [HOW.index(c.a) for c in cs],
-                [HOW.index(c.b) for c in cs], [BY_K for _ in cs], [c.kc for c in cs], [c.split for c in cs],
-                [1.0 for _ in cs], [settings[n].numbers.finish for n, _ in sweeps], [1.0 for _ in cs]]  # fmt: skip
-        every = [np.concatenate([x, np.array(y, x.dtype)]) for x, y in zip(every, more, strict=True)]
-    number, mr, nv, a, b, order, kc, split, part, after, depth = every
-    x = Table(settings, number, mr, nv, a, b, order, kc, split, mr, mr, depth, part, after, at.item, at.lanes,
-              at.nbytes)  # fmt: skip
-    tm, tn = _shares(x, at.target)
-    tm[len(tile) :], tn[len(tile) :] = [c.tm for _, c in sweeps], [c.tn for _, c in sweeps]
-    cuts = x.numbers
+    one, windowed = np.ones_like(mr), facts[:, _WINDOWED][tile]
+    x = Table(settings, np.array((number, mr, nv, a, b, order, blocks * blocked, split, one, one, depth, part, after)))
+    target, cuts = settings[0].target, x.numbers
+    tm, tn = _shares(x, target)
     cut = (cuts.m_parts > 0) | (cuts.n_parts > 0)
     tm, tn = np.where(cut, np.maximum(cuts.m_parts, 1), tm), np.where(cut, np.maximum(cuts.n_parts, 1), tn)
-    x = replace(x, tm=tm, tn=tn)
-    windowed = facts[:, _WINDOWED][tile]
-    inner = np.where(order == BY_M, b, a)[: len(tile)]
-    again = np.nonzero((inner == BUFFER) & (a != PANEL)[: len(tile)] & (b != PANEL)[: len(tile)] & (windowed == 0))[0]
-    whole = np.nonzero((order == BY_K)[: len(tile)])[0]
-    if len(again) or len(whole):
-        rows = np.concatenate([np.arange(len(number)), again, whole])
-        place = np.argsort(rows, kind="stable")
-        cached, cut = in_cache(x, again, at.target), by_core(x, whole, at.target)
-        tm, tn = (np.concatenate(parts)[place] for parts in zip((tm, tn), cached, cut, strict=True))
-        rows = rows[place]
-        every = [v[rows] for v in every]
-    number, mr, nv, a, b, order, kc, split, part, after, depth = every
-    return Table(settings, number, mr, nv, a, b, order, kc, split, tm, tn, depth, part, after, at.item, at.lanes,
-                 at.nbytes)  # fmt: skip
+    x = x.some(slice(None), tm, tn)
+    inner = np.where(order == BY_M, b, a)
+    again = np.nonzero((inner == BUFFER) & (a != PANEL) & (b != PANEL) & (windowed == 0))[0]
+    whole = np.nonzero(order == BY_K)[0]
+    every = [x, x.some(again, *in_cache(x, again, target)), x.some(whole, *by_core(x, whole, target))]
+    place = np.argsort(np.concatenate([np.arange(len(mr)), again, whole]), kind="stable")
+    rows = np.concatenate([t.rows for t in every], axis=1)[:, place]
+    more = [_row(n, c, 1.0, settings[n].numbers.finish) for n, c in sweeps]
+    return Table(settings, np.concatenate([rows, *more], axis=1))
+
+
+def _row(setting: int, c: Tiled, kept: float, finish: float) -> Array:
+    """A table's column of one configuration."""
+    how = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order)
+    return np.array([setting, c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth, kept, finish], np.float64)[:, None]
 
 
 def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Table:
     """The table of one configuration."""
-    at, changed = analysis(kernel, p, target), with_halos_of(kernel, p, c.windows)
-    assert changed is not None
-    s = at.setting(c.windows, changed, c.swap, c.rows)
-    part = kept(p, s, c.mr, max(1, c.nv * at.lanes // int(s.numbers.row)) if c.rows else 0)
-    values = (c.mr, c.nv, HOW.index(c.a), HOW.index(c.b))
-    every = (*values, c.kc, c.split, c.tm, c.tn, c.depth, part, finished(at, s, c.mr, c.nv, c.split))
-    mr, nv, a, b, kc, split, tm, tn, depth, left, after = (np.array([float(v)]) for v in every)
-    order = np.array([ORDERS.index(c.order)])
-    return Table([s], np.array([0]), mr, nv, a, b, order, kc, split, tm, tn, depth, left, after, at.item, at.lanes,
-                 at.nbytes)  # fmt: skip
+    s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
+    return Table([s], _row(0, c, s.kept(c.mr, c.nv), s.finished(c.mr, c.nv, c.split)))
 
 
 _WINDOWED = 3
 
 
-def facts_of(at: Analysis, s: OperandPlan) -> tuple[float, ...]:
+def facts_of(s: OperandPlan) -> tuple[float, ...]:
     """Of a setting: points of M and N, whether M is packed once, whether there are windows, on M, on N, whether vectors
     keep to rows, whether a window fixes an axis of K, whether K may be cut into blocks, whether N lies along K."""
     x, sides = s.numbers, dict(s.windows)

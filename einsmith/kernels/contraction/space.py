@@ -19,9 +19,9 @@ from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, T
 from einsmith.kernels.contraction.cost import HOW, ORDERS
 from einsmith.kernels.contraction.emission import inner_product as dot
 from einsmith.kernels.contraction.emission import k_pack
-from einsmith.kernels.contraction.features import analysis, slots_of, with_halos_of
-from einsmith.kernels.contraction.geometry import operand_memories
+from einsmith.kernels.contraction.features import OperandPlan, operand_plan
 from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.setting import operand_memories
 from einsmith.kernels.contraction.traffic import SWEEP
 from einsmith.kernels.genes import FORM, Space, space_of
 from einsmith.plan.kernel import Kernel
@@ -73,69 +73,58 @@ def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
 
 
 def _inner(kernel: Kernel, p: Problem, c: InnerProducts, target: Any) -> str:
-    lanes, changed = target.lanes(p.dtype.itemsize), with_halos_of(kernel, p, c.windows)
-    if changed is None or any(fixes != "k" for _, fixes in c.windows):
+    if plan.with_halos(p, c.windows) is None or any(fixes != "k" for _, fixes in c.windows):
         return "inner products do not read such windows"
-    if not dot.fits(changed.problem, slots_of(kernel, p, c.windows), lanes):
+    s = operand_plan(kernel, p, c.windows, c.swap, False, target)
+    if not dot.fits(s):
         return "vectors along K are no inner products of this"
-    m_side, n_side = plan.sides(changed.problem, c.swap)
-    m, n = changed.problem.count(m_side.axes), changed.problem.count(n_side.axes)
-    if not (1 <= c.mr <= m and 1 <= c.columns <= n) or c.mr * c.columns + c.mr + 2 > target.vector_registers:
-        return f"a tile of {c.mr}x{c.columns} does not fit {m}x{n} results or {target.vector_registers} registers"
-    if not 1 <= c.split <= changed.problem.extents[changed.problem.k[0]]:
+    if not (1 <= c.mr <= s.M and 1 <= c.columns <= s.N) or c.mr * c.columns + c.mr + 2 > target.vector_registers:
+        return f"a tile of {c.mr}x{c.columns} does not fit {s.M}x{s.N} results or {target.vector_registers} registers"
+    if not 1 <= c.split <= s.p.extents[s.p.k[0]]:
         return "parts of K are of its first axis"
     return ""
 
 
 def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
-    changed = with_halos_of(kernel, p, c.windows)
-    if changed is None:
+    if plan.with_halos(p, c.windows) is None:
         return "there are no such windows, or they gain nothing"
-    at = analysis(kernel, p, target)
-    if c.rows and not search.rows_fit(changed, c.windows, c.swap, at.lanes):
+    if c.rows and not search.rows_fit(operand_plan(kernel, p, c.windows, c.swap, False, target)):
         return "vectors cannot keep to rows"
-    s = at.setting(c.windows, changed, c.swap, c.rows)
-    x = s.numbers
-    m, n, k = int(x.m), int(x.n), int(x.k)
-    m_side, n_side = plan.sides(changed.problem, c.swap)
-    rows = at.plain(m_side, c.windows)
-    in_place = plan.reads_in_place(rows, m_side.axes, c.mr)
-    columns, unit = ceil(n * c.depth / at.lanes), plan.unit_of_k(p, at.lanes)
+    s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
+    x, m, k, width = s.numbers, s.M, s.K, c.nv * s.lanes
+    columns, unit = ceil(s.N * c.depth / s.lanes), plan.unit_of_k(p, s.lanes)
     wrong = (
         (c.nv * (c.mr + (c.mr > 1)) > target.tile_registers, f"a tile of {c.mr}x{c.nv} does not fit the registers"),
         (c.mr > m or c.nv > columns, f"a tile of {c.mr}x{c.nv} is more than {m} rows or {columns} vectors"),
         (c.tm > ceil(m / c.mr) or c.tn > ceil(columns / c.nv), "there are more tasks than tiles"),
-        (c.split > (changed.heads or k), "there are more parts of K than points or windows of it"),
-        (c.depth > 1 and not _deep(p, c, at, s, rows, k), f"vectors of N do not hold {c.depth} points of K"),
-        (c.order == "k" and m * n / (c.tm * c.tn) * p.dtype.itemsize > 4 * target.l2, "too many sums would wait"),
+        (c.split > (s.heads or k), "there are more parts of K than points or windows of it"),
+        (c.depth > 1 and not _deep(c, s, columns), f"vectors of N do not hold {c.depth} points of K"),
+        (c.order == "k" and m * s.N / (c.tm * c.tn) * s.item > 4 * target.l2, "too many sums would wait"),
         (c.kc >= k > 0 or c.kc < 0, f"a block of {c.kc} points is no part of {k}"),
         (c.kc and (c.windows or c.kc % unit and c.order != "k"), "K is not cut into such blocks here"),
-        (c.kc and finish.unit(kernel, p, n_side.axes, at.lanes) is not None, "sums would wait for blocks and lines"),
+        (c.kc and finish.unit(kernel, p, s.n_side.axes, s.lanes) is not None, "sums would wait for blocks and lines"),
         (x.m_parts and (m // x.m_parts % c.mr or c.tm != x.m_parts), "blocks of windows are the tasks along M"),
-        (x.n_parts and (n // x.n_parts % (c.nv * at.lanes) or c.tn != x.n_parts), "blocks of windows are tasks of N"),
+        (x.n_parts and (s.N // x.n_parts % width or c.tn != x.n_parts), "blocks of windows are tasks of N"),
     )
-    reason = next((text for bad, text in wrong if bad), "")
-    return reason or _ways(c, s, at, in_place)
+    return next((text for bad, text in wrong if bad), "") or _ways(c, s)
 
 
-def _deep(p: Problem, c: Tiled, at: Any, s: Any, rows: Any, k: int) -> bool:
+def _deep(c: Tiled, s: OperandPlan, columns: int) -> bool:
     """Whether vectors of N can hold so many points of K."""
-    m_side, _ = plan.sides(s.changed.problem, c.swap)
-    part = ceil(k / c.split)
-    if rows is None or c.windows or c.b != "panel" or not s.numbers.b_turned:
+    part = ceil(s.K / c.split)
+    if c.windows or c.b != "panel" or not s.numbers.b_turned or columns > c.nv:
         return False
-    return ceil(int(s.numbers.n) * c.depth / at.lanes) <= c.nv and k_pack.fits(
-        s.changed.problem, m_side, rows, c.depth, (part, min(c.kc or part, part))
-    )
+    return k_pack.fits(s, c.depth, (part, min(c.kc or part, part)))
 
 
-def _ways(c: Tiled, s: Any, at: Any, in_place: bool) -> str:
+def _ways(c: Tiled, s: OperandPlan) -> str:
     """Why operands do not reach the tile so."""
+    in_place = s.reads_in_place(c.mr)
     if c.order == "k" and (c.a, c.b) == ("inline", "inline"):
         alone = c.depth == 1 and not c.rows and not c.windows
         return "" if in_place and alone and 0 < c.kc <= SWEEP else f"no blocks of {c.kc} points of K are outermost here"
     one = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
     way = next(i for i, w in enumerate(search.WAYS.T) if tuple(w) == (
         HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)))  # fmt: skip
-    facts = np.array([search.facts_of(at, s)], np.float64)
-    return "" if search.sensible(one, facts, at.lanes)[0, way] else f"operands do not reach tiles so: {c}"
+    facts = np.array([search.facts_of(s)], np.float64)
+    return "" if search.sensible(one, facts, s.lanes)[0, way] else f"operands do not reach tiles so: {c}"

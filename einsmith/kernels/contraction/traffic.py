@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import ceil
-from typing import Any
 
 import numpy as np
 
 from einsmith.kernels.contraction.config import Side, Tiled
-from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.access import OperandAccess
-from einsmith.plan.kernel import Buffer, Kernel
+from einsmith.kernels.contraction.setting import Setting
+from einsmith.plan.kernel import Buffer
 from einsmith.target.facts import LINE
 
 PAGE = 4096
@@ -62,23 +60,24 @@ def held(level: int, stride: int) -> int:
     return level // max(LINE, min(PAGE, stride & -stride))
 
 
-def address_steps(s: OperandAccess, p: Problem, side: Side, item: int) -> Steps:
-    """Of a side read in place; s: the operand's sampler."""
+def address_steps(g: Setting, side: Side) -> Steps:
+    """Of a side read in place."""
+    s = g.access(side)
     if not s.reads:
         return Steps(0, 0)
     coef = s.forms[next(iter(s.reads.values()))].coef
 
     def step(axes: Sequence[int], least: int = 0) -> tuple[int, int]:
         out, near = 0, 1
-        for g in reversed(s.groups(axes)):
-            out = abs(coef.get(g.inner, 0)) * item
-            if out * g.extent >= least:
+        for x in reversed(s.groups(axes)):
+            out = abs(coef.get(x.inner, 0)) * g.item
+            if out * x.extent >= least:
                 break
-            near *= g.extent
+            near *= x.extent
         return out, near
 
-    apart, near = step(p.k, LINE)
-    return Steps(step(side.axes)[0], apart, side.operand.plain and len(s.groups(p.k)) == 1, near)
+    apart, near = step(g.p.k, LINE)
+    return Steps(step(side.axes)[0], apart, side.operand.plain and len(s.groups(g.p.k)) == 1, near)
 
 
 def rows_that_fit(a: Steps, l1: int) -> int:
@@ -121,16 +120,16 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
     return np.where(asked, -(-(far * nv + 1) // np.maximum(tiles, 1)), 0)
 
 
-def far_results(kernel: Kernel, p: Problem, m_side: Side, n_side: Side, target: Any) -> int:
+def far_results(g: Setting) -> int:
     """Bytes that a strip of rows of results waits for: of what is read with the results, where its pages are more than
     addresses are kept for; and of the results themselves, where the rows are more than the second level holds, so that
     lines which two strips have parts of come and go twice, and there are very many of them, or more than streams that
     hardware follows and they come from beyond the caches; 0 elsewhere."""
+    kernel, target, n_axes, rows = g.kernel, g.target, g.n_side.axes, g.M
     shape = kernel.root.shape
-    if not n_side.axes or n_side.axes[-1] != len(shape) - 1:
+    if not n_axes or n_axes[-1] != len(shape) - 1:
         return 0
-    along = list(takewhile(lambda d: d in n_side.axes, reversed(range(len(shape)))))
-    rows = p.count(m_side.axes)
+    along = list(takewhile(lambda d: d in n_axes, reversed(range(len(shape)))))
     operands = {ref[1] for ref in kernel.stages[0].args}
     stored = {n for stage in kernel.stages for n in stage.outputs}
 
@@ -138,7 +137,7 @@ def far_results(kernel: Kernel, p: Problem, m_side: Side, n_side: Side, target: 
         run = 1  # elements of a strip that follow each other
         for d in along:
             run *= shape[d] if x.strides[d] == run else 1
-        row = run * p.dtype.itemsize
+        row = run * g.item
         if n not in stored:
             return rows * min(row, PAGE) > NEAR_PAGES * PAGE
         return row >= PAGE and rows * row > target.l2 and (
@@ -163,20 +162,19 @@ def blocks_of_k(k: int, unit: int = 1) -> int:
     return -(-whole // -(-whole // (BLOCK // unit))) * unit
 
 
-def sweeps(
-    m: int, n: int, k: int, batch: int, b: Steps, tiles: Sequence[tuple[int, int]], swap: bool, item: int, target: Any
-) -> list[Tiled]:
+def sweeps(s: Setting, b: Steps, tiles: Sequence[tuple[int, int]]) -> list[Tiled]:
     """For an N side of many bytes, contiguous along N: a few points of K at a time over the whole of N or, where the
     sums of that stay in the second level, over a core's part of it. Few rows have parts of K, too, which are added
     later."""
-    if b.side != item or b.k < PAGE or n * k * item <= target.l2 or k < 8 * target.cores:
+    target, row = s.target, s.N * s.item
+    if b.side != s.item or b.k < PAGE or row * s.K <= target.l2 or s.K < 8 * target.cores:
         return []
     out = []
     for mr, nv in tiles:
-        if m <= 4:
-            split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / batch))
-            out.append(Tiled(swap, mr, nv, "inline", "inline", "k", SWEEP, split))
-        parts = max(1, min(target.cores, n * item // PAGE))
-        if m * n * item <= parts * target.l2 * target.overheads.held:
-            out.append(Tiled(swap, mr, nv, "inline", "inline", "k", SWEEP, 1, 1, parts))
+        if s.M <= 4:
+            split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / s.B))
+            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", SWEEP, split))
+        parts = max(1, min(target.cores, row // PAGE))
+        if s.M * row <= parts * target.l2 * target.overheads.held:
+            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", SWEEP, 1, 1, parts))
     return list(dict.fromkeys(out))

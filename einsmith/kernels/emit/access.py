@@ -144,16 +144,15 @@ class OperandAccess:
     # -- analysis
 
     def _guard(self, g: Expr) -> None:
-        if isinstance(g, Apply) and g.fn in ("lt", "le", "eq", "ne") and g.args[0].dtype.is_int:
-            form = compared(g, self.extents)
-            if form is not None:
-                low, high = self._range(form)
-                if {"lt": high < 0, "le": high <= 0, "ne": low > 0 or high < 0, "eq": low == high == 0}[g.fn]:
-                    return
-                self.forms.append(form)
-                self.conds.append((len(self.forms) - 1, g.fn, frozenset(form.coef)))
-                return
-        self.generic.append(g)
+        form = compared(g, self.extents)
+        if form is None:
+            self.generic.append(g)
+            return
+        assert isinstance(g, Apply)
+        low, high = self._range(form)
+        if not {"lt": high < 0, "le": high <= 0, "ne": low > 0 or high < 0, "eq": low == high == 0}[g.fn]:
+            self.forms.append(form)
+            self.conds.append((len(self.forms) - 1, g.fn, frozenset(form.coef)))
 
     def _scan(self, exprs: Sequence[Expr]) -> None:
         stack = list(exprs)
@@ -298,6 +297,20 @@ class OperandAccess:
                     sums[i] = b.add(sums[i], term) if i in sums else term
         opaque = {g.inner: v for g, v in values if g.inner in self.opaque}
         return PartialAddress(sums, frozenset(a for g, _ in values for a in g.axes), opaque)
+
+    def at(self, values: Mapping[int, Value], steps: Mapping[int, int | Value] | None = None) -> PartialAddress:
+        """The part of these axes so many steps beyond their values, and of those that have one point."""
+        b, steps = self.b, steps or {}
+        known = {a: x for a, x in steps.items() if isinstance(x, int) and x}
+        moved = {**values, **{a: b.add(values[a], x) for a, x in steps.items() if isinstance(x, Value)}}
+        out = self.part([(FusedAxes((a,), self.extents[a]), x) for a, x in moved.items()])
+        out.axes |= frozenset(a for a, n in enumerate(self.extents) if n == 1)
+        for i, f in enumerate(self.forms if known else ()):
+            delta = sum(f.coef.get(a, 0) * x for a, x in known.items())
+            if delta:
+                out.sums[i] = b.add(out.sums[i], b.const(delta)) if i in out.sums else b.const(delta)
+        out.opaque |= {a: b.add(out.opaque[a], b.const(x)) for a, x in known.items() if a in out.opaque}
+        return out
 
     def part_of(self, axes: Sequence[int], flat: Value) -> PartialAddress:
         """The part of the flattened `axes` at `flat`."""

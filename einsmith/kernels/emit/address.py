@@ -16,6 +16,8 @@ from einsmith.expr.nodes import Apply, Axis, Expr, Piece
 from einsmith.loops.nest import Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel
 
+COMPARISONS = ("lt", "le", "eq", "ne")
+
 
 @dataclass(frozen=True, eq=False)
 class Memory:
@@ -91,6 +93,8 @@ def affine_of(x: Linear, extents: Sequence[int] | None = None) -> Affine | None:
     return Affine(x.const, coef)
 
 
-def compared(g: Apply, extents: Sequence[int] | None = None) -> Affine | None:
-    """What a comparison of integers compares with zero, as `affine_of`."""
+def compared(g: Expr, extents: Sequence[int] | None = None, fns: Sequence[str] = COMPARISONS) -> Affine | None:
+    """What a comparison of integers, by one of these functions, compares with zero, as `affine_of`; None for others."""
+    if not (isinstance(g, Apply) and g.fn in fns and g.args[0].dtype.is_int):
+        return None
     return affine_of(linear(g.args[0]) - linear(g.args[1]), extents)

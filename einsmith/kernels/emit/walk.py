@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith.kernels.emit.access import FusedAxes, digits
+from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.hoist import Hoisting
 from einsmith.loops.nest import BYTES, Builder, Value
 
@@ -112,11 +112,6 @@ def transpose(b: Builder | Hoisting, rows: Sequence[Value], size: int = 1) -> li
 
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
-
-
-def digits_of(b: Builder, flat: Value, groups: Sequence[FusedAxes]) -> list[Value]:
-    """The values of groups at a flattened point."""
-    return digits(b, flat, [g.extent for g in groups])
 
 
 def nest(

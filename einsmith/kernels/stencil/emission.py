@@ -14,7 +14,7 @@ from typing import NamedTuple
 from einsmith.expr.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.kernels.emit.access import FusedAxes, PartialAddress, digits
+from einsmith.kernels.emit.access import PartialAddress, digits
 from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import part_range
@@ -118,7 +118,7 @@ class StencilLowering:
         past = any(self.epi.far) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if past else 0)
         self.room: Value | None = None
-        if self.epi.size > REGISTER_EPILOGUE:
+        if self.epi.results.size > REGISTER_EPILOGUE:
             count = s.sums if s.along_k else s.steps[0] * tile * s.steps[1]
             self.room = b.alloc(self.elem, count * self.n)
         self.values: dict[int, Value] = {}
@@ -249,31 +249,15 @@ class StencilLowering:
         picks = [min(first + i // 2, n - 1) + n * (i % 2) for i in range(2 * n)]
         return [self.b.shuffle(even, odd, picks[at : at + n]) for at in (0, n)]
 
-    def _part(self, values: dict[int, Value], steps: dict[int, int]) -> PartialAddress:
-        """All axes of the result bound: `steps` beyond `values`."""
-        b, s = self.b, self.epi.sampler
-        more = {a: b.const(x) for a, x in steps.items()}
-        found = s.part([(FusedAxes((a,), self.shape[a]), v) for at in (values, more) for a, v in at.items()])
-        known = found.axes | {a for a, x in enumerate(self.shape) if x == 1}
-        opaque = {a: b.add(x, values[a]) if a in values else x for a, x in more.items() if a in s.opaque}
-        return PartialAddress(found.sums, known, {**found.opaque, **opaque})
-
     def _finish(self, states: Sequence[LaneCursor], values: dict[int, Value], rows: Sequence[Sequence[Value]]) -> None:
         """Row after row of the result."""
-        b, n, axis = self.b, self.n, self.s.row
-        if self.room is None or len(rows) == 1:
-            for i, row in enumerate(rows):
-                self._store_row(states, self._part(values, {axis: i} if axis is not None else {}), row)
-            return
-        width = len(states) * n
-        for i, row in enumerate(rows):
-            for j, x in enumerate(row):
-                b.store(x, self.room, b.const(i * width + j * n))
-        assert axis is not None
-        with b.loop(0, len(rows)) as loop:
-            at = b.mul(loop.var, b.const(width))
-            here = [b.load(self.room, b.add(at, b.const(j * n)), self.elem, n) for j in range(len(states))]
-            self._store_row(states, self._part({**values, axis: b.add(values[axis], loop.var)}, {}), here)
+        axis = self.s.row
+
+        def finish(number: int | Value, row: Sequence[Value]) -> None:
+            steps = {axis: number} if axis is not None else {}
+            self._store_row(states, self.epi.sampler.at(values, steps), row)
+
+        self.epi.rows(rows, self.room, finish)
 
     def _store_row(self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[Value]) -> None:
         if self.lines is None:
@@ -306,10 +290,10 @@ class StencilLowering:
             self.values.pop(a)
         state = LaneCursor(self.epi.sampler, 0, None)
         for number, x in zip(group, sums, strict=True):
-            at, rest = {}, number
+            at, rest = dict(self.values), number
             for a in reversed(s.taps):
-                at[a], rest = rest % s.extents[a], rest // s.extents[a]
-            self.epi.row([state], self._part(self.values, at), [b.horizontal("add", x)])
+                at[a], rest = b.const(rest % s.extents[a]), rest // s.extents[a]
+            self.epi.row([state], self.epi.sampler.at(at), [b.horizontal("add", x)])
 
     def _products(self, h: Place, w: Place, group: Sequence[int], carried: Carried) -> Carried:
         b, s = self.b, self.s

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from einsmith.dtypes import DType
 from einsmith.expr.analysis.linear import linear
@@ -177,11 +177,9 @@ def _read(kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: li
     return _Read(r.slot, form, along, max(1, pitch[0]), guards)
 
 
-def _guard(g: Expr, extents: Sequence[int]) -> Affine | None:
+def _guard(g: Any, extents: Sequence[int]) -> Affine | None:
     """The form that is at most 0 where the guard holds."""
-    if not (isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int):
-        return None
-    form = compared(g, extents)
+    form = compared(g, extents, ("lt", "le"))
     return form and form._replace(const=form.const + (g.fn == "lt"))
 
 

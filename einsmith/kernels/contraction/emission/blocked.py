@@ -18,10 +18,10 @@ from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, digits
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress, digits
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import Bound, digits_of, part_range
+from einsmith.kernels.emit.walk import Bound, part_range
 from einsmith.loops.nest import Builder, Value
 
 
@@ -57,7 +57,7 @@ class Blocked:
         results = self.after.epilogue.sampler
         a, right, out, n = (s.part_of(p.batch, batch) for s in (f.a, f.b_in, results, f.n_scalar))
         t = Task(batch, split, m_range, n_range, k_lo, k_hi, a, right, out, n)
-        values = digits_of(b, batch, [FusedAxes((), p.extents[x]) for x in p.batch])
+        values = digits(b, batch, [p.extents[x] for x in p.batch])
         t.fixed = dict(zip(p.batch, values, strict=True))
         if not g.k_outer:
             for i, w, at in f.cuts:

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
 from einsmith.kernels.contraction.emission.frame import Operands, strips
-from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
+from einsmith.kernels.contraction.emission.nan_repair import nan_repair
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, digits
+from einsmith.kernels.emit.access import OperandAccess, digits
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import part_range
 from einsmith.loops.nest import Builder, Value
@@ -46,6 +46,12 @@ class Box(NamedTuple):
 
     def each(self) -> list[dict[int, int]]:
         return [dict(zip(self.points, at, strict=True)) for at in product(*map(range, self.points.values()))]
+
+    def point(self, b: Builder, number: int | Value) -> Mapping[int, int | Value]:
+        """Of `each` the one with this number."""
+        if isinstance(number, int):
+            return self.each()[number]
+        return dict(zip(self.points, digits(b, number, list(self.points.values())), strict=True))
 
 
 class DirectLowering(Operands):
@@ -71,8 +77,8 @@ class DirectLowering(Operands):
         self.k_axes = [a for a in p.k if a not in (*d.k_outer, d.vector) and p.extents[a] > 1]
         self.cut = max(self.inner, key=lambda a: tiles_along(p, d, a)) if d.parts > 1 else None
         size = d.vectors * prod(x for _, x in d.tile) * n
-        self.repair = NanRepair(b, problem, self.arguments, axes, lanes, size) if needed(problem) else None
-        self.rows = b.alloc(self.elem, size) if self.epilogue.size > REGISTER_EPILOGUE else None
+        self.repair = nan_repair(b, problem, self.arguments, axes, lanes, size)
+        self.rows = b.alloc(self.elem, size) if self.epilogue.results.size > REGISTER_EPILOGUE else None
         self.sums = b.alloc(self.elem, waiting(p, d, n)) if d.k_outer else None
         self.values: dict[int, Value] = {}
         self.part: Value | None = None
@@ -161,7 +167,6 @@ class DirectLowering(Operands):
         b, n, v = self.b, self.lanes, self.d.vector
         last = k if self.in_k else tile
         start, values = self.values[v], {a: x for a, x in self.values.items() if a != v}
-        bases = [self._part(s, values) for s in self.samplers]
         states: dict[tuple[int, int], LaneCursor] = {}
         done: dict[tuple, Value] = {}
 
@@ -181,7 +186,7 @@ class DirectLowering(Operands):
                     masked = self.moving[which] and (self.in_k or not covers(s, v))
                     limit = last.limit if vector == tile.vectors - 1 and masked else None
                     states[which, vector] = LaneCursor(s, b.add(start, b.const(vector * n)), limit, n)
-                done[key] = states[which, vector].bind(self._moved(s, bases[which], point)).product()
+                done[key] = states[which, vector].bind(s.at(values, point)).product()
             return done[key]
 
         work = []
@@ -197,32 +202,15 @@ class DirectLowering(Operands):
             sums[i] = b.fma(value(point, left), value(point, right), sums[i])
         return sums
 
-    def _part(self, s: OperandAccess, values: Mapping[int, Value]) -> PartialAddress:
-        """What bound axes add to every address of an operand."""
-        return s.part([(FusedAxes((a,), self.p.extents[a]), x) for a, x in values.items()])
-
-    def _moved(self, s: OperandAccess, base: PartialAddress, point: Mapping[int, int]) -> PartialAddress:
-        """The same at a point of the box whose corner `base` is of."""
-        b, sums = self.b, dict(base.sums)
-        for i, f in enumerate(s.forms):
-            delta = sum(f.coef.get(a, 0) * x for a, x in point.items())
-            if delta:
-                sums[i] = b.add(sums[i], b.const(delta)) if i in sums else b.const(delta)
-        return PartialAddress(sums, base.axes, {a: b.add(x, b.const(point.get(a, 0))) for a, x in base.opaque.items()})
-
-    def _exactly(self, tile: Box, corner: dict[int, Value], number: Value) -> LaneCursor:
+    def _exactly(self, tile: Box, corner: dict[int, Value], s: OperandAccess, number: Value) -> LaneCursor:
         """The place of a vector of a tile, or of a result where lanes lie along K, for `repair`."""
         b, n, v = self.b, self.lanes, self.d.vector
-        assert self.repair is not None
-        s = self.repair.sampler
-        *point, vector = digits(b, number, [*tile.points.values(), tile.vectors])
+        count = b.const(tile.vectors)
         values = {a: x for a, x in corner.items() if a not in (*self.k_axes, v)}
-        values |= {a: b.add(values[a], x) for a, x in zip(tile.points, point, strict=True)}
-        part = self._part(s, values)
-        part.axes |= frozenset(a for a, x in enumerate(self.p.extents) if x == 1)
+        part = s.at(values, tile.point(b, b.op("floordiv", number, count)))
         if self.in_k:
             return LaneCursor(s, 0, None).bind(part)
-        return LaneCursor(s, b.add(corner[v], b.mul(vector, b.const(n))), tile.limit, n).bind(part)
+        return LaneCursor(s, b.add(corner[v], b.mul(b.op("mod", number, count), b.const(n))), tile.limit, n).bind(part)
 
     # -- what follows them
 
@@ -236,22 +224,12 @@ class DirectLowering(Operands):
                 for j in range(count)
             ]
 
-        def finish(part: PartialAddress, row: Sequence[Value]) -> None:
-            self.epilogue.row(states, part, [b.horizontal("add", x) for x in row] if self.in_k else row)
+        def finish(number: int | Value, row: Sequence[Value]) -> None:
+            self.epilogue.row(
+                states, s.at(values, tile.point(b, number)), [b.horizontal("add", x) for x in row] if self.in_k else row
+            )
 
-        if self.rows is None or len(sums) == count:
-            base = self._part(s, values)
-            for t, point in enumerate(tile.each()):
-                finish(self._moved(s, base, point), sums[t * count : (t + 1) * count])
-            return
-        for i, x in enumerate(sums):
-            b.store(x, self.rows, b.const(i * n))
-        with b.loop(0, len(sums) // count) as loop:
-            place = digits(b, loop.var, list(tile.points.values()))
-            values |= {a: b.add(values[a], x) for a, x in zip(tile.points, place, strict=True)}
-            at = b.mul(loop.var, b.const(count * n))
-            row = [b.load(self.rows, b.add(at, b.const(j * n)), self.elem, n) for j in range(count)]
-            finish(self._part(s, values), row)
+        self.epilogue.rows([sums[i : i + count] for i in range(0, len(sums), count)], self.rows, finish)
 
     # -- sums that wait in scratch while windows change
 

@@ -7,27 +7,19 @@ of its points walks the tiles of mr x nv results with the other axes of K in vec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from einsmith.kernels.contraction.config import (
-    HaloProblem,
-    Halos,
-    InnerProducts,
-    halo_memories,
-    sampler,
-    sides,
-    with_halos,
-)
+from einsmith.kernels.contraction.config import InnerProducts, sampler
 from einsmith.kernels.contraction.emission.frame import Operands, strips, tiles, workspace
-from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
-from einsmith.kernels.contraction.geometry import PartialSums, operand_memories
+from einsmith.kernels.contraction.emission.nan_repair import nan_repair
+from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.access import FusedAxes
-from einsmith.kernels.emit.address import Memory
+from einsmith.kernels.contraction.setting import Setting
+from einsmith.kernels.emit.access import OperandAccess, digits
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import ceil_div, digits_of
+from einsmith.kernels.emit.walk import ceil_div
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 
@@ -39,26 +31,23 @@ MAX_UNROLLED = 32
 of them leaves the first level of the instruction cache."""
 
 
-def row_length(p: Problem, memories: Mapping[int, Memory], lanes: int) -> int | None:
+def row_length(s: Setting) -> int | None:
     """0 where the axes of K but the first are one group in both operands; else their innermost extent in whole vectors;
     None where that would waste too many lanes."""
-    inner = p.k[1:]
-    merged = all(len(sampler(None, p, s, memories, (), 0).groups(inner)) <= 1 for s in sides(p, False))
-    if merged:
+    inner = s.p.k[1:]
+    if all(len(s.access(side).groups(inner)) <= 1 for side in (s.m_side, s.n_side)):
         return 0
-    last = p.extents[inner[-1]]
-    row = -(-last // lanes) * lanes
+    last = s.p.extents[inner[-1]]
+    row = -(-last // s.lanes) * s.lanes
     return row if last / row >= 0.6 else None
 
 
-def fits(p: Problem, memories: Mapping[int, Memory], lanes: int) -> bool:
+def fits(s: Setting) -> bool:
     """Whether this form is worth a configuration."""
-    _, left, right, k = p.sizes
-    if len(p.k) < 2 or left * right > MAX_RESULTS or k < MIN_K or p.extents[p.k[0]] < 2:
+    p = s.p
+    if len(p.k) < 2 or s.M * s.N > MAX_RESULTS or s.K < MIN_K or p.extents[p.k[0]] < 2:
         return False
-    if p.count(p.k[1:]) < 2 * lanes:
-        return False
-    return row_length(p, memories, lanes) is not None
+    return p.count(p.k[1:]) >= 2 * s.lanes and row_length(s) is not None
 
 
 def points(p: Problem, row: int) -> int:
@@ -67,23 +56,16 @@ def points(p: Problem, row: int) -> int:
     return count // p.extents[p.k[-1]] * row if row else count
 
 
-class Shape:
-    """What follows from a configuration before anything is emitted. `p` is the problem that reads the halo copies; row:
-    points of a row of the inner K in whole vectors, 0 where it is one group; points: of the inner K."""
+class Shape(Setting):
+    """What follows from a configuration before anything is emitted. k_row: points of a row of the inner K in whole
+    vectors, 0 where it is one group; points: of the inner K."""
 
     def __init__(self, kernel: Kernel, config: InnerProducts, target: Any, problem: Problem):
-        self.kernel, self.c, self.original = kernel, config, problem
-        self.lanes = target.lanes(problem.dtype.itemsize)
-        changed = with_halos(problem, config.windows)
-        assert changed is not None
-        p = self.p = changed.problem
-        self.halos = [(i, w, None) for i, w in changed.windows]
-        self.m_side, self.n_side = sides(p, config.swap)
-        self.B, self.M, self.N = (p.count(x) for x in (p.batch, self.m_side.axes, self.n_side.axes))
+        super().__init__(kernel, problem, config.windows, config.swap, False, target)
+        self.c = config
         self.mt, self.nt = ceil_div(self.M, config.mr), ceil_div(self.N, config.columns)
-        slots = {**operand_memories(kernel), **halo_memories(changed.windows)}
-        self.row = row_length(p, slots, self.lanes) or 0
-        self.points = points(p, self.row)
+        self.k_row = row_length(self) or 0
+        self.points = points(self.p, self.k_row)
         self.tasks = self.B * config.split
         self.partials = PartialSums(self.B, self.M, self.N, self.lanes, config.split, 0)
 
@@ -96,10 +78,8 @@ class InnerProduct(Operands):
         super().__init__(b, g.kernel, p.dtype, n, g.halos)
         self.g = g
         self.workspace = workspace(b, base, p.dtype.itemsize, self.elem)
-        self.repair: NanRepair | None = None
-        if needed(g.original):
-            self.repair = NanRepair(b, g.original, self.arguments, (), 0, g.c.mr * g.c.columns * n)
-        self.operands = [sampler(b, p, side, self.slots, axes, n, g.row) for side in (g.m_side, g.n_side)]
+        self.repair = nan_repair(b, g.original, self.arguments, (), 0, g.c.mr * g.c.columns * n)
+        self.operands = [sampler(b, p, side, self.slots, axes, n, g.k_row) for side in (g.m_side, g.n_side)]
 
     def run(self, task: Value) -> None:
         """Emits a task."""
@@ -115,7 +95,7 @@ class InnerProduct(Operands):
         lo = b.mul(split, b.const(chunk))
         hi = b.op("min", b.add(lo, b.const(chunk)), b.const(extent))
         with b.loop(lo, hi) as first:
-            point = digits_of(b, batch, [FusedAxes((), p.extents[a]) for a in p.batch])
+            point = digits(b, batch, [p.extents[a] for a in p.batch])
             self.fill({**dict(zip(p.batch, point, strict=True)), p.k[0]: first.var})
             self._tiles(partial(self._multiply, sums, ((p.batch, batch), (p.k[:1], first.var))))
 
@@ -169,11 +149,11 @@ class InnerProduct(Operands):
 
         def row(number: Value, _: int, carried: list[Value]) -> list[Value]:
             """Masks at known columns are constants."""
-            at, looped = b.mul(number, b.const(g.row)), 0
-            if g.row > MAX_UNROLLED * n:
+            at, looped = b.mul(number, b.const(g.k_row)), 0
+            if g.k_row > MAX_UNROLLED * n:
                 looped = g.p.extents[g.p.k[-1]] // n * n
             out = strips(b, 0, looped, n, lambda x, _, carried: step(b.add(at, x), None, x, carried), carried)
-            for column in range(looped, g.row, n):
+            for column in range(looped, g.k_row, n):
                 out = step(b.add(at, b.const(column)), None, column, out)
             return out
 
@@ -181,7 +161,7 @@ class InnerProduct(Operands):
             return step(at, None if count == n else g.points, None, carried)
 
         init = [b.load(sums, x, self.elem, n) for x in places]
-        result = strips(b, 0, g.points // g.row, 1, row, init) if g.row else strips(b, 0, g.points, n, vector, init)
+        result = strips(b, 0, g.points // g.k_row, 1, row, init) if g.k_row else strips(b, 0, g.points, n, vector, init)
         if self.repair is not None:
             place = partial(self._place, heads, m0, n0, nc)
             result = self.repair.sums(result, init, g.p.k[1:], 0, g.p.count(g.p.k[1:]), place)
@@ -189,35 +169,32 @@ class InnerProduct(Operands):
             b.store(value, sums, x)
 
     def _place(
-        self, heads: Sequence[tuple[Sequence[int], Value]], m0: Value, n0: Value, nc: int, number: Value
+        self, heads: Sequence[tuple[Sequence[int], Value]], m0: Value, n0: Value, nc: int, s: OperandAccess,
+        number: Value,
     ) -> LaneCursor:
         """The place of a result of a tile, for `repair`."""
         b, g = self.b, self.g
-        assert self.repair is not None
-        s = self.repair.sampler
-        row, column = digits_of(b, number, [FusedAxes((), g.c.mr), FusedAxes((), nc)])
+        row, column = digits(b, number, (g.c.mr, nc))
         points = (*heads, (g.m_side.axes, b.add(m0, row)), (g.n_side.axes, b.add(n0, column)))
         return LaneCursor(s, 0, None).bind(*(s.part_of(*x) for x in points))
 
 
-def configs(
-    changed: HaloProblem, windows: Halos, memories: Mapping[int, Memory], lanes: int, registers: int, cores: int
-) -> list[InnerProducts]:
+def configs(s: Setting) -> list[InnerProducts]:
     """Tiles of this form for a problem that it fits."""
-    p = changed.problem
-    if not fits(p, memories, lanes) or any(fixes != "k" for _, fixes in windows):
+    if not fits(s) or any(fixes != "k" for _, fixes in s.windows):
         return []
+    p, cores, registers = s.p, s.target.cores, s.target.vector_registers
     batch, left, right, _ = p.sizes
     want = max(2, -(-4 * cores // batch))
     want += next(i for i in range(cores) if batch * (want + i) % cores == 0)
     split = min(p.extents[p.k[0]], want)
     out = []
     # What is read under masks is in registers before it is multiplied, of two vectors at once.
-    masked = bool(row_length(p, memories, lanes))
+    masked = bool(row_length(s))
     for swap, (m, n) in ((False, (left, right)), (True, (right, left))):
         for mr in sorted({min(m, most) for most in ((2, 3) if masked else (4, 6))}):
             nc = min(n, (registers - 2 - mr * (1 + masked)) // mr)
             if nc >= 1:
                 nc = -(-n // -(-n // nc))
-                out.append(InnerProducts(swap, mr, nc, split=split, windows=windows))
+                out.append(InnerProducts(swap, mr, nc, split=split, windows=s.windows))
     return out

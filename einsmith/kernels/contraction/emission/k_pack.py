@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.emission.nan_repair import needed
-from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.access import OperandAccess
+from einsmith.kernels.contraction.setting import Setting
 from einsmith.loops.nest import Builder, Value
 
 WIDEST = 16
@@ -25,11 +23,12 @@ def depth_of(n: int, lanes: int, item: int) -> int:
     return min((d for d in (1, 2, 4) if d * item <= WIDEST and d <= lanes), key=lambda d: (-(-n * d // lanes) / d, d))
 
 
-def fits(p: Problem, m_side: Side, rows: OperandAccess, depth: int, blocks: Sequence[int]) -> bool:
-    """Whether so many points of K stand side by side in the rows of M, of which `rows` is the sampler, and none of K's
-    parts and blocks, of so many points each, ends between them."""
-    groups = rows.groups(p.k)
-    if not m_side.operand.plain or not groups or needed(p) or any(x % depth for x in (groups[-1].extent, *blocks)):
+def fits(s: Setting, depth: int, blocks: Sequence[int]) -> bool:
+    """Whether so many points of K stand side by side in the rows of M, and none of K's parts and blocks, of so many
+    points each, ends between them."""
+    rows = s.access(s.m_side)
+    groups = rows.groups(s.p.k)
+    if not s.m_side.operand.plain or not groups or needed(s.p) or any(x % depth for x in (groups[-1].extent, *blocks)):
         return False
     return all(f.coef.get(groups[-1].inner) == 1 for f in rows.forms)
 

@@ -12,13 +12,13 @@ from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, r
 from einsmith.kernels.contraction.emission import prefetch_panels as ahead
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile
 from einsmith.kernels.contraction.emission.k_pack import repeated
-from einsmith.kernels.contraction.emission.nan_repair import NanRepair, needed
+from einsmith.kernels.contraction.emission.nan_repair import nan_repair
 from einsmith.kernels.contraction.emission.pack import last_of_k
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
-from einsmith.kernels.emit.access import FusedAxes
+from einsmith.kernels.emit.access import FusedAxes, OperandAccess, digits
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import Bound, digits_of, nest, sweep
+from einsmith.kernels.emit.walk import Bound, nest, sweep
 from einsmith.loops.nest import Value
 
 AHEAD = 4096
@@ -29,19 +29,13 @@ SHARED = 4
 """Registers for elements of M that several points of K share."""
 
 
-def nan_repair(f: Frame) -> NanRepair | None:
-    """What makes sums again that a zero operand leaves NaN; it reads the operands where they lie."""
-    g = f.g
-    if not needed(g.original):
-        return None
-    return NanRepair(f.b, g.original, f.arguments, g.n_side.axes, g.lanes, g.mr * g.nr, g.row)
-
-
 class Microkernel:
     """Emission of the sums of a tile over a block of K."""
 
     def __init__(self, f: Frame, after: TileEpilogue):
-        self.f, self.after, self.repair = f, after, nan_repair(f)
+        g = f.g
+        self.f, self.after = f, after
+        self.repair = nan_repair(f.b, g.original, f.arguments, g.n_side.axes, g.lanes, g.mr * g.nr, g.row)
 
     def sums(self, t: Task, x: Tile) -> list[list[Value]]:
         """The vectors of sums of a tile, row by row."""
@@ -231,12 +225,10 @@ class Microkernel:
 
     # -- guards
 
-    def _place(self, t: Task, m0: Value, panel: Strip, number: Value) -> LaneCursor:
+    def _place(self, t: Task, m0: Value, panel: Strip, s: OperandAccess, number: Value) -> LaneCursor:
         """The lanes of a vector of a tile, for `repair`."""
         b, g, n = self.f.b, self.f.g, self.f.g.lanes
-        assert self.repair is not None
-        s = self.repair.sampler
-        row, vector = digits_of(b, number, [FusedAxes((), g.mr), FusedAxes((), panel.size)])
+        row, vector = digits(b, number, (g.mr, panel.size))
         at = b.add(b.mul(panel.number, b.const(g.nr)), b.mul(vector, b.const(n)))
         state = LaneCursor(s, at, g.N if g.N % n else None, n)
         return state.bind(s.part_of(g.p.batch, t.batch), s.part_of(g.m_side.axes, b.add(m0, row)))
@@ -245,13 +237,9 @@ class Microkernel:
         """Bounds of the axes of K that guards of either side leave for a tile."""
         f, b, g = self.f, self.f.b, self.f.g
         rows = [b.add(m0, b.const(i)) for i in range(mr)]
-        out = emit_bounds(b, g.p, g.m_bounds, f.slots, t.batch, g.m_side.axes, rows)
+        out = emit_bounds(b, g.p, g.m_bounds, f.slots, t.batch, g.m_side.axes, rows, {})
         if g.n_bounds:  # rows of N: a vector has one value of every axis but the innermost
             n0 = b.mul(panel.number, b.const(g.nr))
             rows = [b.op("floordiv", b.add(n0, b.const(v * g.lanes)), b.const(g.row)) for v in range(panel.size)]
-            more = emit_bounds(b, g.p, g.n_bounds, f.slots, t.batch, g.n_side.axes[:-1], rows)
-            for a, (lo, hi) in more.items():
-                if a in out:
-                    lo, hi = b.op("max", lo, out[a][0]), b.op("min", hi, out[a][1])
-                out[a] = (lo, hi)
+            out = emit_bounds(b, g.p, g.n_bounds, f.slots, t.batch, g.n_side.axes[:-1], rows, out)
         return out

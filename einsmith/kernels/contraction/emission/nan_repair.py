@@ -13,7 +13,7 @@ from functools import lru_cache
 from einsmith.expr.analysis.bounds import prove
 from einsmith.expr.nodes import axes_of
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress
+from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import sweep
@@ -26,6 +26,12 @@ def needed(p: Problem) -> bool:
     left, right = p.operands
     single = (g for g in p.exact if not (g in left.guards and g in right.guards))
     return any(axes_of(g) & set(p.k) and not prove(g, p.extents, ()) for g in single)
+
+
+def nan_repair(b: Builder, p: Problem, memories: Mapping[int, Memory], lane_axes: Sequence[int], lanes: int, size: int,
+               row: int = 0) -> NanRepair | None:
+    """What makes sums again that a zero operand leaves NaN; it reads the operands where they lie."""
+    return NanRepair(b, p, memories, lane_axes, lanes, size, row) if needed(p) else None
 
 
 class NanRepair:
@@ -41,10 +47,10 @@ class NanRepair:
 
     def sums(
         self, sums: Sequence[Value], init: Sequence[Value], k_axes: Sequence[int], lo: Value | int, hi: Value | int,
-        place: Callable[[Value], LaneCursor],
+        place: Callable[[OperandAccess, Value], LaneCursor],
     ) -> list[Value]:
         """The sums, over points lo .. hi of the flattened `k_axes`; where one of them is NaN all are made again from
-        `init`. place(number of a sum): its lanes, with every axis bound but k_axes."""
+        `init`. place(access, number of a sum): its lanes, with every axis bound but k_axes."""
         b, n, s = self.b, sums[0].type.lanes, self.sampler
         total = list(sums)
         while len(total) > 1:
@@ -56,13 +62,13 @@ class NanRepair:
                 b.store(x, room, b.const(i * n))
             with b.loop(0, len(sums)) as each:
                 at = b.mul(each.var, b.const(n))
-                state = place(each.var)
+                state = place(s, each.var)
 
                 def outer(values: list[Value]) -> LaneCursor:
                     return state.bind(s.part(list(zip(groups[:-1], values, strict=True))))  # noqa: B023
 
                 def inner(context: LaneCursor, digit: Value, _: Value, carried: Sequence[Value]) -> Sequence[Value]:
-                    part = s.part([(groups[-1], digit)]) if groups else PartialAddress({}, frozenset(), {})
+                    part = s.part(list(zip(groups[-1:], [digit], strict=False)))
                     part.axes |= frozenset(k_axes)
                     return [b.add(carried[0], context.bind(part).product())]
 

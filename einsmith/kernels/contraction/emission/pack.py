@@ -11,7 +11,7 @@ from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, stri
 from einsmith.kernels.contraction.geometry import OperandTiles
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import Bound, ceil_div, digits_of, sweep, transpose
+from einsmith.kernels.emit.walk import Bound, ceil_div, sweep, transpose
 from einsmith.loops.nest import Value
 
 
@@ -106,7 +106,7 @@ def _across(
     begin, end = (x // g.tail if isinstance(x, int) else b.op("floordiv", x, size) for x in (lo, hi))
     start = b.index(begin)
     with b.loop(0, g.tail) as loop:  # masks are made once for all that stands before the tail
-        part = s.part(list(zip(tail, digits_of(b, loop.var, tail), strict=True)))
+        part = s.part_of([a for x in tail for a in x.axes], loop.var)
         part.axes |= frozenset(g.p.k) - {a for x in groups[:cut] for a in x.axes}
         masked = [x.bind(part) for x in states]
         walk(groups[:cut], masked, begin, end, lambda flat: b.add(b.mul(b.sub(flat, start), size), loop.var))
@@ -114,7 +114,7 @@ def _across(
 
 def last_of_k(f: Frame, s: OperandAccess, groups: Sequence[FusedAxes], value: Value) -> PartialAddress:
     """What the innermost group of K adds to every address of an operand, of which all of K is then bound."""
-    part = s.part([(groups[-1], value)]) if groups else PartialAddress({}, frozenset(), {})
+    part = s.part(list(zip(groups[-1:], [value], strict=False)))
     part.axes |= frozenset(f.g.p.k)
     return part
 

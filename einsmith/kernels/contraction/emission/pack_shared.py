@@ -47,7 +47,7 @@ def _packings(g: Geometry, chosen: Sequence[OperandTiles]) -> list[_Packing]:
     out = []
     for x in (x for x in chosen if x.how == "buffer"):
         item, groups, depth = g.item, x.tiles, 0
-        found = address_steps(g.access(x.side), g.p, x.side, item)
+        found = address_steps(g, x.side)
         if not x.along and found.even and found.side == item and found.k >= LINE and x.points * item % LINE:
             groups = min(x.tiles, ceil_div(x.tiles * x.points * item, STRETCH))
             few = ceil_div(x.tiles, groups) * x.points * item * TOGETHER  # bytes

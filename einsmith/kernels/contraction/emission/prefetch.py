@@ -38,9 +38,8 @@ class ResultPrefetch:
         n: Sequence[int], level: int,
     ):
         self.b, self.m, self.n = b, tuple(m), tuple(n)
-        stored = finish.epilogue(kernel, p)
-        found: list[tuple[int, Affine]] = []
-        for (_, out, _), at in zip(stored, finish.addresses(kernel, stored), strict=True):
+        stored, found = finish.results(kernel, p), list[tuple[int, Affine]]()
+        for out, at in zip(stored.outputs, stored.places, strict=True):
             buffer = kernel.buffers[out]
             line = LINE / buffer.dtype.itemsize
             # Of results that lie between each other the first one's lines are everyone's.
@@ -129,7 +128,7 @@ def _lines_ahead(g: Geometry) -> tuple[int, int]:
         return 0, 0
     if 2 * g.kc * g.nr * g.item >= g.target.l2 * g.target.overheads.held:
         return 0, 0
-    far = far_rows(address_steps(g.access(g.n_side), g.p, g.n_side, g.item), g.N * g.K, g.item, g.target.l2)
+    far = far_rows(address_steps(g, g.n_side), g.N * g.K, g.item, g.target.l2)
     asks, m, n, mr, nv, tm = np.array([far, g.M, g.N, g.mr, c.nv, c.tm])
     return int(lines_ahead(asks, m, n, mr, nv, g.lanes, tm)), far
 
@@ -149,7 +148,7 @@ def _streams(g: Geometry, side: Side, points: int) -> bool:
     """Whether the rows of a side are streams along K, far apart and beyond the second level."""
     if g.c.windows or not side.operand.plain:
         return False
-    found = address_steps(g.access(side), g.p, side, g.item)
+    found = address_steps(g, side)
     return found.k == g.item and found.side >= APART and points * g.K * g.item > g.target.l2
 
 

@@ -20,8 +20,7 @@ def add(g: Geometry | Shape, base: int, b: Builder, tasks: int, task: Value) -> 
     before this piece's part."""
     p, n, sums, elem = g.p, g.lanes, g.partials, elem_of(g.p.dtype)
     sources = workspace(b, base, p.dtype.itemsize, elem)
-    row = g.row if isinstance(g, Geometry) else 0
-    epilogue = Epilogue(b, g.kernel, p, memories_of(g.kernel, b.buffers), g.n_side.axes, n, row)
+    epilogue = Epilogue(b, g.kernel, p, memories_of(g.kernel, b.buffers), g.n_side.axes, n, g.row)
     s = epilogue.sampler
     with b.loop(*part_range(b, task, tasks, sums.batch * sums.rows)) as rows:
         batch, m = digits(b, rows.var, (sums.batch, sums.rows))

@@ -90,7 +90,7 @@ class TileEpilogue:
         sums = (1 + (p.mate is not None)) * self.transposed
         self.columns = [b.alloc(f.elem, g.nr * self.column_pad) for _ in range(sums)]
         self.waiting: TileSums | None = None
-        if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.size > REGISTER_EPILOGUE):
+        if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.results.size > REGISTER_EPILOGUE):
             self.waiting = TileSums(f, waiting_tiles(g) if g.blocked else 1)
         self.lines = self._lines() if form == "lines" else None
         self.behind = self.lines is not None and not g.k_outer and not g.bounded and len(g.k_groups) == 1
@@ -106,8 +106,8 @@ class TileEpilogue:
         assert unit is not None
         tiles = ceil_div(g.mt, g.c.tm) if g.c.order != "m" else 1  # of M, that wait for their next panel
         return LineBuffer(
-            self.f.b, unit, e.places, self.f.buffers, g.p.extents, g.n_side.axes, e.constants, e.far, self.f.elem,
-            g.lanes, g.mr, g.nr, tiles * g.mr,
+            self.f.b, unit, e.results, self.f.buffers, g.p.extents, g.n_side.axes, self.f.elem, g.lanes, g.mr, g.nr,
+            tiles * g.mr,
         )
 
     def vectors(self, nv: int) -> int:

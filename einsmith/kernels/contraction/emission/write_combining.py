@@ -16,7 +16,7 @@ that the next tile's products can go on between them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Affine, Memory
@@ -127,23 +127,22 @@ class LineSpan(NamedTuple):
 
 class LineBuffer:
     """Emission, for tiles of `rows` rows and `width` points of N (`axes`); so many rows of M as `kept` wait for
-    their next panel at a time. constants: the results that are, and their values; far: the results that go
-    past the caches."""
+    their next panel at a time. results: the epilogue's (`epilogue.Results`)."""
 
     def __init__(
-        self, b: Builder, unit: Unit, places: Sequence[Affine], memories: Mapping[int, Memory], extents: Sequence[int],
-        axes: Sequence[int], constants: Mapping[int, float], far: Sequence[bool], elem: str, lanes: int,
-        rows: int, width: int, kept: int,
+        self, b: Builder, unit: Unit, results: Any, memories: Mapping[int, Memory], extents: Sequence[int],
+        axes: Sequence[int], elem: str, lanes: int, rows: int, width: int, kept: int,
     ):  # fmt: skip
         self.b, self.unit, self.axes = b, unit, tuple(axes)
-        self.constants, self.far, self.elem, self.lanes, self.width = constants, far, elem, lanes, width
+        self.constants, self.elem, self.lanes, self.width = results.constants, elem, lanes, width
         self.buffers = memories
-        self.live = [i for i in range(len(places)) if i not in constants]
+        self.live = [i for i in range(len(results.exprs)) if i not in self.constants]
         self.pad = waiting(unit, width, lanes)
         self.row = self.pad + width + lanes
         self.scratch = b.alloc(elem, rows * self.row * len(self.live))
         self.waiting = b.alloc(elem, kept * self.pad * len(self.live)) if self.pad else None
-        self.sampler = OperandAccess(b, (), (), extents, memories, (), 0, [places[s.first] for s in unit.stretches])
+        places = [results.places[s.first] for s in unit.stretches]
+        self.sampler = OperandAccess(b, (), (), extents, memories, (), 0, places)
         self.places = b.alloc("i64", (width // unit.points + 2) * len(unit.stretches))
 
     def put(self, row: Value, vector: int, values: Sequence[Value]) -> None:
@@ -214,7 +213,7 @@ class LineBuffer:
             for v, lanes in enumerate(s.vectors):
                 value, to = self._vector(lanes, row, place), b.add(base, b.const(v * n))
                 mask = self._mask(lanes, part)
-                if mask is None and s.aligned and self.far[s.first]:
+                if mask is None and s.aligned and self.buffers[s.buffer].buffer.far:
                     b.stream(value, pointer, to)
                 else:
                     b.store(value, pointer, to, mask)
