@@ -50,7 +50,8 @@ def overwritten(
 def _may_take(call: Call, made: Tensor, read: Tensor) -> bool:
     """Whether a result may be written over a tensor that the call reads."""
     own = _places(call, read, False)
-    if any((b := call.tensors[n]).shape != made.shape or b.dtype.itemsize != made.dtype.itemsize for n in own):
+    alike = [(t := call.tensors[n]).shape == made.shape and t.dtype.itemsize == made.dtype.itemsize for n in own]
+    if not alike or not all(alike):
         return False
     return _in_row(call, call.kernel, made, read) if isinstance(call.kernel, Rows) else _at_own_place(call, own)
 
