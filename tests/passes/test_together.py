@@ -1,4 +1,4 @@
-"""Sums that only updates read become one sum of several results."""
+"""Sums over the same points become one sum of several results, where none needs another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.expr.nodes import Compute, Reduce
+from einsmith.expr.analysis.verify import verify_graph
+from einsmith.expr.interp import evaluate
+from einsmith.expr.nodes import Compute, Reduce, postorder
+from einsmith.modes import trace_call
+from einsmith.passes.algebra import horizontal_fusion
+from einsmith.passes.algebra.inline import inline, simplify_graph
 
 
 class Gates(es.nn.Module):
@@ -48,3 +53,43 @@ def test_the_gradients_of_factors_and_biases_are_one_sweep(shape, rule, rng):
     (run,) = step._programs.values()
     if rule == "sgd":
         assert sums(run) == ([3] if shape[0] > 100 else [1, 1, 1])
+
+
+CASES = {
+    "two of one": ("A[j] = sum[i](x[i,j])\nB[j] = sum[i](x[i,j]*z[i,j])\nC[j] = A[j]/B[j]\nreturn C", [2]),
+    "one needs the other": ("A[j] = sum[i](x[i,j])\nB[j] = sum[i](x[i,j]*A[j])\nC[j] = A[j]/B[j]\nreturn C", [1, 1]),
+    "crossed": (  # of two pairs that share what they read, each would need the other
+        "A[j] = sum[i](x[i,j])\nB[j] = sum[i](z[i,j])\nC[j] = sum[i](x[i,j]*sin(B[j]))\n"
+        "D[j] = sum[i](z[i,j]*cos(A[j]))\nE[j] = A[j]*B[j]*C[j]*D[j]\nreturn E", [1, 1, 1, 1]),
+    "two levels": (
+        "A[j] = sum[i](x[i,j])\nB[j] = sum[i](x[i,j]*z[i,j])\nC[j] = sum[i](x[i,j]*A[j])\n"
+        "D[j] = sum[i](x[i,j]*B[j]*z[i,j])\nE[j] = A[j]*B[j]*C[j]*D[j]\nreturn E", [2, 2]),
+    "other points": ("A[j] = sum[i](x[i,j])\nB[i] = sum[j](x[i,j])\nC[i,j] = A[j] + B[i]\nreturn C", [1, 1]),
+    "a result": ("A[j] = sum[i](x[i,j])\nB[j] = sum[i](x[i,j]*z[i,j])\nC[j] = A[j]/B[j]\nreturn A, C", [1, 1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sums_of_equal_depth_are_joined(case, rng, monkeypatch):
+    monkeypatch.setattr(horizontal_fusion, "_SHARED", 1)
+    text, want = CASES[case]
+    op = es.op(text)
+    shape = (7, 13)
+    graph = inline(simplify_graph(trace_call(lambda x, z: op(x=x, z=z) if "z[" in text else op(x=x),
+                                             (np.zeros(shape), np.zeros(shape)), {}).graph))
+    joined = horizontal_fusion.together(graph)
+    verify_graph(joined)
+    bodies = [n.template.parts[0].body for n in postorder(joined.roots) if isinstance(n, Compute)]
+    assert sorted(len(b.bodies) for b in bodies if isinstance(b, Reduce)) == want
+    arrays = [rng.standard_normal(x.shape) for x in graph.inputs]
+    for got, right in zip(evaluate(joined, arrays)[0], evaluate(graph, arrays)[0], strict=True):
+        np.testing.assert_array_equal(got, right)
+
+
+def test_the_backward_pass_of_a_batch_norm_has_one_sweep(rng):
+    model = es.nn.Sequential(es.nn.Conv2d(3, 5, 3), es.nn.BatchNorm2d(5), es.nn.ReLU(), es.nn.Conv2d(5, 2, 1))
+    step = es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=0.1))
+    x, y = (rng.standard_normal(s).astype(np.float32) for s in ((7, 3, 49, 49), (7, 2, 47, 47)))
+    step(x, y)
+    (run,) = step._programs.values()
+    assert 2 in sums(run)

@@ -1,17 +1,18 @@
-"""Sums over the same points that only updates read become one sum of several results, which reads what they share once.
+"""Sums over the same points become one sum of several results, which reads what they share once.
 
-before: A[n] = sum[b](G[b, n]);  B[n] = sum[b](G[b, n]*U[b, n]);  updates p[n] - A[n], q[n] - B[n]
-after:  A[n], B[n] = sum[b](G[b, n]; G[b, n]*U[b, n]);  the same updates
+before: A[c] = sum[n,k](G[n, c, k]);  B[c] = sum[n,k](G[n, c, k]*X[n, c, k])
+after:  A[c], B[c] = sum[n,k](G[n, c, k]; G[n, c, k]*X[n, c, k])
 
-The gradients of a cell's biases and factors are such sums. Nothing but updates waits for them, so that nothing can need
-one of them before all are there.
+The backward pass of a batch norm needs such sums, and the gradients of a cell's biases and factors are some. None of
+them may need another one: sums are joined that come after equally many nodes, and those that only updates read, as
+nothing but updates waits for these.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from einsmith.expr.nodes import (
     Compute,
@@ -37,36 +38,44 @@ _SHARED = 1 << 15
 
 def together(graph: Graph) -> Graph:
     """The graph with such sums as one node."""
-    users: Counter = Counter()
-    readers: dict[Tensor, list[Tensor]] = defaultdict(list)
-    for node in postorder(graph.roots):
-        users.update(set(node.args))
-        for a in set(node.args):
-            readers[a].append(node)
-    updates = {t for _, t in graph.updates}
-    others = {*graph.outputs, *(t for t, _ in graph.checks)}
+    nodes = list(postorder(graph.roots))
+    depth, given = _depths(nodes, graph), set(graph.roots)
     groups: dict[tuple, list[Compute]] = defaultdict(list)
-    for node in postorder(graph.roots):
-        if not isinstance(node, Compute) or node in others or not _is_sum(node.template):
-            continue
-        used = readers[node]
-        if len(used) == 1 and used[0] in updates and users[used[0]] == 0 and used[0] not in others:
+    for node in nodes:
+        if isinstance(node, Compute) and node not in given and _is_sum(node.template):
             (piece,) = node.template.parts
-            if isinstance(used[0], Compute) and pointwise_body(used[0].template) is not None:
-                groups[node.shape, piece.body.extents, node.dtype].append(node)  # type: ignore[union-attr]
-    joined: dict[Tensor, Tensor] = {}
+            groups[depth[node], node.shape, piece.body.extents, node.dtype].append(node)  # type: ignore[union-attr]
+    joined: dict[Tensor, tuple[Compute, int]] = {}
     for found in groups.values():
         for group in _sharing(found):
             whole = _joined(group)
-            joined |= {x: Item(whole, m) for m, x in enumerate(group)}
+            joined |= {x: (whole, m) for m, x in enumerate(group)}
     if not joined:
         return graph
-    new: dict = {}
-    for node in postorder(graph.roots):
-        new[node] = joined[node] if node in joined else (
-            with_args(node, tuple(new[a] for a in node.args)) if node.args else node
-        )
+    new: dict[Tensor, Tensor] = {}
+    for node in sorted(nodes, key=depth.__getitem__):
+        whole, m = joined.get(node, (node, 0))
+        made = with_args(whole, tuple(new[a] for a in whole.args)) if whole.args else whole
+        new[node] = Item(made, m) if node in joined else made
     return exchanged(graph, new)
+
+
+def _depths(nodes: Sequence[Tensor], graph: Graph) -> dict[Tensor, int]:
+    """How many nodes come one after the other up to each. What only updates read comes after everything else, and then
+    these updates."""
+    readers: dict[Tensor, set[Tensor]] = defaultdict(set)
+    depth: dict[Tensor, int] = {}
+    for node in nodes:
+        depth[node] = 1 + max((depth[a] for a in node.args), default=0)
+        for a in node.args:
+            readers[a].add(node)
+    updates = {t for _, t in graph.updates} - {*graph.outputs, *(t for t, _ in graph.checks)}
+    last = {t for t in updates if isinstance(t, Compute) and not readers[t] and pointwise_body(t.template) is not None}
+    kept = set(graph.roots)
+    for node in nodes:
+        if isinstance(node, Compute) and node not in kept and readers[node] and readers[node] <= last:
+            depth[node] = len(nodes) + 1
+    return depth | {t: len(nodes) + 2 for t in last}
 
 
 def _is_sum(t: Template) -> bool:
