@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith import dtypes as dt
+from einsmith.check.kernel import Fault, _untouched, elements
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.passes.schedule.rematerialize import _after_stored, _of_stages
+from einsmith.plan.kernel import Buffer, Kernel
 
 F = es.functional
 
@@ -63,3 +66,27 @@ def test_what_is_taken_from_a_kernel_reads_the_same_part():
     part = _of_stages(call, _after_stored(call.kernel, b), b)
     at = {t: n for t, n in zip(part.tensors, part.offsets, strict=True)}
     assert at == dict.fromkeys(plan.graph.outputs, 0) | {plan.graph.inputs[2]: 2 * 17 * 4}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_checked_run_sees_parts(batch, rng, monkeypatch):
+    monkeypatch.setenv("EINSMITH_CHECK", "2")
+    s, w = (rng.standard_normal(x).astype(np.float32) for x in ((batch, 3, 2, 7, 5), (4, 2, 3, 3)))
+    f = es.grad(lambda s, w: convolved(s, w, None), (0, 1))
+    for got, want in zip(f(s, w), es.interpret(f)(s, w), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
+
+
+def test_what_a_checked_run_sees_of_a_part():
+    part = Buffer(dt.f32, (2, 4, 3)).part(1, 2)
+    spanned = np.arange(part.size)
+    np.testing.assert_array_equal(elements(spanned, part), np.arange(24).reshape(2, 4, 3)[:, :2])
+    kernel = Kernel((), (part,))
+    before, after = np.zeros(part.nbytes, np.uint8), np.zeros(part.nbytes, np.uint8)
+    _untouched(kernel, 0, before, after, None)
+    after[4 * 8] = 1  # between the two rows of the part
+    with pytest.raises(Fault, match="1 elements between those of the buffer"):
+        _untouched(kernel, 0, before, after, None)
+    after[4 * 13] = 1
+    with pytest.raises(Fault, match=r"element \[1, 0, 1\]"):
+        _untouched(kernel, 0, before, after, None)
