@@ -60,7 +60,13 @@ class Held(NamedTuple):
     known: np.ndarray | None = None
 
     def array(self, buffer: Buffer) -> np.ndarray:
-        return self.values.view(buffer.dtype.numpy).reshape(buffer.shape)
+        return elements(self.values.view(buffer.dtype.numpy), buffer)
+
+
+def elements(spanned: np.ndarray, buffer: Buffer) -> np.ndarray:
+    """The elements of a buffer, of all that it spans in memory (`Buffer.size`): a view."""
+    strides = [spanned.itemsize * n for n in buffer.strides]
+    return np.lib.stride_tricks.as_strided(spanned, buffer.shape, strides)
 
 
 class Fault(Exception):
@@ -113,10 +119,10 @@ def check(
 
 def _same(subject: Subject, n: int, a: np.ndarray, b: np.ndarray, mask: np.ndarray | None, way: Way) -> None:
     buffer = subject.kernel.buffers[n]
-    x, y = (v.view(buffer.dtype.numpy).reshape(buffer.shape) for v in (a, b))
-    wrong = (a != b).reshape(-1, buffer.dtype.itemsize).any(1).reshape(buffer.shape)
+    x, y = (elements(v.view(buffer.dtype.numpy), buffer) for v in (a, b))
+    wrong = elements((a != b).reshape(-1, buffer.dtype.itemsize).any(1), buffer)
     if mask is not None:
-        wrong &= mask
+        wrong = wrong & mask
     if wrong.any():
         at = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
         other = (
@@ -138,7 +144,7 @@ def evaluate(subject: Subject, held: Sequence[Held], got: Outcome, seed: int = 0
         values = h.values
         if h.known is not None:
             values = np.where(h.known, values, 0).astype(np.uint8)
-        arrays.append(values.view(b.dtype.numpy).reshape(b.shape))
+        arrays.append(elements(values.view(b.dtype.numpy), b))
     try:
         found = wanted(kernel, arrays, np.random.default_rng(seed), subject.pattern)
     except (IndexError, IndexOutOfRange) as e:
@@ -146,7 +152,7 @@ def evaluate(subject: Subject, held: Sequence[Held], got: Outcome, seed: int = 0
     for results in found or ():
         for n, want in results.items():
             b = kernel.buffers[n]
-            array = got.values[n].view(b.dtype.numpy).reshape(b.shape)
+            array = elements(got.values[n].view(b.dtype.numpy), b)
             wrong = difference(array, want, b.dtype, written_buffers(kernel)[n])
             if wrong is not None:
                 raise Fault(told(wrong, array.size, "the evaluator"), n)
@@ -207,14 +213,17 @@ def _bytes(memory: Guarded, place: tuple[int, int], held: Held) -> np.ndarray:
 
 def _fill(own: np.ndarray, mask: np.ndarray | None, buffer: Buffer, fill: int) -> None:
     assert mask is not None
-    own.reshape(-1, buffer.dtype.itemsize)[mask.reshape(-1)] = fill
+    own.reshape(-1, buffer.dtype.itemsize)[elements(np.arange(buffer.size), buffer)[mask]] = fill
 
 
 def _untouched(kernel: Kernel | Rows, n: int, before: np.ndarray, after: np.ndarray, mask: np.ndarray | None) -> None:
     b = kernel.buffers[n]
-    wrong = (before != after).reshape(-1, b.dtype.itemsize).any(1).reshape(b.shape)
+    changed = (before != after).reshape(-1, b.dtype.itemsize).any(1)
     if mask is not None:
-        wrong &= mask
+        changed = elements(changed, b) & mask
+    elif not b.row_major and changed.any() and not elements(changed, b).any():
+        raise Fault(f"{int(changed.sum())} elements between those of the buffer were overwritten", n)
+    wrong = changed if mask is not None else elements(changed, b)
     if wrong.any():
         at = list(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
         raise Fault(f"element {at} was overwritten, which the kernel must not write", n)

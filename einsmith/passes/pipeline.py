@@ -22,6 +22,7 @@ from einsmith.passes.algebra.narrow_argmax import narrow
 from einsmith.passes.algebra.prefix_sums import prefix_sums
 from einsmith.passes.algebra.reduction_basis import coordinates
 from einsmith.passes.algebra.segments import segments
+from einsmith.passes.algebra.shared_functions import shared_functions
 from einsmith.passes.algebra.split_index_set import pieces, read_parts
 from einsmith.passes.algebra.stored_clamps import stored_clamps
 from einsmith.passes.algebra.stored_products import stored_products
@@ -46,6 +47,11 @@ class PassContext:
     target: Target = Target()
     cost: Cost = no_cost
     observe: Callable[[str, Graph, Graph, float], None] | None = None
+
+    @property
+    def prices(self) -> bool:
+        """Whether `cost` can be asked."""
+        return self.cost is not no_cost
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,7 @@ PASSES = ordered(
              frozenset({"loops"})),
         Pass("chunks", lambda graph, c: chunks(graph, partial(run_passes, context=c)), frozenset({"loops"})),
         graph_pass("together", together, needs="loops"),
+        Pass("shared functions", shared_functions, frozenset({"loops"})),
     )
 )  # fmt: skip
 """What makes fewer points or fewer tensors comes before what divides them; all of it before loops fix an order."""

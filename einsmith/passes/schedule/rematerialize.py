@@ -286,7 +286,8 @@ def _of_stages(call: Call, stages: Sequence[Stage], b: int) -> Call:
     buffers = tuple(x if n == b else Buffer(x.dtype, x.shape, False, x.strides) for n, x in found)
     kernel = Kernel(tuple(_placed(st, place) for st in stages), buffers)
     made = tuple(c for c, st in zip(call.copies, call.kernel.stages, strict=True) if b in st.outputs)
-    return Call(kernel, tuple(call.tensors[n] for n in numbers), tuple(n == b for n in numbers), made)
+    offsets = tuple(call.offsets[n] for n in numbers) if call.offsets else ()
+    return Call(kernel, tuple(call.tensors[n] for n in numbers), tuple(n == b for n in numbers), made, offsets)
 
 
 def _placed(stage: Stage, place: Mapping[int, int]) -> Stage:

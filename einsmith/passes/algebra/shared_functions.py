@@ -1,0 +1,198 @@
+"""What pieces of a tensor, and tensors over one box, have of the same elements by a dear function is a tensor.
+
+before: G[b, n] = D[b, n]*S(A[b, n])*(1 - S(A[b, n]))    for n < H, of a function S
+                  D[b, n-H]*S(A[b, n-H])*t[b, n]         for the others
+after:  V[b, n] = S(A[b, n]), which both pieces of G read
+
+The cotangents of a recurrent cell's gates are pieces of one tensor, since the gates' products are one, and each needs
+several gates. Kernels evaluate a piece at a time, so that nothing else keeps a value from being made for each of them;
+what stands twice in one piece is made once in any case. The prices of the kernels decide.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Expr,
+    Graph,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    Tensor,
+    postorder,
+    reads,
+    template,
+)
+from einsmith.expr.rewrite.rebuild import exchanged, prune_args, rebuild, substitute, with_args
+from einsmith.plan.kernel import Buffer, Kernel, Stage
+
+if TYPE_CHECKING:
+    from einsmith.passes.pipeline import PassContext
+
+
+class _Value(NamedTuple):
+    """An expression over a box, its slots numbered by first appearance, and the tensors that they are."""
+
+    extents: tuple[int, ...]
+    expr: Expr
+    args: tuple[Tensor, ...]
+
+
+class _Place(NamedTuple):
+    """A piece of a tensor, and the expressions in it that are shared values."""
+
+    node: Compute
+    piece: Piece
+    exprs: dict[Expr, _Value]
+
+
+def shared_functions(graph: Graph, context: PassContext) -> Graph:
+    """The graph with such values as tensors, where that is cheaper."""
+    if not context.prices:
+        return graph
+    nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and _is_pointwise(n.template)]
+    boxes = {p.extents for n in nodes if len(n.template.parts) > 1 for p in _pieces(n) if 0 not in p.extents}
+    groups: dict[tuple, list[_Place]] = defaultdict(list)
+    for n in nodes if boxes else ():
+        for p in _pieces(n):
+            if p.extents in boxes:
+                # What is forward and backward alike stays in both: it would have to be kept in between.
+                groups[p.extents, graph.role[n]].append(_Place(n, p, _dear(n, p, context)))
+    taken: list[_Place] = []
+    for places in groups.values():
+        found = _shared(places)
+        if found and _cheaper(found, context):
+            taken += found
+    if not taken:
+        return graph
+    readers = {n: _reading(n, exprs) for n, exprs in _by_node(taken).items()}
+    new: dict = {}
+
+    def rebuilt(a: Tensor) -> Tensor:
+        return new[a] if a in new else with_args(a, tuple(new[x] for x in a.args))
+
+    for node in postorder(graph.roots):
+        reader = readers.get(node, node)
+        new[node] = with_args(reader, tuple(map(rebuilt, reader.args))) if reader.args else reader
+    return exchanged(graph, new)
+
+
+def _is_pointwise(t: Template) -> bool:
+    return len(t.dtypes) == 1 and all(isinstance(p, Piece) and not isinstance(p.body, Reduce) for p in t.parts)
+
+
+def _pieces(node: Compute) -> Iterator[Piece]:
+    return (p for p in node.template.parts if isinstance(p, Piece))
+
+
+def _dear(node: Compute, piece: Piece, context: PassContext) -> dict[Expr, _Value]:
+    """The values, in a piece, of functions that are no single instruction."""
+    out: dict[Expr, _Value] = {}
+    for e in postorder(piece.bodies):
+        if isinstance(e, Apply) and e.dtype.is_float and context.target.special(e.fn):
+            value = _value(node, piece.extents, e)
+            if value is not None:
+                out[e] = value
+    return out
+
+
+def _value(node: Compute, extents: tuple[int, ...], e: Expr) -> _Value | None:
+    """None where it reads elements that depend on data, or ones that only a guard may keep it from."""
+    found = reads(e)
+    for r in found:
+        for i, n in zip(r.index, node.template.params[r.slot][1], strict=True):
+            at = linear(i)
+            if not all(isinstance(a, Axis) for a in at.terms):
+                return None
+            ends = [c * (extents[a.position] - 1) for a, c in at.terms.items() if isinstance(a, Axis)]
+            if at.const + sum(x for x in ends if x < 0) < 0 or at.const + sum(x for x in ends if x > 0) >= n:
+                return None
+    slots = {s: n for n, s in enumerate(dict.fromkeys(r.slot for r in found))}
+    return _Value(extents, substitute(e, {}, slots), tuple(node.args[s] for s in slots)) if slots else None
+
+
+def _shared(places: Sequence[_Place]) -> list[_Place]:
+    """The places with what they share with others, one of them a tensor of pieces; the largest of what lies in each
+    other."""
+    for _ in range(2):  # what is inside of a shared value is counted only where it stands outside of one, too
+        users: dict[_Value, set[int]] = defaultdict(set)
+        for n, place in enumerate(places):
+            for v in place.exprs.values():
+                users[v].add(n)
+        several = {
+            v for v, ns in users.items() if len(ns) > 1 and any(len(places[n].node.template.parts) > 1 for n in ns)
+        }
+        places = [_Place(p.node, p.piece, _outermost(p, several)) for p in places]
+    return [p for p in places if p.exprs]
+
+
+def _outermost(place: _Place, several: set[_Value]) -> dict[Expr, _Value]:
+    known = {e: v for e, v in place.exprs.items() if v in several}
+    seen = set(postorder(place.piece.bodies, known))
+    inside = {a for e in (*seen, *place.piece.bodies) for a in (e, *e.args)}
+    return {e: v for e, v in known.items() if e in inside}
+
+
+def _made(v: _Value) -> Compute:
+    return Compute(template(v.extents, [(a.dtype, a.shape) for a in v.args], v.expr), v.args)
+
+
+def _reading(node: Compute, exprs: Mapping[tuple[Piece, Expr], _Value]) -> Compute:
+    """The node with its values read."""
+    t, values = node.template, list(dict.fromkeys(exprs.values()))
+    slots = {v: len(t.params) + n for n, v in enumerate(values)}
+    parts = []
+    for p in _pieces(node):
+        own = tuple(Axis(d) for d in range(len(p.extents)))
+        memo: dict = {e: Read(slots[v], own, e.dtype) for (q, e), v in exprs.items() if q is p}
+        parts.append(Piece(p.offset, p.step, p.extents, rebuild(p.bodies, lambda e: None, memo)[0]))
+    params = (*t.params, *((v.expr.dtype, v.extents) for v in values))
+    return prune_args(Template(t.shape, params, tuple(parts)), (*node.args, *map(_made, values)))
+
+
+def _cheaper(places: Sequence[_Place], context: PassContext) -> bool:
+    """Whether tensors cost less with values that are made before. A value that a tensor of one piece reads is made in
+    the kernel of that (`passes.schedule.fusion`), as which the first such tensor counts; others have their own."""
+
+    def price(*nodes: Compute) -> float:
+        return context.cost(_kernel(nodes), context.target)
+
+    exprs = _by_node(places)
+    changed = [_reading(n, found) for n, found in exprs.items()]
+    values = dict.fromkeys(_made(v) for found in exprs.values() for v in found.values())
+    beside = next((n for n in changed if len(n.template.parts) == 1), None)
+    joined = [v for v in values if beside is not None and v in beside.args]
+    after = price(*joined, beside) if beside is not None else 0.0
+    after += sum(price(n) for n in (*values, *changed) if n is not beside and n not in joined)
+    return after < sum(price(n) for n in exprs)
+
+
+def _by_node(places: Sequence[_Place]) -> dict[Compute, dict[tuple[Piece, Expr], _Value]]:
+    out: dict[Compute, dict[tuple[Piece, Expr], _Value]] = defaultdict(dict)
+    for p in places:
+        out[p.node] |= {(p.piece, e): v for e, v in p.exprs.items()}
+    return out
+
+
+def _kernel(nodes: Sequence[Compute]) -> Kernel:
+    """Of nodes of which each reads others where it stands itself, and all are stored."""
+    number = {n: i for i, n in enumerate(nodes)}
+    inputs = dict.fromkeys(a for n in nodes for a in n.args if a not in number)
+    place = {a: i for i, a in enumerate(inputs)}
+    stages = [
+        Stage(
+            n.template,
+            tuple(("stage", number[a], 0) if a in number else ("buffer", place[a]) for a in n.args),
+            (len(place) + i,),
+        )
+        for i, n in enumerate(nodes)
+    ]
+    return Kernel(tuple(stages), tuple(Buffer(t.dtype, t.shape) for t in (*inputs, *nodes)))
