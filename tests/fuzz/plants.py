@@ -81,7 +81,7 @@ PLANTS: list[Plant] = [
          'take = em.op("or", self._beats(y, x), em.op("and", tie, em.op("lt", i, j)))',
          "of equal elements in two lanes the later position is taken"),
         ("reduction-split", "kernels/emit/loops.py",
-         'return lo, b.op("min", b.add(lo, b.const(size)), b.const(whole))',
+         'return lo, b.op("min", b.add(lo, b.const(size)), b.const(end))',
          "return lo, b.add(lo, b.const(size))",
          "the last part of a sum goes on behind the end"),
         ("contraction-rows", "kernels/contraction/emission/frame.py",

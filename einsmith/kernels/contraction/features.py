@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import epilogue as finish
@@ -18,66 +19,23 @@ from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
 
 
-class Features(NamedTuple):
+class Features(SimpleNamespace):
     """A setting in numbers, flags 0 or 1; or many settings, each field an array. m, n, k, batch: points, those of N
-    with its rows filled up to whole vectors; columns: points of N as they are; row: points of a filled row, 0 for none.
-    a, b are the M and N sides: turned: whether a side is packed along K; packed: cycles beyond a load that a vector
-    takes which is packed; pieces, masks, pairs: those that a vector of N takes which is read in place, its masks, and
-    whether it is every other element; side, step: bytes from one point of the side's innermost axis, and of K, to the
-    next (0 where there are windows); held: lines of a column along K that the second level keeps; fit: rows of M read
-    in place that the first level keeps a line of, 0 where that does not matter; spread: bytes of lines for a byte that
-    is read in place; meets: whether rows and points of K next to each other share elements; run: points of K that lie
-    evenly where the side, or both sides, are read in place; strips: whether the side comes in strips; once: packed once
-    for many runs; far: rows of N are far apart; even: both sides are plain reads at one stride along K. finish: cycles
-    a vector of what follows the sum, along N; results: bytes of results, and of what is read with them, that strips
-    wait for (traffic.far_results); parted: bytes of results stored in parts of lines; elements: of all windows; heads:
-    blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side depends on; a_window,
-    b_window: bytes of a window, 0 for none; m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter.
+    with its rows filled up to whole vectors; columns: points of N as they are; row: points of a filled row, 0 for
+    none. a, b are the M and N sides: turned: whether a side is packed along K; packed: cycles beyond a load that a
+    vector takes which is packed; pieces, masks, pairs: those that a vector of N takes which is read in place, its
+    masks, and whether it is every other element; side, step: bytes from one point of the side's innermost axis, and of
+    K, to the next (0 where there are windows); held: lines of a column along K that the second level keeps; fit: rows
+    of M read in place that the first level keeps a line of, 0 where that does not matter; spread: bytes of lines for a
+    byte that is read in place; meets: whether rows and points of K next to each other share elements; run: points of K
+    that lie evenly where the side, or both sides, are read in place; strips: whether the side comes in strips; once:
+    packed once for many runs; far: rows of N are far apart; even: both sides are plain reads at one stride along K.
+    finish: cycles a vector of what follows the sum, along N; results: bytes of results, and of what is read with them,
+    that strips wait for (traffic.far_results); parted: bytes of results stored in parts of lines; elements: of all
+    windows; heads: blocks that windows cut K into, 0 for none; a_copied, b_copied: whether the side is read from a
+    window; a_batch, b_batch: points of the batch that a side depends on; a_window, b_window: bytes of a window, 0 for
+    none; m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter.
     """
-
-    m: Any
-    n: Any
-    columns: Any
-    row: Any
-    k: Any
-    batch: Any
-    a_turned: Any
-    a_packed: Any
-    a_side: Any
-    a_step: Any
-    a_held: Any
-    a_fit: Any
-    a_spread: Any
-    a_meets: Any
-    a_run: Any
-    a_once: Any
-    b_turned: Any
-    b_packed: Any
-    b_pieces: Any
-    b_masks: Any
-    b_pairs: Any
-    b_side: Any
-    b_step: Any
-    b_held: Any
-    b_run: Any
-    b_strips: Any
-    b_once: Any
-    b_far: Any
-    run: Any
-    even: Any
-    finish: Any
-    results: Any
-    parted: Any
-    windows: Any
-    elements: Any
-    heads: Any
-    a_batch: Any
-    b_batch: Any
-    a_window: Any
-    b_window: Any
-    m_parts: Any
-    n_parts: Any
-    b_share: Any
 
 
 class OperandPlan(Setting):
@@ -126,7 +84,7 @@ class OperandPlan(Setting):
 
     @cached_property
     def numbers(self) -> Features:
-        p, target, item, windows = self.p, self.target, self.item, self.windows
+        p, target, item, windows, sides = self.p, self.target, self.item, self.windows, dict(self.windows)
         m_side, n_side, k = self.m_side, self.n_side, self.K
         a_turned, a_packed = self._packed(m_side, 4)
         b_turned, b_packed = self._packed(n_side, self.lanes)
@@ -163,7 +121,7 @@ class OperandPlan(Setting):
             elements=sum(w.buffer.size for _, w, _ in self.halos), heads=self.heads,
             a_batch=self.B if a_copy or plan.depends_on_batch(p, m_side) else 1,
             b_batch=self.B if b_copy or plan.depends_on_batch(p, n_side) else 1,
-            a_window=a_copy, b_window=b_copy,
+            a_window=a_copy, b_window=b_copy, a_copied=int(self.swap) in sides, b_copied=1 - int(self.swap) in sides,
             m_parts=self._parts(int(self.swap), m_side), n_parts=self._parts(1 - int(self.swap), n_side),
             b_share=self._share(n_side) if any(i != int(self.swap) for i, _, _ in self.halos) else 0,
         )  # fmt: skip

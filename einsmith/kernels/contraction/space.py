@@ -124,7 +124,5 @@ def _ways(c: Tiled, s: OperandPlan) -> str:
         alone = c.depth == 1 and not c.rows and not c.windows
         return "" if in_place and alone and 0 < c.kc <= SWEEP else f"no blocks of {c.kc} points of K are outermost here"
     one = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
-    way = next(i for i, w in enumerate(search.WAYS.T) if tuple(w) == (
-        HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)))  # fmt: skip
-    facts = np.array([search.facts_of(s)], np.float64)
-    return "" if search.sensible(one, facts, s.lanes)[0, way] else f"operands do not reach tiles so: {c}"
+    way = search.WAYS.index((HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)))
+    return "" if search.sensible(one, s.numbers, s.lanes)[0, way] else f"operands do not reach tiles so: {c}"

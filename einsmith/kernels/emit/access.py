@@ -245,17 +245,10 @@ class OperandAccess:
 
     def loads(self, align: int) -> float:
         """The same without masks."""
-        cost, aligned = 0.0, self.aligned_rows(align)
-        rows = 1 if aligned else self._crossed(align)
-        moved = [g.inner for g in self.lane_groups[-1 if aligned else 0 :]]
-        for form in self.reads.values():  # as `kind` tells them apart
-            coef = self.forms[form].coef
-            if not any(coef.get(a) for a in moved):
-                cost += 1.0
-            elif rows <= MAX_RUNS and self.step(form) in (1, 2):
-                cost += rows * self.row_cost(form)
-            else:
-                cost += GATHER_COST
+        cost, each = 0.0, {"uniform": 1.0, "gather": GATHER_COST}
+        for form in self.reads.values():
+            kind = self.kind(form, align)
+            cost += each[kind] if kind in each else self.runs(align) * self.row_cost(form)
         return cost + GATHER_COST * self._gathered
 
     def read_cycles(self, align: int) -> float:

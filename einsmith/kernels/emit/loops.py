@@ -46,14 +46,14 @@ def deal(found: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool],
 
 
 @contextmanager
-def task_range(b: Builder, first: int, count: int, alone: bool) -> Iterator[Value]:
+def task_range(b: Builder, task: Value, first: int, count: int, alone: bool = False) -> Iterator[Value]:
     """The region that tasks first .. first+count-1 run, and their numbers from 0; `alone`: there are no others."""
     if alone:
-        yield b.task
+        yield task
         return
-    inside = b.op("and", b.op("le", b.const(first), b.task), b.op("lt", b.task, b.const(first + count)))
+    inside = b.op("and", b.op("le", b.const(first), task), b.op("lt", task, b.const(first + count)))
     with b.if_(inside):
-        yield b.sub(b.task, b.const(first)) if first else b.task
+        yield b.sub(task, b.const(first)) if first else task
 
 
 def values_of(em: VectorEmitter, box: Box, root: Sequence[Value]) -> dict[int, Value]:
@@ -239,7 +239,7 @@ def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks:
         tiles = tile_count(turns, -(-tasks // count), 1)
     elif axis is not None:
         tiles = tile_count(box.extents[axis], -(-tasks // count), em.lanes * unroll)
-    with task_range(b, first, runs * tiles * parts, alone) as task:
+    with task_range(b, b.task, first, runs * tiles * parts, alone) as task:
         if parts > 1:
             assert begin is not None
             begin(b.op("mod", task, b.const(parts)))
@@ -273,26 +273,16 @@ def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks:
 
 
 def part_bounds(
-    b: Builder, extent: int, number: Value | None, parts: int, unit: int = 1
+    b: Builder, extent: int, number: Value | None, parts: int, unit: int = 1, rest: bool = False
 ) -> tuple[Value | int, Value | int]:
-    """The whole units of an extent that part `number` of so many has; None: all of them."""
-    whole = extent // unit * unit
+    """From where to where part `number` of so many of an axis is; None: all of it. rest: the last part has what is
+    left beyond whole units."""
+    end = extent if rest else extent // unit * unit
     if number is None:
-        return 0, whole
+        return 0, end
     size = tile_size(extent, parts, unit)
     lo = b.mul(number, b.const(size))
-    return lo, b.op("min", b.add(lo, b.const(size)), b.const(whole))
-
-
-def part_ends(
-    b: Builder, extent: int, number: Value | None, parts: int, unit: int
-) -> tuple[Value | int, Value | int]:
-    """From where to where part `number` of so many of an axis is, what is left of the last unit in the last one."""
-    if number is None:
-        return 0, extent
-    size = tile_size(extent, parts, unit)
-    lo = b.mul(number, b.const(size))
-    return lo, b.op("min", b.add(lo, b.const(size)), b.const(extent))
+    return lo, b.op("min", b.add(lo, b.const(size)), b.const(end))
 
 
 def turned_tile(em: VectorEmitter, read: Read, along: int, at: Lanes, active: int | None, across: int,

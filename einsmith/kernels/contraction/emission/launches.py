@@ -17,6 +17,7 @@ from einsmith.kernels.contraction.emission.inner_product import InnerProduct, Sh
 from einsmith.kernels.contraction.emission.joint_tile import Joint, JointTiles
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
+from einsmith.kernels.emit.loops import task_range
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
@@ -137,8 +138,7 @@ def _round_robin(b: Builder, part: Sequence[_Work], rounds: int) -> None:
     turn, place = b.op("floordiv", b.task, each), b.op("mod", b.task, each)
     start = 0
     for tasks, run in part:
-        t = b.sub(place, b.const(start))
-        with b.if_(b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(tasks // rounds)))):
+        with task_range(b, place, start, tasks // rounds) as t:
             run(b, tasks, b.add(b.mul(turn, b.const(tasks // rounds)), t))
         start += tasks // rounds
 

@@ -10,6 +10,7 @@ from einsmith.kernels.contraction.emission.frame import Frame, tiles_of
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.traffic import address_steps
 from einsmith.kernels.emit.access import digits
+from einsmith.kernels.emit.loops import task_range
 from einsmith.kernels.emit.walk import Bound, ceil_div, part_range
 from einsmith.loops.nest import Value
 from einsmith.target.facts import LINE
@@ -62,11 +63,9 @@ def run(f: Frame, task: Value, chosen: Sequence[OperandTiles]) -> None:
     of many tiles."""
     b, first = f.b, 0
     for x in _packings(f.g, chosen):
-        t = b.sub(task, b.const(first))
-        inside = b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(x.tasks)))
-        first += x.tasks
-        with b.if_(inside):
+        with task_range(b, task, first, x.tasks) as t:
             _run(f, x, t)
+        first += x.tasks
 
 
 def _run(f: Frame, x: _Packing, t: Value) -> None:
