@@ -69,9 +69,9 @@ def emit_bounds(
             for term in (own, fixed):
                 total = total if term is None else b.add(total, term)
             if t.sign > 0:  # v + r < 0
-                limit = b.sub(b.const(1 if fn == "le" else 0), total)
+                limit = b.sub(1 if fn == "le" else 0, total)
             else:  # v - r < 0
-                limit = b.add(total, b.const(1 if fn == "lt" else 0))
+                limit = b.add(total, 1 if fn == "lt" else 0)
             edge = limit if edge is None else b.op("max" if t.sign > 0 else "min", edge, limit)
             if own is None:
                 break

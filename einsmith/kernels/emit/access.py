@@ -63,8 +63,8 @@ def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
     """The mixed radix digits of a flattened index, outer first; the first is not reduced. None for no extents."""
     out: list[Value] = []
     for n in reversed(extents[1:]):
-        out.append(b.op("mod", flat, b.const(n)))
-        flat = b.op("floordiv", flat, b.const(n))
+        out.append(b.op("mod", flat, n))
+        flat = b.op("floordiv", flat, n)
     return [flat, *reversed(out)] if extents else []
 
 
@@ -286,7 +286,7 @@ class OperandAccess:
             for i, f in enumerate(self.forms):
                 c = f.coef.get(g.inner, 0)
                 if c:
-                    term = value if c == 1 else b.mul(value, b.const(c))
+                    term = value if c == 1 else b.mul(value, c)
                     sums[i] = b.add(sums[i], term) if i in sums else term
         opaque = {g.inner: v for g, v in values if g.inner in self.opaque}
         return PartialAddress(sums, frozenset(a for g, _ in values for a in g.axes), opaque)
@@ -301,8 +301,8 @@ class OperandAccess:
         for i, f in enumerate(self.forms if known else ()):
             delta = sum(f.coef.get(a, 0) * x for a, x in known.items())
             if delta:
-                out.sums[i] = b.add(out.sums[i], b.const(delta)) if i in out.sums else b.const(delta)
-        out.opaque |= {a: b.add(out.opaque[a], b.const(x)) for a, x in known.items() if a in out.opaque}
+                out.sums[i] = b.add(out.sums[i], delta) if i in out.sums else b.const(delta)
+        out.opaque |= {a: b.add(out.opaque[a], x) for a, x in known.items() if a in out.opaque}
         return out
 
     def part_of(self, axes: Sequence[int], flat: Value) -> PartialAddress:

@@ -133,7 +133,7 @@ class LaneCursor(ExpressionEmitter):
     def _tail(self, x: Value, limit: int | Value) -> Value:
         b, n = self.b, self.s.lanes
         end = b.index(limit)
-        left = b.cast(b.op("min", b.sub(end, x), b.const(n)), "i32")
+        left = b.cast(b.op("min", b.sub(end, x), n), "i32")
         return b.op("lt", b.iota(n, "i32"), b.splat(left, n))
 
     def _make_runs(self, x: Value, align: int) -> None:
@@ -141,28 +141,28 @@ class LaneCursor(ExpressionEmitter):
         s, b = self.s, self.b
         n, e = s.lanes, s.lane_extents[-1]
         count = s.runs(align)
-        row = b.op("floordiv", x, b.const(e))
-        first = b.sub(b.mul(row, b.const(e)), x)  # lane where row 0 begins, at most 0
+        row = b.op("floordiv", x, e)
+        first = b.sub(b.mul(row, e), x)  # lane where row 0 begins, at most 0
         iota = b.iota(n, "i32")
         self.run_masks = []
         for j in range(count):
-            low = b.add(first, b.const(j * e))
+            low = b.add(first, j * e)
             mask = None
             if j:
                 mask = b.op("le", b.splat(b.cast(low, "i32"), n), iota)
             if j < count - 1:
-                high = b.cast(b.add(low, b.const(e)), "i32")
+                high = b.cast(b.add(low, e), "i32")
                 mask = both(b, mask, b.op("lt", iota, b.splat(high, n)))
             self.run_masks.append(mask)
-            values = digits(b, b.add(row, b.const(j)) if j else row, s.lane_extents[:-1])
+            values = digits(b, b.add(row, j) if j else row, s.lane_extents[:-1])
             part = s.part(list(zip(s.lane_groups[:-1], values, strict=True)))
             for i, kind in self.kinds.items():
                 if kind == "runs":
-                    back = b.mul(low, b.const(s.step(i))) if s.step(i) != 1 else low
+                    back = b.mul(low, s.step(i)) if s.step(i) != 1 else low
                     offset = b.sub(part.sums.get(i, b.const(0)), back)
                     found = self.run_offsets.setdefault(i, [])
                     if j:  # a row without lanes touches no other line
-                        offset = b.select(b.op("lt", low, b.const(n)), offset, found[0])
+                        offset = b.select(b.op("lt", low, n), offset, found[0])
                     found.append(offset)
 
     def _resolve(self) -> None:
@@ -178,10 +178,10 @@ class LaneCursor(ExpressionEmitter):
             total = self.sums.get(form)
             lanes = self.lane_forms.get(form)
             if lanes is None:
-                total = b.const(const) if total is None else b.add(total, b.const(const))
-                mask = b.op(fn, total, b.const(0))
+                total = b.const(const) if total is None else b.add(total, const)
+                mask = b.op(fn, total, 0)
             else:
-                negated = b.const(-const) if total is None else b.sub(b.const(-const), total)
+                negated = b.const(-const) if total is None else b.sub(-const, total)
                 elem = _elem_of(abs(const) + sum(abs(k) * s.extents[a] for a, k in s.forms[form].coef.items()))
                 elem = max(elem, lanes.type.elem)
                 mask = b.op(fn, b.cast(lanes, elem), b.splat(b.cast(negated, elem), s.lanes))
@@ -235,7 +235,7 @@ class LaneCursor(ExpressionEmitter):
         total = self.sums.get(form)
         if total is None:
             return b.const(const)
-        return b.add(total, b.const(const)) if const else total
+        return b.add(total, const) if const else total
 
     def _load(self, r: Read, mask: Value | None) -> Value:
         s, b = self.s, self.b
@@ -273,7 +273,7 @@ class LaneCursor(ExpressionEmitter):
         for first in (0, n - 1)[:step]:  # the second load ends at the last lane's element: nothing past it is touched
             out: Value | None = None
             for at, mask in rows:
-                where = b.add(at, b.const(first)) if first else at
+                where = b.add(at, first) if first else at
                 out = b.load(pointer, where, elem, n, mask if step == 1 else self._spread(mask, first), out)
             assert out is not None
             parts.append(out)
@@ -298,14 +298,14 @@ class LaneCursor(ExpressionEmitter):
         mask = b.const(True, "i1", n) if mask is None else mask
         for first in (0, n - 1):
             spread = b.shuffle(value, value, [(first + e) // 2 for e in range(n)])
-            b.store(spread, pointer, b.add(at, b.const(first)), self._spread(mask, first))
+            b.store(spread, pointer, b.add(at, first), self._spread(mask, first))
 
     def _loose(self, r: Read, index: Sequence[Value], mask: Value | None) -> Value:
         """A read whose index is computed."""
         b, p = self.b, self.s.memories[r.slot]
         at: Value | None = None
         for x, stride in zip(index, p.buffer.strides, strict=True):
-            at = add_to(b, at, b.mul(b.cast(x, "i64"), b.const(stride)))
+            at = add_to(b, at, b.mul(b.cast(x, "i64"), stride))
         at = b.const(0) if at is None else at
         if not at.type.lanes:
             return b.load(p.pointer, at, p.elem, 0, None if mask is None else b.any(mask))
@@ -365,7 +365,7 @@ class LaneCursor(ExpressionEmitter):
         at, width = self.offset(form), n // len(rows)
         whole = blocks(b, [b.splat(x, n) for x in rows], n, width)
         for j, (value, more) in enumerate(zip(whole, self.run_offsets[form], strict=True)):
-            b.store(value, pointer, b.add(at, b.add(more, b.const(j * width))))
+            b.store(value, pointer, b.add(at, b.add(more, j * width)))
 
     def store_interleaved(self, first: int, second: int, pointer: Value, even: Value, odd: Value) -> None:
         """`even` to the address form `first` of the sampler, whose lanes are two elements apart, and `odd` to the form
@@ -385,7 +385,7 @@ class LaneCursor(ExpressionEmitter):
                 on = both(b, run, None if mask is None else b.splat(mask, n))
                 if on is not None:
                     on = b.shuffle(on, on, [(half + e) // 2 for e in range(n)])
-                b.store(value, pointer, b.add(place, b.const(half)), on)
+                b.store(value, pointer, b.add(place, half), on)
 
 
 def _elem_of(most: int) -> str:

@@ -17,8 +17,8 @@ def part_range(b: Builder, number: Value, parts: int, count: int) -> Range:
     """What part `number` of so many has of `count` points, tiles or rows."""
     if parts == 1:
         return 0, count
-    lo = b.op("floordiv", b.mul(number, b.const(count)), b.const(parts))
-    hi = b.op("floordiv", b.mul(b.add(number, b.const(1)), b.const(count)), b.const(parts))
+    lo = b.op("floordiv", b.mul(number, count), parts)
+    hi = b.op("floordiv", b.mul(b.add(number, 1), count), parts)
     return lo, hi
 
 
@@ -51,18 +51,18 @@ def sweep(
     else:
         vlo = b.index(lo)
         vhi = b.index(hi)
-        first = b.op("floordiv", vlo, b.const(last))
-        end = b.op("floordiv", b.add(vhi, b.const(last - 1)), b.const(last))
+        first = b.op("floordiv", vlo, last)
+        end = b.op("floordiv", b.add(vhi, last - 1), last)
         if not (isinstance(lo, int) and isinstance(hi, int) and lo < hi):
             end = b.select(b.op("lt", vlo, vhi), end, first)
     with b.loop(first, end, init=init) as rows:
         context = outer(digits(b, rows.var, extents[:-1]))
-        base = b.mul(rows.var, b.const(last))
+        base = b.mul(rows.var, last)
         ilo: Value | int = 0
         ihi: Value | int = last
         if not full:
-            ilo = b.op("max", b.sub(vlo, base), b.const(0))
-            ihi = b.op("min", b.sub(vhi, base), b.const(last))
+            ilo = b.op("max", b.sub(vlo, base), 0)
+            ihi = b.op("min", b.sub(vhi, base), last)
         unroll = last if full and last <= unrolled else 1
         with b.loop(ilo, ihi, init=rows.carried, unroll=unroll, runs=True) as loop:
             loop.next = inner(context, loop.var, b.add(base, loop.var), loop.carried)
@@ -141,7 +141,7 @@ def nest(
         whole = isinstance(lo, int) and isinstance(hi, int)
         unroll = extents[d] if last and whole and extents[d] <= unrolled else 1
         with b.loop(lo, hi, init=carried, unroll=unroll, runs=d > 0) as loop:
-            here = b.add(b.mul(flat, b.const(extents[d])), loop.var)
+            here = b.add(b.mul(flat, extents[d]), loop.var)
             if last:
                 loop.next = inner(context, loop.var, here, loop.carried)
             else:

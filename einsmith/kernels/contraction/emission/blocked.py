@@ -52,8 +52,8 @@ class Blocked:
         k_lo: Bound = 0
         k_hi: Bound = g.K
         if c.split > 1:
-            k_lo = b.mul(split, b.const(g.k_max))
-            k_hi = b.op("min", b.add(k_lo, b.const(g.k_max)), b.const(g.K))
+            k_lo = b.mul(split, g.k_max)
+            k_hi = b.op("min", b.add(k_lo, g.k_max), g.K)
         results = self.after.epilogue.sampler
         a, right, out, n = (s.part_of(p.batch, batch) for s in (f.a, f.b_in, results, f.n_scalar))
         t = Task(batch, split, m_range, n_range, k_lo, k_hi, a, right, out, n)
@@ -68,7 +68,7 @@ class Blocked:
     def _move(self, t: Task, i: int, w: HaloCopy, at: Value, number: Value) -> None:
         """Lets a halo copy that is cut hold block `number`."""
         t.fixed[CUT] = number
-        moved = self.b.address(at, self.b.mul(number, self.b.const(-w.block)), self.f.elem)
+        moved = self.b.address(at, self.b.mul(number, -w.block), self.f.elem)
         self.f.slots[SLOT + i] = Memory(moved, w.buffer)
 
     # -- the loops around the tile
@@ -117,7 +117,7 @@ class Blocked:
     def _enter_head(self, t: Task, lo: Bound) -> None:
         """Fills the halo copies of a block of K."""
         b, g = self.b, self.g
-        head = b.op("floordiv", b.index(lo), b.const(g.kc))
+        head = b.op("floordiv", b.index(lo), g.kc)
         for i, w, at in self.f.cuts:
             parts = b.const(w.blocks)
             self._move(t, i, w, at, b.op("mod", head, parts))
@@ -130,8 +130,8 @@ class Blocked:
     def open_panel(self, t: Task, panel: Strip) -> Strip:
         """The lanes of a panel, for what is read of it in place and for what follows the sums."""
         b, f, g = self.b, self.f, self.g
-        n0 = b.mul(panel.number, b.const(g.nr))
-        starts = [b.add(n0, b.const(v * g.lanes)) for v in range(panel.size)]
+        n0 = b.mul(panel.number, g.nr)
+        starts = [b.add(n0, v * g.lanes) for v in range(panel.size)]
 
         def cursors(s: OperandAccess, part: PartialAddress, count: int) -> list[LaneCursor]:
             return [

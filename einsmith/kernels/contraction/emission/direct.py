@@ -88,8 +88,8 @@ class DirectLowering(Operands):
         zero = b.const(0.0, self.elem, self.lanes)
         extents = [p.extents[a] for a in d.outer]
         if d.parts > 1:
-            self.part = b.op("mod", task, b.const(d.parts))
-            task = b.op("floordiv", task, b.const(d.parts))
+            self.part = b.op("mod", task, d.parts)
+            task = b.op("floordiv", task, d.parts)
         with b.loop(*part_range(b, task, d.tasks, prod(extents))) as points:
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
             if self.sums is None:
@@ -118,10 +118,10 @@ class DirectLowering(Operands):
             return strips(b, 0, extent, size, strip, init)
         lo, hi = part_range(b, self.part, self.d.parts, tiles_along(self.p, self.d, axis))
         whole, points = extent // size * size, b.const(size)
-        with b.loop(b.mul(b.index(lo), points), b.op("min", b.mul(b.index(hi), points), b.const(whole)), size) as loop:
+        with b.loop(b.mul(b.index(lo), points), b.op("min", b.mul(b.index(hi), points), whole), size) as loop:
             strip(loop.var, size, [])
         if whole < extent:
-            with b.if_(b.op("eq", self.part, b.const(self.d.parts - 1))):
+            with b.if_(b.op("eq", self.part, self.d.parts - 1)):
                 strip(b.const(whole), extent - whole, [])
         return []
 
@@ -185,7 +185,7 @@ class DirectLowering(Operands):
                     # mask.
                     masked = self.moving[which] and (self.in_k or not covers(s, v))
                     limit = last.limit if vector == tile.vectors - 1 and masked else None
-                    states[which, vector] = LaneCursor(s, b.add(start, b.const(vector * n)), limit, n)
+                    states[which, vector] = LaneCursor(s, b.add(start, vector * n), limit, n)
                 done[key] = states[which, vector].bind(s.at(values, point)).product()
             return done[key]
 
@@ -210,7 +210,7 @@ class DirectLowering(Operands):
         part = s.at(values, tile.point(b, b.op("floordiv", number, count)))
         if self.in_k:
             return LaneCursor(s, 0, None).bind(part)
-        return LaneCursor(s, b.add(corner[v], b.mul(b.op("mod", number, count), b.const(n))), tile.limit, n).bind(part)
+        return LaneCursor(s, b.add(corner[v], b.mul(b.op("mod", number, count), n)), tile.limit, n).bind(part)
 
     # -- what follows them
 
@@ -220,7 +220,7 @@ class DirectLowering(Operands):
         states = [LaneCursor(s, 0, None)]
         if not self.in_k:
             states = [
-                LaneCursor(s, b.add(self.values[v], b.const(j * n)), tile.limit if j == count - 1 else None, n)
+                LaneCursor(s, b.add(self.values[v], j * n), tile.limit if j == count - 1 else None, n)
                 for j in range(count)
             ]
 
@@ -241,11 +241,11 @@ class DirectLowering(Operands):
         for point in tile.each():
             at: Value = b.const(0)
             for a in self.inner:
-                at = b.add(b.mul(at, b.const(self.p.extents[a])), b.add(self.values[a], b.const(point.get(a, 0))))
-            at = b.mul(at, b.const(row))
+                at = b.add(b.mul(at, self.p.extents[a]), b.add(self.values[a], point.get(a, 0)))
+            at = b.mul(at, row)
             if not self.in_k:
                 at = b.add(at, self.values[v])
-            out += [b.add(at, b.const(j * n)) for j in range(tile.vectors)]
+            out += [b.add(at, j * n) for j in range(tile.vectors)]
         return out
 
     def _waiting(self, tile: Box) -> list[Value]:

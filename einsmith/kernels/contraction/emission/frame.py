@@ -23,7 +23,7 @@ from einsmith.plan.kernel import Kernel
 
 def workspace(b: Builder, base: int, item: int, elem: str) -> Value:
     """Where a piece's part of the workspace begins, `base` bytes from its start."""
-    return b.address(b.buffers[-1], b.const(base // item), elem) if base else b.buffers[-1]
+    return b.address(b.buffers[-1], base // item, elem) if base else b.buffers[-1]
 
 
 class Operands:
@@ -77,7 +77,7 @@ class Frame(Operands):
     def slot(self, x: OperandTiles, tile: Value) -> Value:
         """Where tile number `tile` of a buffer lies."""
         b = self.b
-        return b.address(self.workspace, b.add(b.mul(tile, b.const(x.slab)), b.const(x.base)), self.elem)
+        return b.address(self.workspace, b.add(b.mul(tile, x.slab), x.base), self.elem)
 
 
 @dataclass
@@ -156,14 +156,14 @@ def tiles(
     whole = count if tail == full * unit else count - 1
     stop: Bound = hi
     if whole < count:
-        stop = min(hi, whole) if isinstance(hi, int) else b.op("min", hi, b.const(whole))
+        stop = min(hi, whole) if isinstance(hi, int) else b.op("min", hi, whole)
     if whole and (lo, stop) == (0, 1):
         body(b.const(0), full, False)
     elif whole:
         with b.loop(lo, stop) as loop:
             body(loop.var, full, False)
     if whole < count:
-        with nullcontext() if isinstance(hi, int) else b.if_(b.op("lt", b.const(whole), hi)):
+        with nullcontext() if isinstance(hi, int) else b.if_(b.op("lt", whole, hi)):
             body(b.const(whole), ceil_div(tail, unit), True)
 
 
@@ -190,7 +190,7 @@ def k_blocks(f: Frame, t: Task, body: Callable[[Bound, Bound, Value | None], Non
     lo = b.index(t.k_lo)
     hi = b.index(t.k_hi)
     with b.loop(lo, hi, step=f.g.kc) as loop:
-        end = b.add(loop.var, b.const(f.g.kc))
+        end = b.add(loop.var, f.g.kc)
         body(loop.var, b.op("min", end, hi), b.op("le", hi, end))
 
 

@@ -84,7 +84,7 @@ class InnerProduct(Operands):
     def run(self, task: Value) -> None:
         """Emits a task."""
         b, g, p, n, c = self.b, self.g, self.g.p, self.g.lanes, self.g.c
-        batch, split = b.op("floordiv", task, b.const(c.split)), b.op("mod", task, b.const(c.split))
+        batch, split = b.op("floordiv", task, c.split), b.op("mod", task, c.split)
         size = g.mt * g.nt * c.mr * c.columns * n
         sums = b.alloc(self.elem, size)
         zero = b.const(0.0, self.elem, n)
@@ -92,8 +92,8 @@ class InnerProduct(Operands):
             b.store(zero, sums, clear.var)
         extent = p.extents[p.k[0]]
         chunk = ceil_div(extent, c.split)
-        lo = b.mul(split, b.const(chunk))
-        hi = b.op("min", b.add(lo, b.const(chunk)), b.const(extent))
+        lo = b.mul(split, chunk)
+        hi = b.op("min", b.add(lo, chunk), extent)
         with b.loop(lo, hi) as first:
             point = digits(b, batch, [p.extents[a] for a in p.batch])
             self.fill({**dict(zip(p.batch, point, strict=True)), p.k[0]: first.var})
@@ -101,10 +101,10 @@ class InnerProduct(Operands):
 
         def finish(m0: Value, mr: int, n0: Value, nc: int, places: Sequence[Value]) -> None:
             for i in range(mr):
-                out = g.partials.place(b, split, batch, b.add(m0, b.const(i)), n0)
+                out = g.partials.place(b, split, batch, b.add(m0, i), n0)
                 for j, at in enumerate(places[i * nc : (i + 1) * nc]):
                     total = b.horizontal("add", b.load(sums, at, self.elem, n))
-                    b.store(total, self.workspace, b.add(out, b.const(j)))
+                    b.store(total, self.workspace, b.add(out, j))
 
         self._tiles(finish)
 
@@ -113,9 +113,9 @@ class InnerProduct(Operands):
         b, g, mr, columns = self.b, self.g, self.g.c.mr, self.g.c.columns
 
         def tile(jm: Value, rows: int, jn: Value, nc: int) -> None:
-            at = b.mul(b.add(b.mul(jm, b.const(g.nt)), jn), b.const(mr * columns * g.lanes))
-            places = [b.add(at, b.const((i * columns + j) * g.lanes)) for i in range(rows) for j in range(nc)]
-            body(b.mul(jm, b.const(mr)), rows, b.mul(jn, b.const(columns)), nc, places)
+            at = b.mul(b.add(b.mul(jm, g.nt), jn), mr * columns * g.lanes)
+            places = [b.add(at, (i * columns + j) * g.lanes) for i in range(rows) for j in range(nc)]
+            body(b.mul(jm, mr), rows, b.mul(jn, columns), nc, places)
 
         def row(jm: Value, rows: int, _: bool) -> None:
             tiles(b, (0, g.nt), g.nt, g.N, 1, columns, lambda jn, nc, __: tile(jm, rows, jn, nc))
@@ -130,7 +130,7 @@ class InnerProduct(Operands):
         b, g, n = self.b, self.g, self.g.lanes
         own = (g.m_side.axes, m0, mr), (g.n_side.axes, n0, nc)
         rows = [
-            [s.part_of(axes, b.add(at, b.const(i))) for i in range(count)]
+            [s.part_of(axes, b.add(at, i)) for i in range(count)]
             for s, (axes, at, count) in zip(self.operands, own, strict=True)
         ]
         outside = [[s.part_of(*x) for x in heads] for s in self.operands]
@@ -149,12 +149,12 @@ class InnerProduct(Operands):
 
         def row(number: Value, _: int, carried: list[Value]) -> list[Value]:
             """Masks at known columns are constants."""
-            at, looped = b.mul(number, b.const(g.k_row)), 0
+            at, looped = b.mul(number, g.k_row), 0
             if g.k_row > MAX_UNROLLED * n:
                 looped = g.p.extents[g.p.k[-1]] // n * n
             out = strips(b, 0, looped, n, lambda x, _, carried: step(b.add(at, x), None, x, carried), carried)
             for column in range(looped, g.k_row, n):
-                out = step(b.add(at, b.const(column)), None, column, out)
+                out = step(b.add(at, column), None, column, out)
             return out
 
         def vector(at: Value, count: int, carried: list[Value]) -> list[Value]:

@@ -129,7 +129,7 @@ def _together(b: Builder, part: Sequence[_Work], rounds: int) -> None:
     for tasks, run in part:
         each = tasks // rounds
         with b.loop(0, each) as loop:
-            run(b, tasks, b.add(b.mul(b.task, b.const(each)), loop.var))
+            run(b, tasks, b.add(b.mul(b.task, each), loop.var))
 
 
 def _round_robin(b: Builder, part: Sequence[_Work], rounds: int) -> None:
@@ -139,7 +139,7 @@ def _round_robin(b: Builder, part: Sequence[_Work], rounds: int) -> None:
     start = 0
     for tasks, run in part:
         with task_range(b, place, start, tasks // rounds) as t:
-            run(b, tasks, b.add(b.mul(turn, b.const(tasks // rounds)), t))
+            run(b, tasks, b.add(b.mul(turn, tasks // rounds), t))
         start += tasks // rounds
 
 

@@ -59,9 +59,9 @@ class NanRepair:
         room, groups = self.room, s.groups(k_axes)
         with b.loop(0, again, init=sums) as loop:
             for i, x in enumerate(init):
-                b.store(x, room, b.const(i * n))
+                b.store(x, room, i * n)
             with b.loop(0, len(sums)) as each:
-                at = b.mul(each.var, b.const(n))
+                at = b.mul(each.var, n)
                 state = place(s, each.var)
 
                 def outer(values: list[Value]) -> LaneCursor:
@@ -79,7 +79,7 @@ class NanRepair:
                 b.store(b.add(b.load(room, at, self.elem, n), x), room, at)
             loop.next = []
             for i, old in enumerate(loop.carried):
-                new = b.load(room, b.const(i * n), self.elem, n)
+                new = b.load(room, i * n, self.elem, n)
                 # Lanes that nobody stores may be NaN by chance: what others are does not depend on it.
                 loop.next.append(b.op("where", b.op("ne", old, old), new, old) if s.lanes else new)
         return list(loop.results)

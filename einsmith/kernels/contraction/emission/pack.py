@@ -25,8 +25,8 @@ def packed(f: Frame, t: Task, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound
         return f.scratch[x]
     at = t.batch if x.batches > 1 else b.const(0)
     if g.k_blocks > 1:
-        at = b.add(b.mul(at, b.const(g.k_blocks)), b.op("floordiv", b.index(lo), b.const(g.kc)))
-    return f.slot(x, b.add(b.mul(at, b.const(x.tiles)), tile.number))
+        at = b.add(b.mul(at, g.k_blocks), b.op("floordiv", b.index(lo), g.kc))
+    return f.slot(x, b.add(b.mul(at, x.tiles), tile.number))
 
 
 def pack(
@@ -37,7 +37,7 @@ def pack(
     source, else [k][row]. operand: what the batch adds to the operand's addresses. With `start`, lo .. hi is a part of
     what the tile has from point `start` of K on, and the rest of it is left alone."""
     b = f.b
-    first = b.mul(tile.number, b.const(x.points))
+    first = b.mul(tile.number, x.points)
     low = start if start is not None else b.index(lo)
     if not x.along:
         _across(f, x, operand, to, first, tile, lo, hi, low, start is not None)
@@ -62,7 +62,7 @@ def _across(
         s, width, align = f.b_in, tile.size * n, n
         ends = [(tile.limit, None, g.column(v)) for v in range(tile.size)]
     states = [
-        LaneCursor(s, b.add(first, b.const(v * n)), limit, align, count, column).bind(operand)
+        LaneCursor(s, b.add(first, v * n), limit, align, count, column).bind(operand)
         for v, (limit, count, column) in enumerate(ends)
     ]
     groups = s.groups(g.p.k)
@@ -77,11 +77,11 @@ def _across(
 
         def inner(context: list[LaneCursor], last: Value, flat: Value, _: Any) -> Sequence[Value]:
             part = last_of_k(f, s, groups, last)
-            at = b.mul(place(flat), b.const(width))
+            at = b.mul(place(flat), width)
             for v, state in enumerate(context):
                 count = None if whole else ends[v][1]
                 own = None if count is None else b.op("lt", b.iota(n, "i32"), b.const(count, "i32", n))
-                b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)), own)
+                b.store(state.bind(part).product(), to, b.add(at, v * n), own)
             return ()
 
         sweep(b, [x.extent for x in groups], lo, hi, (), outer, inner)
@@ -91,7 +91,7 @@ def _across(
 
     if x is g.a and part_only:
         over = ceil_div(len(states) * n, width) - 1  # points that whole vectors reach beyond their own
-        last = b.op("max", b.index(lo), b.sub(b.index(hi), b.const(over)))
+        last = b.op("max", b.index(lo), b.sub(b.index(hi), over))
         walk(groups, states, lo, last, from_low)
         walk(groups, states, last, hi, from_low, False)
         return
@@ -129,7 +129,7 @@ def _rows_along(
         state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
         with b.loop(0, mr) as rows:
             part = s.part_of(g.m_side.axes, b.add(m0, rows.var))
-            at = b.add(b.mul(rows.var, b.const(g.k_pad)), b.sub(k, low))
+            at = b.add(b.mul(rows.var, g.k_pad), b.sub(k, low))
             b.store(state.bind(part).product(), to, at)
 
     _chunks(f, s, lo, hi, chunk)
@@ -144,10 +144,10 @@ def _columns_along(
     by_rows = f.b_rows if whole else None
     s = by_rows or f.b_in
     with b.loop(0, nv) as vectors:
-        at = b.add(n0, b.mul(vectors.var, b.const(points)))
+        at = b.add(n0, b.mul(vectors.var, points))
         rows = []
         for j in range(points):
-            x = b.add(at, b.const(j))
+            x = b.add(at, j)
             if g.N % points:
                 x = b.op("min", x, last)
             rows.append(f.b_in.part_of(g.n_side.axes, x))
@@ -157,9 +157,9 @@ def _columns_along(
             if f.ahead.along:
                 prefetch_panels.ask_along(f, state, rows)
             values = transpose(b, [state.bind(row).product() for row in rows], depth)
-            out = b.add(b.mul(b.sub(k, low), b.const(width // depth)), b.mul(vectors.var, b.const(n)))
+            out = b.add(b.mul(b.sub(k, low), width // depth), b.mul(vectors.var, n))
             for j, x in enumerate(values):
-                b.store(x, to, b.add(out, b.const(j * width)))
+                b.store(x, to, b.add(out, j * width))
 
         if by_rows is None:
             _chunks(f, s, lo, hi, chunk)
@@ -172,7 +172,7 @@ def _row_chunks(f: Frame, row: int, lo: Bound, hi: Bound, chunk: Callable[[Value
     the one before."""
     b, n = f.b, f.g.lanes
     with b.loop(lo, hi, step=row) as rows, b.loop(0, row, step=n) as loop:
-        chunk(b.add(rows.var, b.op("min", loop.var, b.const(row - n))), None)
+        chunk(b.add(rows.var, b.op("min", loop.var, row - n)), None)
 
 
 def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..., None]) -> None:
@@ -186,10 +186,10 @@ def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..
             heads, row = [], g.K
 
         def vector(context: list[Value], last: Value, flat: Value, _: Any) -> Sequence[Value]:
-            chunk(b.mul(flat, b.const(n)), None, [*context, b.mul(last, b.const(n))] if heads else None)
+            chunk(b.mul(flat, n), None, [*context, b.mul(last, n)] if heads else None)
             return ()
 
-        lo, hi = (x // n if isinstance(x, int) else b.op("floordiv", x, b.const(n)) for x in (lo, hi))
+        lo, hi = (x // n if isinstance(x, int) else b.op("floordiv", x, n) for x in (lo, hi))
         sweep(b, [*heads, row // n], lo, hi, (), list, vector)
         return
     if isinstance(lo, int) and isinstance(hi, int):

@@ -74,9 +74,9 @@ def _run(f: Frame, x: _Packing, t: Value) -> None:
     lo: Bound = 0
     hi: Bound = g.K
     if x.blocks > 1:
-        lo = b.mul(block, b.const(g.kc))
-        hi = b.op("min", b.add(lo, b.const(g.kc)), b.const(g.K))
-    at = b.mul(b.add(b.mul(batch, b.const(x.blocks)), block), b.const(to.tiles))
+        lo = b.mul(block, g.kc)
+        hi = b.op("min", b.add(lo, g.kc), g.K)
+    at = b.mul(b.add(b.mul(batch, x.blocks), block), to.tiles)
     operand = (f.a if to is g.a else f.b_in).part_of(g.p.batch, batch)
     span = part_range(b, group, x.groups, to.tiles)
 
@@ -89,7 +89,7 @@ def _run(f: Frame, x: _Packing, t: Value) -> None:
         packed(lo, hi, None)
         return
     start, end = (b.index(v) for v in (lo, hi))
-    here = b.add(start, b.mul(part, b.const(x.depth)))
-    stop = b.op("min", b.add(here, b.const(x.depth)), end)
+    here = b.add(start, b.mul(part, x.depth))
+    stop = b.op("min", b.add(here, x.depth), end)
     with b.loop(here, stop, step=TOGETHER) as loop:
-        packed(loop.var, b.op("min", b.add(loop.var, b.const(TOGETHER)), stop), start)
+        packed(loop.var, b.op("min", b.add(loop.var, TOGETHER), stop), start)

@@ -25,7 +25,7 @@ def add(g: Geometry | Shape, base: int, b: Builder, tasks: int, task: Value) -> 
     with b.loop(*part_range(b, task, tasks, sums.batch * sums.rows)) as rows:
         batch, m = digits(b, rows.var, (sums.batch, sums.rows))
         part, fixed = s.part_of(g.m_side.axes, m), s.part_of(p.batch, batch)
-        first = b.add(b.mul(rows.var, b.const(sums.row)), b.const(sums.base))
+        first = b.add(b.mul(rows.var, sums.row), sums.base)
 
         def vector(at: Value, count: int, _: Sequence[Value]) -> None:
             x = _tree(b, sums, sources, elem, b.add(first, at))
@@ -40,7 +40,7 @@ def _tree(b: Builder, sums: PartialSums, workspace: Value, elem: str, at: Value)
     n, step, count = sums.lanes, sums.part, sums.parts
 
     def load(i: Value) -> Value:
-        return b.load(workspace, b.add(at, b.mul(i, b.const(step))), elem, n)
+        return b.load(workspace, b.add(at, b.mul(i, step)), elem, n)
 
     width = min(8, count)
     start = [load(b.const(i)) for i in range(width)]
@@ -48,7 +48,7 @@ def _tree(b: Builder, sums: PartialSums, workspace: Value, elem: str, at: Value)
     running: Sequence[Value] = start
     if full > width:
         with b.loop(width, full, step=width, init=start) as loop:
-            loop.next = [b.add(x, load(b.add(loop.var, b.const(i)))) for i, x in enumerate(loop.carried)]
+            loop.next = [b.add(x, load(b.add(loop.var, i))) for i, x in enumerate(loop.carried)]
         running = loop.results
     out = list(running)
     for i in range(full, count):
