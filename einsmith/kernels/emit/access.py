@@ -286,8 +286,7 @@ class OperandAccess:
             for i, f in enumerate(self.forms):
                 c = f.coef.get(g.inner, 0)
                 if c:
-                    term = value if c == 1 else b.mul(value, c)
-                    sums[i] = b.add(sums[i], term) if i in sums else term
+                    sums[i] = b.add(sums.get(i, 0), b.mul(value, c))
         opaque = {g.inner: v for g, v in values if g.inner in self.opaque}
         return PartialAddress(sums, frozenset(a for g, _ in values for a in g.axes), opaque)
 
@@ -301,7 +300,7 @@ class OperandAccess:
         for i, f in enumerate(self.forms if known else ()):
             delta = sum(f.coef.get(a, 0) * x for a, x in known.items())
             if delta:
-                out.sums[i] = b.add(out.sums[i], delta) if i in out.sums else b.const(delta)
+                out.sums[i] = b.add(out.sums.get(i, 0), delta)
         out.opaque |= {a: b.add(out.opaque[a], x) for a, x in known.items() if a in out.opaque}
         return out
 
