@@ -61,13 +61,11 @@ def emit_bounds(
         if not s.conds:
             continue
         ((form, fn, _),) = s.conds
-        fixed = s.part_of(p.batch, batch).sums.get(form)
+        fixed = s.part_of(p.batch, batch).sums.get(form, 0)
         edge: Value | None = None
         for x in points:
             own = s.part_of(axes, x).sums.get(form)
-            total = b.const(s.forms[form].const)
-            for term in (own, fixed):
-                total = total if term is None else b.add(total, term)
+            total = b.add(b.add(s.forms[form].const, own or 0), fixed)
             if t.sign > 0:  # v + r < 0
                 limit = b.sub(1 if fn == "le" else 0, total)
             else:  # v - r < 0

@@ -116,8 +116,7 @@ class LaneCursor(ExpressionEmitter):
 
     def _tail(self, x: Value, limit: int | Value) -> Value:
         b, n = self.b, self.s.lanes
-        end = b.index(limit)
-        left = b.cast(b.op("min", b.sub(end, x), n), "i32")
+        left = b.cast(b.op("min", b.sub(limit, x), n), "i32")
         return b.op("lt", b.iota(n, "i32"), b.splat(left, n))
 
     def _make_runs(self, x: Value, align: int) -> None:

@@ -94,5 +94,5 @@ class PhasePlanes:
             pointer = b.buffers[self.epi.outputs[i]]
             with b.loop(low, high, step=self.line) as loop:
                 for k in range(0, self.line, n):
-                    at = b.add(loop.var, k) if k else loop.var
+                    at = b.add(loop.var, k)
                     b.stream(b.load(scratch, at, self.elem, n), pointer, b.add(self.base, at))

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
-from einsmith.kernels.contraction.emission.frame import Operands, strips
-from einsmith.kernels.contraction.emission.nan_repair import nan_repair
+from einsmith.kernels.contraction.emission.frame import Operands, clear, strips
+from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.problem import Problem
@@ -77,7 +77,7 @@ class DirectLowering(Operands):
         self.k_axes = [a for a in p.k if a not in (*d.k_outer, d.vector) and p.extents[a] > 1]
         self.cut = max(self.inner, key=lambda a: tiles_along(p, d, a)) if d.parts > 1 else None
         size = d.vectors * prod(x for _, x in d.tile) * n
-        self.repair = nan_repair(b, problem, self.arguments, axes, lanes, size)
+        self.repair = NanRepair(b, problem, self.arguments, axes, lanes, size)
         self.rows = b.alloc(self.elem, size) if self.epilogue.results.size > REGISTER_EPILOGUE else None
         self.sums = b.alloc(self.elem, waiting(p, d, n)) if d.k_outer else None
         self.values: dict[int, Value] = {}
@@ -96,8 +96,7 @@ class DirectLowering(Operands):
                 self.fill(self.values)
                 self._tiles(lambda tile: self._finish(tile, self._products(tile, [zero] * tile.sums)))
                 return
-            with b.loop(0, waiting(p, d, self.lanes), step=self.lanes) as clear:
-                b.store(zero, self.sums, clear.var)
+            clear(b, self.sums, waiting(p, d, self.lanes), self.elem, self.lanes)
             with b.loop(0, p.extents[d.k_outer[0]]) as head:
                 self.values[d.k_outer[0]] = head.var
                 self.fill(self.values)
@@ -118,7 +117,7 @@ class DirectLowering(Operands):
             return strips(b, 0, extent, size, strip, init)
         lo, hi = part_range(b, self.part, self.d.parts, tiles_along(self.p, self.d, axis))
         whole, points = extent // size * size, b.const(size)
-        with b.loop(b.mul(b.index(lo), points), b.op("min", b.mul(b.index(hi), points), whole), size) as loop:
+        with b.loop(b.mul(lo, points), b.op("min", b.mul(hi, points), whole), size) as loop:
             strip(loop.var, size, [])
         if whole < extent:
             with b.if_(b.op("eq", self.part, self.d.parts - 1)):
@@ -156,8 +155,6 @@ class DirectLowering(Operands):
         """What the products of all of K, but the outer axis of it, add to the sums."""
         axes = [*self.k_axes, self.d.vector] if self.in_k else self.k_axes
         sums = self._boxes(axes, partial(self._add, tile), init)
-        if self.repair is None:
-            return sums
         rest = [a for a in self.p.k if a not in self.d.k_outer]
         place = partial(self._exactly, tile, dict(self.values))
         return self.repair.sums(sums, init, rest, 0, self.p.count(rest), place)

@@ -26,6 +26,12 @@ def workspace(b: Builder, base: int, item: int, elem: str) -> Value:
     return b.address(b.buffers[-1], base // item, elem) if base else b.buffers[-1]
 
 
+def clear(b: Builder, to: Value, size: Value | int, elem: str, lanes: int) -> None:
+    """Zeros, in so many elements of scratch."""
+    with b.loop(0, size, step=lanes) as loop:
+        b.store(b.const(0.0, elem, lanes), to, loop.var)
+
+
 class Operands:
     """The buffers of a kernel function by number, the root's arguments by slot, and in `slots` these and the halo
     copies, for each of which there is scratch. halos: (operand, copy, a copy of another piece that has all of it, in
@@ -154,10 +160,8 @@ def tiles(
     lo, hi = span
     tail = size - (count - 1) * full * unit
     whole = count if tail == full * unit else count - 1
-    stop: Bound = hi
-    if whole < count:
-        stop = min(hi, whole) if isinstance(hi, int) else b.op("min", hi, whole)
-    if whole and (lo, stop) == (0, 1):
+    stop: Bound = b.op("min", hi, whole) if whole < count else hi
+    if whole and (b.known(lo), b.known(stop)) == (0, 1):
         body(b.const(0), full, False)
     elif whole:
         with b.loop(lo, stop) as loop:
@@ -187,23 +191,6 @@ def k_blocks(f: Frame, t: Task, body: Callable[[Bound, Bound, Value | None], Non
     if not f.g.blocked:
         body(t.k_lo, t.k_hi, None)
         return
-    lo = b.index(t.k_lo)
-    hi = b.index(t.k_hi)
-    with b.loop(lo, hi, step=f.g.kc) as loop:
+    with b.loop(t.k_lo, t.k_hi, step=f.g.kc) as loop:
         end = b.add(loop.var, f.g.kc)
-        body(loop.var, b.op("min", end, hi), b.op("le", hi, end))
-
-
-def relative(b: Builder, tile: Value, span: Range) -> Value:
-    """A tile's number within a range."""
-    lo = span[0]
-    return tile if isinstance(lo, int) else b.sub(tile, lo)
-
-
-def count(b: Builder, span: Range) -> Bound:
-    lo, hi = span
-    if isinstance(lo, int):
-        assert isinstance(hi, int)
-        return hi - lo
-    return b.sub(b.index(hi), lo)
-
+        body(loop.var, b.op("min", end, t.k_hi), b.op("le", t.k_hi, end))

@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any
 
 from einsmith.kernels.contraction.config import InnerProducts, sampler
-from einsmith.kernels.contraction.emission.frame import Operands, strips, tiles, workspace
-from einsmith.kernels.contraction.emission.nan_repair import nan_repair
+from einsmith.kernels.contraction.emission.frame import Operands, clear, strips, tiles, workspace
+from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.setting import Setting
 from einsmith.kernels.emit.access import OperandAccess, digits
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.loops import part_bounds
 from einsmith.kernels.emit.walk import ceil_div
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
@@ -78,7 +79,7 @@ class InnerProduct(Operands):
         super().__init__(b, g.kernel, p.dtype, n, g.halos)
         self.g = g
         self.workspace = workspace(b, base, p.dtype.itemsize, self.elem)
-        self.repair = nan_repair(b, g.original, self.arguments, (), 0, g.c.mr * g.c.columns * n)
+        self.repair = NanRepair(b, g.original, self.arguments, (), 0, g.c.mr * g.c.columns * n)
         self.operands = [sampler(b, p, side, self.slots, axes, n, g.k_row) for side in (g.m_side, g.n_side)]
 
     def run(self, task: Value) -> None:
@@ -87,14 +88,8 @@ class InnerProduct(Operands):
         batch, split = b.op("floordiv", task, c.split), b.op("mod", task, c.split)
         size = g.mt * g.nt * c.mr * c.columns * n
         sums = b.alloc(self.elem, size)
-        zero = b.const(0.0, self.elem, n)
-        with b.loop(0, size, step=n) as clear:
-            b.store(zero, sums, clear.var)
-        extent = p.extents[p.k[0]]
-        chunk = ceil_div(extent, c.split)
-        lo = b.mul(split, chunk)
-        hi = b.op("min", b.add(lo, chunk), extent)
-        with b.loop(lo, hi) as first:
+        clear(b, sums, size, self.elem, n)
+        with b.loop(*part_bounds(b, p.extents[p.k[0]], split, c.split)) as first:
             point = digits(b, batch, [p.extents[a] for a in p.batch])
             self.fill({**dict(zip(p.batch, point, strict=True)), p.k[0]: first.var})
             self._tiles(partial(self._multiply, sums, ((p.batch, batch), (p.k[:1], first.var))))
@@ -162,9 +157,8 @@ class InnerProduct(Operands):
 
         init = [b.load(sums, x, self.elem, n) for x in places]
         result = strips(b, 0, g.points // g.k_row, 1, row, init) if g.k_row else strips(b, 0, g.points, n, vector, init)
-        if self.repair is not None:
-            place = partial(self._place, heads, m0, n0, nc)
-            result = self.repair.sums(result, init, g.p.k[1:], 0, g.p.count(g.p.k[1:]), place)
+        place = partial(self._place, heads, m0, n0, nc)
+        result = self.repair.sums(result, init, g.p.k[1:], 0, g.p.count(g.p.k[1:]), place)
         for x, value in zip(places, result, strict=True):
             b.store(value, sums, x)
 

@@ -12,7 +12,7 @@ from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, r
 from einsmith.kernels.contraction.emission import prefetch_panels as ahead
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile
 from einsmith.kernels.contraction.emission.k_pack import repeated
-from einsmith.kernels.contraction.emission.nan_repair import nan_repair
+from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.emission.pack import last_of_k
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
@@ -35,13 +35,12 @@ class Microkernel:
     def __init__(self, f: Frame, after: TileEpilogue):
         g = f.g
         self.f, self.after = f, after
-        self.repair = nan_repair(f.b, g.original, f.arguments, g.n_side.axes, g.lanes, g.mr * g.nr, g.row)
+        self.repair = NanRepair(f.b, g.original, f.arguments, g.n_side.axes, g.lanes, g.mr * g.nr, g.row)
 
     def sums(self, t: Task, x: Tile) -> list[list[Value]]:
         """The vectors of sums of a tile, row by row."""
         f, b, g, c, mr, nv = self.f, self.f.b, self.f.g, self.f.g.c, x.rows.size, x.panel.size
         groups, lo, hi, left, right = g.k_groups, x.lo, x.hi, x.left, x.right
-        low = b.index(lo)
         m0 = b.mul(x.rows.number, g.mr)
         init = self.after.start(x)
         a, bs = f.a, f.b_in
@@ -70,7 +69,7 @@ class Microkernel:
         def inner(context: Any, digit: Value, flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
             if together > 1:
                 digit, flat = (b.mul(v, together) for v in (digit, flat))
-            k = b.sub(flat, low)
+            k = b.sub(flat, lo)
             if points > 1:
                 assert right is not None
                 state = context[0].bind(last_of_k(f, a, groups, digit))
@@ -94,15 +93,13 @@ class Microkernel:
             begin, end = lo, hi
             if together > 1:
                 extents[-1] //= together
-                begin, end = (k // together if isinstance(k, int) else b.op("floordiv", k, together)
-                              for k in (lo, hi))
+                begin, end = (b.op("floordiv", k, together) for k in (lo, hi))
             if self.after.behind:
                 sums = self._storing(t, x, begin, end, init, partial(inner, outer([])))
             else:
                 unrolled = self._unrolled(groups, steps[:mr], mr, nv, points)
                 sums = sweep(b, extents, begin, end, init, outer, inner, unrolled)
-        if self.repair is not None:
-            sums = self.repair.sums(sums, init, g.p.k, lo, hi, partial(self._place, t, m0, x.panel))
+        sums = self.repair.sums(sums, init, g.p.k, lo, hi, partial(self._place, t, m0, x.panel))
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
 
     def _vectors(
@@ -155,12 +152,12 @@ class Microkernel:
         before completes is stored: all at once, it would keep the next products waiting."""
         b, mr = self.f.b, self.f.g.mr
         rows, flush = self.after.before(t, x)
-        low, count = b.index(lo), b.sub(b.index(hi), b.index(lo))
+        count = b.sub(hi, lo)
         if x.last is not None:
             rows = b.select(x.last, rows, 0)
 
         def bound(part: Value) -> Value:
-            return b.add(low, b.op("floordiv", b.mul(part, count), mr))
+            return b.add(lo, b.op("floordiv", b.mul(part, count), mr))
 
         with b.loop(0, mr, init=init) as loop:
             with b.loop(bound(loop.var), bound(b.add(loop.var, 1)), init=loop.carried) as steps:

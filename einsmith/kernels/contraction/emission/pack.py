@@ -25,7 +25,7 @@ def packed(f: Frame, t: Task, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound
         return f.scratch[x]
     at = t.batch if x.batches > 1 else b.const(0)
     if g.k_blocks > 1:
-        at = b.add(b.mul(at, g.k_blocks), b.op("floordiv", b.index(lo), g.kc))
+        at = b.add(b.mul(at, g.k_blocks), b.op("floordiv", lo, g.kc))
     return f.slot(x, b.add(b.mul(at, x.tiles), tile.number))
 
 
@@ -38,7 +38,7 @@ def pack(
     what the tile has from point `start` of K on, and the rest of it is left alone."""
     b = f.b
     first = b.mul(tile.number, x.points)
-    low = start if start is not None else b.index(lo)
+    low = lo if start is None else start
     if not x.along:
         _across(f, x, operand, to, first, tile, lo, hi, low, start is not None)
     elif x is f.g.a:
@@ -49,7 +49,7 @@ def pack(
 
 def _across(
     f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, first: Value, tile: Strip, lo: Bound, hi: Bound,
-    low: Value, part_only: bool,
+    low: Bound, part_only: bool,
 ) -> None:
     """Vectors of points of the side. Lanes past the rows of a tile of M are overwritten by the next point of K."""
     b, g, n = f.b, f.g, f.g.lanes
@@ -91,7 +91,7 @@ def _across(
 
     if x is g.a and part_only:
         over = ceil_div(len(states) * n, width) - 1  # points that whole vectors reach beyond their own
-        last = b.op("max", b.index(lo), b.sub(b.index(hi), over))
+        last = b.op("max", lo, b.sub(hi, over))
         walk(groups, states, lo, last, from_low)
         walk(groups, states, last, hi, from_low, False)
         return
@@ -102,14 +102,12 @@ def _across(
     if x is g.a or not s.conds or not cut or g.tail == 1 or prod(x.extent for x in tail) != g.tail:
         walk(groups, states, lo, hi, from_low)
         return
-    size = b.const(g.tail)
-    begin, end = (x // g.tail if isinstance(x, int) else b.op("floordiv", x, size) for x in (lo, hi))
-    start = b.index(begin)
+    start, end = (b.op("floordiv", x, g.tail) for x in (lo, hi))
     with b.loop(0, g.tail) as loop:  # masks are made once for all that stands before the tail
         part = s.part_of([a for x in tail for a in x.axes], loop.var)
         part.axes |= frozenset(g.p.k) - {a for x in groups[:cut] for a in x.axes}
         masked = [x.bind(part) for x in states]
-        walk(groups[:cut], masked, begin, end, lambda flat: b.add(b.mul(b.sub(flat, start), size), loop.var))
+        walk(groups[:cut], masked, start, end, lambda flat: b.add(b.mul(b.sub(flat, start), g.tail), loop.var))
 
 
 def last_of_k(f: Frame, s: OperandAccess, groups: Sequence[FusedAxes], value: Value) -> PartialAddress:
@@ -120,7 +118,7 @@ def last_of_k(f: Frame, s: OperandAccess, groups: Sequence[FusedAxes], value: Va
 
 
 def _rows_along(
-    f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound, low: Value
+    f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound, low: Bound
 ) -> None:
     """Vectors along K of each row."""
     b, g, s = f.b, f.g, f.a
@@ -136,7 +134,7 @@ def _rows_along(
 
 
 def _columns_along(
-    f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound, low: Value, whole: bool
+    f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound, low: Bound, whole: bool
 ) -> None:
     """Vectors along K of as many rows as there are lanes, transposed in registers; whole: lo .. hi is a block of K."""
     b, g, depth, n = f.b, f.g, f.g.c.depth, f.g.lanes
@@ -189,11 +187,12 @@ def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..
             chunk(b.mul(flat, n), None, [*context, b.mul(last, n)] if heads else None)
             return ()
 
-        lo, hi = (x // n if isinstance(x, int) else b.op("floordiv", x, n) for x in (lo, hi))
+        lo, hi = (b.op("floordiv", x, n) for x in (lo, hi))
         sweep(b, [*heads, row // n], lo, hi, (), list, vector)
         return
-    if isinstance(lo, int) and isinstance(hi, int):
-        strips(b, lo, hi, n, lambda k, count, _: chunk(k, None if count == n else hi))
+    first, end = b.known(lo), b.known(hi)
+    if first is not None and end is not None:
+        strips(b, first, end, n, lambda k, count, _: chunk(k, None if count == n else hi))
         return
     with b.loop(lo, hi, step=n) as loop:
         chunk(loop.var, None if g.heads and g.kc % n == 0 else hi)

@@ -11,7 +11,7 @@ from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.traffic import address_steps
 from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.loops import task_range
-from einsmith.kernels.emit.walk import Bound, ceil_div, part_range
+from einsmith.kernels.emit.walk import ceil_div, part_range
 from einsmith.loops.nest import Value
 from einsmith.target.facts import LINE
 
@@ -71,16 +71,13 @@ def run(f: Frame, task: Value, chosen: Sequence[OperandTiles]) -> None:
 def _run(f: Frame, x: _Packing, t: Value) -> None:
     b, g, to = f.b, f.g, x.of
     batch, block, part, group = digits(b, t, (to.batches, x.blocks, x.parts, x.groups))
-    lo: Bound = 0
-    hi: Bound = g.K
-    if x.blocks > 1:
-        lo = b.mul(block, g.kc)
-        hi = b.op("min", b.add(lo, g.kc), g.K)
+    lo = b.mul(block, g.kc)
+    hi = b.op("min", b.add(lo, g.kc), g.K)
     at = b.mul(b.add(b.mul(batch, x.blocks), block), to.tiles)
     operand = (f.a if to is g.a else f.b_in).part_of(g.p.batch, batch)
     span = part_range(b, group, x.groups, to.tiles)
 
-    def packed(lo: Bound, hi: Bound, start: Value | None) -> None:
+    def packed(lo: Value, hi: Value, start: Value | None) -> None:
         tiles_of(f, to, span, lambda tile: pack.pack(
             f, to, operand, f.slot(to, b.add(at, tile.number)), tile, lo, hi, start
         ))  # fmt: skip
@@ -88,8 +85,7 @@ def _run(f: Frame, x: _Packing, t: Value) -> None:
     if not x.depth:
         packed(lo, hi, None)
         return
-    start, end = (b.index(v) for v in (lo, hi))
-    here = b.add(start, b.mul(part, x.depth))
-    stop = b.op("min", b.add(here, x.depth), end)
+    here = b.add(lo, b.mul(part, x.depth))
+    stop = b.op("min", b.add(here, x.depth), hi)
     with b.loop(here, stop, step=TOGETHER) as loop:
-        packed(loop.var, b.op("min", b.add(loop.var, TOGETHER), stop), start)
+        packed(loop.var, b.op("min", b.add(loop.var, TOGETHER), stop), lo)

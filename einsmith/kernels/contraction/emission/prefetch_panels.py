@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile, relative
+from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Value
@@ -45,8 +45,8 @@ def _next_panel(f: Frame, t: Task, x: Tile) -> Ahead:
     every row that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
     b, g, s = f.b, f.g, f.n_scalar
     ((read, form),) = s.reads.items()
-    end = t.m_range[1]  # the last tiles ask, so that nothing waits in the second level for long
-    turn = b.sub(b.const(end - 1) if isinstance(end, int) else b.sub(end, 1), x.rows.number)
+    # The last tiles ask, so that nothing waits in the second level for long.
+    turn = b.sub(b.sub(t.m_range[1], 1), x.rows.number)
     points = g.lanes // f.ahead.far_lines  # of a line
     first = b.mul(turn, f.ahead.lines * points)
     (k,) = s.groups(g.p.k)
@@ -72,12 +72,11 @@ def _next_source(f: Frame, t: Task, x: Tile) -> Ahead:
     b, g, s = f.b, f.g, f.n_scalar
     ((_, form),) = s.reads.items()
     (rows,) = s.groups(g.n_side.axes)
-    hi, jn = b.index(x.hi), x.panel.number
-    last = b.op("le", b.index(t.k_hi), hi)
+    jn, last = x.panel.number, b.op("le", t.k_hi, x.hi)
     n0 = b.mul(b.select(last, b.add(jn, 1), jn), g.nr)
-    n0 = b.add(n0, b.mul(relative(b, x.rows.number, t.m_range), f.ahead.source_rows))
+    n0 = b.add(n0, b.mul(b.sub(x.rows.number, t.m_range[0]), f.ahead.source_rows))
     n0 = b.op("min", n0, g.N - f.ahead.source_rows)
-    start = b.select(last, b.index(t.k_lo), hi)
+    start = b.select(last, t.k_lo, x.hi)
     at = LaneCursor(s, 0, None).bind(t.n_scalar, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start)).offset(form)
     apart = s.forms[form].coef.get(rows.inner, 0)
     return Ahead(lambda _, __, ___, k: _ask_one_of(f, s, b.add(at, k), f.ahead.source_rows, apart, k))
@@ -87,7 +86,7 @@ def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ahead:
     """A line of the next tile's rows of M; after the last tile, of the first one's in the next block of K. At each
     point of K that is of another row, so that all lines of a stretch are asked for as it is walked."""
     b, g, a = f.b, f.g, f.a
-    lo, hi = (b.index(m) for m in t.m_range)
+    lo, hi = t.m_range
     follows = b.op("lt", b.add(x.rows.number, 1), hi)
     tile = b.select(follows, b.add(x.rows.number, 1), lo)
     further = b.select(follows, 0, g.kc)
@@ -129,9 +128,9 @@ def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ahead]:
     apart = abs(a.forms[form].coef.get(run.inner, 0)) * g.item
     if not (0 < apart * run.extent <= LINE and len(places) <= TILE_LINES * run.extent):
         return []
-    follows = b.op("lt", b.add(jm, 1), b.index(t.m_range[1]))
+    follows = b.op("lt", b.add(jm, 1), t.m_range[1])
     if g.c.order == "m":
-        follows = b.op("and", follows, b.op("le", b.index(t.n_range[1]), b.add(x.panel.number, 1)))
+        follows = b.op("and", follows, b.op("le", t.n_range[1], b.add(x.panel.number, 1)))
 
     def ask(at: Value | None, digit: Value, _: Value, __: Value) -> None:
         assert at is not None

@@ -8,7 +8,7 @@ from itertools import chain
 from math import gcd
 
 from einsmith.kernels.contraction import epilogue
-from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
+from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile, clear
 from einsmith.kernels.contraction.emission.k_pack import added
 from einsmith.kernels.contraction.emission.prefetch import ResultPrefetch
 from einsmith.kernels.contraction.emission.write_combining import LineBuffer, LineSpan
@@ -45,10 +45,7 @@ class TileSums:
 
     def clear(self, tiles: Value) -> None:
         """Lets the first so many tiles begin at zero."""
-        b, g = self.f.b, self.f.g
-        zero = b.const(0.0, self.f.elem, g.lanes)
-        with b.loop(0, b.mul(tiles, self.size), step=g.lanes) as loop:
-            b.store(zero, self.sums, loop.var)
+        clear(self.f.b, self.sums, self.f.b.mul(tiles, self.size), self.f.elem, self.f.g.lanes)
 
     def _places(self, tile: Value, row: Value, nv: int) -> list[Value]:
         b = self.f.b
@@ -201,7 +198,7 @@ class TileEpilogue:
         """What panel jn completes."""
         b, g, lines = self.f.b, self.f.g, self.lines
         assert lines is not None
-        nr, (low, stop) = b.const(g.nr), (b.index(x) for x in t.n_range)
+        nr, (low, stop) = b.const(g.nr), t.n_range
         begin, last = b.mul(jn, nr), b.op("eq", b.add(jn, 1), stop)
         end = b.op("min", g.N, b.add(begin, nr))
         return lines.find(lines.sampler.part_of(g.p.batch, t.batch), begin, end, b.mul(low, nr), last)
@@ -215,7 +212,7 @@ class TileEpilogue:
         def flush(row: Value) -> None:
             m, kept = b.add(m0, row), row
             if g.c.order == "n":
-                kept = b.sub(m, b.mul(b.index(t.m_range[0]), g.mr))
+                kept = b.sub(m, b.mul(t.m_range[0], g.mr))
             lines.flush(found, lines.sampler.part_of(g.m_side.axes, m), row, kept)
 
         return b.op("min", b.sub(g.M, m0), g.mr), flush
@@ -223,23 +220,21 @@ class TileEpilogue:
     def before(self, t: Task, x: Tile) -> tuple[Value, Callable[[Value], None]]:
         """`_stores` of the tile before one in the task; before the first one that has no rows."""
         b, g, jm, jn = self.f.b, self.f.g, x.rows.number, x.panel.number
-        one = b.const(1)
-        (m_lo, m_hi), (n_lo, n_hi) = ([b.index(x) for x in r] for r in (t.m_range, t.n_range))
+        (m_lo, m_hi), (n_lo, n_hi) = t.m_range, t.n_range
         if g.c.order == "n":
             first, begins = b.op("eq", jm, m_lo), b.op("eq", jn, n_lo)
-            m, n = b.sub(b.select(first, m_hi, jm), one), b.select(first, b.sub(jn, one), jn)
+            m, n = b.sub(b.select(first, m_hi, jm), 1), b.select(first, b.sub(jn, 1), jn)
         else:
             first, begins = b.op("eq", jn, n_lo), b.op("eq", jm, m_lo)
-            m, n = b.select(first, b.sub(jm, one), jm), b.sub(b.select(first, n_hi, jn), one)
+            m, n = b.select(first, b.sub(jm, 1), jm), b.sub(b.select(first, n_hi, jn), 1)
         rows, flush = self._stores(t, m, n)
         return b.select(b.op("and", first, begins), 0, rows), flush
 
     def flush_last(self, t: Task) -> None:
         """Stores what the last tile of a task completes."""
-        b, one = self.f.b, self.f.b.const(1)
-        (m_lo, m_hi), (n_lo, n_hi) = ([b.index(x) for x in r] for r in (t.m_range, t.n_range))
+        b, (m_lo, m_hi), (n_lo, n_hi) = self.f.b, t.m_range, t.n_range
         with b.if_(b.op("and", b.op("lt", m_lo, m_hi), b.op("lt", n_lo, n_hi))):
-            rows, flush = self._stores(t, b.sub(m_hi, one), b.sub(n_hi, one))
+            rows, flush = self._stores(t, b.sub(m_hi, 1), b.sub(n_hi, 1))
             with b.loop(0, rows) as loop:
                 flush(loop.var)
 
@@ -264,7 +259,7 @@ class TileEpilogue:
         states = []
         for block in blocks:
             count = mr - block if mr - block < n else None
-            state = LaneCursor(s, b.add(m0, block) if block else m0, None, align, count)
+            state = LaneCursor(s, b.add(m0, block), None, align, count)
             states.append(state.bind(t.results))
         n0 = b.mul(panel.number, g.nr)
         columns = panel.size * n if panel.limit is None else g.N - (g.nt - 1) * g.nr
