@@ -52,7 +52,8 @@ def fused(
 
 @dataclass
 class PartialAddress:
-    """What bound axes add to each form, and the values of axes that expressions use by themselves."""
+    """What bound axes, of more than one point, add to each form, and the values of those that expressions use by
+    themselves."""
 
     sums: dict[int, Value]
     axes: frozenset[int]
@@ -278,25 +279,24 @@ class OperandAccess:
 
     # -- scalars
 
-    def part(self, values: Sequence[tuple[FusedAxes, Value]]) -> PartialAddress:
+    def part(self, groups: Sequence[FusedAxes], values: Sequence[Value]) -> PartialAddress:
         """What scalar values of groups add to every form."""
-        b = self.b
+        b, bound = self.b, list(zip(groups, values, strict=False))  # of no groups there is one point
         sums: dict[int, Value] = {}
-        for g, value in values:
+        for g, value in bound:
             for i, f in enumerate(self.forms):
                 c = f.coef.get(g.inner, 0)
                 if c:
                     sums[i] = b.add(sums.get(i, 0), b.mul(value, c))
-        opaque = {g.inner: v for g, v in values if g.inner in self.opaque}
-        return PartialAddress(sums, frozenset(a for g, _ in values for a in g.axes), opaque)
+        opaque = {g.inner: v for g, v in bound if g.inner in self.opaque}
+        return PartialAddress(sums, frozenset(a for g, _ in bound for a in g.axes), opaque)
 
     def at(self, values: Mapping[int, Value], steps: Mapping[int, int | Value] | None = None) -> PartialAddress:
-        """The part of these axes so many steps beyond their values, and of those that have one point."""
+        """The part of these axes so many steps beyond their values."""
         b, steps = self.b, steps or {}
         known = {a: x for a, x in steps.items() if isinstance(x, int) and x}
         moved = {**values, **{a: b.add(values[a], x) for a, x in steps.items() if isinstance(x, Value)}}
-        out = self.part([(FusedAxes((a,), self.extents[a]), x) for a, x in moved.items()])
-        out.axes |= frozenset(a for a, n in enumerate(self.extents) if n == 1)
+        out = self.part([FusedAxes((a,), self.extents[a]) for a in moved], list(moved.values()))
         for i, f in enumerate(self.forms if known else ()):
             delta = sum(f.coef.get(a, 0) * x for a, x in known.items())
             if delta:
@@ -307,7 +307,4 @@ class OperandAccess:
     def part_of(self, axes: Sequence[int], flat: Value) -> PartialAddress:
         """The part of the flattened `axes` at `flat`."""
         groups = self.groups(axes)
-        values = digits(self.b, flat, [g.extent for g in groups])
-        out = self.part(list(zip(groups, values, strict=True)))
-        out.axes |= frozenset(axes)
-        return out
+        return self.part(groups, digits(self.b, flat, [g.extent for g in groups]))

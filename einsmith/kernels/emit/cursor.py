@@ -84,7 +84,7 @@ class LaneCursor(ExpressionEmitter):
                 inside = isinstance(column, Value) or column is not None and column + n <= inner.extent
                 if not (s.loose or inside):
                     self.mask = both(b, self.mask, self._tail(scalar[-1], inner.extent))
-            part = s.part(list(zip(groups, scalar, strict=True)))
+            part = s.part(groups, scalar)
             self.sums, self.opaque = part.sums, part.opaque
             lanes = {inner.inner: b.iota(n, "i32")}
             if inner.inner in s.opaque:
@@ -138,7 +138,7 @@ class LaneCursor(ExpressionEmitter):
                 mask = both(b, mask, b.op("lt", iota, b.splat(high, n)))
             self.run_masks.append(mask)
             values = digits(b, b.add(row, j), s.lane_extents[:-1])
-            part = s.part(list(zip(s.lane_groups[:-1], values, strict=True)))
+            part = s.part(s.lane_groups[:-1], values)
             for i, kind in self.kinds.items():
                 if kind == "runs":
                     offset = b.sub(part.sums.get(i, 0), b.mul(low, s.step(i)))

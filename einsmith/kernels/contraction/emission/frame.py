@@ -32,6 +32,42 @@ def clear(b: Builder, to: Value, size: Value | int, elem: str, lanes: int) -> No
         b.store(b.const(0.0, elem, lanes), to, loop.var)
 
 
+Rows = Sequence[Sequence[Value]]
+"""The vectors of a tile, row by row."""
+
+
+class TileSums:
+    """The sums of so many tiles in scratch, [tile][row][vectors]; a row of vectors has `width` elements."""
+
+    def __init__(self, b: Builder, elem: str, tiles: int, rows: int, width: int, lanes: int):
+        self.b, self.elem, self.tiles, self.width, self.lanes = b, elem, tiles, width, lanes
+        self.size = rows * width
+        self.sums = b.alloc(elem, tiles * self.size)
+
+    def clear(self, tiles: Value | int) -> None:
+        """Lets the first so many tiles begin at zero."""
+        clear(self.b, self.sums, self.b.mul(tiles, self.size), self.elem, self.lanes)
+
+    def _places(self, tile: Value, row: Value | int, nv: int) -> list[Value]:
+        b = self.b
+        at = b.mul(row, self.width)
+        if self.tiles > 1:
+            at = b.add(b.mul(tile, self.size), at)
+        return [b.add(at, v * self.lanes) for v in range(nv)]
+
+    def store(self, rows: Rows, tile: Value) -> None:
+        for i, row in enumerate(rows):
+            for x, at in zip(row, self._places(tile, i, len(row)), strict=True):
+                self.b.store(x, self.sums, at)
+
+    def load(self, tile: Value, row: Value | int, nv: int) -> list[Value]:
+        """The vectors of a row."""
+        return [self.b.load(self.sums, x, self.elem, self.lanes) for x in self._places(tile, row, nv)]
+
+    def rows(self, tile: Value, mr: int, nv: int) -> list[list[Value]]:
+        return [self.load(tile, i, nv) for i in range(mr)]
+
+
 class Operands:
     """The buffers of a kernel function by number, the root's arguments by slot, and in `slots` these and the halo
     copies, for each of which there is scratch. halos: (operand, copy, a copy of another piece that has all of it, in

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from einsmith.kernels.contraction.config import InnerProducts, sampler
-from einsmith.kernels.contraction.emission.frame import Operands, clear, strips, tiles, workspace
+from einsmith.kernels.contraction.emission.frame import Operands, TileSums, strips, tiles, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.contraction.problem import Problem
@@ -86,31 +87,27 @@ class InnerProduct(Operands):
         """Emits a task."""
         b, g, p, n, c = self.b, self.g, self.g.p, self.g.lanes, self.g.c
         batch, split = b.op("floordiv", task, c.split), b.op("mod", task, c.split)
-        size = g.mt * g.nt * c.mr * c.columns * n
-        sums = b.alloc(self.elem, size)
-        clear(b, sums, size, self.elem, n)
+        sums = TileSums(b, self.elem, g.mt * g.nt, c.mr, c.columns * n, n)
+        sums.clear(sums.tiles)
         with b.loop(*part_bounds(b, p.extents[p.k[0]], split, c.split)) as first:
             point = digits(b, batch, [p.extents[a] for a in p.batch])
             self.fill({**dict(zip(p.batch, point, strict=True)), p.k[0]: first.var})
             self._tiles(partial(self._multiply, sums, ((p.batch, batch), (p.k[:1], first.var))))
 
-        def finish(m0: Value, mr: int, n0: Value, nc: int, places: Sequence[Value]) -> None:
+        def finish(tile: Value, m0: Value, mr: int, n0: Value, nc: int) -> None:
             for i in range(mr):
                 out = g.partials.place(b, split, batch, b.add(m0, i), n0)
-                for j, at in enumerate(places[i * nc : (i + 1) * nc]):
-                    total = b.horizontal("add", b.load(sums, at, self.elem, n))
-                    b.store(total, self.workspace, b.add(out, j))
+                for j, x in enumerate(sums.load(tile, i, nc)):
+                    b.store(b.horizontal("add", x), self.workspace, b.add(out, j))
 
         self._tiles(finish)
 
-    def _tiles(self, body: Callable[[Value, int, Value, int, list[Value]], None]) -> None:
-        """body(first row, rows, first column, columns, where their sums lie) for every tile."""
+    def _tiles(self, body: Callable[[Value, Value, int, Value, int], None]) -> None:
+        """body(number, first row, rows, first column, columns) for every tile."""
         b, g, mr, columns = self.b, self.g, self.g.c.mr, self.g.c.columns
 
         def tile(jm: Value, rows: int, jn: Value, nc: int) -> None:
-            at = b.mul(b.add(b.mul(jm, g.nt), jn), mr * columns * g.lanes)
-            places = [b.add(at, (i * columns + j) * g.lanes) for i in range(rows) for j in range(nc)]
-            body(b.mul(jm, mr), rows, b.mul(jn, columns), nc, places)
+            body(b.add(b.mul(jm, g.nt), jn), b.mul(jm, mr), rows, b.mul(jn, columns), nc)
 
         def row(jm: Value, rows: int, _: bool) -> None:
             tiles(b, (0, g.nt), g.nt, g.N, 1, columns, lambda jn, nc, __: tile(jm, rows, jn, nc))
@@ -118,8 +115,8 @@ class InnerProduct(Operands):
         tiles(b, (0, g.mt), g.mt, g.M, 1, mr, row)
 
     def _multiply(
-        self, sums: Value, heads: Sequence[tuple[Sequence[int], Value]], m0: Value, mr: int, n0: Value, nc: int,
-        places: Sequence[Value],
+        self, sums: TileSums, heads: Sequence[tuple[Sequence[int], Value]], tile: Value, m0: Value, mr: int, n0: Value,
+        nc: int,
     ) -> None:
         """Adds what the inner K gives to the sums of a tile; heads: (axes, their point) of what is outside of it."""
         b, g, n = self.b, self.g, self.g.lanes
@@ -155,12 +152,11 @@ class InnerProduct(Operands):
         def vector(at: Value, count: int, carried: list[Value]) -> list[Value]:
             return step(at, None if count == n else g.points, None, carried)
 
-        init = [b.load(sums, x, self.elem, n) for x in places]
+        init = list(chain(*sums.rows(tile, mr, nc)))
         result = strips(b, 0, g.points // g.k_row, 1, row, init) if g.k_row else strips(b, 0, g.points, n, vector, init)
         place = partial(self._place, heads, m0, n0, nc)
         result = self.repair.sums(result, init, g.p.k[1:], 0, g.p.count(g.p.k[1:]), place)
-        for x, value in zip(places, result, strict=True):
-            b.store(value, sums, x)
+        sums.store([result[i * nc : (i + 1) * nc] for i in range(mr)], tile)
 
     def _place(
         self, heads: Sequence[tuple[Sequence[int], Value]], m0: Value, n0: Value, nc: int, s: OperandAccess,

@@ -13,7 +13,6 @@ from einsmith.kernels.contraction.emission import prefetch_panels as ahead
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile
 from einsmith.kernels.contraction.emission.k_pack import repeated
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
-from einsmith.kernels.contraction.emission.pack import last_of_k
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, digits
@@ -54,16 +53,15 @@ class Microkernel:
         together = c.depth * points  # of K, in a turn of the loop
 
         def outer(values: list[Value]) -> Any:
-            pairs = list(zip(groups[:-1], values, strict=True))
-            part = a.part(pairs) if a_tile is not None else None
+            part = a.part(groups[:-1], values) if a_tile is not None else None
             here, *others = (s and part and s.bind(part) for s in (a_tile, *(x.rows for x in asked)))
-            return here, [v.bind(bs.part(pairs)) for v in x.panel.operand], others
+            return here, [v.bind(bs.part(groups[:-1], values)) for v in x.panel.operand], others
 
         def ask(others: Sequence[LaneCursor | None], digit: Value, flat: Value, k: Value) -> None:
             for x, rows in zip(asked, others, strict=True):
                 place = None
                 if rows is not None:
-                    place = rows.bind(last_of_k(f, a, groups, digit)).offset(next(iter(a.reads.values())))
+                    place = rows.bind(a.part(groups[-1:], [digit])).offset(next(iter(a.reads.values())))
                 x.at(place, digit, flat, k)
 
         def inner(context: Any, digit: Value, flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
@@ -72,7 +70,7 @@ class Microkernel:
             k = b.sub(flat, lo)
             if points > 1:
                 assert right is not None
-                state = context[0].bind(last_of_k(f, a, groups, digit))
+                state = context[0].bind(a.part(groups[-1:], [digit]))
                 return self._shared_loads(state, groups[-1], steps[:mr], points, right, k, carried)
             ask(context[2], digit, flat, k)
             vectors = self._vectors(context[1], groups, digit, right, k, nv)
@@ -109,7 +107,7 @@ class Microkernel:
         """The N operand at a point of K."""
         f, b, n = self.f, self.f.b, self.f.g.lanes
         if right is None:
-            part = last_of_k(f, f.b_in, groups, digit)
+            part = f.b_in.part(groups[-1:], [digit])
             return [x.bind(part).product() for x in states]
         at = b.mul(k, nv * n // f.g.c.depth)
         return [b.load(right, b.add(at, v * n), f.elem, n) for v in range(nv)]
@@ -123,7 +121,7 @@ class Microkernel:
         if left is None:
             assert state is not None
             read = next(iter(a.reads))
-            here = state.bind(last_of_k(f, a, groups, digit))
+            here = state.bind(a.part(groups[-1:], [digit]))
             pointer, base = a.memories[read.slot].pointer, here.offset(a.reads[read])
             return pointer, [b.add(base, steps[i]) for i in range(mr)]
         if g.a.along:

@@ -59,12 +59,10 @@ class NanRepair:
                 state = place(s, each.var)
 
                 def outer(values: list[Value]) -> LaneCursor:
-                    return state.bind(s.part(list(zip(groups[:-1], values, strict=True))))  # noqa: B023
+                    return state.bind(s.part(groups[:-1], values))  # noqa: B023
 
                 def inner(context: LaneCursor, digit: Value, _: Value, carried: Sequence[Value]) -> Sequence[Value]:
-                    part = s.part(list(zip(groups[-1:], [digit], strict=False)))
-                    part.axes |= frozenset(k_axes)
-                    return [b.add(carried[0], context.bind(part).product())]
+                    return [b.add(carried[0], context.bind(s.part(groups[-1:], [digit])).product())]
 
                 zero = b.const(0.0, self.elem, s.lanes)
                 (x,) = sweep(b, [g.extent for g in groups], lo, hi, [zero], outer, inner)

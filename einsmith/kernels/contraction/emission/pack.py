@@ -72,11 +72,11 @@ def _across(
         whole: bool = True,
     ) -> None:
         def outer(values: list[Value]) -> list[LaneCursor]:
-            part = s.part(list(zip(groups[:-1], values, strict=True)))
+            part = s.part(groups[:-1], values)
             return [x.bind(part) for x in states]
 
         def inner(context: list[LaneCursor], last: Value, flat: Value, _: Any) -> Sequence[Value]:
-            part = last_of_k(f, s, groups, last)
+            part = s.part(groups[-1:], [last])
             at = b.mul(place(flat), width)
             for v, state in enumerate(context):
                 count = None if whole else ends[v][1]
@@ -105,16 +105,8 @@ def _across(
     start, end = (b.op("floordiv", x, g.tail) for x in (lo, hi))
     with b.loop(0, g.tail) as loop:  # masks are made once for all that stands before the tail
         part = s.part_of([a for x in tail for a in x.axes], loop.var)
-        part.axes |= frozenset(g.p.k) - {a for x in groups[:cut] for a in x.axes}
         masked = [x.bind(part) for x in states]
         walk(groups[:cut], masked, start, end, lambda flat: b.add(b.mul(b.sub(flat, start), g.tail), loop.var))
-
-
-def last_of_k(f: Frame, s: OperandAccess, groups: Sequence[FusedAxes], value: Value) -> PartialAddress:
-    """What the innermost group of K adds to every address of an operand, of which all of K is then bound."""
-    part = s.part(list(zip(groups[-1:], [value], strict=False)))
-    part.axes |= frozenset(f.g.p.k)
-    return part
 
 
 def _rows_along(

@@ -3,12 +3,12 @@ transposed first; in whole lines of results; or kept as partial sums, which anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from math import gcd
 
 from einsmith.kernels.contraction import epilogue
-from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile, clear
+from einsmith.kernels.contraction.emission.frame import Frame, Rows, Task, Tile, TileSums
 from einsmith.kernels.contraction.emission.k_pack import added
 from einsmith.kernels.contraction.emission.prefetch import ResultPrefetch
 from einsmith.kernels.contraction.emission.write_combining import LineBuffer, LineSpan
@@ -17,9 +17,6 @@ from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import ceil_div, transpose
 from einsmith.loops.nest import Value
-
-Rows = Sequence[Sequence[Value]]
-"""The vectors of a tile, row by row."""
 
 
 def form_of(g: Geometry) -> epilogue.Form:
@@ -33,39 +30,6 @@ def waiting_tiles(g: Geometry) -> int:
     if g.k_outer:
         return rows * columns
     return rows if g.c.order == "n" else columns
-
-
-class TileSums:
-    """The sums of so many tiles in scratch, [tile][row][vectors]."""
-
-    def __init__(self, f: Frame, tiles: int):
-        self.f, self.tiles = f, tiles
-        self.row, self.size = f.g.width, f.g.mr * f.g.width
-        self.sums = f.b.alloc(f.elem, tiles * self.size)
-
-    def clear(self, tiles: Value) -> None:
-        """Lets the first so many tiles begin at zero."""
-        clear(self.f.b, self.sums, self.f.b.mul(tiles, self.size), self.f.elem, self.f.g.lanes)
-
-    def _places(self, tile: Value, row: Value, nv: int) -> list[Value]:
-        b = self.f.b
-        at = b.mul(row, self.row)
-        if self.tiles > 1:
-            at = b.add(b.mul(tile, self.size), at)
-        return [b.add(at, v * self.f.g.lanes) for v in range(nv)]
-
-    def store(self, rows: Rows, tile: Value) -> None:
-        b = self.f.b
-        for i, row in enumerate(rows):
-            for x, at in zip(row, self._places(tile, b.const(i), len(row)), strict=True):
-                b.store(x, self.sums, at)
-
-    def load(self, tile: Value, row: Value, nv: int) -> list[Value]:
-        """The vectors of a row."""
-        return [self.f.b.load(self.sums, x, self.f.elem, self.f.g.lanes) for x in self._places(tile, row, nv)]
-
-    def rows(self, tile: Value, mr: int, nv: int) -> list[list[Value]]:
-        return [self.load(tile, self.f.b.const(i), nv) for i in range(mr)]
 
 
 class TileEpilogue:
@@ -83,12 +47,12 @@ class TileEpilogue:
         self.epilogue = Epilogue(b, g.kernel, p, f.buffers, axes, g.lanes, g.row, tile)
         self.stacked = epilogue.stacked(g.kernel, p, m_axes, n_axes, g.lanes) if form == "stacked" else 1
         self.column_pad = ceil_div(g.mr, g.lanes) * g.lanes
-        self.mate = TileSums(f, 1) if p.mate is not None else None
+        self.mate = TileSums(b, f.elem, 1, g.mr, g.width, g.lanes) if p.mate is not None else None
         sums = (1 + (p.mate is not None)) * self.transposed
         self.columns = [b.alloc(f.elem, g.nr * self.column_pad) for _ in range(sums)]
         self.waiting: TileSums | None = None
         if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.results.size > REGISTER_EPILOGUE):
-            self.waiting = TileSums(f, waiting_tiles(g) if g.blocked else 1)
+            self.waiting = TileSums(b, f.elem, waiting_tiles(g) if g.blocked else 1, g.mr, g.width, g.lanes)
         self.lines = self._lines() if form == "lines" else None
         self.behind = self.lines is not None and not g.k_outer and not g.bounded and len(g.k_groups) == 1
         self.prefetch: ResultPrefetch | None = None
