@@ -266,7 +266,7 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
     chosen += [t for t in dict.fromkeys(whole) if t not in chosen]
     out = []
     for mr, nv in chosen:
-        if x.m_parts and m // x.m_parts % mr or x.n_parts and n // x.n_parts % (nv * lanes):
+        if x.a_parts and m // x.a_parts % mr or x.b_parts and n // x.b_parts % (nv * lanes):
             continue
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * lanes))
         if s.heads:
@@ -337,8 +337,8 @@ def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[i
     x = Table(settings, np.array((number, mr, nv, a, b, order, blocks * blocked, split, one, one, depth, part, after)))
     target, cuts = settings[0].target, x.numbers
     tm, tn = _shares(x, target)
-    cut = (cuts.m_parts > 0) | (cuts.n_parts > 0)
-    tm, tn = np.where(cut, np.maximum(cuts.m_parts, 1), tm), np.where(cut, np.maximum(cuts.n_parts, 1), tn)
+    cut = (cuts.a_parts > 0) | (cuts.b_parts > 0)
+    tm, tn = np.where(cut, np.maximum(cuts.a_parts, 1), tm), np.where(cut, np.maximum(cuts.b_parts, 1), tn)
     x = x.some(slice(None), tm, tn)
     inner = np.where(order == BY_M, b, a)
     again = np.nonzero((inner == BUFFER) & (a != PANEL) & (b != PANEL) & (cuts.windows == 0))[0]

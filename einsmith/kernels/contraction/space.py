@@ -103,8 +103,8 @@ def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
         (c.kc >= k > 0 or c.kc < 0, f"a block of {c.kc} points is no part of {k}"),
         (c.kc and (c.windows or c.kc % unit and c.order != "k"), "K is not cut into such blocks here"),
         (c.kc and finish.unit(kernel, p, s.n_side.axes, s.lanes) is not None, "sums would wait for blocks and lines"),
-        (x.m_parts and (m // x.m_parts % c.mr or c.tm != x.m_parts), "blocks of windows are the tasks along M"),
-        (x.n_parts and (s.N // x.n_parts % width or c.tn != x.n_parts), "blocks of windows are tasks of N"),
+        (x.a_parts and (m // x.a_parts % c.mr or c.tm != x.a_parts), "blocks of windows are the tasks along M"),
+        (x.b_parts and (s.N // x.b_parts % width or c.tn != x.b_parts), "blocks of windows are tasks of N"),
     )
     return next((text for bad, text in wrong if bad), "") or _ways(c, s)
 
