@@ -14,7 +14,7 @@ from einsmith.kernels.contraction import cost, search
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.config import Config, Tiled
 from einsmith.kernels.contraction.emission.joint_tile import Joint
-from einsmith.kernels.contraction.features import Features, operand_plan
+from einsmith.kernels.contraction.features import operand_plan
 from einsmith.kernels.contraction.problem import Problem, with_companion
 from einsmith.kernels.footprint import touched
 from einsmith.plan.kernel import Kernel
@@ -73,7 +73,7 @@ def _tables(kernel: Kernel, two: _Two, target: Any) -> list[cost.Table]:
     def table(p: Problem, c: Tiled, cycles: float, **changes: float) -> cost.Table:
         out = search.table_of(kernel, p, c, target)
         out.rows[-1] = cycles
-        return cost.Table(out.settings, out.rows, [Features(**vars(out.features[0]) | {"parted": 0} | changes)])
+        return cost.Table(out.settings, out.rows, [out.features[0].changed(parted=0, **changes)])
 
     return [table(mate, other, 0.0, results=0), table(p, c, _finish(kernel, mate, p, c, target)[0])]
 

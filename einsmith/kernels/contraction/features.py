@@ -37,6 +37,10 @@ class Features(SimpleNamespace):
     of results stored in parts of lines; elements: of all windows; heads: blocks that windows cut K into, 0 for none.
     """
 
+    def changed(self, **values: Any) -> Features:
+        """With other values of some."""
+        return Features(**vars(self) | values)
+
 
 class OperandPlan(Setting):
     """A setting, and what configurations that have it are priced by."""
