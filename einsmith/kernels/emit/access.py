@@ -294,8 +294,8 @@ class OperandAccess:
     def at(self, values: Mapping[int, Value], steps: Mapping[int, int | Value] | None = None) -> PartialAddress:
         """The part of these axes so many steps beyond their values."""
         b, steps = self.b, steps or {}
-        known = {a: x for a, x in steps.items() if isinstance(x, int) and x}
-        moved = {**values, **{a: b.add(values[a], x) for a, x in steps.items() if isinstance(x, Value)}}
+        known = {a: n for a, x in steps.items() if (n := b.known(x)) is not None}
+        moved = {**values, **{a: b.add(values[a], x) for a, x in steps.items() if a not in known}}
         out = self.part([FusedAxes((a,), self.extents[a]) for a in moved], list(moved.values()))
         for i, f in enumerate(self.forms if known else ()):
             delta = sum(f.coef.get(a, 0) * x for a, x in known.items())

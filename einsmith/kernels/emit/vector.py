@@ -167,6 +167,12 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             out = self.op("add", out, self.op("mul", v, k))
         return self.op("add", out, x.const + extra)
 
+    def shared(self, x: Linear) -> Value:
+        """The value of an integer on which the lanes agree."""
+        part = self.split(x)
+        assert part is not None and part.pattern is None
+        return self.total(part)
+
     def varies(self, x: Expr) -> bool:
         """Whether the value may differ between lanes."""
         for e in postorder([x]):

@@ -89,10 +89,8 @@ class Buckets:
 
     def _key(self, em: VectorEmitter) -> tuple[Value, Value]:
         """(destination, its range) of the point that the axes stand at."""
-        part = em.split(self.key)
-        assert part is not None
-        key = em.total(part)
-        return key, em.op("floordiv", key, em.const(self.size))
+        key = em.shared(self.key)
+        return key, em.op("floordiv", key, self.size)
 
     def _count(self, b: Builder) -> None:
         em = bl.emitter(b, self.kernel, self.s.extents, 0)
@@ -121,9 +119,8 @@ class Buckets:
             b.store(b.add(at, 1), places, bucket_of)
             b.store(b.cast(key, key_elem), keys, at)
             if self.row:
-                number = em.split(address([Axis(a) for a in self.axes], row_major(tuple(self.extents))))
-                assert number is not None
-                b.store(b.cast(em.total(number), elem), entries, at)
+                number = em.shared(address([Axis(a) for a in self.axes], row_major(tuple(self.extents))))
+                b.store(b.cast(number, elem), entries, at)
             else:
                 b.store(em.emit(self.body), entries, at)
 

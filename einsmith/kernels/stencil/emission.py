@@ -14,7 +14,7 @@ from typing import NamedTuple
 from einsmith.expr.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.kernels.emit.access import PartialAddress, digits
+from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import part_range
@@ -254,16 +254,13 @@ class StencilLowering:
         axis = self.s.row
 
         def finish(number: int | Value, row: Sequence[Value]) -> None:
-            steps = {axis: number} if axis is not None else {}
-            self._store_row(states, self.epi.sampler.at(values, steps), row)
+            place = self.epi.sampler.at(values, {axis: number} if axis is not None else {})
+            if self.lines is None:
+                self.epi.row(states, place, row)
+            else:
+                self.lines.put(self.epi.values(states, place, row))
 
         self.epi.rows(rows, self.room, finish)
-
-    def _store_row(self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[Value]) -> None:
-        if self.lines is None:
-            self.epi.row(states, row, sums)
-        else:
-            self.lines.put(self.epi.values(states, row, sums))
 
     # -- along the reduction
 

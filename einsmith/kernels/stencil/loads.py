@@ -214,13 +214,8 @@ class Reader(VectorEmitter):
                 if c:
                     assert axis is not None
                     terms[Axis(axis)] = c
-            self.places[key] = self._address(Linear(0, terms))
+            self.places[key] = self.shared(Linear(0, terms))
         return self.places[key]
-
-    def _address(self, flat: Linear) -> Value:
-        part = self.split(flat)
-        assert part is not None
-        return self.total(part)
 
     def _mask(self, span: Span, scale: int = 1, more: int = 0) -> Value | None:
         """The lanes i of which scale * (the vector's first lane) + more + i is in the span; None for all."""
@@ -408,7 +403,7 @@ class Reader(VectorEmitter):
             assert s.row is not None
             row = strides[s.row]
             terms: dict[Expr, int] = {Axis(axis): strides[axis] for axis in (*s.outer, *s.loops)}
-            at = self._address(Linear(0, {**terms, Axis(s.row): s.steps[0] * row}))
+            at = self.shared(Linear(0, {**terms, Axis(s.row): s.steps[0] * row}))
             for point in range(self.planes):
                 apart = strides[self.pair] * point if self.pair is not None else 0
                 self._ask(n, at, tiles * stored * row + apart, stored * row)

@@ -69,9 +69,7 @@ class PhasePlanes:
     @property
     def base(self) -> Value:
         """Where the plane begins."""
-        part = self.em.split(self.plane)
-        assert part is not None
-        return self.em.total(part)
+        return self.em.shared(self.plane)
 
     def put(self, rows: Sequence[tuple[LaneCursor, Sequence[Value]]]) -> None:
         """The vectors of a row (`Epilogue.values`)."""

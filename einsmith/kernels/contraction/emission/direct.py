@@ -49,9 +49,7 @@ class Box(NamedTuple):
 
     def point(self, b: Builder, number: int | Value) -> Mapping[int, int | Value]:
         """Of `each` the one with this number."""
-        if isinstance(number, int):
-            return self.each()[number]
-        return dict(zip(self.points, digits(b, number, list(self.points.values())), strict=True))
+        return dict(zip(self.points, digits(b, b.index(number), list(self.points.values())), strict=True))
 
 
 class DirectLowering(Operands):

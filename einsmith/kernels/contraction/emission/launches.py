@@ -12,10 +12,9 @@ from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, T
 from einsmith.kernels.contraction.emission import pack_shared, split_k
 from einsmith.kernels.contraction.emission.blocked import Blocked
 from einsmith.kernels.contraction.emission.direct import DirectLowering
-from einsmith.kernels.contraction.emission.frame import Frame
 from einsmith.kernels.contraction.emission.inner_product import InnerProduct, Shape
 from einsmith.kernels.contraction.emission.joint_tile import Joint, JointTiles
-from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
+from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
 from einsmith.kernels.emit.loops import task_range
 from einsmith.kernels.pattern import Launch, Lowered
@@ -91,15 +90,11 @@ def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tup
     for label, fixed in (("pack_once", True), ("pack", False)):
         chosen = [x for name, x in (("a", g.a), ("b", g.b)) if (name in once) is fixed]
         if tasks := pack_shared.tasks(g, chosen):
-            works[label] = _Work(tasks, partial(_pack, g, base, chosen))
+            works[label] = _Work(tasks, partial(pack_shared.run, g, base, chosen))
     works["multiply"] = _Work(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
     if c.split > 1:
         add(g)
     return g.workspace_elements(), works
-
-
-def _pack(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _: int, task: Value) -> None:
-    pack_shared.run(Frame(b, g, base), task, chosen)
 
 
 def _joint(

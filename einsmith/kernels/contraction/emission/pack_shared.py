@@ -12,7 +12,7 @@ from einsmith.kernels.contraction.traffic import address_steps
 from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.loops import task_range
 from einsmith.kernels.emit.walk import ceil_div, part_range
-from einsmith.loops.nest import Value
+from einsmith.loops.nest import Builder, Value
 from einsmith.target.facts import LINE
 
 TOGETHER = 32
@@ -58,11 +58,11 @@ def _packings(g: Geometry, chosen: Sequence[OperandTiles]) -> list[_Packing]:
     return out
 
 
-def run(f: Frame, task: Value, chosen: Sequence[OperandTiles]) -> None:
+def run(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _: int, task: Value) -> None:
     """One task packs one tile's panel of one block of K into the workspace; where tiles share lines, some points of K
     of many tiles."""
-    b, first = f.b, 0
-    for x in _packings(f.g, chosen):
+    f, first = Frame(b, g, base), 0
+    for x in _packings(g, chosen):
         with task_range(b, task, first, x.tasks) as t:
             _run(f, x, t)
         first += x.tasks
