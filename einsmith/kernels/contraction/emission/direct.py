@@ -79,15 +79,13 @@ class DirectLowering(Operands):
         self.rows = b.alloc(self.elem, size) if self.epilogue.results.size > REGISTER_EPILOGUE else None
         self.sums = b.alloc(self.elem, waiting(p, d, n)) if d.k_outer else None
         self.values: dict[int, Value] = {}
-        self.part: Value | None = None
+        self.part = b.const(0)
 
     def run(self, task: Value) -> None:
         b, p, d = self.b, self.p, self.d
         zero = b.const(0.0, self.elem, self.lanes)
         extents = [p.extents[a] for a in d.outer]
-        if d.parts > 1:
-            self.part = b.op("mod", task, d.parts)
-            task = b.op("floordiv", task, d.parts)
+        task, self.part = digits(b, task, (d.tasks, d.parts))
         with b.loop(*part_range(b, task, d.tasks, prod(extents))) as points:
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
             if self.sums is None:
@@ -111,11 +109,11 @@ class DirectLowering(Operands):
             self.values[axis] = at
             return body(count, carried)
 
-        if axis != self.cut or self.part is None:
+        if axis != self.cut:
             return strips(b, 0, extent, size, strip, init)
         lo, hi = part_range(b, self.part, self.d.parts, tiles_along(self.p, self.d, axis))
-        whole, points = extent // size * size, b.const(size)
-        with b.loop(b.mul(lo, points), b.op("min", b.mul(hi, points), whole), size) as loop:
+        whole = extent // size * size
+        with b.loop(b.mul(lo, size), b.op("min", b.mul(hi, size), whole), size) as loop:
             strip(loop.var, size, [])
         if whole < extent:
             with b.if_(b.op("eq", self.part, self.d.parts - 1)):

@@ -86,7 +86,7 @@ class InnerProduct(Operands):
     def run(self, task: Value) -> None:
         """Emits a task."""
         b, g, p, n, c = self.b, self.g, self.g.p, self.g.lanes, self.g.c
-        batch, split = b.op("floordiv", task, c.split), b.op("mod", task, c.split)
+        batch, split = digits(b, task, (g.B, c.split))
         sums = TileSums(b, self.elem, g.mt * g.nt, c.mr, c.columns * n, n)
         sums.clear(sums.tiles)
         with b.loop(*part_bounds(b, p.extents[p.k[0]], split, c.split)) as first:

@@ -16,6 +16,7 @@ from einsmith.kernels.contraction.emission.inner_product import InnerProduct, Sh
 from einsmith.kernels.contraction.emission.joint_tile import Joint, JointTiles
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
+from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.loops import task_range
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, Value
@@ -129,8 +130,7 @@ def _together(b: Builder, part: Sequence[_Work], rounds: int) -> None:
 
 def _round_robin(b: Builder, part: Sequence[_Work], rounds: int) -> None:
     """As `_together`, with a task for each of theirs: where there would be too few for all cores."""
-    each = b.const(sum(x.tasks for x in part) // rounds)
-    turn, place = b.op("floordiv", b.task, each), b.op("mod", b.task, each)
+    turn, place = digits(b, b.task, (rounds, sum(x.tasks for x in part) // rounds))
     start = 0
     for tasks, run in part:
         with task_range(b, place, start, tasks // rounds) as t:
