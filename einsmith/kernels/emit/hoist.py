@@ -41,13 +41,13 @@ class Hoisting:
         depth = max((self.level(a) for a in args if a is not None), default=0)
         with self.b.at(depth):
             out = make()
-        self._levels.setdefault(out.id, 0 if self.b.known(out) is not None else depth)
+        self._levels[out.id] = max(self._levels.get(out.id, 0), depth)  # it may be a number that others are, too
         self._made[key] = (out, depth, blocks[depth])
         return out
 
     def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> Value:
         out = self.b.const(value, elem, lanes)
-        self._levels[out.id] = 0
+        self._levels.setdefault(out.id, 0)
         return out
 
     def splat(self, x: Value) -> Value:
