@@ -75,7 +75,8 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         """From here on the axis stands at `position`; what depends on it stays inside the region that is open now."""
         self._axes[axis] = position
         base = position.base if isinstance(position, Lanes) else position
-        if isinstance(base, Value):
+        number = self.b.known(base)  # a place that the axis has is one in all regions
+        if isinstance(base, Value) and not (number is not None and 0 <= number < self.extents[axis]):
             self.stay(base)
         self._memo.clear()
 
