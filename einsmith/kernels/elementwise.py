@@ -160,19 +160,18 @@ class Pointwise(Pattern):
             flats = box.every_flat
             turned = tile_axes(box, config.lanes) if config.turn else None
             if turned is not None:
-                access, along, _ = turned
-                extent = box.extents[along]
-                vectors, width = box.points / extent * -(-extent // config.lanes), config.lanes
+                access, axis, _ = turned
                 count += access + 1.5
             elif axis is None:
-                vectors, width = float(box.points), 1
                 count += len(flats)
             else:
                 extent = box.extents[axis]
-                vectors, width = box.points / extent * -(-extent // config.lanes), config.lanes
                 groups = -(-extent // (config.lanes * config.unroll))
                 count += bx.access_cost(flats, axis, config.lanes, box.guarded) + 1.5 * groups * config.lanes / extent
                 count += 4.0 / -(-extent // config.lanes)
+            vectors, width = float(box.points), 1
+            if axis is not None:
+                vectors, width = box.points / box.extents[axis] * -(-box.extents[axis] // config.lanes), config.lanes
             arithmetic += vectors * count / (target.fma_per_second / full)
             special += vectors * width * seconds
         moved, footprint = touched_bytes(kernel)

@@ -10,7 +10,8 @@ number of its task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -130,6 +131,12 @@ _UNARY = {"neg", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "
 _BINARY = {"add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "and", "or"}
 _COMPARE = {"lt", "le", "eq", "ne"}
 _HORIZONTAL = {"add", "mul", "min", "max"}
+_FOLD: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
+    "min": min, "max": max, "lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
+_UNIT = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1}
+"""Second arguments that change nothing."""
 
 
 class Builder:
@@ -146,6 +153,7 @@ class Builder:
         self._scratch = 0
         self._consts: dict[tuple, Value] = {}
         self._const_ops: list[Op] = []
+        self._known: dict[Value, int] = {}  # i64 and i1 scalars
 
     def _new(self, type: Type) -> Value:
         return Value(next(self._ids), type)
@@ -170,7 +178,13 @@ class Builder:
             out = self._new(Type(elem, lanes))
             self._consts[key] = out
             self._const_ops.append(Op("const", (), out, (value,)))
+            if out.type in (I64, I1):
+                self._known[out] = int(value)
         return self._consts[key]
+
+    def known(self, x: Value | int) -> int | None:
+        """The number that a place or a count is certain to be."""
+        return x if isinstance(x, int) else self._known.get(x)
 
     def index(self, value: Value | int) -> Value:
         """A place or a count, which may be known."""
@@ -200,17 +214,41 @@ class Builder:
             return x
         return self._emit("splat", [x], Type(x.type.elem, lanes))
 
-    def _same(self, args: Sequence[Value]) -> list[Value]:
-        lanes = max(a.type.lanes for a in args)
-        return [self.splat(a, lanes) for a in args]
+    def _same(self, args: Sequence[Value | int]) -> list[Value]:
+        values = [self.index(a) for a in args]
+        lanes = max(a.type.lanes for a in values)
+        return [self.splat(a, lanes) for a in values]
+
+    def _folded(self, fn: str, args: Sequence[Value | int]) -> Value | None:
+        """What a function of places and counts is known to be, or which of its arguments it is."""
+        numbers = [self.known(a) for a in args]
+        if fn == "select":
+            return None if numbers[0] is None else self.index(args[1 if numbers[0] else 2])
+        if len(args) != 2:
+            return None
+        x, y = numbers
+        if x is not None and y is not None and fn in _FOLD and not (fn in ("floordiv", "mod") and y <= 0):
+            found = _FOLD[fn](x, y)
+            return self.const(found, "i1" if fn in _COMPARE else "i64") if -(2**63) <= found < 2**63 else None
+        if y is not None and y == _UNIT.get(fn):
+            return self.index(args[0])
+        if fn in ("add", "mul") and x == _UNIT[fn]:
+            return self.index(args[1])
+        return self.const(0) if fn == "mul" and 0 in (x, y) or fn == "mod" and y == 1 else None
 
     # -- arithmetic; scalars meeting vectors are splatted
 
-    def op(self, fn: str, *args: Value) -> Value:
+    def op(self, fn: str, *args: Value | int) -> Value:
         """A scalar function of the IR (expr.functions) on scalars or vectors; also fma(a, b, c) = a*b + c, and
-        where(c, a, b), which selects: both sides have been evaluated. floordiv and mod follow Python."""
+        where(c, a, b), which selects: both sides have been evaluated. floordiv and mod follow Python. A number stands
+        for a place or a count (i64); where these are known, so is the result."""
+        fn = "select" if fn == "where" else fn
+        if any(isinstance(a, int) or a in self._known for a in args):
+            found = self._folded(fn, args)
+            if found is not None:
+                return found
         a = self._same(args)
-        if fn == "where" or fn == "select":
+        if fn == "select":
             type = a[1].type
             if a[1].type != a[2].type or a[0].type.elem != "i1":
                 raise CompileError(f"where of {[str(x.type) for x in a]}")
@@ -227,19 +265,19 @@ class Builder:
             return self._emit(fn, a, a[0].type)
         raise CompileError(f"no instruction {fn} of {len(a)} arguments")
 
-    def add(self, a: Value, b: Value) -> Value:
+    def add(self, a: Value | int, b: Value | int) -> Value:
         return self.op("add", a, b)
 
-    def sub(self, a: Value, b: Value) -> Value:
+    def sub(self, a: Value | int, b: Value | int) -> Value:
         return self.op("sub", a, b)
 
-    def mul(self, a: Value, b: Value) -> Value:
+    def mul(self, a: Value | int, b: Value | int) -> Value:
         return self.op("mul", a, b)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         return self.op("fma", a, b, c)
 
-    def select(self, c: Value, a: Value, b: Value) -> Value:
+    def select(self, c: Value, a: Value | int, b: Value | int) -> Value:
         return self.op("select", c, a, b)
 
     def cast(self, x: Value, elem: str) -> Value:
@@ -283,13 +321,13 @@ class Builder:
 
     # -- memory
 
-    def load(self, ptr: Value, offset: Value, elem: str, lanes: int = 0, mask: Value | None = None,
+    def load(self, ptr: Value, offset: Value | int, elem: str, lanes: int = 0, mask: Value | None = None,
              other: Value | None = None) -> Value:
         """Elements offset, offset+1, ... A masked-off lane (or scalar) is not touched and gives `other` (or 0)."""
-        return self._emit("load", [ptr, offset, mask, other], Type(elem, lanes))
+        return self._emit("load", [ptr, self.index(offset), mask, other], Type(elem, lanes))
 
-    def store(self, value: Value, ptr: Value, offset: Value, mask: Value | None = None) -> None:
-        self._emit("store", [ptr, offset, value, mask], None)
+    def store(self, value: Value, ptr: Value, offset: Value | int, mask: Value | None = None) -> None:
+        self._emit("store", [ptr, self.index(offset), value, mask], None)
 
     def stream(self, value: Value, ptr: Value, offset: Value) -> None:
         """A store that goes past the caches; the address must be aligned to the vector."""
@@ -303,8 +341,8 @@ class Builder:
         """Lane l is stored at offsets[l]; offsets are distinct."""
         self._emit("scatter", [ptr, offsets, value, mask], None)
 
-    def prefetch(self, ptr: Value, offset: Value, elem: str) -> None:
-        self._emit("prefetch", [ptr, offset], None, (elem,))
+    def prefetch(self, ptr: Value, offset: Value | int, elem: str) -> None:
+        self._emit("prefetch", [ptr, self.index(offset)], None, (elem,))
 
     def alloc(self, elem: str, n: int) -> Value:
         """A pointer to n elements of the thread's scratch, aligned to 64 bytes, uninitialised at each task."""
@@ -312,9 +350,9 @@ class Builder:
         self._scratch += (n * BYTES[elem] + 63) // 64 * 64
         return self._emit("address", [self.scratch_base], PTR, (at,))
 
-    def address(self, ptr: Value, offset: Value, elem: str) -> Value:
+    def address(self, ptr: Value, offset: Value | int, elem: str) -> Value:
         """ptr advanced by offset elements."""
-        return self._emit("advance", [ptr, offset], PTR, (elem,))
+        return self._emit("advance", [ptr, self.index(offset)], PTR, (elem,))
 
     # -- control
 

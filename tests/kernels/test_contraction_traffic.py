@@ -220,7 +220,7 @@ def test_short_runs_of_k_begin_often():
         which = int(p.operands[0].plain)
         t = table_of(kernel, p, Tiled(bool(which), 9, 3, "inline", "buffer", windows=((which, "side"),)), SERVER)
         assert t.numbers.a_run[0] == size
-        whole = cost.Table(t.settings, t.rows, [x._replace(a_run=x.k) for x in t.features])
+        whole = cost.Table(t.settings, t.rows, [x.changed(a_run=x.k) for x in t.features])
         least, most = (cost.predict(x, SERVER).arithmetic[0] for x in (whole, t))
         assert most > dear * least
 

@@ -30,3 +30,30 @@ def test_what_is_left_out_before_other_arguments_is_shown() -> None:
     x = b.load(b.buffers[0], b.const(0), "f32", 8, other=b.const(1.0, "f32", 8))
     b.store(x, b.buffers[0], b.const(0))
     assert show(b.finish()).splitlines()[1] == "  %5: f32x8 = load(%0, 0, None, f32x8(1.0))"
+
+
+def test_known_places_fold() -> None:
+    """Numbers stand for places; what is made of known ones is known, and what changes nothing is no instruction."""
+    b = Builder("places", 1)
+    for fn, x, y, want in (
+        ("add", 3, 4, 7), ("sub", 3, 4, -1), ("mul", 3, 4, 12), ("floordiv", -7, 2, -4), ("mod", -7, 2, 1),
+        ("min", 3, 4, 3), ("max", 3, 4, 4), ("lt", 3, 4, 1), ("le", 4, 3, 0), ("eq", 3, 3, 1), ("ne", 3, 3, 0),
+    ):  # fmt: skip
+        for one in (x, b.const(x)):
+            assert b.known(b.op(fn, one, y)) == b.known(b.op(fn, one, b.const(y))) == want, fn
+    n = b.task
+    for same in (b.add(n, 0), b.add(0, n), b.sub(n, 0), b.mul(n, 1), b.mul(1, n), b.op("floordiv", n, 1)):
+        assert same is n
+    assert b.known(b.mul(n, 0)) == b.known(b.mul(0, n)) == b.known(b.op("mod", n, 1)) == 0 and b.known(n) is None
+    assert b.select(b.op("lt", 1, 2), n, 5) is n and b.known(b.select(b.op("lt", 2, 1), n, 5)) == 5
+    assert not b.body
+
+
+def test_what_is_not_known_or_no_place_stays() -> None:
+    b = Builder("places", 1)
+    x = b.load(b.buffers[0], 0, "f32")
+    before = len(b.body)
+    most = 2**63 - 1
+    made = [b.add(most, 1), b.op("floordiv", 1, 0), b.sub(0, b.task), b.op("min", b.task, 0), b.op("max", 1, b.task)]
+    made += [b.add(x, b.const(0.0, "f32")), b.mul(b.iota(4, "i32"), b.const(1, "i32", 4))]
+    assert [b.known(v) for v in made] == [None] * 7 and len(b.body) == before + 7

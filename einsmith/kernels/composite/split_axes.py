@@ -98,16 +98,13 @@ def _into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kern
     if (kernel.shape if piece is None else kernel.root.parts[piece].domain)[axis] % low:
         return None
     stages: list[Stage] = []
-    shape = kernel.shape if piece is not None else _two(kernel.shape, axis, kernel.shape[axis] // low, low)
+    shape = kernel.shape if piece is not None else _with(kernel.shape, axis, kernel.shape[axis] // low, low)
     for s, stage in enumerate(kernel.stages):
         t = stage.template
         parts: list[Piece] = []
         for n, part in enumerate(t.parts):
             assert isinstance(part, Piece)
-            if piece is None:
-                new = _output_split(part, axis, low)
-            else:
-                new = _reduction_split(part, axis, low) if (s, n) == (0, piece) else part
+            new = _split(part, axis, low) if piece is None or (s, n) == (0, piece) else part
             if new is None:
                 return None
             parts.append(new)
@@ -145,8 +142,8 @@ def _into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kern
     return Kernel((Stage(t, root.args, root.outputs), *kernel.stages[1:]), kernel.buffers, kernel.fixed)
 
 
-def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
-    return (*values[:at], value, *values[at + 1 :])
+def _with(values: tuple[int, ...], at: int, *new: int) -> tuple[int, ...]:
+    return (*values[:at], *new, *values[at + 1 :])
 
 
 def _at_identity(t: Template, slots: set[int]) -> Template:
@@ -157,10 +154,6 @@ def _at_identity(t: Template, slots: set[int]) -> Template:
         return Read(e.slot, identity, e.dtype) if isinstance(e, Read) and e.slot in slots else None
 
     return map_bodies(t, lambda b: rebuild([b], rule)[0]) if slots else t
-
-
-def _two(values: tuple[int, ...], at: int, high: int, low: int) -> tuple[int, ...]:
-    return (*values[:at], high, low, *values[at + 1 :])
 
 
 def _moved(bodies: Sequence[Expr], rank: int, axis: int, low: int) -> tuple[Expr, ...]:
@@ -174,24 +167,20 @@ def _with_bodies(body: Expr | Reduce, bodies: tuple[Expr, ...], extents: tuple[i
     return Reduce(body.combiner, extents or body.extents, bodies) if isinstance(body, Reduce) else bodies[0]
 
 
-def _output_split(part: Piece, axis: int, low: int) -> Piece | None:
-    offset, step, extent = part.offset[axis], part.step[axis], part.extents[axis]
-    if step != 1 or offset % low or extent % low:
+def _split(part: Piece, axis: int, low: int) -> Piece | None:
+    """The piece with two axes for one of its output or reduction; None where it ends or begins within a digit."""
+    rank, extent = len(part.extents), part.domain[axis]
+    if axis < rank and (part.step[axis] != 1 or part.offset[axis] % low or extent % low):
         return None
     bodies = _moved(part.bodies, len(part.domain), axis, low)
+    if axis >= rank:
+        assert isinstance(part.body, Reduce)
+        extents = _with(part.body.extents, axis - rank, extent // low, low)
+        return Piece(part.offset, part.step, part.extents, _with_bodies(part.body, bodies, extents))
     return Piece(
-        _two(part.offset, axis, offset // low, 0), _two(part.step, axis, 1, 1),
-        _two(part.extents, axis, extent // low, low), _with_bodies(part.body, bodies),
+        _with(part.offset, axis, part.offset[axis] // low, 0), _with(part.step, axis, 1, 1),
+        _with(part.extents, axis, extent // low, low), _with_bodies(part.body, bodies),
     )  # fmt: skip
-
-
-def _reduction_split(part: Piece, axis: int, low: int) -> Piece:
-    assert isinstance(part.body, Reduce)
-    rank = len(part.extents)
-    n = part.body.extents[axis - rank]
-    bodies = _moved(part.bodies, len(part.domain), axis, low)
-    extents = _two(part.body.extents, axis - rank, n // low, low)
-    return Piece(part.offset, part.step, part.extents, _with_bodies(part.body, bodies, extents))
 
 
 class SplitAxes(Composite):

@@ -404,12 +404,12 @@ class _Emit:
             em.bind(1, column.var)
             with b.loop(0, extents[2], self.lanes) as depth:
                 em.bind(2, depth.var)
-                at, into = (em.total(part) for x in (source, to) if (part := em.split(x)) is not None)
-                places = [[b.add(at, b.const(i * steps[0] + j * steps[1])) for j in range(n)] for i in range(n)]
+                at, into = em.shared(source), em.shared(to)
+                places = [[b.add(at, i * steps[0] + j * steps[1]) for j in range(n)] for i in range(n)]
                 square = [[b.load(b.buffers[0], x, self.elem, self.lanes) for x in row] for row in places]
                 for i, made in enumerate(self._both(b, matrix, square)):
                     for j, x in enumerate(made):
-                        b.store(x, b.buffers[1], b.add(into, b.const(i * to_steps[0] + j * to_steps[1])))
+                        b.store(x, b.buffers[1], b.add(into, i * to_steps[0] + j * to_steps[1]))
         return Lowered([Launch(b.finish(), extents[0])])
 
     def _both(self, b: Builder, matrix: Sequence[Sequence[float]], x: list[list[Value]]) -> list[list[Value]]:

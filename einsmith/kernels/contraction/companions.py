@@ -73,7 +73,7 @@ def _tables(kernel: Kernel, two: _Two, target: Any) -> list[cost.Table]:
     def table(p: Problem, c: Tiled, cycles: float, **changes: float) -> cost.Table:
         out = search.table_of(kernel, p, c, target)
         out.rows[-1] = cycles
-        return cost.Table(out.settings, out.rows, [out.features[0]._replace(parted=0, **changes)])
+        return cost.Table(out.settings, out.rows, [out.features[0].changed(parted=0, **changes)])
 
     return [table(mate, other, 0.0, results=0), table(p, c, _finish(kernel, mate, p, c, target)[0])]
 

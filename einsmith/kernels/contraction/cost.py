@@ -61,11 +61,17 @@ class Table:
     @cached_property
     def numbers(self) -> Features:
         """Those of each configuration's setting, as arrays."""
-        return Features(*np.array(self.features, np.float64).T[:, self.setting])
+        return arrays_of(self.features, self.setting)
 
     def has(self, field: str) -> bool:
         """Whether a number of some setting is more than 0."""
         return any(getattr(x, field) > 0 for x in self.features)
+
+
+def arrays_of(features: Sequence[Features], which: Array) -> Features:
+    """Those of the settings with these numbers, each field an array."""
+    every = np.array([[*vars(x).values()] for x in features], np.float64).T[:, which]
+    return Features(**dict(zip(vars(features[0]), every, strict=True)))
 
 
 def joined(tables: Sequence[Table]) -> Table:

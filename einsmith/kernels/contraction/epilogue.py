@@ -301,11 +301,11 @@ class Epilogue:
             return
         width = len(rows[0])
         for i, x in enumerate(x for row in rows for x in row):
-            b.store(x, room, b.const(i * n))
+            b.store(x, room, i * n)
         with b.loop(0, len(rows)) as loop:
-            at = b.mul(loop.var, b.const(width * n))
+            at = b.mul(loop.var, width * n)
             elem = rows[0][0].type.elem
-            finish(loop.var, [b.load(room, b.add(at, b.const(j * n)), elem, n) for j in range(width)])
+            finish(loop.var, [b.load(room, b.add(at, j * n), elem, n) for j in range(width)])
 
     def together(
         self, states: Sequence[LaneCursor], rows: Sequence[PartialAddress], sums: Sequence[Sequence[Value]]

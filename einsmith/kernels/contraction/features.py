@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import epilogue as finish
@@ -18,75 +19,45 @@ from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
 
 
-class Features(NamedTuple):
+class Features(SimpleNamespace):
     """A setting in numbers, flags 0 or 1; or many settings, each field an array. m, n, k, batch: points, those of N
-    with its rows filled up to whole vectors; columns: points of N as they are; row: points of a filled row, 0 for none.
-    a, b are the M and N sides: turned: whether a side is packed along K; packed: cycles beyond a load that a vector
-    takes which is packed; pieces, masks, pairs: those that a vector of N takes which is read in place, its masks, and
-    whether it is every other element; side, step: bytes from one point of the side's innermost axis, and of K, to the
-    next (0 where there are windows); held: lines of a column along K that the second level keeps; fit: rows of M read
-    in place that the first level keeps a line of, 0 where that does not matter; spread: bytes of lines for a byte that
-    is read in place; meets: whether rows and points of K next to each other share elements; run: points of K that lie
-    evenly where the side, or both sides, are read in place; strips: whether the side comes in strips; once: packed once
-    for many runs; far: rows of N are far apart; even: both sides are plain reads at one stride along K. finish: cycles
-    a vector of what follows the sum, along N; results: bytes of results, and of what is read with them, that strips
-    wait for (traffic.far_results); parted: bytes of results stored in parts of lines; elements: of all windows; heads:
-    blocks that windows cut K into, 0 for none; a_batch, b_batch: points of the batch that a side depends on; a_window,
-    b_window: bytes of a window, 0 for none; m_parts, n_parts: blocks that a window cuts M or N into, 0 for no matter.
+    with its rows filled up to whole vectors; columns: points of N as they are; row: points of a filled row, 0 for
+    none. a, b are the M and N sides: turned: whether a side is packed along K; packed: cycles beyond a load that a
+    vector takes which is packed; pieces, masks, pairs: those that a vector of N takes which is read in place, its
+    masks, and whether it is every other element; side, step: bytes from one point of the side's innermost axis, and of
+    K, to the next (0 where there are windows); held: lines of a column along K that the second level keeps; fit: rows
+    of M read in place that the first level keeps a line of, 0 where that does not matter; spread: bytes of lines for a
+    byte that is read in place; meets: whether rows and points of K next to each other share elements; run: points of K
+    that lie evenly where the side, or both sides, are read in place; strips: whether the side comes in strips; once:
+    packed once for many runs; copied: whether it is read from a window; window: bytes of one that no block of K
+    changes; batch: points of the batch that the side depends on; parts: blocks that a window cuts it into, 0 for no
+    matter; share: points of K whose vectors of a window lie a few elements apart; far: rows of N are far apart; even:
+    both sides are plain reads at one stride along K. finish: cycles a vector of what follows the sum, along N;
+    results: bytes of results, and of what is read with them, that strips wait for (traffic.far_results); parted: bytes
+    of results stored in parts of lines; elements: of all windows; heads: blocks that windows cut K into, 0 for none.
     """
 
-    m: Any
-    n: Any
-    columns: Any
-    row: Any
-    k: Any
-    batch: Any
-    a_turned: Any
-    a_packed: Any
-    a_side: Any
-    a_step: Any
-    a_held: Any
-    a_fit: Any
-    a_spread: Any
-    a_meets: Any
-    a_run: Any
-    a_once: Any
-    b_turned: Any
-    b_packed: Any
-    b_pieces: Any
-    b_masks: Any
-    b_pairs: Any
-    b_side: Any
-    b_step: Any
-    b_held: Any
-    b_run: Any
-    b_strips: Any
-    b_once: Any
-    b_far: Any
-    run: Any
-    even: Any
-    finish: Any
-    results: Any
-    parted: Any
-    windows: Any
-    elements: Any
-    heads: Any
-    a_batch: Any
-    b_batch: Any
-    a_window: Any
-    b_window: Any
-    m_parts: Any
-    n_parts: Any
-    b_share: Any
+    def changed(self, **values: Any) -> Features:
+        """With other values of some."""
+        return Features(**vars(self) | values)
 
 
 class OperandPlan(Setting):
     """A setting, and what configurations that have it are priced by."""
 
-    def _packed(self, side: plan.Side, align: int) -> tuple[bool, float]:
-        """Whether a side is packed along K, and cycles beyond a load that a vector takes."""
-        along = self.lies_along_k(side, align)
-        return along, self.access(side, self.p.k if along else side.axes, self.lanes).read_cycles(align)
+    def _of_side(self, name: str, side: plan.Side, align: int, steps: traffic.Steps) -> dict[str, Any]:
+        """What there is of either side, "a" or "b"; align: points of which its tiles are multiples."""
+        p, which, target = self.p, int(self.swap != (name == "b")), self.target
+        along, cut = self.lies_along_k(side, align), dict(self.windows).get(which)
+        window = sum(w.buffer.size * self.item for i, w, _ in self.halos if i == which and not self.heads)
+        of_side = dict(
+            turned=along, packed=self.access(side, p.k if along else side.axes, self.lanes).read_cycles(align),
+            side=steps.side, step=steps.k, held=traffic.held(target.l2, steps.k), run=self._run(side),
+            once=name in launch.fixed_sides(self.kernel, self.original, self.swap), copied=cut is not None,
+            window=window, batch=self.B if window or plan.depends_on_batch(p, side) else 1,
+            parts=p.extents[side.axes[0]] // cut.points if isinstance(cut, plan.HaloBlock) and not cut.of_k else 0,
+        )  # fmt: skip
+        return {f"{name}_{key}": value for key, value in of_side.items()}
 
     def _run(self, *sides: plan.Side) -> int:
         """Points of K that lie evenly in these sides, innermost."""
@@ -113,23 +84,10 @@ class OperandPlan(Setting):
         (form,) = (s.forms[i].coef for i in s.reads.values())
         return form.get(k[0], 0) == form.get(m[0], 0) != 0
 
-    def _copied(self, which: int) -> int:
-        """Bytes of an operand's halo copy that no block of K changes."""
-        return sum(w.buffer.size * self.item for i, w, _ in self.halos if i == which and not self.heads)
-
-    def _parts(self, which: int, side: plan.Side) -> int:
-        """Blocks that a halo copy of an operand cuts its side into; 0 for no matter."""
-        cut = dict(self.windows).get(which)
-        if not isinstance(cut, plan.HaloBlock) or cut.of_k:
-            return 0
-        return self.p.extents[side.axes[0]] // cut.points
-
     @cached_property
     def numbers(self) -> Features:
-        p, target, item, windows = self.p, self.target, self.item, self.windows
+        target, item, windows = self.target, self.item, self.windows
         m_side, n_side, k = self.m_side, self.n_side, self.K
-        a_turned, a_packed = self._packed(m_side, 4)
-        b_turned, b_packed = self._packed(n_side, self.lanes)
         s = self.access(n_side, n_side.axes, self.lanes)
         pairs = bool(s.lane_groups) and any(s.step(f) == 2 for f in s.reads.values())
         pieces, masks = PAIR_CYCLES * pairs, 0
@@ -138,34 +96,26 @@ class OperandPlan(Setting):
         a_steps = b_steps = traffic.Steps(0, 0)
         if not windows:
             a_steps, b_steps = (traffic.address_steps(self, x) for x in (m_side, n_side))
-        a_copy, b_copy = self._copied(int(self.swap)), self._copied(1 - int(self.swap))
         buffers = self.kernel.buffers
         inner = [x.axes[-1] for x in (m_side, n_side) if x.axes]
         parts = {n for axis in inner for n in finish.parted(self.kernel, self.original, axis)}
         if finish.unit(self.kernel, self.original, n_side.axes, self.lanes) is not None:
             parts = set()
         near = a_steps.k == item and a_steps.side >= LINE
-        once = launch.fixed_sides(self.kernel, self.original, self.swap)
+        a_side, b_side = self._of_side("a", m_side, 4, a_steps), self._of_side("b", n_side, self.lanes, b_steps)
         return Features(
-            m=self.M, n=self.N, columns=self.columns, row=self.row, k=k, batch=self.B,
-            a_turned=a_turned, a_packed=a_packed, a_side=a_steps.side, a_step=a_steps.k,
-            a_held=traffic.held(target.l2, a_steps.k), a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
-            a_spread=1.0 if a_copy else traffic.address_steps(self, m_side).spread(item),
-            a_meets=self._meets(m_side), a_run=self._run(m_side), a_once="a" in once,
-            b_turned=b_turned, b_packed=b_packed, b_pieces=pieces, b_masks=masks, b_pairs=pairs,
-            b_side=b_steps.side, b_step=b_steps.k, b_held=traffic.held(target.l2, b_steps.k), b_run=self._run(n_side),
-            b_strips=not windows and traffic.in_strips(b_steps, self.N * k, item, target.l2), b_once="b" in once,
+            m=self.M, n=self.N, columns=self.columns, row=self.row, k=k, batch=self.B, **a_side, **b_side,
+            a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
+            a_spread=1.0 if a_side["a_window"] else traffic.address_steps(self, m_side).spread(item),
+            a_meets=self._meets(m_side), b_pieces=pieces, b_masks=masks, b_pairs=pairs,
+            b_strips=not windows and traffic.in_strips(b_steps, self.N * k, item, target.l2),
             b_far=0 if self.rows else traffic.far_rows(b_steps, self.N * k, item, target.l2),
+            b_share=self._share(n_side) if any(i != int(self.swap) for i, _, _ in self.halos) else 0,
             run=self._run(m_side, n_side), even=a_steps.even and b_steps.even,
             finish=finish.cycles(self.kernel, self.original, n_side.axes, self.lanes, target.l2),
             results=traffic.far_results(self),
             parted=sum(buffers[n].nbytes for n in parts), windows=bool(windows),
             elements=sum(w.buffer.size for _, w, _ in self.halos), heads=self.heads,
-            a_batch=self.B if a_copy or plan.depends_on_batch(p, m_side) else 1,
-            b_batch=self.B if b_copy or plan.depends_on_batch(p, n_side) else 1,
-            a_window=a_copy, b_window=b_copy,
-            m_parts=self._parts(int(self.swap), m_side), n_parts=self._parts(1 - int(self.swap), n_side),
-            b_share=self._share(n_side) if any(i != int(self.swap) for i, _, _ in self.halos) else 0,
         )  # fmt: skip
 
     def finished(self, mr: int, nv: int, split: int) -> float:

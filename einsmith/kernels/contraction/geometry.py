@@ -55,9 +55,9 @@ class PartialSums(NamedTuple):
 
     def place(self, b: Builder, part: Value, batch: Value, m: Value, n: Value) -> Value:
         """Where the sum of a row at point n of N lies."""
-        at = b.add(b.mul(part, b.const(self.batch)), batch)
-        at = b.add(b.mul(at, b.const(self.rows)), m)
-        return b.add(b.add(b.mul(at, b.const(self.row)), n), b.const(self.base))
+        at = b.add(b.mul(part, self.batch), batch)
+        at = b.add(b.mul(at, self.rows), m)
+        return b.add(b.add(b.mul(at, self.row), n), self.base)
 
 
 class OperandTiles(NamedTuple):

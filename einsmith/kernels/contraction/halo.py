@@ -287,11 +287,11 @@ def fill(b: Builder, w: HaloCopy, memories: Mapping[int, Memory], to: Value, lan
     further = -(-AHEAD // (width * w.buffer.dtype.itemsize))
     planes_ahead, rows_ahead = (0, further) if turns > 2 * further else (-(-further // turns), 0)
     with b.loop(0, prod(w.extents[j] for j in outer)) as planes:
-        plane, later = s.part_of(outer, planes.var), s.part_of(outer, b.add(planes.var, b.const(planes_ahead)))
-        base = b.mul(planes.var, b.const(turns * width))
+        plane, later = s.part_of(outer, planes.var), s.part_of(outer, b.add(planes.var, planes_ahead))
+        base = b.mul(planes.var, turns * width)
         with b.loop(0, turns) as loop:
-            _ask(s, [later, s.part_of(inner, b.add(loop.var, b.const(rows_ahead))), *fixed], width)
-            fill_row([plane, s.part_of(inner, loop.var), *fixed], b.add(base, b.mul(loop.var, b.const(width))))
+            _ask(s, [later, s.part_of(inner, b.add(loop.var, rows_ahead)), *fixed], width)
+            fill_row([plane, s.part_of(inner, loop.var), *fixed], b.add(base, b.mul(loop.var, width)))
 
 
 def _ask(s: OperandAccess, row: Sequence[PartialAddress], width: int) -> None:
@@ -306,7 +306,7 @@ def _ask(s: OperandAccess, row: Sequence[PartialAddress], width: int) -> None:
         first = reduce(b.add, terms, b.const(s.forms[form].const))
         if width * step * source.dtype.itemsize <= MAX_UNROLLED_BYTES:
             for x in range(0, width * step, line):
-                b.prefetch(source.pointer, b.add(first, b.const(x)), source.elem)
+                b.prefetch(source.pointer, b.add(first, x), source.elem)
             continue
         with b.loop(0, width * step, step=line) as lines:
             b.prefetch(source.pointer, b.add(first, lines.var), source.elem)

@@ -61,17 +61,15 @@ def emit_bounds(
         if not s.conds:
             continue
         ((form, fn, _),) = s.conds
-        fixed = s.part_of(p.batch, batch).sums.get(form)
+        fixed = s.part_of(p.batch, batch).sums.get(form, 0)
         edge: Value | None = None
         for x in points:
             own = s.part_of(axes, x).sums.get(form)
-            total = b.const(s.forms[form].const)
-            for term in (own, fixed):
-                total = total if term is None else b.add(total, term)
+            total = b.add(b.add(s.forms[form].const, own or 0), fixed)
             if t.sign > 0:  # v + r < 0
-                limit = b.sub(b.const(1 if fn == "le" else 0), total)
+                limit = b.sub(1 if fn == "le" else 0, total)
             else:  # v - r < 0
-                limit = b.add(total, b.const(1 if fn == "lt" else 0))
+                limit = b.add(total, 1 if fn == "lt" else 0)
             edge = limit if edge is None else b.op("max" if t.sign > 0 else "min", edge, limit)
             if own is None:
                 break

@@ -26,11 +26,12 @@ from einsmith.kernels.contraction.cost import (
     ORDERS,
     PANEL,
     Table,
+    arrays_of,
     inner_bytes,
 )
 from einsmith.kernels.contraction.emission import inner_product as dot
 from einsmith.kernels.contraction.emission.k_pack import depth_of, fits
-from einsmith.kernels.contraction.features import OperandPlan, operand_plan
+from einsmith.kernels.contraction.features import Features, OperandPlan, operand_plan
 from einsmith.kernels.contraction.halo import elements
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.setting import Setting, operand_memories
@@ -224,10 +225,22 @@ def rows_fit(s: Setting) -> bool:
 
 
 def _sweeps(s: OperandPlan) -> list[Tiled]:
-    if not s.n_side.operand.plain or s.rows:
+    """For an N side of many bytes, contiguous along N: a few points of K at a time over the whole of N or, where the
+    sums of that stay in the second level, over a core's part of it. Few rows have parts of K, too, which are added
+    later."""
+    x, target, row = s.numbers, s.target, s.N * s.item
+    plain = s.n_side.operand.plain and not s.rows and x.b_side == s.item and x.b_step >= traffic.PAGE
+    if not plain or row * s.K <= target.l2 or s.K < 8 * target.cores:
         return []
-    sizes = [(mr, nv) for mr, nv in _promising(_tiles(s), s) if s.reads_in_place(mr)]
-    return traffic.sweeps(s, traffic.Steps(s.numbers.b_side, s.numbers.b_step), sizes)
+    out = []
+    for mr, nv in ((mr, nv) for mr, nv in _promising(_tiles(s), s) if s.reads_in_place(mr)):
+        if s.M <= 4:
+            split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / s.B))
+            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", traffic.SWEEP, split))
+        parts = max(1, min(target.cores, row // traffic.PAGE))
+        if s.M * row <= parts * target.l2 * target.overheads.held:
+            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", traffic.SWEEP, 1, 1, parts))
+    return list(dict.fromkeys(out))
 
 
 def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
@@ -253,7 +266,7 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
     chosen += [t for t in dict.fromkeys(whole) if t not in chosen]
     out = []
     for mr, nv in chosen:
-        if x.m_parts and m // x.m_parts % mr or x.n_parts and n // x.n_parts % (nv * lanes):
+        if x.a_parts and m // x.a_parts % mr or x.b_parts and n // x.b_parts % (nv * lanes):
             continue
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * lanes))
         if s.heads:
@@ -307,7 +320,7 @@ def _deep(s: OperandPlan, number: int, registers: int, split: int, block: int) -
     return [_Tile(number, mr, nv, size, split, True, 1.0, after, depth) for size in blocks]
 
 
-WAYS = np.array([*product(range(3), range(3), (BY_N, BY_M, BY_K), (0, 1))]).T
+WAYS = [*product(range(3), range(3), (BY_N, BY_M, BY_K), (0, 1))]
 """How M and N reach a tile, which is outermost, whether K is cut into blocks."""
 
 
@@ -316,19 +329,19 @@ def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[i
     if not settings:
         return None
     columns = np.array(tiles, np.float64).reshape(-1, len(_Tile._fields))
-    facts = np.array([facts_of(s) for s in settings], np.float64)[columns[:, 0].astype(np.int64)]
+    facts = arrays_of([s.numbers for s in settings], columns[:, 0].astype(np.int64))
     tile, way = np.nonzero(sensible(columns, facts, settings[0].lanes))
     number, mr, nv, blocks, split, _, part, after, depth = columns[tile].T
-    a, b, order, blocked = WAYS[:, way]
-    one, windowed = np.ones_like(mr), facts[:, _WINDOWED][tile]
+    a, b, order, blocked = np.array(WAYS).T[:, way]
+    one = np.ones_like(mr)
     x = Table(settings, np.array((number, mr, nv, a, b, order, blocks * blocked, split, one, one, depth, part, after)))
     target, cuts = settings[0].target, x.numbers
     tm, tn = _shares(x, target)
-    cut = (cuts.m_parts > 0) | (cuts.n_parts > 0)
-    tm, tn = np.where(cut, np.maximum(cuts.m_parts, 1), tm), np.where(cut, np.maximum(cuts.n_parts, 1), tn)
+    cut = (cuts.a_parts > 0) | (cuts.b_parts > 0)
+    tm, tn = np.where(cut, np.maximum(cuts.a_parts, 1), tm), np.where(cut, np.maximum(cuts.b_parts, 1), tn)
     x = x.some(slice(None), tm, tn)
     inner = np.where(order == BY_M, b, a)
-    again = np.nonzero((inner == BUFFER) & (a != PANEL) & (b != PANEL) & (windowed == 0))[0]
+    again = np.nonzero((inner == BUFFER) & (a != PANEL) & (b != PANEL) & (cuts.windows == 0))[0]
     whole = np.nonzero(order == BY_K)[0]
     every = [x, x.some(again, *in_cache(x, again, target)), x.some(whole, *by_core(x, whole, target))]
     place = np.argsort(np.concatenate([np.arange(len(mr)), again, whole]), kind="stable")
@@ -349,41 +362,30 @@ def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Table:
     return Table([s], _row(0, c, s.kept(c.mr, c.nv), s.finished(c.mr, c.nv, c.split)))
 
 
-_WINDOWED = 3
-
-
-def facts_of(s: OperandPlan) -> tuple[float, ...]:
-    """Of a setting: points of M and N, whether M is packed once, whether there are windows, on M, on N, whether vectors
-    keep to rows, whether a window fixes an axis of K, whether K may be cut into blocks, whether N lies along K."""
-    x, sides = s.numbers, dict(s.windows)
-    return (x.m, x.n, x.a_once, bool(sides), int(s.swap) in sides, 1 - int(s.swap) in sides, s.rows, x.heads > 0,
-            x.k >= 2 * traffic.BLOCK and not s.windows, x.b_turned)  # fmt: skip
-
-
-def sensible(tiles: Array, facts: Array, lanes: int) -> Array:
-    """Which of WAYS is worth a prediction, for every tile."""
-    _, mr, nv, blocks, split, inline, _, _, depth = (x[:, None] for x in tiles.T)
-    m, n, a_once, windows, on_a, on_b, rows, heads, blocked, turned = (x[:, None] for x in facts.T)
-    a, b, order, some = WAYS
+def sensible(tiles: Array, x: Features, lanes: int) -> Array:
+    """Which of WAYS is worth a prediction, for every tile; x: of their settings."""
+    _, mr, nv, blocks, split, inline, _, _, depth = tiles.T
+    a, b, order, some = np.array(WAYS).T[:, :, None]
     major, by_k = order == BY_M, order == BY_K
-    one_row, one_column = np.ceil(m / mr) == 1, np.ceil(n * depth / (nv * lanes)) == 1
+    one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * lanes)) == 1
+    whole = (x.k < 2 * traffic.BLOCK) | (x.windows > 0)  # K has no blocks
     buffers = (a == BUFFER) | (b == BUFFER)
     bad = (a == INLINE) & (inline == 0)
     # A buffer of what can be read in place pays where it spares conflicts, or is made once.
-    bad |= (a == BUFFER) & (inline > 0) & ((windows > 0) | (m <= mr)) & (a_once == 0)
-    bad |= (rows > 0) & (b != INLINE)
-    bad |= ((split > 1) | (heads > 0)) & buffers
-    bad |= (a == BUFFER) & (on_a > 0) | (b == BUFFER) & (on_b > 0)
+    bad |= (a == BUFFER) & (inline > 0) & ((x.windows > 0) | (x.m <= mr)) & (x.a_once == 0)
+    bad |= (x.row > 0) & (b != INLINE)
+    bad |= ((split > 1) | (x.heads > 0)) & buffers
+    bad |= (a == BUFFER) & (x.a_copied > 0) | (b == BUFFER) & (x.b_copied > 0)
     # What would be packed again for every tile.
     bad |= major & (b == PANEL) & ~one_column
-    bad |= ~major & (a == PANEL) & ~one_row & ~one_column & (blocked == 0)
+    bad |= ~major & (a == PANEL) & ~one_row & ~one_column & whole
     bad |= major & (one_row | one_column & (a != PANEL))
     bad |= (some == 1) & ((blocks == 0) | major)
     bad |= (blocks > 0) & (split > 1) & ((some == 0) | (b != PANEL))
     bad |= (depth > 1) & (a != INLINE)
     # Blocks of K outermost: panels of N are packed once for all tiles of M, whose rows lie apart along K.
-    bad |= by_k & ((some == 0) | (b != PANEL) | (a == PANEL) | (split > 1) | (turned > 0) | one_row | one_column)
-    return ~bad
+    bad |= by_k & ((some == 0) | (b != PANEL) | (a == PANEL) | (split > 1) | (x.b_turned > 0) | one_row | one_column)
+    return ~bad.T
 
 
 def _shares(t: Table, target: Any) -> tuple[Array, Array]:

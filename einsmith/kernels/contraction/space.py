@@ -103,8 +103,8 @@ def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
         (c.kc >= k > 0 or c.kc < 0, f"a block of {c.kc} points is no part of {k}"),
         (c.kc and (c.windows or c.kc % unit and c.order != "k"), "K is not cut into such blocks here"),
         (c.kc and finish.unit(kernel, p, s.n_side.axes, s.lanes) is not None, "sums would wait for blocks and lines"),
-        (x.m_parts and (m // x.m_parts % c.mr or c.tm != x.m_parts), "blocks of windows are the tasks along M"),
-        (x.n_parts and (s.N // x.n_parts % width or c.tn != x.n_parts), "blocks of windows are tasks of N"),
+        (x.a_parts and (m // x.a_parts % c.mr or c.tm != x.a_parts), "blocks of windows are the tasks along M"),
+        (x.b_parts and (s.N // x.b_parts % width or c.tn != x.b_parts), "blocks of windows are tasks of N"),
     )
     return next((text for bad, text in wrong if bad), "") or _ways(c, s)
 
@@ -124,7 +124,5 @@ def _ways(c: Tiled, s: OperandPlan) -> str:
         alone = c.depth == 1 and not c.rows and not c.windows
         return "" if in_place and alone and 0 < c.kc <= SWEEP else f"no blocks of {c.kc} points of K are outermost here"
     one = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
-    way = next(i for i, w in enumerate(search.WAYS.T) if tuple(w) == (
-        HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)))  # fmt: skip
-    facts = np.array([search.facts_of(s)], np.float64)
-    return "" if search.sensible(one, facts, s.lanes)[0, way] else f"operands do not reach tiles so: {c}"
+    way = search.WAYS.index((HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)))
+    return "" if search.sensible(one, s.numbers, s.lanes)[0, way] else f"operands do not reach tiles so: {c}"

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from math import ceil
 
 import numpy as np
 
-from einsmith.kernels.contraction.config import Side, Tiled
+from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.setting import Setting
 from einsmith.plan.kernel import Buffer
 from einsmith.target.facts import LINE
@@ -160,21 +159,3 @@ def blocks_of_k(k: int, unit: int = 1) -> int:
     """Points of K in each of the fewest even blocks of at most BLOCK, which are multiples of `unit`."""
     whole = -(-k // unit)
     return -(-whole // -(-whole // (BLOCK // unit))) * unit
-
-
-def sweeps(s: Setting, b: Steps, tiles: Sequence[tuple[int, int]]) -> list[Tiled]:
-    """For an N side of many bytes, contiguous along N: a few points of K at a time over the whole of N or, where the
-    sums of that stay in the second level, over a core's part of it. Few rows have parts of K, too, which are added
-    later."""
-    target, row = s.target, s.N * s.item
-    if b.side != s.item or b.k < PAGE or row * s.K <= target.l2 or s.K < 8 * target.cores:
-        return []
-    out = []
-    for mr, nv in tiles:
-        if s.M <= 4:
-            split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / s.B))
-            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", SWEEP, split))
-        parts = max(1, min(target.cores, row // PAGE))
-        if s.M * row <= parts * target.l2 * target.overheads.held:
-            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", SWEEP, 1, 1, parts))
-    return list(dict.fromkeys(out))

@@ -52,7 +52,8 @@ def fused(
 
 @dataclass
 class PartialAddress:
-    """What bound axes add to each form, and the values of axes that expressions use by themselves."""
+    """What bound axes, of more than one point, add to each form, and the values of those that expressions use by
+    themselves."""
 
     sums: dict[int, Value]
     axes: frozenset[int]
@@ -63,8 +64,8 @@ def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
     """The mixed radix digits of a flattened index, outer first; the first is not reduced. None for no extents."""
     out: list[Value] = []
     for n in reversed(extents[1:]):
-        out.append(b.op("mod", flat, b.const(n)))
-        flat = b.op("floordiv", flat, b.const(n))
+        out.append(b.op("mod", flat, n))
+        flat = b.op("floordiv", flat, n)
     return [flat, *reversed(out)] if extents else []
 
 
@@ -245,17 +246,10 @@ class OperandAccess:
 
     def loads(self, align: int) -> float:
         """The same without masks."""
-        cost, aligned = 0.0, self.aligned_rows(align)
-        rows = 1 if aligned else self._crossed(align)
-        moved = [g.inner for g in self.lane_groups[-1 if aligned else 0 :]]
-        for form in self.reads.values():  # as `kind` tells them apart
-            coef = self.forms[form].coef
-            if not any(coef.get(a) for a in moved):
-                cost += 1.0
-            elif rows <= MAX_RUNS and self.step(form) in (1, 2):
-                cost += rows * self.row_cost(form)
-            else:
-                cost += GATHER_COST
+        cost, each = 0.0, {"uniform": 1.0, "gather": GATHER_COST}
+        for form in self.reads.values():
+            kind = self.kind(form, align)
+            cost += each[kind] if kind in each else self.runs(align) * self.row_cost(form)
         return cost + GATHER_COST * self._gathered
 
     def read_cycles(self, align: int) -> float:
@@ -285,37 +279,32 @@ class OperandAccess:
 
     # -- scalars
 
-    def part(self, values: Sequence[tuple[FusedAxes, Value]]) -> PartialAddress:
+    def part(self, groups: Sequence[FusedAxes], values: Sequence[Value]) -> PartialAddress:
         """What scalar values of groups add to every form."""
-        b = self.b
+        b, bound = self.b, list(zip(groups, values, strict=False))  # of no groups there is one point
         sums: dict[int, Value] = {}
-        for g, value in values:
+        for g, value in bound:
             for i, f in enumerate(self.forms):
                 c = f.coef.get(g.inner, 0)
                 if c:
-                    term = value if c == 1 else b.mul(value, b.const(c))
-                    sums[i] = b.add(sums[i], term) if i in sums else term
-        opaque = {g.inner: v for g, v in values if g.inner in self.opaque}
-        return PartialAddress(sums, frozenset(a for g, _ in values for a in g.axes), opaque)
+                    sums[i] = b.add(sums.get(i, 0), b.mul(value, c))
+        opaque = {g.inner: v for g, v in bound if g.inner in self.opaque}
+        return PartialAddress(sums, frozenset(a for g, _ in bound for a in g.axes), opaque)
 
     def at(self, values: Mapping[int, Value], steps: Mapping[int, int | Value] | None = None) -> PartialAddress:
-        """The part of these axes so many steps beyond their values, and of those that have one point."""
+        """The part of these axes so many steps beyond their values."""
         b, steps = self.b, steps or {}
-        known = {a: x for a, x in steps.items() if isinstance(x, int) and x}
-        moved = {**values, **{a: b.add(values[a], x) for a, x in steps.items() if isinstance(x, Value)}}
-        out = self.part([(FusedAxes((a,), self.extents[a]), x) for a, x in moved.items()])
-        out.axes |= frozenset(a for a, n in enumerate(self.extents) if n == 1)
+        known = {a: n for a, x in steps.items() if (n := b.known(x)) is not None}
+        moved = {**values, **{a: b.add(values[a], x) for a, x in steps.items() if a not in known}}
+        out = self.part([FusedAxes((a,), self.extents[a]) for a in moved], list(moved.values()))
         for i, f in enumerate(self.forms if known else ()):
             delta = sum(f.coef.get(a, 0) * x for a, x in known.items())
             if delta:
-                out.sums[i] = b.add(out.sums[i], b.const(delta)) if i in out.sums else b.const(delta)
-        out.opaque |= {a: b.add(out.opaque[a], b.const(x)) for a, x in known.items() if a in out.opaque}
+                out.sums[i] = b.add(out.sums.get(i, 0), delta)
+        out.opaque |= {a: b.add(out.opaque[a], x) for a, x in known.items() if a in out.opaque}
         return out
 
     def part_of(self, axes: Sequence[int], flat: Value) -> PartialAddress:
         """The part of the flattened `axes` at `flat`."""
         groups = self.groups(axes)
-        values = digits(self.b, flat, [g.extent for g in groups])
-        out = self.part(list(zip(groups, values, strict=True)))
-        out.axes |= frozenset(axes)
-        return out
+        return self.part(groups, digits(self.b, flat, [g.extent for g in groups]))

@@ -8,6 +8,7 @@ from einsmith.dtypes import DType
 from einsmith.expr.functions import COMBINING, identity
 from einsmith.expr.nodes import Apply, Expr
 from einsmith.kernels.emit.vector import VectorEmitter
+from einsmith.kernels.emit.walk import tree
 from einsmith.loops.nest import Value, elem_of
 
 Accumulators = list[Value]
@@ -83,13 +84,7 @@ class Combine:
 
     def tree(self, states: Sequence[Accumulators]) -> Accumulators:
         """All states merged, neighbours first."""
-        states = list(states)
-        while len(states) > 1:
-            states = [
-                self.merge(states[i], states[i + 1]) if i + 1 < len(states) else states[i]
-                for i in range(0, len(states), 2)
-            ]
-        return states[0]
+        return tree(states, self.merge)
 
     def across(self, state: Accumulators) -> Accumulators:
         """The lanes of a state merged in a fixed tree: halves, then quarters, down to scalars."""

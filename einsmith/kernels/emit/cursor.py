@@ -4,6 +4,7 @@ expressions at them under their mask, and stores."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from math import prod
 
 from einsmith.errors import CompileError
@@ -14,10 +15,6 @@ from einsmith.kernels.emit.walk import blocks
 from einsmith.loops.nest import Builder, Value
 
 _INT32 = 2**31 - 1
-
-
-def add_to(b: Builder, x: Value | None, y: Value | None) -> Value | None:
-    return x if y is None else y if x is None else b.add(x, y)
 
 
 def both(b: Builder, x: Value | None, y: Value | None) -> Value | None:
@@ -55,9 +52,8 @@ class LaneCursor(ExpressionEmitter):
         self.lane_forms: dict[int, Value] = {}  # what lanes add to a form
         self.run_masks: list[Value | None] = [None]
         self.run_offsets: dict[int, list[Value]] = {}
-        n = sampler.lanes
+        n, groups = sampler.lanes, sampler.lane_groups
         self.aligned = n > 0 and align % n == 0
-        self.kinds: dict[int, str] = {}
         self.final_mask: Value | None = None
         self.given: Mapping[int, Value] = {}
         self.memo: Memo = {}
@@ -66,74 +62,61 @@ class LaneCursor(ExpressionEmitter):
         x = b.index(start)
         if n and limit is not None:
             self.mask = self._tail(x, limit)
-        groups, extents = sampler.lane_groups, sampler.lane_extents
-        for i in (*sampler.reads.values(), *sampler.extra):
-            self.kinds[i] = sampler.kind(i, align) if n and groups else "uniform"
-        if not n or not groups:
-            self._resolve()
-            return
-        vectors = {i for i, _, _ in sampler.conds if any(sampler.forms[i].coef.get(g.inner) for g in groups)}
+        lies = n > 0 and len(groups) > 0
+        forms = (*sampler.reads.values(), *sampler.extra)
+        self.kinds = {i: sampler.kind(i, align) if lies else "uniform" for i in forms}
+        if lies:
+            self._lie(x, align, column, place)
+            self.axes = frozenset(a for g in groups for a in g.axes)
+        self._resolve()
+
+    def _lie(self, x: Value, align: int, column: int | Value | None, place: Sequence[Value] | None) -> None:
+        """What the lanes from point x on, and what they share, add to forms."""
+        s, b, n, groups, extents = self.s, self.b, self.s.lanes, self.s.lane_groups, self.s.lane_extents
+        inner, within_row = groups[-1], self.s.aligned_rows(align)
+        vectors = {i for i, _, _ in s.conds if any(s.forms[i].coef.get(g.inner) for g in groups)}
         vectors |= {i for i, k in self.kinds.items() if k == "gather"}
-        need = {g.inner for g in groups if g.inner in sampler.opaque}
-        need |= {g.inner for g in groups for i in vectors if sampler.forms[i].coef.get(g.inner)}
-        inner = groups[-1]
-        if sampler.aligned_rows(align):
+        if within_row:
             scalar = list(place) if place else digits(b, x, extents)
-            if sampler.row:
+            if s.row:
                 if column is not None:
                     scalar[-1] = b.index(column)
-                within = isinstance(column, Value) or column is not None and column + n <= inner.extent
-                if not (sampler.loose or within):
+                inside = isinstance(column, Value) or column is not None and column + n <= inner.extent
+                if not (s.loose or inside):
                     self.mask = both(b, self.mask, self._tail(scalar[-1], inner.extent))
-            outer = sampler.part(list(zip(groups[:-1], scalar[:-1], strict=True)))
-            base = sampler.part([(inner, scalar[-1])])
-            for i in set(outer.sums) | set(base.sums):
-                total = add_to(b, outer.sums.get(i), base.sums.get(i))
-                assert total is not None
-                self.sums[i] = total
-            self.opaque.update(outer.opaque)
-            iota = b.iota(n, "i32")
-            for i in vectors:
-                c = sampler.forms[i].coef.get(inner.inner, 0)
-                if c:
-                    elem = _elem_of(c * n)
-                    lanes = b.iota(n, elem)
-                    self.lane_forms[i] = b.mul(lanes, b.const(c, elem)) if c != 1 else lanes
-            if inner.inner in sampler.opaque:
-                self.lane_digits[inner.inner] = b.add(b.cast(scalar[-1], "i32"), iota)
-            self._finish(groups)
-            return
-        if need:
-            elem = _elem_of(prod(extents) + n)
-            flat = b.add(b.cast(x, elem), b.iota(n, elem))
-            for g in reversed(groups[1:]):
-                if g.inner in need:
-                    self.lane_digits[g.inner] = b.op("mod", flat, b.const(g.extent, elem))
-                flat = b.op("floordiv", flat, b.const(g.extent, elem))
-            self.lane_digits[groups[0].inner] = flat
-            for i in vectors:
-                coef = sampler.forms[i].coef
-                elem = _elem_of(sum(abs(coef.get(g.inner, 0)) * g.extent for g in groups))
-                total = None
-                for g in groups:
-                    c = coef.get(g.inner, 0)
-                    if c:
-                        d = b.cast(self.lane_digits[g.inner], elem)
-                        total = add_to(b, total, d if c == 1 else b.mul(d, b.const(c, elem)))
-                if total is not None:
-                    self.lane_forms[i] = total
+            part = s.part(groups, scalar)
+            self.sums, self.opaque = part.sums, part.opaque
+            lanes = {inner.inner: b.iota(n, "i32")}
+            if inner.inner in s.opaque:
+                self.lane_digits[inner.inner] = b.add(b.cast(scalar[-1], "i32"), lanes[inner.inner])
+        else:
+            used = {a for i in vectors for a in s.forms[i].coef} | s.opaque
+            lanes = self.lane_digits = self._digits(x, [g for g in groups if g.inner in used])
+        for i in vectors:
+            coef = s.forms[i].coef
+            elem = _elem_of(sum(abs(coef.get(g.inner, 0)) * (n if within_row else g.extent) for g in groups))
+            terms = [(coef[a], b.cast(d, elem)) for a, d in lanes.items() if coef.get(a)]
+            if terms:
+                self.lane_forms[i] = reduce(b.add, [d if c == 1 else b.mul(d, b.const(c, elem)) for c, d in terms])
         if "runs" in self.kinds.values():
             self._make_runs(x, align)
-        self._finish(groups)
 
-    def _finish(self, groups: Sequence[FusedAxes]) -> None:
-        self.axes = frozenset(a for g in groups for a in g.axes)
-        self._resolve()
+    def _digits(self, x: Value, need: Sequence[FusedAxes]) -> dict[int, Value]:
+        """Where the lanes from point x on stand along groups, by inner axis."""
+        s, b, out = self.s, self.b, dict[int, Value]()
+        if not need:
+            return out
+        elem = _elem_of(prod(s.lane_extents) + s.lanes)
+        flat = b.add(b.cast(x, elem), b.iota(s.lanes, elem))
+        for g in reversed(s.lane_groups[1:]):
+            if g in need:
+                out[g.inner] = b.op("mod", flat, b.const(g.extent, elem))
+            flat = b.op("floordiv", flat, b.const(g.extent, elem))
+        return {s.lane_groups[0].inner: flat} | dict(reversed(out.items()))
 
     def _tail(self, x: Value, limit: int | Value) -> Value:
         b, n = self.b, self.s.lanes
-        end = b.index(limit)
-        left = b.cast(b.op("min", b.sub(end, x), b.const(n)), "i32")
+        left = b.cast(b.op("min", b.sub(limit, x), n), "i32")
         return b.op("lt", b.iota(n, "i32"), b.splat(left, n))
 
     def _make_runs(self, x: Value, align: int) -> None:
@@ -141,28 +124,27 @@ class LaneCursor(ExpressionEmitter):
         s, b = self.s, self.b
         n, e = s.lanes, s.lane_extents[-1]
         count = s.runs(align)
-        row = b.op("floordiv", x, b.const(e))
-        first = b.sub(b.mul(row, b.const(e)), x)  # lane where row 0 begins, at most 0
+        row = b.op("floordiv", x, e)
+        first = b.sub(b.mul(row, e), x)  # lane where row 0 begins, at most 0
         iota = b.iota(n, "i32")
         self.run_masks = []
         for j in range(count):
-            low = b.add(first, b.const(j * e))
+            low = b.add(first, j * e)
             mask = None
             if j:
                 mask = b.op("le", b.splat(b.cast(low, "i32"), n), iota)
             if j < count - 1:
-                high = b.cast(b.add(low, b.const(e)), "i32")
+                high = b.cast(b.add(low, e), "i32")
                 mask = both(b, mask, b.op("lt", iota, b.splat(high, n)))
             self.run_masks.append(mask)
-            values = digits(b, b.add(row, b.const(j)) if j else row, s.lane_extents[:-1])
-            part = s.part(list(zip(s.lane_groups[:-1], values, strict=True)))
+            values = digits(b, b.add(row, j), s.lane_extents[:-1])
+            part = s.part(s.lane_groups[:-1], values)
             for i, kind in self.kinds.items():
                 if kind == "runs":
-                    back = b.mul(low, b.const(s.step(i))) if s.step(i) != 1 else low
-                    offset = b.sub(part.sums.get(i, b.const(0)), back)
+                    offset = b.sub(part.sums.get(i, 0), b.mul(low, s.step(i)))
                     found = self.run_offsets.setdefault(i, [])
                     if j:  # a row without lanes touches no other line
-                        offset = b.select(b.op("lt", low, b.const(n)), offset, found[0])
+                        offset = b.select(b.op("lt", low, n), offset, found[0])
                     found.append(offset)
 
     def _resolve(self) -> None:
@@ -174,14 +156,11 @@ class LaneCursor(ExpressionEmitter):
             if not axes <= self.axes:
                 left.append(c)
                 continue
-            const = s.forms[form].const
-            total = self.sums.get(form)
-            lanes = self.lane_forms.get(form)
+            const, total, lanes = s.forms[form].const, self.sums.get(form, 0), self.lane_forms.get(form)
             if lanes is None:
-                total = b.const(const) if total is None else b.add(total, b.const(const))
-                mask = b.op(fn, total, b.const(0))
+                mask = b.op(fn, b.add(total, const), 0)
             else:
-                negated = b.const(-const) if total is None else b.sub(b.const(-const), total)
+                negated = b.sub(-const, total)
                 elem = _elem_of(abs(const) + sum(abs(k) * s.extents[a] for a, k in s.forms[form].coef.items()))
                 elem = max(elem, lanes.type.elem)
                 mask = b.op(fn, b.cast(lanes, elem), b.splat(b.cast(negated, elem), s.lanes))
@@ -195,9 +174,7 @@ class LaneCursor(ExpressionEmitter):
         out.sums, out.opaque = dict(self.sums), dict(self.opaque)
         for part in parts:
             for i, v in part.sums.items():
-                total = add_to(self.b, out.sums.get(i), v)
-                assert total is not None
-                out.sums[i] = total
+                out.sums[i] = self.b.add(out.sums.get(i, 0), v)
             out.opaque.update(part.opaque)
             out.axes = out.axes | part.axes
         out._resolve()
@@ -231,11 +208,7 @@ class LaneCursor(ExpressionEmitter):
 
     def offset(self, form: int) -> Value:
         """The scalar part of an address."""
-        b, const = self.b, self.s.forms[form].const
-        total = self.sums.get(form)
-        if total is None:
-            return b.const(const)
-        return b.add(total, b.const(const)) if const else total
+        return self.b.add(self.sums.get(form, 0), self.s.forms[form].const)
 
     def _load(self, r: Read, mask: Value | None) -> Value:
         s, b = self.s, self.b
@@ -273,8 +246,7 @@ class LaneCursor(ExpressionEmitter):
         for first in (0, n - 1)[:step]:  # the second load ends at the last lane's element: nothing past it is touched
             out: Value | None = None
             for at, mask in rows:
-                where = b.add(at, b.const(first)) if first else at
-                out = b.load(pointer, where, elem, n, mask if step == 1 else self._spread(mask, first), out)
+                out = b.load(pointer, b.add(at, first), elem, n, mask if step == 1 else self._spread(mask, first), out)
             assert out is not None
             parts.append(out)
         if step == 1:
@@ -298,15 +270,14 @@ class LaneCursor(ExpressionEmitter):
         mask = b.const(True, "i1", n) if mask is None else mask
         for first in (0, n - 1):
             spread = b.shuffle(value, value, [(first + e) // 2 for e in range(n)])
-            b.store(spread, pointer, b.add(at, b.const(first)), self._spread(mask, first))
+            b.store(spread, pointer, b.add(at, first), self._spread(mask, first))
 
     def _loose(self, r: Read, index: Sequence[Value], mask: Value | None) -> Value:
         """A read whose index is computed."""
         b, p = self.b, self.s.memories[r.slot]
-        at: Value | None = None
+        at = b.const(0)
         for x, stride in zip(index, p.buffer.strides, strict=True):
-            at = add_to(b, at, b.mul(b.cast(x, "i64"), b.const(stride)))
-        at = b.const(0) if at is None else at
+            at = b.add(at, b.mul(b.cast(x, "i64"), stride))
         if not at.type.lanes:
             return b.load(p.pointer, at, p.elem, 0, None if mask is None else b.any(mask))
         if mask is not None:
@@ -365,7 +336,7 @@ class LaneCursor(ExpressionEmitter):
         at, width = self.offset(form), n // len(rows)
         whole = blocks(b, [b.splat(x, n) for x in rows], n, width)
         for j, (value, more) in enumerate(zip(whole, self.run_offsets[form], strict=True)):
-            b.store(value, pointer, b.add(at, b.add(more, b.const(j * width))))
+            b.store(value, pointer, b.add(at, b.add(more, j * width)))
 
     def store_interleaved(self, first: int, second: int, pointer: Value, even: Value, odd: Value) -> None:
         """`even` to the address form `first` of the sampler, whose lanes are two elements apart, and `odd` to the form
@@ -385,7 +356,7 @@ class LaneCursor(ExpressionEmitter):
                 on = both(b, run, None if mask is None else b.splat(mask, n))
                 if on is not None:
                     on = b.shuffle(on, on, [(half + e) // 2 for e in range(n)])
-                b.store(value, pointer, b.add(place, b.const(half)), on)
+                b.store(value, pointer, b.add(place, half), on)
 
 
 def _elem_of(most: int) -> str:

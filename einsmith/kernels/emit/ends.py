@@ -46,7 +46,7 @@ class Bounds(NamedTuple):
         """From where to where points from `first` to `end` are between them, at what the other axes are bound to."""
         b = em.b
         em.mask = None
-        lo, hi = (b.const(x) if isinstance(x, int) else x for x in (first, end))
+        lo, hi = b.index(first), b.index(end)
         for x in self.low:
             lo = b.op("max", lo, b.cast(em.emit(x), "i64"))
         for x in self.high:

@@ -23,7 +23,7 @@ class ExpressionEmitter(ABC):
 
     b: Builder
 
-    def op(self, fn: str, *args: Value) -> Value:
+    def op(self, fn: str, *args: Value | int) -> Value:
         """A function of the IR; scalars that meet vectors are meant in every lane."""
         return self.b.op(fn, *args)
 

@@ -30,7 +30,7 @@ class Hoisting:
 
     def level(self, v: Value) -> int:
         """How deep in the open regions v stands."""
-        return min(self._levels.setdefault(v.id, self.b.depth), self.b.depth)
+        return min(self._levels.setdefault(v.id, 0 if self.b.known(v) is not None else self.b.depth), self.b.depth)
 
     def made(self, key: tuple, args: Sequence[Value | None], make: Callable[[], Value]) -> Value:
         """The value of `make()`, placed in the outermost region where `args` exist; made once there per `key`."""
@@ -41,13 +41,13 @@ class Hoisting:
         depth = max((self.level(a) for a in args if a is not None), default=0)
         with self.b.at(depth):
             out = make()
-        self._levels.setdefault(out.id, depth)
+        self._levels[out.id] = max(self._levels.get(out.id, 0), depth)  # it may be a number that others are, too
         self._made[key] = (out, depth, blocks[depth])
         return out
 
     def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> Value:
         out = self.b.const(value, elem, lanes)
-        self._levels[out.id] = 0
+        self._levels.setdefault(out.id, 0)
         return out
 
     def splat(self, x: Value) -> Value:
@@ -56,11 +56,12 @@ class Hoisting:
             return x
         return self.made(("splat", x.id), [x], lambda: self.b.splat(x, self.lanes))
 
-    def op(self, fn: str, *args: Value) -> Value:
+    def op(self, fn: str, *args: Value | int) -> Value:
         """Builder.op; scalars meeting vectors are splatted."""
-        if any(a.type.lanes for a in args):
-            args = tuple(self.splat(a) for a in args)
-        return self.made((fn, *(a.id for a in args)), args, lambda: self.b.op(fn, *args))
+        values = [self.const(a) if isinstance(a, int) else a for a in args]
+        if any(a.type.lanes for a in values):
+            values = [self.splat(a) for a in values]
+        return self.made((fn, *(a.id for a in values)), values, lambda: self.b.op(fn, *values))
 
     def cast(self, x: Value, elem: str) -> Value:
         if x.type.elem == elem:

@@ -46,14 +46,14 @@ def deal(found: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool],
 
 
 @contextmanager
-def task_range(b: Builder, first: int, count: int, alone: bool) -> Iterator[Value]:
+def task_range(b: Builder, task: Value, first: int, count: int, alone: bool = False) -> Iterator[Value]:
     """The region that tasks first .. first+count-1 run, and their numbers from 0; `alone`: there are no others."""
     if alone:
-        yield b.task
+        yield task
         return
-    inside = b.op("and", b.op("le", b.const(first), b.task), b.op("lt", b.task, b.const(first + count)))
+    inside = b.op("and", b.op("le", first, task), b.op("lt", task, first + count))
     with b.if_(inside):
-        yield b.sub(b.task, b.const(first)) if first else b.task
+        yield b.sub(task, first) if first else task
 
 
 def values_of(em: VectorEmitter, box: Box, root: Sequence[Value]) -> dict[int, Value]:
@@ -98,10 +98,10 @@ def rows(em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: V
         if tasks > 1:
             k, count = _leading(extents, tasks)
             chunk = -(-count // tasks)
-            lo = b.mul(task, b.const(chunk))
-            hi = b.add(lo, b.const(chunk))
+            lo = b.mul(task, chunk)
+            hi = b.add(lo, chunk)
             if count % chunk:
-                hi = b.op("min", hi, b.const(count))
+                hi = b.op("min", hi, count)
             row = stack.enter_context(b.loop(lo, hi)).var
             for axis, at in zip(axes[:k], digits(b, row, extents[:k]), strict=True):
                 em.bind(axis, at)
@@ -156,12 +156,12 @@ def in_groups(
     bounds: tuple[Value | int, Value | int]
     if within is not None:
         lo, hi = within
-        begin = b.mul(b.op("floordiv", lo, b.const(group)), b.const(group))
-        bounds = begin, b.op("min", hi, b.const(whole))
-        last = b.op("and", b.op("lt", b.const(whole), hi), b.op("lt", lo, hi))
+        begin = b.mul(b.op("floordiv", lo, group), group)
+        bounds = begin, b.op("min", hi, whole)
+        last = b.op("and", b.op("lt", whole, hi), b.op("lt", lo, hi))
     elif part is not None and parts > 1:
         bounds = part_bounds(b, extent, part, parts, group)
-        last = b.op("eq", part, b.const(tile_count(extent, parts, group) - 1))
+        last = b.op("eq", part, tile_count(extent, parts, group) - 1)
     else:
         if whole == group:
             state = body(state, 0, group)
@@ -194,13 +194,13 @@ def blocks(b: Builder, number: Value, extent: int, size: int, emit: Callable[[Va
     if extent < size:
         emit(0, extent)
     elif extent % size == 0:
-        emit(b.mul(number, b.const(size)), size)
+        emit(b.mul(number, size), size)
     else:
         # Bases are made inside the branches, so that nothing that depends on one is moved out of its branch.
-        with b.if_(b.op("lt", number, b.const(whole))):
-            emit(b.mul(number, b.const(size)), size)
-        with b.if_(b.op("eq", number, b.const(whole))):
-            emit(b.mul(number, b.const(size)), extent - whole * size)
+        with b.if_(b.op("lt", number, whole)):
+            emit(b.mul(number, size), size)
+        with b.if_(b.op("eq", number, whole)):
+            emit(b.mul(number, size), extent - whole * size)
 
 
 def tile_size(extent: int, tiles: int, group: int) -> int:
@@ -239,15 +239,15 @@ def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks:
         tiles = tile_count(turns, -(-tasks // count), 1)
     elif axis is not None:
         tiles = tile_count(box.extents[axis], -(-tasks // count), em.lanes * unroll)
-    with task_range(b, first, runs * tiles * parts, alone) as task:
+    with task_range(b, b.task, first, runs * tiles * parts, alone) as task:
         if parts > 1:
             assert begin is not None
-            begin(b.op("mod", task, b.const(parts)))
-            task = b.op("floordiv", task, b.const(parts))
+            begin(b.op("mod", task, parts))
+            task = b.op("floordiv", task, parts)
         number: Value | None = None
         if tiles > 1:
-            number = b.op("mod", task, b.const(tiles))
-            task = b.op("floordiv", task, b.const(tiles))
+            number = b.op("mod", task, tiles)
+            task = b.op("floordiv", task, tiles)
         with rows(em, others, sizes, task, runs):
             if axis is None:
                 emit([(Lanes(0, ()), None)], 0, 1)
@@ -273,26 +273,16 @@ def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks:
 
 
 def part_bounds(
-    b: Builder, extent: int, number: Value | None, parts: int, unit: int = 1
+    b: Builder, extent: int, number: Value | None, parts: int, unit: int = 1, rest: bool = False
 ) -> tuple[Value | int, Value | int]:
-    """The whole units of an extent that part `number` of so many has; None: all of them."""
-    whole = extent // unit * unit
+    """From where to where part `number` of so many of an axis is; None: all of it. rest: the last part has what is
+    left beyond whole units."""
+    end = extent if rest else extent // unit * unit
     if number is None:
-        return 0, whole
+        return 0, end
     size = tile_size(extent, parts, unit)
-    lo = b.mul(number, b.const(size))
-    return lo, b.op("min", b.add(lo, b.const(size)), b.const(whole))
-
-
-def part_ends(
-    b: Builder, extent: int, number: Value | None, parts: int, unit: int
-) -> tuple[Value | int, Value | int]:
-    """From where to where part `number` of so many of an axis is, what is left of the last unit in the last one."""
-    if number is None:
-        return 0, extent
-    size = tile_size(extent, parts, unit)
-    lo = b.mul(number, b.const(size))
-    return lo, b.op("min", b.add(lo, b.const(size)), b.const(extent))
+    lo = b.mul(number, size)
+    return lo, b.op("min", b.add(lo, size), end)
 
 
 def turned_tile(em: VectorEmitter, read: Read, along: int, at: Lanes, active: int | None, across: int,

@@ -75,7 +75,8 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         """From here on the axis stands at `position`; what depends on it stays inside the region that is open now."""
         self._axes[axis] = position
         base = position.base if isinstance(position, Lanes) else position
-        if isinstance(base, Value):
+        number = self.b.known(base)  # a place that the axis has is one in all regions
+        if isinstance(base, Value) and not (number is not None and 0 <= number < self.extents[axis]):
             self.stay(base)
         self._memo.clear()
 
@@ -143,7 +144,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         if any(k * m % d for k, _, m in x.terms):
             if x.pattern is not None:
                 return None
-            return Split(0, ((1, self.op(fn, self.total(x), self.const(d)), 1),))
+            return Split(0, ((1, self.op(fn, self.total(x), d), 1),))
         lanes = None if x.pattern is None else tuple(x.const + p for p in x.pattern)
         if fn == "mod":
             return Split(x.const % d) if lanes is None else Split(0, (), tuple(p % d for p in lanes))
@@ -152,8 +153,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             if k % d == 0:
                 terms.append((k // d, v, m))
             else:
-                scaled = v if k == 1 else self.op("mul", v, self.const(k))
-                terms.append((1, self.op("floordiv", scaled, self.const(d)), k * m // d))
+                terms.append((1, self.op("floordiv", self.op("mul", v, k), d), k * m // d))
         if lanes is None:
             return Split(x.const // d, tuple(terms))
         return Split(0, tuple(terms), tuple(p // d for p in lanes))
@@ -163,15 +163,16 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         merged: dict[int, list] = {}
         for k, v, _ in x.terms:
             merged.setdefault(v.id, [0, v])[0] += k
-        out: Value | None = None
+        out = self.const(0)
         for k, v in sorted(merged.values(), key=lambda t: (self.level(t[1]), t[1].id)):
-            if k:
-                term = v if k == 1 else self.op("mul", v, self.const(k))
-                out = term if out is None else self.op("add", out, term)
-        const = x.const + extra
-        if out is None:
-            return self.const(const)
-        return self.op("add", out, self.const(const)) if const else out
+            out = self.op("add", out, self.op("mul", v, k))
+        return self.op("add", out, x.const + extra)
+
+    def shared(self, x: Linear) -> Value:
+        """The value of an integer on which the lanes agree."""
+        part = self.split(x)
+        assert part is not None and part.pattern is None
+        return self.total(part)
 
     def varies(self, x: Expr) -> bool:
         """Whether the value may differ between lanes."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.hoist import Hoisting
 from einsmith.loops.nest import BYTES, Builder, Value
 
+T = TypeVar("T")
 Bound = Value | int
 Range = tuple[Bound, Bound]
 
@@ -17,8 +18,8 @@ def part_range(b: Builder, number: Value, parts: int, count: int) -> Range:
     """What part `number` of so many has of `count` points, tiles or rows."""
     if parts == 1:
         return 0, count
-    lo = b.op("floordiv", b.mul(number, b.const(count)), b.const(parts))
-    hi = b.op("floordiv", b.mul(b.add(number, b.const(1)), b.const(count)), b.const(parts))
+    lo = b.op("floordiv", b.mul(number, count), parts)
+    hi = b.op("floordiv", b.mul(b.add(number, 1), count), parts)
     return lo, hi
 
 
@@ -43,28 +44,15 @@ def sweep(
         with b.loop(lo, hi, init=init) as loop:
             loop.next = inner(context, loop.var, loop.var, loop.carried)
         return loop.results
-    full = isinstance(lo, int) and isinstance(hi, int) and lo % last == 0 and hi % last == 0
-    if full:
-        assert isinstance(lo, int) and isinstance(hi, int)
-        first: Value | int = lo // last
-        end: Value | int = hi // last
-    else:
-        vlo = b.index(lo)
-        vhi = b.index(hi)
-        first = b.op("floordiv", vlo, b.const(last))
-        end = b.op("floordiv", b.add(vhi, b.const(last - 1)), b.const(last))
-        if not (isinstance(lo, int) and isinstance(hi, int) and lo < hi):
-            end = b.select(b.op("lt", vlo, vhi), end, first)
+    full = all(x is not None and x % last == 0 for x in map(b.known, (lo, hi)))
+    first = b.op("floordiv", lo, last)
+    end = b.select(b.op("lt", lo, hi), b.op("floordiv", b.add(hi, last - 1), last), first)
     with b.loop(first, end, init=init) as rows:
         context = outer(digits(b, rows.var, extents[:-1]))
-        base = b.mul(rows.var, b.const(last))
-        ilo: Value | int = 0
-        ihi: Value | int = last
-        if not full:
-            ilo = b.op("max", b.sub(vlo, base), b.const(0))
-            ihi = b.op("min", b.sub(vhi, base), b.const(last))
+        base = b.mul(rows.var, last)
+        begin, stop = (0, last) if full else (b.op("max", b.sub(lo, base), 0), b.op("min", b.sub(hi, base), last))
         unroll = last if full and last <= unrolled else 1
-        with b.loop(ilo, ihi, init=rows.carried, unroll=unroll, runs=True) as loop:
+        with b.loop(begin, stop, init=rows.carried, unroll=unroll, runs=True) as loop:
             loop.next = inner(context, loop.var, b.add(base, loop.var), loop.carried)
         rows.next = loop.results
     return rows.results
@@ -110,6 +98,13 @@ def transpose(b: Builder | Hoisting, rows: Sequence[Value], size: int = 1) -> li
     return [every[k % each][k // each] for k in range(n // size)]
 
 
+def tree(values: Sequence[T], merge: Callable[[T, T], T]) -> T:
+    """All values merged, neighbours first."""
+    while len(values) > 1:
+        values = [merge(*values[i : i + 2]) if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]
+    return values[0]
+
+
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
@@ -128,10 +123,10 @@ def nest(
     some = None  # whether every loop but the first has a turn; without one, neither has the first
     for lo, hi in bounds[1:]:
         if not (isinstance(lo, int) and isinstance(hi, int) and lo < hi):
-            inside = b.op("lt", *(b.index(x) for x in (lo, hi)))
+            inside = b.op("lt", lo, hi)
             some = inside if some is None else b.op("and", some, inside)
     if some is not None:
-        lo, hi = (b.index(x) for x in bounds[0])
+        lo, hi = bounds[0]
         bounds[0] = (lo, b.select(some, hi, lo))
 
     def level(d: int, values: list[Value], flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
@@ -141,7 +136,7 @@ def nest(
         whole = isinstance(lo, int) and isinstance(hi, int)
         unroll = extents[d] if last and whole and extents[d] <= unrolled else 1
         with b.loop(lo, hi, init=carried, unroll=unroll, runs=d > 0) as loop:
-            here = b.add(b.mul(flat, b.const(extents[d])), loop.var)
+            here = b.add(b.mul(flat, extents[d]), loop.var)
             if last:
                 loop.next = inner(context, loop.var, here, loop.carried)
             else:

@@ -61,7 +61,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, fir
 
     def begin(part: Value) -> None:
         sweep.part, sweep.parts = part, parts
-        past = b.mul(part, b.const(box.points))
+        past = b.mul(part, box.points)
         for slot, memory in places:
             em.place(slot, Memory(b.address(memory.pointer, past, memory.elem), memory.buffer))
 
@@ -89,7 +89,7 @@ def _workspace(b: Builder, sections, size: int) -> list[tuple[int, Memory]]:
     """Where the sections lie in the workspace of a launch."""
     out = []
     for slot, at, dtype in sections:
-        ptr = b.address(b.buffers[-1], b.const(at // dtype.itemsize), elem_of(dtype))
+        ptr = b.address(b.buffers[-1], at // dtype.itemsize, elem_of(dtype))
         out.append((slot, Memory(ptr, Buffer(dtype, (size,)))))
     return out
 

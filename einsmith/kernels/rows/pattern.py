@@ -106,7 +106,7 @@ class _Lowering:
 
         def block(first: Value, count: int) -> None:
             if any(numbered):
-                b.store(b.cast(first, "i32"), number, b.const(0))
+                b.store(b.cast(first, "i32"), number, 0)
             for n, (member, part) in enumerate(zip(kernel.members, lowered[count], strict=True)):
                 used = inputs(member) if member.reduces else range(len(member.places))
                 pointers = [self._pointer(b, member, i, first, local) for i in used]
@@ -115,16 +115,16 @@ class _Lowering:
 
         for n, part in before.items():
             run(part, held[n])
-        lo = b.mul(b.task, b.const(self.chunk))
-        with b.loop(lo, b.op("min", b.add(lo, b.const(self.chunk)), b.const(whole))) as loop:
-            block(b.mul(loop.var, b.const(config.block)), config.block)
+        lo = b.mul(b.task, self.chunk)
+        with b.loop(lo, b.op("min", b.add(lo, self.chunk), whole)) as loop:
+            block(b.mul(loop.var, config.block), config.block)
         if rest:
-            with b.if_(b.op("eq", b.task, b.const(self.tasks - 1))):
+            with b.if_(b.op("eq", b.task, self.tasks - 1)):
                 block(b.const(whole * config.block), rest)
         for n, part in after.items():
             places = []
             for at, x in zip(self.partial[n], sums[n], strict=True):
-                past = b.add(b.mul(b.task, b.const(x.size)), b.const(at.offset // x.dtype.itemsize))
+                past = b.add(b.mul(b.task, x.size), at.offset // x.dtype.itemsize)
                 places.append(b.address(b.buffers[-1], past, elem_of(x.dtype)))
             run(part, [*held[n], *places])
         return b.finish()
@@ -138,4 +138,4 @@ class _Lowering:
         if not axis:
             return b.buffers[place]
         buffer = member.kernel.buffers[n]
-        return b.address(b.buffers[place], b.mul(first, b.const(buffer.strides[axis - 1])), elem_of(buffer.dtype))
+        return b.address(b.buffers[place], b.mul(first, buffer.strides[axis - 1]), elem_of(buffer.dtype))

@@ -77,7 +77,7 @@ class Buckets:
         return out
 
     def _section(self, b: Builder, at: int, elem: str, itemsize: int) -> Value:
-        return b.address(b.buffers[-1], b.const(at // itemsize), elem)
+        return b.address(b.buffers[-1], at // itemsize, elem)
 
     def _keys(self, b: Builder) -> tuple[Value, str]:
         elem = elem_of(self.key_type)
@@ -89,19 +89,17 @@ class Buckets:
 
     def _key(self, em: VectorEmitter) -> tuple[Value, Value]:
         """(destination, its range) of the point that the axes stand at."""
-        part = em.split(self.key)
-        assert part is not None
-        key = em.total(part)
-        return key, em.op("floordiv", key, em.const(self.size))
+        key = em.shared(self.key)
+        return key, em.op("floordiv", key, self.size)
 
     def _count(self, b: Builder) -> None:
         em = bl.emitter(b, self.kernel, self.s.extents, 0)
-        counts = b.address(b.buffers[-1], b.mul(b.task, b.const(self.buckets)), "i64")
+        counts = b.address(b.buffers[-1], b.mul(b.task, self.buckets), "i64")
         with b.loop(0, self.buckets) as loop:
             b.store(b.const(0), counts, loop.var)
         with bl.rows(em, self.axes, self.extents, b.task, self.tasks):
             _, bucket = self._key(em)
-            b.store(b.add(b.load(counts, bucket, "i64"), b.const(1)), counts, bucket)
+            b.store(b.add(b.load(counts, bucket, "i64"), 1), counts, bucket)
 
     def _place(self, b: Builder) -> None:
         em = bl.emitter(b, self.kernel, self.s.extents, 0)
@@ -110,7 +108,7 @@ class Buckets:
         zero = b.const(0)
         with b.loop(0, self.buckets, init=[zero]) as bucket:
             with b.loop(0, self.tasks, init=[bucket.carried[0], bucket.carried[0]]) as task:
-                n = b.load(counts, b.add(b.mul(task.var, b.const(self.buckets)), bucket.var), "i64")
+                n = b.load(counts, b.add(b.mul(task.var, self.buckets), bucket.var), "i64")
                 mine = b.select(b.op("lt", task.var, b.task), n, zero)
                 task.next = [b.add(task.carried[0], n), b.add(task.carried[1], mine)]
             b.store(task.results[1], places, bucket.var)
@@ -118,12 +116,11 @@ class Buckets:
         with bl.rows(em, self.axes, self.extents, b.task, self.tasks):
             key, bucket_of = self._key(em)
             at = b.load(places, bucket_of, "i64")
-            b.store(b.add(at, b.const(1)), places, bucket_of)
+            b.store(b.add(at, 1), places, bucket_of)
             b.store(b.cast(key, key_elem), keys, at)
             if self.row:
-                number = em.split(address([Axis(a) for a in self.axes], row_major(tuple(self.extents))))
-                assert number is not None
-                b.store(b.cast(em.total(number), elem), entries, at)
+                number = em.shared(address([Axis(a) for a in self.axes], row_major(tuple(self.extents))))
+                b.store(b.cast(number, elem), entries, at)
             else:
                 b.store(em.emit(self.body), entries, at)
 
@@ -132,7 +129,7 @@ class Buckets:
         (keys, key_elem), (entries, elem) = self._keys(b), self._entries(b)
         zero = b.const(0)
         with b.loop(0, self.tasks, init=[zero, zero]) as task:
-            row = b.address(counts, b.mul(task.var, b.const(self.buckets)), "i64")
+            row = b.address(counts, b.mul(task.var, self.buckets), "i64")
             with b.loop(0, b.task, init=[task.carried[0]]) as bucket:
                 bucket.next = [b.add(bucket.carried[0], b.load(row, bucket.var, "i64"))]
             task.next = [bucket.results[0], b.add(task.carried[1], b.load(row, b.task, "i64"))]
@@ -149,7 +146,7 @@ class Buckets:
             number = b.cast(entry, "i64")
             for a, at in zip(self.axes, digits(b, number, self.extents), strict=True):
                 em.bind(a, at)
-            row = b.address(target.pointer, b.mul(key, b.const(self.width)), target.elem)
+            row = b.address(target.pointer, b.mul(key, self.width), target.elem)
             em.place(self.out, Memory(row, target.buffer))
             add_points(em, self.row, self.along, em.memory(self.out), self.inside, self.body)
 

@@ -111,5 +111,5 @@ def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target
         else:
             n, number = em.extents[along], part if along == axis else None
             between = within.get(along)
-            found = between and between.walked(em, *bl.part_ends(em.b, n, number, parts, em.lanes))
+            found = between and between.walked(em, *bl.part_bounds(em.b, n, number, parts, em.lanes, rest=True))
             bl.vector_tiles(em, n, 1, emit, number, parts, found)

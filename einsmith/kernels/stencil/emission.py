@@ -14,7 +14,7 @@ from typing import NamedTuple
 from einsmith.expr.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.kernels.emit.access import PartialAddress, digits
+from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import part_range
@@ -128,7 +128,7 @@ class StencilLowering:
         extents = [s.extents[a] // self._points(a) for a in s.outer]
         with b.loop(*part_range(b, task, self.tasks, prod(extents))) as points:
             found = zip(s.outer, digits(b, points.var, extents), strict=True)
-            self.values = {a: b.mul(x, b.const(self._points(a))) for a, x in found}
+            self.values = {a: b.mul(x, self._points(a)) for a, x in found}
             for a, x in self.values.items():
                 self.reader.bind(a, x)
             if s.along_k:
@@ -160,11 +160,11 @@ class StencilLowering:
         self._over(self.columns, [], lambda w, _: self._tile(h, w))
         if self.lines is not None:
             b, m = self.b, self.s.steps[0]
-            first, more = b.mul(h.value, b.const(m)), self.tile * m
+            first, more = b.mul(h.value, m), self.tile * m
             if h.first == h.last:
                 assert self.s.row is not None
                 more = min(more, self.shape[self.s.row] - h.first * m)
-            self.lines.flush(first, b.add(first, b.const(more)))
+            self.lines.flush(first, b.add(first, more))
         return []
 
     def _tile(self, h: Place, w: Place) -> Carried:
@@ -224,13 +224,13 @@ class StencilLowering:
         for j in range(k):
             first, last = k * self.w.first + j * n, k * self.w.last + j * n
             if first < width:
-                at = b.add(b.mul(self.w.value, b.const(k)), b.const(j * n))
+                at = b.add(b.mul(self.w.value, k), j * n)
                 states.append(LaneCursor(self.epi.sampler, at, width if last + n > width else None, n))
         values = dict(self.values)
         if self.pair is not None:
-            values[self.pair] = b.add(values[self.pair], b.const(point))
+            values[self.pair] = b.add(values[self.pair], point)
         if s.row is not None:
-            values[s.row] = b.mul(self.h.value, b.const(m))
+            values[s.row] = b.mul(self.h.value, m)
         rows, start = [], point * n // 2
         for row in range(self.tile):
             for i in range(m):
@@ -254,16 +254,13 @@ class StencilLowering:
         axis = self.s.row
 
         def finish(number: int | Value, row: Sequence[Value]) -> None:
-            steps = {axis: number} if axis is not None else {}
-            self._store_row(states, self.epi.sampler.at(values, steps), row)
+            place = self.epi.sampler.at(values, {axis: number} if axis is not None else {})
+            if self.lines is None:
+                self.epi.row(states, place, row)
+            else:
+                self.lines.put(self.epi.values(states, place, row))
 
         self.epi.rows(rows, self.room, finish)
-
-    def _store_row(self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[Value]) -> None:
-        if self.lines is None:
-            self.epi.row(states, row, sums)
-        else:
-            self.lines.put(self.epi.values(states, row, sums))
 
     # -- along the reduction
 

@@ -214,13 +214,8 @@ class Reader(VectorEmitter):
                 if c:
                     assert axis is not None
                     terms[Axis(axis)] = c
-            self.places[key] = self._address(Linear(0, terms))
+            self.places[key] = self.shared(Linear(0, terms))
         return self.places[key]
-
-    def _address(self, flat: Linear) -> Value:
-        part = self.split(flat)
-        assert part is not None
-        return self.total(part)
 
     def _mask(self, span: Span, scale: int = 1, more: int = 0) -> Value | None:
         """The lanes i of which scale * (the vector's first lane) + more + i is in the span; None for all."""
@@ -275,7 +270,7 @@ class Reader(VectorEmitter):
         b, at = self.b, self._at(a)
         key = (a.slot, at.id, more, lanes, None if mask is None else mask.id)
         if key not in self.loaded:
-            place = b.add(at, b.const(more))
+            place = b.add(at, more)
             self.loaded[key] = b.load(b.buffers[self.slots[a.slot]], place, self.elem, lanes, mask)
         return self.loaded[key]
 
@@ -381,7 +376,7 @@ class Reader(VectorEmitter):
         """All lanes, unknown to the compiler: of a multiply-add whose lanes are constants it makes one without a mask,
         a copy and a blend, which are three instructions instead of one. No task has a number below 0."""
         b, n = self.b, self.lanes
-        more = b.cast(b.op("min", b.task, b.const(0)), "i32")
+        more = b.cast(b.op("min", b.task, 0), "i32")
         return b.op("lt", b.iota(n, "i32"), b.splat(b.add(more, b.const(n, "i32")), n))
 
     def weight(self, t: Term) -> Value:
@@ -408,7 +403,7 @@ class Reader(VectorEmitter):
             assert s.row is not None
             row = strides[s.row]
             terms: dict[Expr, int] = {Axis(axis): strides[axis] for axis in (*s.outer, *s.loops)}
-            at = self._address(Linear(0, {**terms, Axis(s.row): s.steps[0] * row}))
+            at = self.shared(Linear(0, {**terms, Axis(s.row): s.steps[0] * row}))
             for point in range(self.planes):
                 apart = strides[self.pair] * point if self.pair is not None else 0
                 self._ask(n, at, tiles * stored * row + apart, stored * row)
@@ -417,9 +412,9 @@ class Reader(VectorEmitter):
         """Line after line of `count` elements from `first` beyond `at` on: each vector of a row asks for its share."""
         b, line = self.b, LINE // self.s.dtype.itemsize
         share = -(-count // (line * -(-self.s.lanes // self.lanes)))
-        at = b.add(at, b.mul(self.w.value, b.const(share * line // self.lanes)))
+        at = b.add(at, b.mul(self.w.value, share * line // self.lanes))
         for i in range(share):
-            b.prefetch(b.buffers[buffer], b.add(at, b.const(first + i * line)), self.elem)
+            b.prefetch(b.buffers[buffer], b.add(at, first + i * line), self.elem)
 
     def _later(self, a: Access, tiles: int, step: int) -> Value:
         """From a read to what it reads so many tiles later, `step` elements each: below, or in a later turn of a
@@ -432,7 +427,7 @@ class Reader(VectorEmitter):
         here, there = (self._turned(a, turns + i, (more - i * every) * step) for i in (0, 1))
         if h.last < last or h.first >= last:
             return here if h.last < last else there
-        return b.select(b.op("lt", h.value, b.const(last)), here, there)
+        return b.select(b.op("lt", h.value, last), here, there)
 
     def _turned(self, a: Access, turns: int, more: int) -> Value:
         """From a read to `more` elements beyond it so many turns later: after the last turn the next sums begin."""
@@ -445,4 +440,4 @@ class Reader(VectorEmitter):
             return b.const(here)
         there, at = here + per_sum - s.extents[loop] * per_turn, self.position(loop)
         assert isinstance(at, Value)
-        return b.select(b.op("lt", at, b.const(s.extents[loop] - rest)), b.const(here), b.const(there))
+        return b.select(b.op("lt", at, s.extents[loop] - rest), here, there)

@@ -69,9 +69,7 @@ class PhasePlanes:
     @property
     def base(self) -> Value:
         """Where the plane begins."""
-        part = self.em.split(self.plane)
-        assert part is not None
-        return self.em.total(part)
+        return self.em.shared(self.plane)
 
     def put(self, rows: Sequence[tuple[LaneCursor, Sequence[Value]]]) -> None:
         """The vectors of a row (`Epilogue.values`)."""
@@ -94,5 +92,5 @@ class PhasePlanes:
             pointer = b.buffers[self.epi.outputs[i]]
             with b.loop(low, high, step=self.line) as loop:
                 for k in range(0, self.line, n):
-                    at = b.add(loop.var, b.const(k)) if k else loop.var
+                    at = b.add(loop.var, k)
                     b.stream(b.load(scratch, at, self.elem, n), pointer, b.add(self.base, at))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from einsmith.kernels.contraction.emission import pack
-from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile, count, k_blocks, relative, tiles_of
+from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile, k_blocks, tiles_of
 from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry
@@ -49,11 +49,8 @@ class Blocked:
         b, f, g, c, p = self.b, self.f, self.g, self.g.c, self.g.p
         batch, split, tn, tm = digits(b, task, (g.B, c.split, c.tn, c.tm))
         m_range, n_range = part_range(b, tm, c.tm, g.mt), part_range(b, tn, c.tn, g.nt)
-        k_lo: Bound = 0
-        k_hi: Bound = g.K
-        if c.split > 1:
-            k_lo = b.mul(split, b.const(g.k_max))
-            k_hi = b.op("min", b.add(k_lo, b.const(g.k_max)), b.const(g.K))
+        k_lo = b.mul(split, g.k_max)
+        k_hi = b.op("min", b.add(k_lo, g.k_max), g.K)
         results = self.after.epilogue.sampler
         a, right, out, n = (s.part_of(p.batch, batch) for s in (f.a, f.b_in, results, f.n_scalar))
         t = Task(batch, split, m_range, n_range, k_lo, k_hi, a, right, out, n)
@@ -68,7 +65,7 @@ class Blocked:
     def _move(self, t: Task, i: int, w: HaloCopy, at: Value, number: Value) -> None:
         """Lets a halo copy that is cut hold block `number`."""
         t.fixed[CUT] = number
-        moved = self.b.address(at, self.b.mul(number, self.b.const(-w.block)), self.f.elem)
+        moved = self.b.address(at, self.b.mul(number, -w.block), self.f.elem)
         self.f.slots[SLOT + i] = Memory(moved, w.buffer)
 
     # -- the loops around the tile
@@ -98,13 +95,14 @@ class Blocked:
                 numbers = {"m": at["rows"].number, "n": at["panel"].number}
                 number = b.const(0)
                 for axis in waiting:
-                    number = b.mul(number, b.index(count(b, spans[axis])))
-                    number = b.add(number, relative(b, numbers[axis], spans[axis]))
+                    lo, hi = spans[axis]
+                    number = b.add(b.mul(number, b.sub(hi, lo)), b.sub(numbers[axis], lo))
                 self.tile(t, Tile(**at, number=number))
             elif rest[0] == "k":
                 tiles = b.const(1)
                 for axis in waiting:
-                    tiles = b.mul(tiles, b.index(count(b, spans[axis])))
+                    lo, hi = spans[axis]
+                    tiles = b.mul(tiles, b.sub(hi, lo))
                 self.after.clear(tiles)
                 k_blocks(f, t, partial(block, rest[1:], at))
             elif rest[0] == "m":
@@ -117,7 +115,7 @@ class Blocked:
     def _enter_head(self, t: Task, lo: Bound) -> None:
         """Fills the halo copies of a block of K."""
         b, g = self.b, self.g
-        head = b.op("floordiv", b.index(lo), b.const(g.kc))
+        head = b.op("floordiv", lo, g.kc)
         for i, w, at in self.f.cuts:
             parts = b.const(w.blocks)
             self._move(t, i, w, at, b.op("mod", head, parts))
@@ -130,8 +128,8 @@ class Blocked:
     def open_panel(self, t: Task, panel: Strip) -> Strip:
         """The lanes of a panel, for what is read of it in place and for what follows the sums."""
         b, f, g = self.b, self.f, self.g
-        n0 = b.mul(panel.number, b.const(g.nr))
-        starts = [b.add(n0, b.const(v * g.lanes)) for v in range(panel.size)]
+        n0 = b.mul(panel.number, g.nr)
+        starts = [b.add(n0, v * g.lanes) for v in range(panel.size)]
 
         def cursors(s: OperandAccess, part: PartialAddress, count: int) -> list[LaneCursor]:
             return [

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
-from einsmith.kernels.contraction.emission.frame import Operands, strips
-from einsmith.kernels.contraction.emission.nan_repair import nan_repair
+from einsmith.kernels.contraction.emission.frame import Operands, clear, strips
+from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.problem import Problem
@@ -49,9 +49,7 @@ class Box(NamedTuple):
 
     def point(self, b: Builder, number: int | Value) -> Mapping[int, int | Value]:
         """Of `each` the one with this number."""
-        if isinstance(number, int):
-            return self.each()[number]
-        return dict(zip(self.points, digits(b, number, list(self.points.values())), strict=True))
+        return dict(zip(self.points, digits(b, b.index(number), list(self.points.values())), strict=True))
 
 
 class DirectLowering(Operands):
@@ -77,27 +75,24 @@ class DirectLowering(Operands):
         self.k_axes = [a for a in p.k if a not in (*d.k_outer, d.vector) and p.extents[a] > 1]
         self.cut = max(self.inner, key=lambda a: tiles_along(p, d, a)) if d.parts > 1 else None
         size = d.vectors * prod(x for _, x in d.tile) * n
-        self.repair = nan_repair(b, problem, self.arguments, axes, lanes, size)
+        self.repair = NanRepair(b, problem, self.arguments, axes, lanes, size)
         self.rows = b.alloc(self.elem, size) if self.epilogue.results.size > REGISTER_EPILOGUE else None
         self.sums = b.alloc(self.elem, waiting(p, d, n)) if d.k_outer else None
         self.values: dict[int, Value] = {}
-        self.part: Value | None = None
+        self.part = b.const(0)
 
     def run(self, task: Value) -> None:
         b, p, d = self.b, self.p, self.d
         zero = b.const(0.0, self.elem, self.lanes)
         extents = [p.extents[a] for a in d.outer]
-        if d.parts > 1:
-            self.part = b.op("mod", task, b.const(d.parts))
-            task = b.op("floordiv", task, b.const(d.parts))
+        task, self.part = digits(b, task, (d.tasks, d.parts))
         with b.loop(*part_range(b, task, d.tasks, prod(extents))) as points:
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
             if self.sums is None:
                 self.fill(self.values)
                 self._tiles(lambda tile: self._finish(tile, self._products(tile, [zero] * tile.sums)))
                 return
-            with b.loop(0, waiting(p, d, self.lanes), step=self.lanes) as clear:
-                b.store(zero, self.sums, clear.var)
+            clear(b, self.sums, waiting(p, d, self.lanes), self.elem, self.lanes)
             with b.loop(0, p.extents[d.k_outer[0]]) as head:
                 self.values[d.k_outer[0]] = head.var
                 self.fill(self.values)
@@ -114,14 +109,14 @@ class DirectLowering(Operands):
             self.values[axis] = at
             return body(count, carried)
 
-        if axis != self.cut or self.part is None:
+        if axis != self.cut:
             return strips(b, 0, extent, size, strip, init)
         lo, hi = part_range(b, self.part, self.d.parts, tiles_along(self.p, self.d, axis))
-        whole, points = extent // size * size, b.const(size)
-        with b.loop(b.mul(b.index(lo), points), b.op("min", b.mul(b.index(hi), points), b.const(whole)), size) as loop:
+        whole = extent // size * size
+        with b.loop(b.mul(lo, size), b.op("min", b.mul(hi, size), whole), size) as loop:
             strip(loop.var, size, [])
         if whole < extent:
-            with b.if_(b.op("eq", self.part, b.const(self.d.parts - 1))):
+            with b.if_(b.op("eq", self.part, self.d.parts - 1)):
                 strip(b.const(whole), extent - whole, [])
         return []
 
@@ -156,8 +151,6 @@ class DirectLowering(Operands):
         """What the products of all of K, but the outer axis of it, add to the sums."""
         axes = [*self.k_axes, self.d.vector] if self.in_k else self.k_axes
         sums = self._boxes(axes, partial(self._add, tile), init)
-        if self.repair is None:
-            return sums
         rest = [a for a in self.p.k if a not in self.d.k_outer]
         place = partial(self._exactly, tile, dict(self.values))
         return self.repair.sums(sums, init, rest, 0, self.p.count(rest), place)
@@ -185,7 +178,7 @@ class DirectLowering(Operands):
                     # mask.
                     masked = self.moving[which] and (self.in_k or not covers(s, v))
                     limit = last.limit if vector == tile.vectors - 1 and masked else None
-                    states[which, vector] = LaneCursor(s, b.add(start, b.const(vector * n)), limit, n)
+                    states[which, vector] = LaneCursor(s, b.add(start, vector * n), limit, n)
                 done[key] = states[which, vector].bind(s.at(values, point)).product()
             return done[key]
 
@@ -210,7 +203,7 @@ class DirectLowering(Operands):
         part = s.at(values, tile.point(b, b.op("floordiv", number, count)))
         if self.in_k:
             return LaneCursor(s, 0, None).bind(part)
-        return LaneCursor(s, b.add(corner[v], b.mul(b.op("mod", number, count), b.const(n))), tile.limit, n).bind(part)
+        return LaneCursor(s, b.add(corner[v], b.mul(b.op("mod", number, count), n)), tile.limit, n).bind(part)
 
     # -- what follows them
 
@@ -220,7 +213,7 @@ class DirectLowering(Operands):
         states = [LaneCursor(s, 0, None)]
         if not self.in_k:
             states = [
-                LaneCursor(s, b.add(self.values[v], b.const(j * n)), tile.limit if j == count - 1 else None, n)
+                LaneCursor(s, b.add(self.values[v], j * n), tile.limit if j == count - 1 else None, n)
                 for j in range(count)
             ]
 
@@ -241,11 +234,11 @@ class DirectLowering(Operands):
         for point in tile.each():
             at: Value = b.const(0)
             for a in self.inner:
-                at = b.add(b.mul(at, b.const(self.p.extents[a])), b.add(self.values[a], b.const(point.get(a, 0))))
-            at = b.mul(at, b.const(row))
+                at = b.add(b.mul(at, self.p.extents[a]), b.add(self.values[a], point.get(a, 0)))
+            at = b.mul(at, row)
             if not self.in_k:
                 at = b.add(at, self.values[v])
-            out += [b.add(at, b.const(j * n)) for j in range(tile.vectors)]
+            out += [b.add(at, j * n) for j in range(tile.vectors)]
         return out
 
     def _waiting(self, tile: Box) -> list[Value]:

@@ -23,7 +23,49 @@ from einsmith.plan.kernel import Kernel
 
 def workspace(b: Builder, base: int, item: int, elem: str) -> Value:
     """Where a piece's part of the workspace begins, `base` bytes from its start."""
-    return b.address(b.buffers[-1], b.const(base // item), elem) if base else b.buffers[-1]
+    return b.address(b.buffers[-1], base // item, elem) if base else b.buffers[-1]
+
+
+def clear(b: Builder, to: Value, size: Value | int, elem: str, lanes: int) -> None:
+    """Zeros, in so many elements of scratch."""
+    with b.loop(0, size, step=lanes) as loop:
+        b.store(b.const(0.0, elem, lanes), to, loop.var)
+
+
+Rows = Sequence[Sequence[Value]]
+"""The vectors of a tile, row by row."""
+
+
+class TileSums:
+    """The sums of so many tiles in scratch, [tile][row][vectors]; a row of vectors has `width` elements."""
+
+    def __init__(self, b: Builder, elem: str, tiles: int, rows: int, width: int, lanes: int):
+        self.b, self.elem, self.tiles, self.width, self.lanes = b, elem, tiles, width, lanes
+        self.size = rows * width
+        self.sums = b.alloc(elem, tiles * self.size)
+
+    def clear(self, tiles: Value | int) -> None:
+        """Lets the first so many tiles begin at zero."""
+        clear(self.b, self.sums, self.b.mul(tiles, self.size), self.elem, self.lanes)
+
+    def _places(self, tile: Value, row: Value | int, nv: int) -> list[Value]:
+        b = self.b
+        at = b.mul(row, self.width)
+        if self.tiles > 1:
+            at = b.add(b.mul(tile, self.size), at)
+        return [b.add(at, v * self.lanes) for v in range(nv)]
+
+    def store(self, rows: Rows, tile: Value) -> None:
+        for i, row in enumerate(rows):
+            for x, at in zip(row, self._places(tile, i, len(row)), strict=True):
+                self.b.store(x, self.sums, at)
+
+    def load(self, tile: Value, row: Value | int, nv: int) -> list[Value]:
+        """The vectors of a row."""
+        return [self.b.load(self.sums, x, self.elem, self.lanes) for x in self._places(tile, row, nv)]
+
+    def rows(self, tile: Value, mr: int, nv: int) -> list[list[Value]]:
+        return [self.load(tile, i, nv) for i in range(mr)]
 
 
 class Operands:
@@ -77,7 +119,7 @@ class Frame(Operands):
     def slot(self, x: OperandTiles, tile: Value) -> Value:
         """Where tile number `tile` of a buffer lies."""
         b = self.b
-        return b.address(self.workspace, b.add(b.mul(tile, b.const(x.slab)), b.const(x.base)), self.elem)
+        return b.address(self.workspace, b.add(b.mul(tile, x.slab), x.base), self.elem)
 
 
 @dataclass
@@ -154,16 +196,14 @@ def tiles(
     lo, hi = span
     tail = size - (count - 1) * full * unit
     whole = count if tail == full * unit else count - 1
-    stop: Bound = hi
-    if whole < count:
-        stop = min(hi, whole) if isinstance(hi, int) else b.op("min", hi, b.const(whole))
-    if whole and (lo, stop) == (0, 1):
+    stop: Bound = b.op("min", hi, whole) if whole < count else hi
+    if whole and (b.known(lo), b.known(stop)) == (0, 1):
         body(b.const(0), full, False)
     elif whole:
         with b.loop(lo, stop) as loop:
             body(loop.var, full, False)
     if whole < count:
-        with nullcontext() if isinstance(hi, int) else b.if_(b.op("lt", b.const(whole), hi)):
+        with nullcontext() if isinstance(hi, int) else b.if_(b.op("lt", whole, hi)):
             body(b.const(whole), ceil_div(tail, unit), True)
 
 
@@ -187,23 +227,6 @@ def k_blocks(f: Frame, t: Task, body: Callable[[Bound, Bound, Value | None], Non
     if not f.g.blocked:
         body(t.k_lo, t.k_hi, None)
         return
-    lo = b.index(t.k_lo)
-    hi = b.index(t.k_hi)
-    with b.loop(lo, hi, step=f.g.kc) as loop:
-        end = b.add(loop.var, b.const(f.g.kc))
-        body(loop.var, b.op("min", end, hi), b.op("le", hi, end))
-
-
-def relative(b: Builder, tile: Value, span: Range) -> Value:
-    """A tile's number within a range."""
-    lo = span[0]
-    return tile if isinstance(lo, int) else b.sub(tile, lo)
-
-
-def count(b: Builder, span: Range) -> Bound:
-    lo, hi = span
-    if isinstance(lo, int):
-        assert isinstance(hi, int)
-        return hi - lo
-    return b.sub(b.index(hi), lo)
-
+    with b.loop(t.k_lo, t.k_hi, step=f.g.kc) as loop:
+        end = b.add(loop.var, f.g.kc)
+        body(loop.var, b.op("min", end, t.k_hi), b.op("le", t.k_hi, end))

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from einsmith.kernels.contraction.config import InnerProducts, sampler
-from einsmith.kernels.contraction.emission.frame import Operands, strips, tiles, workspace
-from einsmith.kernels.contraction.emission.nan_repair import nan_repair
+from einsmith.kernels.contraction.emission.frame import Operands, TileSums, strips, tiles, workspace
+from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.setting import Setting
 from einsmith.kernels.emit.access import OperandAccess, digits
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.loops import part_bounds
 from einsmith.kernels.emit.walk import ceil_div
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
@@ -78,44 +80,34 @@ class InnerProduct(Operands):
         super().__init__(b, g.kernel, p.dtype, n, g.halos)
         self.g = g
         self.workspace = workspace(b, base, p.dtype.itemsize, self.elem)
-        self.repair = nan_repair(b, g.original, self.arguments, (), 0, g.c.mr * g.c.columns * n)
+        self.repair = NanRepair(b, g.original, self.arguments, (), 0, g.c.mr * g.c.columns * n)
         self.operands = [sampler(b, p, side, self.slots, axes, n, g.k_row) for side in (g.m_side, g.n_side)]
 
     def run(self, task: Value) -> None:
         """Emits a task."""
         b, g, p, n, c = self.b, self.g, self.g.p, self.g.lanes, self.g.c
-        batch, split = b.op("floordiv", task, b.const(c.split)), b.op("mod", task, b.const(c.split))
-        size = g.mt * g.nt * c.mr * c.columns * n
-        sums = b.alloc(self.elem, size)
-        zero = b.const(0.0, self.elem, n)
-        with b.loop(0, size, step=n) as clear:
-            b.store(zero, sums, clear.var)
-        extent = p.extents[p.k[0]]
-        chunk = ceil_div(extent, c.split)
-        lo = b.mul(split, b.const(chunk))
-        hi = b.op("min", b.add(lo, b.const(chunk)), b.const(extent))
-        with b.loop(lo, hi) as first:
+        batch, split = digits(b, task, (g.B, c.split))
+        sums = TileSums(b, self.elem, g.mt * g.nt, c.mr, c.columns * n, n)
+        sums.clear(sums.tiles)
+        with b.loop(*part_bounds(b, p.extents[p.k[0]], split, c.split)) as first:
             point = digits(b, batch, [p.extents[a] for a in p.batch])
             self.fill({**dict(zip(p.batch, point, strict=True)), p.k[0]: first.var})
             self._tiles(partial(self._multiply, sums, ((p.batch, batch), (p.k[:1], first.var))))
 
-        def finish(m0: Value, mr: int, n0: Value, nc: int, places: Sequence[Value]) -> None:
+        def finish(tile: Value, m0: Value, mr: int, n0: Value, nc: int) -> None:
             for i in range(mr):
-                out = g.partials.place(b, split, batch, b.add(m0, b.const(i)), n0)
-                for j, at in enumerate(places[i * nc : (i + 1) * nc]):
-                    total = b.horizontal("add", b.load(sums, at, self.elem, n))
-                    b.store(total, self.workspace, b.add(out, b.const(j)))
+                out = g.partials.place(b, split, batch, b.add(m0, i), n0)
+                for j, x in enumerate(sums.load(tile, i, nc)):
+                    b.store(b.horizontal("add", x), self.workspace, b.add(out, j))
 
         self._tiles(finish)
 
-    def _tiles(self, body: Callable[[Value, int, Value, int, list[Value]], None]) -> None:
-        """body(first row, rows, first column, columns, where their sums lie) for every tile."""
+    def _tiles(self, body: Callable[[Value, Value, int, Value, int], None]) -> None:
+        """body(number, first row, rows, first column, columns) for every tile."""
         b, g, mr, columns = self.b, self.g, self.g.c.mr, self.g.c.columns
 
         def tile(jm: Value, rows: int, jn: Value, nc: int) -> None:
-            at = b.mul(b.add(b.mul(jm, b.const(g.nt)), jn), b.const(mr * columns * g.lanes))
-            places = [b.add(at, b.const((i * columns + j) * g.lanes)) for i in range(rows) for j in range(nc)]
-            body(b.mul(jm, b.const(mr)), rows, b.mul(jn, b.const(columns)), nc, places)
+            body(b.add(b.mul(jm, g.nt), jn), b.mul(jm, mr), rows, b.mul(jn, columns), nc)
 
         def row(jm: Value, rows: int, _: bool) -> None:
             tiles(b, (0, g.nt), g.nt, g.N, 1, columns, lambda jn, nc, __: tile(jm, rows, jn, nc))
@@ -123,14 +115,14 @@ class InnerProduct(Operands):
         tiles(b, (0, g.mt), g.mt, g.M, 1, mr, row)
 
     def _multiply(
-        self, sums: Value, heads: Sequence[tuple[Sequence[int], Value]], m0: Value, mr: int, n0: Value, nc: int,
-        places: Sequence[Value],
+        self, sums: TileSums, heads: Sequence[tuple[Sequence[int], Value]], tile: Value, m0: Value, mr: int, n0: Value,
+        nc: int,
     ) -> None:
         """Adds what the inner K gives to the sums of a tile; heads: (axes, their point) of what is outside of it."""
         b, g, n = self.b, self.g, self.g.lanes
         own = (g.m_side.axes, m0, mr), (g.n_side.axes, n0, nc)
         rows = [
-            [s.part_of(axes, b.add(at, b.const(i))) for i in range(count)]
+            [s.part_of(axes, b.add(at, i)) for i in range(count)]
             for s, (axes, at, count) in zip(self.operands, own, strict=True)
         ]
         outside = [[s.part_of(*x) for x in heads] for s in self.operands]
@@ -149,24 +141,22 @@ class InnerProduct(Operands):
 
         def row(number: Value, _: int, carried: list[Value]) -> list[Value]:
             """Masks at known columns are constants."""
-            at, looped = b.mul(number, b.const(g.k_row)), 0
+            at, looped = b.mul(number, g.k_row), 0
             if g.k_row > MAX_UNROLLED * n:
                 looped = g.p.extents[g.p.k[-1]] // n * n
             out = strips(b, 0, looped, n, lambda x, _, carried: step(b.add(at, x), None, x, carried), carried)
             for column in range(looped, g.k_row, n):
-                out = step(b.add(at, b.const(column)), None, column, out)
+                out = step(b.add(at, column), None, column, out)
             return out
 
         def vector(at: Value, count: int, carried: list[Value]) -> list[Value]:
             return step(at, None if count == n else g.points, None, carried)
 
-        init = [b.load(sums, x, self.elem, n) for x in places]
+        init = list(chain(*sums.rows(tile, mr, nc)))
         result = strips(b, 0, g.points // g.k_row, 1, row, init) if g.k_row else strips(b, 0, g.points, n, vector, init)
-        if self.repair is not None:
-            place = partial(self._place, heads, m0, n0, nc)
-            result = self.repair.sums(result, init, g.p.k[1:], 0, g.p.count(g.p.k[1:]), place)
-        for x, value in zip(places, result, strict=True):
-            b.store(value, sums, x)
+        place = partial(self._place, heads, m0, n0, nc)
+        result = self.repair.sums(result, init, g.p.k[1:], 0, g.p.count(g.p.k[1:]), place)
+        sums.store([result[i * nc : (i + 1) * nc] for i in range(mr)], tile)
 
     def _place(
         self, heads: Sequence[tuple[Sequence[int], Value]], m0: Value, n0: Value, nc: int, s: OperandAccess,

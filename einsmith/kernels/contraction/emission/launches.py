@@ -12,11 +12,12 @@ from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, T
 from einsmith.kernels.contraction.emission import pack_shared, split_k
 from einsmith.kernels.contraction.emission.blocked import Blocked
 from einsmith.kernels.contraction.emission.direct import DirectLowering
-from einsmith.kernels.contraction.emission.frame import Frame
 from einsmith.kernels.contraction.emission.inner_product import InnerProduct, Shape
 from einsmith.kernels.contraction.emission.joint_tile import Joint, JointTiles
-from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
+from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
+from einsmith.kernels.emit.access import digits
+from einsmith.kernels.emit.loops import task_range
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
@@ -90,15 +91,11 @@ def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tup
     for label, fixed in (("pack_once", True), ("pack", False)):
         chosen = [x for name, x in (("a", g.a), ("b", g.b)) if (name in once) is fixed]
         if tasks := pack_shared.tasks(g, chosen):
-            works[label] = _Work(tasks, partial(_pack, g, base, chosen))
+            works[label] = _Work(tasks, partial(pack_shared.run, g, base, chosen))
     works["multiply"] = _Work(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
     if c.split > 1:
         add(g)
     return g.workspace_elements(), works
-
-
-def _pack(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _: int, task: Value) -> None:
-    pack_shared.run(Frame(b, g, base), task, chosen)
 
 
 def _joint(
@@ -128,18 +125,16 @@ def _together(b: Builder, part: Sequence[_Work], rounds: int) -> None:
     for tasks, run in part:
         each = tasks // rounds
         with b.loop(0, each) as loop:
-            run(b, tasks, b.add(b.mul(b.task, b.const(each)), loop.var))
+            run(b, tasks, b.add(b.mul(b.task, each), loop.var))
 
 
 def _round_robin(b: Builder, part: Sequence[_Work], rounds: int) -> None:
     """As `_together`, with a task for each of theirs: where there would be too few for all cores."""
-    each = b.const(sum(x.tasks for x in part) // rounds)
-    turn, place = b.op("floordiv", b.task, each), b.op("mod", b.task, each)
+    turn, place = digits(b, b.task, (rounds, sum(x.tasks for x in part) // rounds))
     start = 0
     for tasks, run in part:
-        t = b.sub(place, b.const(start))
-        with b.if_(b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(tasks // rounds)))):
-            run(b, tasks, b.add(b.mul(turn, b.const(tasks // rounds)), t))
+        with task_range(b, place, start, tasks // rounds) as t:
+            run(b, tasks, b.add(b.mul(turn, tasks // rounds), t))
         start += tasks // rounds
 
 

@@ -12,8 +12,7 @@ from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, r
 from einsmith.kernels.contraction.emission import prefetch_panels as ahead
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile
 from einsmith.kernels.contraction.emission.k_pack import repeated
-from einsmith.kernels.contraction.emission.nan_repair import nan_repair
-from einsmith.kernels.contraction.emission.pack import last_of_k
+from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, digits
@@ -35,14 +34,13 @@ class Microkernel:
     def __init__(self, f: Frame, after: TileEpilogue):
         g = f.g
         self.f, self.after = f, after
-        self.repair = nan_repair(f.b, g.original, f.arguments, g.n_side.axes, g.lanes, g.mr * g.nr, g.row)
+        self.repair = NanRepair(f.b, g.original, f.arguments, g.n_side.axes, g.lanes, g.mr * g.nr, g.row)
 
     def sums(self, t: Task, x: Tile) -> list[list[Value]]:
         """The vectors of sums of a tile, row by row."""
         f, b, g, c, mr, nv = self.f, self.f.b, self.f.g, self.f.g.c, x.rows.size, x.panel.size
         groups, lo, hi, left, right = g.k_groups, x.lo, x.hi, x.left, x.right
-        low = b.index(lo)
-        m0 = b.mul(x.rows.number, b.const(g.mr))
+        m0 = b.mul(x.rows.number, g.mr)
         init = self.after.start(x)
         a, bs = f.a, f.b_in
         a_tile, steps = None, [0]
@@ -55,25 +53,24 @@ class Microkernel:
         together = c.depth * points  # of K, in a turn of the loop
 
         def outer(values: list[Value]) -> Any:
-            pairs = list(zip(groups[:-1], values, strict=True))
-            part = a.part(pairs) if a_tile is not None else None
+            part = a.part(groups[:-1], values) if a_tile is not None else None
             here, *others = (s and part and s.bind(part) for s in (a_tile, *(x.rows for x in asked)))
-            return here, [v.bind(bs.part(pairs)) for v in x.panel.operand], others
+            return here, [v.bind(bs.part(groups[:-1], values)) for v in x.panel.operand], others
 
         def ask(others: Sequence[LaneCursor | None], digit: Value, flat: Value, k: Value) -> None:
             for x, rows in zip(asked, others, strict=True):
                 place = None
                 if rows is not None:
-                    place = rows.bind(last_of_k(f, a, groups, digit)).offset(next(iter(a.reads.values())))
+                    place = rows.bind(a.part(groups[-1:], [digit])).offset(next(iter(a.reads.values())))
                 x.at(place, digit, flat, k)
 
         def inner(context: Any, digit: Value, flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
             if together > 1:
-                digit, flat = (b.mul(v, b.const(together)) for v in (digit, flat))
-            k = b.sub(flat, low)
+                digit, flat = (b.mul(v, together) for v in (digit, flat))
+            k = b.sub(flat, lo)
             if points > 1:
                 assert right is not None
-                state = context[0].bind(last_of_k(f, a, groups, digit))
+                state = context[0].bind(a.part(groups[-1:], [digit]))
                 return self._shared_loads(state, groups[-1], steps[:mr], points, right, k, carried)
             ask(context[2], digit, flat, k)
             vectors = self._vectors(context[1], groups, digit, right, k, nv)
@@ -94,15 +91,13 @@ class Microkernel:
             begin, end = lo, hi
             if together > 1:
                 extents[-1] //= together
-                begin, end = (k // together if isinstance(k, int) else b.op("floordiv", k, b.const(together))
-                              for k in (lo, hi))
+                begin, end = (b.op("floordiv", k, together) for k in (lo, hi))
             if self.after.behind:
                 sums = self._storing(t, x, begin, end, init, partial(inner, outer([])))
             else:
                 unrolled = self._unrolled(groups, steps[:mr], mr, nv, points)
                 sums = sweep(b, extents, begin, end, init, outer, inner, unrolled)
-        if self.repair is not None:
-            sums = self.repair.sums(sums, init, g.p.k, lo, hi, partial(self._place, t, m0, x.panel))
+        sums = self.repair.sums(sums, init, g.p.k, lo, hi, partial(self._place, t, m0, x.panel))
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
 
     def _vectors(
@@ -112,10 +107,10 @@ class Microkernel:
         """The N operand at a point of K."""
         f, b, n = self.f, self.f.b, self.f.g.lanes
         if right is None:
-            part = last_of_k(f, f.b_in, groups, digit)
+            part = f.b_in.part(groups[-1:], [digit])
             return [x.bind(part).product() for x in states]
-        at = b.mul(k, b.const(nv * n // f.g.c.depth))
-        return [b.load(right, b.add(at, b.const(v * n)), f.elem, n) for v in range(nv)]
+        at = b.mul(k, nv * n // f.g.c.depth)
+        return [b.load(right, b.add(at, v * n), f.elem, n) for v in range(nv)]
 
     def _elements_of(
         self, state: LaneCursor | None, groups: Sequence[FusedAxes], digit: Value, left: Value | None, k: Value,
@@ -126,15 +121,15 @@ class Microkernel:
         if left is None:
             assert state is not None
             read = next(iter(a.reads))
-            here = state.bind(last_of_k(f, a, groups, digit))
+            here = state.bind(a.part(groups[-1:], [digit]))
             pointer, base = a.memories[read.slot].pointer, here.offset(a.reads[read])
-            return pointer, [b.add(base, b.const(steps[i])) for i in range(mr)]
+            return pointer, [b.add(base, steps[i]) for i in range(mr)]
         if g.a.along:
-            return left, [b.add(k, b.const(i * g.k_pad)) for i in range(mr)]
-        at = b.mul(k, b.const(mr))
+            return left, [b.add(k, i * g.k_pad) for i in range(mr)]
+        at = b.mul(k, mr)
         if g.c.a == "buffer":
-            b.prefetch(left, b.add(at, b.const(AHEAD // g.item)), f.elem)
-        return left, [b.add(at, b.const(i)) for i in range(mr)]
+            b.prefetch(left, b.add(at, AHEAD // g.item), f.elem)
+        return left, [b.add(at, i) for i in range(mr)]
 
     def _unrolled(self, groups: Sequence[FusedAxes], steps: Sequence[int], mr: int, nv: int, points: int) -> int:
         """The extent of the innermost axis of K up to which it is unrolled."""
@@ -155,15 +150,15 @@ class Microkernel:
         before completes is stored: all at once, it would keep the next products waiting."""
         b, mr = self.f.b, self.f.g.mr
         rows, flush = self.after.before(t, x)
-        low, count = b.index(lo), b.sub(b.index(hi), b.index(lo))
+        count = b.sub(hi, lo)
         if x.last is not None:
-            rows = b.select(x.last, rows, b.const(0))
+            rows = b.select(x.last, rows, 0)
 
         def bound(part: Value) -> Value:
-            return b.add(low, b.op("floordiv", b.mul(part, count), b.const(mr)))
+            return b.add(lo, b.op("floordiv", b.mul(part, count), mr))
 
         with b.loop(0, mr, init=init) as loop:
-            with b.loop(bound(loop.var), bound(b.add(loop.var, b.const(1))), init=loop.carried) as steps:
+            with b.loop(bound(loop.var), bound(b.add(loop.var, 1)), init=loop.carried) as steps:
                 steps.next = inner(steps.var, steps.var, steps.carried)
             with b.if_(b.op("lt", loop.var, rows)):
                 flush(loop.var)
@@ -215,10 +210,10 @@ class Microkernel:
         f, b, a, n = self.f, self.f.b, self.f.a, self.f.g.lanes
         ((read, form),) = a.reads.items()
         pointer, base = a.memories[read.slot].pointer, state.offset(form)
-        vectors = [b.load(right, b.mul(b.add(k, b.const(t)), b.const(n)), f.elem, n) for t in range(points)]
+        vectors = [b.load(right, b.mul(b.add(k, t), n), f.elem, n) for t in range(points)]
         out = list(carried)
         for offset, uses in self._elements(group, steps, points).items():
-            x = b.splat(b.load(pointer, b.add(base, b.const(offset)), f.elem), n)
+            x = b.splat(b.load(pointer, b.add(base, offset), f.elem), n)
             for i, t in uses:
                 out[i] = b.fma(x, vectors[t], out[i])
         return out
@@ -229,17 +224,17 @@ class Microkernel:
         """The lanes of a vector of a tile, for `repair`."""
         b, g, n = self.f.b, self.f.g, self.f.g.lanes
         row, vector = digits(b, number, (g.mr, panel.size))
-        at = b.add(b.mul(panel.number, b.const(g.nr)), b.mul(vector, b.const(n)))
+        at = b.add(b.mul(panel.number, g.nr), b.mul(vector, n))
         state = LaneCursor(s, at, g.N if g.N % n else None, n)
         return state.bind(s.part_of(g.p.batch, t.batch), s.part_of(g.m_side.axes, b.add(m0, row)))
 
     def _bounds(self, t: Task, m0: Value, mr: int, panel: Strip) -> dict[int, tuple[Value, Value]]:
         """Bounds of the axes of K that guards of either side leave for a tile."""
         f, b, g = self.f, self.f.b, self.f.g
-        rows = [b.add(m0, b.const(i)) for i in range(mr)]
+        rows = [b.add(m0, i) for i in range(mr)]
         out = emit_bounds(b, g.p, g.m_bounds, f.slots, t.batch, g.m_side.axes, rows, {})
         if g.n_bounds:  # rows of N: a vector has one value of every axis but the innermost
-            n0 = b.mul(panel.number, b.const(g.nr))
-            rows = [b.op("floordiv", b.add(n0, b.const(v * g.lanes)), b.const(g.row)) for v in range(panel.size)]
+            n0 = b.mul(panel.number, g.nr)
+            rows = [b.op("floordiv", b.add(n0, v * g.lanes), g.row) for v in range(panel.size)]
             out = emit_bounds(b, g.p, g.n_bounds, f.slots, t.batch, g.n_side.axes[:-1], rows, out)
         return out

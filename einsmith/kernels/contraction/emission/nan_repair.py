@@ -16,7 +16,7 @@ from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import sweep
+from einsmith.kernels.emit.walk import sweep, tree
 from einsmith.loops.nest import Builder, Value, elem_of
 
 
@@ -28,22 +28,17 @@ def needed(p: Problem) -> bool:
     return any(axes_of(g) & set(p.k) and not prove(g, p.extents, ()) for g in single)
 
 
-def nan_repair(b: Builder, p: Problem, memories: Mapping[int, Memory], lane_axes: Sequence[int], lanes: int, size: int,
-               row: int = 0) -> NanRepair | None:
-    """What makes sums again that a zero operand leaves NaN; it reads the operands where they lie."""
-    return NanRepair(b, p, memories, lane_axes, lanes, size, row) if needed(p) else None
-
-
 class NanRepair:
-    """Computes NaN sums again. lane_axes, lanes, row: where the lanes of a sum lie, as for an OperandAccess; lanes 0: a
-    sum is the total of the lanes of a vector, which along K hold its parts. size: elements of the largest tile."""
+    """Computes sums again that a zero operand leaves NaN, where some may be; it reads the operands where they lie.
+    lane_axes, lanes, row: where the lanes of a sum lie, as for an OperandAccess; lanes 0: a sum is the total of the
+    lanes of a vector, which along K hold its parts. size: elements of the largest tile."""
 
     def __init__(self, b: Builder, p: Problem, memories: Mapping[int, Memory], lane_axes: Sequence[int], lanes: int,
                  size: int, row: int = 0):
-        self.b, self.p = b, p
-        self.sampler = OperandAccess(b, [p.term], p.exact, p.extents, memories, lane_axes, lanes, row=row)
-        self.elem = elem_of(p.dtype)
-        self.room = b.alloc(self.elem, size)
+        self.b, self.elem, self.needed = b, elem_of(p.dtype), needed(p)
+        if self.needed:
+            self.sampler = OperandAccess(b, [p.term], p.exact, p.extents, memories, lane_axes, lanes, row=row)
+            self.room = b.alloc(self.elem, size)
 
     def sums(
         self, sums: Sequence[Value], init: Sequence[Value], k_axes: Sequence[int], lo: Value | int, hi: Value | int,
@@ -51,26 +46,23 @@ class NanRepair:
     ) -> list[Value]:
         """The sums, over points lo .. hi of the flattened `k_axes`; where one of them is NaN all are made again from
         `init`. place(access, number of a sum): its lanes, with every axis bound but k_axes."""
-        b, n, s = self.b, sums[0].type.lanes, self.sampler
-        total = list(sums)
-        while len(total) > 1:
-            total = [b.add(*total[i : i + 2]) if i + 1 < len(total) else total[i] for i in range(0, len(total), 2)]
-        again = b.cast(b.any(b.op("ne", total[0], total[0])), "i64")
+        if not self.needed:
+            return list(sums)
+        b, n, s, total = self.b, sums[0].type.lanes, self.sampler, tree(sums, self.b.add)
+        again = b.cast(b.any(b.op("ne", total, total)), "i64")
         room, groups = self.room, s.groups(k_axes)
         with b.loop(0, again, init=sums) as loop:
             for i, x in enumerate(init):
-                b.store(x, room, b.const(i * n))
+                b.store(x, room, i * n)
             with b.loop(0, len(sums)) as each:
-                at = b.mul(each.var, b.const(n))
+                at = b.mul(each.var, n)
                 state = place(s, each.var)
 
                 def outer(values: list[Value]) -> LaneCursor:
-                    return state.bind(s.part(list(zip(groups[:-1], values, strict=True))))  # noqa: B023
+                    return state.bind(s.part(groups[:-1], values))  # noqa: B023
 
                 def inner(context: LaneCursor, digit: Value, _: Value, carried: Sequence[Value]) -> Sequence[Value]:
-                    part = s.part(list(zip(groups[-1:], [digit], strict=False)))
-                    part.axes |= frozenset(k_axes)
-                    return [b.add(carried[0], context.bind(part).product())]
+                    return [b.add(carried[0], context.bind(s.part(groups[-1:], [digit])).product())]
 
                 zero = b.const(0.0, self.elem, s.lanes)
                 (x,) = sweep(b, [g.extent for g in groups], lo, hi, [zero], outer, inner)
@@ -79,7 +71,7 @@ class NanRepair:
                 b.store(b.add(b.load(room, at, self.elem, n), x), room, at)
             loop.next = []
             for i, old in enumerate(loop.carried):
-                new = b.load(room, b.const(i * n), self.elem, n)
+                new = b.load(room, i * n, self.elem, n)
                 # Lanes that nobody stores may be NaN by chance: what others are does not depend on it.
                 loop.next.append(b.op("where", b.op("ne", old, old), new, old) if s.lanes else new)
         return list(loop.results)

@@ -25,8 +25,8 @@ def packed(f: Frame, t: Task, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound
         return f.scratch[x]
     at = t.batch if x.batches > 1 else b.const(0)
     if g.k_blocks > 1:
-        at = b.add(b.mul(at, b.const(g.k_blocks)), b.op("floordiv", b.index(lo), b.const(g.kc)))
-    return f.slot(x, b.add(b.mul(at, b.const(x.tiles)), tile.number))
+        at = b.add(b.mul(at, g.k_blocks), b.op("floordiv", lo, g.kc))
+    return f.slot(x, b.add(b.mul(at, x.tiles), tile.number))
 
 
 def pack(
@@ -37,8 +37,8 @@ def pack(
     source, else [k][row]. operand: what the batch adds to the operand's addresses. With `start`, lo .. hi is a part of
     what the tile has from point `start` of K on, and the rest of it is left alone."""
     b = f.b
-    first = b.mul(tile.number, b.const(x.points))
-    low = start if start is not None else b.index(lo)
+    first = b.mul(tile.number, x.points)
+    low = lo if start is None else start
     if not x.along:
         _across(f, x, operand, to, first, tile, lo, hi, low, start is not None)
     elif x is f.g.a:
@@ -49,7 +49,7 @@ def pack(
 
 def _across(
     f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, first: Value, tile: Strip, lo: Bound, hi: Bound,
-    low: Value, part_only: bool,
+    low: Bound, part_only: bool,
 ) -> None:
     """Vectors of points of the side. Lanes past the rows of a tile of M are overwritten by the next point of K."""
     b, g, n = f.b, f.g, f.g.lanes
@@ -62,7 +62,7 @@ def _across(
         s, width, align = f.b_in, tile.size * n, n
         ends = [(tile.limit, None, g.column(v)) for v in range(tile.size)]
     states = [
-        LaneCursor(s, b.add(first, b.const(v * n)), limit, align, count, column).bind(operand)
+        LaneCursor(s, b.add(first, v * n), limit, align, count, column).bind(operand)
         for v, (limit, count, column) in enumerate(ends)
     ]
     groups = s.groups(g.p.k)
@@ -72,16 +72,16 @@ def _across(
         whole: bool = True,
     ) -> None:
         def outer(values: list[Value]) -> list[LaneCursor]:
-            part = s.part(list(zip(groups[:-1], values, strict=True)))
+            part = s.part(groups[:-1], values)
             return [x.bind(part) for x in states]
 
         def inner(context: list[LaneCursor], last: Value, flat: Value, _: Any) -> Sequence[Value]:
-            part = last_of_k(f, s, groups, last)
-            at = b.mul(place(flat), b.const(width))
+            part = s.part(groups[-1:], [last])
+            at = b.mul(place(flat), width)
             for v, state in enumerate(context):
                 count = None if whole else ends[v][1]
                 own = None if count is None else b.op("lt", b.iota(n, "i32"), b.const(count, "i32", n))
-                b.store(state.bind(part).product(), to, b.add(at, b.const(v * n)), own)
+                b.store(state.bind(part).product(), to, b.add(at, v * n), own)
             return ()
 
         sweep(b, [x.extent for x in groups], lo, hi, (), outer, inner)
@@ -91,7 +91,7 @@ def _across(
 
     if x is g.a and part_only:
         over = ceil_div(len(states) * n, width) - 1  # points that whole vectors reach beyond their own
-        last = b.op("max", b.index(lo), b.sub(b.index(hi), b.const(over)))
+        last = b.op("max", lo, b.sub(hi, over))
         walk(groups, states, lo, last, from_low)
         walk(groups, states, last, hi, from_low, False)
         return
@@ -102,25 +102,15 @@ def _across(
     if x is g.a or not s.conds or not cut or g.tail == 1 or prod(x.extent for x in tail) != g.tail:
         walk(groups, states, lo, hi, from_low)
         return
-    size = b.const(g.tail)
-    begin, end = (x // g.tail if isinstance(x, int) else b.op("floordiv", x, size) for x in (lo, hi))
-    start = b.index(begin)
+    start, end = (b.op("floordiv", x, g.tail) for x in (lo, hi))
     with b.loop(0, g.tail) as loop:  # masks are made once for all that stands before the tail
         part = s.part_of([a for x in tail for a in x.axes], loop.var)
-        part.axes |= frozenset(g.p.k) - {a for x in groups[:cut] for a in x.axes}
         masked = [x.bind(part) for x in states]
-        walk(groups[:cut], masked, begin, end, lambda flat: b.add(b.mul(b.sub(flat, start), size), loop.var))
-
-
-def last_of_k(f: Frame, s: OperandAccess, groups: Sequence[FusedAxes], value: Value) -> PartialAddress:
-    """What the innermost group of K adds to every address of an operand, of which all of K is then bound."""
-    part = s.part(list(zip(groups[-1:], [value], strict=False)))
-    part.axes |= frozenset(f.g.p.k)
-    return part
+        walk(groups[:cut], masked, start, end, lambda flat: b.add(b.mul(b.sub(flat, start), g.tail), loop.var))
 
 
 def _rows_along(
-    f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound, low: Value
+    f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound, low: Bound
 ) -> None:
     """Vectors along K of each row."""
     b, g, s = f.b, f.g, f.a
@@ -129,14 +119,14 @@ def _rows_along(
         state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
         with b.loop(0, mr) as rows:
             part = s.part_of(g.m_side.axes, b.add(m0, rows.var))
-            at = b.add(b.mul(rows.var, b.const(g.k_pad)), b.sub(k, low))
+            at = b.add(b.mul(rows.var, g.k_pad), b.sub(k, low))
             b.store(state.bind(part).product(), to, at)
 
     _chunks(f, s, lo, hi, chunk)
 
 
 def _columns_along(
-    f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound, low: Value, whole: bool
+    f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound, low: Bound, whole: bool
 ) -> None:
     """Vectors along K of as many rows as there are lanes, transposed in registers; whole: lo .. hi is a block of K."""
     b, g, depth, n = f.b, f.g, f.g.c.depth, f.g.lanes
@@ -144,10 +134,10 @@ def _columns_along(
     by_rows = f.b_rows if whole else None
     s = by_rows or f.b_in
     with b.loop(0, nv) as vectors:
-        at = b.add(n0, b.mul(vectors.var, b.const(points)))
+        at = b.add(n0, b.mul(vectors.var, points))
         rows = []
         for j in range(points):
-            x = b.add(at, b.const(j))
+            x = b.add(at, j)
             if g.N % points:
                 x = b.op("min", x, last)
             rows.append(f.b_in.part_of(g.n_side.axes, x))
@@ -157,9 +147,9 @@ def _columns_along(
             if f.ahead.along:
                 prefetch_panels.ask_along(f, state, rows)
             values = transpose(b, [state.bind(row).product() for row in rows], depth)
-            out = b.add(b.mul(b.sub(k, low), b.const(width // depth)), b.mul(vectors.var, b.const(n)))
+            out = b.add(b.mul(b.sub(k, low), width // depth), b.mul(vectors.var, n))
             for j, x in enumerate(values):
-                b.store(x, to, b.add(out, b.const(j * width)))
+                b.store(x, to, b.add(out, j * width))
 
         if by_rows is None:
             _chunks(f, s, lo, hi, chunk)
@@ -172,7 +162,7 @@ def _row_chunks(f: Frame, row: int, lo: Bound, hi: Bound, chunk: Callable[[Value
     the one before."""
     b, n = f.b, f.g.lanes
     with b.loop(lo, hi, step=row) as rows, b.loop(0, row, step=n) as loop:
-        chunk(b.add(rows.var, b.op("min", loop.var, b.const(row - n))), None)
+        chunk(b.add(rows.var, b.op("min", loop.var, row - n)), None)
 
 
 def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..., None]) -> None:
@@ -186,14 +176,15 @@ def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..
             heads, row = [], g.K
 
         def vector(context: list[Value], last: Value, flat: Value, _: Any) -> Sequence[Value]:
-            chunk(b.mul(flat, b.const(n)), None, [*context, b.mul(last, b.const(n))] if heads else None)
+            chunk(b.mul(flat, n), None, [*context, b.mul(last, n)] if heads else None)
             return ()
 
-        lo, hi = (x // n if isinstance(x, int) else b.op("floordiv", x, b.const(n)) for x in (lo, hi))
+        lo, hi = (b.op("floordiv", x, n) for x in (lo, hi))
         sweep(b, [*heads, row // n], lo, hi, (), list, vector)
         return
-    if isinstance(lo, int) and isinstance(hi, int):
-        strips(b, lo, hi, n, lambda k, count, _: chunk(k, None if count == n else hi))
+    first, end = b.known(lo), b.known(hi)
+    if first is not None and end is not None:
+        strips(b, first, end, n, lambda k, count, _: chunk(k, None if count == n else hi))
         return
     with b.loop(lo, hi, step=n) as loop:
         chunk(loop.var, None if g.heads and g.kc % n == 0 else hi)

@@ -10,8 +10,9 @@ from einsmith.kernels.contraction.emission.frame import Frame, tiles_of
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.traffic import address_steps
 from einsmith.kernels.emit.access import digits
-from einsmith.kernels.emit.walk import Bound, ceil_div, part_range
-from einsmith.loops.nest import Value
+from einsmith.kernels.emit.loops import task_range
+from einsmith.kernels.emit.walk import ceil_div, part_range
+from einsmith.loops.nest import Builder, Value
 from einsmith.target.facts import LINE
 
 TOGETHER = 32
@@ -57,31 +58,26 @@ def _packings(g: Geometry, chosen: Sequence[OperandTiles]) -> list[_Packing]:
     return out
 
 
-def run(f: Frame, task: Value, chosen: Sequence[OperandTiles]) -> None:
+def run(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _: int, task: Value) -> None:
     """One task packs one tile's panel of one block of K into the workspace; where tiles share lines, some points of K
     of many tiles."""
-    b, first = f.b, 0
-    for x in _packings(f.g, chosen):
-        t = b.sub(task, b.const(first))
-        inside = b.op("and", b.op("le", b.const(0), t), b.op("lt", t, b.const(x.tasks)))
-        first += x.tasks
-        with b.if_(inside):
+    f, first = Frame(b, g, base), 0
+    for x in _packings(g, chosen):
+        with task_range(b, task, first, x.tasks) as t:
             _run(f, x, t)
+        first += x.tasks
 
 
 def _run(f: Frame, x: _Packing, t: Value) -> None:
     b, g, to = f.b, f.g, x.of
     batch, block, part, group = digits(b, t, (to.batches, x.blocks, x.parts, x.groups))
-    lo: Bound = 0
-    hi: Bound = g.K
-    if x.blocks > 1:
-        lo = b.mul(block, b.const(g.kc))
-        hi = b.op("min", b.add(lo, b.const(g.kc)), b.const(g.K))
-    at = b.mul(b.add(b.mul(batch, b.const(x.blocks)), block), b.const(to.tiles))
+    lo = b.mul(block, g.kc)
+    hi = b.op("min", b.add(lo, g.kc), g.K)
+    at = b.mul(b.add(b.mul(batch, x.blocks), block), to.tiles)
     operand = (f.a if to is g.a else f.b_in).part_of(g.p.batch, batch)
     span = part_range(b, group, x.groups, to.tiles)
 
-    def packed(lo: Bound, hi: Bound, start: Value | None) -> None:
+    def packed(lo: Value, hi: Value, start: Value | None) -> None:
         tiles_of(f, to, span, lambda tile: pack.pack(
             f, to, operand, f.slot(to, b.add(at, tile.number)), tile, lo, hi, start
         ))  # fmt: skip
@@ -89,8 +85,7 @@ def _run(f: Frame, x: _Packing, t: Value) -> None:
     if not x.depth:
         packed(lo, hi, None)
         return
-    start, end = (b.index(v) for v in (lo, hi))
-    here = b.add(start, b.mul(part, b.const(x.depth)))
-    stop = b.op("min", b.add(here, b.const(x.depth)), end)
+    here = b.add(lo, b.mul(part, x.depth))
+    stop = b.op("min", b.add(here, x.depth), hi)
     with b.loop(here, stop, step=TOGETHER) as loop:
-        packed(loop.var, b.op("min", b.add(loop.var, b.const(TOGETHER)), stop), start)
+        packed(loop.var, b.op("min", b.add(loop.var, TOGETHER), stop), lo)

@@ -87,9 +87,9 @@ class ResultPrefetch:
             some, others = self._lines(form, LINE // to.dtype.itemsize, rows, columns)
             base = LaneCursor(s, 0, None).bind(batch)
             for j in others:
-                column = base.bind(s.part_of(self.n, b.op("min", b.add(n0, b.const(j)), last)))
+                column = base.bind(s.part_of(self.n, b.op("min", b.add(n0, j), last)))
                 for i in some:
-                    at = column.bind(s.part_of(self.m, b.add(m0, b.const(i)))).offset(form)
+                    at = column.bind(s.part_of(self.m, b.add(m0, i))).offset(form)
                     b.prefetch(to.pointer, at, to.elem)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile, relative
+from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Value
@@ -45,17 +45,17 @@ def _next_panel(f: Frame, t: Task, x: Tile) -> Ahead:
     every row that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
     b, g, s = f.b, f.g, f.n_scalar
     ((read, form),) = s.reads.items()
-    end = t.m_range[1]  # the last tiles ask, so that nothing waits in the second level for long
-    turn = b.sub(b.const(end - 1) if isinstance(end, int) else b.sub(end, b.const(1)), x.rows.number)
+    # The last tiles ask, so that nothing waits in the second level for long.
+    turn = b.sub(b.sub(t.m_range[1], 1), x.rows.number)
     points = g.lanes // f.ahead.far_lines  # of a line
-    first = b.mul(turn, b.const(f.ahead.lines * points))
+    first = b.mul(turn, f.ahead.lines * points)
     (k,) = s.groups(g.p.k)
-    needed = b.op("lt", turn, b.const(-(-(f.ahead.far_lines * g.c.nv + 1) // f.ahead.lines)))
-    apart = b.select(needed, b.const(s.forms[form].coef.get(k.inner, 0)), b.const(0))  # of lines along K
-    n0 = b.mul(b.add(x.panel.number, b.const(1)), b.const(g.nr))
+    needed = b.op("lt", turn, -(-(f.ahead.far_lines * g.c.nv + 1) // f.ahead.lines))
+    apart = b.select(needed, s.forms[form].coef.get(k.inner, 0), 0)  # of lines along K
+    n0 = b.mul(b.add(x.panel.number, 1), g.nr)
     places = []
     for i in range(f.ahead.lines):
-        at = b.op("min", b.add(first, b.const(i * points)), b.const(g.nr - 1))
+        at = b.op("min", b.add(first, i * points), g.nr - 1)
         places.append(LaneCursor(s, 0, None).bind(t.n_scalar, s.part_of(g.n_side.axes, b.add(n0, at))).offset(form))
 
     def ask(_: Value | None, __: Value, point: Value, ___: Value) -> None:
@@ -72,12 +72,11 @@ def _next_source(f: Frame, t: Task, x: Tile) -> Ahead:
     b, g, s = f.b, f.g, f.n_scalar
     ((_, form),) = s.reads.items()
     (rows,) = s.groups(g.n_side.axes)
-    hi, jn = b.index(x.hi), x.panel.number
-    last = b.op("le", b.index(t.k_hi), hi)
-    n0 = b.mul(b.select(last, b.add(jn, b.const(1)), jn), b.const(g.nr))
-    n0 = b.add(n0, b.mul(relative(b, x.rows.number, t.m_range), b.const(f.ahead.source_rows)))
-    n0 = b.op("min", n0, b.const(g.N - f.ahead.source_rows))
-    start = b.select(last, b.index(t.k_lo), hi)
+    jn, last = x.panel.number, b.op("le", t.k_hi, x.hi)
+    n0 = b.mul(b.select(last, b.add(jn, 1), jn), g.nr)
+    n0 = b.add(n0, b.mul(b.sub(x.rows.number, t.m_range[0]), f.ahead.source_rows))
+    n0 = b.op("min", n0, g.N - f.ahead.source_rows)
+    start = b.select(last, t.k_lo, x.hi)
     at = LaneCursor(s, 0, None).bind(t.n_scalar, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start)).offset(form)
     apart = s.forms[form].coef.get(rows.inner, 0)
     return Ahead(lambda _, __, ___, k: _ask_one_of(f, s, b.add(at, k), f.ahead.source_rows, apart, k))
@@ -87,10 +86,10 @@ def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ahead:
     """A line of the next tile's rows of M; after the last tile, of the first one's in the next block of K. At each
     point of K that is of another row, so that all lines of a stretch are asked for as it is walked."""
     b, g, a = f.b, f.g, f.a
-    lo, hi = (b.index(m) for m in t.m_range)
-    follows = b.op("lt", b.add(x.rows.number, b.const(1)), hi)
-    tile = b.select(follows, b.add(x.rows.number, b.const(1)), lo)
-    further = b.select(follows, b.const(0), b.const(g.kc))
+    lo, hi = t.m_range
+    follows = b.op("lt", b.add(x.rows.number, 1), hi)
+    tile = b.select(follows, b.add(x.rows.number, 1), lo)
+    further = b.select(follows, 0, g.kc)
 
     def ask(place: Value | None, _: Value, point: Value, __: Value) -> None:
         assert place is not None
@@ -101,7 +100,7 @@ def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ahead:
 
 def _first_row(f: Frame, t: Task, tile: Value) -> LaneCursor:
     a, g = f.a, f.g
-    return LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, f.b.mul(tile, f.b.const(g.mr))))
+    return LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, f.b.mul(tile, g.mr)))
 
 
 def _ask_one_of(f: Frame, s: OperandAccess, at: Value, rows: int, step: int, k: Value) -> None:
@@ -109,10 +108,10 @@ def _ask_one_of(f: Frame, s: OperandAccess, at: Value, rows: int, step: int, k: 
     b, depth = f.b, f.g.c.depth
     (read,) = s.reads
     turns = min(1 << (rows - 1).bit_length(), LINE // f.g.item // depth)
-    row = b.op("mod", b.op("floordiv", k, b.const(depth)) if depth > 1 else k, b.const(turns))
-    at = b.add(at, b.mul(row, b.const(step)))
+    row = b.op("mod", b.op("floordiv", k, depth) if depth > 1 else k, turns)
+    at = b.add(at, b.mul(row, step))
     for first in range(0, rows, turns):
-        b.prefetch(s.memories[read.slot].pointer, b.add(at, b.const(first * step)), f.elem)
+        b.prefetch(s.memories[read.slot].pointer, b.add(at, first * step), f.elem)
 
 
 def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ahead]:
@@ -129,21 +128,21 @@ def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ahead]:
     apart = abs(a.forms[form].coef.get(run.inner, 0)) * g.item
     if not (0 < apart * run.extent <= LINE and len(places) <= TILE_LINES * run.extent):
         return []
-    follows = b.op("lt", b.add(jm, b.const(1)), b.index(t.m_range[1]))
+    follows = b.op("lt", b.add(jm, 1), t.m_range[1])
     if g.c.order == "m":
-        follows = b.op("and", follows, b.op("le", b.index(t.n_range[1]), b.add(x.panel.number, b.const(1))))
+        follows = b.op("and", follows, b.op("le", t.n_range[1], b.add(x.panel.number, 1)))
 
     def ask(at: Value | None, digit: Value, _: Value, __: Value) -> None:
         assert at is not None
         turns = min(run.extent, len(places))
-        turn = b.op("mod", digit, b.const(turns))
+        turn = b.op("mod", digit, turns)
         for first in range(0, len(places), turns):
             place = b.const(places[first])
             for i, other in enumerate(places[first + 1 : first + turns], 1):
-                place = b.select(b.op("lt", turn, b.const(i)), place, b.const(other))
+                place = b.select(b.op("lt", turn, i), place, other)
             b.prefetch(source.pointer, b.add(at, place), source.elem)
 
-    return [Ahead(ask, _first_row(f, t, b.add(jm, b.select(follows, b.const(1), b.const(0)))))]
+    return [Ahead(ask, _first_row(f, t, b.add(jm, b.select(follows, 1, 0))))]
 
 
 def ask_along(f: Frame, state: LaneCursor, rows: Sequence[PartialAddress]) -> None:

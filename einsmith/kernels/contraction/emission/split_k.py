@@ -11,7 +11,7 @@ from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import part_range
+from einsmith.kernels.emit.walk import part_range, tree
 from einsmith.loops.nest import Builder, Value, elem_of
 
 
@@ -25,7 +25,7 @@ def add(g: Geometry | Shape, base: int, b: Builder, tasks: int, task: Value) -> 
     with b.loop(*part_range(b, task, tasks, sums.batch * sums.rows)) as rows:
         batch, m = digits(b, rows.var, (sums.batch, sums.rows))
         part, fixed = s.part_of(g.m_side.axes, m), s.part_of(p.batch, batch)
-        first = b.add(b.mul(rows.var, b.const(sums.row)), b.const(sums.base))
+        first = b.add(b.mul(rows.var, sums.row), sums.base)
 
         def vector(at: Value, count: int, _: Sequence[Value]) -> None:
             x = _tree(b, sums, sources, elem, b.add(first, at))
@@ -39,20 +39,18 @@ def _tree(b: Builder, sums: PartialSums, workspace: Value, elem: str, at: Value)
     """The sum of all parts at an offset: eight interleaved running sums, then a tree of those."""
     n, step, count = sums.lanes, sums.part, sums.parts
 
-    def load(i: Value) -> Value:
-        return b.load(workspace, b.add(at, b.mul(i, b.const(step))), elem, n)
+    def load(i: Value | int) -> Value:
+        return b.load(workspace, b.add(at, b.mul(i, step)), elem, n)
 
     width = min(8, count)
-    start = [load(b.const(i)) for i in range(width)]
+    start = [load(i) for i in range(width)]
     full = count // width * width
     running: Sequence[Value] = start
     if full > width:
         with b.loop(width, full, step=width, init=start) as loop:
-            loop.next = [b.add(x, load(b.add(loop.var, b.const(i)))) for i, x in enumerate(loop.carried)]
+            loop.next = [b.add(x, load(b.add(loop.var, i))) for i, x in enumerate(loop.carried)]
         running = loop.results
     out = list(running)
     for i in range(full, count):
-        out[i - full] = b.add(out[i - full], load(b.const(i)))
-    while len(out) > 1:
-        out = [b.add(out[i], out[i + 1]) if i + 1 < len(out) else out[i] for i in range(0, len(out), 2)]
-    return out[0]
+        out[i - full] = b.add(out[i - full], load(i))
+    return tree(out, b.add)

@@ -3,12 +3,12 @@ transposed first; in whole lines of results; or kept as partial sums, which anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from math import gcd
 
 from einsmith.kernels.contraction import epilogue
-from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
+from einsmith.kernels.contraction.emission.frame import Frame, Rows, Task, Tile, TileSums
 from einsmith.kernels.contraction.emission.k_pack import added
 from einsmith.kernels.contraction.emission.prefetch import ResultPrefetch
 from einsmith.kernels.contraction.emission.write_combining import LineBuffer, LineSpan
@@ -17,9 +17,6 @@ from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.walk import ceil_div, transpose
 from einsmith.loops.nest import Value
-
-Rows = Sequence[Sequence[Value]]
-"""The vectors of a tile, row by row."""
 
 
 def form_of(g: Geometry) -> epilogue.Form:
@@ -33,42 +30,6 @@ def waiting_tiles(g: Geometry) -> int:
     if g.k_outer:
         return rows * columns
     return rows if g.c.order == "n" else columns
-
-
-class TileSums:
-    """The sums of so many tiles in scratch, [tile][row][vectors]."""
-
-    def __init__(self, f: Frame, tiles: int):
-        self.f, self.tiles = f, tiles
-        self.row, self.size = f.g.width, f.g.mr * f.g.width
-        self.sums = f.b.alloc(f.elem, tiles * self.size)
-
-    def clear(self, tiles: Value) -> None:
-        """Lets the first so many tiles begin at zero."""
-        b, g = self.f.b, self.f.g
-        zero = b.const(0.0, self.f.elem, g.lanes)
-        with b.loop(0, b.mul(tiles, b.const(self.size)), step=g.lanes) as loop:
-            b.store(zero, self.sums, loop.var)
-
-    def _places(self, tile: Value, row: Value, nv: int) -> list[Value]:
-        b = self.f.b
-        at = b.mul(row, b.const(self.row))
-        if self.tiles > 1:
-            at = b.add(b.mul(tile, b.const(self.size)), at)
-        return [b.add(at, b.const(v * self.f.g.lanes)) for v in range(nv)]
-
-    def store(self, rows: Rows, tile: Value) -> None:
-        b = self.f.b
-        for i, row in enumerate(rows):
-            for x, at in zip(row, self._places(tile, b.const(i), len(row)), strict=True):
-                b.store(x, self.sums, at)
-
-    def load(self, tile: Value, row: Value, nv: int) -> list[Value]:
-        """The vectors of a row."""
-        return [self.f.b.load(self.sums, x, self.f.elem, self.f.g.lanes) for x in self._places(tile, row, nv)]
-
-    def rows(self, tile: Value, mr: int, nv: int) -> list[list[Value]]:
-        return [self.load(tile, self.f.b.const(i), nv) for i in range(mr)]
 
 
 class TileEpilogue:
@@ -86,12 +47,12 @@ class TileEpilogue:
         self.epilogue = Epilogue(b, g.kernel, p, f.buffers, axes, g.lanes, g.row, tile)
         self.stacked = epilogue.stacked(g.kernel, p, m_axes, n_axes, g.lanes) if form == "stacked" else 1
         self.column_pad = ceil_div(g.mr, g.lanes) * g.lanes
-        self.mate = TileSums(f, 1) if p.mate is not None else None
+        self.mate = TileSums(b, f.elem, 1, g.mr, g.width, g.lanes) if p.mate is not None else None
         sums = (1 + (p.mate is not None)) * self.transposed
         self.columns = [b.alloc(f.elem, g.nr * self.column_pad) for _ in range(sums)]
         self.waiting: TileSums | None = None
         if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.results.size > REGISTER_EPILOGUE):
-            self.waiting = TileSums(f, waiting_tiles(g) if g.blocked else 1)
+            self.waiting = TileSums(b, f.elem, waiting_tiles(g) if g.blocked else 1, g.mr, g.width, g.lanes)
         self.lines = self._lines() if form == "lines" else None
         self.behind = self.lines is not None and not g.k_outer and not g.bounded and len(g.k_groups) == 1
         self.prefetch: ResultPrefetch | None = None
@@ -136,7 +97,7 @@ class TileEpilogue:
         b, g = self.f.b, self.f.g
         if self.prefetch is not None:
             batch = self.prefetch.sampler.part_of(g.p.batch, t.batch)
-            m0, n0 = b.mul(x.rows.number, b.const(g.mr)), b.mul(x.panel.number, b.const(g.nr))
+            m0, n0 = b.mul(x.rows.number, g.mr), b.mul(x.panel.number, g.nr)
             self.prefetch.ask(batch, m0, x.rows.size, n0, x.panel.size * g.lanes)
 
     def finish(self, t: Task, x: Tile, rows: Rows) -> None:
@@ -154,7 +115,7 @@ class TileEpilogue:
     def _finish(self, t: Task, x: Tile, rows: Rows | None) -> None:
         """The epilogue of the sums `rows`, or (None) of those that wait."""
         b, g, mr, nv, step = self.f.b, self.f.g, x.rows.size, x.panel.size, self.stacked
-        m0 = b.mul(x.rows.number, b.const(g.mr))
+        m0 = b.mul(x.rows.number, g.mr)
         if self.transposed:
             # Each is loaded when the one before has left the registers.
             kept = (s.rows(x.number, mr, nv) for s in (self.waiting, self.mate) if s is not None)
@@ -168,7 +129,7 @@ class TileEpilogue:
         else:
             assert self.waiting is not None
             with b.loop(0, mr, step=step) as loop:
-                places = [b.add(loop.var, b.const(i)) for i in range(step)]
+                places = [b.add(loop.var, i) for i in range(step)]
                 self._finish_rows(t, x, m0, loop.var, [self.waiting.load(x.number, at, nv) for at in places])
         if self.lines is not None and not self.behind:
             _, flush = self._stores(t, x.rows.number, x.panel.number)
@@ -181,11 +142,11 @@ class TileEpilogue:
         m = b.add(m0, row)
         sums = [added(b, v, g.c.depth) for v in rows]
         if g.c.split > 1:
-            at = g.partials.place(b, t.split, t.batch, m, b.mul(x.panel.number, b.const(g.nr)))
+            at = g.partials.place(b, t.split, t.batch, m, b.mul(x.panel.number, g.nr))
             for v, value in enumerate(sums[0]):
-                b.store(value, self.f.workspace, b.add(at, b.const(v * g.lanes)))
+                b.store(value, self.f.workspace, b.add(at, v * g.lanes))
             return
-        parts = [self.epilogue.sampler.part_of(g.m_side.axes, b.add(m, b.const(i))) for i in range(len(sums))]
+        parts = [self.epilogue.sampler.part_of(g.m_side.axes, b.add(m, i)) for i in range(len(sums))]
         if self.lines is not None:
             for v, (_, values) in enumerate(self.epilogue.values(results, parts[0], sums[0])):
                 self.lines.put(row, v, values)
@@ -201,45 +162,43 @@ class TileEpilogue:
         """What panel jn completes."""
         b, g, lines = self.f.b, self.f.g, self.lines
         assert lines is not None
-        nr, (low, stop) = b.const(g.nr), (b.index(x) for x in t.n_range)
-        begin, last = b.mul(jn, nr), b.op("eq", b.add(jn, b.const(1)), stop)
-        end = b.op("min", b.const(g.N), b.add(begin, nr))
+        nr, (low, stop) = b.const(g.nr), t.n_range
+        begin, last = b.mul(jn, nr), b.op("eq", b.add(jn, 1), stop)
+        end = b.op("min", g.N, b.add(begin, nr))
         return lines.find(lines.sampler.part_of(g.p.batch, t.batch), begin, end, b.mul(low, nr), last)
 
     def _stores(self, t: Task, jm: Value, jn: Value) -> tuple[Value, Callable[[Value], None]]:
         """Of a tile, how many rows it has, and what stores those of its results that it completes in one of them."""
         b, g, lines, found = self.f.b, self.f.g, self.lines, self._found(t, jn)
         assert lines is not None
-        m0 = b.mul(jm, b.const(g.mr))
+        m0 = b.mul(jm, g.mr)
 
         def flush(row: Value) -> None:
             m, kept = b.add(m0, row), row
             if g.c.order == "n":
-                kept = b.sub(m, b.mul(b.index(t.m_range[0]), b.const(g.mr)))
+                kept = b.sub(m, b.mul(t.m_range[0], g.mr))
             lines.flush(found, lines.sampler.part_of(g.m_side.axes, m), row, kept)
 
-        return b.op("min", b.sub(b.const(g.M), m0), b.const(g.mr)), flush
+        return b.op("min", b.sub(g.M, m0), g.mr), flush
 
     def before(self, t: Task, x: Tile) -> tuple[Value, Callable[[Value], None]]:
         """`_stores` of the tile before one in the task; before the first one that has no rows."""
         b, g, jm, jn = self.f.b, self.f.g, x.rows.number, x.panel.number
-        one = b.const(1)
-        (m_lo, m_hi), (n_lo, n_hi) = ([b.index(x) for x in r] for r in (t.m_range, t.n_range))
+        (m_lo, m_hi), (n_lo, n_hi) = t.m_range, t.n_range
         if g.c.order == "n":
             first, begins = b.op("eq", jm, m_lo), b.op("eq", jn, n_lo)
-            m, n = b.sub(b.select(first, m_hi, jm), one), b.select(first, b.sub(jn, one), jn)
+            m, n = b.sub(b.select(first, m_hi, jm), 1), b.select(first, b.sub(jn, 1), jn)
         else:
             first, begins = b.op("eq", jn, n_lo), b.op("eq", jm, m_lo)
-            m, n = b.select(first, b.sub(jm, one), jm), b.sub(b.select(first, n_hi, jn), one)
+            m, n = b.select(first, b.sub(jm, 1), jm), b.sub(b.select(first, n_hi, jn), 1)
         rows, flush = self._stores(t, m, n)
-        return b.select(b.op("and", first, begins), b.const(0), rows), flush
+        return b.select(b.op("and", first, begins), 0, rows), flush
 
     def flush_last(self, t: Task) -> None:
         """Stores what the last tile of a task completes."""
-        b, one = self.f.b, self.f.b.const(1)
-        (m_lo, m_hi), (n_lo, n_hi) = ([b.index(x) for x in r] for r in (t.m_range, t.n_range))
+        b, (m_lo, m_hi), (n_lo, n_hi) = self.f.b, t.m_range, t.n_range
         with b.if_(b.op("and", b.op("lt", m_lo, m_hi), b.op("lt", n_lo, n_hi))):
-            rows, flush = self._stores(t, b.sub(m_hi, one), b.sub(n_hi, one))
+            rows, flush = self._stores(t, b.sub(m_hi, 1), b.sub(n_hi, 1))
             with b.loop(0, rows) as loop:
                 flush(loop.var)
 
@@ -253,23 +212,23 @@ class TileEpilogue:
                 square = [x[v] for x in rows[block : block + n]]
                 square += [self.zero] * (n - len(square))
                 for lane, column in enumerate(transpose(b, square)):
-                    b.store(column, to, b.const((v * n + lane) * self.column_pad + block))
+                    b.store(column, to, (v * n + lane) * self.column_pad + block)
 
     def _finish_columns(self, t: Task, x: Tile) -> None:
         """The epilogue of a transposed tile, column by column."""
         b, g, n, s, mr, panel = self.f.b, self.f.g, self.f.g.lanes, self.epilogue.sampler, x.rows.size, x.panel
-        m0 = b.mul(x.rows.number, b.const(g.mr))
+        m0 = b.mul(x.rows.number, g.mr)
         blocks = range(0, mr, n)
         align = gcd(g.mr, n)
         states = []
         for block in blocks:
             count = mr - block if mr - block < n else None
-            state = LaneCursor(s, b.add(m0, b.const(block)) if block else m0, None, align, count)
+            state = LaneCursor(s, b.add(m0, block), None, align, count)
             states.append(state.bind(t.results))
-        n0 = b.mul(panel.number, b.const(g.nr))
+        n0 = b.mul(panel.number, g.nr)
         columns = panel.size * n if panel.limit is None else g.N - (g.nt - 1) * g.nr
         with b.loop(0, columns) as loop:
-            at = b.mul(loop.var, b.const(self.column_pad))
-            sums = [[b.load(to, b.add(at, b.const(block)), self.f.elem, n) for block in blocks] for to in self.columns]
+            at = b.mul(loop.var, self.column_pad)
+            sums = [[b.load(to, b.add(at, block), self.f.elem, n) for block in blocks] for to in self.columns]
             self.epilogue.row(states, s.part_of(g.n_side.axes, b.add(n0, loop.var)), *sums)
 

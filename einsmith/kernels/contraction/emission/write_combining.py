@@ -153,7 +153,7 @@ class LineBuffer:
 
     def _place(self, row: Value, live: int, at: int) -> Value:
         b = self.b
-        return b.add(b.mul(b.add(b.mul(row, b.const(len(self.live))), b.const(live)), b.const(self.row)), b.const(at))
+        return b.add(b.mul(b.add(b.mul(row, len(self.live)), live), self.row), at)
 
     def find(self, batch: PartialAddress, begin: Value, end: Value, low: Value, last: Value) -> LineSpan:
         """The units that a panel completes. begin, end: its points of N; low: the first one of the task's range,
@@ -161,13 +161,13 @@ class LineBuffer:
         b, points = self.b, self.unit.points
         size = b.const(points)
         first, whole = b.op("floordiv", begin, size), b.op("floordiv", end, size)
-        stop = b.select(last, b.op("floordiv", b.add(end, b.const(points - 1)), size), whole)
+        stop = b.select(last, b.op("floordiv", b.add(end, points - 1), size), whole)
         base = LaneCursor(self.sampler, 0, None).bind(batch)
         with b.loop(first, stop) as units:
             unit = base.bind(self.sampler.part_of(self.axes, b.mul(units.var, size)))
-            at = b.mul(b.sub(units.var, first), b.const(len(self.sampler.extra)))
+            at = b.mul(b.sub(units.var, first), len(self.sampler.extra))
             for i, form in enumerate(self.sampler.extra):
-                b.store(unit.offset(form), self.places, b.add(at, b.const(i)))
+                b.store(unit.offset(form), self.places, b.add(at, i))
         start = b.mul(first, size)
         return LineSpan(b.sub(stop, first), b.sub(start, begin), b.sub(low, start), b.sub(end, start))
 
@@ -176,11 +176,11 @@ class LineBuffer:
         b, points, forms = self.b, self.unit.points, self.sampler.extra
         self._move(row, kept, back=False)
         with b.loop(0, found.units) as units:
-            before = b.mul(units.var, b.const(points))
-            place = b.add(b.add(before, found.place), b.const(self.pad))
+            before = b.mul(units.var, points)
+            place = b.add(b.add(before, found.place), self.pad)
             starts, ends = b.sub(found.low, before), b.sub(found.end, before)
-            some = b.op("or", b.op("lt", b.const(0), starts), b.op("lt", ends, b.const(points)))
-            at = [b.add(b.mul(units.var, b.const(len(forms))), b.const(i)) for i in range(len(forms))]
+            some = b.op("or", b.op("lt", 0, starts), b.op("lt", ends, points))
+            at = [b.add(b.mul(units.var, len(forms)), i) for i in range(len(forms))]
             bases = [b.load(self.places, x, "i64") for x in at]
             bases = [b.add(x, m.sums[f]) if f in m.sums else x for x, f in zip(bases, forms, strict=True)]
             with b.if_(b.op("not", some)):
@@ -194,10 +194,10 @@ class LineBuffer:
         b, pad, n = self.b, self.pad, self.lanes
         if self.waiting is None:
             return
-        waits = b.mul(kept, b.const(pad * len(self.live)))
+        waits = b.mul(kept, pad * len(self.live))
         for i in range(len(self.live)):
             for x in range(0, pad, n):
-                there = b.add(waits, b.const(i * pad + x))
+                there = b.add(waits, i * pad + x)
                 here = self._place(row, i, x + (self.width if back else 0))
                 if back:
                     b.store(b.load(self.scratch, here, self.elem, n), self.waiting, there)
@@ -211,7 +211,7 @@ class LineBuffer:
         for base, s in zip(bases, self.unit.stretches, strict=True):
             pointer = self.buffers[s.buffer].pointer
             for v, lanes in enumerate(s.vectors):
-                value, to = self._vector(lanes, row, place), b.add(base, b.const(v * n))
+                value, to = self._vector(lanes, row, place), b.add(base, v * n)
                 mask = self._mask(lanes, part)
                 if mask is None and s.aligned and self.buffers[s.buffer].buffer.far:
                     b.stream(value, pointer, to)
