@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from einsmith.arguments import checked
 from einsmith.caches import Bound, Cache
 from einsmith.errors import TraceError
 from einsmith.lang import trace
@@ -108,7 +109,9 @@ def _kept(function: Callable[..., Any], structure: Any) -> Call:
 
 
 def traced(function: F) -> F:
-    """Makes a function of traced tensors callable on arrays as well; every other argument is static."""
+    """Makes a function of traced tensors callable on arrays as well; every other argument is static, and checked by its
+    annotation."""
+    function = checked(function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

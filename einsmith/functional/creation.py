@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import dtypes as dt
-from einsmith.errors import ArgumentError
+from einsmith.arguments import Size
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.lang import builder as fb
@@ -58,17 +58,15 @@ def ones_like(input: Any, *, dtype: Any = None) -> Value:
 
 
 @traced
-def eye(n: int, m: int | None = None, *, dtype: Any = None) -> Value:
+def eye(n: Size, m: Size | None = None, *, dtype: Any = None) -> Value:
     """The n by m matrix of ones on the diagonal and zeros elsewhere; square where m is not given."""
     kind = dt.f32 if dtype is None else dt.dtype_of(dtype)
     return fb.compute((n, n if m is None else m), lambda i, j: fb.cast(fb.where(i == j, 1.0, 0.0), kind))
 
 
 @traced
-def linspace(start: float, end: float, steps: int, *, dtype: Any = None) -> Value:
+def linspace(start: float, end: float, steps: Size, *, dtype: Any = None) -> Value:
     """`steps` numbers at equal distances from `start` to `end`, both among them."""
-    if not isinstance(steps, int) or steps < 0:
-        raise ArgumentError(f"linspace: steps={steps!r} must be a non-negative int")
     kind = dt.f32 if dtype is None else dt.dtype_of(dtype)
     step = (end - start) / max(1, steps - 1)
 

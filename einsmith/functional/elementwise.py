@@ -77,7 +77,7 @@ isfinite = _of_formula("isfinite", "Whether x is neither infinite nor NaN", lamb
 
 
 @traced
-def logit(input: Any, eps: float | None = None) -> Value:
+def logit(input: Any, eps: float | Value | None = None) -> Value:
     """log(x/(1 - x)); with eps, of x clamped to [eps, 1 - eps]."""
     x = tensor(input, "logit", "input", kind="float")
 
@@ -90,7 +90,9 @@ def logit(input: Any, eps: float | None = None) -> Value:
 
 
 @traced
-def nan_to_num(input: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Value:
+def nan_to_num(
+    input: Any, nan: float | Value = 0.0, posinf: float | Value | None = None, neginf: float | Value | None = None
+) -> Value:
     """x with NaN, infinity and minus infinity replaced, the latter two by the type's largest and smallest number."""
     x = tensor(input, "nan_to_num", "input")
     if not x.dtype.is_float:

@@ -6,15 +6,15 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from einsmith import html, locks
+from einsmith.arguments import checked, refuse_unknown
 from einsmith.dtypes import dtype_of, is_whole
-from einsmith.errors import ArgumentError, DtypeError, ShapeError, UnknownNameError, UnknownOptionError
+from einsmith.errors import ArgumentError, DtypeError, ShapeError, UnknownNameError
 from einsmith.functional.call import call_with_arrays, in_trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, touch
@@ -45,6 +45,11 @@ class Module:
     _modules: dict[str, Module | None]
     _transient: set[str]
     _hooks: Hooks
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith("einsmith.") and "__init__" in vars(cls):  # annotations of others are theirs
+            cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
 
     def __new__(cls, *args: Any, **kwargs: Any):
         module = object.__new__(cls)
@@ -408,12 +413,9 @@ class Module:
 def _check_options(kind: type, given: Mapping[str, Any]) -> None:
     """Raises UnknownOptionError for a keyword that a class does not take."""
     known = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
-    names = [p.name for p in known if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
-    unknown = [n for n in given if n not in names]
-    if unknown and not any(p.kind is p.VAR_KEYWORD for p in known):
-        near = get_close_matches(unknown[0], names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}"
-        raise UnknownOptionError(f"{kind.__name__} has no option {unknown[0]!r}; {hint}")
+    if not any(p.kind is p.VAR_KEYWORD for p in known):
+        names = [p.name for p in known if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
+        refuse_unknown(kind.__name__, given, names)
 
 
 class _Same(weakref.ref):

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from einsmith.arguments import checked
 from einsmith.errors import ArgumentError
 from einsmith.optim.rule import Hyper, Rule
 
@@ -61,6 +62,10 @@ MOMENTS = (
 class Standard(Rule):
     """A rule that is made again from its own arguments. lines: its text, None where `text_for` gives it; options: those
     of the arguments that are no hyperparameters."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(
         self, lines: list[str] | None, options: Mapping[str, Any], hyper: Mapping[str, Hyper],
