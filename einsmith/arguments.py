@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 import numpy as np
 
 from einsmith.dtypes import is_whole
-from einsmith.errors import ArgumentError, UnknownOptionError
+from einsmith.errors import KindError, UnknownOptionError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Fit = Callable[[Any], Any]
@@ -32,7 +32,7 @@ class _Misfit(Exception):
 
 
 def checked(function: F) -> F:
-    """`function`, which raises ArgumentError for an argument that is not what its annotation says, and
+    """`function`, which raises KindError for an argument that is not what its annotation says, and
     UnknownOptionError for a keyword that it does not take; of what is wrong both say how it is called.
 
     `int` means whole numbers, NumPy's too, but no truth values; `float` any number but a traced one, whose value is not
@@ -51,7 +51,15 @@ def checked(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
-def refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+def check_options(kind: type, given: Iterable[str]) -> None:
+    """Raises UnknownOptionError for a keyword that a class does not take."""
+    found = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+    if not any(p.kind is p.VAR_KEYWORD for p in found):
+        known = [p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        _refuse_unknown(kind.__name__, given, known)
+
+
+def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
     """Raises UnknownOptionError for the first keyword that `what` does not take."""
     for name in given:
         if name not in known:
@@ -87,7 +95,7 @@ class _Fits:
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         name = type(args[0]).__name__ if self.name == "__init__" else self.name
         if not self.open:
-            refuse_unknown(name, kwargs, [n for n in self.known if n != "self"])
+            _refuse_unknown(name, kwargs, [n for n in self.known if n != "self"])
         fitting = [self._one(name, n, x) for n, x in zip(self.order, args, strict=False)]
         return (*fitting, *args[len(fitting) :]), {n: self._one(name, n, x) for n, x in kwargs.items()}
 
@@ -99,7 +107,7 @@ class _Fits:
             return fit(value)
         except _Misfit:
             why = _UNKNOWN if hasattr(value, "tensor") else ""
-            raise ArgumentError(f"{function}: {name}={shown(value)} must be {_words(hint)}{why}") from None
+            raise KindError(f"{function}: {name}={shown(value)} must be {_words(hint)}{why}") from None
 
 
 # ------------------------------------------------------------------------------------------------ single annotations
@@ -182,7 +190,7 @@ _PLAIN: dict[Any, tuple[Fit, str, str]] = {
     str: (_such(lambda x: isinstance(x, str)), "a string", "strings"),
     NoneType: (_such(lambda x: x is None), "None", "None"),
     Callable: (_such(callable), "a callable", "callables"),
-    Iterable: (_such(lambda x: isinstance(x, Iterable)), "several", "several"),
+    Iterable: (_such(lambda x: isinstance(x, Iterable)), "an iterable", "iterables"),
     Mapping: (_such(lambda x: isinstance(x, Mapping)), "a mapping", "mappings"),
 }
 """What is checked of an annotation: how, and its words for one and for several."""
@@ -204,7 +212,7 @@ def _fit(hint: Any) -> Fit | None:
     plain = _PLAIN.get(origin or hint)
     if plain is not None:
         return plain[0]
-    if not isinstance(hint, type) or hint in (Any, object) or getattr(hint, "_is_protocol", False):
+    if not isinstance(hint, type) or hint in (Any, object):
         return None
     return _such(lambda x: isinstance(x, hint))
 
@@ -220,9 +228,12 @@ def _words(hint: Any, several: bool = False) -> str:
     if origin is tuple and inner[-1:] != (Ellipsis,):
         return f"{len(inner)} {' and '.join(dict.fromkeys(_words(h, True) for h in inner))}"
     if origin in (Sequence, tuple, list):
-        return f"a sequence of {_words(inner[0], True)}"
+        of = _words(inner[0], True)
+        return "a sequence" if inner[0] is Any else f"a sequence of ({of})" if " or " in of else f"a sequence of {of}"
     plain = _PLAIN.get(origin or hint)
     if plain is not None:
-        return plain[1 + several]
+        return plain[2] if several else plain[1]
     name = "tensor" if hint.__name__ == "Value" else hint.__name__
+    if hint.__name__ == "PathLike":
+        return "paths" if several else "a path"
     return f"{name}s" if several else f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.arguments import checked
 from einsmith.errors import DtypeError, ShapeError
 
 
@@ -18,6 +19,7 @@ class Stream:
     the next plain iteration goes through; all epochs are equal.
     """
 
+    @checked
     def __init__(self, tokens: Any, batch: int, steps: int, drop_last: bool = True):
         tokens = _sequence(tokens, batch=batch, steps=steps)
         self.batch, self.steps, self.drop_last = int(batch), int(steps), drop_last
@@ -59,6 +61,7 @@ class Stream:
         return f"Stream({len(self)} windows of {self.steps} steps, batch {self.batch})"
 
 
+@checked
 def stream(tokens: Any, batch: int, steps: int, drop_last: bool = True) -> Stream:
     """Windows of a token sequence for a language model, as (x, begins, y), for truncated backpropagation through time.
 
@@ -71,6 +74,7 @@ def stream(tokens: Any, batch: int, steps: int, drop_last: bool = True) -> Strea
     return Stream(tokens, batch, steps, drop_last)
 
 
+@checked
 def windows(tokens: Any, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """A token sequence cut into windows of `steps` tokens for a model that keeps no state, as (x, y) for `batches`.
 

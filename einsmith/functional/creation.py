@@ -8,34 +8,41 @@ from typing import Any
 
 from einsmith import dtypes as dt
 from einsmith.arguments import Size
+from einsmith.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 
 
-def _shape(size: tuple[Any, ...]) -> tuple[int, ...]:
+def _shape(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     listed = size[0] if len(size) == 1 and isinstance(size[0], (list, tuple)) else size
-    return tuple(operator.index(n) for n in listed)
+    try:
+        shape = tuple(operator.index(n) for n in listed)
+    except TypeError:
+        shape = (-1,)
+    if any(n < 0 for n in shape):
+        raise ArgumentError(f"{name}: size={tuple(listed)!r} must be integers of at least 0")
+    return shape
 
 
 @traced
 def full(size: Sequence[int], fill_value: float | int | bool, *, dtype: Any = None) -> Value:
     """A tensor of one number; its type is the number's, float32, int64 or bool, where none is given."""
     usual = dt.bool_ if isinstance(fill_value, bool) else dt.i64 if isinstance(fill_value, int) else dt.f32
-    return fb.full(_shape((size,)), fill_value, usual if dtype is None else dt.dtype_of(dtype))
+    return fb.full(_shape("full", (size,)), fill_value, usual if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
 def zeros(*size: Any, dtype: Any = None) -> Value:
     """A tensor of zeros."""
-    return fb.full(_shape(size), 0, dt.f32 if dtype is None else dt.dtype_of(dtype))
+    return fb.full(_shape("zeros", size), 0, dt.f32 if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
 def ones(*size: Any, dtype: Any = None) -> Value:
     """A tensor of ones."""
-    return fb.full(_shape(size), 1, dt.f32 if dtype is None else dt.dtype_of(dtype))
+    return fb.full(_shape("ones", size), 1, dt.f32 if dtype is None else dt.dtype_of(dtype))
 
 
 @traced

@@ -53,7 +53,9 @@ def _length(shape: Sequence[int], over: Sequence[Any], p: float, element: Callab
 
 
 @traced
-def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> Value:
+def norm(
+    input: Any, p: float | str | None = "fro", dim: int | Sequence[int] | None = None, keepdim: bool = False
+) -> Value:
     """(sum of |x|**p)**(1/p) over `dim`, or over all. p: a number, inf, -inf, or "fro", which is 2; 0 counts."""
     x = tensor(input, "norm", "input", kind="float")
     if p == "nuc":

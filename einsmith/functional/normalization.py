@@ -73,7 +73,7 @@ def batch_norm(
     weight: Any = None,
     bias: Any = None,
     training: bool = False,
-    momentum: Any = 0.1,
+    momentum: float | Value | None = 0.1,
     eps: Magnitude = 1e-5,
 ) -> Value:
     """(x - mean)/sqrt(variance + eps)*weight + bias for each channel of input [B, C, ...]; the vectors are [C].
@@ -113,7 +113,7 @@ def instance_norm(
     weight: Any = None,
     bias: Any = None,
     use_input_stats: bool = True,
-    momentum: Any = 0.1,
+    momentum: float | Value | None = 0.1,
     eps: Magnitude = 1e-5,
 ) -> Value:
     """(x - mean)/sqrt(variance + eps)*weight + bias for each sample and channel of input [B, C, ...].
@@ -290,6 +290,6 @@ def normalize(input: Any, p: float = 2.0, dim: int | Sequence[int] = 1, eps: Mag
 
     def body(*i: Any) -> Any:
         s = total[tuple(i[d] for d in kept)] if kept else total
-        return fb.where(root(s) < eps, x[i] * (1 / eps), x[i] / root(s))
+        return fb.where(root(s) < eps, x[i] * (1 / eps), x[i] / root(s)) if eps else x[i] / root(s)
 
     return fb.compute(x.shape, body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from einsmith import functional as F
 from einsmith.arguments import Count, Share
@@ -26,6 +26,9 @@ from einsmith.nn import (
     Sequential,
     init,
 )
+
+Width = Annotated[float, 0, 64]
+"""By how much numbers of channels are multiplied."""
 
 
 def rounded(channels: float, divisor: int) -> int:
@@ -74,7 +77,7 @@ class MobileNetV1(Module):
     )  # fmt: skip
 
     def __init__(
-        self, classes: Count = 1000, width: float = 1.0, blocks: Sequence[tuple[int, int]] = BLOCKS,
+        self, classes: Count = 1000, width: Width = 1.0, blocks: Sequence[tuple[int, int]] = BLOCKS,
         channels: Count = 3, dropout: Share = 0.001, *, dtype: Any = "float32",
     ):  # fmt: skip
         before = max(1, int(32 * width))
@@ -124,7 +127,7 @@ class MobileNetV2(Module):
     )  # fmt: skip
 
     def __init__(
-        self, classes: Count = 1000, width: float = 1.0, blocks: Sequence[tuple[int, int, int, int]] = BLOCKS,
+        self, classes: Count = 1000, width: Width = 1.0, blocks: Sequence[tuple[int, int, int, int]] = BLOCKS,
         channels: Count = 3, dropout: Share = 0.2, divisor: Count = 8, last: Count = 1280, *, dtype: Any = "float32",
     ):  # fmt: skip
         before = rounded(32 * width, divisor)
@@ -229,7 +232,7 @@ class SqueezeNet(Module):
     """
 
     def __init__(
-        self, classes: Count = 1000, version: str = "1_0", width: float = 1.0, fires: Count = 8, channels: Count = 3,
+        self, classes: Count = 1000, version: str = "1_0", width: Width = 1.0, fires: Count = 8, channels: Count = 3,
         dropout: Share = 0.5, *, dtype: Any = "float32",
     ):  # fmt: skip
         if version not in ("1_0", "1_1"):

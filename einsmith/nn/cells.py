@@ -12,6 +12,7 @@ from math import sqrt
 from typing import Any
 
 from einsmith.arguments import Count, Share, Size
+from einsmith.errors import KindError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty
@@ -66,7 +67,7 @@ class _Cell(Module):
 
     def _inputs(self) -> dict[str, Any]:
         """The formula's inputs beside x and the initial states, and its parameters."""
-        raise TypeError(f"{type(self).__name__} names no inputs")
+        raise KindError(f"{type(self).__name__} names no inputs")
 
     def reset_parameters(self) -> None:
         """Draws new initial values, uniform in +-1/sqrt(hidden_size)."""

@@ -72,7 +72,7 @@ def cross_entropy(
     """
     check_reduction("cross_entropy", reduction)
     x = tensor(input, "cross_entropy", "input", kind="float")
-    t = fb.as_value(target)
+    t = tensor(target, "cross_entropy", "target")
     if t.dtype.is_float:
         return _soft_cross_entropy(x, t, weight, reduction, label_smoothing)
     single = x.ndim == 1
