@@ -1,7 +1,7 @@
 """Wrong arguments of layers, functions, optimizers and data sets: each a KindError that names the argument.
 
-Every public constructor and function is called with each of its arguments in turn replaced by values of a wrong kind; the
-annotations say which those are. What depends on shapes is in tests/nn, tests/training and tests/data.
+Every public constructor and function is called with each of its arguments in turn replaced by values of a wrong kind,
+as the annotations say. What depends on shapes is in tests/nn, tests/training and tests/data.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def public() -> list[tuple[str, Callable]]:
 def required(function: Callable) -> dict[str, Any]:
     """Something for each argument that has no default."""
     known = {
-        "Ints": 1, "Sizes": 1, "int": 1, "Count": 1, "Size": 1, "float": 0.5, "Share": 0.5, "Magnitude": 0.5, "str": "a",
-        "bool": True, "Sequence[int]": (1,), "Sequence[Any]": [X], "Module": nn.ReLU(), "Sequence[Schedule]": [],
+        "Ints": 1, "Sizes": 1, "int": 1, "Count": 1, "Size": 1, "float": 0.5, "Share": 0.5, "Magnitude": 0.5,
+        "str": "a", "bool": True, "Sequence[int]": (1,), "Sequence[Any]": [X], "Module": nn.ReLU(),
+        "Sequence[Schedule]": [],
     }  # fmt: skip
     found = {}
     for p in inspect.signature(function).parameters.values():
@@ -97,7 +98,8 @@ def sample(
 
 
 def test_numbers_become_pythons():
-    found = sample(np.int64(3), np.float32(0.5), np.bool_(True), np.array([1, 2]), [1, np.float64(2)], np.array(2.5), len)
+    pair = [1, np.float64(2)]
+    found = sample(np.int64(3), np.float32(0.5), np.bool_(True), np.array([1, 2]), pair, np.array(2.5), len)
     assert found == (3, 0.5, True, (1, 2), (1, 2.0), 2.5, len)
     assert [type(x) for x in found[:4]] == [int, float, bool, tuple] and type(found[3][0]) is int
     assert sample(size=2**80)[2] == 2.0**80 and type(sample(size=7)[2]) is int
