@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import Size, checked, shown
+from einsmith.arguments import Count, Size, checked, shown
 from einsmith.errors import ArgumentError, ShapeError
 
 
@@ -22,7 +22,7 @@ class Batches:
 
     @checked
     def __init__(
-        self, x: Any, y: Any, size: int, seed: Size | None = None, drop_last: bool = False,
+        self, x: Any, y: Any, size: Count, seed: Size | None = None, drop_last: bool = False,
         transform: Callable[..., Any] | None = None, threads: Size = 0,
     ):  # fmt: skip
         inputs = tuple(x) if isinstance(x, (tuple, list)) else (x,)
@@ -35,14 +35,10 @@ class Batches:
         for name, a in zip(names, self.arrays, strict=True):
             if len(a) != self.samples:
                 raise ShapeError(f"{name} has {len(a)} samples where {names[0]} has {self.samples}")
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-            raise ShapeError(f"the batch size is {size!r}; it must be an integer of at least 1")
         if self.samples == 0:
             raise ShapeError("there are no samples: the first axis of x and y is empty")
         if drop_last and self.samples < size:
             raise ShapeError(f"{self.samples} samples fill no batch of {size}, and drop_last drops the partial one")
-        if transform is not None and not callable(transform):
-            raise ArgumentError(f"transform={transform!r} is no function of (rng, x, y)")
         if not isinstance(threads, int) or threads < 0:
             raise ArgumentError(f"threads={threads!r} must be an integer of at least 0")
         self.size, self.seed, self.drop_last = int(size), seed, drop_last
@@ -147,7 +143,7 @@ def columns(dataset: Any, inputs: str | Sequence[str], target: str) -> tuple[Any
 
 @checked
 def batches(
-    x: Any | Sequence[Any], y: Any, size: int, seed: Size | None = None, drop_last: bool = False, *,
+    x: Any | Sequence[Any], y: Any, size: Count, seed: Size | None = None, drop_last: bool = False, *,
     transform: Callable[..., Any] | None = None, threads: Size = 0,
 ) -> Batches:  # fmt: skip
     """Batches of `size` samples, as pairs (x, y); for a tuple of inputs as (*inputs, y).
