@@ -15,6 +15,7 @@ from einsmith import html, locks
 from einsmith.arguments import Count, checked
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable, label
+from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError, EinsmithError, NonFiniteError, ShapeError
 from einsmith.lang import trace
 from einsmith.modes import Jitted, to_array
@@ -69,7 +70,7 @@ class TrainStep:
 
     @checked
     def __init__(
-        self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: int = 0,
+        self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: Any = 0,
         threads: Count | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
         trained: str = "first", memory_limit: int | str | None = None,
@@ -78,6 +79,8 @@ class TrainStep:
             raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")
         if not hasattr(model, "named_parameters") or isinstance(model, type):
             raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
+        if not is_whole(seed):  # of any size
+            raise ArgumentError(f"seed={seed!r} must be an integer")
         if isinstance(loss, type):
             raise ArgumentError(f"loss={_shown(loss)} is a class; pass one of its objects, as {loss.__name__}()")
         if not callable(loss):
