@@ -382,7 +382,6 @@ class Module:
         """Path -> copy of every parameter and persistent buffer, in torch's names, shapes and order."""
         return {name: value.numpy() for name, value in self._state()}
 
-    @checked
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Copies arrays (NumPy, torch, ...) into the existing memory. Changes nothing unless everything fits.
 
