@@ -15,6 +15,7 @@ from einsmith.errors import (
     FormulaError,
     GradientError,
     IndexOutOfRange,
+    KindError,
     KnobError,
     NonFiniteError,
     OutOfMemoryError,
@@ -63,10 +64,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError", "BoundsError", "CheckError", "CompileError", "DataError", "DtypeError", "EinsmithError",
-    "FormulaError", "GradientError", "IndexOutOfRange", "KnobError", "NonFiniteError", "OutOfMemoryError", "SaveError",
-    "ShapeError", "TraceError", "TrainStep", "UnknownNameError", "UnknownOptionError", "VerifyError", "abs", "argmax",
-    "argmin", "axes", "cache_clear", "callbacks", "check_gradients", "compute", "cos", "data", "erf", "exp", "floor",
-    "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "log", "manual_seed", "max", "maximum", "mean",
-    "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads",
-    "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "vmap", "where",
+    "FormulaError", "GradientError", "IndexOutOfRange", "KindError", "KnobError", "NonFiniteError",
+    "OutOfMemoryError", "SaveError", "ShapeError", "TraceError", "TrainStep", "UnknownNameError",
+    "UnknownOptionError", "VerifyError", "abs", "argmax", "argmin", "axes", "cache_clear", "callbacks",
+    "check_gradients", "compute", "cos", "data", "erf", "exp", "floor", "functional", "grad", "hessian",
+    "interpret", "jit", "jvp", "load", "log", "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum",
+    "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt",
+    "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "vmap", "where",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith import dtypes as dt
+from einsmith.arguments import checked
 from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError, GradientError, ShapeError
 from einsmith.lang import builder
@@ -16,6 +17,7 @@ from einsmith.transforms import _Transformed, batched, grad, jvp
 from einsmith.tree import flatten, unflatten
 
 
+@checked
 def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: int = 0) -> Callable:
     """f for a batch at once: `vmap(f)(xs)[n]` is `f(xs[n])`.
 
@@ -62,6 +64,7 @@ def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: 
     return _Transformed(traced)
 
 
+@checked
 def hessian(f: Callable, argnums: int = 0) -> Callable:
     """A function giving the second derivatives of a scalar function by its argument x at `argnums`, an array of floats:
     [*x.shape, *x.shape], where [*i, *j] is by x[i] and x[j]. Tangents of the gradient, all of them in one program.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from einsmith import checkpoint, locks
+from einsmith.arguments import Count, Magnitude, checked
 from einsmith.errors import ArgumentError, SaveError
 from einsmith.training import TrainStep
 from einsmith.training.fit import Callback
@@ -41,11 +42,10 @@ class EarlyStopping(Callback):
     """Ends the training where `monitor` has not become better by more than min_delta for `patience` epochs. mode:
     "min" or "max" is better."""
 
-    def __init__(self, monitor: str = "val_loss", *, patience: int = 3, min_delta: float = 0.0, mode: str = "min"):
-        if not isinstance(patience, int) or patience < 1:
-            raise ArgumentError(f"patience={patience!r} must be an integer of at least 1")
-        if not min_delta >= 0:
-            raise ArgumentError(f"min_delta={min_delta!r} must not be negative")
+    @checked
+    def __init__(
+        self, monitor: str = "val_loss", *, patience: Count = 3, min_delta: Magnitude = 0.0, mode: str = "min"
+    ):
         self.monitor, self.patience, self.min_delta, self.mode = monitor, patience, min_delta, _mode(mode)
 
     def _over(self, history: Sequence[Mapping[str, Any]]) -> bool:
@@ -66,12 +66,11 @@ class Save(Callback):
     """Saves the step (`es.save`) after every epoch as `folder`/last and, where `monitor` was never better, as
     `folder`/best. every_steps: also within epochs, after that many updates."""
 
+    @checked
     def __init__(
         self, folder: str | os.PathLike, *, monitor: str | None = None, mode: str = "min",
-        every_steps: int | None = None,
+        every_steps: Count | None = None,
     ):  # fmt: skip
-        if every_steps is not None and (not isinstance(every_steps, int) or every_steps < 1):
-            raise ArgumentError(f"every_steps={every_steps!r} must be an integer of at least 1")
         self.folder, self.monitor, self.mode, self.every_steps = Path(folder), monitor, _mode(mode), every_steps
         self._saved = -1
 
@@ -104,6 +103,7 @@ class Save(Callback):
 class CSVLog(Callback):
     """A file with a line for each epoch of `step.history`, under the names of what was found."""
 
+    @checked
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
 
@@ -135,9 +135,8 @@ class TensorBoard(Callback):
     Needs the package tensorboardX or tensorboard. Raises ArgumentError where neither is installed.
     """
 
-    def __init__(self, folder: str | os.PathLike, *, every_steps: int = 50):
-        if not isinstance(every_steps, int) or every_steps < 1:
-            raise ArgumentError(f"every_steps={every_steps!r} must be an integer of at least 1")
+    @checked
+    def __init__(self, folder: str | os.PathLike, *, every_steps: Count = 50):
         self.folder, self.every_steps = Path(folder), every_steps
         self._make = _writer_class()
         self._writer: Any = None

@@ -137,6 +137,8 @@ def dtype_of(value) -> DType:
     """The DType named by a string, a NumPy dtype, or carried by an array. Raises DtypeError for others."""
     if isinstance(value, DType):
         return value
+    if value is None:  # which NumPy takes for float64
+        raise DtypeError("None is no element type; give one, such as 'float32'")
     if isinstance(value, np.ndarray) and value.dtype in _BY_NUMPY:
         return _BY_NUMPY[value.dtype]
     name = value if isinstance(value, str) else str(getattr(value, "dtype", value)).replace("torch.", "")
@@ -147,7 +149,8 @@ def dtype_of(value) -> DType:
             pass
     if name not in _BY_NAME:
         known = ", ".join(str(d.numpy) for d in ALL if d is not bf16)
-        raise DtypeError(f"element type {name!r} is not supported; convert the array to one of {known}")
+        remedy = "convert the array to" if hasattr(value, "dtype") or isinstance(value, np.dtype) else "give"
+        raise DtypeError(f"element type {name!r} is not supported; {remedy} one of {known}")
     return _BY_NAME[name]
 
 

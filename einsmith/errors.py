@@ -114,6 +114,10 @@ class ArgumentError(EinsmithError, ValueError):
     """An option has a value that it cannot have; the message names both."""
 
 
+class KindError(ArgumentError, TypeError):
+    """An argument is of another kind than it must be, or out of its range; the message names it and what it takes."""
+
+
 class UnknownOptionError(ArgumentError, TypeError):
     """A keyword is none of those that a layer takes; the message shows near ones."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.arguments import Count, checked
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.losses.classes import IGNORED
 
@@ -36,9 +37,8 @@ def _same(output: Any, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class top_k:  # noqa: N801  # used as a function
     """The part of the samples whose class is among the k largest outputs."""
 
-    def __init__(self, k: int):
-        if not isinstance(k, int) or k < 1:
-            raise ArgumentError(f"k={k!r} must be an integer of at least 1")
+    @checked
+    def __init__(self, k: Count):
         self.k = k
 
     def reset(self) -> None:
@@ -67,6 +67,7 @@ class _Counts:
     """Right, wrong and missed samples of each class; `score` makes a number of them, `average` one of all classes:
     "macro", the mean over the classes that occur, or "micro", over the samples."""
 
+    @checked
     def __init__(self, average: str = "macro"):
         if average not in ("macro", "micro"):
             raise ArgumentError(f"average={average!r} is neither 'macro' nor 'micro'")

@@ -17,6 +17,7 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith import html
+from einsmith.arguments import checked
 from einsmith.caches import Cache, Entry, tick
 from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import DType, dtype_of
@@ -248,7 +249,7 @@ class Jitted:
     """
 
     def __init__(
-        self, f: Callable, static_argnames: Sequence[str] = (), threads: int | None = None, winograd: bool = False
+        self, f: Callable, static_argnames: str | Iterable[str] = (), threads: int | None = None, winograd: bool = False
     ):
         functools.update_wrapper(self, f, updated=())
         self.f = f
@@ -408,7 +409,8 @@ def _positions(f: Callable) -> dict[str, int]:
     return {p.name: -1 if p.kind is p.KEYWORD_ONLY else i for i, p in enumerate(named)}
 
 
-def jit(f: Callable | None = None, static_argnames: Sequence[str] = (), winograd: bool = False) -> Any:
+@checked
+def jit(f: Callable | None = None, static_argnames: str | Iterable[str] = (), winograd: bool = False) -> Any:
     """f compiled: traced once per structure, shapes, types and static values of its arguments, then one native call.
 
     winograd: allows 3x3 convolutions at stride 1 to be computed in Winograd's form, which is faster and rounds

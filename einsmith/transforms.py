@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.arguments import checked
 from einsmith.autodiff.batch import batch
 from einsmith.autodiff.forward import tangents as push_tangents
 from einsmith.autodiff.sweep import gradients
@@ -41,6 +42,7 @@ from einsmith.tree import flatten, map_tree, unflatten
 # ------------------------------------------------------------------------------------------------------ gradients
 
 
+@checked
 def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
     """A function giving (f's value, gradient with respect to the arguments at `argnums`).
 
@@ -151,6 +153,7 @@ def _float_value(x: Any, position: int) -> Value:
     return v
 
 
+@checked
 def grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
     """The gradient part of `value_and_grad`; with `has_aux` the pair (gradient, aux)."""
     both = value_and_grad(f, argnums, has_aux)
@@ -163,6 +166,7 @@ def grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -
     return _Transformed(traced)
 
 
+@checked
 def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     """(f(*primals), pullback). `pullback(cotangent)` gives a tuple: the cotangent of each primal, None for integers.
 
@@ -240,6 +244,7 @@ def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]]
     return unflatten(out_structure, [Value(v.tensor, weak=o.weak) for v, o in made]), pull
 
 
+@checked
 def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """(f(*primals), its derivative along `tangents`), by forward mode, in one program.
 
@@ -368,6 +373,7 @@ def stop_gradient(x: Any) -> Any:
 # ---------------------------------------------------------------------------------------- evaluator and its checks
 
 
+@checked
 def interpret(f: Callable) -> Callable:
     """f run by the reference evaluator, in float64, without compiling anything."""
 
@@ -385,6 +391,7 @@ def interpret(f: Callable) -> Callable:
     return run
 
 
+@checked
 def check_gradients(
     f: Callable, *primals: Any, order: int = 2, seed: int = 0, eps: float = 1e-5, tol: float = 1e-5
 ) -> None:

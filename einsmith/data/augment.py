@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.arguments import Count, Share, Size, checked
 from einsmith.errors import ArgumentError, ShapeError
 
 Transform = Callable[..., tuple[np.ndarray, ...]]
@@ -32,10 +33,9 @@ def compose(*transforms: Transform) -> Transform:
     return all_of_them
 
 
-def random_crop(padding: int) -> Transform:
+@checked
+def random_crop(padding: Size) -> Transform:
     """Moves every image by up to `padding` pixels along each side; what comes in is 0."""
-    if padding < 0:
-        raise ArgumentError(f"padding={padding!r} must not be negative")
 
     def crop(rng: np.random.Generator, x: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
         _images(x, "random_crop")
@@ -50,10 +50,9 @@ def random_crop(padding: int) -> Transform:
     return crop
 
 
-def random_flip(p: float = 0.5) -> Transform:
+@checked
+def random_flip(p: Share = 0.5) -> Transform:
     """Mirrors images, left to right, with probability p."""
-    if not 0 <= p <= 1:
-        raise ArgumentError(f"p={p!r} must be a probability")
 
     def flip(rng: np.random.Generator, x: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
         _images(x, "random_flip")
@@ -63,12 +62,10 @@ def random_flip(p: float = 0.5) -> Transform:
     return flip
 
 
-def color_jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0) -> Transform:
+@checked
+def color_jitter(brightness: Share = 0.0, contrast: Share = 0.0, saturation: Share = 0.0) -> Transform:
     """Scales brightness, contrast (about the image's mean) and saturation (about its gray) by factors drawn from
     [1 - b, 1 + b]; the result is kept in 0..1."""
-    for name, value in (("brightness", brightness), ("contrast", contrast), ("saturation", saturation)):
-        if not 0 <= value <= 1:
-            raise ArgumentError(f"{name}={value!r} must be between 0 and 1")
 
     def jitter(rng: np.random.Generator, x: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
         _images(x, "color_jitter")
@@ -88,6 +85,7 @@ def color_jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: flo
     return jitter
 
 
+@checked
 def normalize(mean: Sequence[float], std: Sequence[float]) -> Transform:
     """(x - mean)/std of each channel."""
     if len(mean) != len(std) or not all(s > 0 for s in std):
@@ -103,7 +101,8 @@ def normalize(mean: Sequence[float], std: Sequence[float]) -> Transform:
     return scale
 
 
-def mixup(alpha: float, classes: int) -> Transform:
+@checked
+def mixup(alpha: float, classes: Count) -> Transform:
     """Mixes every sample with another one of its batch by a share drawn from Beta(alpha, alpha); the target becomes
     float32 [B, classes], probabilities, as `cross_entropy` takes them. Source: arXiv 1710.09412."""
     if not alpha > 0:

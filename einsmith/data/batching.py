@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.arguments import Count, Size, checked, shown
 from einsmith.errors import ArgumentError, ShapeError
 
 
@@ -19,9 +20,10 @@ class Batches:
     `next_epoch`, the number of the epoch that the next plain iteration goes through (settable; it counts from 0).
     """
 
+    @checked
     def __init__(
-        self, x: Any, y: Any, size: int, seed: int | None = None, drop_last: bool = False,
-        transform: Callable[..., Any] | None = None, threads: int = 0,
+        self, x: Any, y: Any, size: Count, seed: Size | None = None, drop_last: bool = False,
+        transform: Callable[..., Any] | None = None, threads: Size = 0,
     ):  # fmt: skip
         inputs = tuple(x) if isinstance(x, (tuple, list)) else (x,)
         self.arrays: tuple[Any, ...] = tuple(a if _is_lazy(a) else np.asarray(a) for a in (*inputs, y))
@@ -33,14 +35,10 @@ class Batches:
         for name, a in zip(names, self.arrays, strict=True):
             if len(a) != self.samples:
                 raise ShapeError(f"{name} has {len(a)} samples where {names[0]} has {self.samples}")
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-            raise ShapeError(f"the batch size is {size!r}; it must be an integer of at least 1")
         if self.samples == 0:
             raise ShapeError("there are no samples: the first axis of x and y is empty")
         if drop_last and self.samples < size:
             raise ShapeError(f"{self.samples} samples fill no batch of {size}, and drop_last drops the partial one")
-        if transform is not None and not callable(transform):
-            raise ArgumentError(f"transform={transform!r} is no function of (rng, x, y)")
         if not isinstance(threads, int) or threads < 0:
             raise ArgumentError(f"threads={threads!r} must be an integer of at least 0")
         self.size, self.seed, self.drop_last = int(size), seed, drop_last
@@ -93,7 +91,10 @@ class Batches:
         if self.transform is None:
             return batch
         rng = np.random.default_rng([self.seed or 0, n, k, 1])
-        return tuple(self.transform(rng, *batch))
+        changed = self.transform(rng, *batch)
+        if not isinstance(changed, (tuple, list)):
+            raise ArgumentError(f"transform returned {shown(changed)}; it returns the arrays of the batch, in a tuple")
+        return tuple(changed)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
         n, self.next_epoch = self.next_epoch, self.next_epoch + 1
@@ -123,6 +124,7 @@ class _Column:
         return np.stack([np.asarray(v) for v in self.dataset[indices][self.name]])
 
 
+@checked
 def columns(dataset: Any, inputs: str | Sequence[str], target: str) -> tuple[Any, Any]:
     """(x, y) for `batches` of a data set that has its arrays under names: a mapping of arrays, or rows read by a list
     of indices, dataset[[3, 5]] -> {name: values}, as Hugging Face's data sets are. Raises ArgumentError for unknown
@@ -139,9 +141,10 @@ def columns(dataset: Any, inputs: str | Sequence[str], target: str) -> tuple[Any
     return (x[0] if isinstance(inputs, str) else x), y
 
 
+@checked
 def batches(
-    x: Any | Sequence[Any], y: Any, size: int, seed: int | None = None, drop_last: bool = False, *,
-    transform: Callable[..., Any] | None = None, threads: int = 0,
+    x: Any | Sequence[Any], y: Any, size: Count, seed: Size | None = None, drop_last: bool = False, *,
+    transform: Callable[..., Any] | None = None, threads: Size = 0,
 ) -> Batches:  # fmt: skip
     """Batches of `size` samples, as pairs (x, y); for a tuple of inputs as (*inputs, y).
 

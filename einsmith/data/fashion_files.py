@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from einsmith import knobs
+from einsmith.arguments import checked
 from einsmith.data import fetch, idx
 from einsmith.data.mnist_files import FILES, TIMEOUT, to_arrays
 from einsmith.errors import DataError
@@ -28,6 +29,7 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist puts the files."""
 
 
+@checked
 def fashion_mnist(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import locks
+from einsmith.arguments import Count, checked
 from einsmith.errors import ArgumentError, DataError
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -84,9 +85,10 @@ class ImageFolder:
         return f"ImageFolder({len(self)} images of {len(self.classes)} classes{left})"
 
 
+@checked
 def image_folder(
     folder: str | os.PathLike, size: int | tuple[int, int], *, channels: int = 3, errors: str = "raise",
-    threads: int = 4,
+    threads: Count = 4,
 ) -> ImageFolder:  # fmt: skip
     """A folder that has one folder of images for each class, as (x, y) for `es.data.batches`.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from einsmith import knobs
+from einsmith.arguments import checked
 from einsmith.data import fetch, idx
 from einsmith.errors import DataError
 
@@ -38,6 +39,7 @@ TIMEOUT = 5.0
 """Seconds that a mirror may stay silent."""
 
 
+@checked
 def mnist(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -57,6 +59,7 @@ def mnist(
     )
 
 
+@checked
 def mnist_rows(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -65,6 +68,7 @@ def mnist_rows(
     return x[:, 0], y
 
 
+@checked
 def idx_folder(folder: str | os.PathLike, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
     """Any data set kept in MNIST's four files, as `mnist` gives it; sizes are its own and nothing is checked by
     checksum. Raises DataError."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.arguments import Count, checked
 from einsmith.errors import DtypeError, ShapeError
 
 
@@ -18,9 +19,10 @@ class Stream:
     the next plain iteration goes through; all epochs are equal.
     """
 
-    def __init__(self, tokens: Any, batch: int, steps: int, drop_last: bool = True):
-        tokens = _sequence(tokens, batch=batch, steps=steps)
-        self.batch, self.steps, self.drop_last = int(batch), int(steps), drop_last
+    @checked
+    def __init__(self, tokens: Any, batch: Count, steps: Count, drop_last: bool = True):
+        tokens = _sequence(tokens)
+        self.batch, self.steps, self.drop_last = int(batch), steps, drop_last
         length = len(tokens) // self.batch
         least = self.steps + 1 if drop_last else 2
         if length < least:
@@ -59,7 +61,8 @@ class Stream:
         return f"Stream({len(self)} windows of {self.steps} steps, batch {self.batch})"
 
 
-def stream(tokens: Any, batch: int, steps: int, drop_last: bool = True) -> Stream:
+@checked
+def stream(tokens: Any, batch: Count, steps: Count, drop_last: bool = True) -> Stream:
     """Windows of a token sequence for a language model, as (x, begins, y), for truncated backpropagation through time.
 
     tokens: integers [n], cut into `batch` columns that are read side by side, `steps` tokens at a time: window k of a
@@ -71,30 +74,28 @@ def stream(tokens: Any, batch: int, steps: int, drop_last: bool = True) -> Strea
     return Stream(tokens, batch, steps, drop_last)
 
 
-def windows(tokens: Any, steps: int) -> tuple[np.ndarray, np.ndarray]:
+@checked
+def windows(tokens: Any, steps: Count) -> tuple[np.ndarray, np.ndarray]:
     """A token sequence cut into windows of `steps` tokens for a model that keeps no state, as (x, y) for `batches`.
 
     tokens: integers [n]. x: int64 [N, steps], one window after the other; y: the tokens that follow those of x, of the
     same shape. The remainder that fills no window is left out. Raises ShapeError, DtypeError.
     """
-    tokens = _sequence(tokens, steps=steps).astype(np.int64)
-    n = (len(tokens) - 1) // int(steps)
+    tokens = _sequence(tokens).astype(np.int64)
+    n = (len(tokens) - 1) // steps
     if n < 1:
         raise ShapeError(
-            f"{len(tokens)} tokens fill no window: {steps} steps and what follows them need {int(steps) + 1}"
+            f"{len(tokens)} tokens fill no window: {steps} steps and what follows them need {steps + 1}"
         )
     x, y = (tokens[k : k + n * steps].reshape(n, steps) for k in (0, 1))
     return x, y
 
 
-def _sequence(tokens: Any, **sizes: int) -> np.ndarray:
-    """The tokens as an array, checked with the sizes of windows."""
+def _sequence(tokens: Any) -> np.ndarray:
+    """The tokens as an array."""
     tokens = np.asarray(tokens)
     if tokens.ndim != 1:
         raise ShapeError(f"tokens has shape {tokens.shape}; windows are cut from one sequence, [n]")
     if tokens.dtype.kind not in "iu":
         raise DtypeError(f"tokens is {tokens.dtype}; they must be integers")
-    for name, n in sizes.items():
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-            raise ShapeError(f"{name} is {n!r}; it must be an integer of at least 1")
     return tokens

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from einsmith import knobs
+from einsmith.arguments import checked
 from einsmith.data import fetch
 from einsmith.errors import DataError
 
@@ -47,6 +48,7 @@ COLLECTIONS = {
 }
 
 
+@checked
 def text(
     name: str, split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> str:
@@ -66,6 +68,7 @@ def text(
     return "\n\n".join(d for n, d in enumerate(documents) if (n % HELD_OUT == HELD_OUT - 1) == (split == "test"))
 
 
+@checked
 def text_folder(folder: str | os.PathLike, split: str = "train") -> str:
     """The user's own text, in the files train.txt and test.txt of a folder, as UTF-8. Raises DataError."""
     _check_split(split)

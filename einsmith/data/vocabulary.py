@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from einsmith.arguments import checked
 from einsmith.errors import ArgumentError, IndexOutOfRange
 
 UNKNOWN = "<unk>"
@@ -29,6 +30,7 @@ class Vocabulary:
     token appears twice.
     """
 
+    @checked
     def __init__(self, tokens: Iterable[str], unit: str = "word"):
         if unit not in UNITS:
             raise ArgumentError(f"unit={unit!r} must be 'word' or 'character'")

@@ -46,7 +46,9 @@ def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | No
     """
     x = tensor(input, "roll", "input")
     if dims is None or (not isinstance(dims, int) and not len(dims)):
-        (n,) = _numbers("roll", "shifts", (shifts,))
+        if len(by := _numbers("roll", "shifts", (shifts,))) != 1:
+            raise ShapeError(f"roll: shifts={shifts!r} must be one number where dims is not given")
+        (n,) = by
         return roll(x.reshape((-1,)), n, 0).reshape(x.shape) if x.size else x
     by, at = _numbers("roll", "shifts", (shifts,)), _numbers("roll", "dims", (dims,))
     if len(by) != len(at):

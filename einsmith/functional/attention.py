@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf, sqrt
 from typing import Any
 
+from einsmith.arguments import Share
 from einsmith.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
@@ -101,7 +102,7 @@ def checked_mask(name: str, mask: Any, argument: str, shape: tuple[int, ...]) ->
 
 @traced
 def scaled_dot_product_attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: Share = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Value:  # fmt: skip
     """softmax(query key^T * scale + mask) value: [..., L, E], [..., S, E], [..., S, F] -> [..., L, F].

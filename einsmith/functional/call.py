@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
+from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
 
+from einsmith.arguments import checked
 from einsmith.caches import Bound, Cache
-from einsmith.errors import TraceError
+from einsmith.errors import ArgumentError, TraceError
 from einsmith.lang import trace
 from einsmith.lang.builder import Value
 
@@ -90,6 +92,12 @@ class Call:
         self.function, self.structure = function, structure
         self.__name__ = getattr(function, "__name__", "function")
 
+    @property
+    def argument_names(self) -> list[str]:
+        """How messages call each array: by the argument that it is, or is part of."""
+        named = _named(self.function, *self.structure[1])
+        return [f"{self.__name__}: {name!r}" for name, x in named for _ in range(_holes(x))]
+
     def __call__(self, *arrays: Any) -> Any:
         args, kwargs = _thaw(self.structure, iter(arrays))
         return self.function(*args, **kwargs)
@@ -101,14 +109,43 @@ class Call:
 _CALLS: Cache[tuple, Call] = Cache(Bound("calls of functions of tensors", 1024))  # programs go with their call
 
 
+def _named(function: Callable[..., Any], args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+    """What is frozen of each argument, with its name."""
+    known = [p.name for p in signature(function).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    for n, x in enumerate(args[1]):
+        yield known[n] if n < len(known) else f"argument {n}", x
+    yield from kwargs[1]
+
+
+def _holes(x: Any) -> int:
+    """How many arrays something frozen has."""
+    if x is _HOLE:
+        return 1
+    return 0 if x[0] == "value" else sum(_holes(v[1] if x[0] == "dict" else v) for v in x[1])
+
+
 def _kept(function: Callable[..., Any], structure: Any) -> Call:
     """The one call of a function with these arguments."""
     key = function, structure
-    return _CALLS.get(key) or _CALLS.setdefault(key, Call(function, structure))
+    try:
+        return _CALLS.get(key) or _CALLS.setdefault(key, Call(function, structure))
+    except TypeError:
+        pass
+    for name, x in _named(function, *structure[1]):
+        try:
+            hash(x)
+        except TypeError:
+            raise ArgumentError(
+                f"{function.__name__}: {name!r} is or has something that is neither an array nor a number, and cannot "
+                "be hashed as settings are"
+            ) from None
+    raise AssertionError(structure)
 
 
 def traced(function: F) -> F:
-    """Makes a function of traced tensors callable on arrays as well; every other argument is static."""
+    """Makes a function of traced tensors callable on arrays as well; every other argument is static, and checked by its
+    annotation."""
+    function = checked(function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

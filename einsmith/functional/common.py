@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith.errors import DtypeError, ShapeError
+from einsmith.errors import DtypeError, ShapeError, TraceError
 from einsmith.lang import builder as fb
 from einsmith.lang import views
 from einsmith.lang.builder import Value
@@ -15,7 +15,12 @@ def tensor(
     x: Any, function: str, name: str, *, rank: int | Sequence[int] | None = None, kind: str | None = None
 ) -> Value:
     """`x` as a Value. `rank`: the numbers of dimensions it may have; `kind`: 'float' or 'int'. Errors name both."""
-    value = fb.as_value(x)
+    try:
+        value = fb.as_value(x)
+    except (TraceError, DtypeError) as e:
+        raise type(e)(f"{function}: {name!r}: {e}") from None
+    if isinstance(value.literal, int) and value.literal.bit_length() > 63:
+        raise DtypeError(f"{function}: {name!r} is an integer of more than 64 bits; write a float, as in 1e20")
     ranks = () if rank is None else (rank,) if isinstance(rank, int) else tuple(rank)
     if ranks and value.ndim not in ranks:
         wanted = " or ".join(map(str, ranks))

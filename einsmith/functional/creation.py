@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import dtypes as dt
+from einsmith.arguments import Size
 from einsmith.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
@@ -14,28 +15,34 @@ from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 
 
-def _shape(size: tuple[Any, ...]) -> tuple[int, ...]:
+def _shape(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     listed = size[0] if len(size) == 1 and isinstance(size[0], (list, tuple)) else size
-    return tuple(operator.index(n) for n in listed)
+    try:
+        shape = tuple(operator.index(n) for n in listed)
+    except TypeError:
+        shape = (-1,)
+    if any(n < 0 for n in shape):
+        raise ArgumentError(f"{name}: size={tuple(listed)!r} must be integers of at least 0")
+    return shape
 
 
 @traced
 def full(size: Sequence[int], fill_value: float | int | bool, *, dtype: Any = None) -> Value:
     """A tensor of one number; its type is the number's, float32, int64 or bool, where none is given."""
     usual = dt.bool_ if isinstance(fill_value, bool) else dt.i64 if isinstance(fill_value, int) else dt.f32
-    return fb.full(_shape((size,)), fill_value, usual if dtype is None else dt.dtype_of(dtype))
+    return fb.full(_shape("full", (size,)), fill_value, usual if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
 def zeros(*size: Any, dtype: Any = None) -> Value:
     """A tensor of zeros."""
-    return fb.full(_shape(size), 0, dt.f32 if dtype is None else dt.dtype_of(dtype))
+    return fb.full(_shape("zeros", size), 0, dt.f32 if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
 def ones(*size: Any, dtype: Any = None) -> Value:
     """A tensor of ones."""
-    return fb.full(_shape(size), 1, dt.f32 if dtype is None else dt.dtype_of(dtype))
+    return fb.full(_shape("ones", size), 1, dt.f32 if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
@@ -58,17 +65,15 @@ def ones_like(input: Any, *, dtype: Any = None) -> Value:
 
 
 @traced
-def eye(n: int, m: int | None = None, *, dtype: Any = None) -> Value:
+def eye(n: Size, m: Size | None = None, *, dtype: Any = None) -> Value:
     """The n by m matrix of ones on the diagonal and zeros elsewhere; square where m is not given."""
     kind = dt.f32 if dtype is None else dt.dtype_of(dtype)
     return fb.compute((n, n if m is None else m), lambda i, j: fb.cast(fb.where(i == j, 1.0, 0.0), kind))
 
 
 @traced
-def linspace(start: float, end: float, steps: int, *, dtype: Any = None) -> Value:
+def linspace(start: float, end: float, steps: Size, *, dtype: Any = None) -> Value:
     """`steps` numbers at equal distances from `start` to `end`, both among them."""
-    if not isinstance(steps, int) or steps < 0:
-        raise ArgumentError(f"linspace: steps={steps!r} must be a non-negative int")
     kind = dt.f32 if dtype is None else dt.dtype_of(dtype)
     step = (end - start) / max(1, steps - 1)
 

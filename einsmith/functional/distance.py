@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
+from einsmith.arguments import Magnitude
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, dimensions, merge, pointwise, root, tensor, without
@@ -52,7 +53,9 @@ def _length(shape: Sequence[int], over: Sequence[Any], p: float, element: Callab
 
 
 @traced
-def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> Value:
+def norm(
+    input: Any, p: float | str | None = "fro", dim: int | Sequence[int] | None = None, keepdim: bool = False
+) -> Value:
     """(sum of |x|**p)**(1/p) over `dim`, or over all. p: a number, inf, -inf, or "fro", which is 2; 0 counts."""
     x = tensor(input, "norm", "input", kind="float")
     if p == "nuc":
@@ -90,7 +93,7 @@ def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepd
 
 
 @traced
-def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Value:
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: Magnitude | Value = 1e-8) -> Value:
     """x1.x2/(max(|x1|, eps)*max(|x2|, eps)) along `dim`; the others broadcast."""
     a, b = _vectors("cosine_similarity", x1=x1, x2=x2)
     shape = views.broadcast([a.shape, b.shape])

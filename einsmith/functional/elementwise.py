@@ -77,7 +77,7 @@ isfinite = _of_formula("isfinite", "Whether x is neither infinite nor NaN", lamb
 
 
 @traced
-def logit(input: Any, eps: float | None = None) -> Value:
+def logit(input: Any, eps: float | Value | None = None) -> Value:
     """log(x/(1 - x)); with eps, of x clamped to [eps, 1 - eps]."""
     x = tensor(input, "logit", "input", kind="float")
 
@@ -90,7 +90,9 @@ def logit(input: Any, eps: float | None = None) -> Value:
 
 
 @traced
-def nan_to_num(input: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Value:
+def nan_to_num(
+    input: Any, nan: float | Value = 0.0, posinf: float | Value | None = None, neginf: float | Value | None = None
+) -> Value:
     """x with NaN, infinity and minus infinity replaced, the latter two by the type's largest and smallest number."""
     x = tensor(input, "nan_to_num", "input")
     if not x.dtype.is_float:
@@ -106,13 +108,13 @@ def nan_to_num(input: Any, nan: float = 0.0, posinf: float | None = None, neginf
 @traced
 def maximum(input: Any, other: Any) -> Value:
     """The larger element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return fb.maximum(fb.as_value(input), fb.as_value(other))
+    return fb.maximum(*_both("maximum", input, other))
 
 
 @traced
 def minimum(input: Any, other: Any) -> Value:
     """The smaller element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return fb.minimum(fb.as_value(input), fb.as_value(other))
+    return fb.minimum(*_both("minimum", input, other))
 
 
 @traced
@@ -127,8 +129,12 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
     if x.dtype.is_float:
         x = fb.where(x == x, x, fb.stop_gradient(x))
     if min is not None:
-        x = fb.where(x < min, min, x)
-    return x if max is None else fb.where(x > max, max, x)
+        low = tensor(min, "clamp", "min")
+        x = fb.where(x < low, low, x)
+    if max is not None:
+        high = tensor(max, "clamp", "max")
+        x = fb.where(x > high, high, x)
+    return x
 
 
 clip = clamp
@@ -137,41 +143,49 @@ clip = clamp
 @traced
 def where(condition: Any, input: Any, other: Any) -> Value:
     """`input` where `condition` is true, `other` elsewhere, with broadcasting."""
-    return fb.where(fb.as_value(condition), fb.as_value(input), fb.as_value(other))
+    c, x, y = (tensor(v, "where", n) for v, n in ((condition, "condition"), (input, "input"), (other, "other")))
+    return fb.where(c, x, y)
 
 
 @traced
 def masked_fill(input: Any, mask: Any, value: Any) -> Value:
     """`value`, a number or a 0-d tensor, where `mask` is true, `input` elsewhere; the mask broadcasts to the input."""
     x, m = tensor(input, "masked_fill", "input"), tensor(mask, "masked_fill", "mask")
-    v = fb.as_value(value)
+    v = tensor(value, "masked_fill", "value")
     if not m.dtype.is_bool or v.ndim:
         raise ArgumentError("masked_fill: 'mask' holds bools, and 'value' is a number or a 0-d tensor")
     return fb.where(m, v, x).astype(x.dtype)
 
 
+def _both(name: str, input: Any, other: Any, second: str = "other") -> tuple[Value, Value]:
+    return tensor(input, name, "input"), tensor(other, name, second)
+
+
 @traced
 def add(input: Any, other: Any, *, alpha: float = 1) -> Value:
     """input + alpha*other."""
-    return fb.as_value(input) + (other if alpha == 1 else fb.as_value(other) * alpha)
+    x, y = _both("add", input, other)
+    return x + (y if alpha == 1 else y * alpha)
 
 
 @traced
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Value:
     """input - alpha*other."""
-    return fb.as_value(input) - (other if alpha == 1 else fb.as_value(other) * alpha)
+    x, y = _both("sub", input, other)
+    return x - (y if alpha == 1 else y * alpha)
 
 
 @traced
 def mul(input: Any, other: Any) -> Value:
     """input*other."""
-    return fb.as_value(input) * other
+    x, y = _both("mul", input, other)
+    return x * y
 
 
 @traced
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
     """input/other; rounding_mode="floor" or "trunc": the quotient as the integer below it, or without its fraction."""
-    x, y = fb.as_value(input), fb.as_value(other)
+    x, y = _both("div", input, other)
     if rounding_mode is None:
         return x / y
     if rounding_mode == "floor":
@@ -187,20 +201,22 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
 @traced
 def remainder(input: Any, other: Any) -> Value:
     """input - other*floor(input/other): it has the divisor's sign."""
-    return fb.as_value(input) % other
+    x, y = _both("remainder", input, other)
+    return x % y
 
 
 @traced
 def pow(input: Any, exponent: Any) -> Value:
     """input to the power of exponent."""
-    return fb.as_value(input) ** exponent
+    x, y = _both("pow", input, exponent, "exponent")
+    return x**y
 
 
 @traced
 def lerp(input: Any, end: Any, weight: Any) -> Value:
     """input + weight*(end - input)."""
-    x = fb.as_value(input)
-    return x + weight * (fb.as_value(end) - x)
+    x, y = _both("lerp", input, end, "end")
+    return x + tensor(weight, "lerp", "weight") * (y - x)
 
 
 @traced
@@ -214,13 +230,13 @@ def logaddexp(input: Any, other: Any) -> Value:
 @traced
 def xlogy(input: Any, other: Any) -> Value:
     """input*log(other), which is 0 where the input is 0, whatever the other is (but NaN)."""
-    x, y = fb.as_value(input), fb.as_value(other)
+    x, y = _both("xlogy", input, other)
     return each((x, y), lambda a, b: fb.where((a == 0) & (b == b), 0.0, a * fb.log(b)))
 
 
 def _comparison(name: str, sign: str, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Value]:
     def call(input: Any, other: Any) -> Value:
-        return function(fb.as_value(input), fb.as_value(other))
+        return function(*_both(name, input, other))
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"Whether input {sign} other, elementwise, as bools."
@@ -235,8 +251,7 @@ gt = _comparison("gt", ">", lambda a, b: a > b)
 ge = _comparison("ge", ">=", lambda a, b: a >= b)
 
 
-def _truth(x: Any) -> Value:
-    value = fb.as_value(x)
+def _truth(value: Value) -> Value:
     return value if value.dtype.is_bool else value != 0
 
 
@@ -248,4 +263,4 @@ logical_xor = _comparison("logical_xor", "xor", lambda a, b: fb.where(_truth(a),
 @traced
 def logical_not(input: Any) -> Value:
     """Whether x is 0 or false."""
-    return ~_truth(input)
+    return ~_truth(tensor(input, "logical_not", "input"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any
 
+from einsmith.arguments import Share
 from einsmith.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.functional.arrangement import expand
 from einsmith.functional.attention import attend
@@ -146,7 +147,7 @@ class Multihead:
 @traced
 def multi_head_attention_forward(
     query: Any, key: Any, value: Any, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any, in_proj_bias: Any,
-    bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float, out_proj_weight: Any, out_proj_bias: Any,
+    bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: Share, out_proj_weight: Any, out_proj_bias: Any,
     training: bool = True, key_padding_mask: Any = None, need_weights: bool = True, attn_mask: Any = None,
     use_separate_proj_weight: bool = False, q_proj_weight: Any = None, k_proj_weight: Any = None,
     v_proj_weight: Any = None, static_k: Any = None, static_v: Any = None, average_attn_weights: bool = True,

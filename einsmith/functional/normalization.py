@@ -11,16 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.arguments import Count, Magnitude
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, merge, tensor, without
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
-
-
-def _number(name: str, what: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ArgumentError(f"{name}: {what}={value!r} must be a number")
 
 
 def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
@@ -77,8 +73,8 @@ def batch_norm(
     weight: Any = None,
     bias: Any = None,
     training: bool = False,
-    momentum: Any = 0.1,
-    eps: float = 1e-5,
+    momentum: float | Value | None = 0.1,
+    eps: Magnitude = 1e-5,
 ) -> Value:
     """(x - mean)/sqrt(variance + eps)*weight + bias for each channel of input [B, C, ...]; the vectors are [C].
 
@@ -90,7 +86,6 @@ def batch_norm(
     x = tensor(input, "batch_norm", "input", kind="float")
     if x.ndim < 2:
         raise ShapeError(f"batch_norm: 'input' needs 2 dimensions or more, got shape {x.shape}")
-    _number("batch_norm", "eps", eps)
     shape = x.shape[1:2]
     w, v = _vector(weight, "batch_norm", "weight", shape), _vector(bias, "batch_norm", "bias", shape)
     means = _vector(running_mean, "batch_norm", "running_mean", shape)
@@ -118,8 +113,8 @@ def instance_norm(
     weight: Any = None,
     bias: Any = None,
     use_input_stats: bool = True,
-    momentum: Any = 0.1,
-    eps: float = 1e-5,
+    momentum: float | Value | None = 0.1,
+    eps: Magnitude = 1e-5,
 ) -> Value:
     """(x - mean)/sqrt(variance + eps)*weight + bias for each sample and channel of input [B, C, ...].
 
@@ -130,7 +125,6 @@ def instance_norm(
     x = tensor(input, "instance_norm", "input", kind="float")
     if x.ndim < 3:
         raise ShapeError(f"instance_norm: 'input' needs 3 dimensions or more, got shape {x.shape}")
-    _number("instance_norm", "eps", eps)
     shape = x.shape[1:2]
     w, v = _vector(weight, "instance_norm", "weight", shape), _vector(bias, "instance_norm", "bias", shape)
     means = _vector(running_mean, "instance_norm", "running_mean", shape)
@@ -170,13 +164,12 @@ def _trailing(x: Value, name: str, normalized_shape: int | Sequence[int]) -> tup
 
 @traced
 def layer_norm(
-    input: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+    input: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: Magnitude = 1e-5
 ) -> Value:
     """(x - mean)/sqrt(variance + eps)*weight + bias over the last dimensions, whose extents are `normalized_shape`, as
     are those of weight and bias. Source: Ba et al. 2016, arXiv 1607.06450."""
     x = tensor(input, "layer_norm", "input", kind="float")
     shape = _trailing(x, "layer_norm", normalized_shape)
-    _number("layer_norm", "eps", eps)
     w, v = _vector(weight, "layer_norm", "weight", shape), _vector(bias, "layer_norm", "bias", shape)
     lead = x.ndim - len(shape)
     mean, variance = _moments(x, range(lead, x.ndim))
@@ -191,14 +184,15 @@ def layer_norm(
 
 
 @traced
-def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None) -> Value:
+def rms_norm(
+    input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: Magnitude | None = None
+) -> Value:
     """x/sqrt(mean(x^2) + eps)*weight over the last dimensions, whose extents are `normalized_shape`. eps: by default
     the spacing of the input's floats at 1. Source: Zhang and Sennrich 2019, arXiv 1910.07467."""
     x = tensor(input, "rms_norm", "input", kind="float")
     shape = _trailing(x, "rms_norm", normalized_shape)
     if eps is None:
         eps = float(np.finfo(x.dtype.numpy).eps)
-    _number("rms_norm", "eps", eps)
     w = _vector(weight, "rms_norm", "weight", shape)
     lead = x.ndim - len(shape)
     over = fb.axes(*shape)
@@ -216,7 +210,7 @@ def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = No
 
 
 @traced
-def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Value:
+def group_norm(input: Any, num_groups: Count, weight: Any = None, bias: Any = None, eps: Magnitude = 1e-5) -> Value:
     """(x - mean)/sqrt(variance + eps)*weight + bias of input [B, C, ...], where mean and variance are those of the
     sample and of the group of C/num_groups channels; weight and bias are [C]. Source: Wu and He 2018, arXiv 1803.08494.
     """
@@ -224,9 +218,8 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
     if x.ndim < 2:
         raise ShapeError(f"group_norm: 'input' needs 2 dimensions or more, got shape {x.shape}")
     channels = x.shape[1]
-    if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 1 or channels % num_groups:
+    if channels % num_groups:
         raise ShapeError(f"group_norm: num_groups={num_groups!r} does not divide the {channels} channels")
-    _number("group_norm", "eps", eps)
     shape = x.shape[1:2]
     w, v = _vector(weight, "group_norm", "weight", shape), _vector(bias, "group_norm", "bias", shape)
     if not x.size:
@@ -247,16 +240,12 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
 
 
 @traced
-def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Value:
+def local_response_norm(input: Any, size: Count, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Value:
     """x/(k + alpha*s)**beta for input [B, C, ...], s being the sum of the squares of the `size` neighbouring channels
     (size//2 before, (size - 1)//2 after) over `size`. Source: Krizhevsky et al. 2012, section 3.3."""
     x = tensor(input, "local_response_norm", "input", kind="float")
     if x.ndim < 3:
         raise ShapeError(f"local_response_norm: 'input' needs 3 dimensions or more, got shape {x.shape}")
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ArgumentError(f"local_response_norm: size={size!r} must be an int of at least 1")
-    for name, value in (("alpha", alpha), ("beta", beta), ("k", k)):
-        _number("local_response_norm", name, value)
     (r,) = fb.axes(size)
 
     def neighbours(b: Any, c: Any, *p: Any) -> Any:
@@ -269,12 +258,10 @@ def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float 
 
 
 @traced
-def normalize(input: Any, p: float = 2.0, dim: int | Sequence[int] = 1, eps: float = 1e-12) -> Value:
+def normalize(input: Any, p: float = 2.0, dim: int | Sequence[int] = 1, eps: Magnitude = 1e-12) -> Value:
     """x over its p-norm along `dim`, an int or several; norms below `eps` count as `eps`, without a derivative."""
     x = tensor(input, "normalize", "input", kind="float")
     dims = [dimension(d, x.ndim, "normalize") for d in ((dim,) if isinstance(dim, int) else tuple(dim))]
-    _number("normalize", "p", p)
-    _number("normalize", "eps", eps)
     if not dims or len(set(dims)) != len(dims):
         raise ShapeError(f"normalize: dim={dim!r} must name dimensions, each once")
     if not x.size:
@@ -303,6 +290,6 @@ def normalize(input: Any, p: float = 2.0, dim: int | Sequence[int] = 1, eps: flo
 
     def body(*i: Any) -> Any:
         s = total[tuple(i[d] for d in kept)] if kept else total
-        return fb.where(root(s) < eps, x[i] * (1 / eps), x[i] / root(s))
+        return fb.where(root(s) < eps, x[i] * (1 / eps), x[i] / root(s)) if eps else x[i] / root(s)
 
     return fb.compute(x.shape, body)

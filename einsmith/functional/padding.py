@@ -15,7 +15,7 @@ MODES = "constant", "reflect", "replicate", "circular"
 
 
 @traced
-def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Value:
+def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | bool | Value | None = None) -> Value:
     """`input` with more elements around it: pad = (before, after) of the last dimension, then of the one before it, ...
 
     mode: 'constant' pads with `value` (0 where not given), 'reflect' with the elements mirrored at the first and the

@@ -103,20 +103,20 @@ def outer(input: Any, vec2: Any) -> Value:
 @traced
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Value:
     """beta*input + alpha*(mat1 @ mat2); the input broadcasts."""
-    return _scaled(input, mm(mat1, mat2), beta, alpha)
+    return _scaled("addmm", input, mm(mat1, mat2), beta, alpha)
 
 
 @traced
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Value:
     """beta*input + alpha*(batch1 @ batch2), of stacks of matrices; the input broadcasts."""
-    return _scaled(input, bmm(batch1, batch2), beta, alpha)
+    return _scaled("baddbmm", input, bmm(batch1, batch2), beta, alpha)
 
 
-def _scaled(input: Any, product: Value, beta: float, alpha: float) -> Value:
+def _scaled(name: str, input: Any, product: Value, beta: float, alpha: float) -> Value:
     product = product if alpha == 1 else product * alpha
     if beta == 0:
         return product
-    x = fb.as_value(input)
+    x = tensor(input, name, "input")
     return (x if beta == 1 else x * beta) + product
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
-from einsmith.errors import ArgumentError, ShapeError, TraceError
+from einsmith.arguments import Share
+from einsmith.errors import ShapeError, TraceError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.lang import builder as fb
@@ -86,20 +87,14 @@ def random_bits(shape: tuple[int, ...], stream: str = "") -> Value:
     return fb.compute(shape, word)
 
 
-def _probability(name: str, p: Any) -> None:
-    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
-        raise ArgumentError(f"{name}: p={p!r} must lie in [0, 1]")
-
-
 SELU_FLOOR = -1.7580993408473766
 """What SELU tends to on the left, -scale*alpha: the value of elements that alpha dropout drops."""
 
 
-def drop(x: Value, p: float, stream: str = "", *, whole: int = 0, alpha: bool = False) -> Value:
+def drop(x: Value, p: Share, stream: str = "", *, whole: int = 0, alpha: bool = False) -> Value:
     """x with each element zero with probability p, the others divided by 1 - p. The last `whole` dimensions are kept or
     dropped as a whole. alpha: dropped elements are `SELU_FLOOR`, and all are then scaled and shifted so that mean 0 and
     variance 1 stay."""
-    _probability("dropout", p)
     threshold = round(p * 2 * WORDS) - WORDS
     if threshold == -WORDS:
         return x
@@ -126,7 +121,7 @@ def layer_stream(layer: Any, part: str = "") -> str:
     return f"{path}/{part}"
 
 
-def layer_drop(x: Value, p: float, layer: Any, part: str = "", *, whole: int = 0, alpha: bool = False) -> Value:
+def layer_drop(x: Value, p: Share, layer: Any, part: str = "", *, whole: int = 0, alpha: bool = False) -> Value:
     """`drop` with the stream of a layer."""
     return drop(x, p, layer_stream(layer, part), whole=whole, alpha=alpha)
 
@@ -143,31 +138,29 @@ def channel_dims(x: Value, n: int, name: str) -> int:
 
 
 @traced
-def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
+def dropout(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
     """Each element zero with probability p and the others divided by 1 - p, where `training`; else the input itself.
 
     `inplace` is accepted: tensors have values, not places. Source: Srivastava et al. 2014.
     """
     x = tensor(input, "dropout", "input", kind="float")
-    _probability("dropout", p)
     return drop(x, p) if training else x
 
 
-def _drop_channels(name: str, n: int, input: Any, p: float, training: bool) -> Value:
+def _drop_channels(name: str, n: int, input: Any, p: Share, training: bool) -> Value:
     x = tensor(input, name, "input", kind="float")
-    _probability(name, p)
     whole = channel_dims(x, n, name)
     return drop(x, p, whole=whole) if training else x
 
 
 @traced
-def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
+def dropout1d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
     """Each channel of input [B, C, L] or [C, L] zero with probability p; see `dropout2d`."""
     return _drop_channels("dropout1d", 1, input, p, training)
 
 
 @traced
-def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
+def dropout2d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
     """Each channel of input [B, C, H, W] zero with probability p and the others divided by 1 - p, where `training`.
 
     Input of three dimensions is [B, C, L], as in torch. Source: Tompson et al. 2015, arXiv 1411.4280.
@@ -176,25 +169,23 @@ def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
 
 
 @traced
-def dropout3d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
+def dropout3d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
     """Each channel of input [B, C, D, H, W] or [C, D, H, W] zero with probability p; see `dropout2d`."""
     return _drop_channels("dropout3d", 3, input, p, training)
 
 
 @traced
-def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Value:
+def alpha_dropout(input: Any, p: Share = 0.5, training: bool = False, inplace: bool = False) -> Value:
     """Each element set to SELU's floor with probability p, where `training`; then all are scaled and shifted so that
     input of mean 0 and variance 1 stays so. Source: Klambauer et al. 2017, arXiv 1706.02515, section 3."""
     x = tensor(input, "alpha_dropout", "input", kind="float")
-    _probability("alpha_dropout", p)
     return drop(x, p, alpha=True) if training else x
 
 
 @traced
-def feature_alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Value:
+def feature_alpha_dropout(input: Any, p: Share = 0.5, training: bool = False, inplace: bool = False) -> Value:
     """`alpha_dropout` of whole channels of input [B, C, ...]."""
     x = tensor(input, "feature_alpha_dropout", "input", kind="float")
-    _probability("feature_alpha_dropout", p)
     if x.ndim < 2:
         raise ShapeError(f"feature_alpha_dropout: 'input' needs 2 dimensions or more, got shape {x.shape}")
     return drop(x, p, whole=x.ndim - 2, alpha=True) if training else x

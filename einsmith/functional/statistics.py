@@ -111,18 +111,18 @@ def _counted(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Va
 
 
 @traced
-def all(input: Any, dim: Dim = None, keepdim: bool = False) -> Value:
+def all(input: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     """Whether all elements over `dim` are true, or not 0."""
     return _counted("all", input, dim, keepdim, False) == 0
 
 
 @traced
-def any(input: Any, dim: Dim = None, keepdim: bool = False) -> Value:
+def any(input: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     """Whether some element over `dim` is true, or not 0."""
     return _counted("any", input, dim, keepdim, True) != 0
 
 
 @traced
-def count_nonzero(input: Any, dim: Dim = None) -> Value:
+def count_nonzero(input: Any, dim: int | Sequence[int] | None = None) -> Value:
     """How many elements over `dim` are not 0, as int64."""
     return _counted("count_nonzero", input, dim, False, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from math import ceil
+from math import ceil, isfinite
 from math import prod as product
 from typing import Any
 
@@ -132,8 +132,8 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
     """start, start + step, ... below `end`; from 0 where only one number is given. int64, or float32 of floats."""
     if end is None:
         start, end = 0, start
-    if step == 0:
-        raise ArgumentError("arange: step must not be 0")
+    if step == 0 or not isfinite(start + end + step):
+        raise ArgumentError(f"arange: start={start!r}, end={end!r} and step={step!r} must be finite, step not 0")
     floats = any(isinstance(v, float) for v in (start, end, step))
     kind = dt.dtype_of(dtype) if dtype is not None else dt.f32 if floats else dt.i64
     count = builtins.max(0, ceil((end - start) / step))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from einsmith.arguments import checked
 from einsmith.errors import ArgumentError, UnknownNameError
 from einsmith.models.capsule import CapsuleNet, RoutedCapsules
 from einsmith.models.classic import MLP3, LeNet5
@@ -54,6 +55,7 @@ def maker(name: str) -> Callable[..., Module]:
     return _MODELS[name]
 
 
+@checked
 def get(name: str, **arguments: Any) -> Module:
     """A new network of the kind `name`, its `spec` telling how to make another. Raises UnknownNameError."""
     model = maker(name)(**arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from einsmith import functional as F
+from einsmith.arguments import Count
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
@@ -24,13 +25,11 @@ class RoutedCapsules(Module):
     """
 
     def __init__(
-        self, inputs: int, width: int, classes: int, features: int, iterations: int = 3, over: str = "classes",
-        *, dtype: Any = "float32",
+        self, inputs: Count, width: Count, classes: Count, features: Count, iterations: Count = 3,
+        over: str = "classes", *, dtype: Any = "float32",
     ):  # fmt: skip
         if over not in ROUTING:
             raise ArgumentError(f"RoutedCapsules: over={over!r} must be 'classes' or 'inputs'")
-        if not isinstance(iterations, int) or iterations < 1:
-            raise ArgumentError(f"RoutedCapsules: iterations={iterations!r} must be a positive integer")
         self.iterations, self.over = iterations, over
         self.weight = empty((classes, inputs, width, features), dtype)
         self.reset_parameters()
@@ -70,9 +69,9 @@ class CapsuleNet(Module):
     """
 
     def __init__(
-        self, classes: int = 10, routing: str = "inputs", iterations: int = 3, filters: int = 256, capsules: int = 32,
-        width: int = 8, features: int = 16, size: int = 28, channels: int = 1, decoder: bool = False,
-        *, dtype: Any = "float32",
+        self, classes: Count = 10, routing: str = "inputs", iterations: Count = 3, filters: Count = 256,
+        capsules: Count = 32, width: Count = 8, features: Count = 16, size: Count = 28, channels: Count = 1,
+        decoder: bool = False, *, dtype: Any = "float32",
     ):  # fmt: skip
         place = (size - 8 - 8 + 1) // 2
         if place < 1:

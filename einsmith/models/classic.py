@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from einsmith import functional as F
+from einsmith.arguments import Count
 from einsmith.lang.builder import Value
 from einsmith.nn import Conv2d, Linear, Module
 
@@ -12,7 +13,7 @@ from einsmith.nn import Conv2d, Linear, Module
 class MLP3(Module):
     """784-512-256-10 with ReLU between: images [B, 1, 28, 28] or rows [B, 784] -> logits [B, classes]."""
 
-    def __init__(self, classes: int = 10, *, dtype: Any = "float32"):
+    def __init__(self, classes: Count = 10, *, dtype: Any = "float32"):
         self.fc1 = Linear(784, 512, dtype=dtype)
         self.fc2 = Linear(512, 256, dtype=dtype)
         self.fc3 = Linear(256, classes, dtype=dtype)
@@ -30,7 +31,7 @@ class LeNet5(Module):
     recognition", with ReLU and max pooling in place of its squashing and subsampling.
     """
 
-    def __init__(self, classes: int = 10, *, dtype: Any = "float32"):
+    def __init__(self, classes: Count = 10, *, dtype: Any = "float32"):
         self.conv1 = Conv2d(1, 6, 5, padding=2, dtype=dtype)
         self.conv2 = Conv2d(6, 16, 5, dtype=dtype)
         self.fc1 = Linear(16 * 5 * 5, 120, dtype=dtype)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from einsmith import functional as F
+from einsmith.arguments import Count, Share
 from einsmith.errors import ArgumentError
 from einsmith.functional.random import layer_drop
 from einsmith.lang.builder import Value
@@ -25,6 +26,9 @@ from einsmith.nn import (
     Sequential,
     init,
 )
+
+Width = Annotated[float, 0, 64]
+"""By how much numbers of channels are multiplied."""
 
 
 def rounded(channels: float, divisor: int) -> int:
@@ -73,8 +77,8 @@ class MobileNetV1(Module):
     )  # fmt: skip
 
     def __init__(
-        self, classes: int = 1000, width: float = 1.0, blocks: Sequence[tuple[int, int]] = BLOCKS, channels: int = 3,
-        dropout: float = 0.001, *, dtype: Any = "float32",
+        self, classes: Count = 1000, width: Width = 1.0, blocks: Sequence[tuple[int, int]] = BLOCKS,
+        channels: Count = 3, dropout: Share = 0.001, *, dtype: Any = "float32",
     ):  # fmt: skip
         before = max(1, int(32 * width))
         layers = [_normed(channels, before, 3, 2, act=ReLU)]
@@ -123,8 +127,8 @@ class MobileNetV2(Module):
     )  # fmt: skip
 
     def __init__(
-        self, classes: int = 1000, width: float = 1.0, blocks: Sequence[tuple[int, int, int, int]] = BLOCKS,
-        channels: int = 3, dropout: float = 0.2, divisor: int = 8, last: int = 1280, *, dtype: Any = "float32",
+        self, classes: Count = 1000, width: Width = 1.0, blocks: Sequence[tuple[int, int, int, int]] = BLOCKS,
+        channels: Count = 3, dropout: Share = 0.2, divisor: Count = 8, last: Count = 1280, *, dtype: Any = "float32",
     ):  # fmt: skip
         before = rounded(32 * width, divisor)
         layers: list[Module] = [_normed(channels, before, 3, 2)]
@@ -178,8 +182,8 @@ class ShuffleNetV1(Module):
     STAGES = ((240, 4), (480, 8), (960, 4))
 
     def __init__(
-        self, classes: int = 1000, groups: int = 3, stages: Sequence[tuple[int, int]] = STAGES, stem: int = 24,
-        channels: int = 3, *, dtype: Any = "float32",
+        self, classes: Count = 1000, groups: Count = 3, stages: Sequence[tuple[int, int]] = STAGES, stem: Count = 24,
+        channels: Count = 3, *, dtype: Any = "float32",
     ):  # fmt: skip
         self.stem = Sequential(_normed(channels, stem, 3, 2, act=ReLU), MaxPool2d(3, 2, 1))
         before, parts = stem, []
@@ -228,12 +232,12 @@ class SqueezeNet(Module):
     """
 
     def __init__(
-        self, classes: int = 1000, version: str = "1_0", width: float = 1.0, fires: int = 8, channels: int = 3,
-        dropout: float = 0.5, *, dtype: Any = "float32",
+        self, classes: Count = 1000, version: str = "1_0", width: Width = 1.0, fires: Count = 8, channels: Count = 3,
+        dropout: Share = 0.5, *, dtype: Any = "float32",
     ):  # fmt: skip
         if version not in ("1_0", "1_1"):
             raise ArgumentError(f"SqueezeNet: version={version!r} must be '1_0' or '1_1'")
-        if not isinstance(fires, int) or not 1 <= fires <= 8:
+        if fires > 8:
             raise ArgumentError(f"SqueezeNet: fires={fires!r} must be an integer from 1 to 8")
         out, kernel, pooled = (96, 7, (0, 3, 7)) if version == "1_0" else (64, 3, (0, 2, 4))
         before = max(1, int(out * width))
@@ -263,7 +267,7 @@ class SqueezeNet(Module):
 class StochasticDepth(Module):
     """In training each sample is zero with probability p, the others being divided by 1 - p. arXiv 1603.09382."""
 
-    def __init__(self, p: float):
+    def __init__(self, p: Share):
         self.p = p
 
     def forward(self, input: Value) -> Value:
@@ -313,8 +317,9 @@ class EfficientNetLite0(Module):
     )  # fmt: skip
 
     def __init__(
-        self, classes: int = 1000, blocks: Sequence[tuple[int, int, int, int, int]] = BLOCKS, stem: int = 32,
-        last: int = 1280, channels: int = 3, dropout: float = 0.2, drop_path: float = 0.2, *, dtype: Any = "float32",
+        self, classes: Count = 1000, blocks: Sequence[tuple[int, int, int, int, int]] = BLOCKS, stem: Count = 32,
+        last: Count = 1280, channels: Count = 3, dropout: Share = 0.2, drop_path: Share = 0.2, *,
+        dtype: Any = "float32",
     ):  # fmt: skip
         rows = _rows("EfficientNetLite0", "blocks", blocks, 5)
         self.conv_stem, self.bn1 = _conv(channels, stem, 3, 2), BatchNorm2d(stem)

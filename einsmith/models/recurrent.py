@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import functional as F
+from einsmith.arguments import Count, Share, Size
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ShapeError
 from einsmith.lang import builder as fb
@@ -21,7 +22,7 @@ class SequenceClassifier(Module):
     images [B, 1, T, input_size] are read row by row; [B, input_size] is a sequence of one step.
     """
 
-    def __init__(self, cell: Module, features: int, classes: int, dtype: Any):
+    def __init__(self, cell: Module, features: Count, classes: Count, dtype: Any):
         self.cell = cell
         self.fc = Linear(features, classes, dtype=dtype)
 
@@ -47,7 +48,9 @@ class SequenceClassifier(Module):
 class MILSTMClassifier(SequenceClassifier):
     """MI-LSTM (see nn.MILSTM) and a linear classifier. The authors of the cell's benchmark have 1024 hidden units."""
 
-    def __init__(self, input_size: int = 28, hidden_size: int = 256, classes: int = 10, *, dtype: Any = "float32"):
+    def __init__(
+        self, input_size: Count = 28, hidden_size: Count = 256, classes: Count = 10, *, dtype: Any = "float32"
+    ):
         cell = MILSTM(input_size, hidden_size, batch_first=True, dtype=dtype)
         super().__init__(cell, hidden_size, classes, dtype)
 
@@ -55,7 +58,9 @@ class MILSTMClassifier(SequenceClassifier):
 class SubLSTMClassifier(SequenceClassifier):
     """subLSTM (see nn.SubLSTM) and a linear classifier."""
 
-    def __init__(self, input_size: int = 28, hidden_size: int = 128, classes: int = 10, *, dtype: Any = "float32"):
+    def __init__(
+        self, input_size: Count = 28, hidden_size: Count = 128, classes: Count = 10, *, dtype: Any = "float32"
+    ):
         cell = SubLSTM(input_size, hidden_size, batch_first=True, dtype=dtype)
         super().__init__(cell, hidden_size, classes, dtype)
 
@@ -63,7 +68,9 @@ class SubLSTMClassifier(SequenceClassifier):
 class LLTMClassifier(SequenceClassifier):
     """LLTM (see nn.LLTM) and a linear classifier."""
 
-    def __init__(self, input_size: int = 28, hidden_size: int = 128, classes: int = 10, *, dtype: Any = "float32"):
+    def __init__(
+        self, input_size: Count = 28, hidden_size: Count = 128, classes: Count = 10, *, dtype: Any = "float32"
+    ):
         cell = LLTM(input_size, hidden_size, batch_first=True, dtype=dtype)
         super().__init__(cell, hidden_size, classes, dtype)
 
@@ -75,11 +82,11 @@ class SCRNClassifier(SequenceClassifier):
 
     def __init__(
         self,
-        input_size: int = 28,
-        hidden_size: int = 128,
-        context_size: int = 64,
-        alpha: float = 0.5,
-        classes: int = 10,
+        input_size: Count = 28,
+        hidden_size: Count = 128,
+        context_size: Count = 64,
+        alpha: Share = 0.5,
+        classes: Count = 10,
         *,
         dtype: Any = "float32",
     ):
@@ -103,8 +110,9 @@ class LSTMLanguageModel(Module):
     """
 
     def __init__(
-        self, vocabulary: int = 10_000, width: int = 650, layers: int = 2, batch: int = 20, *, dtype: Any = "float32"
-    ):
+        self, vocabulary: Count = 10_000, width: Count = 650, layers: Size = 2, batch: Count = 20, *,
+        dtype: Any = "float32",
+    ):  # fmt: skip
         self.embedding = Embedding(vocabulary, width, dtype=dtype)
         self.rnn = LSTM(width, width, layers, dtype=dtype)
         self.decoder = Linear(width, vocabulary, dtype=dtype)

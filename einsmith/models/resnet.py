@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import functional as F
+from einsmith.arguments import Count
 from einsmith.errors import ArgumentError
 from einsmith.lang.builder import Value
 from einsmith.nn import BatchNorm2d, Conv2d, Linear, MaxPool2d, Module, Sequential, init
@@ -90,7 +91,7 @@ class ResNet18(_ResNet):
     """
 
     def __init__(
-        self, classes: int = 1000, depths: Sequence[int] = (2, 2, 2, 2), width: int = 64, channels: int = 3,
+        self, classes: Count = 1000, depths: Sequence[int] = (2, 2, 2, 2), width: Count = 64, channels: Count = 3,
         small: bool = False, *, dtype: Any = "float32",
     ):  # fmt: skip
         self._make(basic_block, depths, classes, width, channels, small, dtype)
@@ -100,7 +101,7 @@ class CIFARResNet18(_ResNet):
     """ResNet18 for images of 32x32: its stem is one 3x3 convolution. [B, channels, H, W] -> logits [B, classes]."""
 
     def __init__(
-        self, classes: int = 10, depths: Sequence[int] = (2, 2, 2, 2), width: int = 64, channels: int = 3, *,
+        self, classes: Count = 10, depths: Sequence[int] = (2, 2, 2, 2), width: Count = 64, channels: Count = 3, *,
         dtype: Any = "float32",
     ):  # fmt: skip
         self._make(basic_block, depths, classes, width, channels, True, dtype)
@@ -114,7 +115,7 @@ class ResNet50(_ResNet):
     """
 
     def __init__(
-        self, classes: int = 1000, depths: Sequence[int] = (3, 4, 6, 3), width: int = 64, channels: int = 3,
+        self, classes: Count = 1000, depths: Sequence[int] = (3, 4, 6, 3), width: Count = 64, channels: Count = 3,
         small: bool = False, *, dtype: Any = "float32",
     ):  # fmt: skip
         self._make(bottleneck, depths, classes, width, channels, small, dtype)

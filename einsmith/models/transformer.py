@@ -8,6 +8,7 @@ from math import sqrt
 from typing import Any
 
 from einsmith import functional as F
+from einsmith.arguments import Count, Magnitude, Share, Size
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
@@ -144,7 +145,7 @@ class BertEncoder(Module):
     mask: bools that broadcast to [B, heads, T, T], true where a step may be attended to.
     """
 
-    def __init__(self, width: int, layers: int, heads: int, inner: int, dropout: float, eps: float):
+    def __init__(self, width: Count, layers: Size, heads: Count, inner: Count, dropout: Share, eps: Magnitude):
         self.layer = ModuleList(_BertLayer(width, heads, inner, dropout, eps) for _ in range(layers))
 
     def forward(self, x: Value, mask: Any = None) -> Value:
@@ -164,9 +165,9 @@ class Bert(Module):
     """
 
     def __init__(
-        self, vocabulary: int = 30522, width: int = 768, layers: int = 12, heads: int = 12, inner: int | None = None,
-        positions: int = 512, types: int = 2, dropout: float = 0.1, eps: float = 1e-12, pooler: bool = True,
-        *, dtype: Any = "float32",
+        self, vocabulary: Count = 30522, width: Count = 768, layers: Size = 12, heads: Count = 12,
+        inner: Count | None = None, positions: Count = 512, types: Size = 2, dropout: Share = 0.1,
+        eps: Magnitude = 1e-12, pooler: bool = True, *, dtype: Any = "float32",
     ):  # fmt: skip
         _heads_divide("Bert", width, heads)
         inner = 4 * width if inner is None else inner
@@ -239,9 +240,9 @@ class ViT(Module):
     """
 
     def __init__(
-        self, classes: int = 1000, width: int = 384, layers: int = 12, heads: int = 6, inner: int | None = None,
-        size: int = 224, patch: int = 16, channels: int = 3, dropout: float = 0.0, attention_dropout: float = 0.0,
-        *, dtype: Any = "float32",
+        self, classes: Count = 1000, width: Count = 384, layers: Size = 12, heads: Count = 6,
+        inner: Count | None = None, size: Count = 224, patch: Count = 16, channels: Count = 3, dropout: Share = 0.0,
+        attention_dropout: Share = 0.0, *, dtype: Any = "float32",
     ):  # fmt: skip
         _heads_divide("ViT", width, heads)
         if patch < 1 or size < patch or size % patch:
@@ -322,8 +323,8 @@ class GPT(Module):
     """
 
     def __init__(
-        self, vocabulary: int = 50257, width: int = 768, layers: int = 12, heads: int = 12, positions: int = 1024,
-        inner: int | None = None, dropout: float = 0.1, *, dtype: Any = "float32",
+        self, vocabulary: Count = 50257, width: Count = 768, layers: Size = 12, heads: Count = 12,
+        positions: Count = 1024, inner: Count | None = None, dropout: Share = 0.1, *, dtype: Any = "float32",
     ):  # fmt: skip
         _heads_divide("GPT", width, heads)
         self.wte, self.wpe = Embedding(vocabulary, width), Embedding(positions, width)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from einsmith import functional as F
+from einsmith.arguments import Count, Share
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
@@ -32,11 +33,9 @@ class UNet(Module):
     """
 
     def __init__(
-        self, classes: int = 2, depth: int = 4, width: int = 64, channels: int = 1, padding: int = 1,
-        batch_norm: bool = False, dropout: float = 0.0, *, dtype: Any = "float32",
+        self, classes: Count = 2, depth: Count = 4, width: Count = 64, channels: Count = 1, padding: int = 1,
+        batch_norm: bool = False, dropout: Share = 0.0, *, dtype: Any = "float32",
     ):  # fmt: skip
-        if not isinstance(depth, int) or depth < 1:
-            raise ArgumentError(f"UNet: depth={depth!r} must be a positive integer")
         if padding not in (0, 1):
             raise ArgumentError(f"UNet: padding={padding!r} must be 0 or 1")
         widths = [width * 2**n for n in range(depth + 1)]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from einsmith import functional as F
-from einsmith.dtypes import dtype_of
+from einsmith.arguments import Count
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.activation import random_relu
 from einsmith.functional.random import layer_stream
 from einsmith.lang.builder import Value, as_value
 from einsmith.nn.init import constant_
+from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
-from einsmith.nn.parameter import Parameter
 
 
 class _Pointwise(Module):
@@ -241,11 +239,9 @@ class GLU(Module):
 class PReLU(Module):
     """x where x > 0, weight*x elsewhere. weight [num_parameters], `init` at first: one, or one a channel."""
 
-    def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: Any = "float32"):
-        if isinstance(num_parameters, bool) or not isinstance(num_parameters, int) or num_parameters < 1:
-            raise ArgumentError(f"PReLU: num_parameters={num_parameters!r} must be a positive integer")
+    def __init__(self, num_parameters: Count = 1, init: float = 0.25, *, dtype: Any = "float32"):
         self.num_parameters, self.init = num_parameters, init
-        self.weight = Parameter(np.zeros((num_parameters,), dtype_of(dtype).numpy))
+        self.weight = empty((num_parameters,), dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

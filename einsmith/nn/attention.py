@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from einsmith.arguments import Count, Share, Size
 from einsmith.errors import ArgumentError
 from einsmith.functional.multihead import Multihead
 from einsmith.functional.random import layer_drop
@@ -24,16 +25,14 @@ class MultiheadAttention(Module):
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
-        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        self, embed_dim: Count, num_heads: Count, dropout: Share = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: Size | None = None, vdim: Size | None = None, batch_first: bool = False,
         *, dtype: Any = "float32",
     ):  # fmt: skip
-        if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
+        if embed_dim % num_heads:
             raise ArgumentError(
                 f"MultiheadAttention: embed_dim={embed_dim} must be a positive multiple of num_heads={num_heads}"
             )
-        if not 0 <= dropout <= 1:
-            raise ArgumentError(f"MultiheadAttention: dropout={dropout!r} must lie in [0, 1]")
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.kdim, self.vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
         self.dropout, self.add_zero_attn, self.batch_first = dropout, add_zero_attn, batch_first

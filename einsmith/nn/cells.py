@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Any
 
-from einsmith.errors import ArgumentError
+from einsmith.arguments import Count, Share, Size
+from einsmith.errors import KindError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
+from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
-from einsmith.nn.recurrent import check_integers, empty, pair, recurrence, sequence, state
+from einsmith.nn.recurrent import pair, recurrence, sequence, state
 
 MILSTM_FORMULA = """
     u[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n]
@@ -55,10 +57,7 @@ class _Cell(Module):
     formula: str
     states: tuple[str, str] = ("h0", "c0")
 
-    def __init__(self, input_size: int, hidden_size: int, batch_first: bool, checkpoint: int):
-        name = type(self).__name__
-        check_integers(name, 1, input_size=input_size, hidden_size=hidden_size)
-        check_integers(name, 0, checkpoint=checkpoint)
+    def __init__(self, input_size: Count, hidden_size: Count, batch_first: bool, checkpoint: Size):
         self.input_size, self.hidden_size, self.batch_first = input_size, hidden_size, batch_first
         self.checkpoint = checkpoint
 
@@ -68,7 +67,7 @@ class _Cell(Module):
 
     def _inputs(self) -> dict[str, Any]:
         """The formula's inputs beside x and the initial states, and its parameters."""
-        raise TypeError(f"{type(self).__name__} names no inputs")
+        raise KindError(f"{type(self).__name__} names no inputs")
 
     def reset_parameters(self) -> None:
         """Draws new initial values, uniform in +-1/sqrt(hidden_size)."""
@@ -124,8 +123,8 @@ class MILSTM(_Cell):
     formula = MILSTM_FORMULA
 
     def __init__(
-        self, input_size: int, hidden_size: int, batch_first: bool = False, *, dtype: Any = "float32",
-        checkpoint: int = 0,
+        self, input_size: Count, hidden_size: Count, batch_first: bool = False, *, dtype: Any = "float32",
+        checkpoint: Size = 0,
     ):  # fmt: skip
         super().__init__(input_size, hidden_size, batch_first, checkpoint)
         rows = 4 * hidden_size
@@ -166,8 +165,8 @@ class SubLSTM(_Cell):
     formula = SUBLSTM_FORMULA
 
     def __init__(
-        self, input_size: int, hidden_size: int, batch_first: bool = False, *, dtype: Any = "float32",
-        checkpoint: int = 0,
+        self, input_size: Count, hidden_size: Count, batch_first: bool = False, *, dtype: Any = "float32",
+        checkpoint: Size = 0,
     ):  # fmt: skip
         super().__init__(input_size, hidden_size, batch_first, checkpoint)
         rows = 4 * hidden_size
@@ -200,8 +199,8 @@ class LLTM(_Cell):
     formula = LLTM_FORMULA
 
     def __init__(
-        self, input_size: int, hidden_size: int, batch_first: bool = False, *, dtype: Any = "float32",
-        checkpoint: int = 0,
+        self, input_size: Count, hidden_size: Count, batch_first: bool = False, *, dtype: Any = "float32",
+        checkpoint: Size = 0,
     ):  # fmt: skip
         super().__init__(input_size, hidden_size, batch_first, checkpoint)
         self.weight = empty((3 * hidden_size, hidden_size + input_size), dtype)
@@ -231,20 +230,17 @@ class SCRN(_Cell):
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        context_size: int,
-        alpha: float = 0.5,
-        output_size: int | None = None,
+        input_size: Count,
+        hidden_size: Count,
+        context_size: Count,
+        alpha: Share = 0.5,
+        output_size: Count | None = None,
         batch_first: bool = False,
         *,
         dtype: Any = "float32",
-        checkpoint: int = 0,
+        checkpoint: Size = 0,
     ):
         super().__init__(input_size, hidden_size, batch_first, checkpoint)
-        check_integers("SCRN", 1, context_size=context_size)
-        if not 0 <= alpha <= 1:
-            raise ArgumentError(f"SCRN: alpha={alpha!r} must lie in [0, 1]")
         self.context_size, self.alpha, self.output_size = context_size, alpha, output_size or hidden_size
         self.B = empty((context_size, input_size), dtype)
         self.weight = empty((hidden_size, context_size + input_size + hidden_size), dtype)

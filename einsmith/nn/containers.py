@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from einsmith.errors import KindError, UnknownNameError
 from einsmith.lang.trace import touch
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Parameter
@@ -58,7 +59,7 @@ class Sequential(_Ordered):
 
     def add_module(self, name: str, module: Module | None) -> None:
         if not isinstance(module, Module):
-            raise TypeError(f"Sequential takes modules, not {module!r}; write functions as a Module's forward")
+            raise KindError(f"Sequential takes modules, not {module!r}; write functions as a Module's forward")
         super().add_module(name, module)
 
     def forward(self, input: Any) -> Any:
@@ -98,6 +99,8 @@ class ModuleDict(Module):
             self.add_module(name, module)
 
     def __getitem__(self, name: str) -> Module:
+        if name not in self._modules:
+            raise UnknownNameError(f"ModuleDict has no module {name!r}, only {', '.join(self._modules) or 'none'}")
         return self._modules[name]  # type: ignore[return-value]
 
     def __setitem__(self, name: str, module: Module) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import functional as F
+from einsmith.arguments import Count
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.conv import same_padding
 from einsmith.lang.builder import Value
@@ -25,9 +26,6 @@ def _prepare(layer: Any, sizes: dict[str, Any], bias: bool, dtype: Any) -> None:
     """Sets and checks what convolutions and transposed ones have in common; `sizes`: their arguments."""
     name, n, transposed = type(layer).__name__, layer.dims, isinstance(layer, _ConvTranspose)
     channels, out, groups = sizes["in_channels"], sizes["out_channels"], sizes["groups"]
-    for what in ("in_channels", "out_channels", "groups"):
-        if not hasattr(sizes[what], "__index__") or sizes[what] < 1:
-            raise ArgumentError(f"{name}: {what}={sizes[what]!r} must be a positive integer")
     if channels % groups or out % groups:
         raise ArgumentError(f"{name}: groups={groups} must divide in_channels={channels} and out_channels={out}")
     modes = PADDING_MODES[:1] if transposed else PADDING_MODES
@@ -79,13 +77,13 @@ class _Conv(Module):
 
     def __init__(
         self,
-        in_channels: int,
-        out_channels: int,
+        in_channels: Count,
+        out_channels: Count,
         kernel_size: Ints,
         stride: Ints = 1,
         padding: Ints | str = 0,
         dilation: Ints = 1,
-        groups: int = 1,
+        groups: Count = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
         *,
@@ -151,13 +149,13 @@ class _ConvTranspose(Module):
 
     def __init__(
         self,
-        in_channels: int,
-        out_channels: int,
+        in_channels: Count,
+        out_channels: Count,
         kernel_size: Ints,
         stride: Ints = 1,
         padding: Ints = 0,
         output_padding: Ints = 0,
-        groups: int = 1,
+        groups: Count = 1,
         bias: bool = True,
         dilation: Ints = 1,
         padding_mode: str = "zeros",

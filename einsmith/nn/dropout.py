@@ -5,7 +5,8 @@ In a training step a mask is a function of the step's seed, the layer's path and
 
 from __future__ import annotations
 
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.arguments import Share
+from einsmith.errors import ShapeError
 from einsmith.functional.common import tensor
 from einsmith.functional.random import channel_dims, layer_drop
 from einsmith.lang.builder import Value
@@ -18,9 +19,7 @@ class _Dropout(Module):
     dims = 0
     alpha = False
 
-    def __init__(self, p: float = 0.5, inplace: bool = False):
-        if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
-            raise ArgumentError(f"{type(self).__name__}: p={p!r} must lie in [0, 1]")
+    def __init__(self, p: Share = 0.5, inplace: bool = False):
         self.p, self.inplace = p, inplace
 
     def forward(self, input: Value) -> Value:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-import numpy as np
-
 from einsmith import functional as F
-from einsmith.dtypes import dtype_of
+from einsmith.arguments import Count, Size
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
+from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
-from einsmith.nn.parameter import Parameter, to_numpy
+from einsmith.nn.parameter import to_numpy
 
 
 class _Table(Module):
@@ -36,7 +35,7 @@ class _Table(Module):
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
         self.norm_type, self.scale_grad_by_freq, self.sparse = norm_type, scale_grad_by_freq, sparse
         shape = (num_embeddings, embedding_dim)
-        self.weight = Parameter(np.zeros(shape, dtype_of(dtype).numpy))
+        self.weight = empty(shape, dtype)
         if weight is None:
             self.reset_parameters()
         else:
@@ -81,7 +80,7 @@ class Embedding(_Table):
     """
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
+        self, num_embeddings: Size, embedding_dim: Size, padding_idx: int | None = None, max_norm: float | None = None,
         norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, _weight: Any = None,
         _freeze: bool = False, *, dtype: Any = "float32",
     ):  # fmt: skip
@@ -101,7 +100,7 @@ class EmbeddingBag(_Table):
     """
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
+        self, num_embeddings: Size, embedding_dim: Size, max_norm: float | None = None, norm_type: float = 2.0,
         scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, _weight: Any = None,
         include_last_offset: bool = False, padding_idx: int | None = None, *, dtype: Any = "float32",
     ):  # fmt: skip
@@ -134,14 +133,11 @@ class Bilinear(Module):
     """
 
     def __init__(
-        self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, *, dtype: Any = "float32"
+        self, in1_features: Count, in2_features: Size, out_features: Size, bias: bool = True, *, dtype: Any = "float32"
     ):
-        if in1_features <= 0:
-            raise ArgumentError(f"Bilinear: in1_features={in1_features} must be positive")
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
-        kind = dtype_of(dtype).numpy
-        self.weight = Parameter(np.zeros((out_features, in1_features, in2_features), kind))
-        self.register_parameter("bias", Parameter(np.zeros((out_features,), kind)) if bias else None)
+        self.weight = empty((out_features, in1_features, in2_features), dtype)
+        self.register_parameter("bias", empty((out_features,), dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

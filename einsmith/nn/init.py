@@ -7,16 +7,18 @@ Draws are made in float64 and rounded to the parameter's type, so that a float64
 from __future__ import annotations
 
 from math import prod, sqrt
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from einsmith import locks
+from einsmith.arguments import Magnitude, Size, checked
 from einsmith.errors import ArgumentError
 from einsmith.functional import random
 
 
-class _HasData(Protocol):
+@runtime_checkable
+class ParameterLike(Protocol):
     @property
     def data(self) -> np.ndarray: ...
 
@@ -29,7 +31,8 @@ _drawing = locks.Awaited("drawing random numbers")
 """Held while numbers are drawn: a generator has a lock of NumPy's, which a forked child would find held."""
 
 
-def manual_seed(seed: int) -> None:
+@checked
+def manual_seed(seed: Size) -> None:
     """Restarts Einsmith's random numbers from `seed`, a non-negative int. Unseeded, they differ in every process."""
     global _generator
     _generator = np.random.Generator(np.random.PCG64(seed))
@@ -49,28 +52,33 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[1] * window, shape[0] * window
 
 
-def uniform_(tensor: _HasData, a: float = 0.0, b: float = 1.0) -> None:
-    """Uniform in [a, b)."""
+@checked
+def uniform_(tensor: ParameterLike, a: float = 0.0, b: float = 1.0) -> None:
+    """Uniform in [a, b). Raises ArgumentError unless b is at least a."""
+    if not a <= b:
+        raise ArgumentError(f"uniform_: a={a!r} must not be above b={b!r}")
     with _drawing:
         tensor.data = _generator.uniform(a, b, tensor.data.shape)
 
 
-def normal_(tensor: _HasData, mean: float = 0.0, std: float = 1.0) -> None:
+@checked
+def normal_(tensor: ParameterLike, mean: float = 0.0, std: Magnitude = 1.0) -> None:
     """Normal with the given mean and standard deviation."""
     with _drawing:
         tensor.data = _generator.normal(mean, std, tensor.data.shape)
 
 
-def constant_(tensor: _HasData, val: float) -> None:
+@checked
+def constant_(tensor: ParameterLike, val: float) -> None:
     """Every element `val`."""
     tensor.data = np.full(tensor.data.shape, val)
 
 
-def zeros_(tensor: _HasData) -> None:
+def zeros_(tensor: ParameterLike) -> None:
     constant_(tensor, 0)
 
 
-def ones_(tensor: _HasData) -> None:
+def ones_(tensor: ParameterLike) -> None:
     constant_(tensor, 1)
 
 
@@ -92,29 +100,37 @@ def gain(nonlinearity: str, param: float | None = None) -> float:
     return table[nonlinearity]
 
 
-def _fan(tensor: _HasData, mode: str) -> int:
+def _fan(tensor: ParameterLike, mode: str) -> int:
     if mode not in ("fan_in", "fan_out"):
         raise ArgumentError(f"mode is 'fan_in' or 'fan_out', not {mode!r}")
     return fans(tensor.data.shape)[mode == "fan_out"]
 
 
-def kaiming_uniform_(tensor: _HasData, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
+@checked
+def kaiming_uniform_(
+    tensor: ParameterLike, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> None:
     """Uniform in +-gain*sqrt(3/fan). Source: He et al. 2015, arXiv 1502.01852."""
     bound = gain(nonlinearity, a) * sqrt(3.0 / max(1, _fan(tensor, mode)))
     uniform_(tensor, -bound, bound)
 
 
-def kaiming_normal_(tensor: _HasData, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
+@checked
+def kaiming_normal_(
+    tensor: ParameterLike, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> None:
     """Normal with standard deviation gain/sqrt(fan). Source: He et al. 2015, arXiv 1502.01852."""
     normal_(tensor, 0.0, gain(nonlinearity, a) / sqrt(max(1, _fan(tensor, mode))))
 
 
-def xavier_uniform_(tensor: _HasData, gain: float = 1.0) -> None:
+@checked
+def xavier_uniform_(tensor: ParameterLike, gain: Magnitude = 1.0) -> None:
     """Uniform in +-gain*sqrt(6/(fan in + fan out)). Source: Glorot and Bengio 2010."""
     bound = gain * sqrt(6.0 / sum(fans(tensor.data.shape)))
     uniform_(tensor, -bound, bound)
 
 
-def xavier_normal_(tensor: _HasData, gain: float = 1.0) -> None:
+@checked
+def xavier_normal_(tensor: ParameterLike, gain: Magnitude = 1.0) -> None:
     """Normal with standard deviation gain*sqrt(2/(fan in + fan out)). Source: Glorot and Bengio 2010."""
     normal_(tensor, 0.0, gain * sqrt(2.0 / sum(fans(tensor.data.shape))))

@@ -5,22 +5,22 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-import numpy as np
-
 from einsmith import functional as F
-from einsmith.dtypes import dtype_of, is_whole
-from einsmith.errors import ArgumentError
+from einsmith.arguments import Size
+from einsmith.dtypes import dtype_of
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Parameter
+from einsmith.runtime import buffers
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Parameter:
-    """A parameter of zeros, whose values are yet to be drawn. Raises ArgumentError for sizes that cannot be."""
-    if any(not is_whole(n) or n < 0 for n in shape):
-        raise ArgumentError(f"the sizes of a parameter {list(shape)} must be integers of at least 0")
-    return Parameter(np.zeros(shape, dtype_of(dtype).numpy))
+    """A parameter of zeros, whose values are yet to be drawn; of float32 where the type is None.
+    Raises OutOfMemoryError."""
+    values = buffers.empty(shape, dtype_of("float32" if dtype is None else dtype).numpy)
+    values[...] = 0
+    return Parameter(values)
 
 
 def reset(weight: Parameter, bias: Parameter | None) -> None:
@@ -35,7 +35,7 @@ def reset(weight: Parameter, bias: Parameter | None) -> None:
 class Linear(Module):
     """x W^T + b: [..., in_features] -> [..., out_features]. weight [out_features, in_features], bias [out_features]."""
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, dtype: Any = "float32"):
+    def __init__(self, in_features: Size, out_features: Size, bias: bool = True, *, dtype: Any = "float32"):
         self.in_features, self.out_features = in_features, out_features
         self.weight = empty((out_features, in_features), dtype)
         self.register_parameter("bias", empty((out_features,), dtype) if bias else None)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from einsmith import functional as F
+from einsmith.arguments import Share
 from einsmith.functional.losses.reduction import REDUCTIONS, check_reduction
 from einsmith.lang.builder import Value
 from einsmith.nn.module import Module
@@ -141,7 +142,7 @@ class CrossEntropyLoss(_ClassLoss):
         *,
         ignore_index: int | None = -100,
         reduction: str = "mean",
-        label_smoothing: float = 0.0,
+        label_smoothing: Share = 0.0,
     ):
         super().__init__(weight, ignore_index=ignore_index, reduction=reduction)
         self.label_smoothing = label_smoothing

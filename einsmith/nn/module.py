@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from einsmith import html, locks
-from einsmith.dtypes import dtype_of, is_whole
-from einsmith.errors import ArgumentError, DtypeError, ShapeError, UnknownNameError, UnknownOptionError
+from einsmith.arguments import Count, check_options, checked, shown
+from einsmith.dtypes import dtype_of
+from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, UnknownNameError
 from einsmith.functional.call import call_with_arrays, in_trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, touch
 from einsmith.nn.hooks import Handle, Hooks
+from einsmith.nn.keys import Same, is_setting
 from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted, to_numpy
 
 
@@ -46,6 +46,11 @@ class Module:
     _transient: set[str]
     _hooks: Hooks
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith("einsmith.") and "__init__" in vars(cls):  # annotations of others are theirs
+            cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
+
     def __new__(cls, *args: Any, **kwargs: Any):
         module = object.__new__(cls)
         for name, value in (("_parameters", {}), ("_buffers", {}), ("_modules", {}), ("_transient", set())):
@@ -53,7 +58,7 @@ class Module:
         object.__setattr__(module, "_hooks", Hooks())
         object.__setattr__(module, "training", True)
         if kwargs:
-            _check_options(cls, kwargs)
+            check_options(cls, kwargs)
         return module
 
     def __init__(self) -> None:
@@ -61,7 +66,7 @@ class Module:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The computation, on traced tensors. Subclasses define it."""
-        raise TypeError(f"{type(self).__name__} defines no forward")
+        raise KindError(f"{type(self).__name__} defines no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not in_trace(args, kwargs):
@@ -79,10 +84,9 @@ class Module:
         if trace is not None:
             trace.depends.setdefault(id(self), self)
 
-    def predict(self, *inputs: Any, batch_size: int = 256) -> Any:
+    @checked
+    def predict(self, *inputs: Any, batch_size: Count = 256) -> Any:
         """The outputs in evaluation mode for inputs [N, ...], computed `batch_size` rows at a time."""
-        if not is_whole(batch_size) or batch_size < 1:
-            raise ArgumentError(f"batch_size={batch_size!r} must be an integer of at least 1")
         arrays = [to_numpy(x) for x in inputs]
         if not arrays or any(a.ndim == 0 or len(a) != len(arrays[0]) for a in arrays):
             raise ShapeError(
@@ -110,14 +114,14 @@ class Module:
             for table in (self._parameters, self._buffers, self._modules):
                 if name in table:
                     if value is not None:
-                        raise TypeError(
+                        raise KindError(
                             f"{name!r} of {type(self).__name__} takes a {_kind(table, self)} or None, not {value!r}"
                         )
                     table[name] = None
                     touch()
                     return
             if isinstance(value, Value) and current_trace() is not None:
-                raise TypeError(
+                raise KindError(
                     f"forward assigned a traced tensor to {name!r}, which would outlive its trace; register a buffer "
                     "for state that a step changes, or use a local variable"
                 )
@@ -125,8 +129,10 @@ class Module:
             touch()
 
     def _take(self, name: str, table: dict, value: Any) -> None:
-        if "." in name or not name:
+        if not isinstance(name, str) or "." in name or not name:
             raise UnknownNameError(f"{name!r} cannot name a part of a module")
+        if isinstance(value, Module) and any(m is self for m in value.modules()):
+            raise ArgumentError(f"{name!r} of {type(self).__name__} would make the module a part of itself")
         for other in (self._parameters, self._buffers, self._modules):
             if other is not table:
                 other.pop(name, None)
@@ -160,9 +166,15 @@ class Module:
         _is_part(param, Parameter, name, self)
         self._take(name, self._parameters, param)
 
+    @checked
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """Adds state that is not learned; saved in the state dictionary where `persistent`. None keeps the name."""
-        self._take(name, self._buffers, tensor if tensor is None or isinstance(tensor, Buffer) else Buffer(tensor))
+        if tensor is not None and not isinstance(tensor, Buffer):
+            try:
+                tensor = Buffer(tensor)
+            except DtypeError as e:
+                raise DtypeError(f"{name!r} of {type(self).__name__}: {e}") from None
+        self._take(name, self._buffers, tensor)
         (self._transient.discard if persistent else self._transient.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
@@ -193,6 +205,7 @@ class Module:
 
     # -------------------------------------------------------------------------------------------------- traversal
 
+    @checked
     def get_submodule(self, target: str) -> Module:
         """The module at a path, as "layers.0.norm"; "" is this module. Raises UnknownNameError."""
         module: Module = self
@@ -210,10 +223,12 @@ class Module:
             raise UnknownNameError(f"{type(self).__name__} has no {table[1:-1]} {target!r}")
         return found
 
+    @checked
     def get_parameter(self, target: str) -> Parameter:
         """The parameter at a path, as "layers.0.weight". Raises UnknownNameError."""
         return self._at("_parameters", target)
 
+    @checked
     def get_buffer(self, target: str) -> Buffer:
         """The buffer at a path. Raises UnknownNameError."""
         return self._at("_buffers", target)
@@ -276,6 +291,7 @@ class Module:
     def buffers(self, recurse: bool = True) -> Iterator[Buffer]:
         return (b for _, b in self.named_buffers(recurse=recurse))
 
+    @checked
     def apply(self, fn: Callable[[Module], Any]) -> Module:
         """`fn` on every submodule, then on this module; returns this module."""
         for module in reversed(list(self.modules())):
@@ -285,21 +301,22 @@ class Module:
     def trace_key(self, modes: bool = True) -> tuple:
         """What a trace depends on of this module itself: its mode (where `modes`), its parts, and its settings, which
         are attributes that hold numbers, strings, functions or tuples of such."""
-        parts = [(n, None if m is None else _Same(m)) for n, m in self._modules.items()]
+        parts = [(n, None if m is None else Same(m)) for n, m in self._modules.items()]
         arrays = [
-            (n, None if v is None else (_Same(v), v.requires_grad))
+            (n, None if v is None else (Same(v), v.requires_grad))
             for table in (self._parameters, self._buffers)
             for n, v in table.items()
         ]
         settings = [
-            (n, _Same(v) if isinstance(v, FunctionType) else repr(v))
+            (n, Same(v) if isinstance(v, FunctionType) else repr(v))
             for n, v in self.__dict__.items()
-            if _is_setting(v) and not n.startswith("_") and n != "training"
+            if is_setting(v) and not n.startswith("_") and n != "training"
         ]
         return self.training if modes else None, tuple(parts), tuple(arrays), tuple(settings), self._hooks.key
 
     # ------------------------------------------------------------------------------------------------------ modes
 
+    @checked
     def train(self, mode: bool = True) -> Module:
         """Sets training mode (or, with False, evaluation mode) here and below; returns this module."""
         for module in self.modules():
@@ -327,6 +344,7 @@ class Module:
             finally:
                 back()
 
+    @checked
     def requires_grad_(self, requires_grad: bool = True) -> Module:
         for p in self.parameters():
             p.requires_grad = requires_grad
@@ -405,52 +423,16 @@ class Module:
         return f"{type(self).__name__}(\n  " + "\n  ".join(extra + lines) + "\n)"
 
 
-def _check_options(kind: type, given: Mapping[str, Any]) -> None:
-    """Raises UnknownOptionError for a keyword that a class does not take."""
-    known = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
-    names = [p.name for p in known if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
-    unknown = [n for n in given if n not in names]
-    if unknown and not any(p.kind is p.VAR_KEYWORD for p in known):
-        near = get_close_matches(unknown[0], names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}"
-        raise UnknownOptionError(f"{kind.__name__} has no option {unknown[0]!r}; {hint}")
-
-
-class _Same(weakref.ref):
-    """An object in a key: equal where it is one object, and not kept alive by a cache that it owns."""
-
-    __slots__ = ("_hash",)
-
-    _hash: int
-
-    def __new__(cls, value: Any) -> _Same:
-        made = super().__new__(cls, value)
-        made._hash = object.__hash__(value)
-        return made
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        value = self()
-        return self is other if value is None else isinstance(other, _Same) and other() is value
-
-
-def _is_setting(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_setting, value))
-    return value is None or isinstance(value, (bool, int, float, str, FunctionType))
-
-
 def _is_part(value: Any, kind: type, name: str, module: Module) -> None:
     if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{name!r} of {type(module).__name__} takes a {kind.__name__} or None, not {value!r}")
+        raise KindError(f"{name!r} of {type(module).__name__} takes a {kind.__name__} or None, not {value!r}")
 
 
 def _kind(table: dict, module: Module) -> str:
     return {id(module._parameters): "Parameter", id(module._buffers): "Buffer"}.get(id(table), "Module")
 
 
+@checked
 def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
     """`module(*args)` with the named parameters and buffers replaced by the tensors in `params`, path -> tensor.
 
@@ -463,8 +445,9 @@ def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwa
         listed = ", ".join(map(repr, unknown))
         raise UnknownNameError(f"{type(module).__name__} has no parameter or buffer named {listed}")
     for name, value in params.items():
-        if tuple(value.shape) != own[name].shape:
-            raise ShapeError(f"{name!r} has shape {own[name].shape}; its replacement has {tuple(value.shape)}")
+        shape = getattr(value, "shape", None)
+        if shape is None or tuple(shape) != own[name].shape:
+            raise ShapeError(f"{name!r} has shape {own[name].shape}; its replacement {shown(value)} has not")
     if not in_trace((dict(params), *args), kwargs):
         return call_with_arrays(_functional(module), (dict(params), *args), kwargs)
     values = {id(own[name]): as_value(value) for name, value in params.items()}

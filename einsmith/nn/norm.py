@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import functional as F
+from einsmith.arguments import Count, Magnitude
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.lang import builder as fb
@@ -29,11 +30,6 @@ class _Norm(Module):
     def _prepare(
         self, num_features: int, eps: float, momentum: float | None, affine: bool, track: bool, bias: bool, dtype: Any
     ) -> None:
-        if num_features < 1:
-            raise ArgumentError(f"{type(self).__name__}: num_features={num_features} must be at least 1")
-        for name, value in (("eps", eps), ("momentum", 0.1 if momentum is None else momentum)):
-            if not isinstance(value, (int, float, np.number)) or not value >= 0:
-                raise ArgumentError(f"{type(self).__name__}: {name}={value!r} must be a number of at least 0")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track
         shape, kind = (num_features,), dtype_of(dtype).numpy
@@ -80,9 +76,9 @@ def _reset_affine(layer: Any) -> None:
 class _BatchNorm(_Norm):
     def __init__(
         self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
+        num_features: Count,
+        eps: Magnitude = 1e-5,
+        momentum: Magnitude | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
         *,
@@ -132,9 +128,9 @@ class BatchNorm3d(_BatchNorm):
 class _InstanceNorm(_Norm):
     def __init__(
         self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
+        num_features: Count,
+        eps: Magnitude = 1e-5,
+        momentum: Magnitude | None = 0.1,
         affine: bool = False,
         track_running_stats: bool = False,
         *,
@@ -192,7 +188,7 @@ class LayerNorm(Module):
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
-        eps: float = 1e-5,
+        eps: Magnitude = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
         *,
@@ -223,7 +219,7 @@ class RMSNorm(Module):
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
-        eps: float | None = None,
+        eps: Magnitude | None = None,
         elementwise_affine: bool = True,
         *,
         dtype: Any = "float32",
@@ -251,15 +247,15 @@ class GroupNorm(Module):
 
     def __init__(
         self,
-        num_groups: int,
-        num_channels: int,
-        eps: float = 1e-5,
+        num_groups: Count,
+        num_channels: Count,
+        eps: Magnitude = 1e-5,
         affine: bool = True,
         *,
         bias: bool = True,
         dtype: Any = "float32",
     ):
-        if num_groups < 1 or num_channels < 1 or num_channels % num_groups:
+        if num_channels % num_groups:
             raise ArgumentError(f"GroupNorm: num_groups={num_groups} does not divide num_channels={num_channels}")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self.register_parameter("weight", empty((num_channels,), dtype) if affine else None)
@@ -281,9 +277,7 @@ class GroupNorm(Module):
 class LocalResponseNorm(Module):
     """Division by a power of the mean square of neighbouring channels; see `functional.local_response_norm`."""
 
-    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
-        if size < 1:
-            raise ArgumentError(f"LocalResponseNorm: size={size} must be at least 1")
+    def __init__(self, size: Count, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
     def forward(self, input: Value) -> Value:

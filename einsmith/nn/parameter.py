@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.arguments import checked
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, ShapeError, TraceError, UnknownNameError
 from einsmith.lang.builder import Value, as_value
@@ -217,6 +218,7 @@ class Parameter(Stored):
     integers that require one.
     """
 
+    @checked
     def __init__(self, data: Any, requires_grad: bool = True):
         super().__init__(data)
         self.requires_grad = requires_grad

@@ -11,10 +11,8 @@ from functools import lru_cache
 from math import sqrt
 from typing import Any
 
-import numpy as np
-
 from einsmith import functional as F
-from einsmith.dtypes import dtype_of
+from einsmith.arguments import Count, Share, Size
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.common import tensor
 from einsmith.functional.random import layer_drop
@@ -22,8 +20,8 @@ from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 from einsmith.nn import init
+from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
-from einsmith.nn.parameter import Parameter
 
 RNN_FORMULA = """
     p[t,b,k] = sum[i](x[t,b,i] * W_ih[k,i]) + b_ih[k] + b_hh[k]
@@ -68,17 +66,6 @@ def recurrence(text: str, bias: bool = True, reverse: bool = False) -> Operator:
     return op(text)
 
 
-def check_integers(name: str, least: int, **given: Any) -> None:
-    """Raises ArgumentError where an argument is no integer of at least `least`."""
-    for what, n in given.items():
-        if isinstance(n, bool) or not isinstance(n, int) or n < least:
-            raise ArgumentError(f"{name}: {what}={n!r} must be an integer of at least {least}")
-
-
-def empty(shape: tuple[int, ...], dtype: Any) -> Parameter:
-    return Parameter(np.zeros(shape, dtype_of(dtype).numpy))
-
-
 def sequence(x: Any, name: str, input_size: int, batch_first: bool) -> tuple[Value, bool]:
     """The input as [T, B, input_size], and whether it came without a batch, as [T, input_size]. Raises ShapeError."""
     value = tensor(x, name, "input", rank=(2, 3), kind="float")
@@ -115,27 +102,20 @@ class _Layers(Module):
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int,
+        input_size: Count,
+        hidden_size: Count,
+        num_layers: Count,
         bias: bool,
         batch_first: bool,
-        dropout: float,
+        dropout: Share,
         bidirectional: bool,
-        proj_size: int,
+        proj_size: Size,
         dtype: Any,
-        checkpoint: int,
+        checkpoint: Size,
     ):
         name = type(self).__name__
-        check_integers(name, 1, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
-        check_integers(name, 0, proj_size=proj_size, checkpoint=checkpoint)
         if proj_size >= hidden_size and proj_size:
             raise ArgumentError(f"{name}: proj_size={proj_size} must be smaller than hidden_size={hidden_size}")
-        for what, given in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
-            if not isinstance(given, bool):
-                raise ArgumentError(f"{name}: {what}={given!r} must be True or False")
-        if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
-            raise ArgumentError(f"{name}: dropout={dropout!r} must be a number in [0, 1]")
         if dropout and num_layers == 1:
             warnings.warn(f"{name}: dropout={dropout} is between layers, and there is one layer", stacklevel=3)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
@@ -242,17 +222,17 @@ class RNN(_Layers):
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
+        input_size: Count,
+        hidden_size: Count,
+        num_layers: Count = 1,
         nonlinearity: str = "tanh",
         bias: bool = True,
         batch_first: bool = False,
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
         bidirectional: bool = False,
         *,
         dtype: Any = "float32",
-        checkpoint: int = 0,
+        checkpoint: Size = 0,
     ):
         if nonlinearity not in ("tanh", "relu"):
             raise ArgumentError(f"RNN: nonlinearity={nonlinearity!r} must be 'tanh' or 'relu'")
@@ -289,16 +269,16 @@ class GRU(_Layers):
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
+        input_size: Count,
+        hidden_size: Count,
+        num_layers: Count = 1,
         bias: bool = True,
         batch_first: bool = False,
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
         bidirectional: bool = False,
         *,
         dtype: Any = "float32",
-        checkpoint: int = 0,
+        checkpoint: Size = 0,
     ):
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype, checkpoint
@@ -328,17 +308,17 @@ class LSTM(_Layers):
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
+        input_size: Count,
+        hidden_size: Count,
+        num_layers: Count = 1,
         bias: bool = True,
         batch_first: bool = False,
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
         bidirectional: bool = False,
-        proj_size: int = 0,
+        proj_size: Size = 0,
         *,
         dtype: Any = "float32",
-        checkpoint: int = 0,
+        checkpoint: Size = 0,
     ):
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, dtype, checkpoint

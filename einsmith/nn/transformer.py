@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import functional as F
+from einsmith.arguments import Count, Magnitude, Share, Size
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
@@ -63,9 +64,9 @@ class TransformerEncoderLayer(_Layer):
     """
 
     def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-        activation: str | Callable[[Value], Value] = F.relu, layer_norm_eps: float = 1e-5, batch_first: bool = False,
-        norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32",
+        self, d_model: Count, nhead: Count, dim_feedforward: Size = 2048, dropout: Share = 0.1,
+        activation: str | Callable[[Value], Value] = F.relu, layer_norm_eps: Magnitude = 1e-5,
+        batch_first: bool = False, norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32",
     ):  # fmt: skip
         self.self_attn = MultiheadAttention(
             d_model, nhead, dropout=dropout, bias=bias, batch_first=batch_first, dtype=dtype
@@ -90,9 +91,9 @@ class TransformerDecoderLayer(_Layer):
     """
 
     def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-        activation: str | Callable[[Value], Value] = F.relu, layer_norm_eps: float = 1e-5, batch_first: bool = False,
-        norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32",
+        self, d_model: Count, nhead: Count, dim_feedforward: Size = 2048, dropout: Share = 0.1,
+        activation: str | Callable[[Value], Value] = F.relu, layer_norm_eps: Magnitude = 1e-5,
+        batch_first: bool = False, norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32",
     ):  # fmt: skip
         for name in ("self_attn", "multihead_attn"):
             self.add_module(
@@ -119,9 +120,7 @@ class TransformerDecoderLayer(_Layer):
         return self._added(self._added(self._added(tgt, 1, attended), 2, recalled), 3, self._forward_block)
 
 
-def _copies(layer: Module, count: int, name: str) -> ModuleList:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ArgumentError(f"{name}: num_layers={count!r} must be a non-negative integer")
+def _copies(layer: Module, count: int) -> ModuleList:
     return ModuleList(copy.deepcopy(layer) for _ in range(count))
 
 
@@ -132,10 +131,10 @@ class TransformerEncoder(Module):
     """
 
     def __init__(
-        self, encoder_layer: Module, num_layers: int, norm: Module | None = None, enable_nested_tensor: bool = True,
+        self, encoder_layer: Module, num_layers: Size, norm: Module | None = None, enable_nested_tensor: bool = True,
         mask_check: bool = True,
     ):  # fmt: skip
-        self.layers = _copies(encoder_layer, num_layers, "TransformerEncoder")
+        self.layers = _copies(encoder_layer, num_layers)
         self.num_layers = num_layers
         self.add_module("norm", norm)
 
@@ -151,8 +150,8 @@ class TransformerEncoder(Module):
 class TransformerDecoder(Module):
     """num_layers copies of a layer, one after another, and a norm. All copies start with the weights of the layer."""
 
-    def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None):
-        self.layers = _copies(decoder_layer, num_layers, "TransformerDecoder")
+    def __init__(self, decoder_layer: Module, num_layers: Size, norm: Module | None = None):
+        self.layers = _copies(decoder_layer, num_layers)
         self.num_layers = num_layers
         self.add_module("norm", norm)
 
@@ -177,9 +176,9 @@ class Transformer(Module):
     """
 
     def __init__(
-        self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
-        dim_feedforward: int = 2048, dropout: float = 0.1, activation: str | Callable[[Value], Value] = F.relu,
-        custom_encoder: Module | None = None, custom_decoder: Module | None = None, layer_norm_eps: float = 1e-5,
+        self, d_model: Count = 512, nhead: Count = 8, num_encoder_layers: Size = 6, num_decoder_layers: Size = 6,
+        dim_feedforward: Size = 2048, dropout: Share = 0.1, activation: str | Callable[[Value], Value] = F.relu,
+        custom_encoder: Module | None = None, custom_decoder: Module | None = None, layer_norm_eps: Magnitude = 1e-5,
         batch_first: bool = False, norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32",
     ):  # fmt: skip
         options = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)

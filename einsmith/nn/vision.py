@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith import functional as F
+from einsmith.arguments import Count
 from einsmith.errors import ArgumentError
 from einsmith.functional.resize import RANKS
 from einsmith.lang.builder import Value
@@ -64,7 +65,7 @@ class UpsamplingBilinear2d(Upsample):
 class PixelShuffle(Module):
     """Channels to places: [..., C*r*r, H, W] -> [..., C, H*r, W*r]; see `functional.pixel_shuffle`."""
 
-    def __init__(self, upscale_factor: int):
+    def __init__(self, upscale_factor: Count):
         self.upscale_factor = upscale_factor
 
     def forward(self, input: Value) -> Value:
@@ -77,7 +78,7 @@ class PixelShuffle(Module):
 class PixelUnshuffle(Module):
     """Places to channels: [..., C, H*r, W*r] -> [..., C*r*r, H, W]; see `functional.pixel_unshuffle`."""
 
-    def __init__(self, downscale_factor: int):
+    def __init__(self, downscale_factor: Count):
         self.downscale_factor = downscale_factor
 
     def forward(self, input: Value) -> Value:
@@ -90,7 +91,7 @@ class PixelUnshuffle(Module):
 class ChannelShuffle(Module):
     """The channels of `groups` groups in turn; see `functional.channel_shuffle`."""
 
-    def __init__(self, groups: int):
+    def __init__(self, groups: Count):
         self.groups = groups
 
     def forward(self, input: Value) -> Value:

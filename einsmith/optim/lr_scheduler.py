@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from einsmith.arguments import Magnitude, Share, checked
 from einsmith.errors import ArgumentError
 
 
@@ -65,7 +66,7 @@ class ConstantLR(Schedule):
     """lr*factor for total_iters steps, then lr."""
 
     lr: float
-    factor: float = 1 / 3
+    factor: Share = 1 / 3
     total_iters: int = 5
     every: int = 1
 
@@ -78,8 +79,8 @@ class LinearLR(Schedule):
     """From lr*start_factor to lr*end_factor in total_iters steps: a linear warm-up."""
 
     lr: float
-    start_factor: float = 1 / 3
-    end_factor: float = 1.0
+    start_factor: Share = 1 / 3
+    end_factor: Share = 1.0
     total_iters: int = 5
     every: int = 1
 
@@ -191,8 +192,8 @@ class OneCycleLR(Schedule):
     total_steps: int
     pct_start: float = 0.3
     anneal_strategy: str = "cos"
-    div_factor: float = 25.0
-    final_div_factor: float = 1e4
+    div_factor: Magnitude = 25.0
+    final_div_factor: Magnitude = 1e4
     three_phase: bool = False
     every: int = 1
 
@@ -229,8 +230,8 @@ class OneCycleLR(Schedule):
 class OneCycleMomentum(OneCycleLR):
     """From max_momentum down to base_momentum and up again, in the phases of OneCycleLR."""
 
-    base_momentum: float = 0.85
-    max_momentum: float = 0.95
+    base_momentum: Share = 0.85
+    max_momentum: Share = 0.95
 
     def at(self, t: int) -> float:
         return self._cycle(self.max_momentum, self.base_momentum, self.max_momentum, t)
@@ -265,11 +266,11 @@ class ReduceLROnPlateau(Schedule):
     mode: str = "min"
     factor: float = 0.1
     patience: int = 10
-    threshold: float = 1e-4
+    threshold: Magnitude = 1e-4
     threshold_mode: str = "rel"
     cooldown: int = 0
     min_lr: float = 0.0
-    eps: float = 1e-8
+    eps: Magnitude = 1e-8
     monitor: str = "val_loss"
     best: float | None = None
     bad_epochs: int = 0
@@ -325,6 +326,9 @@ SCHEDULES: dict[str, type] = {
         CosineAnnealingWarmRestarts, OneCycleLR, OneCycleMomentum, SequentialLR, ReduceLROnPlateau,
     )
 }  # fmt: skip
+
+for _kind in SCHEDULES.values():
+    _kind.__init__ = checked(_kind.__init__)  # type: ignore[misc]
 
 
 def restore(description: Mapping[str, Any]) -> Schedule:

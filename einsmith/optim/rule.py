@@ -7,8 +7,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from einsmith import dtypes as dt
+from einsmith.arguments import checked
 from einsmith.dtypes import DType
-from einsmith.errors import ArgumentError, FormulaError, ShapeError
+from einsmith.errors import ArgumentError, FormulaError, KindError, ShapeError
 from einsmith.expr.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
 from einsmith.expr.rewrite.rebuild import map_bodies, prune_args, rebuild, substitute
 from einsmith.lang.builder import Value
@@ -39,6 +40,7 @@ class Rule:
     Raises FormulaError for text that is no rule, and for names without a value.
     """
 
+    @checked
     def __init__(self, text: str | None, init: float | Mapping[str, float] | None = None, **hyper: Hyper):
         object.__setattr__(self, "hyper", {})
         self._text = text or ""
@@ -61,7 +63,7 @@ class Rule:
             else:
                 self._init = dict.fromkeys(program.states, init or 0.0)
         for name, value in hyper.items():
-            self.hyper[name] = _number(name, value)
+            self.hyper[name] = _hyper(name, value)
 
     hyper: dict[str, Hyper]
 
@@ -108,8 +110,8 @@ class Rule:
         return float(self._init.get(name, 0.0) if isinstance(self._init, dict) else self._init or 0.0)
 
     def values(self, step: int) -> dict[str, float]:
-        """The hyperparameters at a step (the first is 1), callables evaluated."""
-        return {n: float(v(step) if callable(v) else v) for n, v in self.hyper.items()}
+        """The hyperparameters at a step (the first is 1), callables evaluated. Raises KindError, ArgumentError."""
+        return {n: _number(n, v(step), step) if callable(v) else float(v) for n, v in self.hyper.items()}
 
     def update(
         self, p: Value, g: Value, state: Mapping[str, Value], hyper: Mapping[str, Value], step: Value
@@ -150,7 +152,7 @@ class Rule:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.hyper:
-            self.hyper[name] = _number(name, value)
+            self.hyper[name] = _hyper(name, value)
         elif name.startswith("_") or isinstance(getattr(type(self), name, None), property):
             object.__setattr__(self, name, value)
         else:
@@ -176,15 +178,19 @@ class Rule:
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
-def _number(name: str, value: Any) -> Hyper:
-    if callable(value) and not hasattr(value, "__array__"):
-        return value
+def _hyper(name: str, value: Any) -> Hyper:
+    return value if callable(value) and not hasattr(value, "__array__") else _number(name, value)
+
+
+def _number(name: str, value: Any, step: int | None = None) -> float:
+    """A hyperparameter, at a step where a callable gave it. Raises KindError, ArgumentError for NaN."""
+    at = "" if step is None else f" at step {step}"
     try:
         number = float(value)
     except (TypeError, ValueError) as e:
-        raise TypeError(f"{name}={value!r} must be a number or a callable of the step") from e
+        raise KindError(f"{name}={value!r}{at} must be a number or a callable of the step") from e
     if number != number:
-        raise ArgumentError(f"{name}={value!r} would make every parameter no number; give a number")
+        raise ArgumentError(f"{name}={value!r}{at} would make every parameter no number; give a number")
     return number
 
 

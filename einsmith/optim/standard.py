@@ -9,7 +9,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from einsmith.errors import ArgumentError
+from einsmith.arguments import checked
+from einsmith.errors import ArgumentError, KindError
 from einsmith.optim.rule import Hyper, Rule
 
 
@@ -23,7 +24,7 @@ def check(**values: Any) -> None:
         except TypeError:
             raise ArgumentError(f"{name}={value!r} must be a number or a callable of the step") from None
         if not fits:
-            raise ArgumentError(f"{name}={value!r} must not be negative")
+            raise ArgumentError(f"{name}={value!r} must not be negative, or NaN")
 
 
 def decay_rates(betas: Any) -> dict[str, Hyper]:
@@ -61,6 +62,18 @@ MOMENTS = (
 class Standard(Rule):
     """A rule that is made again from its own arguments. lines: its text, None where `text_for` gives it; options: those
     of the arguments that are no hyperparameters."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Standard:
+        if args:
+            raise KindError(
+                f"{cls.__name__} takes its hyperparameters by name, as in {cls.__name__}(lr=0.01), and no parameters: "
+                "es.TrainStep(model, loss, optimizer) gives it the model's"
+            )
+        return super().__new__(cls)
 
     def __init__(
         self, lines: list[str] | None, options: Mapping[str, Any], hyper: Mapping[str, Hyper],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
@@ -57,7 +56,7 @@ class Adafactor(Standard):
         *,
         lr: Hyper = 1e-2,
         beta2_decay: float = -0.8,
-        eps: Sequence[float | None] = (None, 1e-3),
+        eps: tuple[float | None, float | None] = (None, 1e-3),
         d: float = 1.0,
         weight_decay: Hyper = 0.0,
         maximize: bool = False,
@@ -122,7 +121,7 @@ class Muon(Standard):
         weight_decay: Hyper = 0.1,
         momentum: Hyper = 0.95,
         nesterov: bool = True,
-        ns_coefficients: Sequence[float] = (3.4445, -4.7750, 2.0315),
+        ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,

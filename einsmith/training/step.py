@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import html, locks
+from einsmith.arguments import Count, checked
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable, label
 from einsmith.dtypes import is_whole
@@ -67,20 +68,21 @@ class TrainStep:
     clip_grad_norm, norm_type, clip_grad_value = Setting(), Setting(), Setting()
     accumulate, ema, trained = Setting(), Setting(), Setting()
 
+    @checked
     def __init__(
-        self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: int = 0,
-        threads: int | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
+        self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: Any = 0,
+        threads: Count | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
         trained: str = "first", memory_limit: int | str | None = None,
     ):  # fmt: skip
         if mode != "static":
             raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")
-        if not is_whole(seed):
-            raise ArgumentError(f"seed={seed!r} must be an integer")
-        if threads is not None and (not isinstance(threads, int) or threads < 1):
-            raise EinsmithError(f"threads={threads!r} must be an integer of at least 1")
         if not hasattr(model, "named_parameters") or isinstance(model, type):
             raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
+        if not is_whole(seed):  # of any size
+            raise ArgumentError(f"seed={seed!r} must be an integer")
+        if isinstance(loss, type):
+            raise ArgumentError(f"loss={_shown(loss)} is a class; pass one of its objects, as {loss.__name__}()")
         if not callable(loss):
             raise ArgumentError(f"loss={_shown(loss)} is not a function of the model's output and the target")
         _check_optimizer(optimizer)
@@ -311,6 +313,7 @@ class TrainStep:
         self.grad_norm = found.pop("grad_norm", self.grad_norm) if self.settings.clip_grad_norm else None
         self.losses = found
 
+    @checked
     def fit(
         self, batches: Iterable, epochs: int = 1, *, progress: bool | None = None,
         on_step: Callable[[TrainStep, float], None] | None = None,
@@ -333,6 +336,7 @@ class TrainStep:
             self, batches, epochs, progress, on_step, on_epoch, validation, metrics, callbacks
         ).run()
 
+    @checked
     def evaluate(
         self, batches: Iterable, *, metrics: Mapping[str, Any] | None = None, averaged: bool = False
     ) -> dict[str, float]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from einsmith.data import batches
-from einsmith.errors import ShapeError
+from einsmith.errors import KindError, ShapeError
 
 
 def collect(it) -> np.ndarray:
@@ -65,13 +65,13 @@ def test_several_inputs() -> None:
     [
         (np.zeros(3), np.zeros(4), 1, "y has 4 samples where x has 3"),
         (np.zeros(0), np.zeros(0), 1, "no samples"),
-        (np.zeros(3), np.zeros(3), 0, "batch size is 0"),
-        (np.zeros(3), np.zeros(3), 2.5, "batch size is 2.5"),
+        (np.zeros(3), np.zeros(3), 0, "size=0 must be an integer of at least 1"),
+        (np.zeros(3), np.zeros(3), 2.5, "size=2.5 must be"),
         (np.float32(1), np.zeros(3), 1, "x is a single number"),
     ],
 )
 def test_bad_input(x, y, size, message: str) -> None:
-    with pytest.raises(ShapeError, match=message):
+    with pytest.raises((ShapeError, KindError), match=message):
         batches(x, y, size)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from einsmith import data
 from einsmith.data import fetch, text_files
-from einsmith.errors import ArgumentError, DataError, DtypeError, IndexOutOfRange, ShapeError
+from einsmith.errors import ArgumentError, DataError, DtypeError, IndexOutOfRange, KindError, ShapeError
 
 DOCUMENTS = [f"chapter {n}: naïve “words”" for n in range(1, 24)]
 
@@ -179,13 +179,13 @@ def test_an_epoch_is_resumed_where_it_stopped(rng) -> None:
     [
         (np.zeros((3, 4), int), 1, 1, "one sequence"),
         (np.zeros(9), 1, 1, "integers"),
-        (np.zeros(9, int), 0, 1, "batch is 0"),
-        (np.zeros(9, int), 1, True, "steps is True"),
+        (np.zeros(9, int), 0, 1, "batch=0 must be"),
+        (np.zeros(9, int), 1, True, "steps=True must be"),
         (np.zeros(9, int), 2, 4, "columns of 4"),
     ],
 )
 def test_bad_streams(tokens, batch, steps, message) -> None:
-    with pytest.raises((ShapeError, DtypeError), match=message):
+    with pytest.raises((ShapeError, DtypeError, KindError), match=message):
         data.stream(tokens, batch, steps)
 
 
@@ -200,9 +200,9 @@ def test_windows_for_themselves(n: int, steps: int, rng) -> None:
 
 @pytest.mark.parametrize(
     "tokens, steps, message",
-    [(np.zeros((3, 4), int), 1, "one sequence"), (np.zeros(9), 1, "integers"), (np.zeros(9, int), 0, "steps is 0"),
+    [(np.zeros((3, 4), int), 1, "one sequence"), (np.zeros(9), 1, "integers"), (np.zeros(9, int), 0, "steps=0 must be"),
      (np.zeros(9, int), 9, "fill no window: 9 steps and what follows them need 10")],
 )  # fmt: skip
 def test_bad_windows(tokens, steps, message) -> None:
-    with pytest.raises((ShapeError, DtypeError), match=message):
+    with pytest.raises((ShapeError, DtypeError, KindError), match=message):
         data.windows(tokens, steps)

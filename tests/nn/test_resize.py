@@ -114,7 +114,7 @@ def test_fold_is_the_transpose_of_unfold(torch, rng) -> None:
         (lambda x: nn.Upsample(3, mode="cubic"), ArgumentError, "Upsample: mode='cubic'"),
         (lambda x: nn.Upsample(), ArgumentError, "Upsample: give one of"),
         (lambda x: F.pad(x, (1, 2, 3)), ShapeError, "must be pairs"),
-        (lambda x: F.pad(x, (1, 2.0)), ShapeError, "must be ints"),
+        (lambda x: F.pad(x, (1, 2.0)), ArgumentError, "must be a sequence of integers"),
         (lambda x: F.pad(x, (1, 1), "mirror"), ArgumentError, "mode='mirror'"),
         (lambda x: F.pad(x, (1, 1), "reflect", 2.0), ArgumentError, "value=2.0"),
         (lambda x: F.pad(x, (8, 0), "reflect"), ShapeError, "'reflect' by (8, 0) is more than 7 along dimension 3"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.arguments import Share
+from einsmith.errors import ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.functional.losses.reduction import check_reduction
@@ -61,7 +62,7 @@ def cross_entropy(
     *,
     ignore_index: int | None = IGNORED,
     reduction: str = "mean",
-    label_smoothing: float = 0.0,
+    label_smoothing: Share = 0.0,
 ) -> Value:
     """-log softmax(input) at the target class, averaged ("mean"), summed, or as it is ("none").
 
@@ -70,10 +71,8 @@ def cross_entropy(
     [0, C) is an IndexError at the call. weight [C] scales each class; the mean divides by the weights' sum.
     """
     check_reduction("cross_entropy", reduction)
-    if not 0 <= label_smoothing <= 1:
-        raise ArgumentError(f"cross_entropy: label_smoothing={label_smoothing!r} must lie in [0, 1]")
     x = tensor(input, "cross_entropy", "input", kind="float")
-    t = fb.as_value(target)
+    t = tensor(target, "cross_entropy", "target")
     if t.dtype.is_float:
         return _soft_cross_entropy(x, t, weight, reduction, label_smoothing)
     single = x.ndim == 1
@@ -94,7 +93,7 @@ def cross_entropy(
     return loss.reshape(()) if single and reduction == "none" else loss
 
 
-def _soft_cross_entropy(x: Value, t: Value, weight: Any, reduction: str, label_smoothing: float) -> Value:
+def _soft_cross_entropy(x: Value, t: Value, weight: Any, reduction: str, label_smoothing: Share) -> Value:
     """Cross entropy with class probabilities as the target; the mean is over all but the classes."""
     if t.shape != x.shape or x.ndim == 0:
         raise ShapeError(

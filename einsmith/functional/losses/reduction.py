@@ -21,7 +21,7 @@ def check_reduction(name: str, reduction: str, known: Sequence[str] = REDUCTIONS
 def positive(name: str, zero: bool = False, **given: Any) -> None:
     """Raises ArgumentError for an argument that is no positive number (or, where `zero`, no zero either)."""
     for what, x in given.items():
-        if isinstance(x, bool) or not isinstance(x, (int, float)) or not (x > 0 or (zero and x == 0)):
+        if not (x > 0 or (zero and x == 0)):
             raise ArgumentError(f"{name}: {what}={x!r} must be a {'non-negative' if zero else 'positive'} number")
 
 

@@ -1,0 +1,239 @@
+"""Arguments of the package's functions and layers, checked by their annotations before anything is done with them."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import wraps
+from math import inf
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from einsmith.dtypes import is_whole
+from einsmith.errors import KindError, UnknownOptionError
+
+F = TypeVar("F", bound=Callable[..., Any])
+Fit = Callable[[Any], Any]
+"""A value as an annotation has it: Python's numbers for NumPy's, tuples for sequences. Raises _Misfit."""
+
+
+Size = Annotated[int, 0]
+Count = Annotated[int, 1]
+Magnitude = Annotated[float, 0]
+Share = Annotated[float, 0, 1]
+
+
+class _Misfit(Exception):
+    """A value is none of those that an annotation allows."""
+
+
+def checked(function: F) -> F:
+    """`function`, which raises KindError for an argument that is not what its annotation says, and
+    UnknownOptionError for a keyword that it does not take; of what is wrong both say how it is called.
+
+    `int` means whole numbers, NumPy's too, but no truth values; `float` any number but a traced one, whose value is not
+    known; a `Sequence` of numbers is also an array of one dimension; `Annotated[..., low, high]` a number in that
+    range, without an end where there is no `high`. What is annotated `Any` is the function's own to look at.
+    """
+    fits: list[_Fits] = []  # made at the first call: annotations may name what is defined further down
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not fits:
+            fits.append(_Fits(function))
+        args, kwargs = fits[0](args, kwargs)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def check_options(kind: type, given: Iterable[str]) -> None:
+    """Raises UnknownOptionError for a keyword that a class does not take."""
+    found = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+    if not any(p.kind is p.VAR_KEYWORD for p in found):
+        known = [p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        _refuse_unknown(kind.__name__, given, known)
+
+
+def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raises UnknownOptionError for the first keyword that `what` does not take."""
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
+            raise UnknownOptionError(f"{what} has no option {name!r}; {hint}")
+
+
+def shown(x: Any) -> str:
+    """A value as messages show it: short, arrays by their shape."""
+    if getattr(x, "shape", None) is not None and not isinstance(x, (np.generic, type)):
+        return f"<{type(x).__name__} of shape {tuple(x.shape)}>"
+    text = repr(x.item() if isinstance(x, np.generic) else x)
+    return text if len(text) <= 60 else f"<{type(x).__name__}>"
+
+
+_UNKNOWN = "; a traced tensor has no value yet: pass a Python number, which es.jit takes under static_argnames"
+
+
+class _Fits:
+    """How the arguments of one function are made to fit."""
+
+    def __init__(self, function: Callable[..., Any]):
+        parameters = inspect.signature(function).parameters.values()
+        hints = get_type_hints(function, include_extras=True)
+        self.name = function.__name__
+        self.order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        self.open = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        found = ((n, hints.get(n, Any)) for n in dict.fromkeys((*self.order, *self.known)))
+        self.fits = {name: (fit, hint) for name, hint in found if (fit := _fit(hint)) is not None}
+
+    def __call__(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        name = type(args[0]).__name__ if self.name == "__init__" else self.name
+        if not self.open:
+            _refuse_unknown(name, kwargs, [n for n in self.known if n != "self"])
+        fitting = [self._one(name, n, x) for n, x in zip(self.order, args, strict=False)]
+        return (*fitting, *args[len(fitting) :]), {n: self._one(name, n, x) for n, x in kwargs.items()}
+
+    def _one(self, function: str, name: str, value: Any) -> Any:
+        if name not in self.fits:
+            return value
+        fit, hint = self.fits[name]
+        try:
+            return fit(value)
+        except _Misfit:
+            why = _UNKNOWN if hasattr(value, "tensor") else ""
+            raise KindError(f"{function}: {name}={shown(value)} must be {_words(hint)}{why}") from None
+
+
+# ------------------------------------------------------------------------------------------------ single annotations
+
+
+def _whole(x: Any) -> int:
+    if type(x) is int and -(1 << 63) <= x < 1 << 64:
+        return x
+    if is_whole(x) and not getattr(x, "shape", ()):
+        try:
+            number = operator.index(x)
+        except TypeError:  # a traced tensor, an array of floats
+            raise _Misfit from None
+        if -(1 << 63) <= number < 1 << 64:
+            return number
+    raise _Misfit
+
+
+def _number(x: Any) -> Any:
+    if getattr(x, "ndim", None) == 0 and hasattr(x, "item") and not hasattr(x, "tensor"):
+        x = x.item()
+    if isinstance(x, float):
+        return x
+    if isinstance(x, int) and not isinstance(x, bool) and x.bit_length() < 1000:
+        return x if x.bit_length() < 64 else float(x)
+    raise _Misfit
+
+
+def _within(of: Fit, low: float, high: float = inf) -> Fit:
+    def fit(x: Any) -> Any:
+        x = of(x)
+        if isinstance(x, (int, float)) and not low <= x <= high:
+            raise _Misfit
+        return x
+
+    return fit
+
+
+def _truth(x: Any) -> bool:
+    if isinstance(x, (bool, np.bool_)):
+        return bool(x)
+    raise _Misfit
+
+
+def _sequence(of: Fit | None, length: int | None = None) -> Fit:
+    def fit(x: Any) -> Any:
+        many = isinstance(x, Sequence) and not isinstance(x, (str, bytes)) or getattr(x, "ndim", None) == 1
+        if not many or (length is not None and len(x) != length):
+            raise _Misfit
+        return x if of is None else tuple(map(of, x))
+
+    return fit
+
+
+def _either(fits: Sequence[Fit]) -> Fit:
+    def fit(x: Any) -> Any:
+        for one in fits:
+            try:
+                return one(x)
+            except _Misfit:
+                pass
+        raise _Misfit
+
+    return fit
+
+
+def _such(holds: Callable[[Any], bool]) -> Fit:
+    def fit(x: Any) -> Any:
+        if not holds(x):
+            raise _Misfit
+        return x
+
+    return fit
+
+
+_PLAIN: dict[Any, tuple[Fit, str, str]] = {
+    int: (_whole, "an integer", "integers"),
+    float: (_number, "a number", "numbers"),
+    bool: (_truth, "True or False", "truth values"),
+    str: (_such(lambda x: isinstance(x, str)), "a string", "strings"),
+    NoneType: (_such(lambda x: x is None), "None", "None"),
+    Callable: (_such(callable), "a callable", "callables"),
+    Iterable: (_such(lambda x: isinstance(x, Iterable)), "an iterable", "iterables"),
+    Mapping: (_such(lambda x: isinstance(x, Mapping)), "a mapping", "mappings"),
+}
+"""What is checked of an annotation: how, and its words for one and for several."""
+
+
+def _fit(hint: Any) -> Fit | None:
+    """What makes values fit an annotation; None where it takes all of them."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _within(_PLAIN[hint.__origin__][0], *hint.__metadata__)
+    if origin in (Union, UnionType):
+        fits = [_fit(h) for h in inner]
+        return None if None in fits else _either([f for f in fits if f is not None])
+    if origin is tuple and inner[-1:] != (Ellipsis,):
+        parts = [_fit(h) for h in inner]
+        return _sequence(None if None in parts else _either([f for f in parts if f is not None]), len(inner))
+    if origin in (Sequence, tuple, list):
+        return _sequence(_fit(inner[0]))
+    plain = _PLAIN.get(origin or hint)
+    if plain is not None:
+        return plain[0]
+    if not isinstance(hint, type) or hint in (Any, object):
+        return None
+    return _such(lambda x: isinstance(x, hint))
+
+
+def _words(hint: Any, several: bool = False) -> str:
+    """What an annotation says, for people."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        low, *high = hint.__metadata__
+        return _words(hint.__origin__, several) + (f" in [{low}, {high[0]}]" if high else f" of at least {low}")
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_words(h, several) for h in inner))
+    if origin is tuple and inner[-1:] != (Ellipsis,):
+        return f"{len(inner)} {' and '.join(dict.fromkeys(_words(h, True) for h in inner))}"
+    if origin in (Sequence, tuple, list):
+        of = _words(inner[0], True)
+        return "a sequence" if inner[0] is Any else f"a sequence of ({of})" if " or " in of else f"a sequence of {of}"
+    plain = _PLAIN.get(origin or hint)
+    if plain is not None:
+        return plain[2] if several else plain[1]
+    name = "tensor" if hint.__name__ == "Value" else hint.__name__
+    if hint.__name__ == "PathLike":
+        return "paths" if several else "a path"
+    return f"{name}s" if several else f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
