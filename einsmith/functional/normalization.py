@@ -164,7 +164,7 @@ def _trailing(x: Value, name: str, normalized_shape: int | Sequence[int]) -> tup
 
 @traced
 def layer_norm(
-    input: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: Magnitude = 1e-5
+    input: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Value:
     """(x - mean)/sqrt(variance + eps)*weight + bias over the last dimensions, whose extents are `normalized_shape`, as
     are those of weight and bias. Source: Ba et al. 2016, arXiv 1607.06450."""
@@ -185,7 +185,7 @@ def layer_norm(
 
 @traced
 def rms_norm(
-    input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: Magnitude | None = None
+    input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Value:
     """x/sqrt(mean(x^2) + eps)*weight over the last dimensions, whose extents are `normalized_shape`. eps: by default
     the spacing of the input's floats at 1. Source: Zhang and Sennrich 2019, arXiv 1910.07467."""

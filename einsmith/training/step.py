@@ -73,7 +73,7 @@ class TrainStep:
         self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: Any = 0,
         threads: Count | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
-        trained: str = "first", memory_limit: int | str | None = None,
+        trained: str = "first", memory_limit: Any = None,
     ):  # fmt: skip
         if mode != "static":
             raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")

@@ -39,7 +39,7 @@ class Features(SimpleNamespace):
 
     def changed(self, **values: Any) -> Features:
         """With other values of some."""
-        return Features(**vars(self) | values)
+        return type(self)(**vars(self) | values)
 
 
 class OperandPlan(Setting):
