@@ -219,11 +219,11 @@ def _fill(own: np.ndarray, mask: np.ndarray | None, buffer: Buffer, fill: int) -
 def _untouched(kernel: Kernel | Rows, n: int, before: np.ndarray, after: np.ndarray, mask: np.ndarray | None) -> None:
     b = kernel.buffers[n]
     changed = (before != after).reshape(-1, b.dtype.itemsize).any(1)
+    wrong = elements(changed, b)
     if mask is not None:
-        changed = elements(changed, b) & mask
-    elif not b.row_major and changed.any() and not elements(changed, b).any():
+        wrong = wrong & mask
+    elif changed.any() and not wrong.any():
         raise Fault(f"{int(changed.sum())} elements between those of the buffer were overwritten", n)
-    wrong = changed if mask is not None else elements(changed, b)
     if wrong.any():
         at = list(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
         raise Fault(f"element {at} was overwritten, which the kernel must not write", n)

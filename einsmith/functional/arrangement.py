@@ -265,7 +265,7 @@ _tensor = tensor
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
     """At most `chunks` parts along `dim`, of one size but for the last."""
     x = tensor(input, "chunk", "input")
-    if not isinstance(chunks, int) or chunks < 1:
+    if chunks < 1:
         raise ArgumentError(f"chunk: chunks={chunks!r} must be a positive int")
     n = x.shape[dimension(dim, x.ndim, "chunk")]
     return split(x, max(1, -(-n // chunks)), dim) if n else split(x, [0] * chunks, dim)

@@ -38,8 +38,8 @@ def same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> list[tuple[i
     return [(t // 2, t - t // 2) for t in total]
 
 
-def _groups(name: str, groups: Any, channels: int, given: int, what: str) -> None:
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or channels != given * groups:
+def _groups(name: str, groups: int, channels: int, given: int, what: str) -> None:
+    if groups < 1 or channels != given * groups:
         raise ShapeError(f"{name}: 'input' has {channels} channels, {what} in each of groups={groups!r}")
 
 
@@ -187,7 +187,7 @@ def _conv_transpose(
     more = ints(output_padding, n, name, "output_padding", least=0)
     if any(m >= max(s, g) for m, s, g in zip(more, steps, gaps, strict=True)):
         raise ShapeError(f"{name}: output_padding={output_padding!r} must be below stride={steps} or dilation={gaps}")
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or w.shape[0] % groups:
+    if groups < 1 or w.shape[0] % groups:
         raise ShapeError(f"{name}: 'weight' {w.shape} takes {w.shape[0]} channels, no multiple of groups={groups!r}")
     if x.shape[1] != w.shape[0]:
         raise ShapeError(f"{name}: 'input' has {x.shape[1]} channels and 'weight' {w.shape} takes {w.shape[0]}")

@@ -162,7 +162,7 @@ def multi_head_attention_forward(
     """
     name = "multi_head_attention_forward"
     e = embed_dim_to_check
-    if not isinstance(num_heads, int) or num_heads < 1 or e % num_heads:
+    if num_heads < 1 or e % num_heads:
         raise ArgumentError(f"{name}: embed_dim_to_check={e} must be a multiple of num_heads={num_heads}")
     separate = {"q_proj_weight": q_proj_weight, "k_proj_weight": k_proj_weight, "v_proj_weight": v_proj_weight}
     given = separate if use_separate_proj_weight else {"in_proj_weight": in_proj_weight}

@@ -184,9 +184,7 @@ def layer_norm(
 
 
 @traced
-def rms_norm(
-    input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
-) -> Value:
+def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None) -> Value:
     """x/sqrt(mean(x^2) + eps)*weight over the last dimensions, whose extents are `normalized_shape`. eps: by default
     the spacing of the input's floats at 1. Source: Zhang and Sennrich 2019, arXiv 1910.07467."""
     x = tensor(input, "rms_norm", "input", kind="float")

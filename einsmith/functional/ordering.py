@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from einsmith import dtypes as dt
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.errors import ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, tensor, without
 from einsmith.functional.indexing import at
@@ -206,8 +206,6 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
         values, positions = topk(x, k, 0, largest)
         return (values.reshape(()), positions.reshape(())) if k == 1 else (values, positions)
     d = dimension(dim, x.ndim, "topk")
-    if isinstance(k, bool) or not isinstance(k, int):
-        raise ArgumentError(f"topk: k={k!r} must be an int")
     if not 0 <= k <= x.shape[d]:
         raise ShapeError(f"topk: k={k} is none of 0 to the extent {x.shape[d]} along dim={dim}")
     order = _Order(x, d, largest)

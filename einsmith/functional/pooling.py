@@ -267,7 +267,7 @@ def _avg_pool(
 ) -> Value:
     x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
     windows = _windows(name, n, x, kernel_size, stride, padding, 1, ceil_mode)
-    if divisor_override is not None and (not isinstance(divisor_override, int) or divisor_override == 0):
+    if divisor_override == 0:
         raise ShapeError(f"{name}: divisor_override={divisor_override!r} must be an int other than 0")
     overhang = any(w.last >= w.extent + w.after for w in windows)
     whole = not overhang and (count_include_pad or not any(w.before for w in windows))
@@ -407,7 +407,7 @@ def _lp_pool(
     name: str, n: int, input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None, ceil_mode: bool
 ) -> Value:
     x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
-    if isinstance(norm_type, bool) or not isinstance(norm_type, (int, float)) or norm_type in (0, float("nan")):
+    if norm_type == 0:
         raise ArgumentError(f"{name}: norm_type={norm_type!r} must be a number other than 0")
     windows = _windows(name, n, x, kernel_size, stride, 0, 1, ceil_mode)
     if not isfinite(norm_type):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.arguments import Count
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, ints, tensor
@@ -194,17 +195,11 @@ def interpolate(
 # ------------------------------------------------------------------------------------------------- channels and places
 
 
-def _factor(name: str, what: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"{name}: {what}={value!r} must be an int of at least 1")
-    return value
-
-
 @traced
-def pixel_shuffle(input: Any, upscale_factor: int) -> Value:
+def pixel_shuffle(input: Any, upscale_factor: Count) -> Value:
     """input [..., C*r*r, H, W] as [..., C, H*r, W*r], r being the factor: channel c*r*r + i*r + j of place (h, w) goes
     to place (h*r + i, w*r + j). Source: Shi et al. 2016, arXiv 1609.05158."""
-    x, r = tensor(input, "pixel_shuffle", "input"), _factor("pixel_shuffle", "upscale_factor", upscale_factor)
+    x, r = tensor(input, "pixel_shuffle", "input"), upscale_factor
     if x.ndim < 3 or x.shape[-3] % (r * r):
         raise ShapeError(f"pixel_shuffle: 'input' {x.shape} has no multiple of {r * r} channels at its third place")
     *lead, c, h, w = x.shape
@@ -215,9 +210,9 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Value:
 
 
 @traced
-def pixel_unshuffle(input: Any, downscale_factor: int) -> Value:
+def pixel_unshuffle(input: Any, downscale_factor: Count) -> Value:
     """input [..., C, H*r, W*r] as [..., C*r*r, H, W]: undoes `pixel_shuffle`."""
-    x, r = tensor(input, "pixel_unshuffle", "input"), _factor("pixel_unshuffle", "downscale_factor", downscale_factor)
+    x, r = tensor(input, "pixel_unshuffle", "input"), downscale_factor
     if x.ndim < 3 or x.shape[-2] % r or x.shape[-1] % r:
         raise ShapeError(f"pixel_unshuffle: the last extents of 'input' {x.shape} are no multiples of {r}")
     *lead, c, h, w = x.shape
@@ -228,10 +223,10 @@ def pixel_unshuffle(input: Any, downscale_factor: int) -> Value:
 
 
 @traced
-def channel_shuffle(input: Any, groups: int) -> Value:
+def channel_shuffle(input: Any, groups: Count) -> Value:
     """input [B, C, ...] with its channels, `groups` rows of C/groups, read column by column. Source: Zhang et al. 2018,
     ShuffleNet, arXiv 1707.01083."""
-    x, g = tensor(input, "channel_shuffle", "input"), _factor("channel_shuffle", "groups", groups)
+    x, g = tensor(input, "channel_shuffle", "input"), groups
     if x.ndim < 3 or x.shape[1] % g:
         raise ShapeError(f"channel_shuffle: 'input' {x.shape} has no multiple of groups={g} channels")
     y = x.reshape((x.shape[0], g, x.shape[1] // g, *x.shape[2:]))

@@ -112,7 +112,7 @@ def gumbel_softmax(logits: Any, tau: float = 1, hard: bool = False, *, dim: int 
     al. 2017, arXiv 1611.01144.
     """
     x = tensor(logits, "gumbel_softmax", "logits", kind="float")
-    if not isinstance(tau, (int, float)) or not tau > 0:
+    if not tau > 0:
         raise ArgumentError(f"gumbel_softmax: tau={tau!r} must be a positive number")
     d = dimension(dim, x.ndim, "gumbel_softmax")
     bits = random_bits(x.shape, "gumbel_softmax")

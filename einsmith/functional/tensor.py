@@ -148,7 +148,7 @@ def one_hot(input: Any, num_classes: int) -> Value:
     Classes outside [0, num_classes) give rows of zeros.
     """
     x = tensor(input, "one_hot", "input", kind="int")
-    if not isinstance(num_classes, int) or num_classes < 1:
+    if num_classes < 1:
         raise ShapeError("one_hot: num_classes must be given as a positive int; extents do not depend on values")
     return fb.compute(
         (*x.shape, num_classes),

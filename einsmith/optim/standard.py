@@ -65,7 +65,8 @@ class Standard(Rule):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
+        if "__init__" in vars(cls):
+            cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Standard:
         if args:

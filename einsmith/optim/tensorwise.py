@@ -129,10 +129,8 @@ class Muon(Standard):
         check(lr=lr, weight_decay=weight_decay, momentum=momentum, eps=eps)
         if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
             raise ArgumentError(f"adjust_lr_fn={adjust_lr_fn!r} is neither 'original' nor 'match_rms_adamw'")
-        if not isinstance(ns_steps, int) or not 0 <= ns_steps < 100:
+        if not 0 <= ns_steps < 100:
             raise ArgumentError(f"ns_steps={ns_steps!r} must be an integer from 0 to 99")
-        if len(ns_coefficients) != 3:
-            raise ArgumentError(f"ns_coefficients={ns_coefficients!r} must be three numbers")
         hyper: dict[str, Hyper] = {"lr": lr, "momentum": momentum, "eps": eps}
         if weight_decay:
             hyper["weight_decay"] = weight_decay

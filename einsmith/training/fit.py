@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError, DataError, EinsmithError, ShapeError
 from einsmith.training.evaluate import as_tuple, checked
 from einsmith.training.progress import Progress
@@ -81,7 +80,7 @@ class Fit:
         return history
 
     def _check(self) -> None:
-        if not is_whole(self.epochs) or self.epochs < 0:
+        if self.epochs < 0:
             raise ArgumentError(f"epochs={self.epochs!r} must be an integer of at least 0")
         for c in self.callbacks:
             if not isinstance(c, Callback):

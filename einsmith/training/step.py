@@ -83,8 +83,6 @@ class TrainStep:
             raise ArgumentError(f"seed={seed!r} must be an integer")
         if isinstance(loss, type):
             raise ArgumentError(f"loss={_shown(loss)} is a class; pass one of its objects, as {loss.__name__}()")
-        if not callable(loss):
-            raise ArgumentError(f"loss={_shown(loss)} is not a function of the model's output and the target")
         _check_optimizer(optimizer)
         self.settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
         self.model, self.loss, self.optimizer, self.seed = model, loss, optimizer, seed

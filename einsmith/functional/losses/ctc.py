@@ -63,7 +63,7 @@ def ctc_loss(
     if single:
         x = x.reshape((x.shape[0], 1, x.shape[1]))
     time, batch, classes = x.shape
-    if isinstance(blank, bool) or not isinstance(blank, int) or not 0 <= blank < classes:
+    if not 0 <= blank < classes:
         raise ArgumentError(f"{name}: blank={blank!r} is no class of {classes}")
     y = tensor(targets, name, "targets", rank=(1, 2), kind="int")
     steps, known_steps = _lengths(name, input_lengths, "input_lengths", batch)

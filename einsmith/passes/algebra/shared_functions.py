@@ -32,7 +32,8 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.expr.rewrite.rebuild import exchanged, prune_args, rebuild, substitute, with_args
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.passes.schedule.plan import kernel_call
+from einsmith.passes.schedule.schedule import Copy
 
 if TYPE_CHECKING:
     from einsmith.passes.pipeline import PassContext
@@ -163,7 +164,7 @@ def _cheaper(places: Sequence[_Place], context: PassContext) -> bool:
     the kernel of that (`passes.schedule.fusion`), as which the first such tensor counts; others have their own."""
 
     def price(*nodes: Compute) -> float:
-        return context.cost(_kernel(nodes), context.target)
+        return context.cost(kernel_call([Copy(n) for n in nodes], nodes, {}, ()).kernel, context.target)
 
     exprs = _by_node(places)
     changed = [_reading(n, found) for n, found in exprs.items()]
@@ -180,19 +181,3 @@ def _by_node(places: Sequence[_Place]) -> dict[Compute, dict[tuple[Piece, Expr],
     for p in places:
         out[p.node] |= {(p.piece, e): v for e, v in p.exprs.items()}
     return out
-
-
-def _kernel(nodes: Sequence[Compute]) -> Kernel:
-    """Of nodes of which each reads others where it stands itself, and all are stored."""
-    number = {n: i for i, n in enumerate(nodes)}
-    inputs = dict.fromkeys(a for n in nodes for a in n.args if a not in number)
-    place = {a: i for i, a in enumerate(inputs)}
-    stages = [
-        Stage(
-            n.template,
-            tuple(("stage", number[a], 0) if a in number else ("buffer", place[a]) for a in n.args),
-            (len(place) + i,),
-        )
-        for i, n in enumerate(nodes)
-    ]
-    return Kernel(tuple(stages), tuple(Buffer(t.dtype, t.shape) for t in (*inputs, *nodes)))

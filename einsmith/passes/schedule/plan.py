@@ -12,7 +12,7 @@ computed aside and copied.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from einsmith.errors import VerifyError
@@ -286,7 +286,7 @@ def _call_of(
     first = copies[0].node
     if isinstance(first, Loop):
         return _loop_call(first, target)
-    return _call(copies, needed, home, far)
+    return kernel_call(copies, needed, home, far)
 
 
 def _loop_call(loop: Loop, target: Target) -> LoopCall:
@@ -341,7 +341,9 @@ def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[Call | LoopCall]:
     return kept[::-1]
 
 
-def _call(copies: list[Copy], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor]) -> Call:
+def kernel_call(
+    copies: Sequence[Copy], needed: Collection[Tensor], home: Mapping[Tensor, Leaf], far: Collection[Tensor]
+) -> Call:
     """The kernel of a group: arguments first, in order of appearance, then the stored results; those in `far` are too
     large for the caches. A scatter that starts from the old value of the parameter that it is stored to has one buffer
     for both."""
