@@ -85,8 +85,8 @@ THREADS: Knob[int | None] = Knob(
 )
 CALIBRATE: Knob[int] = Knob(
     "EINSMITH_CALIBRATE", 1, _whole(0, 1), "0 or 1",
-    "1 measures the machine at its first use (about a second, once) and keeps the figures; 0 chooses kernels by static "
-    "figures of the processor",
+    "1 measures the machine at its first use (about a second, once) and keeps the figures, unless it is busy; 0 "
+    "chooses kernels by static figures of the processor",
 )
 CACHE_DIR: Knob[Path | None] = Knob(
     "EINSMITH_CACHE_DIR", None, _path, "the path of a directory",

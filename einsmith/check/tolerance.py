@@ -102,10 +102,9 @@ def distributes(body: Reduce, rank: int) -> bool:
     """Whether terms of a sum are multiplied or divided by what depends on some of the axes summed over only, or on
     none: that may be done to sums of the others, which is the same but beside infinities."""
     over = frozenset(range(rank, rank + len(body.extents)))
-    products = (e for e in postorder(body.bodies) if isinstance(e, Apply) and e.fn in ("mul", "div") and e.dtype.is_float)
-    return body.combiner == "sum" and any(
-        not over <= axes_of(a) for e in products for a in e.args if not isinstance(a, Const)
-    )
+    products = (e for e in postorder(body.bodies) if isinstance(e, Apply) and e.fn in ("mul", "div"))
+    factors = (a for e in products if e.dtype.is_float for a in e.args if not isinstance(a, Const))
+    return body.combiner == "sum" and any(not over <= axes_of(a) for a in factors)
 
 
 class Analysis:
@@ -128,8 +127,8 @@ class Analysis:
         """By what the members change when arguments are rounded, which makes equals of neighbours, and when they are
         disturbed by their errors and a few roundings: an error grows from step to step as the formula says."""
         values = interp.evaluate_recurrence(node, [v for v, _ in args])
-        sums = [(p, t.rank) for t in node.members for p in t.parts if isinstance(p.body, Reduce)]
-        unknown = any(_lost(v, e).any() for v, e in args) or any(distributes(p.body, rank) for p, rank in sums)
+        sums = [(p.body, t.rank) for t in node.members for p in t.parts if isinstance(p.body, Reduce)]
+        unknown = any(_lost(v, e).any() for v, e in args) or any(distributes(s, rank) for s, rank in sums)
         if unknown and not all(np.isfinite(v).all() for v in values):
             self.greatest = np.inf
         floats = [d for d, _ in node.results if d.is_float]

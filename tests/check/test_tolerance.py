@@ -66,7 +66,7 @@ def test_what_is_divided_by_what_may_be_zero_may_be_anything():
 
 
 def test_beside_a_factor_before_the_sum_infinite_and_nan_are_alike():
-    """sum[k](x[i,k]*c[i]) is c[i]*sum[k](x[i,k]) but where c is infinite; no factor of sum[k](x[i,k]*w[k]) leaves it."""
+    """sum[k](x[i,k]*c[i]) is c[i]*sum[k](x[i,k]) but where c is infinite; sum[k](x[i,k]*w[k]) is itself."""
     values, infinite = np.array([[1.0, 2.0], [0.0, -4.0]]), np.array([np.inf, np.inf])
     x, t = Read(0, (Axis(0), Axis(1)), dt.f32), ((dt.f32, (2, 2)), (dt.f32, (2,)))
     found = []
