@@ -59,6 +59,19 @@ def check_options(kind: type, given: Iterable[str]) -> None:
         _refuse_unknown(kind.__name__, given, known)
 
 
+def bound(
+    function: Callable[..., Any], args: tuple, kwargs: Mapping[str, Any], what: Callable[[], str]
+) -> inspect.BoundArguments:
+    """A call's arguments by the parameters of `function`. Raises KindError where one is missing or there is one too
+    many, which names the function as `what` does."""
+    signature = inspect.signature(function)
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as e:
+        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        raise KindError(f"{what()} takes {inspect.Signature(plain)}: {e}") from None
+
+
 def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
     """Raises UnknownOptionError for the first keyword that `what` does not take."""
     for name in given:
@@ -154,7 +167,8 @@ def _truth(x: Any) -> bool:
 
 def _sequence(of: Fit | None, length: int | None = None) -> Fit:
     def fit(x: Any) -> Any:
-        many = isinstance(x, Sequence) and not isinstance(x, (str, bytes)) or getattr(x, "ndim", None) == 1
+        many = isinstance(x, Sequence) and not isinstance(x, (str, bytes))
+        many = many or getattr(x, "ndim", None) == 1 and len(x) > 0  # an empty array is no list of numbers
         if not many or (length is not None and len(x) != length):
             raise _Misfit
         return x if of is None else tuple(map(of, x))

@@ -410,10 +410,9 @@ class TrainStep:
     def _repr_html_(self) -> str:
         return html.text(repr(self), "") + self.model._repr_html_() + html.Text(self.plan)._repr_html_()
 
-    def profile(self, *batch: Any, repeats: int = 20) -> Profile:
+    @checked
+    def profile(self, *batch: Any, repeats: Count = 20) -> Profile:
         """Times every kernel of a step, one by one; changes no weight and no state."""
-        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-            raise ArgumentError(f"repeats={repeats!r} must be an integer of at least 1")
         arrays = self._arrays(batch)
         run = self._program(arrays)
         self._set_scalars()
