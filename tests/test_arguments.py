@@ -238,7 +238,7 @@ class Branches(nn.Module):
     (lambda m: m(X, wya=1), "Branches takes .*: got an unexpected keyword argument 'wya'"),
     (lambda m: m(X), "Linear at 'ways.0.0' in Branches takes .input.: got an unexpected keyword argument 'scale'"),
     (lambda m: m(X, twice=True), "Sequential at 'ways.0' in Branches takes .*: too many positional arguments"),
-    (lambda m: es.jit(lambda x: m(x, 'attention'))(X), "MultiheadAttention at 'ways.1' in Branches takes .query, key, value"),
+    (lambda m: es.jit(lambda x: m(x, 'attention'))(X), "MultiheadAttention at 'ways.1' in Branches takes .query"),
     (lambda m: es.TrainStep(m, F.mse_loss, es.optim.SGD(lr=0.1))(X, X, X, X, X), "Branches takes .*: too many"),
     (lambda m: m.predict(), "predict needs inputs"),
     (lambda m: nn.MaxUnpool2d(2)(X), "MaxUnpool2d takes .input, indices, output_size=None.: missing .* 'indices'"),
