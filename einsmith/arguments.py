@@ -32,8 +32,8 @@ class _Misfit(Exception):
 
 
 def checked(function: F) -> F:
-    """`function`, which raises KindError for an argument that is not what its annotation says, and
-    UnknownOptionError for a keyword that it does not take; of what is wrong both say how it is called.
+    """`function`, which raises KindError for an argument that is not what its annotation says, that is missing or one
+    too many, and UnknownOptionError for a keyword that it does not take; of what is wrong both say how it is called.
 
     `int` means whole numbers, NumPy's too, but no truth values; `float` any number but a traced one, whose value is not
     known; a `Sequence` of numbers is also an array of one dimension; `Annotated[..., low, high]` a number in that
@@ -68,7 +68,7 @@ def bound(
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as e:
-        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
         raise KindError(f"{what()} takes {inspect.Signature(plain)}: {e}") from None
 
 
@@ -97,11 +97,15 @@ class _Fits:
 
     def __init__(self, function: Callable[..., Any]):
         parameters = inspect.signature(function).parameters.values()
+        self.function = function
         hints = get_type_hints(function, include_extras=True)
         self.name = function.__name__
         self.order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self.known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         self.open = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        single = (p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+        self.needed = [(n, p.name) for n, p in enumerate(single) if p.default is p.empty]
         found = ((n, hints.get(n, Any)) for n in dict.fromkeys((*self.order, *self.known)))
         self.fits = {name: (fit, hint) for name, hint in found if (fit := _fit(hint)) is not None}
 
@@ -109,6 +113,10 @@ class _Fits:
         name = type(args[0]).__name__ if self.name == "__init__" else self.name
         if not self.open:
             _refuse_unknown(name, kwargs, [n for n in self.known if n != "self"])
+        given = len(args)
+        more = given > len(self.order) and not self.many or any(n in kwargs for n in self.order[:given])
+        if more or any(place >= given and n not in kwargs for place, n in self.needed):
+            bound(self.function, args, kwargs, lambda: name)
         fitting = [self._one(name, n, x) for n, x in zip(self.order, args, strict=False)]
         return (*fitting, *args[len(fitting) :]), {n: self._one(name, n, x) for n, x in kwargs.items()}
 

@@ -253,3 +253,31 @@ def test_a_hook_that_makes_a_wrong_call_of_it():
     layer.register_forward_pre_hook(lambda module, args: (args[0], args[0]))
     with pytest.raises(es.KindError, match=r"Linear takes \(input\): too many positional arguments"):
         layer(X)
+
+
+STEP = es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1))
+
+
+@pytest.mark.parametrize("call,words", [
+    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss), r"TrainStep takes \(model, loss, .*: missing .* 'optimizer'"),
+    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1), "static"), "too many positional"),
+    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1), tune=5), "TrainStep has no option 'tune'"),
+    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1), mode="dynamic"),
+     "mode='dynamic' is not available; use mode='static'"),
+    (lambda: nn.Conv2d(3), r"Conv2d takes \(in_channels, .*: missing a required argument: 'out_channels'"),
+    (lambda: F.relu(), r"relu takes \(input, inplace=False\): missing a required argument: 'input'"),
+    (lambda: F.relu(X, input=X), r"relu takes .*: multiple values for argument 'input'"),
+    (lambda: F.softmax(X, 1, X, X, X), r"softmax takes .*: too many positional arguments"),
+    (lambda: es.grad(), r"grad takes \(f, argnums=0, has_aux=False\): missing a required argument: 'f'"),
+    (lambda: es.jvp(F.relu, (X,)), "jvp takes .*: missing a required argument: 'tangents'"),
+    (lambda: es.op(), "op takes .*: missing a required argument: 'text'"),
+    (lambda: es.load("nowhere", modle=1), "load has no option 'modle'; did you mean 'model'"),
+    (lambda: es.save(STEP), "save takes .step, path.: missing a required argument: 'path'"),
+    (lambda: es.set_threads(), "set_threads takes .n.: missing a required argument: 'n'"),
+    (lambda: STEP.evaluate(), "evaluate takes .batches, .*: missing a required argument: 'batches'"),
+    (lambda: es.data.batches(X), "batches takes .x, y, size, .*: missing a required argument: 'y'"),
+])  # fmt: skip
+def test_what_a_call_lacks_or_has_too_many_of(call, words):
+    with pytest.raises(es.KindError if "available" not in words and "no option" not in words else es.ArgumentError,
+                       match=words):  # fmt: skip
+        call()

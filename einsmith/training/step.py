@@ -16,7 +16,7 @@ from einsmith.arguments import Count, checked
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable, label
 from einsmith.dtypes import is_whole
-from einsmith.errors import ArgumentError, EinsmithError, NonFiniteError, ShapeError
+from einsmith.errors import ArgumentError, NonFiniteError, ShapeError
 from einsmith.lang import trace
 from einsmith.modes import Jitted, to_array
 from einsmith.runtime.arena import Arena
@@ -76,7 +76,7 @@ class TrainStep:
         trained: str = "first", memory_limit: Any = None,
     ):  # fmt: skip
         if mode != "static":
-            raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")
+            raise ArgumentError(f"mode={mode!r} is not available; use mode='static'")
         if not hasattr(model, "named_parameters") or isinstance(model, type):
             raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
         if not is_whole(seed):  # of any size
@@ -334,6 +334,7 @@ class TrainStep:
             self, batches, epochs, progress, on_step, on_epoch, validation, metrics, callbacks
         ).run()
 
+    @checked
     @checked
     def evaluate(
         self, batches: Iterable, *, metrics: Mapping[str, Any] | None = None, averaged: bool = False
