@@ -114,8 +114,9 @@ class _Fits:
         if not self.open:
             _refuse_unknown(name, kwargs, [n for n in self.known if n != "self"])
         given = len(args)
-        more = given > len(self.order) and not self.many or any(n in kwargs for n in self.order[:given])
-        if more or any(place >= given and n not in kwargs for place, n in self.needed):
+        more = given > len(self.order) and not self.many
+        twice = any(n in kwargs and n in self.known for n in self.order[:given])
+        if more or twice or any(place >= given and n not in kwargs for place, n in self.needed):
             bound(self.function, args, kwargs, lambda: name)
         fitting = [self._one(name, n, x) for n, x in zip(self.order, args, strict=False)]
         return (*fitting, *args[len(fitting) :]), {n: self._one(name, n, x) for n, x in kwargs.items()}
