@@ -7,6 +7,7 @@ from einsmith.checkpoint import load, save
 from einsmith.errors import (
     ArgumentError,
     BoundsError,
+    BusyError,
     CheckError,
     CompileError,
     DataError,
@@ -63,8 +64,8 @@ from einsmith.transforms import check_gradients, grad, interpret, jvp, stop_grad
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "BoundsError", "CheckError", "CompileError", "DataError", "DtypeError", "EinsmithError",
-    "FormulaError", "GradientError", "IndexOutOfRange", "KindError", "KnobError", "NonFiniteError",
+    "ArgumentError", "BoundsError", "BusyError", "CheckError", "CompileError", "DataError", "DtypeError",
+    "EinsmithError", "FormulaError", "GradientError", "IndexOutOfRange", "KindError", "KnobError", "NonFiniteError",
     "OutOfMemoryError", "SaveError", "ShapeError", "TraceError", "TrainStep", "UnknownNameError",
     "UnknownOptionError", "VerifyError", "abs", "argmax", "argmin", "axes", "cache_clear", "callbacks",
     "check_gradients", "compute", "cos", "data", "erf", "exp", "floor", "functional", "grad", "hessian",

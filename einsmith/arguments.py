@@ -32,8 +32,8 @@ class _Misfit(Exception):
 
 
 def checked(function: F) -> F:
-    """`function`, which raises KindError for an argument that is not what its annotation says, and
-    UnknownOptionError for a keyword that it does not take; of what is wrong both say how it is called.
+    """`function`, which raises KindError for an argument that is not what its annotation says, that is missing or one
+    too many, and UnknownOptionError for a keyword that it does not take; of what is wrong both say how it is called.
 
     `int` means whole numbers, NumPy's too, but no truth values; `float` any number but a traced one, whose value is not
     known; a `Sequence` of numbers is also an array of one dimension; `Annotated[..., low, high]` a number in that
@@ -57,6 +57,19 @@ def check_options(kind: type, given: Iterable[str]) -> None:
     if not any(p.kind is p.VAR_KEYWORD for p in found):
         known = [p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         _refuse_unknown(kind.__name__, given, known)
+
+
+def bound(
+    function: Callable[..., Any], args: tuple, kwargs: Mapping[str, Any], what: Callable[[], str]
+) -> inspect.BoundArguments:
+    """A call's arguments by the parameters of `function`. Raises KindError where one is missing or there is one too
+    many, which names the function as `what` does."""
+    signature = inspect.signature(function)
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as e:
+        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
+        raise KindError(f"{what()} takes {inspect.Signature(plain)}: {e}") from None
 
 
 def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
@@ -84,11 +97,15 @@ class _Fits:
 
     def __init__(self, function: Callable[..., Any]):
         parameters = inspect.signature(function).parameters.values()
+        self.function = function
         hints = get_type_hints(function, include_extras=True)
         self.name = function.__name__
         self.order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self.known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         self.open = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        single = (p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+        self.needed = [(n, p.name) for n, p in enumerate(single) if p.default is p.empty]
         found = ((n, hints.get(n, Any)) for n in dict.fromkeys((*self.order, *self.known)))
         self.fits = {name: (fit, hint) for name, hint in found if (fit := _fit(hint)) is not None}
 
@@ -96,6 +113,11 @@ class _Fits:
         name = type(args[0]).__name__ if self.name == "__init__" else self.name
         if not self.open:
             _refuse_unknown(name, kwargs, [n for n in self.known if n != "self"])
+        given = len(args)
+        more = given > len(self.order) and not self.many
+        twice = any(n in kwargs and n in self.known for n in self.order[:given])
+        if more or twice or any(place >= given and n not in kwargs for place, n in self.needed):
+            bound(self.function, args, kwargs, lambda: name)
         fitting = [self._one(name, n, x) for n, x in zip(self.order, args, strict=False)]
         return (*fitting, *args[len(fitting) :]), {n: self._one(name, n, x) for n, x in kwargs.items()}
 
@@ -154,7 +176,8 @@ def _truth(x: Any) -> bool:
 
 def _sequence(of: Fit | None, length: int | None = None) -> Fit:
     def fit(x: Any) -> Any:
-        many = isinstance(x, Sequence) and not isinstance(x, (str, bytes)) or getattr(x, "ndim", None) == 1
+        many = isinstance(x, Sequence) and not isinstance(x, (str, bytes))
+        many = many or getattr(x, "ndim", None) == 1 and len(x) > 0  # an empty array is no list of numbers
         if not many or (length is not None and len(x) != length):
             raise _Misfit
         return x if of is None else tuple(map(of, x))

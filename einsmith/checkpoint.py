@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from einsmith import functional, manifest, models, optim
+from einsmith.arguments import Count, checked
 from einsmith.errors import EinsmithError, SaveError
 from einsmith.manifest import FILES, META, PLAN, STATE, WEIGHTS
 from einsmith.nn import Module
@@ -28,8 +29,10 @@ from einsmith.training import TrainStep
 from einsmith.training.graph import OWN
 
 
-def save(step: TrainStep, path: str | os.PathLike) -> None:
-    """Writes weights, optimizer state, counters and plan to the folder `path`, replacing one that save wrote before.
+@checked
+def save(step: Any, path: Any) -> None:
+    """Writes a TrainStep's weights, optimizer state, counters and plan to the folder `path`, replacing one that save
+    wrote before.
 
     Raises SaveError where `path` holds something else or cannot be written; what was there stays whole.
     """
@@ -155,9 +158,10 @@ def _runs(process: int) -> bool:
     return True
 
 
+@checked
 def load(
-    path: str | os.PathLike, *, model: Module | None = None, loss: Callable | None = None, optimizer: Any = None,
-    threads: int | None = None,
+    path: Any, *, model: Module | None = None, loss: Callable | None = None, optimizer: Any = None,
+    threads: Count | None = None,
 ) -> TrainStep:
     """The TrainStep saved at `path`, ready to go on bitwise as if it had not stopped.
 

@@ -22,7 +22,7 @@ from einsmith.expr.nodes import ROLES, Graph, Leaf, Reduce, Template, Tensor, nb
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
-from einsmith.passes.listings import Listing, listings
+from einsmith.passes.listings import Changes, Listing, listings
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import Call, Plan, fuse
 from einsmith.passes.schedule.printer import namer, show_arena, show_plan
@@ -91,7 +91,8 @@ class Executable:
             self._roots, self._given = graph.roots, graph
             checks = dict((*index_checks(graph.roots), *graph.checks))
             graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
-            told = listings(graph)
+            self.changes = Changes()
+            told = [self.changes, *listings(graph)]
 
             def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
                 for listing in told:
@@ -403,13 +404,16 @@ class Executable:
     # -- for people
 
     def describe(self) -> str:
-        """One line a kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop) and formula;
-        then the predicted time of each part of a training step."""
+        """The passes that changed the graph and how many tensors more or fewer it has since; one line a kernel: role,
+        pattern, configuration, tasks, predicted time (of one turn of its loop) and formula; then the predicted time of
+        each part of a training step."""
         again = sum(not call.own for call in self.calls)
         lines = [
             f"{len(self.kernels)} kernels{f', {again} of them again' if again else ''}, arena "
             f"{self._own / 2**20:.2f} MiB of {show_size(self.held_bytes)} in all, {self.threads} threads"
         ]
+        if self.changes.tensors:
+            lines.append(f"passes: {self.changes}")
         several = len(set(self.roles)) > 1
         parts = dict.fromkeys(ROLES, 0.0)
         rows = zip(self.roles, self.calls, self.kernels, self.turns, strict=True)

@@ -89,6 +89,10 @@ class OutOfMemoryError(EinsmithError, MemoryError):
     """Tensors take more memory than there is; the message says how much was asked for."""
 
 
+class BusyError(EinsmithError, RuntimeError):
+    """The machine does something else, so that figures measured on it would be wrong; none were stored."""
+
+
 class CheckError(EinsmithError):
     """A checked run (EINSMITH_CHECK) found generated code that is wrong: names the kernel, its formula, the buffer, the
     element, and the folder in which the fault can be repeated. It is a fault of Einsmith itself, or of LLVM."""

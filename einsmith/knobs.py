@@ -74,6 +74,10 @@ def _path(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
 DEBUG: Knob[int] = Knob(
     "EINSMITH_DEBUG", 0, _whole(0, 7), "a whole number from 0 to 7",
     "1 timings and kernel counts, 2 kernels and configurations, 3 chosen and rejected costs, 4 loop nests, 5 LLVM IR, "
@@ -85,8 +89,8 @@ THREADS: Knob[int | None] = Knob(
 )
 CALIBRATE: Knob[int] = Knob(
     "EINSMITH_CALIBRATE", 1, _whole(0, 1), "0 or 1",
-    "1 measures the machine at its first use (about a second, once) and keeps the figures; 0 chooses kernels by static "
-    "figures of the processor",
+    "1 measures the machine at its first use (about a second, once) and keeps the figures, unless it is busy; 0 "
+    "chooses kernels by static figures of the processor",
 )
 CACHE_DIR: Knob[Path | None] = Knob(
     "EINSMITH_CACHE_DIR", None, _path, "the path of a directory",
@@ -111,8 +115,13 @@ DUMP: Knob[Path | None] = Knob(
     "where the graph after every pass, the plan, the arena and the steps of each program that is compiled are written, "
     "in a folder of its own; by default nowhere",
 )
+WITHOUT: Knob[tuple[str, ...]] = Knob(
+    "EINSMITH_WITHOUT", (), _names, "names of passes, separated by commas",
+    "passes that programs compiled from now on are made without, to see what they bring: those of "
+    "einsmith/passes/pipeline.py that no other pass needs, as step.plan names them",
+)
 
-ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, CACHE_DIR, CACHE_LIMIT, DATA_DIR, CHECK, DUMP)
+ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, CACHE_DIR, CACHE_LIMIT, DATA_DIR, CHECK, DUMP, WITHOUT)
 
 
 def debug() -> int:

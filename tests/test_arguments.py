@@ -29,7 +29,8 @@ NEVER = {
     "Size": [-1, None, 1.0, "1"],
     "Share": [-0.1, 1.5, float("nan"), None, "1"],
     "Magnitude": [-1, float("nan"), None, "1"],
-    "Ints": [None, "ab", 1.5, {}, [1, "a"], [1.5, 2]],
+    "Ints": [None, "ab", 1.5, {}, [1, "a"], [1.5, 2], np.zeros(0)],
+    "Amounts": [None, "ab", 1.5, {}, [1, "a"], -1],
 }
 """By an annotation, some of what it does not allow."""
 
@@ -48,9 +49,9 @@ def public() -> list[tuple[str, Callable]]:
 def required(function: Callable) -> dict[str, Any]:
     """Something for each argument that has no default."""
     known = {
-        "Ints": 1, "Sizes": 1, "int": 1, "Count": 1, "Size": 1, "float": 0.5, "Share": 0.5, "Magnitude": 0.5,
-        "str": "a", "bool": True, "Sequence[int]": (1,), "Sequence[Any]": [X], "Module": nn.ReLU(),
-        "Sequence[Schedule]": [],
+        "Ints": 1, "Amounts": 1, "Sizes": 1, "int": 1, "Count": 1, "Size": 1, "float": 0.5, "Share": 0.5,
+        "Magnitude": 0.5, "str": "a", "bool": True, "Sequence[int]": (1,), "Sequence[Size]": (1,),
+        "Sequence[Any]": [X], "Module": nn.ReLU(), "Sequence[Schedule]": [],
     }  # fmt: skip
     found = {}
     for p in inspect.signature(function).parameters.values():
@@ -194,3 +195,89 @@ def test_others_annotate_as_they_like():
     assert Mine("wide").width == "wide"
     with pytest.raises(es.UnknownOptionError, match="Mine has no option 'widht'; did you mean 'width'"):
         Mine(widht=3)
+
+
+def test_an_empty_array_is_no_list_of_numbers():
+    """It is data that has got lost, where an empty list is a shape: that of a number."""
+    assert F.full([], 2.0).shape == F.full((), 2.0).shape == ()
+    for empty in (np.zeros(0), np.zeros(0, np.int64)):
+        with pytest.raises(es.KindError, match=r"full: size=<.* of shape \(0,\)> must be a sequence of integers"):
+            F.full(empty, 2.0)
+        with pytest.raises(es.KindError, match=r"normalized_shape=<ndarray of shape \(0,\)> must be an integer or"):
+            nn.LayerNorm(empty)
+
+
+@pytest.mark.parametrize("layer,argument", [
+    (nn.AdaptiveAvgPool2d, "output_size"), (nn.AdaptiveMaxPool3d, "output_size"), (nn.Fold, "output_size"),
+    (nn.Fold, "stride"), (nn.Unfold, "kernel_size"), (nn.Unfold, "padding"), (nn.Upsample, "size"),
+    (nn.Upsample, "scale_factor"), (nn.Unflatten, "unflattened_size"), (nn.Conv2d, "stride"), (nn.MaxPool1d, "padding"),
+    (nn.ZeroPad2d, "padding"),
+])  # fmt: skip
+@pytest.mark.parametrize("many", [(), (1,) * 7])
+def test_sizes_are_as_many_as_dimensions(layer, argument, many):
+    """When the layer is made, not when it is called."""
+    if many and layer in (nn.Upsample, nn.Unflatten):
+        return
+    with pytest.raises(es.ArgumentError, match=f"{layer.__name__}: .*{argument}"):
+        layer(**{**required(layer), argument: many})
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        self.ways = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.MultiheadAttention(4, 2)])
+
+    def forward(self, x, way="linear", *, twice=False):
+        if twice:
+            return self.ways[0](x, x)
+        return self.ways[0][0](x, scale=2) if way == "linear" else self.ways[1](x)
+
+
+@pytest.mark.parametrize("call,words", [
+    (lambda m: m(), r"Branches takes \(x, way='linear', \*, twice=False\): missing a required argument: 'x'"),
+    (lambda m: m(X, 'linear', 1), r"Branches takes .*: too many positional arguments"),
+    (lambda m: m(X, wya=1), "Branches takes .*: got an unexpected keyword argument 'wya'"),
+    (lambda m: m(X), "Linear at 'ways.0.0' in Branches takes .input.: got an unexpected keyword argument 'scale'"),
+    (lambda m: m(X, twice=True), "Sequential at 'ways.0' in Branches takes .*: too many positional arguments"),
+    (lambda m: es.jit(lambda x: m(x, 'attention'))(X), "MultiheadAttention at 'ways.1' in Branches takes .query"),
+    (lambda m: es.TrainStep(m, F.mse_loss, es.optim.SGD(lr=0.1))(X, X, X, X, X), "Branches takes .*: too many"),
+    (lambda m: m.predict(), "predict needs inputs"),
+    (lambda m: nn.MaxUnpool2d(2)(X), "MaxUnpool2d takes .input, indices, output_size=None.: missing .* 'indices'"),
+])  # fmt: skip
+def test_a_module_that_is_called_wrongly_says_where_it_is_and_what_it_takes(call, words):
+    with pytest.raises(es.EinsmithError, match=words):
+        call(Branches())
+
+
+def test_a_hook_that_makes_a_wrong_call_of_it():
+    layer = nn.Linear(4, 4)
+    layer.register_forward_pre_hook(lambda module, args: (args[0], args[0]))
+    with pytest.raises(es.KindError, match=r"Linear takes \(input\): too many positional arguments"):
+        layer(X)
+
+
+STEP = es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1))
+
+
+@pytest.mark.parametrize("call,words", [
+    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss), r"TrainStep takes \(model, loss, .*: missing .* 'optimizer'"),
+    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1), "static"), "too many positional"),
+    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1), tune=5), "TrainStep has no option 'tune'"),
+    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1), mode="dynamic"),
+     "mode='dynamic' is not available; use mode='static'"),
+    (lambda: nn.Conv2d(3), r"Conv2d takes \(in_channels, .*: missing a required argument: 'out_channels'"),
+    (lambda: F.relu(), r"relu takes \(input, inplace=False\): missing a required argument: 'input'"),
+    (lambda: F.relu(X, input=X), r"relu takes .*: multiple values for argument 'input'"),
+    (lambda: F.softmax(X, 1, X, X, X), r"softmax takes .*: too many positional arguments"),
+    (lambda: es.grad(), r"grad takes \(f, argnums=0, has_aux=False\): missing a required argument: 'f'"),
+    (lambda: es.jvp(F.relu, (X,)), "jvp takes .*: missing a required argument: 'tangents'"),
+    (lambda: es.op(), "op takes .*: missing a required argument: 'text'"),
+    (lambda: es.load("nowhere", modle=1), "load has no option 'modle'; did you mean 'model'"),
+    (lambda: es.save(STEP), "save takes .step, path.: missing a required argument: 'path'"),
+    (lambda: es.set_threads(), "set_threads takes .n.: missing a required argument: 'n'"),
+    (lambda: STEP.evaluate(), "evaluate takes .batches, .*: missing a required argument: 'batches'"),
+    (lambda: es.data.batches(X), "batches takes .x, y, size, .*: missing a required argument: 'y'"),
+])  # fmt: skip
+def test_what_a_call_lacks_or_has_too_many_of(call, words):
+    with pytest.raises(es.KindError if "available" not in words and "no option" not in words else es.ArgumentError,
+                       match=words):  # fmt: skip
+        call()

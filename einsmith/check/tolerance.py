@@ -5,7 +5,8 @@ intervals, which covers steps (floor, comparisons) too, and adds a rounding of i
 interval; a sum of K terms adds K roundings of the sum of absolute values (N. Higham, Accuracy and Stability of
 Numerical Algorithms, 2002, section 4.2), which like terms that one accumulator takes in turn come near. Where a
 decision (a comparison, argmax) falls within the error its result is uncertain, and what depends on it may be either
-side's.
+side's. A factor that stands before a sum (`distributes`) meets what is infinite in another order: whether the result is
+infinite, and of which sign, or NaN is then uncertain, and so is what depends on it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from einsmith.expr.nodes import (
     Reduce,
     Scatter,
     Template,
+    axes_of,
     postorder,
 )
 
@@ -50,6 +52,11 @@ def within(most: np.ndarray, value: np.ndarray, error: np.ndarray, dtype: DType)
     """The bound of an error; none where finite numbers on the way, `most` at most, may leave the type: infinities come
     of them, NaN, and what is made of these."""
     return np.where(np.isfinite(value) & ~(most <= dtype.max), np.inf, error)
+
+
+def _lost(value: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Where NaN may be any infinity as well: no corner of an interval says so."""
+    return np.isinf(error) & np.isnan(value)
 
 
 def errors(graph: Graph, inputs: Sequence[np.ndarray], run: Analysis | None = None) -> tuple[list[Pair], float]:
@@ -91,6 +98,15 @@ def template_errors(t: Template, args: Sequence[Pair]) -> tuple[list[Pair], floa
         return run.template(t, args), run.greatest
 
 
+def distributes(body: Reduce, rank: int) -> bool:
+    """Whether terms of a sum are multiplied or divided by what depends on some of the axes summed over only, or on
+    none: that may be done to sums of the others, which is the same but beside infinities."""
+    over = frozenset(range(rank, rank + len(body.extents)))
+    products = (e for e in postorder(body.bodies) if isinstance(e, Apply) and e.fn in ("mul", "div"))
+    factors = (a for e in products if e.dtype.is_float for a in e.args if not isinstance(a, Const))
+    return body.combiner == "sum" and any(not over <= axes_of(a) for a in factors)
+
+
 class Analysis:
     """What is met on the way through a graph."""
 
@@ -111,6 +127,10 @@ class Analysis:
         """By what the members change when arguments are rounded, which makes equals of neighbours, and when they are
         disturbed by their errors and a few roundings: an error grows from step to step as the formula says."""
         values = interp.evaluate_recurrence(node, [v for v, _ in args])
+        sums = [(p.body, t.rank) for t in node.members for p in t.parts if isinstance(p.body, Reduce)]
+        unknown = any(_lost(v, e).any() for v, e in args) or any(distributes(s, rank) for s, rank in sums)
+        if unknown and not all(np.isfinite(v).all() for v in values):
+            self.greatest = np.inf
         floats = [d for d, _ in node.results if d.is_float]
         unit = max(map(_unit, floats), default=0.0)
         moved = [np.zeros(v.shape) for v in values]
@@ -174,10 +194,15 @@ class Analysis:
                 if unit:
                     error = error + unit * max(k, C * sqrt(k + 1)) * (magnitude + error)
                     error = within(magnitude + error, value, error, expr.dtype)
+                    lost = _lost(v, e).any(axis=axes)
+                    if not np.isfinite(value).all() and distributes(body, rank):
+                        lost |= ~np.isfinite(value)
+                    error = np.where(lost, np.inf, error)
                 out.append((value, error))
             elif body.combiner == "prod":
                 most = (np.abs(v) + e).prod(axis=axes)
                 error = most - np.abs(v).prod(axis=axes) + C * unit * (k + 1) * most
+                error = np.where(_lost(v, e).any(axis=axes), np.inf, error)
                 out.append((self.note(v.prod(axis=axes, dtype=v.dtype)), error))
                 self.narrow(out[-1][0], expr.dtype)
             else:
@@ -186,10 +211,12 @@ class Analysis:
                 rivals = signed + e >= signed.max(axis=axes, keepdims=True) - e.max(axis=axes, keepdims=True)
                 error = np.where(rivals, e, 0).max(axis=axes)
                 value = getattr(v, "max" if sign > 0 else "min")(axis=axes)
+                lost = (np.isinf(e) & ~np.isfinite(v)).any(axis=axes)
+                error = np.where(lost, np.inf, error)
                 out.append((value, error))
                 if body.combiner.startswith("arg"):
                     flat = signed.reshape(*full[:rank], k)
-                    unsure = (rivals.sum(axis=axes) > 1) & (error > 0)
+                    unsure = (rivals.sum(axis=axes) > 1) & (error > 0) | lost
                     out.append((flat.argmax(-1), np.where(unsure, np.inf, 0.0)))
         return out
 
@@ -202,7 +229,8 @@ class Analysis:
         np.add.at(out[0], at, v)
         self.note(out[0])
         unit = _unit(s.body.dtype)
-        np.add.at(out[1], at, e + C * unit * (sqrt(prod(full)) * (np.abs(v) + e) + first) if unit else e)
+        more = e + C * unit * (sqrt(prod(full)) * (np.abs(v) + e) + first) if unit else e
+        np.add.at(out[1], at, np.where(_lost(v, e), np.inf, more))
         moved = [np.broadcast_to(u > 0, full) for _, u in index]  # what may be added elsewhere in these dimensions
         for point in np.argwhere(np.any(moved, axis=0)) if moved else ():
             p = tuple(point)
@@ -251,6 +279,7 @@ class Analysis:
             value, error = np.where(c, a, b), np.where(c, ea, eb)
             if unsure.any():
                 difference = (a != b).astype(float) if value.dtype == bool else np.abs(a.astype(float) - b)
+                difference = np.where(np.isnan(difference), np.inf, difference)
                 error = np.where(unsure > 0, np.maximum(ea, eb) + difference, error)
             return value, error
         if e.dtype.is_bool and e.args[0].dtype.is_bool:
@@ -258,6 +287,9 @@ class Analysis:
             return value, np.broadcast_to(sum(u for _, u in args), value.shape)
         value = interp._apply(e, [v for v, _ in args])
         error = np.zeros(value.shape)
+        lost = np.zeros(value.shape, bool)
+        for v, u in args:
+            lost = lost | (np.isinf(u) & ~np.isfinite(v) if e.dtype.is_bool else _lost(v, u))
         if any(u.any() for _, u in args):
             for signs in itertools.product((-1, 1), repeat=len(args)):
                 corner = interp._apply(e, [v + s * u if u.any() else v for s, (v, u) in zip(signs, args, strict=True)])
@@ -279,7 +311,7 @@ class Analysis:
             error = error + C * _unit(e.dtype) * (np.abs(value) + error) + TINY
             error = within(np.abs(value) + error, value, error, e.dtype)
         self.note(value)
-        return value, error
+        return value, np.where(lost, np.inf, error)
 
     @staticmethod
     def between(fn: str, args: Sequence[Pair]) -> np.ndarray | float:

@@ -114,10 +114,11 @@ def explain_command(what: str, **options) -> None:
 @app.command("calibrate")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate_command(as_json: bool) -> None:
-    """Measure this machine anew (at most 3 seconds) and keep the figures, by which kernels are chosen.
+    """Measure this machine anew (3 seconds, or up to 9) and keep the figures, by which kernels are chosen.
 
-    This happens by itself at the first use on a machine. New figures may lead to other choices, and so to other
-    rounding: a run that was saved before does not go on bitwise as it would have.
+    This happens by itself at the first use on a machine. What is measured beside other work is not kept: the figures of
+    before stand, and programs that find none measure for themselves. New figures may lead to other choices, and so to
+    other rounding: a run that was saved before does not go on bitwise as it would have.
     """
     from einsmith.cli.info import calibrate
 

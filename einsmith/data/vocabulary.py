@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -42,10 +43,9 @@ class Vocabulary:
             raise ArgumentError(f"the vocabulary has {twice!r} twice")
 
     @classmethod
-    def of(cls, text: str, unit: str = "word", size: int | None = None) -> Vocabulary:
+    @checked
+    def of(cls, text: str, unit: str = "word", size: Annotated[int, 2] | None = None) -> Vocabulary:
         """The most frequent tokens of a text, equally frequent ones by the alphabet: at most `size` with "<unk>"."""
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 2):
-            raise ArgumentError(f"size={size!r} must be an integer of at least 2, or None for every token")
         counted = Counter(tokens_of(text, unit))
         ordered = sorted(counted, key=lambda token: (-counted[token], token))
         return cls(ordered if size is None else ordered[: size - 1], unit)

@@ -12,6 +12,7 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith import html
+from einsmith.arguments import checked
 from einsmith.caches import Bound, Cache
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
@@ -320,14 +321,15 @@ def _ordered(name: str, known: tuple[str, ...], inputs: Sequence[str] | None) ->
     return tuple(given)
 
 
+@checked
 def op(
-    text: str, extents: Mapping[str, int | str] | None = None, name: str | None = None, *, checkpoint: int = 0,
+    text: Any, extents: Mapping[str, int | str] | None = None, name: str | None = None, *, checkpoint: int = 0,
     inputs: Sequence[str] | None = None, **defaults: Any,
 ) -> Operator:  # fmt: skip
     """The operator that a formula defines.
 
-    text: statements `Name[axes] = expression`; extents: of axes, ints or strings over parameters and `A.shape[n]`;
-    defaults: of parameters; checkpoint: see Operator; inputs: the order in which they are passed, as ("A", "B") or
-    "A, B". Raises FormulaError with line, caret and remedy.
+    text: a string of statements `Name[axes] = expression`; extents: of axes, ints or strings over parameters and
+    `A.shape[n]`; defaults: of parameters; checkpoint: see Operator; inputs: the order in which they are passed, as
+    ("A", "B") or "A, B". Raises FormulaError with line, caret and remedy.
     """
     return Operator(text, extents, name, defaults, checkpoint, inputs)

@@ -6,25 +6,39 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Count
+from einsmith.arguments import Count, Size
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.conv import same_padding
 from einsmith.lang.builder import Value
 from einsmith.nn.linear import empty, reset
 from einsmith.nn.module import Module
 
-Ints = int | Sequence[int]
+Ints = Count | Sequence[Count]
+Amounts = Size | Sequence[Size]
 PADDING_MODES = "zeros", "reflect", "replicate", "circular"
 
 
-def repeated(x: Ints, n: int) -> tuple[int, ...]:
-    """An int for each of `n` dimensions, or as many ints as given."""
-    return (x,) * n if isinstance(x, int) else tuple(x)
+def repeated(layer: Any, what: str, x: Any, n: int | None = None) -> tuple[Any, ...]:
+    """`x`, alone or in a sequence, for each of `n` places, by default the layer's dimensions; or as many as given.
+    Raises ArgumentError where these are not `n`."""
+    n = layer.dims if n is None else n
+    many = tuple(x) if isinstance(x, Sequence) else (x,)
+    if len(many) == 1:
+        many = many * n
+    if len(many) != n:
+        raise ArgumentError(f"{type(layer).__name__}: {what}={x!r} must be an int or {n} ints")
+    return many
+
+
+def check_sizes(layer: Any, **given: Any) -> None:
+    """Raises ArgumentError for sizes that are not as many as the layer has dimensions."""
+    for what, value in given.items():
+        repeated(layer, what, value)
 
 
 def _prepare(layer: Any, sizes: dict[str, Any], bias: bool, dtype: Any) -> None:
     """Sets and checks what convolutions and transposed ones have in common; `sizes`: their arguments."""
-    name, n, transposed = type(layer).__name__, layer.dims, isinstance(layer, _ConvTranspose)
+    name, transposed = type(layer).__name__, isinstance(layer, _ConvTranspose)
     channels, out, groups = sizes["in_channels"], sizes["out_channels"], sizes["groups"]
     if channels % groups or out % groups:
         raise ArgumentError(f"{name}: groups={groups} must divide in_channels={channels} and out_channels={out}")
@@ -33,16 +47,13 @@ def _prepare(layer: Any, sizes: dict[str, Any], bias: bool, dtype: Any) -> None:
         raise ArgumentError(f"{name}: padding_mode={layer.padding_mode!r} is none of {', '.join(map(repr, modes))}")
     layer.in_channels, layer.out_channels, layer.groups = channels, out, groups
     for what in ("kernel_size", "stride", "padding", "dilation", "output_padding"):
-        given, least = sizes[what], 0 if "padding" in what else 1
+        given = sizes[what]
         if what == "padding" and isinstance(given, str) and not transposed:
             if given not in ("same", "valid"):
                 raise ArgumentError(f"{name}: padding={given!r} must be 'same', 'valid' or ints")
             layer.padding = given
             continue
-        value = repeated(given, n)
-        if len(value) != n or any(not isinstance(v, int) or v < least for v in value):
-            raise ArgumentError(f"{name}: {what}={given!r} must be an int or {n} ints of at least {least}")
-        setattr(layer, what, value)
+        setattr(layer, what, repeated(layer, what, given))
     if layer.padding == "same" and any(s != 1 for s in layer.stride):
         raise ArgumentError(f"{name}: padding='same' needs stride 1, not {layer.stride}")
     first, second = (channels, out) if transposed else (out, channels)
@@ -81,7 +92,7 @@ class _Conv(Module):
         out_channels: Count,
         kernel_size: Ints,
         stride: Ints = 1,
-        padding: Ints | str = 0,
+        padding: Amounts | str = 0,
         dilation: Ints = 1,
         groups: Count = 1,
         bias: bool = True,
@@ -102,7 +113,7 @@ class _Conv(Module):
 
     def forward(self, input: Value) -> Value:
         convolve = getattr(F, f"conv{self.dims}d")
-        padding: Ints | str = self.padding
+        padding: Amounts | str = self.padding
         if self.padding_mode != "zeros":
             pairs = same_padding(self.kernel_size, self.dilation)
             if padding != "same":
@@ -153,8 +164,8 @@ class _ConvTranspose(Module):
         out_channels: Count,
         kernel_size: Ints,
         stride: Ints = 1,
-        padding: Ints = 0,
-        output_padding: Ints = 0,
+        padding: Amounts = 0,
+        output_padding: Amounts = 0,
         groups: Count = 1,
         bias: bool = True,
         dilation: Ints = 1,

@@ -76,7 +76,7 @@ class Hooks:
         waiting, output = [h for h in self._all if not h.before], None
         try:
             args, kwargs = self._arguments(module, args, kwargs)
-            output = module.forward(*args, **kwargs)
+            output = module._forward(args, kwargs)
             while waiting:
                 output = waiting.pop(0).after(module, args, kwargs, output)
             return output

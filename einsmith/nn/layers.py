@@ -39,6 +39,8 @@ class Unflatten(Module):
     """Dimension `dim` split into the extents `unflattened_size`."""
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]):
+        if not unflattened_size:
+            raise ArgumentError("Unflatten: unflattened_size=() must be one extent or more")
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
 
     def forward(self, input: Value) -> Value:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith import html, locks
-from einsmith.arguments import Count, check_options, checked, shown
+from einsmith.arguments import Count, bound, check_options, checked, shown
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, UnknownNameError
 from einsmith.functional.call import call_with_arrays, in_trace
@@ -71,12 +71,27 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not in_trace(args, kwargs):
             if self.static_argnames:
-                given = inspect.signature(self.forward).bind(*args, **kwargs).arguments
+                given = self._bound(args, kwargs).arguments
                 kwargs = {n: given.pop(n) for n in self.static_argnames if n in given}
                 args = tuple(given.values())
             return call_with_arrays(self, args, kwargs)
         self._note()
-        return self._hooks.call(self, args, kwargs) if self._hooks else self.forward(*args, **kwargs)
+        return self._hooks.call(self, args, kwargs) if self._hooks else self._forward(args, kwargs)
+
+    def _forward(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        self._bound(args, kwargs)
+        return self.forward(*args, **kwargs)
+
+    def _bound(self, args: tuple, kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """The arguments of `forward`. Raises KindError for others, which says where in the model this module is."""
+        return bound(self.forward, args, kwargs, self._place)
+
+    def _place(self) -> str:
+        trace, kind = current_trace(), type(self).__name__
+        around = [m for m in (trace.depends.values() if trace is not None else ()) if isinstance(m, Module)]
+        paths = [(path, type(m).__name__) for m in around for path, part in m.named_modules() if part is self]
+        path, outer = max(paths, key=lambda x: len(x[0]), default=("", ""))
+        return f"{kind} at {path!r} in {outer}" if path else kind
 
     def _note(self) -> None:
         """The trace under way depends on this module."""

@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.errors import ShapeError
 from einsmith.lang.builder import Value
+from einsmith.nn.conv import repeated
 from einsmith.nn.module import Module
 
 
 def _amounts(layer: Any, padding: int | Sequence[int]) -> tuple[int, ...]:
     """An int for all sides, or (before, after) of the last dimension, then of the one before it, and so on."""
-    n = 2 * layer.dims
-    amounts = (padding,) * n if isinstance(padding, int) else tuple(padding)
-    if len(amounts) != n or any(not isinstance(p, int) for p in amounts):
-        raise ArgumentError(f"{type(layer).__name__}: padding={padding!r} must be an int or {n} ints")
-    return amounts
+    return repeated(layer, "padding", padding, 2 * layer.dims)
 
 
 class _Pad(Module):

@@ -6,22 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.errors import ArgumentError
+from einsmith.arguments import Count
 from einsmith.lang.builder import Value
-from einsmith.nn.conv import Ints, repeated
+from einsmith.nn.conv import Amounts, Ints, check_sizes, repeated
 from einsmith.nn.module import Module
 
-Sizes = int | Sequence[int | None] | None
-
-
-def _check(layer: Any, **given: Any) -> None:
-    """Raises ArgumentError for a size that is neither an int nor as many as the layer has dimensions."""
-    for what, value in given.items():
-        least = 0 if what == "padding" else 1
-        many = (value,) if isinstance(value, int) else tuple(value)
-        if len(many) not in (1, layer.dims) or any(not isinstance(v, int) or v < least for v in many):
-            name = type(layer).__name__
-            raise ArgumentError(f"{name}: {what}={value!r} must be an int or {layer.dims} ints of at least {least}")
+Sizes = Count | Sequence[Count | None] | None
 
 
 class _MaxPool(Module):
@@ -31,7 +21,7 @@ class _MaxPool(Module):
         self,
         kernel_size: Ints,
         stride: Ints | None = None,
-        padding: Ints = 0,
+        padding: Amounts = 0,
         dilation: Ints = 1,
         return_indices: bool = False,
         ceil_mode: bool = False,
@@ -39,7 +29,7 @@ class _MaxPool(Module):
         self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
         self.padding, self.dilation = padding, dilation
         self.return_indices, self.ceil_mode = return_indices, ceil_mode
-        _check(self, kernel_size=kernel_size, stride=self.stride, padding=padding, dilation=dilation)
+        check_sizes(self, kernel_size=kernel_size, stride=self.stride, padding=padding, dilation=dilation)
 
     def forward(self, input: Value) -> Any:
         pool = getattr(F, f"max_pool{self.dims}d")
@@ -76,11 +66,10 @@ class _MaxUnpool(Module):
     static_argnames = ("output_size",)
     dims: int
 
-    def __init__(self, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0):
-        _check(self, kernel_size=kernel_size, stride=kernel_size if stride is None else stride, padding=padding)
-        self.kernel_size = repeated(kernel_size, self.dims)
-        self.stride = self.kernel_size if stride is None else repeated(stride, self.dims)
-        self.padding = repeated(padding, self.dims)
+    def __init__(self, kernel_size: Ints, stride: Ints | None = None, padding: Amounts = 0):
+        self.kernel_size = repeated(self, "kernel_size", kernel_size)
+        self.stride = self.kernel_size if stride is None else repeated(self, "stride", stride)
+        self.padding = repeated(self, "padding", padding)
 
     def forward(self, input: Value, indices: Value, output_size: Sequence[int] | None = None) -> Value:
         unpool = getattr(F, f"max_unpool{self.dims}d")
@@ -117,14 +106,13 @@ class AvgPool1d(Module):
         self,
         kernel_size: Ints,
         stride: Ints | None = None,
-        padding: Ints = 0,
+        padding: Amounts = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
     ):
-        _check(self, kernel_size=kernel_size, stride=kernel_size if stride is None else stride, padding=padding)
-        self.kernel_size = repeated(kernel_size, 1)
-        self.stride = self.kernel_size if stride is None else repeated(stride, 1)
-        self.padding = repeated(padding, 1)
+        self.kernel_size = repeated(self, "kernel_size", kernel_size)
+        self.stride = self.kernel_size if stride is None else repeated(self, "stride", stride)
+        self.padding = repeated(self, "padding", padding)
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
 
     def forward(self, input: Value) -> Value:
@@ -141,14 +129,14 @@ class _AvgPool(Module):
         self,
         kernel_size: Ints,
         stride: Ints | None = None,
-        padding: Ints = 0,
+        padding: Amounts = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ):
         self.kernel_size, self.stride, self.padding = kernel_size, kernel_size if stride is None else stride, padding
         self.ceil_mode, self.count_include_pad, self.divisor_override = ceil_mode, count_include_pad, divisor_override
-        _check(self, kernel_size=kernel_size, stride=self.stride, padding=padding)
+        check_sizes(self, kernel_size=kernel_size, stride=self.stride, padding=padding)
 
     def forward(self, input: Value) -> Value:
         pool = getattr(F, f"avg_pool{self.dims}d")
@@ -182,6 +170,7 @@ class _AdaptiveAvgPool(Module):
     dims: int
 
     def __init__(self, output_size: Sizes):
+        check_sizes(self, output_size=output_size)
         self.output_size = output_size
 
     def forward(self, input: Value) -> Value:
@@ -213,6 +202,7 @@ class _AdaptiveMaxPool(Module):
     dims: int
 
     def __init__(self, output_size: Sizes, return_indices: bool = False):
+        check_sizes(self, output_size=output_size)
         self.output_size, self.return_indices = output_size, return_indices
 
     def forward(self, input: Value) -> Any:
@@ -245,7 +235,7 @@ class _LPPool(Module):
 
     def __init__(self, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False):
         self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
-        _check(self, kernel_size=kernel_size, stride=kernel_size if stride is None else stride)
+        check_sizes(self, kernel_size=kernel_size, stride=kernel_size if stride is None else stride)
 
     def forward(self, input: Value) -> Value:
         pool = getattr(F, f"lp_pool{self.dims}d")

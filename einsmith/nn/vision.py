@@ -9,7 +9,7 @@ from einsmith.arguments import Count
 from einsmith.errors import ArgumentError
 from einsmith.functional.resize import RANKS
 from einsmith.lang.builder import Value
-from einsmith.nn.conv import Ints
+from einsmith.nn.conv import Amounts, Ints, check_sizes
 from einsmith.nn.module import Module
 
 Factors = float | Sequence[float] | None
@@ -28,6 +28,8 @@ class Upsample(Module):
     ):
         if mode not in RANKS:
             raise ArgumentError(f"{type(self).__name__}: mode={mode!r} is none of {', '.join(map(repr, RANKS))}")
+        if size == () or scale_factor == ():
+            raise ArgumentError(f"{type(self).__name__}: size and scale_factor are numbers for at least one dimension")
         if (size is None) == (scale_factor is None):
             raise ArgumentError(f"{type(self).__name__}: give one of size={size!r} and scale_factor={scale_factor!r}")
         self.size = tuple(size) if isinstance(size, (tuple, list)) else size
@@ -104,7 +106,10 @@ class ChannelShuffle(Module):
 class Unfold(Module):
     """Windows as columns: [B, C, H, W] -> [B, C*R*S, L]; see `functional.unfold`."""
 
-    def __init__(self, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1):
+    dims = 2
+
+    def __init__(self, kernel_size: Ints, dilation: Ints = 1, padding: Amounts = 0, stride: Ints = 1):
+        check_sizes(self, kernel_size=kernel_size, dilation=dilation, padding=padding, stride=stride)
         self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
 
     def forward(self, input: Value) -> Value:
@@ -117,7 +122,13 @@ class Unfold(Module):
 class Fold(Module):
     """Columns added up at their places: [B, C*R*S, L] -> [B, C, *output_size]; see `functional.fold`."""
 
-    def __init__(self, output_size: Ints, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1):
+    dims = 2
+
+    def __init__(
+        self, output_size: Ints, kernel_size: Ints, dilation: Ints = 1, padding: Amounts = 0, stride: Ints = 1
+    ):
+        check_sizes(self, kernel_size=kernel_size, dilation=dilation, padding=padding, stride=stride)
+        check_sizes(self, output_size=output_size)
         self.output_size = output_size
         self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
 

@@ -1,4 +1,5 @@
-"""What is told of a program while it is compiled: EINSMITH_DEBUG=6 prints it, EINSMITH_DUMP keeps it in files."""
+"""What is told of a program while it is compiled: its plan says in short what passes did, EINSMITH_DEBUG=6 prints all,
+EINSMITH_DUMP keeps it in files."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Protocol
 from einsmith import knobs
 from einsmith.errors import KnobError
 from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.nodes import Graph
+from einsmith.expr.nodes import Graph, Item, Leaf, postorder
 from einsmith.expr.printer import show
 from einsmith.passes import pipeline
 
@@ -23,6 +24,27 @@ class Listing(Protocol):
 
     def text(self, name: str, body: str) -> None:
         """What comes after the passes: the plan, the arena, the program."""
+
+
+class Changes:
+    """Which passes changed the graph, or that of a loop's step: `tensors` says by how many more or fewer each."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, int] = {}
+
+    def graph(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
+        if after is not before:
+            self.tensors[name] = self.tensors.get(name, 0) + _count(after) - _count(before)
+
+    def text(self, name: str, body: str) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {more:+d} tensors" if more else name for name, more in self.tensors.items())
+
+
+def _count(graph: Graph) -> int:
+    return sum(not isinstance(n, (Leaf, Item)) for n in postorder(graph.roots))
 
 
 class Printed:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from einsmith import knobs
+from einsmith.errors import KnobError
 from einsmith.expr.nodes import Graph
 from einsmith.expr.rewrite.contraction_order import ordered as ordered_products
 from einsmith.passes.algebra.fold_into_scatter import accumulate
@@ -82,13 +84,28 @@ def ordered(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def run_passes(graph: Graph, context: PassContext = PassContext()) -> Graph:
-    """The graph after every pass."""
+    """The graph after every pass but those that EINSMITH_WITHOUT names. Raises KnobError where it names others."""
+    without = _left_out()
     for p in PASSES:
         start = time.perf_counter()
-        before, graph = graph, p.run(graph, context)
+        before, graph = graph, graph if p.name in without else p.run(graph, context)
         if context.observe is not None:
             context.observe(p.name, before, graph, time.perf_counter() - start)
     return graph
+
+
+def _left_out() -> tuple[str, ...]:
+    without = knobs.WITHOUT.get()
+    if without:
+        needed = frozenset[str]().union(*(p.needs for p in PASSES))
+        known = {p.name for p in PASSES} - {p.name for p in PASSES if p.provides & needed}
+        for name in without:
+            if name not in known:
+                raise KnobError(
+                    f"the environment variable {knobs.WITHOUT.name} names {name!r}, which is no pass that can be left "
+                    f"out; these can: {', '.join(p.name for p in PASSES if p.name in known)}"
+                )
+    return without
 
 
 PASSES = ordered(

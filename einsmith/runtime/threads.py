@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Annotated
 
 from einsmith import knobs
-from einsmith.errors import ArgumentError
+from einsmith.arguments import checked
 from einsmith.target.facts import MAX_THREADS, physical_cores
 
 _threads: int | None = None
 
 
-def set_threads(n: int | None) -> None:
+@checked
+def set_threads(n: Annotated[int, 1, MAX_THREADS] | None) -> None:
     """Sets the default number of threads of programs made from now on; None: as many as the machine has for us.
 
     Raises ArgumentError unless n is between 1 and 4096.
     """
     global _threads
-    if n is not None and (not isinstance(n, int) or not 1 <= n <= MAX_THREADS):
-        raise ArgumentError(f"threads must be an integer from 1 to {MAX_THREADS}, not {n!r}")
     _threads = n
 
 

@@ -16,7 +16,7 @@ from einsmith.arguments import Count, checked
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable, label
 from einsmith.dtypes import is_whole
-from einsmith.errors import ArgumentError, EinsmithError, NonFiniteError, ShapeError
+from einsmith.errors import ArgumentError, NonFiniteError, ShapeError
 from einsmith.lang import trace
 from einsmith.modes import Jitted, to_array
 from einsmith.runtime.arena import Arena
@@ -76,7 +76,7 @@ class TrainStep:
         trained: str = "first", memory_limit: Any = None,
     ):  # fmt: skip
         if mode != "static":
-            raise EinsmithError(f"mode={mode!r} is not available; use mode='static'")
+            raise ArgumentError(f"mode={mode!r} is not available; use mode='static'")
         if not hasattr(model, "named_parameters") or isinstance(model, type):
             raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
         if not is_whole(seed):  # of any size
@@ -335,6 +335,7 @@ class TrainStep:
         ).run()
 
     @checked
+    @checked
     def evaluate(
         self, batches: Iterable, *, metrics: Mapping[str, Any] | None = None, averaged: bool = False
     ) -> dict[str, float]:
@@ -410,10 +411,9 @@ class TrainStep:
     def _repr_html_(self) -> str:
         return html.text(repr(self), "") + self.model._repr_html_() + html.Text(self.plan)._repr_html_()
 
-    def profile(self, *batch: Any, repeats: int = 20) -> Profile:
+    @checked
+    def profile(self, *batch: Any, repeats: Count = 20) -> Profile:
         """Times every kernel of a step, one by one; changes no weight and no state."""
-        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-            raise ArgumentError(f"repeats={repeats!r} must be an integer of at least 1")
         arrays = self._arrays(batch)
         run = self._program(arrays)
         self._set_scalars()

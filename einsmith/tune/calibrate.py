@@ -4,6 +4,8 @@ Kernels are chosen by predicted cost, so the coefficients decide what is compute
 measured once a machine and then read from the store: a choice never changes between two runs. They are rounded
 coarsely. A figure whose runs disagree is measured again while there is time; one that stays unsteady, or that is far
 from what the static facts say, is left out: the static figure stands, and the record, and `einsmith info`, say why.
+What is measured while the machine does something else (`tune.load`) is not stored: the process that has measured it
+goes on with it, and the next one measures again.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from einsmith import knobs, locks
 from einsmith.codegen.cache import native
-from einsmith.errors import EinsmithError
+from einsmith.errors import BusyError, EinsmithError
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.target.facts import Target
 from einsmith.tune import store
+from einsmith.tune.load import Watch
 from einsmith.tune.probes import PLAIN, Probe, probes
 
 BUDGET = 2.6
@@ -32,6 +36,8 @@ ROUNDS_SECONDS = 0.8
 """Seconds of measuring when all probes are made: long enough to meet quiet moments."""
 MEASURE_SECONDS = 0.3
 """What is left of the budget for measuring when probes take long to make."""
+ATTEMPTS = 3
+"""Calibrations that are made where one is asked for, until the machine is quiet in one."""
 MIN_ROUNDS = 4
 SLOW_EVERY = 6
 SLOWER, FASTER = 5.0, 20.0
@@ -52,8 +58,9 @@ def target(threads: int | None = None) -> Target:
     """This machine as kernels are chosen for: with measured coefficients, unless EINSMITH_CALIBRATE is 0, and with no
     more cores than `threads`.
 
-    Measured at the first call on a machine, read from the store later, and the same for the life of the process. Where
-    nothing can be stored, the static figures stand: choices that changed from run to run would change rounding.
+    Measured at the first call on a machine that does nothing else, read from the store later, and the same for the life
+    of the process. Where nothing can be stored, the static figures stand: choices that changed from run to run would
+    change rounding.
     """
     global _target, _patterns
     with _lock:
@@ -72,36 +79,70 @@ def forget() -> None:
         _target = None
 
 
+class Figures(NamedTuple):
+    """What probes find: seconds per unit of work by name, why others are left out, and what makes all of them doubtful;
+    empty if nothing does."""
+
+    seconds: dict[str, float]
+    left_out: dict[str, str]
+    disturbance: str = ""
+
+
 def _find() -> Target:
     static = native.host_target()
     if not knobs.CALIBRATE.get():
         return static
     try:
-        return store.load(static) or calibrate(overwrite=False)
+        known = store.load(static)
+        if known is not None:
+            return known
+        _writable(store.path_of(static).parent)
+        found = _measured(static)
+        if found.disturbance:
+            _say(f"calibrated for this process only, as the machine is busy: {found.disturbance}")
+            return assemble(static, found.seconds)
+        return _keep(static, found, overwrite=False)
     except (OSError, MemoryError, EinsmithError) as e:
-        if knobs.debug() >= 1:
-            print(f"einsmith: not calibrated, static figures are used: {e}", file=sys.stderr)
+        _say(f"not calibrated, static figures are used: {e}")
         return static
 
 
-def calibrate(overwrite: bool = True) -> Target:
-    """Measures this machine and records it; an existing record is kept unless `overwrite`.
+def calibrate() -> Target:
+    """Measures this machine anew, ATTEMPTS times at most, and records it in the place of what was recorded before.
 
-    Returns the machine with the coefficients now on record. Raises OSError where nothing can be stored.
+    Returns the machine with its coefficients. Raises BusyError where it was never quiet; what was recorded stands.
+    Raises OSError where nothing can be stored.
     """
     static = native.host_target()
-    start = time.perf_counter()
     _writable(store.path_of(static).parent)
-    found, unsteady = measure(static, BUDGET)
-    found, rejected = plausible(static, found)
+    for _ in range(ATTEMPTS):
+        found = _measured(static)
+        if not found.disturbance:
+            return _keep(static, found, overwrite=True)
+    stands = "the figures of before stand" if store.load(static) is not None else "nothing was kept"
+    raise BusyError(f"the machine is busy: while it was measured {found.disturbance}; {stands}; try again later")
+
+
+def _measured(static: Target) -> Figures:
+    """What probes find and may be so."""
+    start = time.perf_counter()
+    seconds, left_out, disturbance = measure(static, BUDGET)
+    found, rejected = plausible(static, seconds)
     if not met(static, found):
         apart = [x for x in found if x == "launch" or x.endswith(" all")]
         rejected |= dict.fromkeys(apart, "the threads were never at work at once")
-        found = {name: seconds for name, seconds in found.items() if name not in apart}
-    out = store.save(assemble(static, found), sorted(found), overwrite, unsteady | rejected)
+        found = {name: x for name, x in found.items() if name not in apart}
+    _say(f"calibrated in {time.perf_counter() - start:.2f} s")
+    return Figures(found, left_out | rejected, disturbance)
+
+
+def _keep(static: Target, found: Figures, overwrite: bool) -> Target:
+    return store.save(assemble(static, found.seconds), sorted(found.seconds), overwrite, found.left_out)
+
+
+def _say(what: str) -> None:
     if knobs.debug() >= 1:
-        print(f"einsmith: calibrated in {time.perf_counter() - start:.2f} s", file=sys.stderr)
-    return out
+        print(f"einsmith: {what}", file=sys.stderr)
 
 
 def with_patterns(target: Target, overwrite: bool) -> Target:
@@ -121,12 +162,16 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
                 _writable(store.path_of(target).parent)
                 start = time.perf_counter()
                 made = _made(pattern.probes(target), start + BUDGET)
+                watch = Watch()
                 _run(made, time.perf_counter() + PATTERN_SECONDS, start + BUDGET)
-                known = store.save_pattern(target, key, {p.name: rounded(p.seconds) for p in made}, overwrite)
+                known = {p.name: rounded(p.seconds) for p in made}
+                if watch.disturbance():
+                    _say(f"measured for the pattern {pattern.name!r} in this process only: {watch.disturbance()}")
+                else:
+                    known = store.save_pattern(target, key, known, overwrite)
             found |= known
         except (OSError, MemoryError, EinsmithError) as e:
-            if knobs.debug() >= 1:
-                print(f"einsmith: nothing measured for the pattern {pattern.name!r}: {e}", file=sys.stderr)
+            _say(f"nothing measured for the pattern {pattern.name!r}: {e}")
     return replace(target, measured=tuple(sorted(found.items()))) if found else target
 
 
@@ -164,17 +209,18 @@ def _writable(folder: Path) -> None:
     probe.unlink(missing_ok=True)
 
 
-def measure(static: Target, budget: float) -> tuple[dict[str, float], dict[str, str]]:
-    """(seconds per unit of work by probe name, of those that found time; why others, which ran, are left out)."""
+def measure(static: Target, budget: float) -> Figures:
+    """What the probes find that have time to run in `budget` seconds."""
     latest = time.perf_counter() + budget
     made = _made(probes(static, memory_bytes(static)), latest - MEASURE_SECONDS)
+    watch = Watch()
     _run(made, time.perf_counter() + ROUNDS_SECONDS, latest)
     while (again := [p for p in made if not p.steady]) and time.perf_counter() < latest:
         for probe in again:
             if time.perf_counter() < latest:
                 probe.run()
     unsteady = {p.name: f"its {len(p.runs)} runs disagree" for p in made if not p.steady}
-    return {p.name: p.seconds for p in made if p.steady}, unsteady
+    return Figures({p.name: p.seconds for p in made if p.steady}, unsteady, watch.disturbance())
 
 
 def defaults(static: Target) -> dict[str, float]:

@@ -8,7 +8,7 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.check.tolerance import template_errors
 from einsmith.expr.functions import FUNCTIONS
-from einsmith.expr.nodes import Axis, Piece, Read, Scatter, Template, apply, cast
+from einsmith.expr.nodes import Axis, Const, Piece, Read, Reduce, Scatter, Template, apply, cast
 
 
 def test_what_may_be_added_elsewhere_is_uncertain_there():
@@ -63,3 +63,24 @@ def test_what_is_divided_by_what_may_be_zero_may_be_anything():
     t = Template((2,), ((dt.f32, (2,)),), (Piece((0,), (1,), (2,), body),))
     ((_, error),), _ = template_errors(t, [(np.array([1e-9, 1.0]), np.array([1e-5, 1e-9]))])
     assert np.isinf(error[0]) and error[1] < 1e-5
+
+
+def test_beside_a_factor_before_the_sum_infinite_and_nan_are_alike():
+    """sum[k](x[i,k]*c[i]) is c[i]*sum[k](x[i,k]) but where c is infinite; sum[k](x[i,k]*w[k]) is itself."""
+    values, infinite = np.array([[1.0, 2.0], [0.0, -4.0]]), np.array([np.inf, np.inf])
+    x, t = Read(0, (Axis(0), Axis(1)), dt.f32), ((dt.f32, (2, 2)), (dt.f32, (2,)))
+    found = []
+    for axis in (0, 1):
+        sums = Reduce("sum", (2,), (apply("mul", x, Read(1, (Axis(axis),), dt.f32)),))
+        pairs, _ = template_errors(Template((2,), t, (Piece((0,), (1,), (2,), sums),)), [
+            (values, np.zeros((2, 2))), (infinite, np.zeros(2))
+        ])  # fmt: skip
+        found += pairs
+    (loose, unsure), (strict, sure) = found
+    assert np.isnan(loose[1]) and np.isnan(strict[1]) and np.isinf(unsure[1]) and not np.isinf(sure[1])
+    # So is what is made of it, be it a choice.
+    chosen = cast(apply("lt", Read(0, (Axis(0),), dt.f32), Const(0.0, dt.f32)), dt.f32)
+    t = Template((2,), ((dt.f32, (2,)),), (Piece((0,), (1,), (2,), chosen),))
+    for error, expected in ((unsure, np.inf), (sure, 0.0)):
+        ((_, made),), _ = template_errors(t, [(np.array([1.0, np.nan]), np.array([0.0, error[1]]))])
+        assert made[0] < 1e-6 and (made[1] >= 1) == (expected > 0)

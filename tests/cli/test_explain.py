@@ -107,7 +107,8 @@ def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
 
 
 def measured(machine, budget):
-    return {"fma": 0.9 / machine.fma_per_second, "load": 1.0}, {"store": "its 4 runs disagree"}
+    seconds = {"fma": 0.9 / machine.fma_per_second, "load": 1.0}
+    return calibrate.Figures(seconds, {"store": "its 4 runs disagree"})
 
 
 def test_calibrate_and_info(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +132,14 @@ def test_calibrate_and_info(tmp_path: Path, monkeypatch, capsys: pytest.CaptureF
     monkeypatch.setenv("EINSMITH_CALIBRATE", "0")
     assert cli.run(["info"]) == 0
     assert "EINSMITH_CALIBRATE is 0" in capsys.readouterr().out
+
+
+def test_calibrate_beside_other_work(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
+    busy = lambda machine, budget: measured(machine, budget)._replace(disturbance="others worked")  # noqa: E731
+    monkeypatch.setattr(calibrate, "measure", busy)
+    assert cli.run(["calibrate"]) == 1
+    assert "the machine is busy" in capsys.readouterr().err and not list(tmp_path.rglob("*.json"))
 
 
 def test_calibrate_where_nothing_can_be_kept(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:

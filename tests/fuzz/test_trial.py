@@ -96,6 +96,21 @@ def test_elements_that_are_no_numbers() -> None:
         agree([lost], traced.graph, [x], "y")
 
 
+def test_beside_a_factor_before_the_sum_infinite_and_nan_are_alike() -> None:
+    inputs = {"X": Input((9, 7, 3), "float32", special=True), "Y": Input((9,), "float32", special=True)}
+    case = Case("z[i,j] = sum[k](X[i,j,k]*Y[i])", {}, inputs, {}, False, 1, {"i": 9, "j": 7, "k": 3})
+    given = case.arrays()
+    with np.errstate(all="ignore"):
+        inside, before = (given[0] * given[1][:, None, None]).sum(2), given[0].sum(2) * given[1][:, None]
+    assert (np.isnan(inside) != np.isnan(before)).any()
+    graph = trace_call(case.function(), tuple(given), {}).graph
+    agree([inside], graph, given, "z")
+    agree([before], graph, given, "z")
+    with pytest.raises(AssertionError, match="elements differ"):
+        agree([np.where(np.isfinite(inside), inside + 1, inside)], graph, given, "z")
+    run_check(case, Check())
+
+
 def test_configurations_that_are_forced_are_announced(tmp_path, monkeypatch) -> None:
     """A process that dies of them leaves a test that has them."""
     case = Case("Y[i] = sum[k](X[i, k])", {}, {"X": Input((5, 33), "float32")}, {}, False, 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import einsmith as es
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, Reduce, postorder
+from einsmith.expr.printer import show
 from einsmith.modes import trace_call
 from einsmith.passes.algebra.free_factors import free_factors
 from einsmith.passes.algebra.inline import inline, simplify_graph
@@ -84,6 +87,21 @@ def test_what_is_no_number_stays_so():
     with np.errstate(invalid="ignore"):
         _, r = evaluate(free_factors(graph), [x, np.ones(5)])[0]
     np.testing.assert_array_equal(np.isnan(r), [False, True, True, False, False])
+
+
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan, 1e30])
+def test_a_norms_gradients_are_finite_for_the_same_numbers(special, rng):
+    """m - m stands for a sum of differences from m, once for each factor."""
+    f = es.grad(lambda x, w, y: ((es.functional.batch_norm(x, None, None, w, None, True) - y) ** 2).sum(), (0, 1))
+    x, y = (rng.standard_normal((6, 4, 3)) for _ in range(2))
+    x[2, 1, 0], w = special, rng.standard_normal(4)
+    graph = inline(simplify_graph(trace_call(f, (x, w, y), {}).graph))
+    short = free_factors(graph)
+    assert sums(short) < sums(graph)
+    assert len(re.findall(r"(t\d+\[i0\]) - \1", show(short))) == 1
+    for got, want in zip(evaluate(short, [x, w, y])[0], evaluate(graph, [x, w, y])[0], strict=True):
+        np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+        assert np.isfinite(want).any() and (special == 1e30 or not np.isfinite(want).all())
 
 
 def test_updates_leave_sums_to_their_other_readers(rng):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Axis, Compute, Const, Expr, Graph, Piece, Read, Template, apply, leaf, postorder
 from einsmith.passes import pipeline
+from einsmith.passes.algebra import shared_functions as shared
 from einsmith.passes.algebra.shared_functions import shared_functions
 from einsmith.passes.pipeline import PassContext
 
@@ -175,3 +178,32 @@ def test_cells_train_alike(cell, monkeypatch, rng):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
+
+
+def test_the_plan_names_it_and_it_can_be_left_out(monkeypatch, rng):
+    """By EINSMITH_WITHOUT, as every pass that others do not need; a reader is made once."""
+    made, make = [], shared._reading
+
+    def reading(node, exprs):
+        made.append(node)
+        return make(node, exprs)
+
+    monkeypatch.setattr(shared, "_reading", reading)
+    monkeypatch.setattr(shared, "_cheaper", lambda *_: True)
+    x, y = rng.standard_normal((3, 5, 7)).astype(np.float32), rng.integers(0, 10, 3)
+
+    def plan_of() -> str:
+        es.manual_seed(0)
+        model = es.models.get("lltm", input_size=7, hidden_size=9)
+        step = es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.1))
+        step.compile(x, y)
+        return step.plan
+
+    named = plan_of()
+    assert re.search(r"^passes: .*shared functions \+\d+ tensors", named, re.M) and len(made) == len(set(made)) > 0
+    monkeypatch.setenv("EINSMITH_WITHOUT", "shared functions, prefix sums")
+    assert "shared functions" not in plan_of() and len(made) == len(set(made))
+    for name in ("shared", "inline", "loops"):
+        monkeypatch.setenv("EINSMITH_WITHOUT", name)
+        with pytest.raises(es.KnobError, match=f"EINSMITH_WITHOUT names '{name}'.*can be left out.*shared functions"):
+            plan_of()

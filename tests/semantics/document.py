@@ -28,7 +28,11 @@ A zero that `max`, `min`, `relu` or a derivative gives may have either sign, in 
 GROUPS = (
     ("Functions of the language", "Value, first and second derivative, in float32.",
      lambda c: c.elementwise and not c.name.startswith("functional")),
-    ("Reductions and recurrences", "Results are weighted by 1, 2, 3, ... before a derivative is taken.",
+    ("Reductions and recurrences", """Results are weighted by 1, 2, 3, ... before a derivative is taken.
+
+A factor that does not depend on all axes summed over may be multiplied with a sum instead of its terms, as
+`torch.einsum` does: `sum[k](x[i,k]*c[i])` is then `c[i]*sum[k](x[i,k])`. Both are finite for the same numbers; where
+they are not, one may be infinite and the other NaN (c[i] infinite, an x[i,k] zero).""",
      lambda c: not c.elementwise and not c.name.startswith("functional")),
     ("Functions of tensors", "`einsmith.functional`, where it has more to say than the language.",
      lambda c: c.name.startswith("functional")),

@@ -2,10 +2,12 @@
 
 before: S[i] = sum[k](x[i,k]);  m[i] = S[i]/n;  B[i] = sum[k](g[i,k])
         L[i] = sum[k](-(a[i]*(x[i,k] - m[i]) + a[i]*(x[i,k] - m[i])));  R[i] = sum[k](-(c[i]*g[i,k]))
-after:  L[i] = -(a[i]*(m[i] - m[i])) - a[i]*(m[i] - m[i]);  R[i] = -c[i]*B[i]
+after:  L[i] = -(a[i]*(m[i] - m[i]));  R[i] = -c[i]*B[i]
 
-That is the backward pass of a norm. What numbers differ from their mean by adds up to nothing: m - m, which is not
-zero where m is no number. Sums are put together otherwise; a sum is exchanged only where all of its terms are known.
+That is the backward pass of a norm. What numbers differ from their mean by adds up to nothing: m - m, which is not zero
+where m is infinite or NaN, as then is L. (A variance whose mean had no derivative would spare it, and lack a term of
+its second derivative.) It is added once, as twice nothing is nothing. Sums are put together otherwise; a sum is
+exchanged only where all of its terms are known.
 """
 
 from __future__ import annotations
@@ -116,11 +118,15 @@ def _made_of(node: Compute, known: Mapping[Any, Compute]) -> Compute | None:
     args: list[Tensor] = [*node.args]
     own = tuple(Axis(d) for d in range(len(node.shape)))
     total: Expr | None = None
+    nothing = set[tuple[Expr, tuple[Factor, ...]]]()
     for minus, free, bound in found:
         if not bound:
             return None
         mean = _mean_of(node, bound)
         if mean is not None:
+            if (mean, free) in nothing:
+                continue
+            nothing.add((mean, free))
             value: Expr = apply("sub", mean, mean)
         else:
             other = known.get((_box(node), _factors(node, bound)))

@@ -67,14 +67,18 @@ def shared_functions(graph: Graph, context: PassContext) -> Graph:
             if p.extents in boxes:
                 # What is forward and backward alike stays in both: it would have to be kept in between.
                 groups[p.extents, graph.role[n]].append(_Place(n, p, _dear(n, p, context)))
-    taken: list[_Place] = []
+    taken: dict[Compute, dict[tuple[Piece, Expr], _Value]] = {}
+    readers: dict[Compute, Compute] = {}
     for places in groups.values():
-        found = _shared(places)
-        if found and _cheaper(found, context):
-            taken += found
+        found = _by_node(_shared(places))
+        exprs = {n: taken.get(n, {}) | more for n, more in found.items()}
+        changed = {n: _reading(n, e) for n, e in exprs.items()}
+        values = dict.fromkeys(_made(v) for more in found.values() for v in more.values())
+        if changed and _cheaper([readers.get(n, n) for n in changed], list(changed.values()), list(values), context):
+            taken |= exprs
+            readers |= changed
     if not taken:
         return graph
-    readers = {n: _reading(n, exprs) for n, exprs in _by_node(taken).items()}
     new: dict = {}
 
     def rebuilt(a: Tensor) -> Tensor:
@@ -159,21 +163,21 @@ def _reading(node: Compute, exprs: Mapping[tuple[Piece, Expr], _Value]) -> Compu
     return prune_args(Template(t.shape, params, tuple(parts)), (*node.args, *map(_made, values)))
 
 
-def _cheaper(places: Sequence[_Place], context: PassContext) -> bool:
-    """Whether tensors cost less with values that are made before. A value that a tensor of one piece reads is made in
-    the kernel of that (`passes.schedule.fusion`), as which the first such tensor counts; others have their own."""
+def _cheaper(
+    before: Sequence[Compute], changed: Sequence[Compute], values: Sequence[Compute], context: PassContext
+) -> bool:
+    """Whether tensors cost less as `changed`, by values that are made before. A value that a tensor of one piece reads
+    is made in the kernel of that (`passes.schedule.fusion`), as which the first such tensor counts; others have their
+    own."""
 
     def price(*nodes: Compute) -> float:
         return context.cost(kernel_call([Copy(n) for n in nodes], nodes, {}, ()).kernel, context.target)
 
-    exprs = _by_node(places)
-    changed = [_reading(n, found) for n, found in exprs.items()]
-    values = dict.fromkeys(_made(v) for found in exprs.values() for v in found.values())
     beside = next((n for n in changed if len(n.template.parts) == 1), None)
     joined = [v for v in values if beside is not None and v in beside.args]
     after = price(*joined, beside) if beside is not None else 0.0
     after += sum(price(n) for n in (*values, *changed) if n is not beside and n not in joined)
-    return after < sum(price(n) for n in exprs)
+    return after < sum(map(price, before))
 
 
 def _by_node(places: Sequence[_Place]) -> dict[Compute, dict[tuple[Piece, Expr], _Value]]:
