@@ -22,6 +22,7 @@ from einsmith.passes.algebra.merge_disjoint import disjoint
 from einsmith.passes.algebra.multi_reduce import sweeps
 from einsmith.passes.algebra.narrow_argmax import narrow
 from einsmith.passes.algebra.prefix_sums import prefix_sums
+from einsmith.passes.algebra.recompute import recompute
 from einsmith.passes.algebra.reduction_basis import coordinates
 from einsmith.passes.algebra.segments import segments
 from einsmith.passes.algebra.shared_functions import shared_functions
@@ -131,6 +132,7 @@ PASSES = ordered(
              frozenset({"loops"})),
         Pass("chunks", lambda graph, c: chunks(graph, partial(run_passes, context=c)), frozenset({"loops"})),
         graph_pass("together", together, needs="loops"),
+        Pass("recompute", recompute, frozenset({"loops"})),
         Pass("shared functions", shared_functions, frozenset({"loops"})),
     )
 )  # fmt: skip

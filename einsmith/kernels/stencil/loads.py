@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from einsmith.expr.analysis.linear import Linear
-from einsmith.expr.nodes import Axis, Expr
+from einsmith.expr.nodes import Axis, Expr, reads
+from einsmith.kernels.emit.address import arguments_of, memories_of
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import MAX_STEP, Access, Factor, Phase, Span, Stencil, Term
 from einsmith.loops.nest import Builder, Value, elem_of
@@ -66,13 +67,13 @@ def spreads(s: Stencil, together: bool) -> dict[tuple, Spread]:
         if f.read.lane == 2 and lanes.lo <= lanes.hi:
             found.setdefault(_spread_key(f.read, together), []).append((f.read, lanes))
     out: dict[tuple, Spread] = {}
-    for key, reads in found.items():
-        spans = [(_elements(a, x), x) for a, x in reads]
+    for key, taken in found.items():
+        spans = [(_elements(a, x), x) for a, x in taken]
         both = Span(min(x.lo for x, _ in spans), max(x.hi for x, _ in spans))
         # Lanes before the first and after the last hold anything.
         first, last = (0, every.hi) if together else (-1, -1)
         fit = all((x.lo < both.lo + 2 or y.lo == first) and (both.hi < x.hi + 2 or y.hi == last) for x, y in spans)
-        shifts = [a.shift for a, _ in reads]
+        shifts = [a.shift for a, _ in taken]
         out[key] = Spread(both if fit else None, min(shifts), max(shifts))
     return out
 
@@ -104,6 +105,7 @@ def pair_axis(s: Stencil, lanes: int) -> int | None:
     if 2 * s.lanes > lanes or any(x.hi - x.lo >= lanes for x in reaches(s).values()):
         return None
     weighed = {a for p in s.phases for t in p.terms if t.weight and not s.along_k for a, _ in t.weight.read.outer}
+    weighed.update(a for _, m in s.made for a in m.axes)
     moved = [{a for a, _ in f.read.outer} for _, f in factors(s)]
     for a in s.loops if s.along_k else s.outer:
         if s.extents[a] % 2 == 0 and a not in weighed and all(a in x for x in moved):
@@ -173,7 +175,10 @@ class Reader(VectorEmitter):
         self.s, self.tile, self.pair, self.together, self.hoisted = s, tile, pair, together, hoisted
         self.elem = elem_of(s.dtype)
         self.zero = self.const(0.0, self.elem, self.lanes)
-        self.slots = [ref[1] for ref in kernel.stages[0].args]
+        self.slots, self.become = [ref[1] for ref in kernel.stages[0].args], dict(s.made)
+        found = arguments_of(kernel, memories_of(kernel, b.buffers))
+        for slot in {r.slot for m in self.become.values() for r in reads(m.body) if r is not m.element}:
+            self.place(slot, found[slot])
         self.masks, self.predicates = target.vector_bytes >= 32, target.vector_bytes >= 64
         self.planes = 1 if pair is None else 2
         self.reaches, self.spreads = reaches(s), spreads(s, together)
@@ -270,9 +275,18 @@ class Reader(VectorEmitter):
         b, at = self.b, self._at(a)
         key = (a.slot, at.id, more, lanes, None if mask is None else mask.id)
         if key not in self.loaded:
-            place = b.add(at, more)
-            self.loaded[key] = b.load(b.buffers[self.slots[a.slot]], place, self.elem, lanes, mask)
+            x = b.load(b.buffers[self.slots[a.slot]], b.add(at, more), self.elem, lanes, mask)
+            self.loaded[key] = self._become(a.slot, x, mask)
         return self.loaded[key]
+
+    def _become(self, slot: int, x: Value, mask: Value | None) -> Value:
+        """What is made of elements; zero in the lanes that were not loaded."""
+        made = self.become.get(slot)
+        if made is None:
+            return x
+        self.give({made.element: x})
+        out = self.emit(made.body)
+        return out if mask is None else self.op("where", mask, out, self.zero)
 
     def _inside(self, a: Access, more: int, row: int, span: Span, moved: int = 0) -> Value:
         """A vector of elements, zero outside of the span; `more` elements beyond the tap's first one, of which `moved`

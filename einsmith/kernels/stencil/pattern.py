@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
 
+from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
@@ -33,6 +34,8 @@ STREAMS, CROWDED = 22, 0.02
 that are written count twice: a line is read before a part of it is written."""
 TASKS = 8
 """For each core."""
+BESIDE = 0.7
+"""Multiply-adds that an operation on what is loaded takes the place of: a 3x3 filter after a batch norm and a ReLU6."""
 OTHERS = ("winograd", "contraction", "by digits", "reduction", "by kind", "col2im")
 
 
@@ -210,8 +213,9 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Ta
     """Cycles of one point of the outer axes on one core."""
     width = target.vector_bytes
     crossing = 0.7 if width >= 64 else 0.5
-    fmas = c.tile * sum(len(p.terms) for p in s.phases)
+    fmas = float(c.tile * sum(len(p.terms) for p in s.phases))
     loads, shuffles = 0.0, 0.0
+    made = {slot: BESIDE * bx.operations((m.body,), target)[0] for slot, m in s.made}
     seen: set[tuple] = set()
     shared = not c.pairs and waits(s, c.tile, registers)
     whole = c.pairs or bool(short(s, lanes, width))
@@ -224,11 +228,13 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Ta
             seen.add(key)
             if a.lane == 1 and not c.pairs:
                 loads += crossing
+                fmas += made.get(a.slot, 0.0)
                 continue
             shuffles += 1
             source = (a.slot, a.outer, at - (a.shift if whole else a.shift % 2))
             if source not in seen:
                 seen.add(source)
+                fmas += made.get(a.slot, 0.0) * (1 if shared else 2)
                 row_of = (a.slot, a.outer, at - a.shift, "row")
                 loads += crossing if shared and row_of in seen else 2 * crossing
                 seen.add(row_of)

@@ -4,7 +4,8 @@
     dK[c,r,s] = sum[b,h,w](dY[b,c,h,w] * X[b,c,h+r-1,w+s-1])             nine sums, each term with two vectors
 
 Vectors run along one axis (`lane`), tiles along another one (`row`); filters' axes are unrolled, so that a guard is
-left with one axis and becomes an interval of it.
+left with one axis and becomes an interval of it. A vector may be made of a row that is read, with numbers that are the
+same for the whole row, as where a normalisation or a ReLU comes before a convolution: that is done as it is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple
 
 from einsmith.dtypes import DType
 from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, is_zero
+from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
+from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.contraction.problem import affine, conjuncts
 from einsmith.kernels.emit.address import Affine, address, affine_of, compared
 from einsmith.plan.kernel import Kernel
@@ -79,6 +81,14 @@ class Term(NamedTuple):
     lanes: Span
 
 
+class Made(NamedTuple):
+    """What becomes of an element: `body`, in which `element` stands for it; other reads move with `axes` alone."""
+
+    body: Expr
+    element: Read
+    axes: frozenset[int]
+
+
 @dataclass(frozen=True)
 class Phase:
     """A piece: results at `row`, `lane` modulo the steps, of `rows` times `lanes` points."""
@@ -95,7 +105,8 @@ class Stencil:
     """Axes are those of the pieces, which they share: the output's, then the reduction's.
 
     along_k: lanes and rows lie along the reduction, whose other axes are `loops`; else along the output. taps: the
-    output axes along which the sums are, of `sums` points. steps: the phases of rows and of lanes.
+    output axes along which the sums are, of `sums` points. steps: the phases of rows and of lanes. made: by slot, what
+    an element that is read from it becomes.
     """
 
     dtype: DType
@@ -110,6 +121,7 @@ class Stencil:
     steps: tuple[int, int]
     phases: tuple[Phase, ...]
     along_k: bool
+    made: tuple[tuple[int, Made], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -122,14 +134,15 @@ class Stencil:
 
 class _Read(NamedTuple):
     """A read of a product: its address; what of that moves within a row of its tensor, along the dimensions in which
-    lanes move, and those inside of them; the elements from one row to the next; and its own guards: forms that are at
-    most 0 where they hold, None for one of another kind."""
+    lanes move, and those inside of them; the elements from one row to the next; its own guards: forms that are at most
+    0 where they hold, None for one of another kind; and what becomes of it, None for nothing."""
 
     slot: int
     form: Affine
     along: Affine
     pitch: int
     guards: list[Affine | None]
+    made: Made | None
 
 
 class _Product(NamedTuple):
@@ -144,28 +157,44 @@ class _Product(NamedTuple):
 
 
 def _bare(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | None]]:
-    """An expression without the guards outside of which it is zero, and these."""
+    """An expression without the guards outside of which it is zero, and these; conditions on what is read stay."""
     guards = []
-    while isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2]):
+    while isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2]) and not any(reads(x.args[0])):
         guards += [_guard(g, extents) for g in conjuncts(x.args[0])]
         x = x.args[1]
     return x, guards
 
 
+def _made(x: Expr, lane: int) -> tuple[Read, Made | None] | None:
+    """The one read of an expression that moves along the lanes, and what the expression makes of it."""
+    if isinstance(x, Read):
+        return x, None
+    moved = [r for r in reads(x) if lane in axes_of(*r.index)]
+    if len(moved) != 1 or moved[0].dtype is not x.dtype or sum(r.slot == moved[0].slot for r in reads(x)) > 1:
+        return None
+    (r,) = moved
+    element = Read(r.slot, (), r.dtype)
+    (body,) = rebuild([x], lambda e: element if e is r else None)
+    return r, Made(body, element, axes_of(body))
+
+
 @lru_cache(maxsize=4096)
 def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
-    """A product of at most two plain reads under guards; None for anything else."""
+    """A product of at most two reads, or what is made of them, under guards; None for anything else."""
     body, guards = _bare(piece.bodies[0], piece.domain)
     found = []
     for factor in body.args if isinstance(body, Apply) and body.fn == "mul" else (body,):
         x, own = _bare(factor, piece.domain)
-        if not isinstance(x, Read) or affine(x) is None:
+        made = _made(x, lane)
+        if made is None or affine(made[0]) is None:
             return None
-        found.append(_read(kernel, x, lane, piece.domain, own))
+        found.append(_read(kernel, made[0], lane, piece.domain, own, made[1]))
     return _Product(guards, found) if len(found) <= 2 else None
 
 
-def _read(kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: list[Affine | None]) -> _Read:
+def _read(
+    kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: list[Affine | None], made: Made | None
+) -> _Read:
     x = kernel.buffers[kernel.stages[0].args[r.slot][1]]
     inner = sorted(range(len(x.shape)), key=lambda d: (x.strides[d], -d))  # dimensions, those inside of others first
     moved = [n for n, d in enumerate(inner) if extents[lane] > 1 and linear(r.index[d]).coefficient(Axis(lane))]
@@ -174,7 +203,7 @@ def _read(kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: li
     pitch = [x.strides[d] for d in inner[count:]] or [x.strides[d] * x.shape[d] for d in inner[-1:]] or [1]
     form, along = (affine_of(address(r.index, strides), extents) for strides in (x.strides, inside))
     assert form is not None and along is not None
-    return _Read(r.slot, form, along, max(1, pitch[0]), guards)
+    return _Read(r.slot, form, along, max(1, pitch[0]), guards, made)
 
 
 def _guard(g: Any, extents: Sequence[int]) -> Affine | None:
@@ -230,6 +259,9 @@ def _terms(
         return ()
     found = _product(kernel, piece, lane)
     if found is None or (along_k and len(found.reads) != 2):
+        return None
+    within = {*unrolled, row, lane}
+    if any(r.made and r.made.axes & within for r in found.reads):
         return None
     terms = []
     for point in _points(unrolled, extents):
@@ -301,6 +333,17 @@ def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: 
     return (m, n) if len(seen) == m * n else None
 
 
+def _all_made(kernel: Kernel, pieces: Sequence[Piece], lane: int) -> tuple[tuple[int, Made], ...] | None:
+    """What is made of the elements of each slot; None where that is not the same everywhere."""
+    out: dict[int, set[Made | None]] = {}
+    for p in pieces:
+        found = _product(kernel, p, lane)
+        for r in found.reads if found is not None else ():
+            out.setdefault(r.slot, set()).add(r.made)
+    made = [(slot, m) for slot, x in out.items() for m in x if m is not None]
+    return tuple(made) if all(len(out[slot]) == 1 for slot, _ in made) else None
+
+
 @lru_cache(maxsize=4096)
 def stencils(kernel: Kernel) -> tuple[Stencil, ...]:
     """The ways to see the kernel's root as a stencil."""
@@ -338,8 +381,9 @@ def _along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
         phases.append(Phase(*where, rows, p.extents[lane], terms))
     phases.sort(key=lambda p: (p.row, p.lane))
     outer = tuple(a for a in range(rank) if a not in (row, lane))
-    return Stencil(
-        kernel.root.dtypes[0], pieces[0].extents, rank, row, lane, outer, (), (), 1, steps, tuple(phases), False
+    made = _all_made(kernel, pieces, lane)
+    return None if made is None else Stencil(
+        kernel.root.dtypes[0], pieces[0].extents, rank, row, lane, outer, (), (), 1, steps, tuple(phases), False, made
     )
 
 
@@ -364,7 +408,8 @@ def _along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
         return None
     outer = tuple(a for a in range(rank) if a not in taps and piece.domain[a] > 1)
     loops = tuple(a for a in range(rank, lane) if a != row and piece.domain[a] > 1)
-    return Stencil(
+    made = _all_made(kernel, pieces, lane)
+    return None if made is None else Stencil(
         kernel.root.dtypes[0], piece.domain, rank, row, lane, outer, loops, tuple(taps), sums, (1, 1),
-        (Phase(0, 0, rows, piece.domain[lane], terms),), True,
+        (Phase(0, 0, rows, piece.domain[lane], terms),), True, made,
     )

@@ -8,7 +8,7 @@ after:  Y[i] = sum[j](where(0 <= i-1, X[i-1, j], 0)*W[j])
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from einsmith.expr.analysis.widths import placed
 from einsmith.expr.nodes import (
@@ -136,7 +136,17 @@ def _inlined(t: Template, made: Sequence[Template | None]) -> Template:
     return map_bodies(t, lambda b: rebuild([b], rule)[0], params)
 
 
-def _points(t: Template) -> int:
+def inlined(node: Compute, taken: Collection[Tensor]) -> Compute:
+    """The tensor with the bodies of these arguments, which are pointwise, in the place of what it reads of them."""
+    made = tuple(a.template if a in taken and isinstance(a, Compute) else None for a in node.args)
+    args = (*node.args, *(x for a, t in zip(node.args, made, strict=True) if t is not None for x in a.args))
+    t = node.template.memo(("inlined", made), lambda t: _inlined(t, made))
+    out = prune_args(t, args)
+    return prune_args(simplify_template(out.template), out.args)
+
+
+def points(t: Template) -> int:
+    """How often a template's bodies are evaluated in all."""
     return sum(size(p.domain) for p in t.parts)
 
 
@@ -160,19 +170,13 @@ def inline(graph: Graph) -> Graph:
         known = _reads_by_slot(consumer.template)
         found = {e for s, a in enumerate(consumer.args) if a is arg for e in known.get(s, ())}
         return (
-            len(found) * _points(consumer.template) <= size(arg.shape)
+            len(found) * points(consumer.template) <= size(arg.shape)
             and total_operations(consumer.template) + total_operations(arg.template) <= _LIMIT
         )
 
     def merge(node: Compute) -> Compute:
         taken = {a for a in node.args if wanted(node, a)}
-        if not taken or is_view(node.template):
-            return node
-        made = tuple(a.template if a in taken and isinstance(a, Compute) else None for a in node.args)
-        args = (*node.args, *(x for a, t in zip(node.args, made, strict=True) if t is not None for x in a.args))
-        t = node.template.memo(("inlined", made), lambda t: _inlined(t, made))
-        out = prune_args(t, args)
-        return prune_args(simplify_template(out.template), out.args)
+        return inlined(node, taken) if taken and not is_view(node.template) else node
 
     def rule(node):
         return merge(node) if isinstance(node, Compute) else None
