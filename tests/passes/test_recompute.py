@@ -1,0 +1,145 @@
+"""What is cheap is made again by those who read it, where storing it costs more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.compile import predicted
+from einsmith.expr.analysis.verify import verify_graph
+from einsmith.expr.interp import evaluate
+from einsmith.expr.nodes import Apply, Compute, Const, Graph, nbytes, postorder, size
+from einsmith.modes import trace_shapes
+from einsmith.passes.algebra.inline import pointwise_body
+from einsmith.passes.algebra.recompute import recompute
+from einsmith.passes.pipeline import PASSES, PassContext, run_passes
+from einsmith.target.facts import Target
+
+SMALL = Target(l1=1 << 9, l2=1 << 10, l3=1 << 11, launch_seconds=1e-9)
+"""A machine whose caches hold nothing of a test."""
+
+
+def moved(kernel, target):
+    """Seconds of a kernel that waits for memory alone."""
+    return sum(b.nbytes for b in kernel.buffers) / target.memory_bandwidth
+
+
+def counted(kernel, target):
+    """Seconds of a kernel that waits for arithmetic alone."""
+    parts = [p for s in kernel.stages for p in s.template.parts]
+    return sum(size(p.domain) * isinstance(e, Apply) for p in parts for e in postorder(p.bodies)) / 1e9
+
+
+def before(f, *shapes) -> Graph:
+    """The graph as the pass is given it."""
+    graph = trace_shapes(f, [(x, dt.f32) for x in shapes]).graph
+    for p in PASSES:
+        if p.name == "recompute":
+            return graph
+        graph = p.run(graph, PassContext(SMALL))
+    raise AssertionError
+
+
+def large(g: Graph, least: int) -> int:
+    """Tensors that are stored, of so many bytes."""
+    return sum(isinstance(n, Compute) and nbytes(n) >= least for n in postorder(g.roots))
+
+
+def clamped(g: Graph) -> int:
+    """Tensors that sums read, and that are numbers of which none is above 6."""
+    sums = [n for n in postorder(g.roots) if isinstance(n, Compute) and pointwise_body(n.template) is None]
+    found = {a for n in sums for a in n.args}
+    bodies = [pointwise_body(a.template) for a in found if isinstance(a, Compute)]
+    return sum(b is not None and any(Const(6.0, dt.f32) in e.args[1:] for e in (b, *b.args)) for b in bodies)
+
+
+def changed(g: Graph, cost=moved) -> Graph:
+    """The graph after the pass, which computes what it has computed before."""
+    verify_graph(g)
+    new = recompute(g, PassContext(SMALL, cost))
+    verify_graph(new)
+    rng = np.random.default_rng()
+    values = [rng.standard_normal(x.shape) for x in g.inputs]
+    for a, b in zip(evaluate(new, values)[0], evaluate(g, values)[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+    return new
+
+
+def block(stride=1, groups=1):
+    """The gradients of a convolution of a normalised and clamped one, by all weights."""
+
+    def f(x, w, v, scale, shift):
+        def loss(x, w, v, scale, shift):
+            t = F.conv2d(x, w, None, 1, 1)
+            m = F.mean(t, (0, 2, 3), keepdim=True)
+            d = F.mean((t - m) * (t - m), (0, 2, 3), keepdim=True)
+            t = F.relu6((t - m) * F.rsqrt(d + 1e-5) * scale[None, :, None, None] + shift[None, :, None, None])
+            return F.sum(F.square(F.conv2d(t, v, None, stride, 1, groups=groups)))
+
+        return es.grad(loss, argnums=(1, 2, 3, 4))(x, w, v, scale, shift)
+
+    return f
+
+
+def shapes(n, c, h, w, groups=1):
+    return (n, 3, h, w), (c, 3, 3, 3), (c, c // groups, 3, 3), (c,), (c,)
+
+
+@pytest.mark.parametrize(("stride", "groups"), [(1, 1), (2, 1), (1, 5), (2, 5)])
+@pytest.mark.parametrize(("h", "w"), [(5, 7), (8, 17)])
+def test_an_activation_between_convolutions_is_not_stored(h, w, stride, groups):
+    g = before(block(stride, groups), *shapes(2, 5, h, w, groups))
+    new = changed(g)
+    least = 2 * 5 * h * w * 4
+    assert large(new, least) < large(g, least)
+    assert clamped(g) == 1 and clamped(new) == 0
+
+
+def test_it_stays_where_arithmetic_is_dear():
+    g = before(block(), *shapes(2, 5, 6, 7))
+    assert changed(g, counted) is g
+
+
+def test_it_stays_in_cache():
+    g = before(block(), *shapes(2, 5, 6, 7))
+    assert recompute(g, PassContext(replace(SMALL, l2=1 << 20, l3=1 << 22), moved)) is g
+
+
+def test_what_nobody_prices_stays():
+    g = before(block(), *shapes(2, 5, 6, 7))
+    assert recompute(g, PassContext(SMALL)) is g
+
+
+def test_results_and_what_windows_read_stay():
+    """A maximum over windows would make each element several times."""
+
+    def result(x, w, v):
+        t = F.relu(F.conv2d(x, w, None, 1, 1) * 2.0 + F.sum(F.conv2d(x, w, None, 1, 1)))
+        return t, F.conv2d(t, v, None, 1, 1)
+
+    def windows(x, w, v):
+        t, out = result(x, w, v)
+        return F.max_pool2d(t, 3, 1), out
+
+    for f in (result, windows):
+        g = before(f, (2, 3, 6, 7), (5, 3, 3, 3), (4, 5, 3, 3))
+        assert recompute(g, PassContext(SMALL, moved)) is g
+    g = before(lambda *a: result(*a)[1], (2, 3, 6, 7), (5, 3, 3, 3), (4, 5, 3, 3))
+    assert changed(g) is not g
+
+
+def test_steps_lose_the_same():
+    """The whole way, with the prices of kernels, against the pass left out."""
+    rng = np.random.default_rng()
+    arrays = [rng.standard_normal(x).astype(np.float32) for x in shapes(2, 8, 19, 33, 8)]
+    graph = trace_shapes(block(1, 8), [(a.shape, dt.f32) for a in arrays]).graph
+    new = run_passes(graph, PassContext(SMALL, predicted))
+    old = run_passes(graph, PassContext(SMALL))
+    assert large(new, arrays[0].nbytes) < large(old, arrays[0].nbytes)
+    for a, b in zip(evaluate(new, arrays)[0], evaluate(old, arrays)[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
