@@ -28,6 +28,7 @@ from einsmith.passes.algebra.shared_functions import shared_functions
 from einsmith.passes.algebra.split_index_set import pieces, read_parts
 from einsmith.passes.algebra.stored_clamps import stored_clamps
 from einsmith.passes.algebra.stored_products import stored_products
+from einsmith.passes.algebra.turned_gathers import turned_gathers
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import chunks
 from einsmith.plan.kernel import Kernel, Rows
@@ -132,6 +133,7 @@ PASSES = ordered(
         Pass("chunks", lambda graph, c: chunks(graph, partial(run_passes, context=c)), frozenset({"loops"})),
         graph_pass("together", together, needs="loops"),
         Pass("shared functions", shared_functions, frozenset({"loops"})),
+        Pass("turned gathers", turned_gathers, frozenset({"loops"})),
     )
 )  # fmt: skip
 """What makes fewer points or fewer tensors comes before what divides them; all of it before loops fix an order."""
