@@ -18,6 +18,7 @@ from einsmith.passes.algebra.fold_into_scatter import accumulate
 from einsmith.passes.algebra.free_factors import free_factors
 from einsmith.passes.algebra.horizontal_fusion import together
 from einsmith.passes.algebra.inline import inline, simplify_graph
+from einsmith.passes.algebra.joined_scatters import joined_scatters
 from einsmith.passes.algebra.merge_disjoint import disjoint
 from einsmith.passes.algebra.multi_reduce import sweeps
 from einsmith.passes.algebra.narrow_argmax import narrow
@@ -133,6 +134,7 @@ PASSES = ordered(
         Pass("chunks", lambda graph, c: chunks(graph, partial(run_passes, context=c)), frozenset({"loops"})),
         graph_pass("together", together, needs="loops"),
         Pass("shared functions", shared_functions, frozenset({"loops"})),
+        Pass("joined scatters", joined_scatters, frozenset({"loops"})),
         Pass("turned gathers", turned_gathers, frozenset({"loops"})),
     )
 )  # fmt: skip

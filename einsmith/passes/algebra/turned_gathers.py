@@ -61,7 +61,7 @@ def turned_gathers(graph: Graph, context: PassContext) -> Graph:
     for n in nodes:
         for a in n.args:
             read.setdefault(a, []).append(n)
-    turned = {n for group in _connected(found) if _cheaper(group, found, read, context) for n in group}
+    turned = {n for group in _connected(found) for n in _chosen(group, found, read, context)}
     new: dict = {}
     for n in nodes:
         if n in turned:
@@ -185,20 +185,29 @@ def _connected(found: Mapping[Compute, _Turned]) -> Iterable[list[Compute]]:
     return list({id(g): g for g in group.values()}.values())
 
 
-def _cheaper(
+def _chosen(
     group: Sequence[Compute], found: Mapping[Compute, _Turned], read: Mapping[Tensor, Sequence[Any]],
     context: PassContext,
-) -> bool:
-    """Whether a group costs less turned, with the turning."""
+) -> set[Compute]:
+    """Those of a group to turn: all, without one after the other that is cheaper as it is; none, if that is cheaper."""
 
-    def price(nodes: Iterable[Tensor]) -> float:
-        calls = [kernel_call([Copy(n)], [n], {}, ()).kernel for n in nodes if isinstance(n, Compute)]
-        return sum(context.cost(k, context.target) for k in calls)
+    def price(n: Tensor) -> float:
+        assert isinstance(n, Compute)
+        return context.cost(kernel_call([Copy(n)], [n], {}, ()).kernel, context.target)
 
-    made = {(n, found[n].out) for n in group}
-    places = {(n.args[s], d) for n in group for s, d in found[n].operands}
-    turnings = {_last(t, d) for t, d in places - made if d is not None}
-    for n, d in made:
-        if d is not None and ((n, None) in places or any(r not in group for r in read[n])):
-            turnings.add(_back(n, d))
-    return price(_applied(n, found[n], {}) for n in group) + price(turnings) < price(group)
+    def total(turned: set[Compute]) -> float:
+        made = {(n, found[n].out) for n in turned}
+        places = {(n.args[s], d) for n in turned for s, d in found[n].operands}
+        turnings = {_last(t, d) for t, d in places - made if d is not None}
+        turnings |= {
+            _back(n, d) for n, d in made
+            if d is not None and ((n, None) in places or any(r not in turned for r in read[n]))
+        }  # fmt: skip
+        return sum(after[n] if n in turned else before[n] for n in group) + sum(map(price, turnings))
+
+    before = {n: price(n) for n in group}
+    after = {n: price(_applied(n, found[n], {})) for n in group}
+    out = set(group)
+    for n in group:
+        out = min(out, out - {n}, key=total)
+    return min(set(), out, key=total)
