@@ -70,7 +70,7 @@ def terms_of(kernel: Kernel) -> tuple[int, tuple[tuple[Expr, ...], ...]]:
     s = scatter_of(kernel)
     exprs, _ = parts_of(kernel)
     owned, count, loops = owned_axes(s), 1, len(s.extents)
-    while loops and loops - 1 not in owned and count * s.extents[loops - 1] <= MOST_TERMS:
+    while loops and loops - 1 not in owned and 0 < count * s.extents[loops - 1] <= MOST_TERMS:
         loops -= 1
         count *= s.extents[loops]
     places = product(*(range(n) for n in s.extents[loops:]))

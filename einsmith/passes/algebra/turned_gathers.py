@@ -6,12 +6,14 @@ after:  t[n, i, j, c] = x[n, c, i, j];  z[n, h, w, c] = t[n, i[n, h, w], j[n, h,
 
 Places are then found once for all channels, which lie side by side: whole vectors of them are loaded, and in the
 gradient added to, where every element would be fetched by itself. What else is read along that axis is turned, too. A
-tensor that is turned for one is there for all. The prices of the kernels decide.
+tensor that is turned for one is there for all, and a sum, as of a convolution whose windows are sampled, makes or reads
+it as it is then. The prices of the kernels decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +34,7 @@ from einsmith.expr.nodes import (
     reads,
     template,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, prune_args, rebuild, with_args
+from einsmith.expr.rewrite.rebuild import exchanged, prune_args, with_args
 from einsmith.passes.schedule.plan import kernel_call
 from einsmith.passes.schedule.schedule import Copy
 
@@ -61,6 +63,7 @@ def turned_gathers(graph: Graph, context: PassContext) -> Graph:
     for n in nodes:
         for a in n.args:
             read.setdefault(a, []).append(n)
+    found |= _sums_beside(found, read)
     turned = {n for group in _connected(found) for n in _chosen(group, found, read, context)}
     new: dict = {}
     for n in nodes:
@@ -118,11 +121,19 @@ def _turned(t: Template) -> _Turned | None:
         out = _dimension([Axis(d) for d in range(t.rank)], axis, t.shape)
     if out is not None and len(t.dtypes) > 1:
         return None
+
+    def along(r: Read, part_axis: int | None) -> int | None:
+        return None if part_axis is None else _dimension(r.index, part_axis, t.params[r.slot][1])
+
+    made = _with_last(t, out, lambda p, r: along(r, axis if p is part else out))
+    return made if out is not None or any(d is not None for _, d in made.operands) else None
+
+
+def _with_last(t: Template, out: int | None, moved: Callable[[Piece | Scatter, Read], int | None]) -> _Turned:
+    """The template with dimension `out` of the result last, and of what it reads the dimension that `moved` gives for a
+    part and a read in it."""
     slots: dict[tuple[int, int | None], int] = {}
-    parts = tuple(_part(p, axis if p is part else out, out, t, slots) for p in t.parts)
-    gathered = [d for (_, d) in slots if d is not None]
-    if not gathered and out is None:
-        return None
+    parts = tuple(_part(p, out, t.rank, partial(moved, p), slots) for p in t.parts)
     params = tuple((dtype, _moved(s, d) if d is not None else s) for (n, d) in slots for dtype, s in [t.params[n]])
     return _Turned(Template(t.shape if out is None else _moved(t.shape, out), params, parts), tuple(slots), out)
 
@@ -143,22 +154,25 @@ def _dimension(index: Sequence[Expr], axis: int, shape: Sequence[int]) -> int | 
     return d if prod(shape[d + 1 :]) > 1 else None
 
 
-def _part(p: Piece | Scatter, axis: int | None, out: int | None, t: Template, slots: dict) -> Piece | Scatter:
-    """A part with the axis last in the result and in what is read along it; notes what it reads in `slots`."""
-    order: dict[int, int] = {}  # where the axes of a piece are from now on
+def _part(
+    p: Piece | Scatter, out: int | None, rank: int, moved: Callable[[Read], int | None], slots: dict
+) -> Piece | Scatter:
+    """A part with dimensions moved in the result and in what it reads; notes what that is in `slots`."""
+    order: dict[int, Expr] = {}  # where the axes of a piece are from now on
     if out is not None and isinstance(p, Piece):
-        order = {a: d for d, a in enumerate(_moved(range(t.rank), out))}
-
-    def rule(e: Expr) -> Expr | None:
-        if isinstance(e, Axis):
-            return Axis(order.get(e.position, e.position))
-        if not isinstance(e, Read):
-            return None
-        d = None if axis is None else _dimension(e.index, order.get(axis, axis), t.params[e.slot][1])
-        slot = slots.setdefault((e.slot, d), len(slots))
-        return Read(slot, e.index if d is None else _moved(e.index, d), e.dtype)
-
-    bodies = rebuild(p.bodies, rule)
+        order = {a: Axis(d) for d, a in enumerate(_moved(range(rank), out))}
+    memo: dict[Expr, Expr] = {}
+    for e in postorder(p.bodies):
+        args = tuple(memo[a] for a in e.args)
+        if isinstance(e, Read):
+            d = moved(e)
+            slot = slots.setdefault((e.slot, d), len(slots))
+            memo[e] = Read(slot, args if d is None else _moved(args, d), e.dtype)
+        elif isinstance(e, Axis):
+            memo[e] = order.get(e.position, e)
+        else:
+            memo[e] = with_args(e, args)
+    bodies = [memo[e] for e in p.bodies]
     if isinstance(p, Scatter):
         index = tuple(bodies[:-1])
         return Scatter(p.extents, index if out is None else _moved(index, out), bodies[-1])
@@ -168,6 +182,31 @@ def _part(p: Piece | Scatter, axis: int | None, out: int | None, t: Template, sl
 
 
 # --------------------------------------------------------------------------------------------------- what to turn
+
+
+def _sums_beside(
+    found: Mapping[Compute, _Turned], read: Mapping[Tensor, Sequence[Any]]
+) -> dict[Compute, _Turned]:
+    """Sums that may make what turned nodes read as these read it, or read what they make as they make it."""
+    out: dict[Compute, _Turned] = {}
+    for n, turned in found.items():
+        for s, d in turned.operands:
+            a = n.args[s]
+            if d is not None and isinstance(a, Compute) and a not in found and _is_sum(a.template):
+                out[a] = _with_last(a.template, d, lambda part, x: None)
+        for r in read.get(n, ()) if turned.out is not None else ():
+            if isinstance(r, Compute) and r not in found and r not in out and _is_sum(r.template):
+                out[r] = _with_last(r.template, None, partial(_at_slot, r.args.index(n), turned.out))
+    return out
+
+
+def _at_slot(slot: int, d: int | None, part: Piece | Scatter, read: Read) -> int | None:
+    return d if read.slot == slot else None
+
+
+def _is_sum(t: Template) -> bool:
+    part = t.parts[0]
+    return len(t.parts) == len(t.dtypes) == 1 and isinstance(part.body, Reduce) and part.domain[: t.rank] == t.shape
 
 
 def _connected(found: Mapping[Compute, _Turned]) -> Iterable[list[Compute]]:
