@@ -39,6 +39,8 @@ FORMULAS = {
     "in turn": ("u[n,c,k] = x[n,c,i[n,k],j[n,k]]\ny[n,c,k] = u[n,c,j[n,k]]*f[n,k]\nreturn y", {"x": "nc44", "f": "nk"}),
     "others read": ("u[n,c,k] = x[n,c,i[n,k],j[n,k]]\nv[n,k] = sum[c](u[n,c,i[n,k]]*g[n,c,k])\nreturn u, v",
                     {"x": "nc44", "g": "nck"}),
+    "convolved": ("u[n,c,k] = x[n,c,i[n,k],j[n,k]]\ny[n,m,k] = sum[c](w[m,c]*u[n,c,k])\nreturn y",
+                  {"x": "nc44", "w": "4c"}),
 }  # fmt: skip
 
 
