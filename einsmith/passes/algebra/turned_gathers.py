@@ -125,15 +125,17 @@ def _turned(t: Template) -> _Turned | None:
     def along(r: Read, part_axis: int | None) -> int | None:
         return None if part_axis is None else _dimension(r.index, part_axis, t.params[r.slot][1])
 
-    made = _with_last(t, out, lambda p, r: along(r, axis if p is part else out))
+    made = _with_last(t, out, lambda p, r: along(r, axis if p is part else out), axis)
     return made if out is not None or any(d is not None for _, d in made.operands) else None
 
 
-def _with_last(t: Template, out: int | None, moved: Callable[[Piece | Scatter, Read], int | None]) -> _Turned:
+def _with_last(
+    t: Template, out: int | None, moved: Callable[[Piece | Scatter, Read], int | None], axis: int = -1
+) -> _Turned:
     """The template with dimension `out` of the result last, and of what it reads the dimension that `moved` gives for a
-    part and a read in it."""
+    part and a read in it; `axis` is last in a reduction along it, unless the order of that matters."""
     slots: dict[tuple[int, int | None], int] = {}
-    parts = tuple(_part(p, out, t.rank, partial(moved, p), slots) for p in t.parts)
+    parts = tuple(_part(p, out, t.rank, partial(moved, p), slots, axis) for p in t.parts)
     params = tuple((dtype, _moved(s, d) if d is not None else s) for (n, d) in slots for dtype, s in [t.params[n]])
     return _Turned(Template(t.shape if out is None else _moved(t.shape, out), params, parts), tuple(slots), out)
 
@@ -155,12 +157,17 @@ def _dimension(index: Sequence[Expr], axis: int, shape: Sequence[int]) -> int | 
 
 
 def _part(
-    p: Piece | Scatter, out: int | None, rank: int, moved: Callable[[Read], int | None], slots: dict
+    p: Piece | Scatter, out: int | None, rank: int, moved: Callable[[Read], int | None], slots: dict, axis: int
 ) -> Piece | Scatter:
-    """A part with dimensions moved in the result and in what it reads; notes what that is in `slots`."""
+    """A part with dimensions moved in the result and in what it reads, and an axis of its reduction; notes what it
+    reads in `slots`."""
     order: dict[int, Expr] = {}  # where the axes of a piece are from now on
     if out is not None and isinstance(p, Piece):
         order = {a: Axis(d) for d, a in enumerate(_moved(range(rank), out))}
+    inner = p.body.extents if isinstance(p.body, Reduce) else ()
+    if isinstance(p.body, Reduce) and axis >= rank and not p.body.combiner.startswith("arg"):
+        order = {a: Axis(rank + d) for d, a in enumerate(_moved(range(rank, rank + len(inner)), axis - rank))}
+        inner = _moved(inner, axis - rank)
     memo: dict[Expr, Expr] = {}
     for e in postorder(p.bodies):
         args = tuple(memo[a] for a in e.args)
@@ -176,7 +183,7 @@ def _part(
     if isinstance(p, Scatter):
         index = tuple(bodies[:-1])
         return Scatter(p.extents, index if out is None else _moved(index, out), bodies[-1])
-    body = Reduce(p.body.combiner, p.body.extents, tuple(bodies)) if isinstance(p.body, Reduce) else bodies[0]
+    body = Reduce(p.body.combiner, inner, tuple(bodies)) if isinstance(p.body, Reduce) else bodies[0]
     place = [p.offset, p.step, p.extents]
     return Piece(*(x if out is None else _moved(x, out) for x in place), body)
 
