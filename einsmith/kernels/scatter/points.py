@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Axis, Const, Expr, Scatter, has_read, postorder
-from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.expr.rewrite.simplify import simplify
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read, postorder
+from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.address import Memory
@@ -74,8 +74,22 @@ def terms_of(kernel: Kernel) -> tuple[int, tuple[tuple[Expr, ...], ...]]:
         loops -= 1
         count *= s.extents[loops]
     places = product(*(range(n) for n in s.extents[loops:]))
-    at = [{loops + k: Const(n, dt.i32) for k, n in enumerate(place)} for place in places]
-    return loops, tuple(tuple(simplify(substitute(e, x), s.extents) for e in exprs) if x else (*exprs,) for x in at)
+    return loops, tuple(tuple(rebuild(exprs, partial(_at, dict(enumerate(place, loops))))) for place in places)
+
+
+_ORDER = {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne}
+
+
+def _at(place: Mapping[int, int], e: Expr) -> Expr | None:
+    """An expression whose parts are at a known place of some axes; what that alone decides is decided."""
+    if isinstance(e, Axis):
+        return Const(place[e.position], dt.i32) if e.position in place else None
+    values = [a.value for a in e.args if isinstance(a, Const)]
+    if isinstance(e, Apply) and e.fn in _ORDER and len(values) == 2:
+        return Const(_ORDER[e.fn](*values), dt.bool_)
+    if isinstance(e, Apply) and e.fn == "where" and isinstance(e.args[0], Const):
+        return e.args[1 if e.args[0].value else 2]
+    return None
 
 
 @lru_cache(maxsize=512)
