@@ -197,6 +197,21 @@ def running_sum() -> Problem:
     return _operator("running_sum", 2 * 4 * 65536, {"x": (4, 65536)}, (4, 65536), 13)
 
 
+def grid_sample() -> Problem:
+    """Bilinear samples of 4 images of 32 channels, 56x56, at as many positions (Jaderberg et al. 2015), zero outside;
+    about one in twenty is. Floor: four products an element forward, four for the image, eight for the positions."""
+    shapes = {"x": (4, 32, 56, 56), "g": (4, 56, 56, 2)}
+    return _operator("grid_sample", 2 * 16 * 4 * 32 * 56**2, shapes, (4, 32, 56, 56), 14, {"g": 0.5})
+
+
+def deformable() -> Problem:
+    """A 3x3 convolution of 32 by 32 channels whose taps are moved by offsets (Dai et al. 2017), 4 images of 28x28.
+    Floor: the convolution's three products, and those of the samples as in `grid_sample`."""
+    shapes = {"x": (4, 32, 28, 28), "o": (4, 9, 2, 28, 28), "W": (32, 32, 9)}
+    samples = 4 * 32 * 9 * 28**2
+    return _operator("deformable", (3 * 2 * 32 + 2 * 16) * samples, shapes, (4, 32, 28, 28), 15, {"W": 1 / 17})
+
+
 OPERATORS = {
     p.name: p
     for p in (
@@ -212,5 +227,7 @@ OPERATORS = {
         involution(),
         tensor_train(),
         running_sum(),
+        grid_sample(),
+        deformable(),
     )
 }

@@ -64,6 +64,39 @@ TENSOR_TRAIN = "Y[b,m,n,o] = sum[i,j,k,p,q](X[b,i,j,k] * A[i,m,p] * B[p,j,n,q] *
 RUNNING_SUM = "y[b,i] = sum[j](where(j <= i, x[b,j], 0))"
 
 
+def _sampled(axes: str) -> str:
+    """v[n,c,axes]: bilinear samples of x at p (down) and q (across), zero outside."""
+    corners = []
+    for dy in ("", "+1"):
+        row = [f"t[n,{axes}]{dy}"] + [f"l[n,{axes}]{dx}" for dx in ("", "+1")]
+        inside = [f"where(0 <= {row[0]} < x.shape[2] and 0 <= {at} < x.shape[3], x[n,c,{row[0]},{at}], 0)"
+                  for at in row[1:]]  # fmt: skip
+        corners.append(f"((1-fq[n,{axes}])*{inside[0]} + fq[n,{axes}]*{inside[1]})")
+    return f"""
+    t[n,{axes}] = i32(floor(p[n,{axes}]))
+    l[n,{axes}] = i32(floor(q[n,{axes}]))
+    fp[n,{axes}] = p[n,{axes}] - floor(p[n,{axes}])
+    fq[n,{axes}] = q[n,{axes}] - floor(q[n,{axes}])
+    v[n,c,{axes}] = (1-fp[n,{axes}])*{corners[0]} + fp[n,{axes}]*{corners[1]}
+"""
+
+
+GRID_SAMPLE = f"""
+    p[n,h,w] = ((g[n,h,w,1] + 1)*x.shape[2] - 1)/2
+    q[n,h,w] = ((g[n,h,w,0] + 1)*x.shape[3] - 1)/2
+{_sampled("h,w")}
+    return v
+"""
+
+DEFORMABLE = f"""
+    p[n,k,h,w] = h + k//3 - 1 + o[n,k,0,h,w]
+    q[n,k,h,w] = w + k%3 - 1 + o[n,k,1,h,w]
+{_sampled("k,h,w")}
+    Y[n,m,h,w] = sum[c,k](W[m,c,k]*v[n,c,k,h,w])
+    return Y
+"""
+
+
 def by_name(text: str, order: str, extents: dict | None = None) -> Callable:
     """The operator with its inputs in the order of the problem, not of the formula."""
     op = es.op(text, extents=extents)
@@ -106,4 +139,6 @@ OPERATORS: dict[str, dict[str, Callable[[], Callable]]] = {
     "involution": {"formula": lambda: by_name(INVOLUTION, "X K")},
     "tensor_train": {"formula": lambda: by_name(TENSOR_TRAIN, "X A B C")},
     "running_sum": {"formula": lambda: by_name(RUNNING_SUM, "x", {"i": "x.shape[1]"})},
+    "grid_sample": {"formula": lambda: by_name(GRID_SAMPLE, "x g")},
+    "deformable": {"formula": lambda: by_name(DEFORMABLE, "x o W")},
 }

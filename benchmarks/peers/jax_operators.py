@@ -199,6 +199,34 @@ def running_sum_scan(x):
     return lax.associative_scan(jnp.add, x, axis=1)
 
 
+def _sampled(x, p, q):
+    """Bilinear samples of x[n, c, h, w] at p (down) and q (across), [n, ...]; zero outside: [n, ..., c]."""
+    n, _, h, w = x.shape
+    batch = jnp.arange(n).reshape((n,) + (1,) * (p.ndim - 1))
+    t, left = jnp.floor(p), jnp.floor(q)
+    out = 0
+    for dy, weight in ((0, 1 - (p - t)), (1, p - t)):
+        for dx, other in ((0, 1 - (q - left)), (1, q - left)):
+            row, column = t.astype(int) + dy, left.astype(int) + dx
+            inside = (0 <= row) & (row < h) & (0 <= column) & (column < w)
+            found = x[batch, :, row.clip(0, h - 1), column.clip(0, w - 1)]
+            out = out + jnp.where(inside, weight * other, 0)[..., None] * found
+    return out
+
+
+def grid_sample(x, g):
+    h, w = x.shape[2:]
+    return jnp.moveaxis(_sampled(x, ((g[..., 1] + 1) * h - 1) / 2, ((g[..., 0] + 1) * w - 1) / 2), -1, 1)
+
+
+def deformable(x, o, w):
+    """All taps gathered, then a product."""
+    k, (h, wd) = jnp.arange(9), x.shape[2:]
+    p = o[:, :, 0] + jnp.arange(h)[:, None] + (k // 3 - 1)[:, None, None]
+    q = o[:, :, 1] + jnp.arange(wd) + (k % 3 - 1)[:, None, None]
+    return jnp.einsum("mck,nkhwc->nmhw", w, _sampled(x, p, q))
+
+
 OPERATORS: dict[str, dict[str, Callable]] = {
     "capsule_conv": {"windows and a product": capsule_conv},
     "pairwise": {"product": pairwise_product, "differences": pairwise_differences},
@@ -216,4 +244,6 @@ OPERATORS: dict[str, dict[str, Callable]] = {
     "involution": {"taps": involution_taps, "stacked windows": involution_stacked},
     "tensor_train": {"einsum": tensor_train},
     "running_sum": {"library": running_sum, "scan": running_sum_scan},
+    "grid_sample": {"gather": grid_sample},
+    "deformable": {"gather and a product": deformable},
 }

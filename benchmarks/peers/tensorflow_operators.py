@@ -179,6 +179,34 @@ def running_sum(x):
     return tf.cumsum(x, 1)
 
 
+def _sampled(x, p, q):
+    """Bilinear samples of x[n, c, h, w] at p (down) and q (across), [n, ...]; zero outside: [n, ..., c]."""
+    (h, w), last = x.shape[2:], tf.transpose(x, (0, 2, 3, 1))
+    t, left, out = tf.floor(p), tf.floor(q), 0.0
+    for dy, weight in ((0, 1 - (p - t)), (1, p - t)):
+        for dx, other in ((0, 1 - (q - left)), (1, q - left)):
+            row, column = tf.cast(t, tf.int32) + dy, tf.cast(left, tf.int32) + dx
+            inside = (row >= 0) & (row < h) & (column >= 0) & (column < w)
+            at = tf.stack([tf.clip_by_value(row, 0, h - 1), tf.clip_by_value(column, 0, w - 1)], -1)
+            found = tf.gather_nd(last, at, batch_dims=1)
+            out += tf.where(inside, weight * other, 0.0)[..., None] * found
+    return out
+
+
+def grid_sample(x, g):
+    h, w = x.shape[2:]
+    y = _sampled(x, ((g[..., 1] + 1) * h - 1) / 2, ((g[..., 0] + 1) * w - 1) / 2)
+    return tf.transpose(y, (0, 3, 1, 2))
+
+
+def deformable(x, o, w):
+    """All taps gathered, then a product."""
+    k, (h, wd) = tf.range(9), x.shape[2:]
+    p = o[:, :, 0] + tf.cast(tf.range(h)[:, None] + (k // 3 - 1)[:, None, None], o.dtype)
+    q = o[:, :, 1] + tf.cast(tf.range(wd) + (k % 3 - 1)[:, None, None], o.dtype)
+    return tf.einsum("mck,nkhwc->nmhw", w, _sampled(x, p, q))
+
+
 _SHARED: dict[str, dict[str, Callable]] = {
     "capsule_conv": {"convolution": capsule_conv},
     "pairwise": {"product": pairwise},
@@ -190,6 +218,8 @@ _SHARED: dict[str, dict[str, Callable]] = {
     "involution": {"taps": involution_taps, "patches": involution_patches},
     "tensor_train": {"einsum": tensor_train},
     "running_sum": {"library": running_sum},
+    "grid_sample": {"gather": grid_sample},
+    "deformable": {"gather and a product": deformable},
 }
 
 PLAIN = _SHARED | {"max_plus": {"argmax by rows": max_plus_rows, "a step for each k": max_plus_steps}}

@@ -208,6 +208,21 @@ def running_sum(x: Tensor) -> Tensor:
     return torch.cumsum(x, 1)
 
 
+def grid_sample(x: Tensor, g: Tensor) -> Tensor:
+    return F.grid_sample(x, g, align_corners=False)
+
+
+def deformable(x: Tensor, o: Tensor, w: Tensor) -> Tensor:
+    """The library's samples of all taps, then a product of matrices."""
+    (n, c, h, wd), m = x.shape, w.shape[0]
+    k, rows, columns = torch.arange(9), torch.arange(h), torch.arange(wd)
+    p = o[:, :, 0] + rows[:, None] + (k // 3 - 1)[:, None, None]
+    q = o[:, :, 1] + columns + (k % 3 - 1)[:, None, None]
+    g = torch.stack([(2 * q + 1) / wd - 1, (2 * p + 1) / h - 1], -1)
+    v = F.grid_sample(x, g.reshape(n, 9 * h, wd, 2), align_corners=False)
+    return (w.reshape(m, c * 9) @ v.reshape(n, c * 9, h * wd)).reshape(n, m, h, wd)
+
+
 EAGER: dict[str, dict[str, Callable[..., Tensor]]] = {
     "capsule_conv": {"channels last": capsule_conv_last, "channels first": capsule_conv_first},
     "pairwise": {"product": pairwise_product, "cdist": pairwise_cdist},
@@ -224,6 +239,8 @@ EAGER: dict[str, dict[str, Callable[..., Tensor]]] = {
     "involution": {"taps": involution_taps, "unfold": involution_unfold},
     "tensor_train": {"einsum": tensor_train, "products": tensor_train_products},
     "running_sum": {"library": running_sum},
+    "grid_sample": {"library": grid_sample},
+    "deformable": {"library's samples": deformable},
 }
 
 COMPILED = EAGER | {

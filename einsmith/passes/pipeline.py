@@ -18,6 +18,7 @@ from einsmith.passes.algebra.fold_into_scatter import accumulate
 from einsmith.passes.algebra.free_factors import free_factors
 from einsmith.passes.algebra.horizontal_fusion import together
 from einsmith.passes.algebra.inline import inline, simplify_graph
+from einsmith.passes.algebra.joined_scatters import joined_scatters
 from einsmith.passes.algebra.merge_disjoint import disjoint
 from einsmith.passes.algebra.multi_reduce import sweeps
 from einsmith.passes.algebra.narrow_argmax import narrow
@@ -29,6 +30,7 @@ from einsmith.passes.algebra.shared_functions import shared_functions
 from einsmith.passes.algebra.split_index_set import pieces, read_parts
 from einsmith.passes.algebra.stored_clamps import stored_clamps
 from einsmith.passes.algebra.stored_products import stored_products
+from einsmith.passes.algebra.turned_gathers import turned_gathers
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import chunks
 from einsmith.plan.kernel import Kernel, Rows
@@ -134,6 +136,8 @@ PASSES = ordered(
         graph_pass("together", together, needs="loops"),
         Pass("recompute", recompute, frozenset({"loops"})),
         Pass("shared functions", shared_functions, frozenset({"loops"})),
+        Pass("joined scatters", joined_scatters, frozenset({"loops"})),
+        Pass("turned gathers", turned_gathers, frozenset({"loops"})),
     )
 )  # fmt: skip
 """What makes fewer points or fewer tensors comes before what divides them; all of it before loops fix an order."""

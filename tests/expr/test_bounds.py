@@ -14,7 +14,7 @@ from einsmith.expr.analysis import bounds as bounds_module
 from einsmith.expr.analysis.bounds import Facts, bounds, prove
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.interp import evaluate_template
-from einsmith.expr.nodes import Apply, Axis, Const, apply, template
+from einsmith.expr.nodes import Apply, Axis, Const, Read, apply, template
 
 from .formulas import add, conditions, integers, k, mul
 
@@ -121,12 +121,30 @@ def test_contradictory_guards_on_a_divisor():
 
 
 def test_an_opaque_condition_is_known_only_to_itself():
-    from einsmith.expr.nodes import Read
-
     c = apply("lt", Read(0, (U,), dt.f32), Const(0.0, dt.f32))
     assert prove(c, (5,), [c]) and not prove(c, (5,))
     assert not prove(apply("le", Const(0.0, dt.f32), Read(0, (U,), dt.f32)), (5,), [apply("not", c)])  # NaN
     assert bounds(Read(0, (U,), dt.i32), (5,)) == (None, None)
+
+
+def test_a_guard_on_a_wrapped_sum_is_one_on_the_sum_where_no_other_number_wraps_to_it(rng):
+    """`0 <= i32(i64(x) + 1) < 56` holds of -1 <= x < 55 alone; of i32(i64(x) + 2**31) there are others."""
+    word, x = 1 << 32, Apply("cast", (Read(0, (U,), dt.i32),), dt.i64)
+    for c, d in itertools.product((1, -1, 2, 3), (0, 1, -1, 100, -100, 2**31 - 60, 2**31, -(2**31), word)):
+        lo = int(rng.integers(-200, 200))
+        hi = lo + int(rng.integers(1, 60))
+        e = apply("add", apply("mul", Const(c, dt.i64), x), Const(d, dt.i64))
+        low, high = Const(lo, dt.i32), Const(hi, dt.i32)
+        guards = [apply("le", low, Apply("cast", (e,), dt.i32)), apply("lt", Apply("cast", (e,), dt.i32), high)]
+        least, most = sorted((c * -(2**31) + d, c * (2**31 - 1) + d))
+        found = [n + k * word for k in range(-4, 5) for n in range(lo, hi)]
+        found = [n for n in found if least <= n <= most and (n - d) % c == 0]
+        start, end = bounds(e, (5,), guards)
+        if found:
+            assert start is None or start <= min(found), (c, d, lo, hi)
+            assert end is None or max(found) <= end, (c, d, lo, hi)
+        if abs(c) == 1 and abs(d) <= 100:
+            assert (start, end) == (lo, hi - 1)
 
 
 def test_an_off_by_one_in_a_bound_is_caught(monkeypatch):

@@ -8,13 +8,13 @@ import pytest
 import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.errors import CompileError
-from einsmith.expr.nodes import Axis, Piece, Scatter, Template, apply, template
+from einsmith.expr.nodes import Axis, Piece, Scatter, Template, apply, cast, postorder, template
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.scatter import buckets as scatter_buckets
 from einsmith.kernels.scatter import pattern as scatter
 from einsmith.kernels.scatter.pattern import ScatterAdd, ScatterConfig, in_place
-from einsmith.kernels.scatter.points import owned_axes, row_axes
+from einsmith.kernels.scatter.points import owned_axes, row_axes, terms_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, div, kernel_of, mod, mul, num, plain, read, sub
@@ -48,6 +48,24 @@ def test_indexed_and_free_dimensions(rng):
     kernel = kernel_of(Template((5, 4), ((dt.f32, (3, 8)),), (s,)))
     check(PATTERN, kernel, rng)
     check(PATTERN, kernel_of(Template((5, 4), ((dt.f32, (0, 8)),), (Scatter((0, 8), s.index, s.body),))), rng)
+
+
+@pytest.mark.parametrize("tokens, width, sides", [(1, 1, (3,)), (9, 17, (2, 4)), (20, 33, (3,)), (4, 8, (3, 3))])
+def test_short_last_axes_are_terms_of_a_point(rng, tokens, width, sides):
+    """What they choose is known in each term, up to eight of them; the order is that of the points."""
+    t, d, a = axes(3)
+    b = Axis(3) if len(sides) > 1 else num(0, dt.i32)
+    first = apply("lt", a, num(1, dt.i32))
+    at = apply("where", first, read(0, t, dtype=dt.i32), add(read(0, t, dtype=dt.i32), add(a, b)))
+    body = apply("where", first, read(1, t, d), mul(read(1, t, d), cast(add(a, mul(2, b)), dt.f32)))
+    s = Scatter((tokens, width, *sides), (at, d), body)
+    kernel = kernel_of(Template((12, width), ((dt.i32, (tokens,)), (dt.f32, (tokens, width))), (s,)))
+    loops, terms = terms_of(kernel)
+    assert len(terms) == {(3,): 3, (2, 4): 8, (3, 3): 3}[sides]
+    assert not any(isinstance(e, Axis) and e.position >= loops for x in terms for e in postorder(x))
+    where = rng.integers(0, 4, tokens).astype(np.int32)
+    check(PATTERN, kernel, rng, inputs=[where])
+    check(PATTERN, kernel, rng, inputs=[where], native=True)
 
 
 def test_order_is_the_same_for_every_task_count(rng):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith.codegen.llvm import half
+from einsmith.codegen.llvm.saturate import saturated
 from einsmith.codegen.vecmath import polynomials as vmath
 from einsmith.codegen.vecmath import trigonometric as vtrig
 from einsmith.errors import CompileError
@@ -332,10 +333,9 @@ class Ops:
 
     def cast(self, x: str, source: Type, elem: str) -> str:
         """Conversion as `Builder.cast` says. Out of range floats saturate and NaN gives 0, on every machine."""
-        to, of = Type(elem, source.lanes), source.elem
+        to, single, of = Type(elem, source.lanes), Type("f32", source.lanes), source.elem
         if elem == of:
             return x
-        single = Type("f32", source.lanes)
         if of in half.FORMATS:
             return self.cast(half.widened(Lanes(self, single), x, of), single, elem)
         if elem in half.FORMATS:
@@ -345,8 +345,10 @@ class Ops:
         if of in FLOATS and elem in FLOATS:
             op = "fpext" if elem == "f64" else "fptrunc"
         elif of in FLOATS:
-            signed = "u" if elem == "u8" else "s"
-            return self.text.call(f"llvm.fpto{signed}i.sat.{mangle(to)}.{mangle(source)}", to, [(source, x)])
+            if source.lanes and BITS[elem] == BITS[of]:
+                return saturated(Lanes(self, source), x)
+            sign = "u" if elem == "u8" else "s"
+            return self.text.call(f"llvm.fpto{sign}i.sat.{mangle(to)}.{mangle(source)}", to, [(source, x)])
         elif elem in FLOATS:
             op = "uitofp" if of in ("i1", "u8") else "sitofp"
         elif BITS[elem] == BITS[of]:

@@ -156,7 +156,7 @@ class Facts:
         if new or unequal:
             out._propagate()
             out._keep_telling()
-            more = out._resolved([line for line in out.lines if line.key not in old])
+            more = out._resolved(new.values())
             for line in unequal:
                 more += [side - 1 for side in (line, line * -1) if out._sum_low(side) == 0]
             if more:
@@ -176,9 +176,9 @@ class Facts:
         self.lines = tuple({line.key: line for line in self.lines if not _at_least(self._sum_low(line), 0)}.values())
         self._reach = reach
 
-    def _resolved(self, lines: Sequence[Linear]) -> list[Linear]:
+    def _resolved(self, lines: Iterable[Linear]) -> list[Linear]:
         """The new lines with atoms replaced by what they are under these facts: e % k by e - m*k where e lies between
-        m*k and its next multiple, min, max and abs by the argument that they take."""
+        m*k and its next multiple, min, max and abs by the argument that they take, i32(e) by e where none wraps."""
         out: list[Linear] = []
         for line in lines:
             for atom, c in line.terms.items():
@@ -188,7 +188,11 @@ class Facts:
         return out
 
     def _value(self, atom: Expr) -> Linear | None:
-        if not isinstance(atom, Apply) or atom.fn not in ("mod", "min", "max", "abs") or not atom.dtype.is_int:
+        if not isinstance(atom, Apply) or not atom.dtype.is_int or not atom.args[0].dtype.is_int:
+            return None
+        if atom.fn == "cast":
+            return self._unwrapped(atom)
+        if atom.fn not in ("mod", "min", "max", "abs"):
             return None
         a, b = linear(atom.args[0]), linear(atom.args[-1])
         if atom.fn == "mod":
@@ -205,6 +209,13 @@ class Facts:
         if hi is not None and hi <= 0:
             return a if atom.fn == "min" else b
         return None
+
+    def _unwrapped(self, atom: Apply) -> Linear | None:
+        """The integer that is cast, if no other that its elements can make wraps around to where it lies."""
+        form, (lo, hi), size = linear(atom.args[0]), self._atom(atom), 1 << atom.dtype.bits
+        ends = [intervals.scale(intervals.meet(self._atom(x), x.dtype.range), c) for x, c in form.terms.items()]
+        least, most = (form.const + sum(e[k] or 0 for e in ends) for k in (0, 1))
+        return form if lo is not None and hi is not None and hi - size < least and most < lo + size else None
 
     def _propagate(self) -> None:
         """Tightens the intervals of the atoms by every line, a few times over."""
@@ -421,7 +432,7 @@ class Facts:
                 todo += [(a, truth) for a in c.args]
             elif c.fn in ("and", "or"):
                 # One of several holds: where their negations together are impossible.
-                if self.assume(c, not truth).feasible and not any(self._proves(d, t) for d, t in _any_of(c, truth)):
+                if self.assume(c, not truth).feasible and not any(self._proves(d, truth) for d in operands(c, c.fn)):
                     return False
             elif c.fn == "where":
                 if not (
@@ -454,24 +465,13 @@ def _at_least(x: int | None, least: int) -> bool:
     return x is not None and x >= least
 
 
-def _any_of(c: Apply, truth: bool) -> list[tuple[Expr, bool]]:
-    """The parts of a disjunction (an `or` that holds, an `and` that does not), nested ones taken apart."""
-    return [(e, truth) for e in operands(c, c.fn)]
-
-
 def _lines(c: Apply, truth: bool) -> tuple[list[Linear], list[Linear]]:
     """An integer comparison that holds (or does not) as forms that are >= 0, and forms that are not 0."""
-    a, b = c.args
-    fn = c.fn if truth else {"lt": "ge", "le": "gt", "eq": "ne", "ne": "eq"}[c.fn]
+    a, b = c.args if truth or c.fn in ("eq", "ne") else c.args[::-1]
+    fn = c.fn if truth else {"lt": "le", "le": "lt", "eq": "ne", "ne": "eq"}[c.fn]
     d = linear(b) - linear(a)
-    if fn == "lt":
-        return [d - 1], []
-    if fn == "le":
-        return [d], []
-    if fn == "ge":
-        return [d * -1], []
-    if fn == "gt":
-        return [d * -1 - 1], []
+    if fn in ("lt", "le"):
+        return [d - int(fn == "lt")], []
     return ([d, d * -1], []) if fn == "eq" else ([], [d])
 
 

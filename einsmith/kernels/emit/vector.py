@@ -283,15 +283,25 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
                 lanes = self.lane_mask(guard)
                 assert lanes is not None
                 mask = self.made(("any", lanes.id), [lanes], lambda: self.b.any(lanes))
-            return self.load(source.pointer, self.total(part), elem, 0, mask)
+            at, mask = self._within(source, self.total(part), mask, 1)
+            return self.load(source.pointer, at, elem, 0, mask)
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
-            return self.load(source.pointer, self.total(part, part.pattern[0]), elem, self.lanes, self.lane_mask(guard))
+            at, guard = self._within(source, self.total(part, part.pattern[0]), guard, self.lanes)
+            return self.load(source.pointer, at, elem, self.lanes, self.lane_mask(guard))
         if guard is None and not isinstance(self.mask, Value):
             found = self._wide(x, source, elem, part)
             if found is not None:
                 return found
         ptr = self.address(source.pointer, self.total(part), elem)
         return self.gather(ptr, self._offsets(part.pattern), elem, self.lane_mask(guard))
+
+    def _within(self, source: Memory, at: Value, guard: Value | None, count: int) -> tuple[Value, Value | None]:
+        """Where to load so many elements from, and under which guard. Where one of all lanes does not hold, the first
+        elements are loaded instead: cheaper than a branch that data decides, and than a mask of no lane, for which
+        processors are slow."""
+        if guard is None or guard.type.lanes or source.buffer.size < count:
+            return at, guard
+        return self.op("where", guard, at, 0), None
 
     def _wide(self, x: Read, source: Memory, elem: str, part: Split) -> Value | None:
         """Loads of whole vectors over the span of a literal pattern, then shuffles; None where the span is too long.

@@ -148,7 +148,7 @@ class Buckets:
                 em.bind(a, at)
             row = b.address(target.pointer, b.mul(key, self.width), target.elem)
             em.place(self.out, Memory(row, target.buffer))
-            add_points(em, self.row, self.along, em.memory(self.out), self.inside, self.body)
+            add_points(em, self.row, self.along, em.memory(self.out), [(self.inside, self.body)])
 
 
 def _aligned(nbytes: int) -> int:

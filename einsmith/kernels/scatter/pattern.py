@@ -21,13 +21,17 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.address import address
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.scatter.buckets import Buckets
-from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of
+from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
 from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
 
 POINT = 3
 """Instructions of a point beside its body and reads: a load, an addition and a store, with their waiting."""
+
+
+MASKED, BESIDE = 7, 30
+"""The same of adding under a mask, and what each further term then waits for the elements beside its own."""
 
 
 class ScatterConfig(NamedTuple):
@@ -102,24 +106,29 @@ class ScatterAdd(Pattern):
         s = scatter_of(kernel)
         exprs, out = parts_of(kernel)
         buffer = kernel.buffers[out]
-        count, seconds = bx.operations((*s.index, s.body), target)
         points, size = prod(s.extents), prod(kernel.shape)
+        loops, terms = (len(s.extents), (tuple(exprs),)) if config.buckets else terms_of(kernel)
+        every = tuple(e for t in terms for e in t)
+        count, seconds = bx.operations(every, target)
         rate = target.fma_per_second / bx.lanes_of(kernel, target)
         tasks = config.tasks
         if config.axis is not None:
             tasks = min(tasks, s.extents[config.axis] // (config.lanes if config.axis == config.along else 1))
         cores = max(1, min(target.cores, tasks))
-        flats, _ = bx.uses(tuple(exprs))
-        flat = address(s.index, buffer.strides)
-        parts = {} if config.buckets else {a: x.part(a, s.extents) for a, x in bounds(kernel, config.along).items()}
-        met = points * prod(parts.values())
+        flats, _ = bx.uses(every)
+        added = [address(index, buffer.strides) for *index, _ in terms]
+        found = {} if config.buckets else bounds(kernel, config.along)
+        parts = {a: x.part(a, s.extents) for a, x in found.items() if a < loops}
+        met = points // len(terms) * prod(parts.values())
         if config.along is None:
-            work = met * (count + len(flats) + POINT)
+            work = met * (count + len(flats) + POINT * len(terms))
         else:
             extent, part = s.extents[config.along], parts.get(config.along, 1.0)
             vectors = min(-(-extent // config.lanes), part * extent / config.lanes + 1)
             work = met / max(part * extent, 1e-9) * vectors
-            work *= count + bx.access_cost([*flats, flat, flat], config.along, config.lanes) + POINT
+            each = count + bx.access_cost([*flats, *added, *added], config.along, config.lanes) + POINT * len(terms)
+            rest = (MASKED + BESIDE * (len(terms) - 1)) * (extent % config.lanes > 0) / -(-extent // config.lanes)
+            work *= each + rest
         launches = 1 if tasks > 1 else 0
         if config.buckets:
             work += Buckets.cost(kernel, s, config.along)
@@ -162,14 +171,16 @@ class ScatterAdd(Pattern):
 
 def _axis(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
     """Tasks along an axis of its own output dimension, lanes along another or the same; the rest in order."""
-    (*index, body), out = parts_of(kernel)
+    loops, terms = terms_of(kernel)
+    _, out = parts_of(kernel)
     em = bl.emitter(b, kernel, s.extents, config.lanes)
-    target, flat = em.memory(out), address(index, kernel.buffers[out].strides)
+    target, strides = em.memory(out), kernel.buffers[out].strides
+    added = [(address(index, strides), body) for *index, body in terms]
     tiles, tile = 1, None
     if config.axis is not None:
         unit = config.lanes if config.axis == config.along else 1
         tiles = bl.tile_count(s.extents[config.axis], config.tasks, unit)
         tile = b.task if tiles > 1 else None
     within = bounds(kernel, config.along)
-    add_points(em, range(len(s.extents)), config.along, target, flat, body, config.axis, tile, tiles, within)
+    add_points(em, range(loops), config.along, target, added, config.axis, tile, tiles, within)
     return tiles

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import product
 
+from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Axis, Expr, Scatter, has_read, postorder
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read, postorder
+from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.address import Memory
@@ -55,6 +59,39 @@ def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
     return exprs, out
 
 
+MOST_TERMS = 8
+"""Points that are added one after the other in one turn of the loops."""
+
+
+@lru_cache(maxsize=512)
+def terms_of(kernel: Kernel) -> tuple[int, tuple[tuple[Expr, ...], ...]]:
+    """(how many axes there are loops for, (output indices and body) of every point of those after them, which are few
+    and have no dimension of the result): what these have in common is computed once."""
+    s = scatter_of(kernel)
+    exprs, _ = parts_of(kernel)
+    owned, count, loops = owned_axes(s), 1, len(s.extents)
+    while loops and loops - 1 not in owned and 0 < count * s.extents[loops - 1] <= MOST_TERMS:
+        loops -= 1
+        count *= s.extents[loops]
+    places = product(*(range(n) for n in s.extents[loops:]))
+    return loops, tuple(tuple(rebuild(exprs, partial(_at, dict(enumerate(place, loops))))) for place in places)
+
+
+_ORDER = {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne}
+
+
+def _at(place: Mapping[int, int], e: Expr) -> Expr | None:
+    """An expression whose parts are at a known place of some axes; what that alone decides is decided."""
+    if isinstance(e, Axis):
+        return Const(place[e.position], dt.i32) if e.position in place else None
+    values = [a.value for a in e.args if isinstance(a, Const)]
+    if isinstance(e, Apply) and e.fn in _ORDER and len(values) == 2:
+        return Const(_ORDER[e.fn](*values), dt.bool_)
+    if isinstance(e, Apply) and e.fn == "where" and isinstance(e.args[0], Const):
+        return e.args[1 if e.args[0].value else 2]
+    return None
+
+
 @lru_cache(maxsize=512)
 def bounds(kernel: Kernel, along: int | None) -> Mapping[int, Bounds]:
     """Between which points data says that an axis of the domain has something to add, where that is known before it is
@@ -84,11 +121,11 @@ def add_at(em: VectorEmitter, target: Memory, flat: Linear, value: Value) -> Non
         b.store(b.add(b.load(target.pointer, at, elem, em.lanes, mask), em.splat(value)), target.pointer, at, mask)
 
 
-def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target: Memory, flat: Linear, body: Expr,
-               axis: int | None = None, part: Value | None = None, parts: int = 1,
+def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target: Memory,
+               terms: Iterable[tuple[Linear, Expr]], axis: int | None = None, part: Value | None = None, parts: int = 1,
                within: Mapping[int, Bounds] | None = None) -> None:
-    """Adds the body at every point of `axes`, in their order but for `along`, which has the lanes and comes last; of
-    `axis` only what part `part` of `parts` has; between the bounds `within` that an axis has."""
+    """Adds the terms (where, what) at every point of `axes`, in their order but for `along`, which has the lanes and
+    comes last; of `axis` only what part `part` of `parts` has; between the bounds `within` that an axis has."""
     within = within or {}
 
     def emit(ramps: Ramps) -> None:
@@ -96,7 +133,8 @@ def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target
             assert along is not None
             em.bind(along, at)
             em.mask = active
-            add_at(em, target, flat, em.emit(body))
+            for flat, body in terms:
+                add_at(em, target, flat, em.emit(body))
         em.mask = None
 
     with ExitStack() as stack:
@@ -107,7 +145,8 @@ def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target
                     ends = within[a].walked(em, *ends)
                 em.bind(a, stack.enter_context(em.b.loop(*ends)).var)
         if along is None:
-            add_at(em, target, flat, em.emit(body))
+            for flat, body in terms:
+                add_at(em, target, flat, em.emit(body))
         else:
             n, number = em.extents[along], part if along == axis else None
             between = within.get(along)

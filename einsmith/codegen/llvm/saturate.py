@@ -1,0 +1,22 @@
+"""Vectors of floats as integers of the same width: LLVM converts those one lane at a time where a machine's instruction
+does not saturate by itself, as x86's do not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from einsmith.codegen.llvm.ops import Lanes
+
+_SPELLED = {"f32": ("float", "i32"), "f64": ("double", "i64")}
+
+
+def saturated(v: Lanes, x: str) -> str:
+    """Lanes of floats, towards zero; out of range the nearest integer, and 0 of NaN."""
+    ops, (of, to) = v.ops, _SPELLED[v.elem]
+    end = 1 << (31 if v.elem == "f32" else 63)  # a power of two, so that it is a float; the last integer may be none
+    low, high = v.f(float(-end)), v.f(float(end))
+    raised = v.select(v.lt(x, low), low, x)
+    held = v.select(ops.compare("uge", v.t, x, high), v.f(0.0), raised)  # NaN, too, is no number below the end
+    whole = ops.text.emit(f"fptosi <{v.t.lanes} x {of}> {held} to <{v.t.lanes} x {to}>")
+    return v.iselect(ops.compare("oge", v.t, x, high), v.i(end - 1), whole)

@@ -1,0 +1,116 @@
+"""A scatter that starts from another one over the same points adds the terms of both.
+
+before: S[i[n], k] += f[n]*g[n, k];  T[n, k] = S[n, k];  T[i[n] + 1, k] += (1 - f[n])*g[n, k]
+after:  T[where(a < 1, i[n], i[n] + 1), k] += where(a < 1, f[n]*g[n, k], (1 - f[n])*g[n, k])      for a < 2
+
+The terms of a point, as the four corners of a bilinear sample, stand side by side then, and what they share is computed
+once: where a scatter is compiled, its last axes are taken apart if they are short. The order of additions changes. The
+prices of the kernels decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from einsmith import dtypes as dt
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    apply,
+    cast,
+    postorder,
+    reads,
+)
+from einsmith.expr.rewrite.rebuild import exchanged, prune_args, substitute, with_args
+from einsmith.passes.algebra.inline import is_identity
+from einsmith.passes.schedule.plan import kernel_call
+from einsmith.passes.schedule.schedule import Copy
+
+if TYPE_CHECKING:
+    from einsmith.passes.pipeline import PassContext
+
+
+def joined_scatters(graph: Graph, context: PassContext) -> Graph:
+    """The graph with such scatters as one, where that is cheaper."""
+    if not context.prices:
+        return graph
+    users = Counter(a for node in postorder(graph.roots) for a in set(node.args))
+    users.update(graph.roots)
+    new: dict = {}
+    changed = False
+    for node in postorder(graph.roots):
+        made = with_args(node, tuple(new[a] for a in node.args)) if node.args else node
+        start = _start(node) if isinstance(node, Compute) else None
+        if start is not None and users[node.args[start]] == 1:
+            joined = _joined(made, start)
+            if joined is not None and _cheaper(joined, [made.args[start], made], context):
+                made, changed = joined, True
+        new[node] = made
+    return exchanged(graph, new) if changed else graph
+
+
+def _start(node: Compute) -> int | None:
+    """The slot that a scatter starts from, element by element, and reads nowhere else."""
+    first, added = node.template.parts[0], node.template.parts[-1]
+    if len(node.template.parts) != 2 or not isinstance(added, Scatter) or not isinstance(first, Piece):
+        return None
+    read = first.body
+    if not isinstance(read, Read) or first.extents != node.shape or not is_identity(read, node.shape):
+        return None
+    slot = read.slot
+    again = any(r.slot == slot for b in added.bodies for r in reads(b))
+    return None if again or node.args.count(node.args[slot]) > 1 else slot
+
+
+def _joined(node: Compute, start: int) -> Compute | None:
+    """The node with the terms of the scatter that it starts from; None where that has other points."""
+    source = node.args[start]
+    if not isinstance(source, Compute) or not source.template.is_scatter or source.dtype is not node.dtype:
+        return None
+    shift = {s: len(node.args) + s for s in range(len(source.args))}
+    one, two = source.template.parts[-1], node.template.parts[-1]
+    assert isinstance(one, Scatter) and isinstance(two, Scatter)
+    axis = len(two.extents)
+    if one.extents == two.extents:
+        count = 1
+    elif one.extents[:-1] == two.extents:  # it is made of several itself
+        count = one.extents[-1]
+    else:
+        return None
+    first = apply("lt", Axis(axis), Const(count, dt.i32))
+
+    def either(a: Expr, b: Expr) -> Expr:
+        a = substitute(a, {}, shift)
+        if a is b:
+            return a
+        if a.dtype is not b.dtype:
+            a, b = cast(a, dt.i64), cast(b, dt.i64)
+        return apply("where", first, a, b)
+
+    index = tuple(either(a, b) for a, b in zip(one.index, two.index, strict=True))
+    pieces = tuple(
+        Piece(p.offset, p.step, p.extents, substitute(p.body, {}, shift)) for p in source.template.parts[:-1]
+        if isinstance(p, Piece) and not isinstance(p.body, Reduce)
+    )  # fmt: skip
+    if len(pieces) < len(source.template.parts) - 1:
+        return None
+    args = (*node.args, *source.args)
+    params = tuple((a.dtype, a.shape) for a in args)
+    both = Scatter((*two.extents, count + 1), index, either(one.body, two.body))
+    return prune_args(Template(node.shape, params, (*pieces, both)), args)
+
+
+def _cheaper(joined: Compute, apart: list, context: PassContext) -> bool:
+    def price(node: Compute) -> float:
+        return context.cost(kernel_call([Copy(node)], [node], {}, ()).kernel, context.target)
+
+    return price(joined) < sum(map(price, apart))

@@ -1,0 +1,259 @@
+"""Tensors that are read, or added to, at places that come from data, along an axis on which those do not depend.
+
+before: y[n, c, h, w] = x[n, c, i[n, h, w], j[n, h, w]]*f[n, h, w]
+after:  t[n, i, j, c] = x[n, c, i, j];  z[n, h, w, c] = t[n, i[n, h, w], j[n, h, w], c]*f[n, h, w]
+        y[n, c, h, w] = z[n, h, w, c]
+
+Places are then found once for all channels, which lie side by side: whole vectors of them are loaded, and in the
+gradient added to, where every element would be fetched by itself. What else is read along that axis is turned, too. A
+tensor that is turned for one is there for all, and a sum, as of a convolution whose windows are sampled, makes or reads
+it as it is then. The prices of the kernels decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from einsmith.expr.nodes import (
+    Axis,
+    Compute,
+    Expr,
+    Graph,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    Tensor,
+    axes_of,
+    has_read,
+    postorder,
+    reads,
+    template,
+)
+from einsmith.expr.rewrite.rebuild import exchanged, prune_args, with_args
+from einsmith.passes.schedule.plan import kernel_call
+from einsmith.passes.schedule.schedule import Copy
+
+if TYPE_CHECKING:
+    from einsmith.passes.pipeline import PassContext
+
+
+class _Turned(NamedTuple):
+    """A template whose tensors have an axis last. operands: of each slot, the argument that it was, and the dimension
+    of it that was moved (None: it is as it was); out: the dimension of the result that was moved."""
+
+    template: Template
+    operands: tuple[tuple[int, int | None], ...]
+    out: int | None
+
+
+def turned_gathers(graph: Graph, context: PassContext) -> Graph:
+    """The graph with such tensors turned, where that is cheaper."""
+    if not context.prices:
+        return graph
+    nodes = list(postorder(graph.roots))
+    found = {n: t for n in nodes if isinstance(n, Compute) and (t := n.template.memo("turned", _turned)) is not None}
+    if not found:
+        return graph
+    read: dict[Tensor, list[Any]] = {t: [None] for t in graph.roots}  # who reads a tensor; None: whoever runs the graph
+    for n in nodes:
+        for a in n.args:
+            read.setdefault(a, []).append(n)
+    found |= _sums_beside(found, read)
+    turned = {n for group in _connected(found) for n in _chosen(group, found, read, context)}
+    new: dict = {}
+    for n in nodes:
+        if n in turned:
+            new[n] = _back(_applied(n, found[n], new), found[n].out)
+        else:
+            new[n] = with_args(n, tuple(new[a] for a in n.args)) if n.args else n
+    return exchanged(graph, new) if turned else graph
+
+
+def _applied(node: Compute, turned: _Turned, new: Mapping[Tensor, Tensor]) -> Compute:
+    """The turned node, of what stands for its arguments."""
+    args = [new.get(a, a) for a in node.args]
+    return prune_args(turned.template, tuple(_last(args[s], d) for s, d in turned.operands))
+
+
+def _last(t: Tensor, d: int | None) -> Tensor:
+    """A tensor with dimension d moved behind all others."""
+    if d is None or (isinstance(t, Compute) and len(t.args) == 1 and t is _back(t.args[0], d)):
+        return t if d is None else t.args[0]
+    end = len(t.shape) - 1
+    index = tuple(Axis(end if k == d else k - (k > d)) for k in range(end + 1))
+    return Compute(template(_moved(t.shape, d), [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
+
+
+def _back(t: Tensor, d: int | None) -> Tensor:
+    """A tensor with its last dimension moved to d."""
+    if d is None:
+        return t
+    shape = (*t.shape[:d], t.shape[-1], *t.shape[d:-1])
+    index = _moved([Axis(k) for k in range(len(shape))], d)
+    return Compute(template(shape, [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
+
+
+def _moved(x: Sequence, d: int) -> tuple:
+    return (*x[:d], *x[d + 1 :], x[d])
+
+
+# ------------------------------------------------------------------------------------------------- one template
+
+
+def _turned(t: Template) -> _Turned | None:
+    """The template turned along the axis that suits its gathers; None where there is none, or nothing to turn."""
+    part = t.parts[-1]
+    if not isinstance(part, Scatter) and (len(t.parts) > 1 or part.extents != t.shape):
+        return None
+    places = [r.index for b in part.bodies for r in reads(b)] + ([part.index] if isinstance(part, Scatter) else [])
+    picked = [i for i in places if any(map(has_read, i))]
+    free = set().union(*map(_free, picked)).difference(*(axes_of(*i) - _free(i) for i in picked))
+    axis = max(free, key=lambda a: (part.domain[a], -a), default=None)
+    if axis is None or part.domain[axis] == 1:
+        return None
+    out = _dimension(part.index, axis, t.shape) if isinstance(part, Scatter) else None
+    if not isinstance(part, Scatter) and axis < t.rank:
+        out = _dimension([Axis(d) for d in range(t.rank)], axis, t.shape)
+    if out is not None and len(t.dtypes) > 1:
+        return None
+
+    def along(r: Read, part_axis: int | None) -> int | None:
+        return None if part_axis is None else _dimension(r.index, part_axis, t.params[r.slot][1])
+
+    made = _with_last(t, out, lambda p, r: along(r, axis if p is part else out), axis)
+    return made if out is not None or any(d is not None for _, d in made.operands) else None
+
+
+def _with_last(
+    t: Template, out: int | None, moved: Callable[[Piece | Scatter, Read], int | None], axis: int = -1
+) -> _Turned:
+    """The template with dimension `out` of the result last, and of what it reads the dimension that `moved` gives for a
+    part and a read in it; `axis` is last in a reduction along it, unless the order of that matters."""
+    slots: dict[tuple[int, int | None], int] = {}
+    parts = tuple(_part(p, out, t.rank, partial(moved, p), slots, axis) for p in t.parts)
+    params = tuple((dtype, _moved(s, d) if d is not None else s) for (n, d) in slots for dtype, s in [t.params[n]])
+    return _Turned(Template(t.shape if out is None else _moved(t.shape, out), params, parts), tuple(slots), out)
+
+
+def _free(index: Sequence[Expr]) -> set[int]:
+    """The axes that are an index by themselves, and stand in no other."""
+    return {
+        e.position for k, e in enumerate(index)
+        if isinstance(e, Axis) and e.position not in axes_of(*index[:k], *index[k + 1 :])
+    }  # fmt: skip
+
+
+def _dimension(index: Sequence[Expr], axis: int, shape: Sequence[int]) -> int | None:
+    """The dimension whose index is the axis, which is in no other, where elements of it do not lie side by side."""
+    if axis not in _free(index):
+        return None
+    d = next(k for k, e in enumerate(index) if isinstance(e, Axis) and e.position == axis)
+    return d if prod(shape[d + 1 :]) > 1 else None
+
+
+def _part(
+    p: Piece | Scatter, out: int | None, rank: int, moved: Callable[[Read], int | None], slots: dict, axis: int
+) -> Piece | Scatter:
+    """A part with dimensions moved in the result and in what it reads, and an axis of its reduction; notes what it
+    reads in `slots`."""
+    order: dict[int, Expr] = {}  # where the axes of a piece are from now on
+    if out is not None and isinstance(p, Piece):
+        order = {a: Axis(d) for d, a in enumerate(_moved(range(rank), out))}
+    inner = p.body.extents if isinstance(p.body, Reduce) else ()
+    if isinstance(p.body, Reduce) and axis >= rank and not p.body.combiner.startswith("arg"):
+        order = {a: Axis(rank + d) for d, a in enumerate(_moved(range(rank, rank + len(inner)), axis - rank))}
+        inner = _moved(inner, axis - rank)
+    memo: dict[Expr, Expr] = {}
+    for e in postorder(p.bodies):
+        args = tuple(memo[a] for a in e.args)
+        if isinstance(e, Read):
+            d = moved(e)
+            slot = slots.setdefault((e.slot, d), len(slots))
+            memo[e] = Read(slot, args if d is None else _moved(args, d), e.dtype)
+        elif isinstance(e, Axis):
+            memo[e] = order.get(e.position, e)
+        else:
+            memo[e] = with_args(e, args)
+    bodies = [memo[e] for e in p.bodies]
+    if isinstance(p, Scatter):
+        index = tuple(bodies[:-1])
+        return Scatter(p.extents, index if out is None else _moved(index, out), bodies[-1])
+    body = Reduce(p.body.combiner, inner, tuple(bodies)) if isinstance(p.body, Reduce) else bodies[0]
+    place = [p.offset, p.step, p.extents]
+    return Piece(*(x if out is None else _moved(x, out) for x in place), body)
+
+
+# --------------------------------------------------------------------------------------------------- what to turn
+
+
+def _sums_beside(
+    found: Mapping[Compute, _Turned], read: Mapping[Tensor, Sequence[Any]]
+) -> dict[Compute, _Turned]:
+    """Sums that may make what turned nodes read as these read it, or read what they make as they make it."""
+    out: dict[Compute, _Turned] = {}
+    for n, turned in found.items():
+        for s, d in turned.operands:
+            a = n.args[s]
+            if d is not None and isinstance(a, Compute) and a not in found and _is_sum(a.template):
+                out[a] = _with_last(a.template, d, lambda part, x: None)
+        for r in read.get(n, ()) if turned.out is not None else ():
+            if isinstance(r, Compute) and r not in found and r not in out and _is_sum(r.template):
+                out[r] = _with_last(r.template, None, partial(_at_slot, r.args.index(n), turned.out))
+    return out
+
+
+def _at_slot(slot: int, d: int | None, part: Piece | Scatter, read: Read) -> int | None:
+    return d if read.slot == slot else None
+
+
+def _is_sum(t: Template) -> bool:
+    part = t.parts[0]
+    return len(t.parts) == len(t.dtypes) == 1 and isinstance(part.body, Reduce) and part.domain[: t.rank] == t.shape
+
+
+def _connected(found: Mapping[Compute, _Turned]) -> Iterable[list[Compute]]:
+    """The nodes in groups that share turned tensors, in order."""
+    group: dict[Any, list[Compute]] = {}
+    for n, turned in found.items():
+        mine = [n]
+        for t in {n, *(n.args[s] for s, d in turned.operands if d is not None)}:
+            other = group.get(t, mine)
+            if other is not mine:
+                other += mine
+                group.update((k, other) for k, v in group.items() if v is mine)
+                mine = other
+            group[t] = mine
+    return list({id(g): g for g in group.values()}.values())
+
+
+def _chosen(
+    group: Sequence[Compute], found: Mapping[Compute, _Turned], read: Mapping[Tensor, Sequence[Any]],
+    context: PassContext,
+) -> set[Compute]:
+    """Those of a group to turn: all, without one after the other that is cheaper as it is; none, if that is cheaper."""
+
+    def price(n: Tensor) -> float:
+        assert isinstance(n, Compute)
+        return context.cost(kernel_call([Copy(n)], [n], {}, ()).kernel, context.target)
+
+    def total(turned: set[Compute]) -> float:
+        made = {(n, found[n].out) for n in turned}
+        places = {(n.args[s], d) for n in turned for s, d in found[n].operands}
+        turnings = {_last(t, d) for t, d in places - made if d is not None}
+        turnings |= {
+            _back(n, d) for n, d in made
+            if d is not None and ((n, None) in places or any(r not in turned for r in read[n]))
+        }  # fmt: skip
+        return sum(after[n] if n in turned else before[n] for n in group) + sum(map(price, turnings))
+
+    before = {n: price(n) for n in group}
+    after = {n: price(_applied(n, found[n], {})) for n in group}
+    out = set(group)
+    for n in group:
+        out = min(out, out - {n}, key=total)
+    return min(set(), out, key=total)
