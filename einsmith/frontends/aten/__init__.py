@@ -1,0 +1,26 @@
+"""Core ATen as formulas: `TABLE` has PyTorch's operators by name, `REFUSED` the reasons for those that are not there."""
+
+from einsmith.frontends.aten import (
+    attention,
+    contractions,
+    factories,
+    indexing,
+    losses,
+    normalization,
+    numbers,
+    pointwise,
+    pooling,
+    randomness,
+    reductions,
+    views,
+)
+from einsmith.frontends.aten.graph import OperatorGraph, check, evaluate
+from einsmith.frontends.aten.refused import REFUSED
+from einsmith.frontends.aten.table import TABLE, Entry
+
+FAMILIES = (
+    pointwise, reductions, views, indexing, contractions, normalization, pooling, attention, losses, factories,
+    randomness, numbers,
+)  # fmt: skip
+
+__all__ = ["FAMILIES", "REFUSED", "TABLE", "Entry", "OperatorGraph", "check", "evaluate"]

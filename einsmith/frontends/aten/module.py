@@ -1,0 +1,115 @@
+"""A module whose forward is a graph of operators, with parameters and buffers under the names that they had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+from einsmith.dtypes import dtype_of
+from einsmith.errors import ArgumentError, DtypeError, ShapeError
+from einsmith.frontends.aten.graph import Kind, OperatorGraph, evaluate
+from einsmith.lang.builder import Value, as_value
+from einsmith.nn.module import Module
+
+
+class Part(Module):
+    """A module of the user's: its parameters, buffers and parts. `kind`: the name of its class."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+    def extra_repr(self) -> str:
+        return self.kind
+
+
+class Imported(Part):
+    """A network of another framework. Its forward is one of two graphs, by whether it is in training mode.
+
+    Inputs have the types and, but for sizes that may differ, the shapes of the example that the graphs were made with;
+    the result is nested as the network's was. Modes of parts are those of the export: `train` and `eval` choose the
+    graph by the mode of the whole.
+    """
+
+    def __init__(self, kind: str, graphs: Mapping[bool, OperatorGraph], result: Any):
+        super().__init__(kind)
+        self._graphs, self._result = dict(graphs), result
+
+    def forward(self, *inputs: Any) -> Any:
+        graph = self._graphs[self.training]
+        values, sizes = _bound(self.kind, graph, inputs)
+        for name, (path, kind) in graph.stored.items():
+            own = as_value(reduce(getattr, path.split("."), self))
+            if own.dtype.name != kind.dtype:
+                raise DtypeError(
+                    f"{self.kind}: {path!r} is {own.dtype.name} and was {kind.dtype} when the module was exported, "
+                    "which fixes types; convert the module of PyTorch and export that"
+                )
+            values[name] = own
+        values |= {name: as_value(array) for name, array in graph.constants.items()}
+        outputs, updates = evaluate(graph, values, sizes)
+        for path, value in updates.items():
+            owner, _, name = path.rpartition(".")
+            setattr(self.get_submodule(owner), name, value)
+        return _filled(self._result, outputs)
+
+
+def leaves(x: Any) -> list[Any]:
+    """What nested tuples, lists and dicts hold, in order, None among it."""
+    if isinstance(x, (tuple, list)):
+        return [leaf for v in x for leaf in leaves(v)]
+    return [leaf for v in x.values() for leaf in leaves(v)] if isinstance(x, Mapping) else [x]
+
+
+def _filled(structure: Any, outputs: list[Any]) -> Any:
+    """The structure with outputs for its numbers."""
+    if isinstance(structure, dict):
+        return {k: _filled(v, outputs) for k, v in structure.items()}
+    if isinstance(structure, (tuple, list)):
+        return type(structure)(_filled(v, outputs) for v in structure)
+    return outputs[structure]
+
+
+def _bound(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...]) -> tuple[dict[str, Any], dict[str, int]]:
+    """(values of the inputs by name, sizes by name). Raises ShapeError, DtypeError, ArgumentError."""
+    given = leaves(inputs)
+    if len(given) != len(graph.inputs):
+        raise ArgumentError(f"{kind} takes {len(graph.inputs)} inputs, as its example had, not {len(given)}")
+    values: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
+    for n, ((name, expected), x) in enumerate(zip(graph.inputs, given, strict=True)):
+        where = f"{kind}: input {n}"
+        if not isinstance(expected, Kind):
+            if isinstance(x, Value) or x != expected:
+                raise ArgumentError(f"{where} was {expected!r} when the module was exported, and must be that")
+            continue
+        value = as_value(x)
+        wanted = dtype_of(expected.dtype)
+        if value.dtype is not wanted:
+            if not (value.dtype.is_int and wanted.is_int and value.dtype.bits < wanted.bits):
+                raise DtypeError(f"{where} is {value.dtype.name}; the module was exported for {wanted.name}")
+            value = value.astype(wanted)
+        if value.ndim != len(expected.shape):
+            raise ShapeError(f"{where} has shape {value.shape}; the module was exported for {expected.shape}")
+        for d, (have, want) in enumerate(zip(value.shape, expected.shape, strict=True)):
+            _fit(f"{where} has shape {value.shape}, {have} along dimension {d}", have, want, sizes, graph.ranges)
+        values[name] = value
+    return values, sizes
+
+
+def _fit(
+    what: str, have: int, want: int | str, sizes: dict[str, int], ranges: Mapping[str, tuple[int, int]]
+) -> None:
+    """Takes a size as the value of its name. Raises ShapeError where the graph is not made for it."""
+    if isinstance(want, str):
+        least, most = ranges.get(want, (0, have))
+        if not least <= have <= most:
+            raise ShapeError(f"{what}; the module takes {least} to {most} there")
+        want = sizes.setdefault(want, have)
+        if have != want:
+            raise ShapeError(f"{what}, where another dimension of equal size has {want}")
+    elif have != want:
+        raise ShapeError(
+            f"{what}; the graph was made for {want}, which the module computes with or which was not to differ. Export "
+            "it with an example of this size, or with dynamic_shapes"
+        )
