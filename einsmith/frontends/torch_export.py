@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,14 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.fx.experimental._config as _sizes
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
-from torch.utils._pytree import tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from einsmith.dtypes import ALL, dtype_of
 from einsmith.errors import ArgumentError, KindError, ShapeError, TraceError, UnknownNameError
 from einsmith.frontends.aten import TABLE, check
-from einsmith.frontends.aten.graph import Kind, Node, OperatorGraph, Ref
+from einsmith.frontends.aten.graph import Guards, Kind, Node, OperatorGraph, Ref
 from einsmith.frontends.aten.module import Imported, Part
+from einsmith.lang import trace
+from einsmith.modes import trace_shapes
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter
 
@@ -42,7 +46,7 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     """
     if not isinstance(module, torch.nn.Module):
         raise KindError(f"from_torch takes a torch.nn.Module, not a {type(module).__name__}")
-    tensors = torch.utils._pytree.tree_map(lambda x: torch.as_tensor(x) if isinstance(x, np.ndarray) else x, example)
+    tensors = tree_map(lambda x: torch.as_tensor(x) if isinstance(x, np.ndarray) else x, example)
     name = type(module).__name__
     with _modes(module):
         module.train(True) if not module.training else None
@@ -52,7 +56,9 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     if made[True][1] != made[False][1]:
         raise TraceError(f"{name} gives other outputs in training than in evaluation, which one module cannot")
     network = Imported(name, {mode: graph for mode, (graph, _) in made.items()}, made[True][1])
-    return _with_parts(network, module, {})  # type: ignore[return-value]
+    _with_parts(network, module, {})
+    _try(network, tensors)
+    return network
 
 
 def to_torch(model: Module, module: torch.nn.Module) -> torch.nn.Module:
@@ -75,6 +81,22 @@ def to_torch(model: Module, module: torch.nn.Module) -> torch.nn.Module:
         for name, place in theirs.items():
             place.copy_(torch.from_numpy(ours[name].numpy()))
     return module
+
+
+def _try(network: Imported, example: tuple) -> None:
+    """Traces both graphs for the example's shapes, so that what no formula takes is an error now."""
+    leaves, structure = tree_flatten(example)
+    at = [n for n, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    kinds = [(tuple(leaves[n].shape), dtype_of(str(leaves[n].dtype).removeprefix("torch."))) for n in at]
+
+    def call(*values: Any) -> Any:
+        given = dict(zip(at, values, strict=True))
+        return network(*tree_unflatten([given.get(n, x) for n, x in enumerate(leaves)], structure))
+
+    for training in (False, True):
+        network.train(training)
+        with trace.compiling():
+            trace_shapes(call, kinds)
 
 
 @contextmanager
@@ -118,19 +140,68 @@ def _first(x: Any) -> Any:
 def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: str) -> tuple[OperatorGraph, Any]:
     """(the graph of the module in its mode, the structure of what it gives)."""
     if dynamic_shapes is None:
-        dynamic_shapes = torch.utils._pytree.tree_map(_first, example)
+        dynamic_shapes = tree_map(_first, example)
     known = torch.export.default_decompositions()
     for op in list(known):
         if _operator(op) in TABLE:
             del known[op]
     try:
-        with warnings.catch_warnings():
+        # Oblivious: a branch on whether a size is 0 or 1 becomes a guard; sizes are else taken to be neither.
+        with warnings.catch_warnings(), _sizes.patch(backed_size_oblivious=True), _no_own_backward():
             warnings.simplefilter("ignore", FutureWarning)
             exported = torch.export.export(module, example, dynamic_shapes=dynamic_shapes)
+            _detach_without_gradients(exported, name)
             core = exported.run_decompositions(known)
+    except TraceError:
+        raise
     except Exception as e:
         raise TraceError(f"torch.export cannot export {name}: {str(e).strip() or type(e).__name__}") from e
-    return _converted(core, name)
+    return _converted(core, _guards(exported, module), name)
+
+
+@contextmanager
+def _no_own_backward() -> Iterator[None]:
+    """Functions with a backward of their own are an error: torch.export traces their forward alone."""
+    known = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.partition(".")[0] != "torch":
+            raise TraceError(
+                f"{cls.__qualname__} is an autograd.Function, whose backward torch.export drops; write its forward as "
+                "plain operators, of which the derivative is formed"
+            )
+        return known.__get__(None, cls)(*args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = known
+
+
+def _detach_without_gradients(exported: Any, name: str) -> None:
+    """What a part under torch.no_grad gives becomes constant: decomposition puts such parts in line and forgets it."""
+    graph = exported.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function" or getattr(node.target, "__name__", "") != "wrap_with_set_grad_enabled":
+            continue
+        inner = getattr(exported.graph_module, node.args[1].target)
+        if any(getattr(n.target, "__name__", "") == "wrap_with_set_grad_enabled" for n in inner.graph.nodes):
+            raise TraceError(f"{name} enables gradients again under torch.no_grad, which is not built\n    {_line(node)}")
+        for part in list(node.users) if node.args[0] is False else ():
+            if isinstance(part.meta.get("val"), torch.Tensor) and part.meta["val"].is_floating_point():
+                with graph.inserting_after(part):
+                    constant = graph.call_function(torch.ops.aten.detach.default, (part,))
+                constant.meta = dict(part.meta)
+                part.replace_all_uses_with(constant, delete_user_cb=lambda user, new=constant: user is not new)
+                exported.graph_signature.replace_all_uses(part.name, constant.name)
+    exported.graph_module.recompile()
+
+
+def _guards(exported: Any, module: torch.nn.Module) -> Guards:
+    """What torch.export found that the module takes for granted of its sizes."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return Guards(tuple((p.name, p.kind is p.VAR_POSITIONAL) for p in parameters), tuple(exported._guards_code))
 
 
 def _operator(target: Any) -> str:
@@ -187,7 +258,7 @@ def _layer(node: torch.fx.Node) -> str:
     return path.removeprefix("L['self']").removeprefix(".")
 
 
-def _converted(exported: Any, name: str) -> tuple[OperatorGraph, Any]:
+def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph, Any]:
     signature = exported.graph_signature
     nodes: list[Node] = []
     values: dict[str, Any] = {}
@@ -221,7 +292,7 @@ def _converted(exported: Any, name: str) -> tuple[OperatorGraph, Any]:
             raise TraceError(f"{name} holds {spec.target!r}, of a kind that torch.export calls {spec.kind.name}")
     updates, outputs = _results(signature, name)
     ranges = {str(k): (_bound(r.lower), _bound(r.upper)) for k, r in exported.range_constraints.items()}
-    graph = OperatorGraph(tuple(nodes), tuple(inputs), stored, constants, tuple(outputs), updates, ranges)
+    graph = OperatorGraph(tuple(nodes), tuple(inputs), stored, constants, tuple(outputs), updates, ranges, guards)
     return graph, _plain(tree_unflatten(range(len(outputs)), exported.call_spec.out_spec), name)
 
 

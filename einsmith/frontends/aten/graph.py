@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,48 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Guards:
+    """What a module takes for granted of the sizes of its inputs: expressions of Python over L, the inputs by name.
+
+    names: of the inputs in order, with whether one takes all that are left.
+    """
+
+    names: tuple[tuple[str, bool], ...]
+    conditions: tuple[str, ...]
+
+    def check(self, what: str, inputs: Sequence[Any]) -> None:
+        """Raises ShapeError where one does not hold."""
+        if not self.conditions:
+            return
+        rest, known = list(inputs), {}
+        for name, several in self.names:
+            known[name] = _sized(rest) if several else _sized(rest.pop(0)) if rest else None
+        for condition in self.conditions:
+            names = {"L": known, "max": max, "min": min, "abs": abs, "math": math, "__builtins__": {}}
+            if not eval(condition, names):  # noqa: S307 - torch.export's own text, of sizes alone
+                shapes = ", ".join(str(x.shape) for x in inputs if hasattr(x, "shape"))
+                raise ShapeError(f"{what} was exported for sizes where {condition}; the inputs' shapes are {shapes}")
+
+
+class _Sized:
+    """A tensor in a guard."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.shape = shape
+
+    def size(self) -> tuple[int, ...]:
+        return self.shape
+
+
+def _sized(x: Any) -> Any:
+    if isinstance(x, (tuple, list)):
+        return [_sized(v) for v in x]
+    if isinstance(x, Mapping):
+        return {k: _sized(v) for k, v in x.items()}
+    return _Sized(x.shape) if hasattr(x, "shape") else x
+
+
+@dataclass(frozen=True)
 class OperatorGraph:
     """inputs: what the user passes, in order, with its kind, or a number that it must be; stored: name -> path and kind
     of a parameter or buffer; constants: name -> array; updates: path of a buffer -> what it becomes; outputs: as leaves
@@ -58,6 +101,7 @@ class OperatorGraph:
     outputs: tuple[Any, ...]
     updates: Mapping[str, Ref]
     ranges: Mapping[str, tuple[int, int]]
+    guards: Guards
 
 
 def missing(nodes: Sequence[Node]) -> list[tuple[Node, str]]:

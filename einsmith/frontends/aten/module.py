@@ -38,6 +38,7 @@ class Imported(Part):
     def forward(self, *inputs: Any) -> Any:
         graph = self._graphs[self.training]
         values, sizes = _bound(self.kind, graph, inputs)
+        graph.guards.check(self.kind, inputs)
         for name, (path, kind) in graph.stored.items():
             own = as_value(reduce(getattr, path.split("."), self))
             if own.dtype.name != kind.dtype:
@@ -104,7 +105,8 @@ def _fit(
     if isinstance(want, str):
         least, most = ranges.get(want, (0, have))
         if not least <= have <= most:
-            raise ShapeError(f"{what}; the module takes {least} to {most} there")
+            bounds = f"at least {least}" if have < least else f"at most {most}"
+            raise ShapeError(f"{what}; the module takes {bounds} there")
         want = sizes.setdefault(want, have)
         if have != want:
             raise ShapeError(f"{what}, where another dimension of equal size has {want}")
