@@ -26,7 +26,7 @@ from einsmith.modes import trace_shapes
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter
 
-_PLACES = ("device", "layout", "pin_memory", "memory_format", "generator")
+_PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)\n\s*(.*)')
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -55,7 +55,8 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
         made[False] = _graph(module, tensors, dynamic_shapes, name)
     if made[True][1] != made[False][1]:
         raise TraceError(f"{name} gives other outputs in training than in evaluation, which one module cannot")
-    network = Imported(name, {mode: graph for mode, (graph, _) in made.items()}, made[True][1])
+    takes = _plain(tree_unflatten(range(len(made[True][0].inputs)), tree_flatten(tensors)[1]), name)
+    network = Imported(name, {mode: graph for mode, (graph, _) in made.items()}, takes, made[True][1])
     _with_parts(network, module, {})
     _try(network, tensors)
     return network
@@ -140,7 +141,11 @@ def _first(x: Any) -> Any:
 def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: str) -> tuple[OperatorGraph, Any]:
     """(the graph of the module in its mode, the structure of what it gives)."""
     if dynamic_shapes is None:
-        dynamic_shapes = tree_map(_first, example)
+        try:
+            arguments = inspect.signature(module.forward).bind(*example).arguments
+        except TypeError as e:
+            raise ArgumentError(f"{name}'s forward does not take the example: {e}") from None
+        dynamic_shapes = {n: tree_map(_first, x) for n, x in arguments.items()}
     known = torch.export.default_decompositions()
     for op in list(known):
         if _operator(op) in TABLE:
@@ -187,7 +192,7 @@ def _detach_without_gradients(exported: Any, name: str) -> None:
             continue
         inner = getattr(exported.graph_module, node.args[1].target)
         if any(getattr(n.target, "__name__", "") == "wrap_with_set_grad_enabled" for n in inner.graph.nodes):
-            raise TraceError(f"{name} enables gradients again under torch.no_grad, which is not built\n    {_line(node)}")
+            raise TraceError(f"{name} enables gradients under torch.no_grad, which is not built\n    {_line(node)}")
         for part in list(node.users) if node.args[0] is False else ():
             if isinstance(part.meta.get("val"), torch.Tensor) and part.meta["val"].is_floating_point():
                 with graph.inserting_after(part):
@@ -214,7 +219,10 @@ def _operator(target: Any) -> str:
 
 
 def _size(n: Any) -> int | str:
-    return n if isinstance(n, int) else str(n.node.expr)
+    """A number, or the expression of a size that is not known."""
+    if isinstance(n, int):
+        return n
+    return int(n.node.expr) if n.node.expr.is_number else str(n.node.expr)
 
 
 def _kind(value: Any) -> Kind | None:

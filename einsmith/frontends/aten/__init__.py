@@ -1,4 +1,4 @@
-"""Core ATen as formulas: `TABLE` has PyTorch's operators by name, `REFUSED` the reasons for those that are not there."""
+"""Core ATen as formulas: `TABLE` has PyTorch's operators by name, `REFUSED` why others are not there."""
 
 from einsmith.frontends.aten import (
     attention,

@@ -42,6 +42,12 @@ def baddbmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> 
     return _weighted(x, F.bmm(a, b), beta, alpha)
 
 
+@aten("addbmm.default")
+def addbmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
+    """beta*x + alpha*sum[n, k](a[n, i, k]*b[n, k, j])"""
+    return _weighted(x, F.einsum("nik,nkj->ij", a, b), beta, alpha)
+
+
 _PLAIN = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 

@@ -125,7 +125,9 @@ def _at(node: Node) -> str:
     return f"\n    {node.line}" if node.line else ""
 
 
-def evaluate(graph: OperatorGraph, values: dict[str, Any], sizes: Mapping[str, int]) -> tuple[list[Any], dict[str, Any]]:
+def evaluate(
+    graph: OperatorGraph, values: dict[str, Any], sizes: Mapping[str, int]
+) -> tuple[list[Any], dict[str, Any]]:
     """(outputs, new values of buffers by path), of `values` by name; extends the trace. sizes: those with names."""
 
     def value(x: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ArgumentError
-from einsmith.frontends.aten.promotion import tensor
+from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten
 from einsmith.functional.common import dimension
 from einsmith.lang import builder as fb
@@ -47,16 +47,33 @@ def scatter_add(x: Value, dim: int, index: Value, src: Value) -> Value:
     return F.scatter_add(x, dim, index, src)
 
 
+def _put(x: Value, dim: int, index: Value, src: Value) -> Value:
+    """`functional.scatter` with PyTorch's derivative, which all that is put at one place have, not the last alone."""
+    value = F.scatter(x, dim, index, src)
+    if not index.size or not x.dtype.is_float:
+        return value
+    written = F.scatter_add(F.zeros_like(x), dim, index, F.ones_like(src))
+    kept = fb.where(written > 0, 0.0, x).astype(x.dtype)
+    return fb.differentiate_as(value, F.scatter_add(kept, dim, index, src))
+
+
 @aten("scatter.src")
 def scatter(x: Value, dim: int, index: Value, src: Value) -> Value:
-    """x with src[i] at [.., index[i], ..], the last of those at one place"""
-    return F.scatter(x, dim, index, src)
+    """x with src[i] at [.., index[i], ..], the last of those at one place; all of them have the derivative"""
+    return _put(x, dim, index, src)
 
 
 @aten("scatter.value")
 def scatter_value(x: Value, dim: int, index: Value, value: Any) -> Value:
     """x with a number at [.., index[i], ..]"""
-    return F.scatter(x, dim, index, tensor(value, x.dtype))
+    return _put(x, dim, index, fb.full(index.shape, convert(value, x.dtype), x.dtype))
+
+
+@aten("scatter.reduce scatter.value_reduce")
+def scatter_multiply(x: Value, dim: int, index: Value, src: Any, reduce: str) -> Value:
+    """x with src[i] added to what is at [.., index[i], ..], or multiplied with it"""
+    values = src if isinstance(src, Value) else fb.full(index.shape, convert(src, x.dtype), x.dtype)
+    return F.scatter(x, dim, index, values, reduce=reduce)
 
 
 @aten("scatter_reduce.two")
@@ -138,6 +155,21 @@ def index_add(x: Value, dim: int, index: Value, source: Value, alpha: Any = 1) -
     return F.index_add(x, dim, index, source, alpha=alpha)
 
 
+@aten("index_fill.int_Scalar index_fill.int_Tensor")
+def index_fill(x: Value, dim: int, index: Value, value: Any) -> Value:
+    """x with a number at [.., index[i], ..]"""
+    if not x.ndim:
+        return index_fill(x.reshape((1,)), 0, index, value).reshape(())
+    d = dimension(dim, x.ndim, "dim")
+    flat = index.reshape((-1,))
+    if not flat.size:
+        return x
+    hits = F.index_add(fb.full((x.shape[d],), 0, dt.i64), 0, _wrapped(flat, x.shape[d]), F.ones_like(flat))
+    number = value if isinstance(value, Value) else convert(value, x.dtype)
+    chosen = (hits > 0).reshape(tuple(n if k == d else 1 for k, n in enumerate(x.shape)))
+    return fb.where(chosen, number, x).astype(x.dtype)
+
+
 # ---------------------------------------------------------------------------------------------------- several at once
 
 
@@ -212,7 +244,7 @@ def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumula
     if accumulate:
         done = F.index_add(table, 0, flat, rows)
     else:
-        done = F.scatter(table, 0, F.broadcast_to(flat.reshape((-1, 1)), rows.shape), rows)
+        done = _put(table, 0, F.broadcast_to(flat.reshape((-1, 1)), rows.shape), rows)
     back = [(*dims, *others).index(d) for d in range(x.ndim)]
     return F.permute(done.reshape(tuple(x.shape[d] for d in (*dims, *others))), back)
 
@@ -225,7 +257,8 @@ def _checked(place: Value, n: int) -> Value:
 @aten("masked_scatter.default")
 def masked_scatter(x: Value, mask: Value, source: Value) -> Value:
     """where(mask, source[the number of true elements before it], x)"""
-    where = F.broadcast_to(mask, x.shape).reshape((-1,))
+    shape = views.broadcast([mask.shape, x.shape])
+    where, x = F.broadcast_to(mask, shape).reshape((-1,)), F.broadcast_to(x, shape)
     count = F.cumsum(where.astype(dt.i64), 0)
     # Where the mask is false nothing is read; the place 0 stands there for the check of the bounds.
     place = fb.where(where, count - 1, 0)

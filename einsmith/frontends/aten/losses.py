@@ -13,7 +13,7 @@ REDUCTIONS = ("none", "mean", "sum")
 def _nll(
     x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
 ) -> tuple[Value, Value]:
-    loss = F.nll_loss(x, target, weight, ignore_index, reduction=REDUCTIONS[reduction])
+    loss = F.nll_loss(x, target, weight, ignore_index=ignore_index, reduction=REDUCTIONS[reduction])
     counted = target != ignore_index
     if weight is None:
         each = counted.astype(x.dtype)

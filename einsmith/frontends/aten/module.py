@@ -9,7 +9,7 @@ from typing import Any
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.frontends.aten.graph import Kind, OperatorGraph, evaluate
-from einsmith.lang.builder import Value, as_value
+from einsmith.lang.builder import as_value
 from einsmith.nn.module import Module
 
 
@@ -31,14 +31,21 @@ class Imported(Part):
     graph by the mode of the whole.
     """
 
-    def __init__(self, kind: str, graphs: Mapping[bool, OperatorGraph], result: Any):
+    def __init__(self, kind: str, graphs: Mapping[bool, OperatorGraph], takes: Any, result: Any):
+        """takes, result: how inputs and outputs are nested, with their numbers as leaves."""
         super().__init__(kind)
-        self._graphs, self._result = dict(graphs), result
+        self._graphs, self._takes, self._result = dict(graphs), takes, result
+
+    def __call__(self, *inputs: Any) -> Any:
+        graph = self._graphs[self.training]
+        given = _all(self.kind, graph, inputs)
+        graph.guards.check(self.kind, _filled(self._takes, given))
+        return super().__call__(*(x for (_, k), x in zip(graph.inputs, given, strict=True) if isinstance(k, Kind)))
 
     def forward(self, *inputs: Any) -> Any:
+        """The graph, of the tensors among the inputs."""
         graph = self._graphs[self.training]
         values, sizes = _bound(self.kind, graph, inputs)
-        graph.guards.check(self.kind, inputs)
         for name, (path, kind) in graph.stored.items():
             own = as_value(reduce(getattr, path.split("."), self))
             if own.dtype.name != kind.dtype:
@@ -71,19 +78,31 @@ def _filled(structure: Any, outputs: list[Any]) -> Any:
     return outputs[structure]
 
 
-def _bound(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...]) -> tuple[dict[str, Any], dict[str, int]]:
-    """(values of the inputs by name, sizes by name). Raises ShapeError, DtypeError, ArgumentError."""
-    given = leaves(inputs)
-    if len(given) != len(graph.inputs):
-        raise ArgumentError(f"{kind} takes {len(graph.inputs)} inputs, as its example had, not {len(given)}")
+def _all(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...]) -> list[Any]:
+    """The leaves of the inputs. The settings among them may be left out, all of them; else they are as they were.
+
+    Raises ArgumentError.
+    """
+    given, wanted = leaves(inputs), [k for _, k in graph.inputs]
+    tensors = sum(isinstance(k, Kind) for k in wanted)
+    if len(given) == tensors < len(wanted):
+        rest = iter(given)
+        given = [next(rest) if isinstance(k, Kind) else k for k in wanted]
+    if len(given) != len(wanted):
+        raise ArgumentError(f"{kind} takes {len(wanted)} inputs, as its example had, not {len(given)}")
+    for n, (k, x) in enumerate(zip(wanted, given, strict=True)):
+        if not isinstance(k, Kind) and (hasattr(x, "shape") or x != k):
+            raise ArgumentError(f"{kind}: input {n} was {k!r} when the module was exported, and must be that")
+    return given
+
+
+def _bound(kind: str, graph: OperatorGraph, tensors: tuple[Any, ...]) -> tuple[dict[str, Any], dict[str, int]]:
+    """(values of the inputs by name, sizes by name). Raises ShapeError, DtypeError."""
+    expected_of = [(n, name, k) for n, (name, k) in enumerate(graph.inputs) if isinstance(k, Kind)]
     values: dict[str, Any] = {}
     sizes: dict[str, int] = {}
-    for n, ((name, expected), x) in enumerate(zip(graph.inputs, given, strict=True)):
+    for (n, name, expected), x in zip(expected_of, tensors, strict=True):
         where = f"{kind}: input {n}"
-        if not isinstance(expected, Kind):
-            if isinstance(x, Value) or x != expected:
-                raise ArgumentError(f"{where} was {expected!r} when the module was exported, and must be that")
-            continue
         value = as_value(x)
         wanted = dtype_of(expected.dtype)
         if value.dtype is not wanted:

@@ -53,13 +53,13 @@ def _batch(
     momentum: float, eps: float,
 ) -> tuple[Value, ...]:  # fmt: skip
     """The output, what is kept, the running statistics."""
-    running = [None if v is None else _Running(v) for v in (mean, variance)]
-    y = F.batch_norm(x, *running, weight, bias, training, momentum, eps)
+    means, variances = (None if v is None else _Running(v) for v in (mean, variance))
+    y = F.batch_norm(x, means, variances, weight, bias, training, momentum, eps)
     kept: tuple[Value, Value] = (fb.full((0,), 0.0, x.dtype),) * 2
     if training:
         kept = _kept(x, (0, *range(2, x.ndim)), eps)
     kept = tuple(v.reshape((v.size,)) for v in kept)  # type: ignore[assignment]
-    return (y, *kept, *(r.new for r in running if r is not None))
+    return (y, *kept, *(r.new for r in (means, variances) if r is not None))
 
 
 @aten("_native_batch_norm_legit_functional.default")

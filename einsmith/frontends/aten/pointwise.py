@@ -220,6 +220,71 @@ def clamp_max(x: Value, high: Any) -> Value:
     return clamp(x, None, high)
 
 
+def _or_the_other(name: str, formula: str, f: Callable, of_bools: Callable) -> None:
+    """An extreme that a NaN loses against a number; equal ones share the derivative."""
+
+    def run(x: Any, y: Any) -> Value:
+        (a, b), common = promoted(x, y)
+        if common.is_bool:
+            return of_bools(_logical(a), _logical(b))
+        return fb.where(b != b, a, fb.where(a != a, b, f(a, b))).astype(common)
+
+    enter(name, formula, run)
+
+
+_or_the_other("fmax.default", "max(x, y), x or y where the other is NaN", fb.maximum, lambda a, b: a | b)
+_or_the_other("fmin.default", "min(x, y), x or y where the other is NaN", fb.minimum, lambda a, b: a & b)
+
+
+@aten("copysign.Tensor copysign.Scalar")
+def copysign(x: Any, y: Any) -> Value:
+    """abs(x), or -abs(x) where y is below 0 or minus zero"""
+    (a, b), common = promoted(x, y, floats=True)
+    first, second = tensor(a, common), tensor(b, common)
+    value = fb.where(signbit(second), -fb.abs(first), fb.abs(first))
+    return value.astype(common)
+
+
+@aten("signbit.default")
+def signbit(x: Value) -> Value:
+    """x < 0, or minus zero, of which 1/x is minus infinity"""
+    if x.dtype.is_bool:
+        return fb.full(x.shape, False, dt.bool_)
+    return pointwise(x, lambda e: (e < 0) | ((e == 0) & (1.0 / e < 0))) if x.dtype.is_float else x < 0
+
+
+@aten("hypot.default")
+def hypot(x: Value, y: Value) -> Value:
+    """sqrt(x*x + y*y), by the larger of the two, so that no square overflows"""
+    (a, b), common = promoted(x, y)
+    big = fb.stop_gradient(fb.maximum(fb.abs(a), fb.abs(b)))
+    big = fb.where((big == 0) | (big - big != 0), 1.0, big)
+    return (big * fb.sqrt((a / big) * (a / big) + (b / big) * (b / big))).astype(common)
+
+
+@aten("heaviside.default")
+def heaviside(x: Value, y: Value) -> Value:
+    """0 where x < 0, 1 where x > 0, y at 0"""
+    (a, b), common = promoted(x, y)
+    if common.is_bool:
+        return a | b
+    return fb.where(a == 0, b, fb.where(a < 0, 0, fb.where(a == a, 1, a))).astype(common)
+
+
+@aten("round.decimals")
+def round_decimals(x: Value, decimals: int = 0) -> Value:
+    """round(x*10**decimals)/10**decimals"""
+    ten = 10.0 ** abs(decimals)
+    return (F.round(x * ten) / ten if decimals >= 0 else F.round(x / ten) * ten).astype(x.dtype)
+
+
+@aten("ldexp.Tensor")
+def ldexp(x: Value, y: Value) -> Value:
+    """x*2**y"""
+    (a, b), common = promoted(x, y, floats=True)
+    return tensor(a * F.exp2(b), common)
+
+
 # -------------------------------------------------------------------------------------------------- comparisons, logic
 
 

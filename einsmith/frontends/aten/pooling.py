@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from einsmith import dtypes as dt
 from einsmith import functional as F
+from einsmith.errors import ArgumentError
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang.builder import Value
 
@@ -96,11 +97,25 @@ def _resized(x: Value, size: Ints | None, scales: Sequence[float] | None, mode: 
     return F.interpolate(x, None, tuple(scales or ()), mode, corners)
 
 
+def _by_factors(x: Value, size: Ints, scales: Sequence[float | None], mode: str) -> Value:
+    """By the factors of scales, which count though they need not be the ratios of the extents."""
+    factors = tuple(n / e if s is None else s for s, n, e in zip(scales, size, x.shape[2:], strict=True))
+    value = F.interpolate(x, None, factors, mode, None if mode.startswith("nearest") else False)
+    if value.shape[2:] != tuple(size):
+        raise ArgumentError(f"interpolation to {tuple(size)} by factors {factors}, which give {value.shape[2:]}")
+    return value
+
+
 def _nearest(name: str, mode: str, formula: str) -> None:
     def run(x: Value, size: Ints | None, scales: Sequence[float] | None = None) -> Value:
         return _resized(x, size, scales, mode, None)
 
     enter(f"{name}.vec", formula, run)
+
+    def sized(x: Value, size: Ints, *scales: float | None) -> Value:
+        return _by_factors(x, size, scales, mode) if any(s is not None for s in scales) else run(x, size)
+
+    enter(f"{name}.default", formula, sized)
 
 
 for _n in (1, 2, 3):
@@ -112,7 +127,15 @@ def _linear(name: str, mode: str) -> None:
     def run(x: Value, size: Ints | None, align_corners: bool, scales: Sequence[float] | None = None) -> Value:
         return _resized(x, size, scales, mode, align_corners)
 
-    enter(f"{name}.vec", "means of the neighbours of (p + 1/2)*scale - 1/2, or of p*scale with align_corners", run)
+    formula = "means of the neighbours of (p + 1/2)*scale - 1/2, or of p*scale with align_corners"
+    enter(f"{name}.vec", formula, run)
+
+    def sized(x: Value, size: Ints, align_corners: bool, *scales: float | None) -> Value:
+        if any(s is not None for s in scales) and not align_corners:
+            return _by_factors(x, size, scales, mode)
+        return run(x, size, align_corners)
+
+    enter(f"{name}.default", formula, sized)
 
 
 _linear("upsample_linear1d", "linear")

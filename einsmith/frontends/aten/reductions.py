@@ -10,6 +10,8 @@ from einsmith import functional as F
 from einsmith.dtypes import DType
 from einsmith.frontends.aten.promotion import DEFAULT
 from einsmith.frontends.aten.table import aten, enter
+from einsmith.frontends.aten.views import select, unsqueeze
+from einsmith.functional.attention import softmax_of_some
 from einsmith.functional.common import dimensions
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
@@ -163,7 +165,7 @@ def vector_norm(x: Value, ord: float = 2, dim: Dims = None, keepdim: bool = Fals
 def logsumexp(x: Value, dim: Dims, keepdim: bool = False) -> Value:
     """log(sum[dim](exp(x))), without overflow"""
     y = x if x.dtype.is_float else x.astype(DEFAULT)
-    return F.logsumexp(y, _all(dim, y), keepdim) if y.ndim else y
+    return F.logsumexp(y, tuple(_all(dim, y)), keepdim) if y.ndim else y
 
 
 # -------------------------------------------------------------------------------------------------------- along rows
@@ -199,6 +201,36 @@ _running_extreme("cummax")
 _running_extreme("cummin")
 
 
+@aten("logcumsumexp.default")
+def logcumsumexp(x: Value, dim: int) -> Value:
+    """the log of the sums of exp of the elements up to each along dim, without overflow"""
+    return F.logcumsumexp(x, dim).astype(x.dtype) if x.ndim else x
+
+
+@aten("median.dim")
+def median(x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """(the middle element along dim, the lower one of two, its place); NaN where one is"""
+    values, places = F.median(x, dim, keepdim)
+    return values, places.astype(dt.i64)
+
+
+@aten("median.default")
+def median_all(x: Value) -> Value:
+    """the middle element of all, the lower one of two"""
+    return F.median(x)
+
+
+@aten("kthvalue.default")
+def kthvalue(x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    """(the k-th smallest element along dim, its place)"""
+    if not x.ndim:
+        return x, fb.full((), 0, dt.i64)
+    values, places = sort(x, dim)
+    found = (select(v, dim, k - 1) for v in (values, places))
+    first, second = ((unsqueeze(v, dim % x.ndim) if keepdim else v) for v in found)
+    return first, second
+
+
 @aten("sort.default")
 def sort(x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
     """(the elements along dim in order, their places): each at the number of elements before it"""
@@ -224,6 +256,15 @@ def topk(x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = T
 def softmax(x: Value, dim: int, half_to_float: bool = False) -> Value:
     """exp(x - max[dim](x))/sum[dim](exp(x - max[dim](x)))"""
     return F.softmax(x, dim).astype(dt.f32 if half_to_float else x.dtype) if x.ndim else F.ones_like(x)
+
+
+@aten("_safe_softmax.default")
+def safe_softmax(x: Value, dim: int, dtype: DType | None = None) -> Value:
+    """softmax along dim, 0 in rows in which all is minus infinity"""
+    y = x.astype(dtype or x.dtype)
+    if not y.ndim:
+        return F.ones_like(y)
+    return F.transpose(softmax_of_some(F.transpose(y, dim, -1)), dim, -1).astype(y.dtype)
 
 
 @aten("_log_softmax.default")

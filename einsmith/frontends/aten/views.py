@@ -1,4 +1,4 @@
-"""Operators that move elements without changing them. Tensors have values, not places: a view is a tensor that reads."""
+"""Operators that move elements without changing them. Tensors have values, not places: a view reads another tensor."""
 
 from __future__ import annotations
 
