@@ -40,13 +40,24 @@ def atan(x: Value) -> Value:
     return pointwise(x, _angle)
 
 
+def _arc(s: Any) -> Any:
+    """asin of |s| <= 1/2."""
+    return _small(s / fb.sqrt(1 - s * s))
+
+
+def _near(e: Any) -> Any:
+    """acos of 1/2 <= e <= 1, by the sine of half the angle: digits are kept, and the derivative at 1 is infinite."""
+    return 2 * _arc(fb.sqrt(0.5 * (1 - e)))
+
+
 def asin(x: Value) -> Value:
-    return pointwise(x, lambda e: _angle(e / fb.sqrt((1 - e) * (1 + e))))
+    return pointwise(
+        x, lambda e: fb.where(e > 0.5, pi / 2 - _near(e), fb.where(e < -0.5, _near(-e) - pi / 2, _arc(e)))
+    )
 
 
 def acos(x: Value) -> Value:
-    """Digits near 1 are kept, which pi/2 - asin(x) would lose."""
-    return pointwise(x, lambda e: 2 * _angle(fb.sqrt((1 - e) / (1 + e))))
+    return pointwise(x, lambda e: fb.where(e > 0.5, _near(e), fb.where(e < -0.5, pi - _near(-e), pi / 2 - _arc(e))))
 
 
 def asinh(x: Value) -> Value:
@@ -65,7 +76,7 @@ def asinh(x: Value) -> Value:
 def acosh(x: Value) -> Value:
     def formula(e: Any) -> Any:
         t = e - 1
-        return fb.where(e > 1e8, fb.log(e) + fb.log(2.0), fb.log1p(t + fb.sqrt(t * (t + 2))))
+        return fb.where(e > 1e8, fb.log(e) + fb.log(2.0), fb.log1p(t + fb.sqrt(t) * fb.sqrt(t + 2)))
 
     return pointwise(x, formula)
 

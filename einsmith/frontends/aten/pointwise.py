@@ -46,10 +46,10 @@ for _name, _formula, _f in (
     ("tan", "sin(x)/cos(x)", F.tan), ("sinh", "(expm1(x) - expm1(-x))/2", F.sinh),
     ("cosh", "(exp(x) + exp(-x))/2", F.cosh), ("tanh", "tanh(x)", F.tanh), ("sigmoid", "sigmoid(x)", F.sigmoid),
     ("erf", "erf(x)", F.erf), ("erfc", "1 - erf(x)", lambda x: 1.0 - F.erf(x)),
-    ("atan", "a rational function of x, 1/x or (x - 1)/(x + 1)", atan), ("asin", "atan(x/sqrt(1 - x*x))", asin),
-    ("acos", "2*atan(sqrt((1 - x)/(1 + x)))", acos),
+    ("atan", "4*(t - t**3/3 + ..), t = tan(atan(x)/4)", atan), ("asin", "atan(x/sqrt(1 - x*x)), pi/2 - 2*asin(sqrt((1 - x)/2)) near 1", asin),
+    ("acos", "pi/2 - asin(x), 2*asin(sqrt((1 - x)/2)) near 1", acos),
     ("asinh", "sign(x)*log1p(|x| + x*x/(1 + sqrt(1 + x*x)))", asinh),
-    ("acosh", "log1p(t + sqrt(t*(t + 2))), t = x - 1", acosh), ("atanh", "log1p(2*x/(1 - x))/2", atanh),
+    ("acosh", "log1p(t + sqrt(t)*sqrt(t + 2)), t = x - 1", acosh), ("atanh", "log1p(2*x/(1 - x))/2", atanh),
     ("silu", "x*sigmoid(x)", F.silu), ("mish", "x*tanh(softplus(x))", F.mish),
 ):  # fmt: skip
     _add(f"{_name}.default", _formula, _f, floats=True)
@@ -60,8 +60,9 @@ _of_any("trunc.default", "floor(x) where x >= 0, -floor(-x) elsewhere", F.trunc,
 _of_any("round.default", "the nearest integer, halves to the even one", F.round, _same)
 _of_any("neg.default", "-x", F.neg, F.neg)
 _of_any("abs.default", "abs(x)", F.abs, lambda x: x if not x.dtype.signed else F.abs(x))
-_of_any("sign.default", "sign(x)", F.sign, lambda x: x if x.dtype.is_bool else F.sign(x))
-_of_any("sgn.default", "sign(x)", F.sign, lambda x: x if x.dtype.is_bool else F.sign(x))
+for _name in ("sign.default", "sgn.default"):
+    _of_any(_name, "sign(x), 0 of NaN", lambda x: fb.where(x == x, F.sign(x), 0.0),
+            lambda x: x if x.dtype.is_bool else F.sign(x))  # fmt: skip
 _of_any("relu.default", "where(x <= 0, 0, x)", F.relu, lambda x: fb.maximum(x, 0))
 
 
@@ -119,6 +120,12 @@ def div(x: Any, y: Any) -> Value:
     return tensor(a / b, common)
 
 
+def _rest(a: Any, b: Any) -> Any:
+    """What a division without fraction leaves of a, with its sign."""
+    size = fb.abs(a) % fb.abs(b)
+    return fb.where(a < 0, -size, size)
+
+
 @aten("div.Tensor_mode div.Scalar_mode")
 def div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Value:
     """x/y, floor(x/y) or trunc(x/y) by rounding_mode; of integers without a float between"""
@@ -126,15 +133,16 @@ def div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Value:
         return div(x, y)
     (a, b), common = promoted(x, y)
     if rounding_mode == "trunc":
-        return tensor(F.div(tensor(a, common), b, rounding_mode="trunc"), common)
+        return fb.stop_gradient(tensor(F.div(tensor(a, common), b, rounding_mode="trunc"), common))
     if not common.is_float:
         return tensor(a // b, common)
     # The quotient of what fmod leaves is whole but for its rounding: floor(a/b) would be wrong where a/b rounds up.
-    rest = a % b
+    rest = _rest(a, b)
     whole = (a - rest) / b
+    whole = fb.where((rest != 0) & F.logical_xor(rest < 0, tensor(b, common) < 0), whole - 1.0, whole)
     near = fb.floor(whole)
     near = fb.where(whole - near > 0.5, near + 1.0, near)
-    return tensor(fb.where(tensor(b, common) == 0, a / b, fb.stop_gradient(near)), common)
+    return fb.stop_gradient(tensor(fb.where(tensor(b, common) == 0, a / b, near), common))
 
 
 @aten("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor")
@@ -148,8 +156,7 @@ def remainder(x: Any, y: Any) -> Value:
 def fmod(x: Any, y: Any) -> Value:
     """x - y*trunc(x/y), which has the sign of x"""
     (a, b), common = promoted(x, y)
-    size = fb.abs(a) % fb.abs(b)
-    return tensor(fb.where(tensor(a) < 0, -size, size), common)
+    return tensor(_rest(tensor(a, common), tensor(b, common)), common)
 
 
 def _whole_power(base: Any, exponent: Any, common: DType) -> Value:
@@ -202,7 +209,8 @@ def clamp(x: Value, low: Any = None, high: Any = None) -> Value:
     value = F.clamp(x.astype(common), *(None if b is None else tensor(b, common) for b in (low, high)))
     for b in bounds:  # NaN among the bounds is a NaN
         if isinstance(b, Value) and common.is_float:
-            value = fb.where(b.astype(common) != b.astype(common), b.astype(common), value)
+            bound = fb.stop_gradient(b.astype(common))
+            value = fb.where(bound != bound, bound, value)
         elif isinstance(b, float) and b != b:
             value = F.full_like(value, b)
     return value.astype(common)
@@ -221,19 +229,19 @@ def clamp_max(x: Value, high: Any) -> Value:
 
 
 def _or_the_other(name: str, formula: str, f: Callable, of_bools: Callable) -> None:
-    """An extreme that a NaN loses against a number; equal ones share the derivative."""
+    """An extreme that a NaN loses against a number. f: whether it is the first, which it is of equal ones."""
 
     def run(x: Any, y: Any) -> Value:
         (a, b), common = promoted(x, y)
         if common.is_bool:
             return of_bools(_logical(a), _logical(b))
-        return fb.where(b != b, a, fb.where(a != a, b, f(a, b))).astype(common)
+        return fb.where((b != b) | f(a, b), a, b).astype(common)
 
     enter(name, formula, run)
 
 
-_or_the_other("fmax.default", "max(x, y), x or y where the other is NaN", fb.maximum, lambda a, b: a | b)
-_or_the_other("fmin.default", "min(x, y), x or y where the other is NaN", fb.minimum, lambda a, b: a & b)
+_or_the_other("fmax.default", "max(x, y), x or y where the other is NaN", lambda a, b: a >= b, lambda a, b: a | b)
+_or_the_other("fmin.default", "min(x, y), x or y where the other is NaN", lambda a, b: a <= b, lambda a, b: a & b)
 
 
 @aten("copysign.Tensor copysign.Scalar")
@@ -346,7 +354,7 @@ enter("bitwise_xor.Tensor bitwise_xor.Scalar", "the sum over bits of p + q - 2*p
 @aten("bitwise_not.default")
 def bitwise_not(x: Value) -> Value:
     """-1 - x; of bools, not x"""
-    return ~x if x.dtype.is_bool else (-1 - x).astype(x.dtype)
+    return ~x if x.dtype.is_bool else (-1 - x.astype(dt.i64)).astype(x.dtype)
 
 
 def _test(name: str, formula: str, f: Callable[[Value], Value], of_ints: bool) -> None:
