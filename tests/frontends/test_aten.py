@@ -1,9 +1,10 @@
-"""The table of PyTorch's operators: all of the core set has a formula or a reason, and formulas give PyTorch's values and
-derivatives, by the reference evaluator."""
+"""The table of PyTorch's operators: all of the core set has a formula or a reason, and formulas give PyTorch's values
+and derivatives, by the reference evaluator."""
 
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 import pytest
@@ -151,7 +152,8 @@ POINTWISE = _unary() | _binary() | {
 
 REDUCTIONS = {
     "sum.default": [(t(3, 4),), (bools(5),), (ints(3, dtype=torch.int32),), (t(),)],
-    "sum.dim_IntList": [(t(3, 4, 2), [0, -1]), (t(3, 4), [1], True), (t(3), []), (ints(3), [0], {"dtype": torch.float64})],
+    "sum.dim_IntList": [(t(3, 4, 2), [0, -1]), (t(3, 4), [1], True), (t(3), []),
+                        (ints(3), [0], {"dtype": torch.float64})],
     "mean.dim": [(t(3, 4, 2), [0, -1], True), (t(3, 4), None), (t(3, 0), [1])],
     "amax.default": [(t(3, 4), [0]), (torch.tensor([[1.0, 1.0], [NAN, 0.0]]).double(), [1], True), (ints(4), [])],
     "amin.default": [(t(3, 4), []), (torch.tensor([2.0, 1.0, 1.0]).double(), [0]), (bools(4), [0])],
@@ -182,11 +184,12 @@ REDUCTIONS = {
 VIEWS = {
     "view.default": [(t(3, 4), [2, -1])], "expand.default": [(t(3, 1), [2, -1, 4]), (t(), [3])],
     "permute.default": [(t(2, 3, 4), [2, 0, -2])], "transpose.int": [(t(2, 3, 4), -1, 0)], "t.default": [(t(2, 3),)],
-    "unsqueeze.default": [(t(2, 3), -1), (t(), 0)], "squeeze.dims": [(t(2, 1, 1), [1, 0])], "squeeze.dim": [(t(1, 2), 0)],
-    "squeeze.default": [(t(1, 2, 1),)], "select.int": [(t(3, 4), -1, -2)],
+    "unsqueeze.default": [(t(2, 3), -1), (t(), 0)], "squeeze.dims": [(t(2, 1, 1), [1, 0])],
+    "squeeze.dim": [(t(1, 2), 0)], "squeeze.default": [(t(1, 2, 1),)], "select.int": [(t(3, 4), -1, -2)],
     "slice.Tensor": [(t(9, 2), 0, -4, 99, 2), (t(3, 5), -1, 3, 1), (t(5), 0, None, -1)],
     "split_with_sizes.default": [(t(2, 6), [1, 2, 3], 1)], "split.Tensor": [(t(7), 3)], "unbind.int": [(t(3, 2), -1)],
-    "cat.default": [([t(2, 3), t(2, 1)], -1), ([t(2), ints(2)],), ([t(0), t(2, 3)], 1)], "stack.default": [([t(3), t(3)], 1)],
+    "cat.default": [([t(2, 3), t(2, 1)], -1), ([t(2), ints(2)],), ([t(0), t(2, 3)], 1)],
+    "stack.default": [([t(3), t(3)], 1)],
     "flip.default": [(t(2, 3), [0, -1])], "repeat.default": [(t(2, 3), [2, 1, 3])],
     "roll.default": [(t(3, 4), [1, -2], [0, 1]), (t(3, 4), [5])], "diagonal.default": [(t(3, 4, 2), -1, 1, 0)],
     "tril.default": [(t(3, 4), 1)], "triu.default": [(t(3, 4), -1)], "unfold.default": [(t(2, 7), 1, 3, 2)],
@@ -194,7 +197,8 @@ VIEWS = {
     "slice_scatter.default": [(t(7, 2), t(3, 2), 0, 1, 99, 2)], "select_scatter.default": [(t(3, 4), t(3), 1, -1)],
     "constant_pad_nd.default": [(t(2, 3), [1, 2, -1, 1], 2.5), (bools(3), [1, 0], True)],
     "reflection_pad1d.default": [(t(2, 5), [2, 1])], "reflection_pad2d.default": [(t(1, 2, 4, 5), [2, 1, 0, 3])],
-    "replication_pad2d.default": [(t(1, 2, 4, 5), [2, 1, 0, 3])], "replication_pad3d.default": [(t(1, 2, 2, 3, 2), [1] * 6)],
+    "replication_pad2d.default": [(t(1, 2, 4, 5), [2, 1, 0, 3])],
+    "replication_pad3d.default": [(t(1, 2, 2, 3, 2), [1] * 6)],
     "reflection_pad3d.default": [(t(1, 2, 3, 3, 2), [1] * 6)],
 }  # fmt: skip
 
@@ -268,7 +272,44 @@ FACTORIES = {
     "eye.m": [(2, 3)], "zeros.default": [([2],)], "ones_like.default": [(ints(3),)],
 }  # fmt: skip
 
-CASES = POINTWISE | REDUCTIONS | VIEWS | INDEXING | LAYERS | FACTORIES
+_GRID = torch.rand(2, 5, 3, 2).double() * 3 - 1.5
+_MOMENTS = t(2, 1), t(2, 1, low=0.5)
+OTHERS = {
+    "grid_sampler_2d.default": [(t(2, 2, 4, 5), _GRID, mode, padding, corners) for mode in (0, 1, 2)
+                                for padding in (0, 1, 2) for corners in (True, False)],
+    "_adaptive_avg_pool2d_backward.default": [(t(2, 4, 3, 4), _IMAGE)],
+    "avg_pool2d_backward.default": [(t(2, 4, 4, 5), _IMAGE, [3, 2], [2, 1], [1, 0], True, False, None)],
+    "convolution_backward.default": [
+        (t(2, 6, 4, 4), _IMAGE, t(6, 2, 3, 2), [6], [2, 1], [1, 0], [1, 2], False, [0, 0], 2, [True, True, True]),
+        (t(1, 3, 5), t(1, 2, 3), t(2, 3, 3), [3], [1], [0], [1], True, [0], 1, [True, True, True]),
+    ],
+    "max_pool2d_with_indices_backward.default": [
+        (t(2, 4, 3, 3), _IMAGE, [2, 2], [2, 2], [0, 0], [1, 1], False,
+         torch.nn.functional.max_pool2d(_IMAGE, 2, return_indices=True)[1])
+    ],
+    "embedding_dense_backward.default": [(t(2, 3, 4), ints(2, 3, low=0, high=5), 5, pad, False)
+                                         for pad in (-1, 2)],
+    "native_layer_norm_backward.default": [
+        (t(2, 3), t(2, 3), [3], *_MOMENTS, t(3), t(3), [True] * 3), (t(2, 3), t(2, 3), [3], *_MOMENTS, None, None,
+                                                                     [True, False, False]),
+    ],
+    "native_group_norm_backward.default": [
+        (t(2, 4, 3), t(2, 4, 3), t(2, 2), t(2, 2, low=0.5), t(4), 2, 4, 3, 2, [True] * 3)
+    ],
+}  # fmt: skip
+
+CASES = POINTWISE | REDUCTIONS | VIEWS | INDEXING | LAYERS | FACTORIES | OTHERS
+
+
+def test_bags_of_rows_are_pytorchs():
+    weight, indices, offsets = t(5, 3), ints(7, low=0, high=5), torch.tensor([0, 2, 2, 6])
+    for mode in ("sum", "mean", "max"):
+        compare(partial(_bags, mode), [weight, indices, offsets, *([t(7)] if mode == "sum" else [])])
+
+
+def _bags(mode, weight, indices, offsets, *scales):
+    more = scales[0] if scales else None
+    return torch.nn.functional.embedding_bag(indices, weight, offsets, mode=mode, per_sample_weights=more)
 
 
 def _check(name: str, arguments: tuple) -> None:

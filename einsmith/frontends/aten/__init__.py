@@ -4,6 +4,7 @@ from einsmith.frontends.aten import (
     attention,
     contractions,
     factories,
+    gradients,
     indexing,
     losses,
     normalization,
@@ -12,6 +13,7 @@ from einsmith.frontends.aten import (
     pooling,
     randomness,
     reductions,
+    sampling,
     views,
 )
 from einsmith.frontends.aten.graph import OperatorGraph, check, evaluate
@@ -19,8 +21,8 @@ from einsmith.frontends.aten.refused import REFUSED
 from einsmith.frontends.aten.table import TABLE, Entry
 
 FAMILIES = (
-    pointwise, reductions, views, indexing, contractions, normalization, pooling, attention, losses, factories,
-    randomness, numbers,
+    pointwise, reductions, views, indexing, contractions, normalization, pooling, sampling, attention, losses,
+    factories, randomness, gradients, numbers,
 )  # fmt: skip
 
 __all__ = ["FAMILIES", "REFUSED", "TABLE", "Entry", "OperatorGraph", "check", "evaluate"]

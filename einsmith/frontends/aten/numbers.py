@@ -6,13 +6,12 @@ import math
 import operator
 from typing import Any
 
-from einsmith.errors import ShapeError
+from einsmith.errors import ShapeError, TraceError
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang.builder import Value
 
 enter("sym_size.int", "x.shape[dim]", lambda x, dim: x.shape[dim])
 enter("sym_numel.default", "how many elements x has", lambda x: x.size)
-enter("getitem", "an element of a tuple", lambda x, n: x[n])
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "eq", "ne", "lt", "le", "gt", "ge",
               "and_", "or_", "not_"):  # fmt: skip
@@ -25,6 +24,14 @@ enter("sym_not", "Python's own, of numbers", operator.not_)
 enter("sym_ite", "Python's own, of numbers", lambda c, a, b: a if c else b)
 enter("floor", "Python's own, of numbers", math.floor)
 enter("ceil", "Python's own, of numbers", math.ceil)
+
+
+@aten("getitem")
+def getitem(x: Any, n: int) -> Any:
+    """an element of a tuple"""
+    if isinstance(x, (tuple, list)) and n >= len(x):
+        raise TraceError("what an operator keeps for PyTorch's own backward pass is not formed")
+    return x[n]
 
 
 @aten("_assert_scalar.default")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from einsmith import dtypes as dt
 from einsmith import functional as F
@@ -44,7 +44,7 @@ def avg_pool1d(
     return F.avg_pool1d(x, tuple(kernel), tuple(stride) or None, tuple(padding), ceil_mode, count_include_pad)
 
 
-def _avg(name: str) -> None:
+def _avg(name: str) -> Callable[..., Value]:
     pool = getattr(F, name)
 
     def run(
@@ -55,9 +55,10 @@ def _avg(name: str) -> None:
         return pool(x, *where, ceil_mode, count_include_pad, divisor_override)
 
     enter(f"{name}.default", "mean over windows, or their sum by divisor_override; padding counts, or does not", run)
+    return run
 
 
-_avg("avg_pool2d")
+avg_pool2d = _avg("avg_pool2d")
 _avg("avg_pool3d")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 _COUNT = "how many elements it gives depends on values, and extents are known when a program is compiled"
 _COMPLEX = "it gives or takes complex numbers, which Einsmith has not"
 _PLACE = "it asks where elements lie in memory; tensors have values, not places"
-_BACKWARD = "gradients are derived from the forward formula; it appears in graphs of gradients alone"
 
 REFUSED = {
     "nonzero.default": _COUNT,
@@ -17,14 +16,5 @@ REFUSED = {
     "sym_stride.int": _PLACE,
     "sym_storage_offset.default": _PLACE,
     "atan2.out": "it writes into a tensor of the caller; the form without `out` is there",
-    "_adaptive_avg_pool2d_backward.default": _BACKWARD,
-    "avg_pool2d_backward.default": _BACKWARD,
-    "convolution_backward.default": _BACKWARD,
-    "embedding_dense_backward.default": _BACKWARD,
-    "max_pool2d_with_indices_backward.default": _BACKWARD,
-    "native_group_norm_backward.default": _BACKWARD,
-    "native_layer_norm_backward.default": _BACKWARD,
-    "_embedding_bag.default": "not built",
-    "grid_sampler_2d.default": "not built",
     "_native_batch_norm_legit.default": "it changes its running statistics in place; export gives the functional form",
 }
