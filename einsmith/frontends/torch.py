@@ -24,6 +24,7 @@ from einsmith.caches import Bound, Cache
 from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
+from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_export import from_torch, to_torch
 from einsmith.frontends.torch_register import Program, register
 from einsmith.lang import trace
@@ -350,7 +351,23 @@ def _define(f: Callable, params: dict[str, Any]) -> _Definition:
             if isinstance(f, Operator) and not f.inputs:
                 raise FormulaError(f"{f.name} reads no tensor; inside PyTorch an operator needs an input")
             _DEFINITIONS[name] = _Definition(f, params, name)
+            _enter(_DEFINITIONS[name])
         return _DEFINITIONS[name]
+
+
+def _enter(definition: _Definition) -> None:
+    """Modules that `from_torch` takes apart have the formula in place of the operator."""
+    single = definition.formula is not None and len(definition.formula.program.outputs) == 1
+
+    def named(*values: Any) -> Any:
+        out = definition.function("")(*values)
+        return out[0] if single else out
+
+    def listed(values: Sequence[Any], program: Program | None = "") -> list[Any]:
+        return list(definition.function(program or "")(*values))
+
+    enter(f"{definition.qualname}.default", "the formula", named)
+    enter(f"{definition.qualname}_program.default", "the formula, or a derivative of it", listed)
 
 
 def _name(f: Callable, params: dict[str, Any]) -> str:

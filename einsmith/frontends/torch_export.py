@@ -263,6 +263,8 @@ def _layer(node: torch.fx.Node) -> str:
     """The path of the module in which a node stands."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = stack[-1][0] if stack else ""
+    if path.startswith("_empty_nn_module_stack"):  # torch.export's name for what stands in the whole's forward
+        return ""
     return path.removeprefix("L['self']").removeprefix(".")
 
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="modules of PyTorch are taken apart"
 from torch import nn  # noqa: E402
 
 from benchmarks import twins  # noqa: E402
-from einsmith.frontends.torch import from_torch, to_torch  # noqa: E402
+from einsmith.frontends.torch import from_torch, operator, to_torch  # noqa: E402
 from tests.models.twin import OPTIMIZERS, close, gradients_agree, numbers, outputs, spread, torch_losses  # noqa: E402
 
 STEPS = 5
@@ -89,16 +89,19 @@ def test_transformers_train_as_in_torch(name, rng):
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.lstm = nn.LSTM(4, 3, batch_first=True)
+        self.lstm = nn.LSTM(4, 3, num_layers=2, batch_first=True)
+        self.gru = nn.GRU(3, 2, bidirectional=True, bias=False, batch_first=True)
 
     def forward(self, x):
         y, (h, c) = self.lstm(x)
-        return y.sum(1) + h[0] * c[0]
+        z, g = self.gru(y)
+        return z.sum(1)[:, :3] + h[0] * c[1] + g[1, :, :1]
 
 
-def test_recurrent_networks_are_unrolled(rng):
-    batches = [(rng.standard_normal((3, 3, 4)), rng.standard_normal((3, 3))) for _ in range(STEPS)]
-    trains_alike(Recurrent(), batches)
+def test_recurrent_networks_are_recurrences(rng):
+    batches = [(rng.standard_normal((3, 7, 4)), rng.standard_normal((3, 3))) for _ in range(STEPS)]
+    ours = trains_alike(Recurrent(), batches)
+    assert {"lstm.input", "gru.input"} <= {n.operator for n in ours._graphs[True].nodes}
 
 
 @pytest.mark.slow
@@ -184,6 +187,23 @@ def test_dropout_is_that_of_layers_with_its_path(rng):
     x = rng.standard_normal((4, 5))
     with torch.no_grad():
         close(ours(x), to_torch(ours, theirs).eval()(torch.tensor(x)), "without dropout")
+
+
+def test_formulas_inside_a_module_are_formulas_again(rng):
+    centred = operator(es.op("y[b,k] = x[b,k] - scale*mean[j](x[b,j])\nreturn y"), scale=0.5)
+    twice = operator(lambda x: (es.sin(x), 2 * x))
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            a, b = twice(centred(self.linear(x)))
+            return a * b
+
+    batches = [(rng.standard_normal((3, 4)), rng.standard_normal((3, 4))) for _ in range(STEPS)]
+    trains_alike(Own(), batches)
 
 
 # ------------------------------------------------------------------------------------------- sizes and gradients

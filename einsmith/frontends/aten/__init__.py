@@ -12,6 +12,7 @@ from einsmith.frontends.aten import (
     pointwise,
     pooling,
     randomness,
+    recurrent,
     reductions,
     sampling,
     views,
@@ -21,8 +22,8 @@ from einsmith.frontends.aten.refused import REFUSED
 from einsmith.frontends.aten.table import TABLE, Entry
 
 FAMILIES = (
-    pointwise, reductions, views, indexing, contractions, normalization, pooling, sampling, attention, losses,
-    factories, randomness, gradients, numbers,
+    pointwise, reductions, views, indexing, contractions, normalization, pooling, sampling, attention, recurrent,
+    losses, factories, randomness, gradients, numbers,
 )  # fmt: skip
 
 __all__ = ["FAMILIES", "REFUSED", "TABLE", "Entry", "OperatorGraph", "check", "evaluate"]

@@ -48,6 +48,22 @@ def addbmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> V
     return _weighted(x, F.einsum("nik,nkj->ij", a, b), beta, alpha)
 
 
+@aten("_trilinear.default")
+def trilinear(
+    a: Value, b: Value, c: Value, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int],
+    sumdim: Sequence[int], unroll_dim: int = 1,
+) -> Value:  # fmt: skip
+    """sum[sumdim](a*b*c), with new dimensions of extent 1 at expand1, expand2 and expand3"""
+    rank = a.ndim + len(expand1)
+
+    def widened(x: Value, at: Sequence[int]) -> Value:
+        rest = iter(x.shape)
+        return x.reshape(tuple(1 if d in at else next(rest) for d in range(rank)))
+
+    product = widened(a, expand1) * widened(b, expand2) * widened(c, expand3)
+    return F.sum(product, tuple(sumdim)) if sumdim else product
+
+
 _PLAIN = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
