@@ -17,7 +17,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from einsmith.dtypes import ALL, dtype_of
-from einsmith.errors import ArgumentError, KindError, ShapeError, TraceError, UnknownNameError
+from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, TraceError, UnknownNameError
 from einsmith.frontends.aten import TABLE, check
 from einsmith.frontends.aten.graph import Guards, Kind, Node, OperatorGraph, Ref
 from einsmith.frontends.aten.module import Imported, Part
@@ -28,6 +28,8 @@ from einsmith.nn.parameter import Buffer, Parameter
 
 _PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)\n\s*(.*)')
+_KNOWN = {"bfloat16", *(str(d.numpy) for d in ALL if d.name != "bf16")}
+_STORED = _KNOWN - {"bfloat16", "float16"}
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -41,8 +43,8 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
 
     The first dimension of each tensor may differ from call to call where nothing in the module fixes it, and where the
     example has more than one there; dynamic_shapes says otherwise, as torch.export takes it. Weights are copies:
-    `to_torch` gives them back. Raises TraceError where torch.export fails, and for operators that are not in the table
-    (docs/aten.md), with the user's own lines.
+    `to_torch` gives them back. Raises DtypeError for weights of a type that no step updates, TraceError where
+    torch.export fails, and for operators that are not in the table (docs/aten.md), with the user's own lines.
     """
     if not isinstance(module, torch.nn.Module):
         raise KindError(f"from_torch takes a torch.nn.Module, not a {type(module).__name__}")
@@ -111,9 +113,12 @@ def _modes(module: torch.nn.Module) -> Iterator[None]:
             m.training = training
 
 
-def _with_parts(ours: Part, theirs: torch.nn.Module, known: dict[int, Any]) -> Part:
+def _with_parts(ours: Part, theirs: torch.nn.Module, known: dict[int, Any], path: str = "") -> Part:
     """`ours` with the parameters, buffers and parts of `theirs`; what is shared there is shared here."""
     known[id(theirs)] = ours
+    for name, x in (*theirs._parameters.items(), *theirs._buffers.items()):
+        if x is not None and str(x.dtype).removeprefix("torch.") not in _STORED:
+            raise DtypeError(f"{path}{name} is {x.dtype}, which no step updates; convert the module, as with .float()")
     for name, p in theirs._parameters.items():
         if p is not None and id(p) not in known:
             known[id(p)] = Parameter(p.detach().cpu(), requires_grad=p.requires_grad)
@@ -125,7 +130,7 @@ def _with_parts(ours: Part, theirs: torch.nn.Module, known: dict[int, Any]) -> P
         ours.register_buffer(name, None if b is None else known[id(b)], persistent)
     for name, part in theirs._modules.items():
         if part is not None and id(part) not in known:
-            _with_parts(Part(type(part).__name__), part, known)
+            _with_parts(Part(type(part).__name__), part, known, f"{path}{name}.")
         ours.add_module(name, None if part is None else known[id(part)])
     return ours
 
@@ -170,10 +175,10 @@ def _no_own_backward() -> Iterator[None]:
     known = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if cls.__module__.partition(".")[0] != "torch":
+        if not cls.__module__.startswith(("torch._functorch", "torch._dynamo")):
             raise TraceError(
                 f"{cls.__qualname__} is an autograd.Function, whose backward torch.export drops; write its forward as "
-                "plain operators, of which the derivative is formed"
+                "plain operators, of which the derivative is formed (checkpoint: with use_reentrant=False)"
             )
         return known.__get__(None, cls)(*args, **kwargs)
 
@@ -205,8 +210,11 @@ def _detach_without_gradients(exported: Any, name: str) -> None:
 
 def _guards(exported: Any, module: torch.nn.Module) -> Guards:
     """What torch.export found that the module takes for granted of its sizes."""
+    found = getattr(exported, "_guards_code", None)
+    if found is None:
+        raise TraceError(f"from_torch needs a newer PyTorch than {torch.__version__}, whose export tells its guards")
     parameters = inspect.signature(module.forward).parameters.values()
-    return Guards(tuple((p.name, p.kind is p.VAR_POSITIONAL) for p in parameters), tuple(exported._guards_code))
+    return Guards(tuple((p.name, p.kind is p.VAR_POSITIONAL) for p in parameters), tuple(found))
 
 
 def _operator(target: Any) -> str:
@@ -232,7 +240,6 @@ def _kind(value: Any) -> Kind | None:
     return Kind(tuple(_size(n) for n in value.shape), dtype_of(name).name if name in _KNOWN else name)
 
 
-_KNOWN = {"bfloat16", *(str(d.numpy) for d in ALL if d.name != "bf16")}
 
 
 def _argument(x: Any) -> Any:
