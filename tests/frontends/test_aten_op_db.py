@@ -18,6 +18,7 @@ from tests.nn.twin import torch_testing  # noqa: E402
 
 LEFT_OUT = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",  # memory as it lies
+    "as_strided.partial_views",  # reads past what a copy holds
     "masked.amax", "masked.amin",  # NaN as the derivative of masked infinities
     "masked.normalize",  # of an empty set of numbers
     "nn.functional.hardsigmoid",  # PyTorch's derivative takes 1/6 from float32
