@@ -111,8 +111,8 @@ def compare(f: Callable, tensors: list, gradients: bool = True, rtol: float = 1e
     arrays = [x.detach().numpy() for x in tensors]
     want = [x for x in _flat(f(*[x.detach().clone() for x in tensors])) if isinstance(x, torch.Tensor)]
     for x in want:
-        if str(x.dtype).removeprefix("torch.") not in _KNOWN:
-            raise Missing(str(x.dtype))
+        if str(x.dtype).removeprefix("torch.") not in _KNOWN or x.layout is not torch.strided:
+            raise Missing(f"{x.dtype} {x.layout}")
     run = ours(graph)
     try:
         got = mode(run)(*arrays)

@@ -264,6 +264,20 @@ def test_the_batch_may_differ_where_nothing_fixes_it(rng):
         free(rng.standard_normal((8, 6)))
 
 
+def test_inputs_come_in_order_or_by_name(rng):
+    class Two(nn.Module):
+        def forward(self, x, scale, bias=None):
+            return x * scale if bias is None else x * scale + bias
+
+    x, scale = rng.standard_normal((3, 2)), rng.standard_normal(2)
+    ours = from_torch(Two(), torch.tensor(x), torch.tensor(scale))
+    close(ours(x, scale=scale), x * scale, "by name")
+    with pytest.raises(ArgumentError, match="bias"):
+        ours(x, bias=scale)
+    with pytest.raises(ArgumentError, match="Two takes 2 inputs"):
+        ours(x)
+
+
 def test_settings_are_fixed(rng):
     theirs = Told(lambda y, x, n, flag: y * n if flag else y)
     x = torch.rand(3, 6, dtype=torch.float64)

@@ -36,9 +36,9 @@ class Imported(Part):
         super().__init__(kind)
         self._graphs, self._takes, self._result = dict(graphs), takes, result
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         graph = self._graphs[self.training]
-        given = _all(self.kind, graph, inputs)
+        given = _all(self.kind, graph, _in_order(self.kind, graph, inputs, named))
         graph.guards.check(self.kind, _filled(self._takes, given))
         return super().__call__(*(x for (_, k), x in zip(graph.inputs, given, strict=True) if isinstance(k, Kind)))
 
@@ -76,6 +76,19 @@ def _filled(structure: Any, outputs: list[Any]) -> Any:
     if isinstance(structure, (tuple, list)):
         return type(structure)(_filled(v, outputs) for v in structure)
     return outputs[structure]
+
+
+def _in_order(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """The inputs with those behind them that come by name. Raises ArgumentError for other names."""
+    behind = [name for name, _ in graph.guards.names[len(inputs) :]]
+    found = []
+    for name in behind:
+        if name not in named:
+            break
+        found.append(named.pop(name))
+    if named:
+        raise ArgumentError(f"{kind} takes its inputs in order, or the last ones by name, not {', '.join(named)}")
+    return (*inputs, *found)
 
 
 def _all(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...]) -> list[Any]:

@@ -45,7 +45,7 @@ for _name, _formula, _f in (
     ("reciprocal", "1/x", F.reciprocal), ("sin", "sin(x)", F.sin), ("cos", "cos(x)", F.cos),
     ("tan", "sin(x)/cos(x)", F.tan), ("sinh", "(expm1(x) - expm1(-x))/2", F.sinh),
     ("cosh", "(exp(x) + exp(-x))/2", F.cosh), ("tanh", "tanh(x)", F.tanh), ("sigmoid", "sigmoid(x)", F.sigmoid),
-    ("erf", "erf(x)", F.erf), ("erfc", "1 - erf(x)", lambda x: 1.0 - F.erf(x)),
+    ("erf", "erf(x)", F.erf), ("erfc", "1 - erf(x), to the digits of 1", lambda x: 1.0 - F.erf(x)),
     ("atan", "4*(t - t**3/3 + ..), t = tan(atan(x)/4)", atan),
     ("asin", "atan(x/sqrt(1 - x*x)), pi/2 - 2*asin(sqrt((1 - x)/2)) near 1", asin),
     ("acos", "pi/2 - asin(x), 2*asin(sqrt((1 - x)/2)) near 1", acos),

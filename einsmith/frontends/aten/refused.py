@@ -15,6 +15,8 @@ REFUSED = {
     "_fft_c2c.default": _COMPLEX,
     "sym_stride.int": _PLACE,
     "sym_storage_offset.default": _PLACE,
+    "sym_is_contiguous.default": _PLACE,
+    "resize_.default": "it gives memory another size in place, with elements that nothing set",
     "atan2.out": "it writes into a tensor of the caller; the form without `out` is there",
     "_native_batch_norm_legit.default": "it changes its running statistics in place; export gives the functional form",
 }
