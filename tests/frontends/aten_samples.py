@@ -98,7 +98,7 @@ def close(a: Any, b: Any, rtol: float) -> bool:
 
 
 def _array(x: Any) -> np.ndarray:
-    x = x.detach().resolve_neg()
+    x = (x if x.layout is torch.strided else x.to_dense()).detach().resolve_neg()
     return (x.float() if x.dtype is torch.bfloat16 else x).numpy(force=True)
 
 
