@@ -1,4 +1,5 @@
-"""Formulas as PyTorch operators: `operator(f)` is f on torch's CPU tensors, differentiable to any order.
+"""Formulas as PyTorch operators: `operator(f)` is f on torch's CPU tensors, differentiable to any order. Modules of
+PyTorch as modules of Einsmith, and their weights back: `from_torch`, `to_torch` (frontends/torch_export.py).
 
 Each definition registers two custom operators with torch. `einsmith::NAME` is the formula with its inputs by name;
 `einsmith::NAME_program` takes a list of tensors and a text saying which derivative of the formula to run on them, so
@@ -23,6 +24,8 @@ from einsmith.caches import Bound, Cache
 from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
+from einsmith.frontends.aten.table import enter
+from einsmith.frontends.torch_export import from_torch, to_torch
 from einsmith.frontends.torch_register import Program, register
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
@@ -38,6 +41,8 @@ _PART = re.compile(r"(\d+)([:>*])([\d,]*)")
 """A program is a text: names of tensors passed by keyword, then a part for each derivative or batch, which says how
 many inputs it has, what it is (`torch_register.derived`) and the positions. "scale|3:0,2" is the pullback by inputs 0
 and 2 of a formula with two inputs and a tensor for `scale`. A name with ~ behind it is that of a Python number."""
+
+__all__ = ["TorchOperator", "from_torch", "operator", "to_torch"]
 
 Key = tuple[Any, ...]
 
@@ -346,7 +351,23 @@ def _define(f: Callable, params: dict[str, Any]) -> _Definition:
             if isinstance(f, Operator) and not f.inputs:
                 raise FormulaError(f"{f.name} reads no tensor; inside PyTorch an operator needs an input")
             _DEFINITIONS[name] = _Definition(f, params, name)
+            _enter(_DEFINITIONS[name])
         return _DEFINITIONS[name]
+
+
+def _enter(definition: _Definition) -> None:
+    """Modules that `from_torch` takes apart have the formula in place of the operator."""
+    single = definition.formula is not None and len(definition.formula.program.outputs) == 1
+
+    def named(*values: Any) -> Any:
+        out = definition.function("")(*values)
+        return out[0] if single else out
+
+    def listed(values: Sequence[Any], program: Program | None = "") -> list[Any]:
+        return list(definition.function(program or "")(*values))
+
+    enter(f"{definition.qualname}.default", "the formula", named)
+    enter(f"{definition.qualname}_program.default", "the formula, or a derivative of it", listed)
 
 
 def _name(f: Callable, params: dict[str, Any]) -> str:

@@ -42,7 +42,7 @@ def attend(
     scores = fb.compute(shape, lambda *i: fb.sum(at(q, i[:-2], i[-2], e) * at(k, i[:-2], i[-1], e), over=e) * scale)
     if mask is not None or causal:
         scores = _masked(scores, mask, causal)
-        weights = _softmax_of_some(scores)
+        weights = softmax_of_some(scores)
     else:
         weights = _softmax(scores, scores.ndim - 1)
     used = dropped(weights)
@@ -77,7 +77,7 @@ def _masked(scores: Value, mask: Value | None, causal: bool) -> Value:
     return fb.compute(scores.shape, body)
 
 
-def _softmax_of_some(s: Value) -> Value:
+def softmax_of_some(s: Value) -> Value:
     """The softmax along the last dimension, 0 in rows in which all is minus infinity."""
     (j,) = fb.axes(s.shape[-1])
     rest = s.shape[:-1]

@@ -29,6 +29,8 @@ def _length(shape: Sequence[int], over: Sequence[Any], p: float, element: Callab
         return fb.compute(shape, lambda *i: fold(formula(element(*i)), over=tuple(over)))
 
     if not over:
+        if p == 0:
+            return fb.compute(shape, lambda *i: fb.where(element(*i) == 0, 0.0, 1.0))
         p = 1.0
     if p == 2:
         return root(total(lambda e: e * e))

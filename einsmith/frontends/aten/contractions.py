@@ -1,0 +1,103 @@
+"""Products of matrices and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith import functional as F
+from einsmith.errors import ArgumentError
+from einsmith.frontends.aten.table import aten, enter
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+enter("mm.default", "sum[k](a[i, k]*b[k, j])", F.mm)
+enter("bmm.default", "sum[k](a[n, i, k]*b[n, k, j])", F.bmm)
+enter("mv.default", "sum[k](a[i, k]*b[k])", F.mv)
+enter("dot.default vdot.default", "sum[k](a[k]*b[k])", F.dot)
+
+
+def _weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:  # what is not read may be NaN
+        return product
+    return (x if beta == 1 else x * beta) + product
+
+
+@aten("addmm.default")
+def addmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
+    """beta*x + alpha*sum[k](a[i, k]*b[k, j])"""
+    return _weighted(x, F.mm(a, b), beta, alpha)
+
+
+@aten("addmv.default")
+def addmv(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
+    """beta*x + alpha*sum[k](a[i, k]*b[k])"""
+    return _weighted(x, F.mv(a, b), beta, alpha)
+
+
+@aten("baddbmm.default")
+def baddbmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
+    """beta*x + alpha*sum[k](a[n, i, k]*b[n, k, j])"""
+    return _weighted(x, F.bmm(a, b), beta, alpha)
+
+
+@aten("addbmm.default")
+def addbmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
+    """beta*x + alpha*sum[n, k](a[n, i, k]*b[n, k, j])"""
+    return _weighted(x, F.einsum("nik,nkj->ij", a, b), beta, alpha)
+
+
+@aten("_trilinear.default")
+def trilinear(
+    a: Value, b: Value, c: Value, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int],
+    sumdim: Sequence[int], unroll_dim: int = 1,
+) -> Value:  # fmt: skip
+    """sum[sumdim](a*b*c), with new dimensions of extent 1 at expand1, expand2 and expand3"""
+    rank = a.ndim + len(expand1)
+
+    def widened(x: Value, at: Sequence[int]) -> Value:
+        rest = iter(x.shape)
+        return x.reshape(tuple(1 if d in at else next(rest) for d in range(rank)))
+
+    product = widened(a, expand1) * widened(b, expand2) * widened(c, expand3)
+    return F.sum(product, tuple(sumdim)) if sumdim else product
+
+
+_PLAIN = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+@aten("convolution.default")
+def convolution(
+    x: Value, weight: Value, bias: Value | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
+) -> Value:  # fmt: skip
+    """sum[c, r, ..](x[b, c, stride*p + dilation*r - padding, ..]*weight[k, c, r, ..]) + bias[k], or its transpose"""
+    n = weight.ndim - 2
+    if n not in _PLAIN:
+        raise ArgumentError(f"a convolution over {n} dimensions is not built; one, two and three are")
+
+    def each(v: Sequence[int]) -> Any:
+        return tuple(v) * n if len(v) == 1 else tuple(v)
+
+    if transposed:
+        after = each(output_padding)
+        return _TRANSPOSED[n](x, weight, bias, each(stride), each(padding), after, groups, each(dilation))
+    return _PLAIN[n](x, weight, bias, each(stride), each(padding), each(dilation), groups)
+
+
+@aten("_cdist_forward.default")
+def cdist(a: Value, b: Value, p: float, compute_mode: int | None = None) -> Value:
+    """(sum[k](|a[.., i, k] - b[.., j, k]|**p))**(1/p), with the derivative 0 at 0"""
+    return F.cdist(a, b, float(p))
+
+
+@aten("_pdist_forward.default")
+def pdist(x: Value, p: float = 2) -> Value:
+    """the distances of all pairs of rows i < j"""
+    pairs = [(i, j) for i in range(x.shape[0]) for j in range(i + 1, x.shape[0])]
+    if not pairs:
+        return fb.full((0,), 0.0, x.dtype)
+    table = F.cdist(x, x, float(p)).reshape((-1,))
+    return F.index_select(table, 0, fb.as_value([i * x.shape[0] + j for i, j in pairs]))

@@ -1,0 +1,89 @@
+"""Tensors made of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith import functional as F
+from einsmith.dtypes import DType
+from einsmith.frontends.aten.promotion import convert, type_of
+from einsmith.frontends.aten.table import aten, enter
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+@aten("full.default")
+def full(size: Sequence[int], value: Any, dtype: DType | None = None) -> Value:
+    """a number everywhere"""
+    dtype = dtype or type_of(value)
+    return fb.full(tuple(size), convert(value, dtype), dtype)
+
+
+@aten("full_like.default")
+def full_like(x: Value, value: Any, dtype: DType | None = None) -> Value:
+    """a number everywhere, in the shape of x"""
+    return full(x.shape, value, dtype or x.dtype)
+
+
+@aten("fill.Scalar")
+def fill(x: Value, value: Any) -> Value:
+    """a number everywhere, in the shape and type of x"""
+    return full(x.shape, value, x.dtype)
+
+
+@aten("fill.Tensor")
+def fill_tensor(x: Value, value: Value) -> Value:
+    """a 0-d tensor everywhere, in the shape and type of x"""
+    return F.broadcast_to(value.astype(x.dtype), x.shape)
+
+
+@aten("scalar_tensor.default")
+def scalar_tensor(value: Any, dtype: DType | None = None) -> Value:
+    """a number as a 0-d tensor"""
+    return full((), value, dtype or type_of(float(value)))
+
+
+def _sized(value: float) -> Any:
+    return lambda size, dtype=None: full(size, value, dtype or type_of(1.0))
+
+
+enter("zeros.default empty.memory_format", "0; also for memory that is to be written first", _sized(0))
+enter("ones.default", "1", _sized(1))
+
+
+@aten("empty_strided.default")
+def empty_strided(size: Sequence[int], stride: Sequence[int], dtype: DType | None = None) -> Value:
+    """0, for memory that is to be written first"""
+    return full(size, 0, dtype or type_of(1.0))
+
+
+@aten("zeros_like.default empty_like.default")
+def zeros_like(x: Value, dtype: DType | None = None) -> Value:
+    """0, in the shape of x"""
+    return full(x.shape, 0, dtype or x.dtype)
+
+
+@aten("ones_like.default")
+def ones_like(x: Value, dtype: DType | None = None) -> Value:
+    """1, in the shape of x"""
+    return full(x.shape, 1, dtype or x.dtype)
+
+
+@aten("arange.start_step")
+def arange(start: float, end: float, step: float = 1, dtype: DType | None = None) -> Value:
+    """start + step*i"""
+    floats = any(isinstance(v, float) for v in (start, end, step))
+    return F.arange(start, end, step, dtype=dtype or type_of(1.0 if floats else 1))
+
+
+@aten("eye.m")
+def eye_m(n: int, m: int, dtype: DType | None = None) -> Value:
+    """1 where i == j, else 0"""
+    return F.eye(n, m, dtype=dtype or type_of(1.0))
+
+
+@aten("eye.default")
+def eye(n: int, dtype: DType | None = None) -> Value:
+    """1 where i == j, else 0"""
+    return eye_m(n, n, dtype)

@@ -1,0 +1,283 @@
+"""Elements chosen by tensors of integers or by masks. Where PyTorch takes negative integers they count from the end;
+one out of range is an IndexError at the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.errors import ArgumentError
+from einsmith.frontends.aten.promotion import convert
+from einsmith.frontends.aten.table import aten
+from einsmith.functional.common import dimension
+from einsmith.lang import builder as fb
+from einsmith.lang import views
+from einsmith.lang.builder import Value
+
+
+@aten("embedding.default")
+def embedding(
+    weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Value:
+    """weight[indices[..], k]; the row padding_idx gets no derivative"""
+    return F.embedding(indices, weight, padding_idx if padding_idx >= 0 else None, None, 2.0, scale_grad_by_freq)
+
+
+@aten("_embedding_bag.default _embedding_bag_forward_only.default")
+def embedding_bag(
+    weight: Value, indices: Value, offsets: Value, scale_grad_by_freq: bool = False, mode: int = 0,
+    sparse: bool = False, per_sample_weights: Value | None = None, include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Value]:  # fmt: skip
+    """sum, mean or max of the rows of each bag; what PyTorch keeps for its backward is left out"""
+    how = ("sum", "mean", "max")[mode]
+    skipped = padding_idx if padding_idx >= 0 else None
+    return (
+        F.embedding_bag(
+            indices, weight, offsets, None, 2, scale_grad_by_freq, how, False, per_sample_weights,
+            include_last_offset, skipped,
+        ),
+    )  # fmt: skip
+
+
+@aten("index_select.default")
+def index_select(x: Value, dim: int, index: Value) -> Value:
+    """x[.., index[i], ..]"""
+    return F.index_select(x, dim, index)
+
+
+@aten("gather.default")
+def gather(x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
+    """x[.., index[i], ..] for each i of the index"""
+    if not index.ndim:
+        index = index.reshape((1,) * x.ndim) if x.ndim else index
+        return F.gather(x, dim, index).reshape(())
+    return F.gather(x, dim, index) if x.ndim else F.gather(x.reshape((1,)), 0, index)
+
+
+@aten("scatter_add.default")
+def scatter_add(x: Value, dim: int, index: Value, src: Value) -> Value:
+    """x[.., index[i], ..] += src[i]"""
+    return F.scatter_add(x, dim, index, src)
+
+
+def _put(x: Value, dim: int, index: Value, src: Value) -> Value:
+    """`functional.scatter` with PyTorch's derivative, which all that is put at one place have, not the last alone."""
+    value = F.scatter(x, dim, index, src)
+    if not index.size or not x.dtype.is_float:
+        return value
+    written = F.scatter_add(F.zeros_like(x), dim, index, F.ones_like(src))
+    kept = fb.where(written > 0, 0.0, x).astype(x.dtype)
+    return fb.differentiate_as(value, F.scatter_add(kept, dim, index, src))
+
+
+@aten("scatter.src")
+def scatter(x: Value, dim: int, index: Value, src: Value) -> Value:
+    """x with src[i] at [.., index[i], ..], the last of those at one place; all of them have the derivative"""
+    return _put(x, dim, index, src)
+
+
+@aten("scatter.value")
+def scatter_value(x: Value, dim: int, index: Value, value: Any) -> Value:
+    """x with a number at [.., index[i], ..]"""
+    return _put(x, dim, index, fb.full(index.shape, convert(value, x.dtype), x.dtype))
+
+
+@aten("scatter.reduce scatter.value_reduce")
+def scatter_multiply(x: Value, dim: int, index: Value, src: Any, reduce: str) -> Value:
+    """x with src[i] added to what is at [.., index[i], ..], or multiplied with it"""
+    values = src if isinstance(src, Value) else fb.full(index.shape, convert(src, x.dtype), x.dtype)
+    return F.scatter(x, dim, index, values, reduce=reduce)
+
+
+@aten("scatter_reduce.two")
+def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool = True) -> Value:
+    """x[.., j, ..] and all src[i] with index[i] = j: their sum, product, mean, max or min"""
+    if not x.ndim:
+        x, index, src = (v.reshape((1,)) for v in (x, index, src))
+        return scatter_reduce(x, 0, index, src, reduce, include_self).reshape(())
+    if not index.size:
+        return x
+    d = dimension(dim, x.ndim, "dim")
+    src = src[tuple(slice(0, n) for n in index.shape)]
+    (j,) = fb.axes(index.shape[d])
+    bounds = [n for n, (e, whole) in enumerate(zip(index.shape, x.shape, strict=True)) if n != d and e < whole]
+
+    def places(combine: Any, value: Any, other: Any) -> Value:
+        """`combine` of the values at the places of the index that lead here, others counting as `other`."""
+
+        def body(*i: Any) -> Any:
+            at = (*i[:d], j, *i[d + 1 :])
+            found = fb.where(index[at] == i[d], value(at), other)
+            for n in bounds:
+                found = fb.where(i[n] < index.shape[n], found, other)
+            return combine(found, over=j)
+
+        return fb.compute(x.shape, body)
+
+    count = places(fb.sum, lambda at: 1, 0)
+    own = include_self
+    if reduce in ("sum", "mean"):
+        start = x if own else fb.where(count > 0, F.zeros_like(x), x)
+        sums = F.scatter_add(start.astype(x.dtype), d, index, src)
+        if reduce == "sum":
+            return sums
+        many = fb.maximum(count + (1 if own else 0), 1)
+        whole = many.astype(x.dtype)
+        return (sums / whole if x.dtype.is_float else sums // whole).astype(x.dtype)
+    if reduce == "prod":
+        found = places(fb.prod, lambda at: src[at], 1.0 if x.dtype.is_float else 1)
+        return fb.where(count > 0, x * found if own else found, x).astype(x.dtype)
+    if reduce not in ("amax", "amin"):
+        raise ArgumentError(f"scatter_reduce: reduce={reduce!r} is none of sum, prod, mean, amax, amin")
+    worst: Any = x.dtype.range[reduce == "amin"] if x.dtype.is_int else float("inf" if reduce == "amin" else "-inf")
+    best = fb.max if reduce == "amax" else fb.min
+    top = places(best, lambda at: fb.stop_gradient(src[at]), worst)
+    if own:
+        top = (fb.maximum if reduce == "amax" else fb.minimum)(top, fb.stop_gradient(x))
+    value = fb.where(count > 0, top, x).astype(x.dtype)
+    if not x.dtype.is_float:
+        return value
+    return _shared(x, src, index, d, value, count, own, bounds)
+
+
+def _shared(
+    x: Value, src: Value, index: Value, d: int, value: Value, count: Value, own: bool, bounds: Sequence[int]
+) -> Value:
+    """`value` with the derivatives of the mean of what attains it."""
+    (j,) = fb.axes(index.shape[d])
+
+    def attaining(what: Any) -> Value:
+        def body(*i: Any) -> Any:
+            at = (*i[:d], j, *i[d + 1 :])
+            hit = (index[at] == i[d]) & (src[at] == value[i])
+            found = fb.where(hit, what(src[at]), 0.0)
+            for n in bounds:
+                found = fb.where(i[n] < index.shape[n], found, 0.0)
+            return fb.sum(found, over=j)
+
+        return fb.compute(x.shape, body)
+
+    mine = fb.where((count == 0) | ((x == value) if own else (count < 0)), 1.0, 0.0)
+    many, total = attaining(lambda e: 1.0) + mine, attaining(lambda e: e) + x * mine
+    return fb.differentiate_as(value, (total / many).astype(value.dtype))
+
+
+@aten("index_add.default")
+def index_add(x: Value, dim: int, index: Value, source: Value, alpha: Any = 1) -> Value:
+    """x[.., index[i], ..] += alpha*source[.., i, ..]"""
+    return F.index_add(x, dim, index, source, alpha=alpha)
+
+
+@aten("index_fill.int_Scalar index_fill.int_Tensor")
+def index_fill(x: Value, dim: int, index: Value, value: Any) -> Value:
+    """x with a number at [.., index[i], ..]"""
+    if not x.ndim:
+        return index_fill(x.reshape((1,)), 0, index, value).reshape(())
+    d = dimension(dim, x.ndim, "dim")
+    flat = index.reshape((-1,))
+    if not flat.size:
+        return x
+    hits = F.index_add(fb.full((x.shape[d],), 0, dt.i64), 0, _wrapped(flat, x.shape[d]), F.ones_like(flat))
+    number = value if isinstance(value, Value) else convert(value, x.dtype)
+    chosen = (hits > 0).reshape(tuple(n if k == d else 1 for k, n in enumerate(x.shape)))
+    return fb.where(chosen, number, x).astype(x.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------- several at once
+
+
+def _wrapped(index: Value, n: int) -> Value:
+    return fb.where(index < 0, index + n, index)
+
+
+def _integers(x: Value, indices: Sequence[Value | None]) -> list[tuple[int, Value]]:
+    """(dimension, integers) for each index that is given. Masks have as many places as hold, which nobody knows."""
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    for _, i in given:
+        if i.dtype.is_bool or i.dtype is dt.u8:
+            raise ArgumentError(
+                "an index by a mask gives as many elements as the mask has true ones, which is not known when a "
+                "program is compiled; use where(mask, ...), or integers"
+            )
+    return given
+
+
+@aten("index.Tensor _unsafe_index.Tensor")
+def index(x: Value, indices: Sequence[Value | None]) -> Value:
+    """x[index0[i], index1[i], ..]: integers that broadcast; their dimensions come first unless they are neighbours"""
+    given = _integers(x, indices)
+    if not given:
+        return x
+    shape = views.broadcast([i.shape for _, i in given])
+    dims = [d for d, _ in given]
+    others = [d for d in range(x.ndim) if d not in dims]
+    neighbours = dims == list(range(dims[0], dims[0] + len(dims)))
+    front = sum(d < dims[0] for d in others) if neighbours else 0
+    whole = [F.broadcast_to(_wrapped(i, x.shape[d]), shape) for d, i in given]
+    rest = [x.shape[d] for d in others]
+
+    def body(*i: Any) -> Any:
+        place = i[front : front + len(shape)]
+        own = dict(zip(others, (*i[:front], *i[front + len(shape) :]), strict=True))
+        own |= {d: (w[place] if shape else w) for d, w in zip(dims, whole, strict=True)}
+        return x[tuple(own[d] for d in range(x.ndim))]
+
+    out = (*rest[:front], *shape, *rest[front:])
+    if not out:
+        return fb.compute((1,), lambda n: body()).reshape(())
+    return fb.compute(out, body)
+
+
+@aten("index_put.default _unsafe_index_put.default")
+def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
+    """x with values at, or added at, x[index0[i], index1[i], ..]; by one mask and one number, where(mask, number, x)"""
+    masks = [i for i in indices if i is not None and i.dtype.is_bool]
+    if len(masks) == 1 and len(indices) == 1 and values.size == 1:
+        mask = masks[0].reshape((*masks[0].shape, *(1,) * (x.ndim - masks[0].ndim)))
+        number = values.reshape(()).astype(x.dtype)
+        return fb.where(mask, x + number if accumulate else number, x).astype(x.dtype)
+    given = _integers(x, indices)
+    if not given:
+        return x + values if accumulate else F.broadcast_to(values, x.shape)
+    dims = [d for d, _ in given]
+    others = [d for d in range(x.ndim) if d not in dims]
+    shape = views.broadcast([i.shape for _, i in given])
+    neighbours = dims == list(range(dims[0], dims[0] + len(dims)))
+    front = sum(d < dims[0] for d in others) if neighbours else 0
+    rest = tuple(x.shape[d] for d in others)
+    target = F.broadcast_to(values.astype(x.dtype), (*rest[:front], *shape, *rest[front:]))
+    order = (*range(front, front + len(shape)), *range(front), *range(front + len(shape), target.ndim))
+    rows = F.permute(target, order).reshape((prod(shape), prod(rest))) if target.ndim else target.reshape((1, 1))
+    # One number for the place among the dimensions that are indexed, which are brought to the front.
+    flat: Any = 0
+    for d, i in given:
+        place = F.broadcast_to(_wrapped(i, x.shape[d]), shape).reshape((-1,)).astype(dt.i64)
+        flat = flat * x.shape[d] + _checked(place, x.shape[d])
+    table = F.permute(x, (*dims, *others)).reshape((prod(x.shape[d] for d in dims), prod(rest)))
+    if accumulate:
+        done = F.index_add(table, 0, flat, rows)
+    else:
+        done = _put(table, 0, F.broadcast_to(flat.reshape((-1, 1)), rows.shape), rows)
+    back = [(*dims, *others).index(d) for d in range(x.ndim)]
+    return F.permute(done.reshape(tuple(x.shape[d] for d in (*dims, *others))), back)
+
+
+def _checked(place: Value, n: int) -> Value:
+    """Integers within [0, n): read from the list of those, so that others are an IndexError."""
+    return F.index_select(F.arange(n), 0, place)
+
+
+@aten("masked_scatter.default")
+def masked_scatter(x: Value, mask: Value, source: Value) -> Value:
+    """where(mask, source[the number of true elements before it], x)"""
+    shape = views.broadcast([mask.shape, x.shape])
+    where, x = F.broadcast_to(mask, shape).reshape((-1,)), F.broadcast_to(x, shape)
+    count = F.cumsum(where.astype(dt.i64), 0)
+    # Where the mask is false nothing is read; the place 0 stands there for the check of the bounds.
+    place = fb.where(where, count - 1, 0)
+    taken = F.index_select(source.reshape((-1,)), 0, place)
+    return fb.where(where, taken, x.reshape((-1,))).reshape(x.shape).astype(x.dtype)

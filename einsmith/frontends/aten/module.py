@@ -1,0 +1,149 @@
+"""A module whose forward is a graph of operators, with parameters and buffers under the names that they had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+from einsmith.dtypes import dtype_of
+from einsmith.errors import ArgumentError, DtypeError, ShapeError
+from einsmith.frontends.aten.graph import Kind, OperatorGraph, evaluate
+from einsmith.lang.builder import as_value
+from einsmith.nn.module import Module
+
+
+class Part(Module):
+    """A module of the user's: its parameters, buffers and parts. `kind`: the name of its class."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+    def extra_repr(self) -> str:
+        return self.kind
+
+
+class Imported(Part):
+    """A network of another framework. Its forward is one of two graphs, by whether it is in training mode.
+
+    Inputs have the types and, but for sizes that may differ, the shapes of the example that the graphs were made with;
+    the result is nested as the network's was. Modes of parts are those of the export: `train` and `eval` choose the
+    graph by the mode of the whole.
+    """
+
+    def __init__(self, kind: str, graphs: Mapping[bool, OperatorGraph], takes: Any, result: Any):
+        """takes, result: how inputs and outputs are nested, with their numbers as leaves."""
+        super().__init__(kind)
+        self._graphs, self._takes, self._result = dict(graphs), takes, result
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        graph = self._graphs[self.training]
+        given = _all(self.kind, graph, _in_order(self.kind, graph, inputs, named))
+        graph.guards.check(self.kind, _filled(self._takes, given))
+        return super().__call__(*(x for (_, k), x in zip(graph.inputs, given, strict=True) if isinstance(k, Kind)))
+
+    def forward(self, *inputs: Any) -> Any:
+        """The graph, of the tensors among the inputs."""
+        graph = self._graphs[self.training]
+        values, sizes = _bound(self.kind, graph, inputs)
+        for name, (path, kind) in graph.stored.items():
+            own = as_value(reduce(getattr, path.split("."), self))
+            if own.dtype.name != kind.dtype:
+                raise DtypeError(
+                    f"{self.kind}: {path!r} is {own.dtype.name} and was {kind.dtype} when the module was exported, "
+                    "which fixes types; convert the module of PyTorch and export that"
+                )
+            values[name] = own
+        values |= {name: as_value(array) for name, array in graph.constants.items()}
+        outputs, updates = evaluate(graph, values, sizes)
+        for path, value in updates.items():
+            owner, _, name = path.rpartition(".")
+            setattr(self.get_submodule(owner), name, value)
+        return _filled(self._result, outputs)
+
+
+def leaves(x: Any) -> list[Any]:
+    """What nested tuples, lists and dicts hold, in order, None among it."""
+    if isinstance(x, (tuple, list)):
+        return [leaf for v in x for leaf in leaves(v)]
+    return [leaf for v in x.values() for leaf in leaves(v)] if isinstance(x, Mapping) else [x]
+
+
+def _filled(structure: Any, outputs: list[Any]) -> Any:
+    """The structure with outputs for its numbers."""
+    if isinstance(structure, dict):
+        return {k: _filled(v, outputs) for k, v in structure.items()}
+    if isinstance(structure, (tuple, list)):
+        return type(structure)(_filled(v, outputs) for v in structure)
+    return outputs[structure]
+
+
+def _in_order(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """The inputs with those behind them that come by name. Raises ArgumentError for other names."""
+    behind = [name for name, _ in graph.guards.names[len(inputs) :]]
+    found = []
+    for name in behind:
+        if name not in named:
+            break
+        found.append(named.pop(name))
+    if named:
+        raise ArgumentError(f"{kind} takes its inputs in order, or the last ones by name, not {', '.join(named)}")
+    return (*inputs, *found)
+
+
+def _all(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...]) -> list[Any]:
+    """The leaves of the inputs. The settings among them may be left out, all of them; else they are as they were.
+
+    Raises ArgumentError.
+    """
+    given, wanted = leaves(inputs), [k for _, k in graph.inputs]
+    tensors = sum(isinstance(k, Kind) for k in wanted)
+    if len(given) == tensors < len(wanted):
+        rest = iter(given)
+        given = [next(rest) if isinstance(k, Kind) else k for k in wanted]
+    if len(given) != len(wanted):
+        raise ArgumentError(f"{kind} takes {len(wanted)} inputs, as its example had, not {len(given)}")
+    for n, (k, x) in enumerate(zip(wanted, given, strict=True)):
+        if not isinstance(k, Kind) and (hasattr(x, "shape") or x != k):
+            raise ArgumentError(f"{kind}: input {n} was {k!r} when the module was exported, and must be that")
+    return given
+
+
+def _bound(kind: str, graph: OperatorGraph, tensors: tuple[Any, ...]) -> tuple[dict[str, Any], dict[str, int]]:
+    """(values of the inputs by name, sizes by name). Raises ShapeError, DtypeError."""
+    expected_of = [(n, name, k) for n, (name, k) in enumerate(graph.inputs) if isinstance(k, Kind)]
+    values: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
+    for (n, name, expected), x in zip(expected_of, tensors, strict=True):
+        where = f"{kind}: input {n}"
+        value = as_value(x)
+        wanted = dtype_of(expected.dtype)
+        if value.dtype is not wanted:
+            if not (value.dtype.is_int and wanted.is_int and value.dtype.bits < wanted.bits):
+                raise DtypeError(f"{where} is {value.dtype.name}; the module was exported for {wanted.name}")
+            value = value.astype(wanted)
+        if value.ndim != len(expected.shape):
+            raise ShapeError(f"{where} has shape {value.shape}; the module was exported for {expected.shape}")
+        for d, (have, want) in enumerate(zip(value.shape, expected.shape, strict=True)):
+            _fit(f"{where} has shape {value.shape}, {have} along dimension {d}", have, want, sizes, graph.ranges)
+        values[name] = value
+    return values, sizes
+
+
+def _fit(
+    what: str, have: int, want: int | str, sizes: dict[str, int], ranges: Mapping[str, tuple[int, int]]
+) -> None:
+    """Takes a size as the value of its name. Raises ShapeError where the graph is not made for it."""
+    if isinstance(want, str):
+        least, most = ranges.get(want, (0, have))
+        if not least <= have <= most:
+            bounds = f"at least {least}" if have < least else f"at most {most}"
+            raise ShapeError(f"{what}; the module takes {bounds} there")
+        want = sizes.setdefault(want, have)
+        if have != want:
+            raise ShapeError(f"{what}, where another dimension of equal size has {want}")
+    elif have != want:
+        raise ShapeError(
+            f"{what}; the graph was made for {want}, which the module computes with or which was not to differ. Export "
+            "it with an example of this size, or with dynamic_shapes"
+        )

@@ -1,0 +1,97 @@
+"""Normalization. What PyTorch keeps for its backward pass comes along: means and 1/sqrt(variance + eps)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith import functional as F
+from einsmith.frontends.aten.table import aten
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def _kept(x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value]:
+    """(mean, 1/sqrt(variance + eps)) over dims, which stay with extent 1."""
+    variance, mean = F.var_mean(x, tuple(dims), None, True, correction=0)
+    return mean, fb.rsqrt(variance + eps)
+
+
+@aten("native_layer_norm.default")
+def layer_norm(
+    x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value]:
+    """((x - mean)*rsqrt(variance + eps)*weight + bias, mean, rsqrt(variance + eps)) over the last dimensions"""
+    y = F.layer_norm(x, tuple(shape), weight, bias, eps)
+    return (y, *_kept(x, range(x.ndim - len(shape), x.ndim), eps))
+
+
+@aten("native_group_norm.default")
+def group_norm(
+    x: Value, weight: Value | None, bias: Value | None, n: int, c: int, hxw: int, group: int, eps: float
+) -> tuple[Value, Value, Value]:
+    """(each sample's groups of channels normalized, mean, rsqrt(variance + eps)), the latter [N, group]"""
+    y = F.group_norm(x, group, weight, bias, eps)
+    mean, rstd = _kept(x.reshape((n, group, c // group * hxw)), (2,), eps)
+    return y, mean.reshape((n, group)), rstd.reshape((n, group))
+
+
+class _Running:
+    """A running statistic as `functional.batch_norm` updates a buffer; `new` is what it becomes."""
+
+    def __init__(self, value: Value):
+        self.new = self.value = value
+
+    def __einsmith_value__(self) -> Value:
+        return self.value
+
+    def assign(self, value: Value) -> None:
+        self.new = value.astype(self.value.dtype)
+
+
+def _batch(
+    x: Value, weight: Value | None, bias: Value | None, mean: Value | None, variance: Value | None, training: bool,
+    momentum: float, eps: float,
+) -> tuple[Value, ...]:  # fmt: skip
+    """The output, what is kept, the running statistics."""
+    means, variances = (None if v is None else _Running(v) for v in (mean, variance))
+    y = F.batch_norm(x, means, variances, weight, bias, training, momentum, eps)
+    kept: tuple[Value, Value] = (fb.full((0,), 0.0, x.dtype),) * 2
+    if training:
+        kept = _kept(x, (0, *range(2, x.ndim)), eps)
+    kept = tuple(v.reshape((v.size,)) for v in kept)  # type: ignore[assignment]
+    return (y, *kept, *(r.new for r in (means, variances) if r is not None))
+
+
+@aten("_native_batch_norm_legit_functional.default")
+def batch_norm_functional(
+    x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, training: bool, momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:  # fmt: skip
+    """(each channel normalized, mean, rsqrt(variance + eps), the running mean and variance with the batch's in them)"""
+    return _batch(x, weight, bias, mean, variance, training, momentum, eps)
+
+
+@aten("_native_batch_norm_legit.no_stats")
+def batch_norm_no_stats(
+    x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> tuple[Value, ...]:
+    """(each channel normalized by the batch's statistics, mean, rsqrt(variance + eps))"""
+    return _batch(x, weight, bias, None, None, True, momentum, eps)
+
+
+@aten("_native_batch_norm_legit_no_training.default")
+def batch_norm_no_training(
+    x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, momentum: float, eps: float
+) -> tuple[Value, ...]:
+    """(each channel normalized by the running mean and variance, nothing, nothing)"""
+    return _batch(x, weight, bias, mean, variance, False, momentum, eps)[:3]
+
+
+@aten("_fused_rms_norm.default")
+def rms_norm(
+    x: Value, shape: Sequence[int], weight: Value | None, eps: float | None
+) -> tuple[Value, Value]:
+    """(x*rsqrt(mean(x*x) + eps)*weight, rsqrt(mean(x*x) + eps)) over the last dimensions"""
+    small = x.dtype.eps if eps is None else eps
+    square = F.mean(x * x, tuple(range(x.ndim - len(shape), x.ndim)), True)
+    return F.rms_norm(x, tuple(shape), weight, small), fb.rsqrt(square + small)

@@ -1,0 +1,450 @@
+"""Operators of each element, with broadcasting and type promotion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.dtypes import DType
+from einsmith.errors import ArgumentError
+from einsmith.frontends.aten.inverse import acos, acosh, asin, asinh, atan, atan2, atanh
+from einsmith.frontends.aten.promotion import promoted, result_type, tensor
+from einsmith.frontends.aten.table import aten, enter
+from einsmith.functional.common import each, pointwise
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def _add(names: str, formula: str, f: Callable[..., Any], floats: bool = False) -> None:
+    """An operator whose operands have one type, which is the result's. floats: integers become floats."""
+
+    def run(*operands: Any) -> Value:
+        values, common = promoted(*operands, floats=floats)
+        return tensor(f(*values), common)
+
+    enter(names, formula, run)
+
+
+def _of_any(name: str, formula: str, f: Callable[[Value], Value], ints: Callable[[Value], Value]) -> None:
+    """`f` of floats, `ints` of integers and bools; the type stays."""
+    enter(name, formula, lambda x: (f if x.dtype.is_float else ints)(x).astype(x.dtype))
+
+
+def _same(x: Value) -> Value:
+    return x
+
+
+for _name, _formula, _f in (
+    ("exp", "exp(x)", F.exp), ("expm1", "exp(x) - 1", F.expm1), ("exp2", "exp(log(2)*x)", F.exp2),
+    ("log", "log(x)", F.log), ("log1p", "log(1 + x)", F.log1p), ("log2", "log(x)/log(2)", F.log2),
+    ("log10", "log(x)/log(10)", F.log10), ("sqrt", "sqrt(x)", F.sqrt), ("rsqrt", "rsqrt(x)", F.rsqrt),
+    ("reciprocal", "1/x", F.reciprocal), ("sin", "sin(x)", F.sin), ("cos", "cos(x)", F.cos),
+    ("tan", "sin(x)/cos(x)", F.tan), ("sinh", "(expm1(x) - expm1(-x))/2", F.sinh),
+    ("cosh", "(exp(x) + exp(-x))/2", F.cosh), ("tanh", "tanh(x)", F.tanh), ("sigmoid", "sigmoid(x)", F.sigmoid),
+    ("erf", "erf(x)", F.erf), ("erfc", "1 - erf(x), to the digits of 1", lambda x: 1.0 - F.erf(x)),
+    ("atan", "4*(t - t**3/3 + ..), t = tan(atan(x)/4)", atan),
+    ("asin", "atan(x/sqrt(1 - x*x)), pi/2 - 2*asin(sqrt((1 - x)/2)) near 1", asin),
+    ("acos", "pi/2 - asin(x), 2*asin(sqrt((1 - x)/2)) near 1", acos),
+    ("asinh", "sign(x)*log1p(|x| + x*x/(1 + sqrt(1 + x*x)))", asinh),
+    ("acosh", "log1p(t + sqrt(t)*sqrt(t + 2)), t = x - 1", acosh), ("atanh", "log1p(2*x/(1 - x))/2", atanh),
+    ("silu", "x*sigmoid(x)", F.silu), ("mish", "x*tanh(softplus(x))", F.mish),
+):  # fmt: skip
+    _add(f"{_name}.default", _formula, _f, floats=True)
+
+_of_any("floor.default", "floor(x)", F.floor, _same)
+_of_any("ceil.default", "-floor(-x)", F.ceil, _same)
+_of_any("trunc.default", "floor(x) where x >= 0, -floor(-x) elsewhere", F.trunc, _same)
+_of_any("round.default", "the nearest integer, halves to the even one", F.round, _same)
+_of_any("neg.default", "-x", F.neg, F.neg)
+_of_any("abs.default", "abs(x)", F.abs, lambda x: x if not x.dtype.signed else F.abs(x))
+for _name in ("sign.default", "sgn.default"):
+    _of_any(_name, "sign(x), 0 of NaN", lambda x: fb.where(x == x, F.sign(x), 0.0),
+            lambda x: x if x.dtype.is_bool else F.sign(x))  # fmt: skip
+_of_any("relu.default", "where(x <= 0, 0, x)", F.relu, lambda x: fb.maximum(x, 0))
+
+
+# ----------------------------------------------------------------------------------------------------- two operands
+
+
+def _logical(x: Any) -> Value:
+    value = tensor(x)
+    return value if value.dtype.is_bool else value != 0
+
+
+def _scaled(y: Any, alpha: Any) -> Any:
+    """alpha*y, in y's type."""
+    if alpha == 1:
+        return y
+    if isinstance(y, Value):
+        values, _ = promoted(y, alpha)
+        return values[0] * values[1]
+    return y * alpha
+
+
+@aten("add.Tensor add.Scalar")
+def add(x: Any, y: Any, alpha: Any = 1) -> Value:
+    """x + alpha*y; of bools, x or y"""
+    (a, b), common = promoted(x, y)
+    if common.is_bool:
+        return _logical(a) | (_logical(b) & bool(alpha))
+    return tensor(a + _scaled(b, alpha), common)
+
+
+@aten("sub.Tensor sub.Scalar")
+def sub(x: Any, y: Any, alpha: Any = 1) -> Value:
+    """x - alpha*y"""
+    (a, b), common = promoted(x, y)
+    return tensor(a - _scaled(b, alpha), common)
+
+
+@aten("rsub.Tensor rsub.Scalar")
+def rsub(x: Any, y: Any, alpha: Any = 1) -> Value:
+    """y - alpha*x"""
+    return sub(y, x, alpha)
+
+
+@aten("mul.Tensor mul.Scalar")
+def mul(x: Any, y: Any) -> Value:
+    """x*y; of bools, x and y"""
+    (a, b), common = promoted(x, y)
+    return _logical(a) & _logical(b) if common.is_bool else tensor(a * b, common)
+
+
+@aten("div.Tensor div.Scalar")
+def div(x: Any, y: Any) -> Value:
+    """x/y, a float"""
+    (a, b), common = promoted(x, y, floats=True)
+    return tensor(a / b, common)
+
+
+def _rest(a: Any, b: Any) -> Any:
+    """What a division without fraction leaves of a, with its sign."""
+    size = fb.abs(a) % fb.abs(b)
+    return fb.where(a < 0, -size, size)
+
+
+@aten("div.Tensor_mode div.Scalar_mode")
+def div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Value:
+    """x/y, floor(x/y) or trunc(x/y) by rounding_mode; of integers without a float between"""
+    if rounding_mode is None:
+        return div(x, y)
+    (a, b), common = promoted(x, y)
+    if rounding_mode == "trunc":
+        return fb.stop_gradient(tensor(F.div(tensor(a, common), b, rounding_mode="trunc"), common))
+    if not common.is_float:
+        return tensor(a // b, common)
+    # The quotient of what fmod leaves is whole but for its rounding: floor(a/b) would be wrong where a/b rounds up.
+    rest = _rest(a, b)
+    whole = (a - rest) / b
+    whole = fb.where((rest != 0) & F.logical_xor(rest < 0, tensor(b, common) < 0), whole - 1.0, whole)
+    near = fb.floor(whole)
+    near = fb.where(whole - near > 0.5, near + 1.0, near)
+    return fb.stop_gradient(tensor(fb.where(tensor(b, common) == 0, a / b, near), common))
+
+
+@aten("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor")
+def remainder(x: Any, y: Any) -> Value:
+    """x - y*floor(x/y), which has the sign of y"""
+    (a, b), common = promoted(x, y)
+    return tensor(a % b, common)
+
+
+@aten("fmod.Tensor fmod.Scalar")
+def fmod(x: Any, y: Any) -> Value:
+    """x - y*trunc(x/y), which has the sign of x"""
+    (a, b), common = promoted(x, y)
+    return tensor(_rest(tensor(a, common), tensor(b, common)), common)
+
+
+def _whole_power(base: Any, exponent: Any, common: DType) -> Value:
+    """base**exponent of integers, by the bits of the exponent. A negative one leaves what is whole: 1, -1 or 0."""
+    x, e = tensor(base, common), tensor(exponent, common)
+    bits = exponent.bit_length() if isinstance(exponent, int) else 6
+    out, square = tensor(1, common), x
+    for n in range(bits):
+        odd = (e // (1 << n)) % 2 == 1
+        out, square = fb.where(odd, out * square, out).astype(common), (square * square).astype(common)
+    unit = fb.where(x == 1, 1, fb.where(x == -1, fb.where(e % 2 == 0, 1, -1), 0))
+    return fb.where(e < 0, unit, out).astype(common)
+
+
+@aten("pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar")
+def power(x: Any, y: Any) -> Value:
+    """x**y; of integers by repeated multiplication"""
+    (a, b), common = promoted(x, y)
+    if not common.is_float:
+        return _whole_power(a, b, common if common.is_int else dt.i64)
+    if isinstance(b, float) and b == 0:
+        return F.full_like(a, 1.0)
+    return tensor(a**b, common)
+
+
+@aten("atan2.default")
+def atan2_(y: Any, x: Any) -> Value:
+    """the angle of the point (x, y): atan(y/x), or -atan(x/y) where |y| > |x|, and what the quadrant adds"""
+    (a, b), common = promoted(y, x, floats=True)
+    return tensor(atan2(tensor(a, common), tensor(b, common)), common)
+
+
+def _extreme(name: str, formula: str, f: Callable, of_bools: Callable) -> None:
+    def run(x: Any, y: Any) -> Value:
+        (a, b), common = promoted(x, y)
+        return of_bools(_logical(a), _logical(b)) if common.is_bool else tensor(f(a, b), common)
+
+    enter(name, formula, run)
+
+
+_extreme("maximum.default", "max(x, y)", fb.maximum, lambda a, b: a | b)
+_extreme("minimum.default", "min(x, y)", fb.minimum, lambda a, b: a & b)
+
+
+@aten("clamp.default clamp.Tensor")
+def clamp(x: Value, low: Any = None, high: Any = None) -> Value:
+    """min(max(x, low), high), with the derivative 1 from bound to bound"""
+    bounds = [b for b in (low, high) if b is not None]
+    common = result_type(x, *bounds)
+    value = F.clamp(x.astype(common), *(None if b is None else tensor(b, common) for b in (low, high)))
+    for b in bounds:  # NaN among the bounds is a NaN
+        if isinstance(b, Value) and common.is_float:
+            bound = fb.stop_gradient(b.astype(common))
+            value = fb.where(bound != bound, bound, value)
+        elif isinstance(b, float) and b != b:
+            value = F.full_like(value, b)
+    return value.astype(common)
+
+
+@aten("clamp_min.default clamp_min.Tensor")
+def clamp_min(x: Value, low: Any) -> Value:
+    """max(x, low), with the derivative 1 at the bound"""
+    return clamp(x, low)
+
+
+@aten("clamp_max.default clamp_max.Tensor")
+def clamp_max(x: Value, high: Any) -> Value:
+    """min(x, high), with the derivative 1 at the bound"""
+    return clamp(x, None, high)
+
+
+def _or_the_other(name: str, formula: str, f: Callable, of_bools: Callable) -> None:
+    """An extreme that a NaN loses against a number. f: whether it is the first, which it is of equal ones."""
+
+    def run(x: Any, y: Any) -> Value:
+        (a, b), common = promoted(x, y)
+        if common.is_bool:
+            return of_bools(_logical(a), _logical(b))
+        return fb.where((b != b) | f(a, b), a, b).astype(common)
+
+    enter(name, formula, run)
+
+
+_or_the_other("fmax.default", "max(x, y), x or y where the other is NaN", lambda a, b: a >= b, lambda a, b: a | b)
+_or_the_other("fmin.default", "min(x, y), x or y where the other is NaN", lambda a, b: a <= b, lambda a, b: a & b)
+
+
+@aten("copysign.Tensor copysign.Scalar")
+def copysign(x: Any, y: Any) -> Value:
+    """abs(x), or -abs(x) where y is below 0 or minus zero"""
+    (a, b), common = promoted(x, y, floats=True)
+    first, second = tensor(a, common), tensor(b, common)
+    value = fb.where(signbit(second), -fb.abs(first), fb.abs(first))
+    return value.astype(common)
+
+
+@aten("signbit.default")
+def signbit(x: Value) -> Value:
+    """x < 0, or minus zero, of which 1/x is minus infinity"""
+    if x.dtype.is_bool:
+        return fb.full(x.shape, False, dt.bool_)
+    return pointwise(x, lambda e: (e < 0) | ((e == 0) & (1.0 / e < 0))) if x.dtype.is_float else x < 0
+
+
+@aten("hypot.default")
+def hypot(x: Value, y: Value) -> Value:
+    """sqrt(x*x + y*y), by the larger of the two, so that no square overflows"""
+    (a, b), common = promoted(x, y)
+    big = fb.stop_gradient(fb.maximum(fb.abs(a), fb.abs(b)))
+    big = fb.where((big == 0) | (big - big != 0), 1.0, big)
+    return (big * fb.sqrt((a / big) * (a / big) + (b / big) * (b / big))).astype(common)
+
+
+@aten("heaviside.default")
+def heaviside(x: Value, y: Value) -> Value:
+    """0 where x < 0, 1 where x > 0, y at 0"""
+    (a, b), common = promoted(x, y)
+    if common.is_bool:
+        return a | b
+    return fb.where(a == 0, b, fb.where(a < 0, 0, fb.where(a == a, 1, a))).astype(common)
+
+
+@aten("round.decimals")
+def round_decimals(x: Value, decimals: int = 0) -> Value:
+    """round(x*10**decimals)/10**decimals"""
+    ten = 10.0 ** abs(decimals)
+    return (F.round(x * ten) / ten if decimals >= 0 else F.round(x / ten) * ten).astype(x.dtype)
+
+
+@aten("ldexp.Tensor")
+def ldexp(x: Value, y: Value) -> Value:
+    """x*2**y"""
+    (a, b), common = promoted(x, y, floats=True)
+    return tensor(a * F.exp2(b), common)
+
+
+# -------------------------------------------------------------------------------------------------- comparisons, logic
+
+
+def _compare(name: str, sign: str, f: Callable[[Any, Any], Any]) -> None:
+    def run(x: Any, y: Any) -> Value:
+        (a, b), common = promoted(x, y)
+        if common.is_bool:
+            a, b = (tensor(v).astype(dt.i32) for v in (a, b))
+        return f(tensor(a, common), b)
+
+    enter(f"{name}.Tensor {name}.Scalar", f"x {sign} y", run)
+
+
+_compare("eq", "==", lambda a, b: a == b)
+_compare("ne", "!=", lambda a, b: a != b)
+_compare("lt", "<", lambda a, b: a < b)
+_compare("le", "<=", lambda a, b: a <= b)
+_compare("gt", ">", lambda a, b: a > b)
+_compare("ge", ">=", lambda a, b: a >= b)
+
+enter("logical_not.default", "not x, numbers being true where they are not 0", lambda x: ~_logical(x))
+enter("logical_and.default", "x and y", lambda x, y: _logical(x) & _logical(y))
+enter("logical_or.default", "x or y", lambda x, y: _logical(x) | _logical(y))
+enter("logical_xor.default", "x != y, of truth values", lambda x, y: F.logical_xor(_logical(x), _logical(y)))
+
+_POWERS = np.array([1 << n for n in range(63)], np.int64)
+
+
+def _bits(formula: Callable[[Any, Any], Any], of_bools: Callable[[Value, Value], Value]) -> Callable[..., Value]:
+    """An operator on the bits of integers: `formula` of two bits; Python's // counts negative numbers' as they are."""
+
+    def run(x: Any, y: Any) -> Value:
+        (a, b), common = promoted(x, y)
+        if common.is_bool:
+            return of_bools(_logical(a), _logical(b))
+        first, second = tensor(a, dt.i64 if not isinstance(a, Value) else common), tensor(b, common)
+        weights = fb.as_value(_POWERS)
+        (k,) = fb.axes(len(_POWERS))
+
+        def word(p: Any, q: Any) -> Any:
+            u, v = fb.cast(p, dt.i64), fb.cast(q, dt.i64)
+            low = fb.sum(formula(u // weights[k] % 2, v // weights[k] % 2) * weights[k], over=k)
+            top = formula(fb.where(u < 0, 1, 0), fb.where(v < 0, 1, 0))
+            return low + fb.cast(top, dt.i64) * (-(2**62)) * 2
+
+        return each((first, second), word).astype(common)
+
+    return run
+
+
+enter("bitwise_and.Tensor bitwise_and.Scalar", "the sum over bits of p*q, of bits p and q of x and y",
+      _bits(lambda p, q: p * q, lambda a, b: a & b))  # fmt: skip
+enter("bitwise_or.Tensor bitwise_or.Scalar", "the sum over bits of p + q - p*q",
+      _bits(lambda p, q: p + q - p * q, lambda a, b: a | b))  # fmt: skip
+enter("bitwise_xor.Tensor bitwise_xor.Scalar", "the sum over bits of p + q - 2*p*q",
+      _bits(lambda p, q: p + q - 2 * p * q, F.logical_xor))  # fmt: skip
+
+
+@aten("bitwise_not.default")
+def bitwise_not(x: Value) -> Value:
+    """-1 - x; of bools, not x"""
+    return ~x if x.dtype.is_bool else (-1 - x.astype(dt.i64)).astype(x.dtype)
+
+
+def _test(name: str, formula: str, f: Callable[[Value], Value], of_ints: bool) -> None:
+    def run(x: Value) -> Value:
+        return f(x) if x.dtype.is_float else fb.full(x.shape, of_ints, dt.bool_)
+
+    enter(f"{name}.default", formula, run)
+
+
+_test("isnan", "x != x", F.isnan, False)
+_test("isinf", "abs(x) == inf", F.isinf, False)
+_test("isfinite", "x - x == 0", F.isfinite, True)
+
+
+@aten("where.self where.ScalarSelf where.ScalarOther where.Scalar")
+def where(condition: Value, x: Any, y: Any) -> Value:
+    """where(condition, x, y)"""
+    (a, b), common = promoted(x, y)
+    return fb.where(_logical(condition), tensor(a, common), tensor(b, common)).astype(common)
+
+
+@aten("masked_fill.Scalar masked_fill.Tensor")
+def masked_fill(x: Value, mask: Value, value: Any) -> Value:
+    """where(mask, value, x), in the type of x"""
+    return fb.where(mask, tensor(value, x.dtype), x).astype(x.dtype)
+
+
+# --------------------------------------------------------------------------------------------------------- activations
+
+
+@aten("gelu.default")
+def gelu(x: Value, approximate: str = "none") -> Value:
+    """x*(1 + erf(x/sqrt(2)))/2, or its form with tanh"""
+    return F.gelu(x, approximate).astype(x.dtype)
+
+
+@aten("elu.default")
+def elu(x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
+    """where(x > 0, scale*x, scale*alpha*expm1(input_scale*x))"""
+    a, s = float(alpha) * float(scale), float(scale)
+
+    def formula(e: Any) -> Any:
+        return fb.where(e <= 0, fb.expm1(e * float(input_scale)) * a, e * s)
+
+    return pointwise(x, formula).astype(x.dtype)
+
+
+@aten("leaky_relu.default")
+def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
+    """where(x > 0, x, negative_slope*x)"""
+    return F.leaky_relu(x, float(negative_slope)).astype(x.dtype)
+
+
+@aten("hardtanh.default")
+def hardtanh(x: Value, low: float = -1, high: float = 1) -> Value:
+    """min(max(x, low), high), with the derivative 0 at the bounds"""
+    if not x.dtype.is_float:
+        return clamp(x, int(low), int(high))
+    return F.hardtanh(x, float(low), float(high)).astype(x.dtype)
+
+
+@aten("softplus.default")
+def softplus(x: Value, beta: float = 1, threshold: float = 20) -> Value:
+    """log(1 + exp(beta*x))/beta, x itself where beta*x > threshold"""
+    return F.softplus(x, float(beta), float(threshold)).astype(x.dtype)
+
+
+_add("logaddexp.default", "log(exp(x) + exp(y)), without overflow", F.logaddexp, floats=True)
+
+
+@aten("nan_to_num.default")
+def nan_to_num(x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Value:
+    """x, with `nan`, `posinf` and `neginf` in place of those"""
+    if not x.dtype.is_float:
+        return x
+    top = x.dtype.max
+    return F.nan_to_num(
+        x, nan or 0.0, top if posinf is None else posinf, -top if neginf is None else neginf
+    ).astype(x.dtype)
+
+
+@aten("_to_copy.default")
+def to_copy(x: Value, dtype: DType | None = None) -> Value:
+    """x in another type; floats become integers towards zero, bools by x != 0"""
+    return x if dtype is None else x.astype(dtype)
+
+
+@aten("_assert_tensor_metadata.default")
+def assert_metadata(x: Value, size: Any = None, stride: Any = None, dtype: DType | None = None) -> None:
+    """nothing: types and shapes are checked as the trace is made"""
+    if dtype is not None and x.dtype is not dtype:
+        raise ArgumentError(f"a tensor of type {x.dtype.name} is not of type {dtype.name}, as the module expects")

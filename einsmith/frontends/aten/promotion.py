@@ -1,0 +1,63 @@
+"""PyTorch's type promotion: tensors with dimensions weigh more than 0-d ones, and those more than Python's numbers."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+DEFAULT = dt.f32
+"""The type of floats made of integers: torch.get_default_dtype() as it is unless set."""
+
+_NUMBERS = {bool: dt.bool_, int: dt.i64, float: DEFAULT}
+
+
+def type_of(x: Any) -> DType:
+    """The element type of a tensor, or the one that a Python number has among numbers."""
+    return x.dtype if isinstance(x, Value) else _NUMBERS[type(x)]
+
+
+def _joined(higher: DType | None, lower: DType | None) -> DType | None:
+    """The type of two groups of operands: the lower group counts where its kind is the higher one's better."""
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if not higher.is_float and (higher.is_bool or lower.is_float):
+        return dt.promote(higher, lower)
+    return higher
+
+
+def result_type(*operands: Any) -> DType:
+    """The common type of tensors and numbers, as torch.result_type."""
+    groups: list[list[DType]] = [[], [], []]
+    for x in operands:
+        groups[2 if not isinstance(x, Value) else 0 if x.ndim else 1].append(type_of(x))
+    dims, zero, numbers = (reduce(dt.promote, g) if g else None for g in groups)
+    found = _joined(dims, _joined(zero, numbers))
+    assert found is not None
+    return found
+
+
+def convert(x: Any, dtype: DType) -> Any:
+    """A tensor, or a number, in a type."""
+    if isinstance(x, Value):
+        return x.astype(dtype)
+    return {"f": float, "i": int, "b": bool}[dtype.kind](x)
+
+
+def promoted(*operands: Any, floats: bool = False) -> tuple[list[Any], DType]:
+    """The operands in their common type, and it. floats: integers and bools become floats."""
+    common = result_type(*operands)
+    if floats and not common.is_float:
+        common = DEFAULT
+    return [convert(x, common) for x in operands], common
+
+
+def tensor(x: Any, dtype: DType | None = None) -> Value:
+    """A number as a 0-d tensor, a tensor as it is; in a type where one is given."""
+    if not isinstance(x, Value):
+        return fb.full((), x, dtype or type_of(x))
+    return x if dtype is None else x.astype(dtype)

@@ -1,0 +1,106 @@
+"""Random numbers: by Einsmith's own generator, not PyTorch's. Each operator draws from a stream that is named after the
+layer of the user's module in which it stands, as the layers of `einsmith.nn` name theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from math import pi
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.dtypes import DType
+from einsmith.frontends.aten.table import aten
+from einsmith.functional.random import WORDS, drop, random_bits
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+layer: ContextVar[str] = ContextVar("einsmith_aten_layer", default="")
+"""The path of the layer in which the operator that is being traced stands."""
+
+
+def _stream() -> str:
+    return f"{layer.get()}/"
+
+
+def _share(shape: Sequence[int]) -> Value:
+    """Numbers in (0, 1), in float64."""
+    bits = random_bits(tuple(shape), _stream())
+    return (bits.astype(dt.f64) + (WORDS + 0.5)) * (0.5 / WORDS)
+
+
+def _uniform(shape: Sequence[int], dtype: DType) -> Value:
+    """Numbers in [0, 1), of as many digits as the type has, so that none is rounded to 1."""
+    digits = min(dtype.digits, 32)
+    return (fb.floor(_share(shape) * 2.0**digits) * 2.0**-digits).astype(dtype)
+
+
+@aten("native_dropout.default")
+def native_dropout(x: Value, p: float, train: bool | None = True) -> tuple[Value, Value]:
+    """(x/(1 - p), or 0 with probability p; whether it is kept)"""
+    if train is False:
+        return x, fb.full(x.shape, True, dt.bool_)
+    name = _stream()
+    dropped = drop(x, float(p), name)
+    return dropped, drop(fb.full(x.shape, 1.0, x.dtype), float(p), name) != 0
+
+
+@aten("rand.default")
+def rand(size: Sequence[int], dtype: DType | None = None) -> Value:
+    """uniform numbers in [0, 1)"""
+    return _uniform(size, dtype or dt.f32)
+
+
+@aten("rand_like.default")
+def rand_like(x: Value, dtype: DType | None = None) -> Value:
+    """uniform numbers in [0, 1), in the shape of x"""
+    return _uniform(x.shape, dtype or x.dtype)
+
+
+@aten("randn.default")
+def randn(size: Sequence[int], dtype: DType | None = None) -> Value:
+    """sqrt(-2*log(u))*cos(2*pi*v) of uniform numbers u and v"""
+    return (fb.sqrt(-2.0 * fb.log(_share(size))) * fb.cos(_share(size) * (2 * pi))).astype(dtype or dt.f32)
+
+
+@aten("randn_like.default")
+def randn_like(x: Value, dtype: DType | None = None) -> Value:
+    """normal numbers, in the shape of x"""
+    return randn(x.shape, dtype or x.dtype)
+
+
+@aten("randint.low")
+def randint_low(low: int, high: int, size: Sequence[int], dtype: DType | None = None) -> Value:
+    """low + floor((high - low)*u) of uniform numbers u"""
+    return (fb.floor(_share(size) * float(high - low)) + float(low)).astype(dtype or dt.i64)
+
+
+@aten("randint.default")
+def randint(high: int, size: Sequence[int], dtype: DType | None = None) -> Value:
+    """floor(high*u) of uniform numbers u"""
+    return randint_low(0, high, size, dtype)
+
+
+@aten("randperm.default")
+def randperm(n: int, dtype: DType | None = None) -> Value:
+    """the places of uniform numbers in order"""
+    return F.argsort(_share((n,)), 0).astype(dtype or dt.i64)
+
+
+@aten("bernoulli.default")
+def bernoulli(p: Value) -> Value:
+    """1 with probability p, else 0"""
+    return fb.where(_share(p.shape) < fb.stop_gradient(p).astype(dt.f64), 1.0, 0.0).astype(p.dtype)
+
+
+@aten("bernoulli.p")
+def bernoulli_p(x: Value, p: float = 0.5) -> Value:
+    """1 with probability p, else 0, in the shape of x"""
+    return fb.where(_share(x.shape) < float(p), 1.0, 0.0).astype(x.dtype)
+
+
+@aten("uniform.default")
+def uniform(x: Value, low: Any = 0.0, high: Any = 1.0) -> Value:
+    """low + (high - low)*u of uniform numbers u, in the shape of x"""
+    return _uniform(x.shape, x.dtype) * float(high - low) + float(low)

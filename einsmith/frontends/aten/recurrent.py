@@ -1,0 +1,76 @@
+"""Recurrent layers, each in one direction one formula, whose carried tensors read themselves at the step before (the
+formulas of `einsmith.nn`): not unrolled, and so as quick to compile for a thousand steps as for ten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith import functional as F
+from einsmith.frontends.aten.randomness import layer as layer_path
+from einsmith.frontends.aten.table import aten, enter
+from einsmith.functional.random import drop
+from einsmith.lang.builder import Value
+from einsmith.nn.recurrent import GRU_FORMULA, LSTM_FORMULA, LSTM_PROJECTED_FORMULA, RNN_FORMULA, recurrence
+
+
+def _layers(
+    text: str, x: Value, initial: dict[str, Value], params: Sequence[Value], has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[Value, list[Value]]:  # fmt: skip
+    """(the last layer's output, the last states of all layers and directions, in the order of `initial`)."""
+    x = F.transpose(x, 0, 1) if batch_first else x
+    directions = 2 if bidirectional else 1
+    each = len(params) // (num_layers * directions)
+    names = ["W_ih", "W_hh", *(["b_ih", "b_hh"] if has_biases else []), "W_hr"][:each]
+    last: list[list[Value]] = [[] for _ in initial]
+    for n in range(num_layers):
+        if n and dropout and train:
+            x = drop(x, float(dropout), f"{layer_path.get()}/{n}")
+        outputs = []
+        for d in range(directions):
+            row = n * directions + d
+            weights = dict(zip(names, params[row * each : (row + 1) * each], strict=True))
+            run = recurrence(text, has_biases, d == 1)
+            size = {"H": initial["c0" if "c0" in initial else "h0"].shape[-1]} if "H" in run.parameters else {}
+            out = run(x=x, **weights, **{k: s[row] for k, s in initial.items()}, **size)
+            sequences = out if isinstance(out, tuple) else (out,)
+            outputs.append(sequences[0])
+            for found, s in zip(last, sequences, strict=True):
+                found.append(s[0 if d else x.shape[0] - 1])
+        x = outputs[0] if directions == 1 else F.cat(outputs, 2)
+    return F.transpose(x, 0, 1) if batch_first else x, [F.stack(found) for found in last]
+
+
+@aten("lstm.input")
+def lstm(
+    x: Value, hx: Sequence[Value], params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[Value, ...]:  # fmt: skip
+    """c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g), h[t] = sigmoid(o)*tanh(c[t]), of i, f, g, o = W_ih*x[t] + b_ih +
+    W_hh*h[t-1] + b_hh"""
+    each = len(params) // (num_layers * (2 if bidirectional else 1))
+    text = LSTM_PROJECTED_FORMULA if each % 2 else LSTM_FORMULA
+    initial = {"h0": hx[0], "c0": hx[1]}
+    y, (h, c) = _layers(
+        text, x, initial, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+    )
+    return y, h, c
+
+
+def _simple(name: str, text: str, formula: str) -> None:
+    def run(
+        x: Value, hx: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float, train: bool,
+        bidirectional: bool, batch_first: bool,
+    ) -> tuple[Value, ...]:  # fmt: skip
+        y, (h,) = _layers(
+            text, x, {"h0": hx}, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+        )
+        return y, h
+
+    enter(f"{name}.input", formula, run)
+
+
+_simple("gru", GRU_FORMULA, "h[t] = (1 - z)*n + z*h[t-1], of r, z = sigmoid(p + q), n = tanh(p + r*q), "
+        "p = W_ih*x[t] + b_ih, q = W_hh*h[t-1] + b_hh")  # fmt: skip
+_simple("rnn_tanh", RNN_FORMULA, "h[t] = tanh(W_ih*x[t] + b_ih + W_hh*h[t-1] + b_hh)")
+_simple("rnn_relu", RNN_FORMULA.replace("tanh(", "relu("), "h[t] = relu(W_ih*x[t] + b_ih + W_hh*h[t-1] + b_hh)")

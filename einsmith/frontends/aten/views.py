@@ -1,0 +1,258 @@
+"""Operators that move elements without changing them. Tensors have values, not places: a view reads another tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith import functional as F
+from einsmith.dtypes import DType
+from einsmith.errors import ShapeError
+from einsmith.frontends.aten.promotion import result_type
+from einsmith.frontends.aten.table import aten, enter
+from einsmith.functional.common import dimension
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def _dimension(d: int, rank: int) -> int:
+    return dimension(d, max(rank, 1), "dim")
+
+
+enter("alias.default clone.default contiguous.default lift_fresh_copy.default lift_fresh.default "
+      "_conj.default resolve_conj.default resolve_neg.default",
+      "x", lambda x: x)  # fmt: skip
+enter("detach.default", "stop_gradient(x)", fb.stop_gradient)
+
+
+@aten("view.default _unsafe_view.default reshape.default view_copy.default")
+def view(x: Value, size: Sequence[int]) -> Value:
+    """the elements in row-major order under another shape"""
+    return x.reshape(tuple(size))
+
+
+@aten("expand.default")
+def expand(x: Value, size: Sequence[int], implicit: bool = False) -> Value:
+    """x repeated along dimensions of extent 1, or new ones in front; -1 keeps an extent"""
+    lead = len(size) - x.ndim
+    return F.broadcast_to(x, tuple(x.shape[d - lead] if n == -1 else n for d, n in enumerate(size)))
+
+
+@aten("permute.default")
+def permute(x: Value, dims: Sequence[int]) -> Value:
+    """x with its dimensions in the order dims"""
+    return F.permute(x, tuple(dims)) if x.ndim else x
+
+
+@aten("transpose.int")
+def transpose(x: Value, dim0: int, dim1: int) -> Value:
+    """x with two dimensions exchanged"""
+    return F.transpose(x, dim0, dim1) if x.ndim else x
+
+
+@aten("t.default")
+def t(x: Value) -> Value:
+    """x with its two dimensions exchanged"""
+    return F.transpose(x, 0, 1) if x.ndim == 2 else x
+
+
+@aten("unsqueeze.default")
+def unsqueeze(x: Value, dim: int) -> Value:
+    """x with a dimension of extent 1 at dim"""
+    d = dimension(dim, x.ndim + 1, "dim")
+    return x.reshape((*x.shape[:d], 1, *x.shape[d:]))
+
+
+@aten("squeeze.default squeeze.dim squeeze.dims")
+def squeeze(x: Value, dim: Sequence[int] | int | None = None) -> Value:
+    """x without those dimensions among dim whose extent is 1"""
+    listed = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    gone = {_dimension(d, x.ndim) for d in listed}
+    return x.reshape(tuple(n for d, n in enumerate(x.shape) if d not in gone or n != 1))
+
+
+@aten("select.int")
+def select(x: Value, dim: int, index: int) -> Value:
+    """x at one place along dim"""
+    d = _dimension(dim, x.ndim)
+    if not -x.shape[d] <= index < x.shape[d]:
+        raise ShapeError(f"select: {index} is no place along dim={dim} of shape {x.shape}")
+    return x[(*(slice(None),) * d, index)]
+
+
+def _bounds(n: int, start: int | None, end: int | None, step: int) -> tuple[int, int]:
+    begin, stop, _ = slice(start, end, step).indices(n)
+    return begin, max(stop, begin)
+
+
+@aten("slice.Tensor")
+def slice_(x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Value:
+    """x[start:end:step] along dim"""
+    d = _dimension(dim, x.ndim)
+    begin, stop = _bounds(x.shape[d], start, end, step)
+    return x if (begin, stop, step) == (0, x.shape[d], 1) else x[(*(slice(None),) * d, slice(begin, stop, step))]
+
+
+def _put(x: Value, src: Value, d: int, begin: int, stop: int, step: int) -> Value:
+    """x with src at begin, begin + step, ... along d, and in front of stop."""
+    src = F.broadcast_to(src.astype(x.dtype), (*x.shape[:d], len(range(begin, stop, step)), *x.shape[d + 1 :]))
+    if not src.size:
+        return x
+
+    def body(*i: Any) -> Any:
+        place = i[d] - begin
+        inside = (i[d] >= begin) & (i[d] < stop)
+        if step > 1:
+            inside = inside & (place % step == 0)
+        return fb.where(inside, src[(*i[:d], place // step if step > 1 else place, *i[d + 1 :])], x[i])
+
+    return fb.compute(x.shape, body)
+
+
+@aten("slice_scatter.default")
+def slice_scatter(
+    x: Value, src: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Value:
+    """x with src in place of x[start:end:step] along dim"""
+    d = _dimension(dim, x.ndim)
+    return _put(x, src, d, *_bounds(x.shape[d], start, end, step), step)
+
+
+@aten("select_scatter.default")
+def select_scatter(x: Value, src: Value, dim: int, index: int) -> Value:
+    """x with src in place of one place along dim"""
+    d = _dimension(dim, x.ndim)
+    place = index % x.shape[d]
+    return _put(x, unsqueeze(src, d), d, place, place + 1, 1)
+
+
+@aten("split_with_sizes.default")
+def split_with_sizes(x: Value, sizes: Sequence[int], dim: int = 0) -> list[Value]:
+    """x cut into parts of these extents along dim"""
+    out, begin = [], 0
+    for n in sizes:
+        out.append(slice_(x, dim, begin, begin + n))
+        begin += n
+    return out
+
+
+@aten("split.Tensor")
+def split(x: Value, size: int, dim: int = 0) -> list[Value]:
+    """x cut into parts of one extent along dim, the last maybe smaller"""
+    n = x.shape[_dimension(dim, x.ndim)]
+    return [slice_(x, dim, begin, begin + size) for begin in range(0, max(n, 1), max(size, 1))]
+
+
+@aten("unbind.int")
+def unbind(x: Value, dim: int = 0) -> list[Value]:
+    """x at each place along dim"""
+    return [select(x, dim, n) for n in range(x.shape[_dimension(dim, x.ndim)])]
+
+
+@aten("cat.default")
+def cat(tensors: Sequence[Value], dim: int = 0) -> Value:
+    """tensors one after another along dim, in their common type"""
+    common = result_type(*tensors)
+    kept = [x for x in tensors if x.shape != (0,)] or [tensors[0]]  # an old form of "nothing"
+    return kept[0].astype(common) if len(kept) == 1 else F.cat([x.astype(common) for x in kept], dim)
+
+
+@aten("stack.default")
+def stack(tensors: Sequence[Value], dim: int = 0) -> Value:
+    """tensors of one shape along a new dimension"""
+    common = result_type(*tensors)
+    return F.stack([x.astype(common) for x in tensors], dim)
+
+
+@aten("flip.default")
+def flip(x: Value, dims: Sequence[int]) -> Value:
+    """x[n - 1 - i] along dims"""
+    return F.flip(x, tuple(dims)) if x.ndim and dims else x
+
+
+@aten("repeat.default")
+def repeat(x: Value, repeats: Sequence[int]) -> Value:
+    """x[i % n], repeats times as long along each dimension"""
+    return F.repeat(x, *repeats) if repeats else x
+
+
+@aten("roll.default")
+def roll(x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
+    """x[(i - shift) % n] along dims"""
+    return F.roll(x, tuple(shifts) if dims else shifts[0], tuple(dims) or None)
+
+
+@aten("diagonal.default")
+def diagonal(x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """x[i, i + offset] along dim1 and dim2, as a last dimension"""
+    return F.diagonal(x, offset, dim1, dim2)
+
+
+@aten("tril.default")
+def tril(x: Value, diagonal: int = 0) -> Value:
+    """where(j - i <= diagonal, x[i, j], 0)"""
+    return F.tril(x, diagonal)
+
+
+@aten("triu.default")
+def triu(x: Value, diagonal: int = 0) -> Value:
+    """where(j - i >= diagonal, x[i, j], 0)"""
+    return F.triu(x, diagonal)
+
+
+@aten("unfold.default")
+def unfold(x: Value, dim: int, size: int, step: int) -> Value:
+    """x[step*i + r] along dim, r being a last dimension"""
+    if not x.ndim:
+        return x.reshape((1,))[:size]
+    d = _dimension(dim, x.ndim)
+    shape = (*x.shape[:d], (x.shape[d] - size) // step + 1, *x.shape[d + 1 :], size)
+    return fb.compute(shape, lambda *i: x[(*i[:d], step * i[d] + i[-1], *i[d + 1 : -1])])
+
+
+@aten("as_strided.default")
+def as_strided(x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Value:
+    """the elements of contiguous x at offset + sum of stride*i"""
+    flat = x.reshape((-1,))
+
+    def body(*i: Any) -> Any:
+        place: Any = offset or 0
+        for n, s in zip(i, stride, strict=True):
+            place = place + n * s
+        return flat[place]
+
+    return fb.compute(tuple(size), body) if size else flat[offset or 0]
+
+
+@aten("copy.default")
+def copy(x: Value, src: Value, non_blocking: bool = False) -> Value:
+    """src in the shape and the type of x"""
+    return F.broadcast_to(src.astype(x.dtype), x.shape)
+
+
+# -------------------------------------------------------------------------------------------------------------- edges
+
+
+@aten("constant_pad_nd.default")
+def constant_pad(x: Value, pad: Sequence[int], value: Any = 0) -> Value:
+    """x with `value` around it"""
+    number = float(value) if x.dtype.is_float else bool(value) if x.dtype.is_bool else int(value)
+    return F.pad(x, tuple(pad), "constant", number)
+
+
+def _pad(names: str, mode: str, formula: str) -> None:
+    enter(names, formula, lambda x, pad: F.pad(x, tuple(pad), mode))
+
+
+_pad("reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default", "reflect",
+     "x mirrored at its first and last elements")  # fmt: skip
+_pad("replication_pad1d.default replication_pad2d.default replication_pad3d.default", "replicate",
+     "x continued by its first and last elements")  # fmt: skip
+
+
+@aten("view.dtype")
+def view_dtype(x: Value, dtype: DType) -> Value:
+    """x, where the type is its own"""
+    if x.dtype is not dtype:
+        raise ShapeError(f"the bits of {x.dtype.name} as {dtype.name} are no formula")
+    return x

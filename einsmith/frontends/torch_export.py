@@ -1,0 +1,359 @@
+"""Modules of PyTorch as modules of Einsmith: torch.export, core ATen, formulas; and their weights back."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.fx.experimental._config as _sizes
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from einsmith.dtypes import ALL, dtype_of
+from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, TraceError, UnknownNameError
+from einsmith.frontends.aten import TABLE, check
+from einsmith.frontends.aten.graph import Guards, Kind, Node, OperatorGraph, Ref
+from einsmith.frontends.aten.module import Imported, Part
+from einsmith.lang import trace
+from einsmith.modes import trace_shapes
+from einsmith.nn.module import Module
+from einsmith.nn.parameter import Buffer, Parameter
+
+_PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)\n\s*(.*)')
+_KNOWN = {"bfloat16", *(str(d.numpy) for d in ALL if d.name != "bf16")}
+_STORED = _KNOWN - {"bfloat16", "float16"}
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = None) -> Imported:
+    """`module` as a module of Einsmith: equal names, shapes and values of parameters and buffers, an equal forward.
+
+    example: arguments of its forward, tensors or nested tuples, lists and dicts of them; numbers and None become
+    settings. The module is exported twice (torch.export), in training mode, in which parts that are in evaluation mode
+    stay so, and in evaluation mode; it is not changed. What changes buffers in place, as batch norm does, is an update
+    of the step. Dropout and other random numbers are Einsmith's own, of the seed, the layer's path and the step.
+
+    The first dimension of each tensor may differ from call to call where nothing in the module fixes it, and where the
+    example has more than one there; dynamic_shapes says otherwise, as torch.export takes it. Weights are copies:
+    `to_torch` gives them back. Raises DtypeError for weights of a type that no step updates, TraceError where
+    torch.export fails, and for operators that are not in the table (docs/aten.md), with the user's own lines.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise KindError(f"from_torch takes a torch.nn.Module, not a {type(module).__name__}")
+    tensors = tree_map(lambda x: torch.as_tensor(x) if isinstance(x, np.ndarray) else x, example)
+    name = type(module).__name__
+    with _modes(module):
+        module.train(True) if not module.training else None
+        made = {True: _graph(module, tensors, dynamic_shapes, name)}
+        module.eval()
+        made[False] = _graph(module, tensors, dynamic_shapes, name)
+    if made[True][1] != made[False][1]:
+        raise TraceError(f"{name} gives other outputs in training than in evaluation, which one module cannot")
+    takes = _plain(tree_unflatten(range(len(made[True][0].inputs)), tree_flatten(tensors)[1]), name)
+    network = Imported(name, {mode: graph for mode, (graph, _) in made.items()}, takes, made[True][1])
+    _with_parts(network, module, {})
+    _try(network, tensors)
+    return network
+
+
+def to_torch(model: Module, module: torch.nn.Module) -> torch.nn.Module:
+    """Copies the parameters and buffers of `model` into those of `module` that have their names; returns `module`.
+
+    Types and devices stay the module's. Raises UnknownNameError and ShapeError, before anything is changed, where names
+    or shapes differ.
+    """
+    ours = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+    theirs = {
+        **dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))
+    }  # fmt: skip
+    apart = sorted(ours.keys() ^ theirs.keys())
+    if apart:
+        raise UnknownNameError(f"only one of {type(model).__name__} and {type(module).__name__} has {', '.join(apart)}")
+    for name, place in theirs.items():
+        if ours[name].shape != tuple(place.shape):
+            raise ShapeError(f"{name!r} has shape {ours[name].shape} here and {tuple(place.shape)} in the module")
+    with torch.no_grad():
+        for name, place in theirs.items():
+            place.copy_(torch.from_numpy(ours[name].numpy()))
+    return module
+
+
+def _try(network: Imported, example: tuple) -> None:
+    """Traces both graphs for the example's shapes, so that what no formula takes is an error now."""
+    leaves, structure = tree_flatten(example)
+    at = [n for n, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    kinds = [(tuple(leaves[n].shape), dtype_of(str(leaves[n].dtype).removeprefix("torch."))) for n in at]
+
+    def call(*values: Any) -> Any:
+        given = dict(zip(at, values, strict=True))
+        return network(*tree_unflatten([given.get(n, x) for n, x in enumerate(leaves)], structure))
+
+    for training in (False, True):
+        network.train(training)
+        with trace.compiling():
+            trace_shapes(call, kinds)
+
+
+@contextmanager
+def _modes(module: torch.nn.Module) -> Iterator[None]:
+    """Modes of a module and its parts are afterwards what they were."""
+    before = {m: m.training for m in module.modules()}
+    try:
+        yield
+    finally:
+        for m, training in before.items():
+            m.training = training
+
+
+def _with_parts(ours: Part, theirs: torch.nn.Module, known: dict[int, Any], path: str = "") -> Part:
+    """`ours` with the parameters, buffers and parts of `theirs`; what is shared there is shared here."""
+    known[id(theirs)] = ours
+    for name, x in (*theirs._parameters.items(), *theirs._buffers.items()):
+        if x is not None and str(x.dtype).removeprefix("torch.") not in _STORED:
+            raise DtypeError(f"{path}{name} is {x.dtype}, which no step updates; convert the module, as with .float()")
+    for name, p in theirs._parameters.items():
+        if p is not None and id(p) not in known:
+            known[id(p)] = Parameter(p.detach().cpu(), requires_grad=p.requires_grad)
+        ours.register_parameter(name, None if p is None else known[id(p)])
+    for name, b in theirs._buffers.items():
+        if b is not None and id(b) not in known:
+            known[id(b)] = Buffer(b.detach().cpu())
+        persistent = name not in theirs._non_persistent_buffers_set
+        ours.register_buffer(name, None if b is None else known[id(b)], persistent)
+    for name, part in theirs._modules.items():
+        if part is not None and id(part) not in known:
+            _with_parts(Part(type(part).__name__), part, known, f"{path}{name}.")
+        ours.add_module(name, None if part is None else known[id(part)])
+    return ours
+
+
+# ------------------------------------------------------------------------------------------------------------- export
+
+
+def _first(x: Any) -> Any:
+    """That the first dimension may differ."""
+    return {0: torch.export.Dim.AUTO} if isinstance(x, torch.Tensor) and x.ndim and x.shape[0] > 1 else None
+
+
+def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: str) -> tuple[OperatorGraph, Any]:
+    """(the graph of the module in its mode, the structure of what it gives)."""
+    if dynamic_shapes is None:
+        try:
+            arguments = inspect.signature(module.forward).bind(*example).arguments
+        except TypeError as e:
+            raise ArgumentError(f"{name}'s forward does not take the example: {e}") from None
+        dynamic_shapes = {n: tree_map(_first, x) for n, x in arguments.items()}
+    known = torch.export.default_decompositions()
+    for op in list(known):
+        if _operator(op) in TABLE:
+            del known[op]
+    try:
+        # Oblivious: a branch on whether a size is 0 or 1 becomes a guard; sizes are else taken to be neither.
+        with warnings.catch_warnings(), _sizes.patch(backed_size_oblivious=True), _no_own_backward():
+            warnings.simplefilter("ignore", FutureWarning)
+            exported = torch.export.export(module, example, dynamic_shapes=dynamic_shapes)
+            _detach_without_gradients(exported, name)
+            core = exported.run_decompositions(known)
+    except TraceError:
+        raise
+    except Exception as e:
+        raise TraceError(f"torch.export cannot export {name}: {str(e).strip() or type(e).__name__}") from e
+    return _converted(core, _guards(exported, module), name)
+
+
+@contextmanager
+def _no_own_backward() -> Iterator[None]:
+    """Functions with a backward of their own are an error: torch.export traces their forward alone."""
+    known = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith(("torch._functorch", "torch._dynamo")):
+            raise TraceError(
+                f"{cls.__qualname__} is an autograd.Function, whose backward torch.export drops; write its forward as "
+                "plain operators, of which the derivative is formed (checkpoint: with use_reentrant=False)"
+            )
+        return known.__get__(None, cls)(*args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = known
+
+
+def _detach_without_gradients(exported: Any, name: str) -> None:
+    """What a part under torch.no_grad gives becomes constant: decomposition puts such parts in line and forgets it."""
+    graph = exported.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function" or getattr(node.target, "__name__", "") != "wrap_with_set_grad_enabled":
+            continue
+        inner = getattr(exported.graph_module, node.args[1].target)
+        if any(getattr(n.target, "__name__", "") == "wrap_with_set_grad_enabled" for n in inner.graph.nodes):
+            raise TraceError(f"{name} enables gradients under torch.no_grad, which is not built\n    {_line(node)}")
+        for part in list(node.users) if node.args[0] is False else ():
+            if isinstance(part.meta.get("val"), torch.Tensor) and part.meta["val"].is_floating_point():
+                with graph.inserting_after(part):
+                    constant = graph.call_function(torch.ops.aten.detach.default, (part,))
+                constant.meta = dict(part.meta)
+                part.replace_all_uses_with(constant, delete_user_cb=lambda user, new=constant: user is not new)
+                exported.graph_signature.replace_all_uses(part.name, constant.name)
+    exported.graph_module.recompile()
+
+
+def _guards(exported: Any, module: torch.nn.Module) -> Guards:
+    """What torch.export found that the module takes for granted of its sizes."""
+    found = getattr(exported, "_guards_code", None)
+    if found is None:
+        raise TraceError(f"from_torch needs a newer PyTorch than {torch.__version__}, whose export tells its guards")
+    parameters = inspect.signature(module.forward).parameters.values()
+    return Guards(tuple((p.name, p.kind is p.VAR_POSITIONAL) for p in parameters), tuple(found))
+
+
+def _operator(target: Any) -> str:
+    """The name of an operator in the table: that of aten's without `aten.`, of Python's as Python has it."""
+    if isinstance(target, torch._ops.OpOverload):
+        namespace, _, short = target._schema.name.partition("::")
+        full = f"{short}.{target._overloadname or 'default'}"
+        return full if namespace == "aten" else f"{namespace}::{full}"
+    return getattr(target, "__name__", str(target))
+
+
+def _size(n: Any) -> int | str:
+    """A number, or the expression of a size that is not known."""
+    if isinstance(n, int):
+        return n
+    return int(n.node.expr) if n.node.expr.is_number else str(n.node.expr)
+
+
+def _kind(value: Any) -> Kind | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    name = str(value.dtype).removeprefix("torch.")
+    return Kind(tuple(_size(n) for n in value.shape), dtype_of(name).name if name in _KNOWN else name)
+
+
+
+
+def _argument(x: Any) -> Any:
+    """An argument of a node, free of torch."""
+    if isinstance(x, torch.fx.Node):
+        return Ref(x.name)
+    if isinstance(x, (list, tuple)):
+        return tuple(_argument(v) for v in x)
+    if isinstance(x, torch.dtype):
+        name = str(x).removeprefix("torch.")
+        return dtype_of(name) if name in _KNOWN else name
+    if isinstance(x, (torch.device, torch.layout, torch.memory_format)):
+        return None
+    return x
+
+
+def _line(node: torch.fx.Node) -> str:
+    """The user's line that a node comes from: the innermost one outside of torch."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [f for f in frames if not f[0].startswith(_TORCH)] or frames
+    if not own:
+        return ""
+    path, line, function, text = own[-1]
+    return f"{path}:{line} in {function}: {text.strip()}"
+
+
+def _layer(node: torch.fx.Node) -> str:
+    """The path of the module in which a node stands."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    if path.startswith("_empty_nn_module_stack"):  # torch.export's name for what stands in the whole's forward
+        return ""
+    return path.removeprefix("L['self']").removeprefix(".")
+
+
+def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph, Any]:
+    signature = exported.graph_signature
+    nodes: list[Node] = []
+    values: dict[str, Any] = {}
+    for n in exported.graph.nodes:
+        values[n.name] = n.meta.get("val")
+        if n.op == "call_function":
+            kwargs = tuple((k, _argument(v)) for k, v in n.kwargs.items() if k not in _PLACES)
+            args = tuple(_argument(x) for x in n.args)
+            nodes.append(Node(n.name, _operator(n.target), args, kwargs, _layer(n), _line(n), _kind(values[n.name])))
+        elif n.op == "get_attr":
+            raise TraceError(f"{name} has a part that torch.export keeps as a function of its own\n    {_line(n)}")
+    check(nodes, name)
+    for node in nodes:
+        if node.kind is not None and node.kind.dtype not in {d.name for d in ALL}:
+            raise TraceError(f"{name}: aten.{node.operator} gives {node.kind.dtype}, which Einsmith has not"
+                             f"\n    {node.line}")  # fmt: skip
+    inputs: list[tuple[str, Any]] = []
+    stored: dict[str, tuple[str, Kind]] = {}
+    constants: dict[str, Any] = {}
+    for spec in signature.input_specs:
+        at = spec.arg.name
+        if spec.kind is InputKind.USER_INPUT:
+            inputs.append((at, _taken(spec.arg, values, name)))
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            kind = _kind(values[at])
+            assert kind is not None
+            stored[at] = spec.target, kind
+        elif spec.kind is InputKind.CONSTANT_TENSOR:
+            constants[at] = exported.constants[spec.target].detach().cpu().numpy()
+        else:
+            raise TraceError(f"{name} holds {spec.target!r}, of a kind that torch.export calls {spec.kind.name}")
+    updates, outputs = _results(signature, name)
+    ranges = {str(k): (_bound(r.lower), _bound(r.upper)) for k, r in exported.range_constraints.items()}
+    graph = OperatorGraph(tuple(nodes), tuple(inputs), stored, constants, tuple(outputs), updates, ranges, guards)
+    return graph, _plain(tree_unflatten(range(len(outputs)), exported.call_spec.out_spec), name)
+
+
+def _bound(n: Any) -> int:
+    """A bound of a size; infinity is more than any size."""
+    return int(n) if getattr(n, "is_Integer", True) else 2**62
+
+
+def _taken(arg: Any, values: Mapping[str, Any], name: str) -> Any:
+    """What an input is expected to be: a tensor of a kind, or a number."""
+    if isinstance(arg, ConstantArgument):
+        return arg.value
+    kind = _kind(values[arg.name]) if isinstance(arg, TensorArgument) else None
+    if kind is None:
+        raise ArgumentError(f"{name}: the input {arg.name!r} is neither a tensor nor a number")
+    for n in kind.shape:
+        if isinstance(n, str) and not n.isidentifier():
+            raise ArgumentError(f"{name}: the input {arg.name!r} has a size {n}, computed of others; give it a name")
+    return kind
+
+
+def _results(signature: Any, name: str) -> tuple[dict[str, Ref], list[Any]]:
+    """(what buffers become, by path; the outputs)."""
+    updates: dict[str, Ref] = {}
+    outputs: list[Any] = []
+    for spec in signature.output_specs:
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            updates[spec.target] = Ref(spec.arg.name)
+        elif spec.kind is OutputKind.USER_OUTPUT:
+            outputs.append(spec.arg.value if isinstance(spec.arg, ConstantArgument) else Ref(spec.arg.name))
+        else:
+            raise TraceError(
+                f"{name} changes {spec.target!r} in place ({spec.kind.name}); a forward may change its buffers alone"
+            )
+    return updates, outputs
+
+
+def _plain(x: Any, name: str) -> Any:
+    """The structure of a result in tuples, lists and dicts."""
+    if isinstance(x, Mapping):
+        return {k: _plain(v, name) for k, v in x.items()}
+    if isinstance(x, (tuple, list)):
+        return (list if type(x) is list else tuple)(_plain(v, name) for v in x)
+    if not isinstance(x, int):
+        raise TraceError(f"{name} gives a {type(x).__name__}; a forward may give tensors, tuples, lists and dicts")
+    return x
+

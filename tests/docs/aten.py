@@ -1,0 +1,36 @@
+"""docs/aten.md: the table of operators, made of the table itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from einsmith.frontends.aten import FAMILIES, REFUSED, TABLE
+
+PATH = Path(__file__).resolve().parents[2] / "docs" / "aten.md"
+MARK = "<!-- generated: python -m tests.docs --update -->\n"
+
+
+def page(text: str) -> str:
+    """The page with what stands under the mark made anew."""
+    return text.partition(MARK)[0] + MARK + "\n" + "\n".join(_tables())
+
+
+def _tables() -> list[str]:
+    lines = []
+    for module in FAMILIES:
+        family = module.__name__.rpartition(".")[2]
+        entries = [e for e in TABLE.values() if e.family == family]
+        by_formula: dict[str, list[str]] = {}
+        for e in entries:
+            by_formula.setdefault(e.formula, []).append(e.name)
+        lines += [f"## {family}", "", (module.__doc__ or "").strip(), ""]
+        lines += ["| operators | what they give |", "| --- | --- |"]
+        lines += [f"| {', '.join(f'`{n}`' for n in names)} | {_cell(said)} |" for said, names in by_formula.items()]
+        lines.append("")
+    lines += ["## Refused", "", "| operator | why |", "| --- | --- |"]
+    lines += [f"| `{name}` | {_cell(why)} |" for name, why in sorted(REFUSED.items())]
+    return [*lines, ""]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

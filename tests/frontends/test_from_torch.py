@@ -1,0 +1,328 @@
+"""Modules of PyTorch as modules of Einsmith: they train alike, their weights go both ways, and what is not built is an
+error that names the user's line."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.errors import ArgumentError, DtypeError, ShapeError, TraceError, UnknownNameError
+
+torch = pytest.importorskip("torch", reason="modules of PyTorch are taken apart")
+from torch import nn  # noqa: E402
+
+from benchmarks import twins  # noqa: E402
+from einsmith.frontends.torch import from_torch, operator, to_torch  # noqa: E402
+from tests.models.twin import OPTIMIZERS, close, gradients_agree, numbers, outputs, spread, torch_losses  # noqa: E402
+
+STEPS = 5
+
+
+def trains_alike(theirs, batches: list[tuple], loss: str = "mse_loss", optimizer: str = "sgd") -> es.nn.Module:
+    """Imported, a module gives PyTorch's losses, gradients and state; evaluation agrees, and weights go back."""
+    theirs.double()
+    spread(theirs, 0)
+    given = [torch.tensor(x) for x in batches[0][:-1]]
+    ours = from_torch(theirs, *given)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    start = numbers(theirs)
+    wanted, gradients, after = torch_losses(
+        optimizer, theirs, start, batches, getattr(nn.functional, loss), torch.float64
+    )
+    step = es.TrainStep(ours, getattr(es.functional, loss), OPTIMIZERS[optimizer][1](), threads=1)
+    for number, (batch, want) in enumerate(zip(batches, wanted, strict=True), 1):
+        mine = step(*batch)
+        assert abs(mine - want) <= 1e-8 * abs(want), f"step {number}: {mine}, PyTorch {want}"
+        if number == 1:
+            zero = gradients_agree(optimizer, step, gradients)
+    for path, value in ours.state_dict().items():
+        counts = ~zero.get(path, np.zeros(value.shape, bool))
+        close(value[counts], after[path][counts], path, 1e-7)
+    copy = to_torch(ours, theirs)
+    assert copy is theirs
+    ours.eval(), theirs.eval()
+    with torch.no_grad():
+        for a, b in zip(outputs(ours(*batches[0][:-1])), outputs(theirs(*given)), strict=True):
+            close(a, b, "evaluation")
+    return ours
+
+
+def ids(rng, *shape: int, below: int = 50) -> np.ndarray:
+    return rng.integers(0, below, shape)
+
+
+SMALL = {"vocabulary": 50, "width": 8, "layers": 1, "heads": 2, "positions": 12, "inner": 12, "dropout": 0.0}
+BLOCKS = ((1, 4, 1, 1), (2, 8, 2, 2))
+IMAGES = {
+    "resnet18": ({"depths": (1, 1), "width": 3, "classes": 5}, 17, False),
+    "resnet50": ({"depths": (1, 1), "width": 2, "classes": 5}, 17, True),
+    "mobilenet_v1": ({"width": 0.25, "classes": 5, "blocks": ((16, 1), (32, 2)), "dropout": 0.0}, 17, True),
+    "mobilenet_v2": ({"width": 0.25, "classes": 5, "blocks": BLOCKS, "dropout": 0.0, "last": 16}, 17, True),
+    "shufflenet_v1": ({"classes": 5, "groups": 3, "stages": ((24, 2), (48, 2)), "stem": 6}, 33, True),
+    "squeezenet": ({"classes": 5, "width": 0.125, "fires": 3, "dropout": 0.0}, 33, True),
+    "efficientnet_lite0": ({"classes": 5, "blocks": ((1, 4, 1, 1, 3), (2, 6, 2, 2, 5)), "stem": 4, "last": 8}, 9, True),
+    "vit_small": ({"classes": 5, "width": 8, "layers": 1, "heads": 2, "inner": 12, "size": 16, "patch": 8}, 16, True),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if slow else n for n, (*_, slow) in IMAGES.items()]
+)
+def test_networks_of_images_train_as_in_torch(name, rng):
+    arguments, size, _ = IMAGES[name]
+    batches = [(rng.standard_normal((3, 3, size, size)), rng.integers(0, 5, 3)) for _ in range(STEPS)]
+    trains_alike(twins.get(name, **arguments), batches, "cross_entropy")
+
+
+@pytest.mark.parametrize("name", ["gpt_small", pytest.param("bert_base", marks=pytest.mark.slow)])
+def test_transformers_train_as_in_torch(name, rng):
+    more = {"pooler": False} if name == "bert_base" else {}
+    width = 50 if name == "gpt_small" else 8
+    batches = [(ids(rng, 3, 7), rng.standard_normal((3, 7, width))) for _ in range(STEPS)]
+    ours = trains_alike(twins.get(name, **SMALL, **more), batches, optimizer="adamw")
+    assert ours(batches[0][0][:1]).shape == (1, 7, width)  # of another batch size
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 3, num_layers=2, batch_first=True)
+        self.gru = nn.GRU(3, 2, bidirectional=True, bias=False, batch_first=True)
+
+    def forward(self, x):
+        y, (h, c) = self.lstm(x)
+        z, g = self.gru(y)
+        return z.sum(1)[:, :3] + h[0] * c[1] + g[1, :, :1]
+
+
+def test_recurrent_networks_are_recurrences(rng):
+    batches = [(rng.standard_normal((3, 7, 4)), rng.standard_normal((3, 3))) for _ in range(STEPS)]
+    ours = trains_alike(Recurrent(), batches)
+    assert {"lstm.input", "gru.input"} <= {n.operator for n in ours._graphs[True].nodes}
+
+
+@pytest.mark.slow
+def test_the_other_twins_train_as_in_torch(rng):
+    batches = [(rng.standard_normal((2, 1, 28, 28)), rng.integers(0, 10, 2)) for _ in range(STEPS)]
+    for name in ("lenet5", "mlp3", "capsulenet"):
+        trains_alike(twins.get(name), batches, "cross_entropy")
+
+
+# ------------------------------------------------------------------------------------------------------------- state
+
+
+class Parts(nn.Module):
+    """Shared weights and modules, a frozen parameter, buffers that are saved or not, a constant, a part in evaluation
+    mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 6, dtype=torch.float64)
+        self.again = self.first
+        self.last = nn.Linear(6, 6, bias=False, dtype=torch.float64)
+        self.last.weight = self.first.weight
+        self.scale = nn.Parameter(torch.rand(6, dtype=torch.float64), requires_grad=False)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mask", torch.tensor([1.0, 0, 1, 1, 0, 1], dtype=torch.float64), persistent=False)
+        self.norm = nn.BatchNorm1d(6, dtype=torch.float64)
+        self.table = torch.arange(6.0, dtype=torch.float64)
+
+    def forward(self, x):
+        self.count += 1
+        y = self.norm(self.again(self.first(x)) * self.scale)
+        return {"out": [self.last(y * self.mask), None], "more": (y + self.table,)}
+
+
+def test_what_is_shared_frozen_or_a_buffer_stays_so(rng):
+    theirs = Parts()
+    theirs.norm.eval()
+    ours = from_torch(theirs, torch.rand(4, 6, dtype=torch.float64))
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
+    assert ours.first.weight is ours.last.weight and not ours.scale.requires_grad
+    assert [m.training for m in theirs.modules()] == [True, True, True, False]
+    x = rng.standard_normal((5, 6))
+    ours.train()
+    got, want = ours(x), theirs(torch.tensor(x))
+    close(got["out"][0], want["out"][0].detach(), "out")
+    close(got["more"][0], want["more"][0].detach(), "more")
+    assert got["out"][1] is None and int(ours.count.data) == 1 == int(theirs.count)
+    close(ours.norm.running_mean.data, theirs.norm.running_mean, "statistics of a part in evaluation mode")
+    again = pickle.loads(pickle.dumps(ours))
+    close(again(x)["out"][0], got["out"][0], "a copy")
+
+
+def test_weights_go_back_by_name():
+    theirs = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    ours = from_torch(theirs, torch.rand(4, 3))
+    ours.get_parameter("0.weight").data = np.ones((2, 3), np.float32)
+    ours.get_buffer("1.running_mean").data = np.full(2, 7.0, np.float32)
+    to_torch(ours, theirs.double())
+    assert theirs[0].weight.eq(1).all() and theirs[1].running_mean.eq(7).all()
+    assert theirs[0].weight.dtype is torch.float64 and theirs[0].weight.requires_grad
+    with pytest.raises(UnknownNameError, match="1.running_mean"):
+        to_torch(ours, nn.Sequential(nn.Linear(3, 2)))
+    with pytest.raises(ShapeError, match="0.weight"):
+        to_torch(ours, nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))
+
+
+def test_dropout_is_that_of_layers_with_its_path(rng):
+    """Masks come from the layer's path and the step, so that a network of the same names drops the same elements."""
+    theirs = nn.Sequential(nn.Linear(5, 40), nn.Dropout(0.3), nn.Linear(40, 2)).double()
+    layers = [es.nn.Linear(5, 40, dtype="float64"), es.nn.Dropout(0.3), es.nn.Linear(40, 2, dtype="float64")]
+    same = es.nn.Sequential(*layers)
+    same.load_state_dict(theirs.state_dict())
+    ours = from_torch(theirs, torch.rand(4, 5, dtype=torch.float64))
+    steps = [es.TrainStep(m, es.functional.mse_loss, es.optim.SGD(lr=0.1), seed=3) for m in (ours, same)]
+    seen = set()
+    for _ in range(3):
+        x, y = rng.standard_normal((4, 5)), rng.standard_normal((4, 2))
+        a, b = (step(x, y) for step in steps)
+        assert abs(a - b) <= 1e-12 * abs(b)
+        seen.add(a)
+    ours.eval()
+    x = rng.standard_normal((4, 5))
+    with torch.no_grad():
+        close(ours(x), to_torch(ours, theirs).eval()(torch.tensor(x)), "without dropout")
+
+
+def test_formulas_inside_a_module_are_formulas_again(rng):
+    centred = operator(es.op("y[b,k] = x[b,k] - scale*mean[j](x[b,j])\nreturn y"), scale=0.5)
+    twice = operator(lambda x: (es.sin(x), 2 * x))
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            a, b = twice(centred(self.linear(x)))
+            return a * b
+
+    batches = [(rng.standard_normal((3, 4)), rng.standard_normal((3, 4))) for _ in range(STEPS)]
+    trains_alike(Own(), batches)
+
+
+# ------------------------------------------------------------------------------------------- sizes and gradients
+
+
+class Told(nn.Module):
+    """A forward that is given."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.linear, self.run = nn.Linear(6, 4, dtype=torch.float64), forward
+
+    def forward(self, *x):
+        return self.run(self.linear(x[0]), *x)
+
+
+def _detached(y, x):
+    with torch.no_grad():
+        z = y * 2
+    return y * y.detach() + z * y + z
+
+
+def test_what_is_detached_or_under_no_grad_is_constant(rng):
+    theirs = Told(_detached)
+    x = rng.standard_normal((3, 6))
+    ours = from_torch(theirs, torch.tensor(x))
+    theirs(torch.tensor(x)).square().sum().backward()
+
+    def loss(w):
+        return (es.nn.functional_call(ours, {"linear.weight": w}, x) ** 2).sum()
+
+    close(es.grad(loss)(ours.linear.weight.data), theirs.linear.weight.grad, "gradient")
+
+
+def test_the_batch_may_differ_where_nothing_fixes_it(rng):
+    x = torch.rand(8, 6, dtype=torch.float64)
+    free = from_torch(Told(lambda y, x: y.view(y.shape[0], 2, 2).sum(1)), x)
+    for n in (1, 3, 17):
+        assert free(rng.standard_normal((n, 6))).shape == (n, 2)
+    quarters = from_torch(Told(lambda y, x: y.view(-1, 4, 4).sum(1)), x)
+    assert quarters(rng.standard_normal((12, 6))).shape == (3, 4)
+    with pytest.raises(ShapeError, match=r"% 16\) == 0.*\(6, 6\)"):
+        quarters(rng.standard_normal((6, 6)))
+    branch = from_torch(Told(lambda y, x: y if x.shape[0] > 4 else 2 * y), x)
+    with pytest.raises(ShapeError, match="> 4"):
+        branch(rng.standard_normal((4, 6)))
+    fixed = from_torch(Told(lambda y, x: y + torch.rand(8, 1)), x)
+    with pytest.raises(ShapeError, match="== 8"):
+        fixed(rng.standard_normal((9, 6)))
+    with pytest.raises(ShapeError, match="made for 6"):
+        free(rng.standard_normal((8, 5)))
+    with pytest.raises(DtypeError, match="input 0 is f32; the module was exported for f64"):
+        free(rng.standard_normal((8, 6)).astype(np.float32))
+    with pytest.raises(ArgumentError, match="1 inputs"):
+        free(rng.standard_normal((8, 6)), 3)
+    free.to("float32")
+    with pytest.raises(DtypeError, match="linear.weight"):
+        free(rng.standard_normal((8, 6)))
+
+
+def test_inputs_come_in_order_or_by_name(rng):
+    class Two(nn.Module):
+        def forward(self, x, scale, bias=None):
+            return x * scale if bias is None else x * scale + bias
+
+    x, scale = rng.standard_normal((3, 2)), rng.standard_normal(2)
+    ours = from_torch(Two(), torch.tensor(x), torch.tensor(scale))
+    close(ours(x, scale=scale), x * scale, "by name")
+    with pytest.raises(ArgumentError, match="bias"):
+        ours(x, bias=scale)
+    with pytest.raises(ArgumentError, match="Two takes 2 inputs"):
+        ours(x)
+
+
+def test_settings_are_fixed(rng):
+    theirs = Told(lambda y, x, n, flag: y * n if flag else y)
+    x = torch.rand(3, 6, dtype=torch.float64)
+    ours = from_torch(theirs, x, 3, True)
+    close(ours(x.numpy(), 3, True), theirs(x, 3, True).detach(), "with settings")
+    close(ours(x.numpy()), theirs(x, 3, True).detach(), "settings left out")
+    with pytest.raises(ArgumentError, match="input 1 was 3"):
+        ours(x.numpy(), 4, True)
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 7 * g
+
+
+def _own_line(y, x):
+    return torch.fft.rfft(y).abs()  # the line that messages name
+
+
+WRONG = {
+    "an operator that is not there": (_own_line, r"(?s)aten\._fft_r2c.*complex.*test_from_torch\.py:\d+ in forward"),
+    "a mask": (lambda y, x: y[y > 0], "as many elements as the mask has true ones"),
+    "a number of a tensor": (lambda y, x: y * y.sum().item(), "a Python number of a tensor"),
+    "a branch on values": (lambda y, x: y if y.sum() > 0 else -y, "torch.export cannot export Told"),
+    "a backward of one's own": (lambda y, x: Square.apply(y), "Square is an autograd.Function"),
+    "an input changed in place": (lambda y, x: x.add_(1) + y.sum(), "in place"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_not_built_is_an_error_before_anything_runs(what):
+    forward, message = WRONG[what]
+    theirs = Told(forward)
+    with pytest.raises((TraceError, ArgumentError), match=message) as caught:
+        from_torch(theirs, torch.rand(3, 6, dtype=torch.float64))
+    if what == "a mask":
+        assert any("test_from_torch.py" in note for note in caught.value.__notes__)
+    assert theirs.training
+
+
+def test_only_modules_are_taken():
+    with pytest.raises(ArgumentError, match="torch.nn.Module"):
+        from_torch(torch.relu, torch.rand(3))
