@@ -1,4 +1,4 @@
-"""Where the points of a Scatter go, and one of them added: what its algorithms share."""
+"""Where the points of a Scatter go, and one of them added."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import product
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read, postorder
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
@@ -36,18 +36,6 @@ def owned_axes(s: Scatter) -> dict[int, int]:
         if len(terms) == 1 and isinstance(terms[0], Axis) and s.extents[terms[0].position] > 1:
             out.setdefault(terms[0].position, d)
     return out
-
-
-def row_axes(s: Scatter) -> dict[int, int]:
-    """axis -> dimension, for the last output dimensions that are axes of their own, in the order of the dimensions."""
-    out: list[tuple[int, int]] = []
-    for d in reversed(range(len(s.index))):
-        e = s.index[d]
-        others = [x for k, x in enumerate(s.index) if k != d]
-        if not isinstance(e, Axis) or any(x is e for x in postorder(others)):
-            break
-        out.insert(0, (e.position, d))
-    return dict(out)
 
 
 def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
