@@ -20,9 +20,9 @@ from einsmith.kernels.contraction.k_bounds import KBound, within
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.setting import Setting
 from einsmith.kernels.emit.access import FusedAxes, fused
-from einsmith.kernels.emit.walk import ceil_div
 from einsmith.locks import cached_property
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import ceil_div
 from einsmith.plan.kernel import Kernel
 
 ROW_FILLED = 0.8

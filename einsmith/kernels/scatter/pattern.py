@@ -20,6 +20,7 @@ from einsmith.kernels.emit.address import address
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
 from einsmith.loops.nest import Builder
+from einsmith.loops.walk import tile_count
 from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
 
@@ -160,7 +161,7 @@ def _axis(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
     tiles, tile = 1, None
     if config.axis is not None:
         unit = config.lanes if config.axis == config.along else 1
-        tiles = bl.tile_count(s.extents[config.axis], config.tasks, unit)
+        tiles = tile_count(s.extents[config.axis], config.tasks, unit)
         tile = b.task if tiles > 1 else None
     within = bounds(kernel, config.along)
     add_points(em, range(loops), config.along, target, added, config.axis, tile, tiles, within)

@@ -19,6 +19,7 @@ from einsmith.kernels.emit.ends import Bounds, bounds_of
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.loops.nest import Value
+from einsmith.loops.walk import part_bounds
 from einsmith.plan.kernel import Kernel
 
 
@@ -128,7 +129,7 @@ def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target
     with ExitStack() as stack:
         for a in axes:
             if a != along:
-                ends = bl.part_bounds(em.b, em.extents[a], part if a == axis else None, parts)
+                ends = part_bounds(em.b, em.extents[a], part if a == axis else None, parts)
                 if a in within:
                     ends = within[a].walked(em, *ends)
                 em.bind(a, stack.enter_context(em.b.loop(*ends)).var)
@@ -138,5 +139,5 @@ def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target
         else:
             n, number = em.extents[along], part if along == axis else None
             between = within.get(along)
-            found = between and between.walked(em, *bl.part_bounds(em.b, n, number, parts, em.lanes, rest=True))
+            found = between and between.walked(em, *part_bounds(em.b, n, number, parts, em.lanes, rest=True))
             bl.vector_tiles(em, n, 1, emit, number, parts, found)

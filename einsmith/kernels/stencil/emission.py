@@ -14,14 +14,13 @@ from typing import NamedTuple
 from einsmith.expr.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import part_range
 from einsmith.kernels.stencil.loads import Place, Reader, factors
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, asked, gathered
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import digits, part_range
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 

@@ -4,7 +4,6 @@ has bound, a `Tile` for where it is; and the loops over tiles, panels and blocks
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,8 +15,8 @@ from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import Bound, Range, ceil_div
 from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.walk import Bound, Range, tiles
 from einsmith.plan.kernel import Kernel
 
 
@@ -171,40 +170,6 @@ class Tile(NamedTuple):
 
 
 # -- loops
-
-
-def strips(
-    b: Builder, lo: int, hi: int, size: int, body: Callable[[Value, int, list[Value]], Any], init: Sequence[Value] = ()
-) -> list[Value]:
-    """body(first point, points, carried), which gives what is carried next (None: nothing), for the whole strips of
-    `size` points in lo .. hi, in a loop unless there is one, and for a shorter one at the end."""
-    whole, out = lo + (hi - lo) // size * size, list(init)
-    if whole == lo + size:
-        out = body(b.const(lo), size, out) or []
-    elif whole > lo:
-        with b.loop(lo, whole, step=size, init=out) as loop:
-            loop.next = body(loop.var, size, list(loop.carried)) or ()
-        out = list(loop.results)
-    return body(b.const(whole), hi - whole, out) or [] if whole < hi else out
-
-
-def tiles(
-    b: Builder, span: Range, count: int, size: int, unit: int, full: int, body: Callable[[Value, int, bool], None]
-) -> None:
-    """body(tile, its units, whether it is the last, smaller one) for the tiles of a range, of `count` with `size`
-    points in all, `full` units of `unit` points each."""
-    lo, hi = span
-    tail = size - (count - 1) * full * unit
-    whole = count if tail == full * unit else count - 1
-    stop: Bound = b.op("min", hi, whole) if whole < count else hi
-    if whole and (b.known(lo), b.known(stop)) == (0, 1):
-        body(b.const(0), full, False)
-    elif whole:
-        with b.loop(lo, stop) as loop:
-            body(loop.var, full, False)
-    if whole < count:
-        with nullcontext() if isinstance(hi, int) else b.if_(b.op("lt", whole, hi)):
-            body(b.const(whole), ceil_div(tail, unit), True)
 
 
 def tiles_of(f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], None]) -> None:

@@ -16,10 +16,9 @@ from einsmith.kernels.contraction.emission.inner_product import InnerProduct, Sh
 from einsmith.kernels.contraction.emission.joint_tile import Joint, JointTiles
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
-from einsmith.kernels.emit.access import digits
-from einsmith.kernels.emit.loops import task_range
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import digits, task_range
 from einsmith.plan.kernel import Kernel
 
 

@@ -15,10 +15,10 @@ from einsmith.kernels.contraction.emission.k_pack import repeated
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, digits
+from einsmith.kernels.emit.access import FusedAxes, OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import Bound, nest, sweep
 from einsmith.loops.nest import Value
+from einsmith.loops.walk import Bound, digits, nest, sweep
 
 AHEAD = 4096
 """Bytes by which a packed tile of M is asked for ahead. It is one stretch of memory: hardware follows it, but not far

@@ -7,12 +7,13 @@ from math import gcd, prod
 from typing import Any
 
 from einsmith.kernels.contraction.emission import prefetch_panels
-from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, strips
+from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task
 from einsmith.kernels.contraction.geometry import OperandTiles
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import Bound, ceil_div, sweep, transpose
 from einsmith.loops.nest import Value
+from einsmith.loops.shuffle import transpose
+from einsmith.loops.walk import Bound, ceil_div, strips, sweep
 
 
 def packed(f: Frame, t: Task, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound) -> Value | None:

@@ -9,10 +9,8 @@ from einsmith.kernels.contraction.emission import pack
 from einsmith.kernels.contraction.emission.frame import Frame, tiles_of
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.traffic import address_steps
-from einsmith.kernels.emit.access import digits
-from einsmith.kernels.emit.loops import task_range
-from einsmith.kernels.emit.walk import ceil_div, part_range
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import ceil_div, digits, part_range, task_range
 from einsmith.target.facts import LINE
 
 TOGETHER = 32

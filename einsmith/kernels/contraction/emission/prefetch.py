@@ -21,8 +21,8 @@ from einsmith.kernels.contraction.traffic import APART, address_steps, far_rows,
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Affine, Memory
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import ceil_div
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import ceil_div
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
 

@@ -15,8 +15,9 @@ from einsmith.kernels.contraction.emission.write_combining import LineBuffer, Li
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import ceil_div, transpose
 from einsmith.loops.nest import Value
+from einsmith.loops.shuffle import transpose
+from einsmith.loops.walk import ceil_div
 
 
 def form_of(g: Geometry) -> epilogue.Form:
