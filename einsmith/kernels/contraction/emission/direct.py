@@ -60,7 +60,7 @@ class DirectLowering(Operands):
         shape = shaped(problem, config)
         assert shape is not None
         p, n, d, b = shape.problem, target.lanes(problem.dtype.itemsize), config, builder
-        super().__init__(b, kernel, p.dtype, n, [(i, w, None) for i, w in shape.windows])
+        super().__init__(b, kernel, p.dtype, n, shape.windows)
         self.p, self.d = p, d
         self.in_k = d.vector in p.k
         axes, lanes = ((), 0) if self.in_k else ((d.vector,), n)  # of results

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from einsmith.dtypes import DType
 from einsmith.kernels.contraction.config import sampler
-from einsmith.kernels.contraction.emission.prefetch import prefetches
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
 from einsmith.kernels.emit.access import PartialAddress
@@ -69,26 +68,21 @@ class TileSums:
 
 class Operands:
     """The buffers of a kernel function by number, the root's arguments by slot, and in `slots` these and the halo
-    copies, for each of which there is scratch. halos: (operand, copy, a copy of another piece that has all of it, in
-    `lent` with its place, or None)."""
+    copies, for each of which there is scratch. halos: (operand, copy)."""
 
     def __init__(
-        self, b: Builder, kernel: Kernel, dtype: DType, lanes: int,
-        halos: Sequence[tuple[int, HaloCopy, HaloCopy | None]], lent: Sequence[tuple[HaloCopy, Value]] = (),
+        self, b: Builder, kernel: Kernel, dtype: DType, lanes: int, halos: Sequence[tuple[int, HaloCopy]]
     ):
         self.b, self.elem, self.lanes = b, elem_of(dtype), lanes
         self.buffers = memories_of(kernel, b.buffers)
         self.arguments = arguments_of(kernel, self.buffers)
         self.slots = dict(self.arguments)
         self.windows: list[tuple[HaloCopy, Value]] = []
-        for i, w, whole in halos:
-            if whole is None:
-                # A row read past its end reaches into what follows, at the end of the copy into its slack.
-                at = b.alloc(self.elem, w.buffer.size + SLACK * lanes)
-                self.windows.append((w, at))
-            else:
-                at = next(place for x, place in lent if x is whole)
-            self.slots[SLOT + i] = Memory(at, (whole or w).buffer)
+        for i, w in halos:
+            # A row read past its end reaches into what follows, at the end of the copy into its slack.
+            at = b.alloc(self.elem, w.buffer.size + SLACK * lanes)
+            self.windows.append((w, at))
+            self.slots[SLOT + i] = Memory(at, w.buffer)
 
     def fill(self, values: Mapping[int, Value]) -> None:
         """Fills the halo copies for these values of the axes that they fix."""
@@ -99,19 +93,16 @@ class Operands:
 class Frame(Operands):
     """The operands, halo copies and packed panels of a kernel function; a copy that is cut moves (`Blocked._move`).
     base: bytes of the workspace before this piece's part. cuts: (operand, copy, where its first block lies). a, b: the
-    operands as tiles read them in place or as they are packed; n_scalar: that of N without lanes; b_rows: as it is
-    packed along rows of K, where it is."""
+    operands as tiles read them in place or as they are packed; n_scalar: that of N without lanes."""
 
-    def __init__(self, b: Builder, g: Geometry, base: int = 0, lent: Sequence[tuple[HaloCopy, Value]] = ()):
-        super().__init__(b, g.kernel, g.p.dtype, g.lanes, g.halos, lent)
+    def __init__(self, b: Builder, g: Geometry, base: int = 0):
+        super().__init__(b, g.kernel, g.p.dtype, g.lanes, g.halos)
         self.g, p, n = g, g.p, g.lanes
-        self.cuts = [(i, w, self.slots[SLOT + i].pointer) for i, w, _ in g.halos if w.block]
+        self.cuts = [(i, w, self.slots[SLOT + i].pointer) for i, w in g.halos if w.block]
         axes, lanes = ((), 0) if g.a.how == "inline" else (p.k if g.a.along else g.m_side.axes, n)
         self.a = sampler(b, p, g.m_side, self.slots, axes, lanes)
         self.b_in = sampler(b, p, g.n_side, self.slots, p.k if g.b.along else g.n_side.axes, n, g.row, g.loose)
-        self.b_rows = self.b_in.along(p.k, n, tile=g.b_row) if g.b_row else None
         self.n_scalar = sampler(b, p, g.n_side, self.slots, (), 0)
-        self.ahead = prefetches(g)
         self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
         self.workspace = workspace(b, base, g.item, self.elem)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from math import gcd, prod
 from typing import Any
 
-from einsmith.kernels.contraction.emission import prefetch_panels
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task
 from einsmith.kernels.contraction.geometry import OperandTiles
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
@@ -45,7 +44,7 @@ def pack(
     elif x is f.g.a:
         _rows_along(f, operand, to, first, tile.size, lo, hi, low)
     else:
-        _columns_along(f, operand, to, first, tile.size, lo, hi, low, start is None)
+        _columns_along(f, operand, to, first, tile.size, lo, hi, low)
 
 
 def _across(
@@ -127,13 +126,11 @@ def _rows_along(
 
 
 def _columns_along(
-    f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound, low: Bound, whole: bool
+    f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound, low: Bound
 ) -> None:
-    """Vectors along K of as many rows as there are lanes, transposed in registers; whole: lo .. hi is a block of K."""
-    b, g, depth, n = f.b, f.g, f.g.c.depth, f.g.lanes
+    """Vectors along K of as many rows as there are lanes, transposed in registers."""
+    b, g, s, depth, n = f.b, f.g, f.b_in, f.g.c.depth, f.g.lanes
     width, points, last = nv * n, n // depth, b.const(g.N - 1)
-    by_rows = f.b_rows if whole else None
-    s = by_rows or f.b_in
     with b.loop(0, nv) as vectors:
         at = b.add(n0, b.mul(vectors.var, points))
         rows = []
@@ -141,29 +138,16 @@ def _columns_along(
             x = b.add(at, j)
             if g.N % points:
                 x = b.op("min", x, last)
-            rows.append(f.b_in.part_of(g.n_side.axes, x))
+            rows.append(s.part_of(g.n_side.axes, x))
 
         def chunk(k: Value, limit: Bound | None, place: Sequence[Value] | None = None) -> None:
             state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
-            if f.ahead.along:
-                prefetch_panels.ask_along(f, state, rows)
             values = transpose(b, [state.bind(row).product() for row in rows], depth)
             out = b.add(b.mul(b.sub(k, low), width // depth), b.mul(vectors.var, n))
             for j, x in enumerate(values):
                 b.store(x, to, b.add(out, j * width))
 
-        if by_rows is None:
-            _chunks(f, s, lo, hi, chunk)
-        else:
-            _row_chunks(f, by_rows.lane_extents[-1], lo, hi, chunk)
-
-
-def _row_chunks(f: Frame, row: int, lo: Bound, hi: Bound, chunk: Callable[[Value, Bound | None], None]) -> None:
-    """chunk(k, None) for the vectors of every row of K points in lo .. hi, of which the last one in each begins within
-    the one before."""
-    b, n = f.b, f.g.lanes
-    with b.loop(lo, hi, step=row) as rows, b.loop(0, row, step=n) as loop:
-        chunk(b.add(rows.var, b.op("min", loop.var, row - n)), None)
+        _chunks(f, s, lo, hi, chunk)
 
 
 def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..., None]) -> None:
