@@ -289,10 +289,10 @@ def test_tiles_ask_for_the_next_tile_of_rows_that_are_gathered():
     check(kernel, [Configs((x,)) for x in (*configs, split)], target=SMALL)
 
 
-def test_tasks_of_pieces_are_run_one_after_the_other():
-    """Where all cores get some: tasks in any numbers, of which each gets its share; elsewhere a task each."""
+def test_tasks_of_pieces_take_turns():
+    """In any numbers, even or not."""
     kernel, c = strided_conv_dx(9, 4, 8, 14, 3), Tiled(swap=True, mr=2, nv=1, a="panel", b="panel")
-    for shares, tasks in (((8, 8, 16, 24), 8), ((8, 4, 4, 4), 20), ((1, 1, 1, 1), 4), ((9, 9, 9, 9), 36)):
+    for shares in ((8, 8, 16, 24), (8, 4, 4, 4), (1, 1, 1, 1), (9, 9, 9, 9)):
         configs = Configs(tuple(replace(c, tn=n) for n in shares))
-        assert PATTERN.lower(kernel, configs, host()).launches[-1].tasks == tasks
+        assert PATTERN.lower(kernel, configs, host()).launches[-1].tasks == sum(shares)
         check(kernel, [configs])
