@@ -1,11 +1,14 @@
-"""Instructions of a finished function inside another one: how a kernel is made of kernels."""
+"""Finished functions inside other ones and over other buffers: how a kernel is made of kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from einsmith.loops.nest import Builder, Function, If, Loop, Op, Value
+from einsmith.loops.nest import I64, PTR, Builder, Function, If, Loop, Op, Value
+
+_FRESH = 1 << 30  # numbers of values that no builder gives
 
 
 def splice(b: Builder, f: Function, buffers: Sequence[Value], scratch: Value, task: Value) -> None:
@@ -41,3 +44,17 @@ def splice(b: Builder, f: Function, buffers: Sequence[Value], scratch: Value, ta
                 out.append(Op(x.name, args, None if x.result is None else new(x.result), x.attrs))
 
     copy(f.body, b._blocks[-1])
+
+
+def moved(f: Function, name: str, places: Sequence[tuple[int, int]], count: int) -> Function:
+    """The function with `count` buffers, in which it finds its own at `places`: a buffer's number and a byte of it."""
+    # A part may be made of parts: its numbers are fresh ones already.
+    used = [v.id for v in (*f.buffers, *(x.result for x in f.body if isinstance(x, Op))) if v is not None]
+    fresh = max(_FRESH, 1 + max(used))
+    outer = [Value(fresh + n, PTR) for n in range(count)]
+    first: list[Op] = []
+    for own, (number, start) in zip(f.buffers, places, strict=True):
+        offset = Value(fresh + count + len(first), I64)
+        first.append(Op("const", (), offset, (start,)))
+        first.append(Op("advance", (outer[number], offset), own, ("i8",)))
+    return replace(f, name=name, buffers=tuple(outer), body=[*first, *f.body])

@@ -89,7 +89,7 @@ class Overheads:
     streamed: float = 0.1
     """Of packed tiles from beyond the second level, although they are asked for."""
     parted: float = 0.5
-    """Of lines beyond the caches which are stored to in parts, unless they are asked for and belong to a few rows."""
+    """Of lines beyond the caches which are stored to in parts, unless they belong to a few rows."""
     strips: float = 0.8
     """Of results, and what is read with them, that are walked in strips."""
     strip: float = 450.0

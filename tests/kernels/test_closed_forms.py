@@ -9,8 +9,8 @@ import pytest
 
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, apply
-from einsmith.kernels.contraction import config, halo, k_bounds
-from einsmith.kernels.contraction.config import Direct, InnerProducts
+from einsmith.kernels.contraction import config, k_bounds
+from einsmith.kernels.contraction.config import InnerProducts
 from einsmith.kernels.contraction.emission import inner_product
 from einsmith.kernels.contraction.emission.write_combining import MOST, unit_of
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
@@ -26,7 +26,6 @@ from tests.kernels.samples import (
     conv,
     conv_dw,
     conv_dx,
-    depthwise,
     depthwise_dw,
     load,
     strided_dx,
@@ -213,33 +212,6 @@ def test_shares_of_k_by_sampled_tiles(rng):
 
 
 # ------------------------------------------------------------------------------------- loops for what was unrolled
-
-
-def lines_asked_for(lowered, kernel):
-    """(buffer, byte) of every prefetch, in order."""
-    arrays, asked = fresh(kernel, 0), []
-    buffer_at = {a.ctypes.data: i for i, a in enumerate(arrays)}
-
-    def observe(x, a):
-        if x.name == "prefetch":
-            asked.append((buffer_at[a[0].memory.raw.ctypes.data], a[0].at + 4 * int(a[1])))
-
-    nest_interp.run(lowered, kernel, arrays, observe=observe)
-    return asked
-
-
-def test_prefetches_of_a_row_in_a_loop(rng, monkeypatch):
-    monkeypatch.setattr(halo, "NEAR", 0)
-    for stride in (1, 2):
-        kernel = depthwise(1, 2, int(rng.integers(5, 9)), int(rng.integers(40, 90)), 3, 1, stride)
-        lower = Direct(3, 1, (), (), (0, 1), (), 2, ((0, "all"),))
-        found = []
-        for most in (1 << 20, 0):
-            monkeypatch.setattr(halo, "MAX_UNROLLED_BYTES", most)
-            lowered = PATTERN.lower(kernel, Configs((lower,)), WIDE)
-            found.append((lines_asked_for(lowered, kernel), len(str(lowered.launches[0].function.body))))
-        (unrolled, long), (looped, short) = found
-        assert looped == unrolled and len(looped) > 20 and short < long
 
 
 def test_rows_of_k_in_a_loop(rng, monkeypatch):

@@ -14,7 +14,7 @@ from einsmith.errors import CompileError
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission.k_pack import depth_of
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
-from einsmith.kernels.emit.walk import transpose
+from einsmith.loops.shuffle import transpose
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import biased, conv_dw, load, product, sum_of, times

@@ -11,8 +11,6 @@ from einsmith.expr.nodes import apply
 from einsmith.kernels.contraction.companions import companion_of, pairs
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission.joint_tile import JointTiles
-from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.halo import SLOT, holds
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems, with_companion
 from einsmith.loops.nest import Builder
@@ -98,18 +96,11 @@ def test_infinities_beside_padding():
         check(kernel, [config], arrays=arrays)
 
 
-def test_a_mate_reads_the_window_of_the_piece_that_makes_it():
-    """Which has what lies beyond the last column too; a window without it does not hold the other one."""
+def test_windows_of_both_pieces():
+    """Of which one reads what lies beyond the last column too."""
     kernel = strided_conv_dx(2, 17, 12, 56, 3)
-    config, found = joint(kernel, PIXELS), problems(kernel.root)
-    assert config is not None and found is not None
-    first, second = config.joint[1]
-    configs, both = (config.pieces[first], config.pieces[second]), with_companion(found[second], found[first])
-    low = JointTiles(kernel, configs, host(), Builder("probe", 4), both, found[first])
-    ((whole, at),), ((_, part, _),) = low.f.windows, Geometry(kernel, configs[0], host(), found[first]).halos
-    companion = low.companion.f
-    assert not companion.windows and companion.a.memories[SLOT + int(configs[0].swap)].value is at
-    assert holds(whole, part, low.f.slots) and not holds(part, whole, low.f.slots)
+    config = joint(kernel, PIXELS)
+    assert config is not None and all(config.pieces[n].windows for n in config.joint[1])
     check(kernel, [config])
 
 

@@ -76,7 +76,7 @@ WAYS: dict[str, dict[str, set[Any]]] = {
     "by kind": {},
     "reduction": {"mode": {"row", "column"}, "unroll": SOME, "tasks": SOME, "splits": SOME, "rows": SOME,
                   "turn": {False, True}},
-    "scatter": {"axis": {None, 0, 1}, "along": {None, 1}, "tasks": SOME, "buckets": {0, "many"}},
+    "scatter": {"axis": {None, 0, 1}, "along": {None, 1}, "tasks": SOME},
     "col2im": {},
     "winograd": {},
     "rows": {"block": SOME, "tasks": {1, "many"}, "share": {False, True}},

@@ -8,13 +8,14 @@ import pytest
 import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.errors import CompileError
+from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.nodes import Axis, Piece, Scatter, Template, apply, cast, postorder, template
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.scatter import buckets as scatter_buckets
 from einsmith.kernels.scatter import pattern as scatter
+from einsmith.kernels.scatter import points
 from einsmith.kernels.scatter.pattern import ScatterAdd, ScatterConfig, in_place
-from einsmith.kernels.scatter.points import owned_axes, row_axes, terms_of
+from einsmith.kernels.scatter.points import add_at, owned_axes, terms_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, div, kernel_of, mod, mul, num, plain, read, sub
@@ -29,7 +30,7 @@ def test_embedding_gradient(rng, rows, tokens, width):
     index = (read(0, t, dtype=dt.i32), d)
     s = Scatter((tokens, width), index, read(1, t, d))
     kernel = kernel_of(Template((rows, width), ((dt.i32, (tokens,)), (dt.f32, (tokens, width))), (s,)))
-    assert row_axes(s) == {1: 1} and owned_axes(s) == ({1: 1} if width > 1 else {})
+    assert owned_axes(s) == ({1: 1} if width > 1 else {})
     check(PATTERN, kernel, rng, inputs=[rng.integers(0, rows, tokens).astype(np.int32)])
 
 
@@ -164,24 +165,9 @@ def test_what_the_memory_holds_is_not_touched(rng):
     for target in (NARROW, WIDE):
         for config in PATTERN.configs(kernel, target):
             lowered = PATTERN.lower(kernel, config, target)
-            assert len(lowered.launches) == (3 if config.buckets else 1)
+            assert len(lowered.launches) == 1
             cheap = PATTERN.cost(kernel, config, target).seconds
             assert cheap < PATTERN.cost(kernel_of(t), config, target).seconds
-
-
-def test_many_points_are_sorted_into_ranges(rng):
-    """More ranges than destinations, ranges that nothing reaches, and more tasks than points."""
-    i, d = axes(2)
-    for rows, n in ((3, 60), (200, 3)):
-        s = Scatter((n, 5), (read(0, i, dtype=dt.i32), d), read(1, i, d))
-        kernel = kernel_of(Template((rows, 5), ((dt.i32, (n,)), (dt.f32, (n, 5))), (s,)))
-        flat = Scatter((n,), (read(0, i, dtype=dt.i32),), read(1, i))
-        single = kernel_of(Template((rows,), ((dt.i32, (n,)), (dt.f32, (n,))), (flat,)))
-        ids = rng.integers(0, rows // 2 + 1, n).astype(np.int32)
-        configs = [ScatterConfig(None, None, 0, t, k) for t, k in ((1, 2), (3, 1), (8, 7), (3, 64))]
-        check(PATTERN, single, rng, inputs=[ids], configs=configs)
-        configs += [ScatterConfig(None, 1, 4, t, 4) for t in (2, 5)]
-        check(PATTERN, kernel, rng, inputs=[ids], configs=configs)
 
 
 def test_choice_and_refusal():
@@ -206,13 +192,13 @@ def test_cost_picks_one_task_for_little_and_several_for_much():
     assert "pointwise" in autoconfig.explain(large, WIDE)
 
 
-@pytest.mark.parametrize("corruption", ["order", "start", "range"])
+@pytest.mark.parametrize("corruption", ["order", "start", "place"])
 def test_corruptions_are_noticed(corruption, rng, monkeypatch):
-    """Points in another order, an initial value that is left out, a range of destinations that is not its task's."""
+    """Points in another order, an initial value that is left out, another place."""
     t, d = axes(2)
     kernel = kernel_of(started(3, 5, 60, read(2, *axes(2))))
     inputs = [rng.integers(0, 3, 60).astype(np.int32)]
-    config = ScatterConfig(None, None, 0, 2, 2)
+    config = ScatterConfig(None, None, 0, 1)
     if corruption == "order":
         values = rng.standard_normal((60, 5)).astype(np.float32)
         start = rng.standard_normal((3, 5)).astype(np.float32)
@@ -226,7 +212,7 @@ def test_corruptions_are_noticed(corruption, rng, monkeypatch):
     if corruption == "start":
         monkeypatch.setattr(scatter, "_start", lambda kernel, target: None)
     else:
-        monkeypatch.setattr(scatter_buckets.Buckets, "_key", lambda self, em: (em.const(0), em.const(0)))
+        monkeypatch.setattr(points, "add_at", lambda em, target, flat, value: add_at(em, target, Linear(), value))
     with pytest.raises(AssertionError):
         check(PATTERN, kernel, rng, inputs=inputs, configs=[config])
 

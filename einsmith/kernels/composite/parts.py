@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
-from einsmith.loops.nest import I64, PTR, Function, Op, Value
+from einsmith.loops.splice import moved
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 
 TRIED = 4
 """Configurations of a part that are worth a measurement, where there are several parts."""
-_FRESH = 1 << 30  # numbers of values that no builder gives
 
 
 class PartConfig(NamedTuple):
@@ -114,8 +112,7 @@ def _together(costs: Sequence[Cost]) -> Cost:
     return Cost(arithmetic, 0.0, sum(c.special for c in costs), sum(c.launch for c in costs))
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a part finds a buffer: the whole's buffer `number`, from byte `offset` on."""
 
     number: int
@@ -141,19 +138,5 @@ class Staged:
         where = [*places, self.room(part.workspace)]
         for launch in part.launches:
             name = f"{self.name}_{len(self.lowered.launches)}"
-            function = _placed(launch.function, name, where, self.buffers + 1)
+            function = moved(launch.function, name, where, self.buffers + 1)
             self.lowered.launches.append(Launch(function, launch.tasks, launch.once))
-
-
-def _placed(f: Function, name: str, places: Sequence[Place], count: int) -> Function:
-    """The function with `count` buffers, in which it finds its own at `places`."""
-    # A part may be made of parts: its numbers are fresh ones already.
-    used = [v.id for v in (*f.buffers, *(x.result for x in f.body if isinstance(x, Op))) if v is not None]
-    fresh = max(_FRESH, 1 + max(used))
-    outer = [Value(fresh + n, PTR) for n in range(count)]
-    first: list[Op] = []
-    for own, place in zip(f.buffers, places, strict=True):
-        offset = Value(fresh + count + len(first), I64)
-        first.append(Op("const", (), offset, (place.offset,)))
-        first.append(Op("advance", (outer[place.number], offset), own, ("i8",)))
-    return replace(f, name=name, buffers=tuple(outer), body=[*first, *f.body])

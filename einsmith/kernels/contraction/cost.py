@@ -297,9 +297,9 @@ def _results(s: _Shared) -> tuple[Array, Array | float]:
     by_strips = s.minor & (s.nt > 1) & (x.results > s.target.l2 * s.tasks)
     if by_strips.any():
         out += np.where(by_strips, w.strips * s.seconds(x.results, s.held), 0.0)
-    if x.parted.any():  # not asked for by tiles of blocks of K; strips of all rows, where N is the inner loop
-        unasked = (s.kc < s.part) | s.heads | t.major
-        out += np.where(unasked, w.parted * s.seconds(x.parted, s.held), 0.0)
+    if x.parted.any():  # by tiles of blocks of K; in strips of all rows, where N is the inner loop
+        waits = (s.kc < s.part) | s.heads | t.major
+        out += np.where(waits, w.parted * s.seconds(x.parted, s.held), 0.0)
     return out, 0.0
 
 

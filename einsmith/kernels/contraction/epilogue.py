@@ -35,7 +35,7 @@ WAITS = 2.0
 SUMS = (-1, -2)
 """The slots of the sum and of its mate's."""
 COMPLETES = 20.0
-"""Cycles of a row of what a tile completes in whole lines while the next one multiplies."""
+"""Cycles of a row of what a tile completes in whole lines."""
 FETCHED = 60.0
 """Cycles of a vector along M of results that lie apart in lines beyond the caches, which are fetched and written."""
 OVER_LINES = 3.0

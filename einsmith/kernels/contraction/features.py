@@ -49,7 +49,7 @@ class OperandPlan(Setting):
         """What there is of either side, "a" or "b"; align: points of which its tiles are multiples."""
         p, which, target = self.p, int(self.swap != (name == "b")), self.target
         along, cut = self.lies_along_k(side, align), dict(self.windows).get(which)
-        window = sum(w.buffer.size * self.item for i, w, _ in self.halos if i == which and not self.heads)
+        window = sum(w.buffer.size * self.item for i, w in self.halos if i == which and not self.heads)
         of_side = dict(
             turned=along, packed=self.access(side, p.k if along else side.axes, self.lanes).read_cycles(align),
             side=steps.side, step=steps.k, held=traffic.held(target.l2, steps.k), run=self._run(side),
@@ -110,12 +110,12 @@ class OperandPlan(Setting):
             a_meets=self._meets(m_side), b_pieces=pieces, b_masks=masks, b_pairs=pairs,
             b_strips=not windows and traffic.in_strips(b_steps, self.N * k, item, target.l2),
             b_far=0 if self.rows else traffic.far_rows(b_steps, self.N * k, item, target.l2),
-            b_share=self._share(n_side) if any(i != int(self.swap) for i, _, _ in self.halos) else 0,
+            b_share=self._share(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
             run=self._run(m_side, n_side), even=a_steps.even and b_steps.even,
             finish=finish.cycles(self.kernel, self.original, n_side.axes, self.lanes, target.l2),
             results=traffic.far_results(self),
             parted=sum(buffers[n].nbytes for n in parts), windows=bool(windows),
-            elements=sum(w.buffer.size for _, w, _ in self.halos), heads=self.heads,
+            elements=sum(w.buffer.size for _, w in self.halos), heads=self.heads,
         )  # fmt: skip
 
     def finished(self, mr: int, nv: int, split: int) -> float:

@@ -3,7 +3,6 @@ what the workspace holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -15,18 +14,15 @@ from einsmith.kernels.contraction.config import (
     masked_tail,
 )
 from einsmith.kernels.contraction.emission.k_pack import fits
-from einsmith.kernels.contraction.halo import HaloCopy, covers
+from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.k_bounds import KBound, within
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.setting import Setting
 from einsmith.kernels.emit.access import FusedAxes, fused
-from einsmith.kernels.emit.walk import ceil_div
 from einsmith.locks import cached_property
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import ceil_div
 from einsmith.plan.kernel import Kernel
-
-ROW_FILLED = 0.8
-"""The least part of its vectors along K that a row fills which they keep to."""
 
 
 class PartialSums(NamedTuple):
@@ -80,10 +76,8 @@ class OperandTiles(NamedTuple):
 class Geometry(Setting):
     """One blocked configuration of a problem."""
 
-    def __init__(
-        self, kernel: Kernel, config: Tiled, target: Any, problem: Problem, lent: Sequence[HaloCopy] = ()
-    ):
-        super().__init__(kernel, problem, config.windows, config.swap, config.rows, target, lent)
+    def __init__(self, kernel: Kernel, config: Tiled, target: Any, problem: Problem):
+        super().__init__(kernel, problem, config.windows, config.swap, config.rows, target)
         self.c = config
         self._count_points()
         self._orient_operands()
@@ -117,8 +111,7 @@ class Geometry(Setting):
         self.tasks = self.B * config.split * config.tm * config.tn
 
     def _orient_operands(self) -> None:
-        """How the operands are read by tiles and packing. loose: lanes past the end of a row of N may read; b_row: the
-        points of a row of K that vectors along K of N keep to, 0 for none."""
+        """How the operands are read by tiles and packing. loose: lanes past the end of a row of N may read."""
         config = self.c
         a_along = config.a != "inline" and self.lies_along_k(self.m_side, gcd(self.mr, self.lanes))
         self.loose = False
@@ -132,7 +125,6 @@ class Geometry(Setting):
         a_slab = ceil_div(self.mr * self.k_pad if a_along else self.mr * self.kc + self.lanes, 16) * 16
         self.a = self._tiles(self.m_side, config.a, self.mr, self.mt, a_along, a_slab, 0)
         self.b = self._tiles(self.n_side, config.b, self.nr, self.nt, b_along, self.nr * self.k_pad, self.a.shared)
-        self.b_row = self._row_of_k()
         if config.depth > 1:
             beside = fits(self, config.depth, (self.k_max, self.kc))
             turned = config.b == "panel" and b_along and self.nt == 1
@@ -145,21 +137,6 @@ class Geometry(Setting):
         batches = self.B if depends_on_batch(self.p, side) else 1
         shared = batches * self.k_blocks * count * slab if how == "buffer" else 0
         return OperandTiles(side, how, points, count, along, slab, batches, shared, base)
-
-    def _row_of_k(self) -> int:
-        """Where all blocks of K are whole rows of its innermost axes, and the N operand's vectors along K are every
-        other element of rows that nearly fill them: the points of a row. The vectors keep to it, the last one of each
-        within the one before; one that crosses rows would load from both, under masks, and what lies beside them too.
-        """
-        if not self.b.along or self.c.depth > 1:
-            return 0
-        s, n = self.access(self.n_side, self.p.k, self.lanes), self.lanes
-        if len(s.lane_groups) < 2:
-            return 0
-        row = s.lane_extents[-1]
-        if row < n or row % n == 0 or row < ROW_FILLED * ceil_div(row, n) * n or self.kc % row or self.k_max % row:
-            return 0
-        return row if all(s.step(f) == 2 for f in s.reads.values()) else 0
 
     def _bound_k(self) -> None:
         """Guards that bound axes of K for a tile; they stand in the problem as it is without halo copies, and K must be

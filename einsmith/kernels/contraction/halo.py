@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache
 from math import gcd, inf, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from einsmith.dtypes import i32
 from einsmith.expr.analysis.linear import Linear, linear
@@ -29,8 +29,8 @@ from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Affine, Memory, affine_of, compared
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import strips
 from einsmith.plan.kernel import Buffer
-from einsmith.target.facts import LINE
 
 SLOT = 1 << 20
 """Slots from here on are windows: of the left operand, then of the right."""
@@ -38,19 +38,11 @@ SLOT = 1 << 20
 CUT = -1
 """Stands among a halo copy's axes for the block of the axis that it is cut along."""
 
-AHEAD = 6 << 10
-"""Bytes that are asked for before they are read."""
-NEAR = 1 << 20
-"""Bytes of a tensor that is likely to be in a cache nearby."""
-
 SLACK = 16
 """Vectors of elements behind a halo copy: past the end of an axis lanes read no further if so far apart at most."""
 
 UNROLLED = 8
 """Vectors of a row up to which filling it is unrolled."""
-
-MAX_UNROLLED_BYTES = AHEAD
-"""Bytes of a row up to which prefetching it is unrolled: as many as are on their way at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,23 +221,6 @@ def halo_copy(
     return HaloCopy(tuple(fixed), tuple(extents), copied, copy, buffer, block)
 
 
-def holds(w: HaloCopy, part: HaloCopy, slots: Mapping[int, Memory]) -> bool:
-    """Whether a halo copy has all that another one has, at the same places of each coordinate; slots: of the root's
-    arguments."""
-    same = (w.fixed, w.buffer.dtype, w.block, part.block) == (part.fixed, part.buffer.dtype, 0, 0)
-    if not same or any(n < m for n, m in zip(w.extents, part.extents, strict=True)):
-        return False
-    (expr, guards), (other, others) = w.copied(), part.copied()
-
-    def left(guards: Sequence[Expr]) -> set[tuple]:
-        """Those that can fail in the smaller one."""
-        s = OperandAccess(None, [expr], guards, part.extents, slots)
-        found = {(fn, s.forms[f].const, *sorted(s.forms[f].coef.items())) for f, fn, _ in s.conds}
-        return found | {(g,) for g in s.generic}
-
-    return expr == other and left(guards) == left(others)
-
-
 def covers(s: OperandAccess, axis: int) -> bool:
     """Whether all that lanes past the end of an axis read lies in windows or in the slack behind them: what reads
     backwards reaches before the first element, where another's memory lies or none."""
@@ -264,49 +239,22 @@ def fill(b: Builder, w: HaloCopy, memories: Mapping[int, Memory], to: Value, lan
     rows = [j for j in free if j not in last]
     width = prod(w.extents[j] for j in last)
     fixed = [s.part_of((j,), values[f]) for j, f in enumerate(w.fixed) if f is not None]
-    whole = width // lanes * lanes
 
     def fill_row(row: Sequence[PartialAddress], at: Value) -> None:
-        def chunk(x: Value, limit: int | None) -> None:
-            state = LaneCursor(s, x, limit, lanes).bind(*row)
+        def vector(x: Value, count: int, _: Any = None) -> None:
+            state = LaneCursor(s, x, None if count == lanes else width, lanes).bind(*row)
             b.store(state.product(), to, b.add(at, x))  # lanes past a row are overwritten by the next one
 
-        if whole <= UNROLLED * lanes:
-            for x in range(0, whole, lanes):  # masks of known columns are constants
-                chunk(b.const(x), None)
+        if width < (UNROLLED + 1) * lanes:
+            for x in range(0, width, lanes):  # masks of known columns are constants
+                vector(b.const(x), min(lanes, width - x))
         else:
-            with b.loop(0, whole, step=lanes) as columns:
-                chunk(columns.var, None)
-        if whole < width:
-            chunk(b.const(whole), width)
+            strips(b, 0, width, lanes, vector)
 
-    # The last of the axes has a loop of its own, so that no row's place is found by a division; what is asked for are
-    # rows that come later along it, or, where it is short, rows of points that come later along the others.
+    # The last of the axes has a loop of its own, so that no row's place is found by a division.
     outer, inner = rows[:-1], rows[-1:]
     turns = prod(w.extents[j] for j in inner)
-    further = -(-AHEAD // (width * w.buffer.dtype.itemsize))
-    planes_ahead, rows_ahead = (0, further) if turns > 2 * further else (-(-further // turns), 0)
     with b.loop(0, prod(w.extents[j] for j in outer)) as planes:
-        plane, later = s.part_of(outer, planes.var), s.part_of(outer, b.add(planes.var, planes_ahead))
-        base = b.mul(planes.var, turns * width)
+        plane, base = s.part_of(outer, planes.var), b.mul(planes.var, turns * width)
         with b.loop(0, turns) as loop:
-            _ask(s, [later, s.part_of(inner, b.add(loop.var, rows_ahead)), *fixed], width)
             fill_row([plane, s.part_of(inner, loop.var), *fixed], b.add(base, b.mul(loop.var, width)))
-
-
-def _ask(s: OperandAccess, row: Sequence[PartialAddress], width: int) -> None:
-    """Prefetches a row of what is read in place: rows of a block lie in stretches too short for the processor to see
-    what comes next."""
-    b = s.b
-    for r, form in s.reads.items():
-        source, step = s.memories[r.slot], s.step(form) if s.lane_groups else 0
-        terms, line = [x.sums[form] for x in row if form in x.sums], LINE // source.dtype.itemsize
-        if not terms or step not in (1, 2) or source.buffer.nbytes <= NEAR:
-            continue
-        first = reduce(b.add, terms, b.const(s.forms[form].const))
-        if width * step * source.dtype.itemsize <= MAX_UNROLLED_BYTES:
-            for x in range(0, width * step, line):
-                b.prefetch(source.pointer, b.add(first, x), source.elem)
-            continue
-        with b.loop(0, width * step, step=line) as lines:
-            b.prefetch(source.pointer, b.add(first, lines.var), source.elem)

@@ -257,7 +257,7 @@ def _dot_cost(kernel: Kernel, original: Problem, c: plan.InnerProducts, target: 
         step = max(step, beyond * lines * target.overheads.row_line)
     step += 2.5 * mr * nr / count
     cycles = points * (tiles * (count * step + 30) + 2.0 * g.M * g.N) + g.B * c.split * g.M * g.N * 12
-    for _, w, _ in g.halos:
+    for _, w in g.halos:
         cycles += points * w.buffer.size / g.lanes * target.overheads.halo
     tasks = min(target.cores, g.tasks)
     size = sum(touched(kernel))
@@ -268,7 +268,7 @@ def _rows_read(g: dot.Shape, row: int) -> float:
     """Bytes that the tiles of a block of K read again and again: `row` bytes of every row of both operands, or what an
     operand's buffer or window has at one point of the first axis of K, if that is less."""
     first, kernel = g.p.extents[g.p.k[0]], g.kernel
-    windows = {i: w.buffer.size * g.item for i, w, _ in g.halos}
+    windows = {i: w.buffer.size * g.item for i, w in g.halos}
     out = 0.0
     for i, (o, n) in enumerate(zip(g.p.operands, g.p.sizes[1:3], strict=True)):
         whole = windows.get(i)

@@ -51,7 +51,6 @@ MANY = 1 << 14
 _WINDOWS: tuple[plan.Halos, ...] = (
     (),
     *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")),
-    *(((0, fixes), (1, fixes)) for fixes in ("all", "k")),
 )
 
 

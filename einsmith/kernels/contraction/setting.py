@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from einsmith.kernels.contraction.config import Halos, Side, padded_row, row_offsets, sampler, sides, with_halos
-from einsmith.kernels.contraction.halo import SLOT, HaloCopy, holds
+from einsmith.kernels.contraction.halo import SLOT
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
@@ -23,15 +23,15 @@ def operand_memories(kernel: Kernel) -> Mapping[int, Memory]:
 class Setting:
     """What configurations with the same halo copies and sides have in common.
 
-    `p` is the problem that reads the halo copies; `original` is it without them. halos: by operand the copy, and the
-    copy of another piece's task (of `lent`) that has all of it, or None; heads: blocks that they cut K into, 0 for
-    none. B, M, N, K: points of the batch, the sides and K; `columns`: of N, whose rows, where vectors keep to them
-    (`rows`), N counts as filled up to `row` points. known: accesses that settings of the same operands share.
+    `p` is the problem that reads the halo copies; `original` is it without them. halos: (operand, copy); heads: blocks
+    that they cut K into, 0 for none. B, M, N, K: points of the batch, the sides and K; `columns`: of N, whose rows,
+    where vectors keep to them (`rows`), N counts as filled up to `row` points. known: accesses that settings of the
+    same operands share.
     """
 
     def __init__(
         self, kernel: Kernel, problem: Problem, windows: Halos, swap: bool, rows: bool, target: Any,
-        lent: Sequence[HaloCopy] = (), known: dict[tuple, OperandAccess] | None = None,
+        known: dict[tuple, OperandAccess] | None = None,
     ):  # fmt: skip
         changed = with_halos(problem, windows)
         assert changed is not None
@@ -39,11 +39,8 @@ class Setting:
         self.original, self.p, self.heads = problem, changed.problem, changed.heads
         self.item, self.lanes = problem.dtype.itemsize, target.lanes(problem.dtype.itemsize)
         self.slots = dict(operand_memories(kernel))
-        self.halos: list[tuple[int, HaloCopy, HaloCopy | None]] = []
-        for i, w in changed.windows:
-            whole = next((x for x in lent if holds(x, w, self.slots)), None)
-            self.halos.append((i, w, whole))
-            self.slots[SLOT + i] = Memory(None, (whole or w).buffer)
+        self.halos = changed.windows
+        self.slots |= {SLOT + i: Memory(None, w.buffer) for i, w in self.halos}
         p = self.p
         self.m_side, self.n_side = sides(p, swap)
         self.B, self.M, self.columns, self.K = map(p.count, (p.batch, self.m_side.axes, self.n_side.axes, p.k))

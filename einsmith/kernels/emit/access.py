@@ -17,6 +17,7 @@ from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Read
 from einsmith.kernels.emit.address import Affine, Memory, address, affine_of, compared
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import digits
 
 MAX_RUNS = 5
 GATHER_COST = 20.0
@@ -58,15 +59,6 @@ class PartialAddress:
     sums: dict[int, Value]
     axes: frozenset[int]
     opaque: dict[int, Value]
-
-
-def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
-    """The mixed radix digits of a flattened index, outer first; the first is not reduced. None for no extents."""
-    out: list[Value] = []
-    for n in reversed(extents[1:]):
-        out.append(b.op("mod", flat, n))
-        flat = b.op("floordiv", flat, n)
-    return [flat, *reversed(out)] if extents else []
 
 
 class OperandAccess:

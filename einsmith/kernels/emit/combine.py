@@ -8,8 +8,8 @@ from einsmith.dtypes import DType
 from einsmith.expr.functions import COMBINING, identity
 from einsmith.expr.nodes import Apply, Expr
 from einsmith.kernels.emit.vector import VectorEmitter
-from einsmith.kernels.emit.walk import tree
 from einsmith.loops.nest import Value, elem_of
+from einsmith.loops.shuffle import tree
 
 Accumulators = list[Value]
 """The accumulators of one reduction: one a body, or (value, i32 index) for argmax and argmin."""

@@ -9,10 +9,11 @@ from math import prod
 
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Apply, Axis, Expr, Read, postorder
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress, digits
+from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
 from einsmith.kernels.emit.expressions import ExpressionEmitter, Memo
-from einsmith.kernels.emit.walk import blocks
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.shuffle import blocks
+from einsmith.loops.walk import digits
 
 _INT32 = 2**31 - 1
 

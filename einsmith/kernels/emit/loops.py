@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import accumulate, pairwise
 from math import prod
 
 from einsmith.expr.nodes import Read
-from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
-from einsmith.kernels.emit.walk import transpose
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.shuffle import transpose
+from einsmith.loops.walk import State, blocks, digits, in_groups, part_bounds, task_range, tile_count
 from einsmith.plan.kernel import Kernel
 
 
@@ -43,17 +42,6 @@ def deal(found: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool],
         made = emit(box, max(1, round(tasks * box.points * box.reduced / max(1, total))), first, alone)
         first = max(first, made) if alone else first + made
     return first
-
-
-@contextmanager
-def task_range(b: Builder, task: Value, first: int, count: int, alone: bool = False) -> Iterator[Value]:
-    """The region that tasks first .. first+count-1 run, and their numbers from 0; `alone`: there are no others."""
-    if alone:
-        yield task
-        return
-    inside = b.op("and", b.op("le", first, task), b.op("lt", task, first + count))
-    with b.if_(inside):
-        yield b.sub(task, first) if first else task
 
 
 def values_of(em: VectorEmitter, box: Box, root: Sequence[Value]) -> dict[int, Value]:
@@ -123,58 +111,6 @@ def ramps(base: Value | int, count: int, lanes: int, multiple: int, first: int =
     return out
 
 
-State = list[list[Value]]
-"""What a loop carries: values in groups."""
-
-
-def carried(
-    b: Builder, bounds: tuple[Value | int, Value | int], step: int, state: State, body: Callable[[State, Value], State]
-) -> State:
-    """A loop that carries a state."""
-    ends = list(accumulate(map(len, state), initial=0))
-
-    def grouped(flat: Sequence[Value]) -> State:
-        return [list(flat[low:high]) for low, high in pairwise(ends)]
-
-    with b.loop(*bounds, step, init=[v for x in state for v in x]) as loop:
-        loop.next = [v for x in body(grouped(loop.carried), loop.var) for v in x]
-    return grouped(loop.results)
-
-
-def in_groups(
-    b: Builder, extent: int, group: int, state: State, body: Callable[[State, Value | int, int], State],
-    part: Value | None = None, parts: int = 1, within: tuple[Value, Value] | None = None,
-) -> State:  # fmt: skip
-    """`body(state, base, count) -> state` for whole groups of `group` points of an axis, inside a loop unless there is
-    one only, and once more for what is left at the end.
-
-    part: which of `parts` equal parts of the axis this is, every part but the last being whole groups. within: from
-    where to where points count; groups without such are left out.
-    """
-    whole = extent // group * group
-    rest = extent - whole
-    bounds: tuple[Value | int, Value | int]
-    if within is not None:
-        lo, hi = within
-        begin = b.mul(b.op("floordiv", lo, group), group)
-        bounds = begin, b.op("min", hi, whole)
-        last = b.op("and", b.op("lt", whole, hi), b.op("lt", lo, hi))
-    elif part is not None and parts > 1:
-        bounds = part_bounds(b, extent, part, parts, group)
-        last = b.op("eq", part, tile_count(extent, parts, group) - 1)
-    else:
-        if whole == group:
-            state = body(state, 0, group)
-        elif whole:
-            state = carried(b, (0, whole), group, state, lambda x, base: body(x, base, group))
-        return body(state, whole, rest) if rest else state
-    if whole:
-        state = carried(b, bounds, group, state, lambda x, base: body(x, base, group))
-    if rest:
-        state = carried(b, (0, b.cast(last, "i64")), 1, state, lambda x, _: body(x, whole, rest))
-    return state
-
-
 def vector_tiles(em: VectorEmitter, extent: int, unroll: int, emit: Callable[[Ramps], None], tile: Value | None = None,
                  tiles: int = 1, within: tuple[Value, Value] | None = None) -> None:
     """Calls `emit` for groups of `unroll` vectors, as `in_groups` does."""
@@ -185,32 +121,6 @@ def vector_tiles(em: VectorEmitter, extent: int, unroll: int, emit: Callable[[Ra
         return state
 
     in_groups(em.b, extent, group, [], body, tile, tiles, within)
-
-
-def blocks(b: Builder, number: Value, extent: int, size: int, emit: Callable[[Value | int, int], None]) -> None:
-    """Calls `emit(base, count)` for block `number` of `size` points of an axis, and apart from that for a shorter last
-    block."""
-    whole = extent // size
-    if extent < size:
-        emit(0, extent)
-    elif extent % size == 0:
-        emit(b.mul(number, size), size)
-    else:
-        # Bases are made inside the branches, so that nothing that depends on one is moved out of its branch.
-        with b.if_(b.op("lt", number, whole)):
-            emit(b.mul(number, size), size)
-        with b.if_(b.op("eq", number, whole)):
-            emit(b.mul(number, size), extent - whole * size)
-
-
-def tile_size(extent: int, tiles: int, group: int) -> int:
-    """Elements of one of `tiles` parts of an axis, a multiple of `group`."""
-    return max(1, -(-extent // (tiles * group))) * group
-
-
-def tile_count(extent: int, tiles: int, group: int) -> int:
-    """How many parts of that size the axis has."""
-    return -(-extent // tile_size(extent, tiles, group))
 
 
 def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks: int,
@@ -270,19 +180,6 @@ def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks:
 
                 vector_tiles(em, box.extents[axis], unroll, around, number, tiles)
     return runs * tiles * parts
-
-
-def part_bounds(
-    b: Builder, extent: int, number: Value | None, parts: int, unit: int = 1, rest: bool = False
-) -> tuple[Value | int, Value | int]:
-    """From where to where part `number` of so many of an axis is; None: all of it. rest: the last part has what is
-    left beyond whole units."""
-    end = extent if rest else extent // unit * unit
-    if number is None:
-        return 0, end
-    size = tile_size(extent, parts, unit)
-    lo = b.mul(number, size)
-    return lo, b.op("min", b.add(lo, size), end)
 
 
 def turned_tile(em: VectorEmitter, read: Read, along: int, at: Lanes, active: int | None, across: int,

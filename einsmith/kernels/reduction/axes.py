@@ -10,10 +10,10 @@ from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.functions import identity
 from einsmith.expr.nodes import Read, below
 from einsmith.kernels.emit import boxes as bx
-from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.ends import Bounds, bounds_of
 from einsmith.kernels.reduction.skew import skewed
+from einsmith.loops.walk import tile_count
 from einsmith.plan.kernel import Kernel
 
 MAX_WINDOW = 16
@@ -234,4 +234,4 @@ def part_count(box: Box, config: ReductionConfig) -> int:
     assert cut is not None
     extent = box.reduce[cut - box.rank]
     unit = config.lanes * min(config.unroll, -(-extent // config.lanes)) if cut == axis else 1
-    return bl.tile_count(extent, config.splits, unit)
+    return tile_count(extent, config.splits, unit)

@@ -15,6 +15,7 @@ from einsmith.kernels.emit.vector import Lanes, VectorEmitter
 from einsmith.kernels.reduction.axes import ReductionConfig, bounds_within, tile_axis, window
 from einsmith.kernels.reduction.windows_of_two import merged, vectors_of
 from einsmith.loops.nest import Value
+from einsmith.loops.walk import carried, in_groups, part_bounds
 
 
 class Sweep:
@@ -56,7 +57,7 @@ class Sweep:
     def _loops(self, outer, points, states, inner) -> list[Accumulators]:
         if outer:
             part = self.part if outer[0] == self.cut else None
-            within = bl.part_bounds(self.b, self.extent(outer[0]), part, self.parts)
+            within = part_bounds(self.b, self.extent(outer[0]), part, self.parts)
             if part is None:
                 within = self._within(outer[0]) or within
 
@@ -64,7 +65,7 @@ class Sweep:
                 self.em.bind(outer[0], at)
                 return self._loops(outer[1:], points, states, inner)
 
-            return bl.carried(self.b, within, 1, states, turn)
+            return carried(self.b, within, 1, states, turn)
         for at in product(*(range(self.extent(a)) for a in points)):
             for a, i in zip(points, at, strict=True):
                 self.em.bind(a, i)
@@ -156,7 +157,7 @@ class Sweep:
             em.give({})
             return states
 
-        return bl.in_groups(self.b, extent, n, states, piece)
+        return in_groups(self.b, extent, n, states, piece)
 
     def row(self, *_) -> None:
         """One output: lanes along the reduction, `unroll` accumulators, then a tree."""
@@ -180,7 +181,7 @@ class Sweep:
         def inner(states: list[Accumulators]) -> list[Accumulators]:
             part = self.part if axis == self.cut else None
             within = self._within(axis) if part is None else None
-            return bl.in_groups(self.b, extent, group, states, points, part, self.parts, within)
+            return in_groups(self.b, extent, group, states, points, part, self.parts, within)
 
         states = self.nest(start, inner)
         em.mask = None

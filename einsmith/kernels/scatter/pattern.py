@@ -2,10 +2,8 @@
 whatever the number of tasks. The initial value is a pointwise kernel of its own that runs first; where it is what the
 output's memory holds, nothing is done for it, and only the destinations are touched.
 
-axis: tasks and lanes run along axes of the domain that say by themselves where a dimension's position is (`dX[i, j]` in
-`dX[i, k[i, j]] += ...` has i): points that differ there never meet.
-buckets: the destinations are cut into ranges, and the points sorted by range in a stable counting sort
-(`buckets`); each range is then one task's.
+Tasks and lanes run along axes of the domain that say by themselves where a dimension's position is (`dX[i, j]` in
+`dX[i, k[i, j]] += ...` has i): points that differ there never meet. Without such an axis the points are one task's.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.address import address
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.kernels.scatter.buckets import Buckets
 from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
 from einsmith.loops.nest import Builder
+from einsmith.loops.walk import tile_count
 from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
 
@@ -36,13 +34,12 @@ MASKED, BESIDE = 7, 30
 
 class ScatterConfig(NamedTuple):
     """axis: the domain's axis that tasks run along, or None; along: the one that lanes run along, or None; lanes;
-    tasks; buckets: ranges of destinations that points are sorted by, 0 for no sorting."""
+    tasks."""
 
     axis: int | None
     along: int | None
     lanes: int
     tasks: int
-    buckets: int = 0
 
 
 def in_place(kernel: Kernel) -> bool:
@@ -95,10 +92,6 @@ class ScatterAdd(Pattern):
             found.append(ScatterConfig(None, v, lanes if v is not None else 0, 1))
             for t in (target.cores, 4 * target.cores) if target.cores > 1 else ():
                 found += [ScatterConfig(a, v, lanes if v is not None else 0, t) for a in owned]
-        if target.cores > 1 and prod(s.extents) > 1 and prod(kernel.shape) > 1:
-            row = Buckets.vector_axis(kernel, s, along)
-            for n in (8 * target.cores, 32 * target.cores):
-                found.append(ScatterConfig(None, row, lanes if row is not None else 0, target.cores, n))
         return found
 
     def cost(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Cost:
@@ -107,7 +100,7 @@ class ScatterAdd(Pattern):
         exprs, out = parts_of(kernel)
         buffer = kernel.buffers[out]
         points, size = prod(s.extents), prod(kernel.shape)
-        loops, terms = (len(s.extents), (tuple(exprs),)) if config.buckets else terms_of(kernel)
+        loops, terms = terms_of(kernel)
         every = tuple(e for t in terms for e in t)
         count, seconds = bx.operations(every, target)
         rate = target.fma_per_second / bx.lanes_of(kernel, target)
@@ -117,8 +110,7 @@ class ScatterAdd(Pattern):
         cores = max(1, min(target.cores, tasks))
         flats, _ = bx.uses(every)
         added = [address(index, buffer.strides) for *index, _ in terms]
-        found = {} if config.buckets else bounds(kernel, config.along)
-        parts = {a: x.part(a, s.extents) for a, x in found.items() if a < loops}
+        parts = {a: x.part(a, s.extents) for a, x in bounds(kernel, config.along).items() if a < loops}
         met = points // len(terms) * prod(parts.values())
         if config.along is None:
             work = met * (count + len(flats) + POINT * len(terms))
@@ -129,10 +121,6 @@ class ScatterAdd(Pattern):
             each = count + bx.access_cost([*flats, *added, *added], config.along, config.lanes) + POINT * len(terms)
             rest = (MASKED + BESIDE * (len(terms) - 1)) * (extent % config.lanes > 0) / -(-extent // config.lanes)
             work *= each + rest
-        launches = 1 if tasks > 1 else 0
-        if config.buckets:
-            work += Buckets.cost(kernel, s, config.along)
-            launches = 3
         read = sum(
             kernel.buffers[where[0]].nbytes
             for n, (kind, *where) in enumerate(kernel.stages[0].args)
@@ -140,7 +128,7 @@ class ScatterAdd(Pattern):
         )
         moved = read + 2 * min(points, size) * buffer.dtype.itemsize
         memory = target.seconds_for_bytes(moved, moved, cores)
-        launch = tasks * TASK_SECONDS * max(1, launches) + launches * (target.launch_seconds + SMALL_SECONDS)
+        launch = tasks * TASK_SECONDS + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
         total = Cost(work / rate / cores, memory, met * seconds / cores, launch)
         start = _start(kernel, target)
         if start is None:
@@ -157,13 +145,7 @@ class ScatterAdd(Pattern):
             out = Pointwise().lower(start[0], start[1], target)
         if not prod(s.extents) or not prod(kernel.shape):
             return out
-        name = bx.function_name(self.name, kernel, config)
-        if config.buckets:
-            sort = Buckets(kernel, s, config.along, config.lanes, config.tasks, config.buckets)
-            out.launches += sort.lower([f"{name}{n}" for n in range(3)])
-            out.workspace = sort.workspace
-            return out
-        b = bl.start(name, kernel)
+        b = bl.start(bx.function_name(self.name, kernel, config), kernel)
         tasks = _axis(b, kernel, s, config)
         out.launches.append(Launch(b.finish(), tasks))
         return out
@@ -179,7 +161,7 @@ def _axis(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
     tiles, tile = 1, None
     if config.axis is not None:
         unit = config.lanes if config.axis == config.along else 1
-        tiles = bl.tile_count(s.extents[config.axis], config.tasks, unit)
+        tiles = tile_count(s.extents[config.axis], config.tasks, unit)
         tile = b.task if tiles > 1 else None
     within = bounds(kernel, config.along)
     add_points(em, range(loops), config.along, target, added, config.axis, tile, tiles, within)

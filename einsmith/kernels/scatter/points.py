@@ -1,4 +1,4 @@
-"""Where the points of a Scatter go, and one of them added: what its algorithms share."""
+"""Where the points of a Scatter go, and one of them added."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import product
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read, postorder
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
@@ -19,6 +19,7 @@ from einsmith.kernels.emit.ends import Bounds, bounds_of
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.loops.nest import Value
+from einsmith.loops.walk import part_bounds
 from einsmith.plan.kernel import Kernel
 
 
@@ -36,18 +37,6 @@ def owned_axes(s: Scatter) -> dict[int, int]:
         if len(terms) == 1 and isinstance(terms[0], Axis) and s.extents[terms[0].position] > 1:
             out.setdefault(terms[0].position, d)
     return out
-
-
-def row_axes(s: Scatter) -> dict[int, int]:
-    """axis -> dimension, for the last output dimensions that are axes of their own, in the order of the dimensions."""
-    out: list[tuple[int, int]] = []
-    for d in reversed(range(len(s.index))):
-        e = s.index[d]
-        others = [x for k, x in enumerate(s.index) if k != d]
-        if not isinstance(e, Axis) or any(x is e for x in postorder(others)):
-            break
-        out.insert(0, (e.position, d))
-    return dict(out)
 
 
 def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
@@ -140,7 +129,7 @@ def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target
     with ExitStack() as stack:
         for a in axes:
             if a != along:
-                ends = bl.part_bounds(em.b, em.extents[a], part if a == axis else None, parts)
+                ends = part_bounds(em.b, em.extents[a], part if a == axis else None, parts)
                 if a in within:
                     ends = within[a].walked(em, *ends)
                 em.bind(a, stack.enter_context(em.b.loop(*ends)).var)
@@ -150,5 +139,5 @@ def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target
         else:
             n, number = em.extents[along], part if along == axis else None
             between = within.get(along)
-            found = between and between.walked(em, *bl.part_bounds(em.b, n, number, parts, em.lanes, rest=True))
+            found = between and between.walked(em, *part_bounds(em.b, n, number, parts, em.lanes, rest=True))
             bl.vector_tiles(em, n, 1, emit, number, parts, found)

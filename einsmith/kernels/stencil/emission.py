@@ -14,14 +14,13 @@ from typing import NamedTuple
 from einsmith.expr.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import part_range
 from einsmith.kernels.stencil.loads import Place, Reader, factors
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
-from einsmith.kernels.stencil.write_combining import PhasePlanes, asked, gathered
+from einsmith.kernels.stencil.write_combining import PhasePlanes, gathered
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import digits, part_range
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 
@@ -100,8 +99,7 @@ class StencilLowering:
     def __init__(self, kernel: Kernel, s: Stencil, tile: int, tasks: int, groups: Sequence[Sequence[int]],
                  hoisted: bool, pair: int | None, together: bool, target: Target, b: Builder):
         self.b, self.s, self.tile, self.tasks, self.groups, self.hoisted = b, s, tile, tasks, groups, hoisted
-        results = asked(kernel, s, target)
-        self.reader = r = Reader(kernel, s, tile, pair, together, hoisted, results, target, b)
+        self.reader = r = Reader(kernel, s, tile, pair, together, hoisted, target, b)
         self.n, self.elem, self.zero, self.pair, self.planes = r.lanes, r.elem, r.zero, pair, r.planes
         self.registers, self.rows = target.vector_registers, row_segments(s, tile)
         # What the rows of two points are turned into is made once for all taps where no weight is read again for that.

@@ -7,7 +7,7 @@ a comparison for lanes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from einsmith.expr.analysis.linear import Linear
@@ -166,11 +166,10 @@ def _kind(a: Access) -> tuple:
 
 class Reader(VectorEmitter):
     """Loads of one kernel function. tile: rows; pair: the axis of which two points share a vector; together: all taps
-    along a row share what is read of it (`waits`); hoisted: numbers for all lanes wait for all tiles; results: the
-    buffers that are asked for ahead of stores too."""
+    along a row share what is read of it (`waits`); hoisted: numbers for all lanes wait for all tiles."""
 
     def __init__(self, kernel: Kernel, s: Stencil, tile: int, pair: int | None, together: bool, hoisted: bool,
-                 results: Collection[int], target: Target, b: Builder):
+                 target: Target, b: Builder):
         super().__init__(b, s.extents, target.lanes(s.dtype.itemsize))
         self.s, self.tile, self.pair, self.together, self.hoisted = s, tile, pair, together, hoisted
         self.elem = elem_of(s.dtype)
@@ -187,7 +186,6 @@ class Reader(VectorEmitter):
         size = sum(x.nbytes for x in kernel.buffers)
         far = size > target.l2 * target.cores
         self.ahead = [a for a in streams(s) if _beside(kernel.buffers[self.slots[a.slot]], a)] if far else []
-        self.results = {n: kernel.buffers[n].strides for n in results} if far else {}
         self.width = kernel.shape[-1]
         self.loaded: dict[tuple, Value] = {}
         self.places: dict[tuple, Value] = {}
@@ -413,14 +411,6 @@ class Reader(VectorEmitter):
             at = self.op("add", self._at(a, lane=False), self._later(a, tiles, rows * a.pitch))
             for point in range(self.planes):
                 self._ask(self.slots[a.slot], at, self._apart(a) * point, rows * a.pitch)
-        for n, strides in self.results.items():
-            assert s.row is not None
-            row = strides[s.row]
-            terms: dict[Expr, int] = {Axis(axis): strides[axis] for axis in (*s.outer, *s.loops)}
-            at = self.shared(Linear(0, {**terms, Axis(s.row): s.steps[0] * row}))
-            for point in range(self.planes):
-                apart = strides[self.pair] * point if self.pair is not None else 0
-                self._ask(n, at, tiles * stored * row + apart, stored * row)
 
     def _ask(self, buffer: int, at: Value, first: int, count: int) -> None:
         """Line after line of `count` elements from `first` beyond `at` on: each vector of a row asks for its share."""

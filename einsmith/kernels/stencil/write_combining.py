@@ -42,19 +42,6 @@ def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
     return frozenset(found) if size <= target.l2 // SHARE else frozenset()
 
 
-def asked(kernel: Kernel, s: Stencil, target: Target) -> list[int]:
-    """The buffers whose lines are asked for ahead of stores: a store to a line that no near cache holds waits for it,
-    and only so many can wait. Those past the caches wait for none; rows are asked for where they follow each other."""
-    shape = kernel.root.shape
-    if s.along_k or s.row is None or s.row != s.lane - 1:
-        return []
-    past = gathered(kernel, s, target)
-    stored = {n for stage in kernel.stages for n in stage.outputs if n is not None}
-    found = [(n, x) for n, x in enumerate(kernel.buffers) if n in stored - past and x.shape == shape]
-    part = shape[-1] % target.lanes(s.dtype.itemsize)
-    return [n for n, x in found if x.strides[s.row] < 2 * shape[-1] and (part or not x.far)]
-
-
 class PhasePlanes:
     """Emission, for the results of an epilogue that go to `buffers` (`gathered`), at the outer axes' places in `em`."""
 

@@ -8,7 +8,6 @@ enough for a core to keep the addresses of their pages, and what is packed of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,19 +17,19 @@ from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress, digits
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import Bound, part_range
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import Bound, digits, part_range
 
 
 class Blocked:
     """Emission of a kernel function that makes one piece."""
 
-    def __init__(self, b: Builder, g: Geometry, base: int = 0, lent: Sequence[tuple[HaloCopy, Value]] = ()):
+    def __init__(self, b: Builder, g: Geometry, base: int = 0):
         self.b, self.g = b, g
-        self.f = Frame(b, g, base, lent)
+        self.f = Frame(b, g, base)
         self.after = TileEpilogue(self.f)
         self.tile_sums = Microkernel(self.f, self.after)
 
@@ -39,8 +38,6 @@ class Blocked:
         t, g = self.begin(task), self.g
         inner = "mn" if g.c.order == "m" else "nm"
         self._loops(t, "k" + inner if g.k_outer else inner[0] + "k" + inner[1])
-        if self.after.behind:
-            self.after.flush_last(t)
 
     # -- the task
 
@@ -144,5 +141,4 @@ class Blocked:
 
     def tile(self, t: Task, x: Tile) -> None:
         """A tile over a block of K, and what follows its sums."""
-        self.after.ask(t, x)
         self.after.finish(t, x, self.tile_sums.sums(t, x))

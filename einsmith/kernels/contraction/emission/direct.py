@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
-from einsmith.kernels.contraction.emission.frame import Operands, clear, strips
+from einsmith.kernels.contraction.emission.frame import Operands, clear
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.access import OperandAccess, digits
+from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import part_range
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import digits, part_range, strips
 from einsmith.plan.kernel import Kernel
 
 
@@ -60,7 +60,7 @@ class DirectLowering(Operands):
         shape = shaped(problem, config)
         assert shape is not None
         p, n, d, b = shape.problem, target.lanes(problem.dtype.itemsize), config, builder
-        super().__init__(b, kernel, p.dtype, n, [(i, w, None) for i, w in shape.windows])
+        super().__init__(b, kernel, p.dtype, n, shape.windows)
         self.p, self.d = p, d
         self.in_k = d.vector in p.k
         axes, lanes = ((), 0) if self.in_k else ((d.vector,), n)  # of results

@@ -4,20 +4,18 @@ has bound, a `Tile` for where it is; and the loops over tiles, panels and blocks
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from einsmith.dtypes import DType
 from einsmith.kernels.contraction.config import sampler
-from einsmith.kernels.contraction.emission.prefetch import prefetches
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import Bound, Range, ceil_div
 from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.walk import Bound, Range, tiles
 from einsmith.plan.kernel import Kernel
 
 
@@ -70,26 +68,21 @@ class TileSums:
 
 class Operands:
     """The buffers of a kernel function by number, the root's arguments by slot, and in `slots` these and the halo
-    copies, for each of which there is scratch. halos: (operand, copy, a copy of another piece that has all of it, in
-    `lent` with its place, or None)."""
+    copies, for each of which there is scratch. halos: (operand, copy)."""
 
     def __init__(
-        self, b: Builder, kernel: Kernel, dtype: DType, lanes: int,
-        halos: Sequence[tuple[int, HaloCopy, HaloCopy | None]], lent: Sequence[tuple[HaloCopy, Value]] = (),
+        self, b: Builder, kernel: Kernel, dtype: DType, lanes: int, halos: Sequence[tuple[int, HaloCopy]]
     ):
         self.b, self.elem, self.lanes = b, elem_of(dtype), lanes
         self.buffers = memories_of(kernel, b.buffers)
         self.arguments = arguments_of(kernel, self.buffers)
         self.slots = dict(self.arguments)
         self.windows: list[tuple[HaloCopy, Value]] = []
-        for i, w, whole in halos:
-            if whole is None:
-                # A row read past its end reaches into what follows, at the end of the copy into its slack.
-                at = b.alloc(self.elem, w.buffer.size + SLACK * lanes)
-                self.windows.append((w, at))
-            else:
-                at = next(place for x, place in lent if x is whole)
-            self.slots[SLOT + i] = Memory(at, (whole or w).buffer)
+        for i, w in halos:
+            # A row read past its end reaches into what follows, at the end of the copy into its slack.
+            at = b.alloc(self.elem, w.buffer.size + SLACK * lanes)
+            self.windows.append((w, at))
+            self.slots[SLOT + i] = Memory(at, w.buffer)
 
     def fill(self, values: Mapping[int, Value]) -> None:
         """Fills the halo copies for these values of the axes that they fix."""
@@ -100,19 +93,16 @@ class Operands:
 class Frame(Operands):
     """The operands, halo copies and packed panels of a kernel function; a copy that is cut moves (`Blocked._move`).
     base: bytes of the workspace before this piece's part. cuts: (operand, copy, where its first block lies). a, b: the
-    operands as tiles read them in place or as they are packed; n_scalar: that of N without lanes; b_rows: as it is
-    packed along rows of K, where it is."""
+    operands as tiles read them in place or as they are packed; n_scalar: that of N without lanes."""
 
-    def __init__(self, b: Builder, g: Geometry, base: int = 0, lent: Sequence[tuple[HaloCopy, Value]] = ()):
-        super().__init__(b, g.kernel, g.p.dtype, g.lanes, g.halos, lent)
+    def __init__(self, b: Builder, g: Geometry, base: int = 0):
+        super().__init__(b, g.kernel, g.p.dtype, g.lanes, g.halos)
         self.g, p, n = g, g.p, g.lanes
-        self.cuts = [(i, w, self.slots[SLOT + i].pointer) for i, w, _ in g.halos if w.block]
+        self.cuts = [(i, w, self.slots[SLOT + i].pointer) for i, w in g.halos if w.block]
         axes, lanes = ((), 0) if g.a.how == "inline" else (p.k if g.a.along else g.m_side.axes, n)
         self.a = sampler(b, p, g.m_side, self.slots, axes, lanes)
         self.b_in = sampler(b, p, g.n_side, self.slots, p.k if g.b.along else g.n_side.axes, n, g.row, g.loose)
-        self.b_rows = self.b_in.along(p.k, n, tile=g.b_row) if g.b_row else None
         self.n_scalar = sampler(b, p, g.n_side, self.slots, (), 0)
-        self.ahead = prefetches(g)
         self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
         self.workspace = workspace(b, base, g.item, self.elem)
 
@@ -171,40 +161,6 @@ class Tile(NamedTuple):
 
 
 # -- loops
-
-
-def strips(
-    b: Builder, lo: int, hi: int, size: int, body: Callable[[Value, int, list[Value]], Any], init: Sequence[Value] = ()
-) -> list[Value]:
-    """body(first point, points, carried), which gives what is carried next (None: nothing), for the whole strips of
-    `size` points in lo .. hi, in a loop unless there is one, and for a shorter one at the end."""
-    whole, out = lo + (hi - lo) // size * size, list(init)
-    if whole == lo + size:
-        out = body(b.const(lo), size, out) or []
-    elif whole > lo:
-        with b.loop(lo, whole, step=size, init=out) as loop:
-            loop.next = body(loop.var, size, list(loop.carried)) or ()
-        out = list(loop.results)
-    return body(b.const(whole), hi - whole, out) or [] if whole < hi else out
-
-
-def tiles(
-    b: Builder, span: Range, count: int, size: int, unit: int, full: int, body: Callable[[Value, int, bool], None]
-) -> None:
-    """body(tile, its units, whether it is the last, smaller one) for the tiles of a range, of `count` with `size`
-    points in all, `full` units of `unit` points each."""
-    lo, hi = span
-    tail = size - (count - 1) * full * unit
-    whole = count if tail == full * unit else count - 1
-    stop: Bound = b.op("min", hi, whole) if whole < count else hi
-    if whole and (b.known(lo), b.known(stop)) == (0, 1):
-        body(b.const(0), full, False)
-    elif whole:
-        with b.loop(lo, stop) as loop:
-            body(loop.var, full, False)
-    if whole < count:
-        with nullcontext() if isinstance(hi, int) else b.if_(b.op("lt", whole, hi)):
-            body(b.const(whole), ceil_div(tail, unit), True)
 
 
 def tiles_of(f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], None]) -> None:

@@ -13,16 +13,15 @@ from itertools import chain
 from typing import Any
 
 from einsmith.kernels.contraction.config import InnerProducts, sampler
-from einsmith.kernels.contraction.emission.frame import Operands, TileSums, strips, tiles, workspace
+from einsmith.kernels.contraction.emission.frame import Operands, TileSums, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.setting import Setting
-from einsmith.kernels.emit.access import OperandAccess, digits
+from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.loops import part_bounds
-from einsmith.kernels.emit.walk import ceil_div
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import ceil_div, digits, part_bounds, strips, tiles
 from einsmith.plan.kernel import Kernel
 
 MAX_RESULTS = 4096

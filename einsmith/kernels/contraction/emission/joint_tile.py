@@ -24,16 +24,14 @@ Joint = tuple[tuple[int, int], ...]
 
 class JointTiles(Blocked):
     """Emission of a kernel function that makes two pieces. configs: the companion's, the problem's; problem: has a
-    companion, which by itself is `other`; `companion` reads this piece's halo copies where these have what it reads.
-    bases: bytes of the workspace before each one's part."""
+    companion, which by itself is `other`. bases: bytes of the workspace before each one's part."""
 
     def __init__(
         self, kernel: Kernel, configs: Sequence[Tiled], target: Any, b: Builder, problem: Problem, other: Problem,
         bases: Sequence[int] = (0, 0),
     ):
         super().__init__(b, Geometry(kernel, configs[1], target, problem), bases[1])
-        lent = self.f.windows
-        self.companion = Blocked(b, Geometry(kernel, configs[0], target, other, [w for w, _ in lent]), bases[0], lent)
+        self.companion = Blocked(b, Geometry(kernel, configs[0], target, other), bases[0])
 
     def begin(self, task: Value) -> Task:
         t = super().begin(task)
@@ -51,6 +49,5 @@ class JointTiles(Blocked):
         left = pack.packed(f, own, f.g.a, x.rows, 0, f.g.K)
         right = pack.packed(f, own, f.g.b, x.panel, 0, f.g.K)
         other = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
-        self.after.ask(t, x)
         mate.store(self.companion.tile_sums.sums(own, other), x.number)
         self.after.finish(t, x, self.tile_sums.sums(t, x))

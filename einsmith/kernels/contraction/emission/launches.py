@@ -16,10 +16,9 @@ from einsmith.kernels.contraction.emission.inner_product import InnerProduct, Sh
 from einsmith.kernels.contraction.emission.joint_tile import Joint, JointTiles
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
-from einsmith.kernels.emit.access import digits
-from einsmith.kernels.emit.loops import task_range
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, Value
+from einsmith.loops.walk import digits, task_range
 from einsmith.plan.kernel import Kernel
 
 
@@ -67,7 +66,7 @@ def lower(
         del pieces[i]["multiply"]
     for label in STEPS:
         if part := [works[label] for works in pieces if label in works]:
-            out.launches.append(_launch(kernel, label, part, target))
+            out.launches.append(_launch(kernel, label, part))
     return out
 
 
@@ -105,32 +104,22 @@ def _joint(
     JointTiles(kernel, configs, target, b, p, other, bases).run(task)
 
 
-def _launch(kernel: Kernel, label: str, part: Sequence[_Work], target: Any) -> Launch:
+def _launch(kernel: Kernel, label: str, part: Sequence[_Work]) -> Launch:
     """One launch for the work of all pieces."""
     b = Builder(f"contraction_{label}_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
-    tasks = rounds = gcd(*(x.tasks for x in part))
+    count = sum(x.tasks for x in part)
     if len(part) == 1:
-        part[0].run(b, rounds, b.task)
-    elif rounds >= 4 * target.cores and rounds % target.cores == 0:
-        _together(b, part, rounds)
+        part[0].run(b, count, b.task)
     else:
-        _round_robin(b, part, rounds)
-        tasks = sum(x.tasks for x in part)
-    return Launch(b.finish(), tasks, label == "pack_once")
+        _round_robin(b, part, count)
+    return Launch(b.finish(), count, label == "pack_once")
 
 
-def _together(b: Builder, part: Sequence[_Work], rounds: int) -> None:
-    """Each of `rounds` tasks runs its share of the tasks of every piece, one piece after the other, so that what one
-    has brought into the caches serves the others, which read and write beside it."""
-    for tasks, run in part:
-        each = tasks // rounds
-        with b.loop(0, each) as loop:
-            run(b, tasks, b.add(b.mul(b.task, each), loop.var))
-
-
-def _round_robin(b: Builder, part: Sequence[_Work], rounds: int) -> None:
-    """As `_together`, with a task for each of theirs: where there would be too few for all cores."""
-    turn, place = digits(b, b.task, (rounds, sum(x.tasks for x in part) // rounds))
+def _round_robin(b: Builder, part: Sequence[_Work], count: int) -> None:
+    """As many tasks of each piece follow each other as it has more than others, so that what one has brought into the
+    caches serves the others, which read and write beside it."""
+    rounds = gcd(*(x.tasks for x in part))
+    turn, place = digits(b, b.task, (rounds, count // rounds))
     start = 0
     for tasks, run in part:
         with task_range(b, place, start, tasks // rounds) as t:

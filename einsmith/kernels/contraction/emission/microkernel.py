@@ -3,22 +3,22 @@ Geijn 2015)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
 from typing import Any
 
 from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, row_offsets
-from einsmith.kernels.contraction.emission import prefetch_panels as ahead
+from einsmith.kernels.contraction.emission import prefetch as ahead
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile
 from einsmith.kernels.contraction.emission.k_pack import repeated
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, digits
+from einsmith.kernels.emit.access import FusedAxes, OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import Bound, nest, sweep
 from einsmith.loops.nest import Value
+from einsmith.loops.walk import digits, nest, sweep
 
 AHEAD = 4096
 """Bytes by which a packed tile of M is asked for ahead. It is one stretch of memory: hardware follows it, but not far
@@ -48,8 +48,7 @@ class Microkernel:
             steps = row_offsets(a, g.m_side.axes, min(g.mr, g.M)) or [0]
             a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
         asked = ahead.of_tile(f, t, x, steps)
-        shared = groups and not asked and not self.after.behind
-        points = self._points_at_once(groups[-1], steps[:mr], nv) if shared else 1
+        points = self._points_at_once(groups[-1], steps[:mr], nv) if groups and not asked else 1
         together = c.depth * points  # of K, in a turn of the loop
 
         def outer(values: list[Value]) -> Any:
@@ -81,10 +80,10 @@ class Microkernel:
                 out += [b.fma(element, vectors[v], carried[i * nv + v]) for v in range(nv)]
             return out
 
+        unrolled = self._unrolled(groups, steps[:mr], mr, nv, points)
         if g.bounded:
             bounds = self._bounds(t, m0, mr, x.panel)
             box = [bounds.get(k.inner, (0, k.extent)) for k in groups]
-            unrolled = self._unrolled(groups, steps[:mr], mr, nv, points)
             sums = nest(b, [k.extent for k in groups], box, init, outer, inner, unrolled)
         else:
             extents = [k.extent for k in groups]
@@ -92,11 +91,7 @@ class Microkernel:
             if together > 1:
                 extents[-1] //= together
                 begin, end = (b.op("floordiv", k, together) for k in (lo, hi))
-            if self.after.behind:
-                sums = self._storing(t, x, begin, end, init, partial(inner, outer([])))
-            else:
-                unrolled = self._unrolled(groups, steps[:mr], mr, nv, points)
-                sums = sweep(b, extents, begin, end, init, outer, inner, unrolled)
+            sums = sweep(b, extents, begin, end, init, outer, inner, unrolled)
         sums = self.repair.sums(sums, init, g.p.k, lo, hi, partial(self._place, t, m0, x.panel))
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
 
@@ -141,29 +136,6 @@ class Microkernel:
         if not room_to_unroll(mr, nv, f.g.target.tile_registers):
             return 0
         return most_unrolled(nv) // (mr * nv * points)
-
-    def _storing(
-        self, t: Task, x: Tile, lo: Bound, hi: Bound, init: Sequence[Value],
-        inner: Callable[[Value, Value, Sequence[Value]], Sequence[Value]],
-    ) -> Sequence[Value]:
-        """The sums of a tile over lo .. hi of K, in as many parts as tiles have rows. After each a row of what the tile
-        before completes is stored: all at once, it would keep the next products waiting."""
-        b, mr = self.f.b, self.f.g.mr
-        rows, flush = self.after.before(t, x)
-        count = b.sub(hi, lo)
-        if x.last is not None:
-            rows = b.select(x.last, rows, 0)
-
-        def bound(part: Value) -> Value:
-            return b.add(lo, b.op("floordiv", b.mul(part, count), mr))
-
-        with b.loop(0, mr, init=init) as loop:
-            with b.loop(bound(loop.var), bound(b.add(loop.var, 1)), init=loop.carried) as steps:
-                steps.next = inner(steps.var, steps.var, steps.carried)
-            with b.if_(b.op("lt", loop.var, rows)):
-                flush(loop.var)
-            loop.next = steps.results
-        return loop.results
 
     # -- elements of M that rows of a tile share
 

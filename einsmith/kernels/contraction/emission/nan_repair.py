@@ -16,8 +16,9 @@ from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import sweep, tree
 from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.shuffle import tree
+from einsmith.loops.walk import sweep
 
 
 @lru_cache(maxsize=1024)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from math import gcd, prod
 from typing import Any
 
-from einsmith.kernels.contraction.emission import prefetch_panels
-from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, strips
+from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task
 from einsmith.kernels.contraction.geometry import OperandTiles
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import Bound, ceil_div, sweep, transpose
 from einsmith.loops.nest import Value
+from einsmith.loops.shuffle import transpose
+from einsmith.loops.walk import Bound, strips, sweep
 
 
 def packed(f: Frame, t: Task, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound) -> Value | None:
@@ -30,26 +30,21 @@ def packed(f: Frame, t: Task, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound
 
 
 def pack(
-    f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, tile: Strip, lo: Bound, hi: Bound,
-    start: Value | None = None,
+    f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, tile: Strip, lo: Bound, hi: Bound
 ) -> None:
     """A tile's points lo .. hi of K. Panels of N are [k][vectors]; tiles of M [row][k] where K is contiguous in the
-    source, else [k][row]. operand: what the batch adds to the operand's addresses. With `start`, lo .. hi is a part of
-    what the tile has from point `start` of K on, and the rest of it is left alone."""
-    b = f.b
-    first = b.mul(tile.number, x.points)
-    low = lo if start is None else start
+    source, else [k][row]. operand: what the batch adds to the operand's addresses."""
+    first = f.b.mul(tile.number, x.points)
     if not x.along:
-        _across(f, x, operand, to, first, tile, lo, hi, low, start is not None)
+        _across(f, x, operand, to, first, tile, lo, hi)
     elif x is f.g.a:
-        _rows_along(f, operand, to, first, tile.size, lo, hi, low)
+        _rows_along(f, operand, to, first, tile.size, lo, hi)
     else:
-        _columns_along(f, operand, to, first, tile.size, lo, hi, low, start is None)
+        _columns_along(f, operand, to, first, tile.size, lo, hi)
 
 
 def _across(
-    f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, first: Value, tile: Strip, lo: Bound, hi: Bound,
-    low: Bound, part_only: bool,
+    f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, first: Value, tile: Strip, lo: Bound, hi: Bound
 ) -> None:
     """Vectors of points of the side. Lanes past the rows of a tile of M are overwritten by the next point of K."""
     b, g, n = f.b, f.g, f.g.lanes
@@ -68,8 +63,7 @@ def _across(
     groups = s.groups(g.p.k)
 
     def walk(
-        groups: list[FusedAxes], states: Sequence[LaneCursor], lo: Bound, hi: Bound, place: Callable[[Value], Value],
-        whole: bool = True,
+        groups: list[FusedAxes], states: Sequence[LaneCursor], lo: Bound, hi: Bound, place: Callable[[Value], Value]
     ) -> None:
         def outer(values: list[Value]) -> list[LaneCursor]:
             part = s.part(groups[:-1], values)
@@ -79,28 +73,17 @@ def _across(
             part = s.part(groups[-1:], [last])
             at = b.mul(place(flat), width)
             for v, state in enumerate(context):
-                count = None if whole else ends[v][1]
-                own = None if count is None else b.op("lt", b.iota(n, "i32"), b.const(count, "i32", n))
-                b.store(state.bind(part).product(), to, b.add(at, v * n), own)
+                b.store(state.bind(part).product(), to, b.add(at, v * n))
             return ()
 
         sweep(b, [x.extent for x in groups], lo, hi, (), outer, inner)
 
-    def from_low(flat: Value) -> Value:
-        return b.sub(flat, low)
-
-    if x is g.a and part_only:
-        over = ceil_div(len(states) * n, width) - 1  # points that whole vectors reach beyond their own
-        last = b.op("max", lo, b.sub(hi, over))
-        walk(groups, states, lo, last, from_low)
-        walk(groups, states, last, hi, from_low, False)
-        return
     cut = len(groups)
     while cut and prod(x.extent for x in groups[cut:]) < g.tail:
         cut -= 1
     tail = groups[cut:]
     if x is g.a or not s.conds or not cut or g.tail == 1 or prod(x.extent for x in tail) != g.tail:
-        walk(groups, states, lo, hi, from_low)
+        walk(groups, states, lo, hi, lambda flat: b.sub(flat, lo))
         return
     start, end = (b.op("floordiv", x, g.tail) for x in (lo, hi))
     with b.loop(0, g.tail) as loop:  # masks are made once for all that stands before the tail
@@ -110,7 +93,7 @@ def _across(
 
 
 def _rows_along(
-    f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound, low: Bound
+    f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound
 ) -> None:
     """Vectors along K of each row."""
     b, g, s = f.b, f.g, f.a
@@ -119,20 +102,18 @@ def _rows_along(
         state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
         with b.loop(0, mr) as rows:
             part = s.part_of(g.m_side.axes, b.add(m0, rows.var))
-            at = b.add(b.mul(rows.var, g.k_pad), b.sub(k, low))
+            at = b.add(b.mul(rows.var, g.k_pad), b.sub(k, lo))
             b.store(state.bind(part).product(), to, at)
 
     _chunks(f, s, lo, hi, chunk)
 
 
 def _columns_along(
-    f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound, low: Bound, whole: bool
+    f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound
 ) -> None:
-    """Vectors along K of as many rows as there are lanes, transposed in registers; whole: lo .. hi is a block of K."""
-    b, g, depth, n = f.b, f.g, f.g.c.depth, f.g.lanes
+    """Vectors along K of as many rows as there are lanes, transposed in registers."""
+    b, g, s, depth, n = f.b, f.g, f.b_in, f.g.c.depth, f.g.lanes
     width, points, last = nv * n, n // depth, b.const(g.N - 1)
-    by_rows = f.b_rows if whole else None
-    s = by_rows or f.b_in
     with b.loop(0, nv) as vectors:
         at = b.add(n0, b.mul(vectors.var, points))
         rows = []
@@ -140,29 +121,16 @@ def _columns_along(
             x = b.add(at, j)
             if g.N % points:
                 x = b.op("min", x, last)
-            rows.append(f.b_in.part_of(g.n_side.axes, x))
+            rows.append(s.part_of(g.n_side.axes, x))
 
         def chunk(k: Value, limit: Bound | None, place: Sequence[Value] | None = None) -> None:
             state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
-            if f.ahead.along:
-                prefetch_panels.ask_along(f, state, rows)
             values = transpose(b, [state.bind(row).product() for row in rows], depth)
-            out = b.add(b.mul(b.sub(k, low), width // depth), b.mul(vectors.var, n))
+            out = b.add(b.mul(b.sub(k, lo), width // depth), b.mul(vectors.var, n))
             for j, x in enumerate(values):
                 b.store(x, to, b.add(out, j * width))
 
-        if by_rows is None:
-            _chunks(f, s, lo, hi, chunk)
-        else:
-            _row_chunks(f, by_rows.lane_extents[-1], lo, hi, chunk)
-
-
-def _row_chunks(f: Frame, row: int, lo: Bound, hi: Bound, chunk: Callable[[Value, Bound | None], None]) -> None:
-    """chunk(k, None) for the vectors of every row of K points in lo .. hi, of which the last one in each begins within
-    the one before."""
-    b, n = f.b, f.g.lanes
-    with b.loop(lo, hi, step=row) as rows, b.loop(0, row, step=n) as loop:
-        chunk(b.add(rows.var, b.op("min", loop.var, row - n)), None)
+        _chunks(f, s, lo, hi, chunk)
 
 
 def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..., None]) -> None:

@@ -1,124 +1,49 @@
-"""Which lines tiles and packing ask for before they need them, and those that results are stored to.
-
-Results whose neighbours along an axis are a few elements apart (a strided convolution's gradient leaves what lies
-between them to other pieces) are stored to parts of lines. A store to a line that no near cache holds waits for it, and
-only so many stores can wait at once: a tile whose results lie beyond the second level would stand still at its end.
-"""
+"""What tiles ask for before they, or the packing of the next panel, need it: the next panel of N and the next tile of
+M."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import prod
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.config import Side
+from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import APART, address_steps, far_rows, lines_ahead
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.address import Affine, Memory
+from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import ceil_div
-from einsmith.loops.nest import Builder, Value
-from einsmith.plan.kernel import Kernel
+from einsmith.loops.nest import Value
+from einsmith.loops.walk import ceil_div
 from einsmith.target.facts import LINE
 
-MOST = 128
-"""Lines of a tile's results beyond which none is asked for: they would not wait in the first level side by side."""
+TILE_LINES = 2
+"""Lines of the next tile up to which a point of K asks for them."""
 
 
-class ResultPrefetch:
-    """The lines that tiles with sides `m` and `n` store to in parts, of results of more than `level` bytes."""
+class Ahead(NamedTuple):
+    """What a tile asks for at every point of K: at(place, digit, point, k) starts loads, with the point of the last
+    group of K, the point of K, and how far it is into the block; place: where `rows`, the first row of M of another
+    tile, lies there."""
 
-    def __init__(
-        self, b: Builder, kernel: Kernel, p: Problem, memories: Mapping[int, Memory], m: Sequence[int],
-        n: Sequence[int], level: int,
-    ):
-        self.b, self.m, self.n = b, tuple(m), tuple(n)
-        stored, found = finish.results(kernel, p), list[tuple[int, Affine]]()
-        for out, at in zip(stored.outputs, stored.places, strict=True):
-            buffer = kernel.buffers[out]
-            line = LINE / buffer.dtype.itemsize
-            # Of results that lie between each other the first one's lines are everyone's.
-            same = any(x == out and f.coef == at.coef and abs(f.const - at.const) < line for x, f in found)
-            if buffer.nbytes > level and not same:
-                found.append((out, at))
-        self.buffers = [out for out, _ in found]
-        self.sampler = OperandAccess(b, (), (), p.extents, memories, (), 0, [at for _, at in found])
-
-    def _step(self, form: int, axes: Sequence[int]) -> int:
-        """Elements from one of the flattened points to the next; 0 for none."""
-        groups = self.sampler.groups(axes)
-        return abs(self.sampler.forms[form].coef.get(groups[-1].inner, 0)) if groups else 0
-
-    def _touching(self, form: int, axes: Sequence[int], line: int, count: int) -> Sequence[int]:
-        """Of `count` flattened points some that together touch the lines of all, wherever the first one lies. They may
-        follow each other for a few elements only and go on elsewhere."""
-        groups, coef, step = self.sampler.groups(axes), self.sampler.forms[form].coef, self._step(form, axes)
-        out: list[int] = []
-        first = at = 0
-        for n in range(count):
-            at, rest = 0, n
-            for g in reversed(groups):
-                at += abs(coef.get(g.inner, 0)) * (rest % g.extent)
-                rest //= g.extent
-            if n == 0 or not 0 <= at - first <= line - step:
-                out.append(n)
-                first = at
-        # The last ones may lie over the border of a line.
-        return [*out, count - 1] if at - first >= line // 2 else out
-
-    def _lines(self, form: int, line: int, rows: int, columns: int) -> tuple[Sequence[int], Sequence[int]]:
-        """The rows and the columns of a tile that together touch all lines of `line` elements."""
-        if not any(1 < self._step(form, axes) < line for axes in (self.m, self.n)):
-            return (), ()
-        some, others = (self._touching(form, a, line, n) for a, n in ((self.m, rows), (self.n, columns)))
-        return (some, others) if len(some) * len(others) <= MOST else ((), ())
-
-    def ask(self, batch: PartialAddress, m0: Value, rows: int, n0: Value, columns: int) -> None:
-        """Starts the loads of a tile's lines; what lies past the last column is nobody's."""
-        b, s = self.b, self.sampler
-        last = b.const(prod(g.extent for g in s.groups(self.n)) - 1)
-        for form, out in zip(s.extra, self.buffers, strict=True):
-            to = s.memories[out]
-            some, others = self._lines(form, LINE // to.dtype.itemsize, rows, columns)
-            base = LaneCursor(s, 0, None).bind(batch)
-            for j in others:
-                column = base.bind(s.part_of(self.n, b.op("min", b.add(n0, j), last)))
-                for i in some:
-                    at = column.bind(s.part_of(self.m, b.add(m0, i))).offset(form)
-                    b.prefetch(to.pointer, at, to.elem)
+    at: Callable[[Value | None, Value, Value, Value], None]
+    rows: LaneCursor | None = None
 
 
-class Prefetches(NamedTuple):
-    """What the tiles and the packing of a configuration ask for before they need it. lines: of the next panel of N, by
-    each tile at every point of K, far_lines of which a row has; source_rows: rows along K, of which the next panel of N
-    is packed, by each tile instead, 0 for none; along: packing along K asks further along it; rows, gathered: tiles ask
-    for the rows of M of the next one, which lie along K or in several axes of it."""
-
-    lines: int
-    far_lines: int
-    source_rows: int
-    along: bool
-    rows: bool
-    gathered: bool
-
-
-def prefetches(g: Geometry) -> Prefetches:
-    """Those of a configuration."""
-    c = g.c
-    lines, far_lines = _lines_ahead(g)
-    far = g.b.along and _streams(g, g.n_side, g.N)
-    source_rows = _source_rows(g) if far else 0
-    along = far and not source_rows
-    if along:
-        s = g.access(g.n_side, g.p.k, g.lanes)
-        along = all(s.kind(f, g.k_unit) == "unit" for f in s.reads.values())
-    rows = c.a == "inline" and c.order == "n" and g.mt > 1 and g.mr * c.nv >= 16 and _streams(g, g.m_side, g.M)
-    return Prefetches(lines, far_lines, source_rows, along, rows, not rows and _gathers_rows(g))
+def of_tile(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ahead]:
+    """What a tile asks for; steps: elements from the first row of M that is read in place to the others."""
+    g, out = f.g, []
+    lines, in_a_row = _lines_ahead(g)
+    if lines:
+        out.append(_next_panel(f, t, x, lines, in_a_row))
+    if source_rows := _source_rows(g):
+        out.append(_next_source(f, t, x, source_rows))
+    if _rows_stream(g):
+        out += [_next_rows(f, t, x, steps[1] - steps[0])] if len(steps) > 1 else []
+    elif _gathers_rows(g) and g.k_groups:
+        out += _gathered(f, t, x, steps[: x.rows.size])
+    return out
 
 
 def _lines_ahead(g: Geometry) -> tuple[int, int]:
@@ -137,9 +62,9 @@ def _source_rows(g: Geometry) -> int:
     """Rows of the next panel's source that each tile of a block of K asks for: memory is then busy while tiles
     multiply, and packing need not wait for it. Blocks lie within rows, but for a few."""
     c, s = g.c, g.access(g.n_side)
-    if not (g.blocked and c.order == "n" and g.mr * c.nv >= 16 and len(s.groups(g.n_side.axes)) == 1):
+    if not (g.b.along and g.blocked and c.order == "n" and g.mr * c.nv >= 16 and _streams(g, g.n_side, g.N)):
         return 0
-    if s.groups(g.p.k)[-1].extent < 2 * g.kc:
+    if len(s.groups(g.n_side.axes)) > 1 or s.groups(g.p.k)[-1].extent < 2 * g.kc:
         return 0
     return ceil_div(min(g.nr, g.N), max(1, g.mt // c.tm))
 
@@ -152,6 +77,12 @@ def _streams(g: Geometry, side: Side, points: int) -> bool:
     return found.k == g.item and found.side >= APART and points * g.K * g.item > g.target.l2
 
 
+def _rows_stream(g: Geometry) -> bool:
+    """Whether rows of M are read in place and are such streams."""
+    c = g.c
+    return c.a == "inline" and c.order == "n" and g.mt > 1 and g.mr * c.nv >= 16 and _streams(g, g.m_side, g.M)
+
+
 def _gathers_rows(g: Geometry) -> bool:
     """Whether rows of M are read in place, beyond the second levels, along several axes of K: what follows is near
     nothing that hardware has seen."""
@@ -162,3 +93,108 @@ def _gathers_rows(g: Geometry) -> bool:
     (read,) = s.reads
     far = s.memories[read.slot].buffer.nbytes > g.target.l2 * g.target.cores
     return far and g.mt > c.tm and len(s.groups(g.p.k)) > 1
+
+
+def _next_panel(f: Frame, t: Task, x: Tile, lines: int, in_a_row: int) -> Ahead:
+    """Lines of the next panel of N: the tiles of a panel share the lines of its rows, and each asks for its own in
+    every row that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
+    b, g, s = f.b, f.g, f.n_scalar
+    ((read, form),) = s.reads.items()
+    # The last tiles ask, so that nothing waits in the second level for long.
+    turn = b.sub(b.sub(t.m_range[1], 1), x.rows.number)
+    points = g.lanes // in_a_row  # of a line
+    first = b.mul(turn, lines * points)
+    (k,) = s.groups(g.p.k)
+    needed = b.op("lt", turn, -(-(in_a_row * g.c.nv + 1) // lines))
+    apart = b.select(needed, s.forms[form].coef.get(k.inner, 0), 0)  # of lines along K
+    n0 = b.mul(b.add(x.panel.number, 1), g.nr)
+    places = []
+    for i in range(lines):
+        at = b.op("min", b.add(first, i * points), g.nr - 1)
+        places.append(LaneCursor(s, 0, None).bind(t.n_scalar, s.part_of(g.n_side.axes, b.add(n0, at))).offset(form))
+
+    def ask(_: Value | None, __: Value, point: Value, ___: Value) -> None:
+        row = b.mul(point, apart)
+        for place in places:
+            b.prefetch(s.memories[read.slot].pointer, b.add(place, row), f.elem)
+
+    return Ahead(ask)
+
+
+def _next_source(f: Frame, t: Task, x: Tile, count: int) -> Ahead:
+    """A line of the rows along K that the panel in the next block of K is packed of, or the next panel in the first
+    one: of other rows of them in every tile."""
+    b, g, s = f.b, f.g, f.n_scalar
+    ((_, form),) = s.reads.items()
+    (rows,) = s.groups(g.n_side.axes)
+    jn, last = x.panel.number, b.op("le", t.k_hi, x.hi)
+    n0 = b.mul(b.select(last, b.add(jn, 1), jn), g.nr)
+    n0 = b.add(n0, b.mul(b.sub(x.rows.number, t.m_range[0]), count))
+    n0 = b.op("min", n0, g.N - count)
+    start = b.select(last, t.k_lo, x.hi)
+    at = LaneCursor(s, 0, None).bind(t.n_scalar, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start)).offset(form)
+    apart = s.forms[form].coef.get(rows.inner, 0)
+    return Ahead(lambda _, __, ___, k: _ask_one_of(f, s, b.add(at, k), count, apart, k))
+
+
+def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ahead:
+    """A line of the next tile's rows of M; after the last tile, of the first one's in the next block of K. At each
+    point of K that is of another row, so that all lines of a stretch are asked for as it is walked."""
+    b, g, a = f.b, f.g, f.a
+    lo, hi = t.m_range
+    follows = b.op("lt", b.add(x.rows.number, 1), hi)
+    tile = b.select(follows, b.add(x.rows.number, 1), lo)
+    further = b.select(follows, 0, g.kc)
+
+    def ask(place: Value | None, _: Value, point: Value, __: Value) -> None:
+        assert place is not None
+        _ask_one_of(f, a, b.add(place, further), g.mr, step, point)
+
+    return Ahead(ask, _first_row(f, t, tile))
+
+
+def _first_row(f: Frame, t: Task, tile: Value) -> LaneCursor:
+    a, g = f.a, f.g
+    return LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, f.b.mul(tile, g.mr)))
+
+
+def _ask_one_of(f: Frame, s: OperandAccess, at: Value, rows: int, step: int, k: Value) -> None:
+    """Starts the load of a line of one of so many rows, `step` apart: another one at each step of a tile."""
+    b, depth = f.b, f.g.c.depth
+    (read,) = s.reads
+    turns = min(1 << (rows - 1).bit_length(), LINE // f.g.item // depth)
+    row = b.op("mod", b.op("floordiv", k, depth) if depth > 1 else k, turns)
+    at = b.add(at, b.mul(row, step))
+    for first in range(0, rows, turns):
+        b.prefetch(s.memories[read.slot].pointer, b.add(at, first * step), f.elem)
+
+
+def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ahead]:
+    """Lines of the next tile's rows of M, or of this one's, which are near, where that is another panel's to ask for or
+    there is none: those that a run of the last group of K shares, a part of them at each of its points. None where its
+    points lie in more lines than one, or rows in too many."""
+    b, g, a, jm = f.b, f.g, f.a, x.rows.number
+    ((read, form),) = a.reads.items()
+    source, run = a.memories[read.slot], g.k_groups[-1]
+    places: list[int] = []  # elements from the first row, at which rows together touch the lines
+    for step in sorted(steps):
+        if not places or (step - places[-1]) * g.item >= LINE * 3 // 4:
+            places.append(step)
+    apart = abs(a.forms[form].coef.get(run.inner, 0)) * g.item
+    if not (0 < apart * run.extent <= LINE and len(places) <= TILE_LINES * run.extent):
+        return []
+    follows = b.op("lt", b.add(jm, 1), t.m_range[1])
+    if g.c.order == "m":
+        follows = b.op("and", follows, b.op("le", t.n_range[1], b.add(x.panel.number, 1)))
+
+    def ask(at: Value | None, digit: Value, _: Value, __: Value) -> None:
+        assert at is not None
+        turns = min(run.extent, len(places))
+        turn = b.op("mod", digit, turns)
+        for first in range(0, len(places), turns):
+            place = b.const(places[first])
+            for i, other in enumerate(places[first + 1 : first + turns], 1):
+                place = b.select(b.op("lt", turn, i), place, other)
+            b.prefetch(source.pointer, b.add(at, place), source.elem)
+
+    return [Ahead(ask, _first_row(f, t, b.add(jm, b.select(follows, 1, 0))))]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.kernels.contraction.emission.frame import strips, workspace
+from einsmith.kernels.contraction.emission.frame import workspace
 from einsmith.kernels.contraction.emission.inner_product import Shape
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import Geometry, PartialSums
-from einsmith.kernels.emit.access import digits
 from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import part_range, tree
 from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.shuffle import tree
+from einsmith.loops.walk import digits, part_range, strips
 
 
 def add(g: Geometry | Shape, base: int, b: Builder, tasks: int, task: Value) -> None:

@@ -3,20 +3,19 @@ transposed first; in whole lines of results; or kept as partial sums, which anot
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
 from math import gcd
 
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.emission.frame import Frame, Rows, Task, Tile, TileSums
 from einsmith.kernels.contraction.emission.k_pack import added
-from einsmith.kernels.contraction.emission.prefetch import ResultPrefetch
-from einsmith.kernels.contraction.emission.write_combining import LineBuffer, LineSpan
+from einsmith.kernels.contraction.emission.write_combining import LineBuffer
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.walk import ceil_div, transpose
 from einsmith.loops.nest import Value
+from einsmith.loops.shuffle import transpose
+from einsmith.loops.walk import ceil_div
 
 
 def form_of(g: Geometry) -> epilogue.Form:
@@ -35,8 +34,7 @@ def waiting_tiles(g: Geometry) -> int:
 class TileEpilogue:
     """Emission of what follows the sums of a tile. transposed: vectors lie along M; lines: of results that are stored
     whole; stacked: so many rows are stored together; waiting: sums that are stored to scratch first, where they also
-    wait between blocks of K; behind: what a tile completes is stored while the next one multiplies; mate: the sums of
-    the other piece of a joint tile, which are made before."""
+    wait between blocks of K; mate: the sums of the other piece of a joint tile, which are made before."""
 
     def __init__(self, f: Frame):
         self.f, g, b = f, f.g, f.b
@@ -54,10 +52,6 @@ class TileEpilogue:
         if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.results.size > REGISTER_EPILOGUE):
             self.waiting = TileSums(b, f.elem, waiting_tiles(g) if g.blocked else 1, g.mr, g.width, g.lanes)
         self.lines = self._lines() if form == "lines" else None
-        self.behind = self.lines is not None and not g.k_outer and not g.bounded and len(g.k_groups) == 1
-        self.prefetch: ResultPrefetch | None = None
-        if not (self.lines or g.blocked or g.row or g.c.split > 1):
-            self.prefetch = ResultPrefetch(b, g.kernel, p, f.buffers, m_axes, n_axes, g.target.l2)
         self.zero = b.const(0.0, f.elem, g.lanes)
 
     def _lines(self) -> LineBuffer:
@@ -92,14 +86,6 @@ class TileEpilogue:
 
     # -- finishing
 
-    def ask(self, t: Task, x: Tile) -> None:
-        """Starts the loads of the lines that a tile's results are stored to in parts."""
-        b, g = self.f.b, self.f.g
-        if self.prefetch is not None:
-            batch = self.prefetch.sampler.part_of(g.p.batch, t.batch)
-            m0, n0 = b.mul(x.rows.number, g.mr), b.mul(x.panel.number, g.nr)
-            self.prefetch.ask(batch, m0, x.rows.size, n0, x.panel.size * g.lanes)
-
     def finish(self, t: Task, x: Tile, rows: Rows) -> None:
         """What follows the sums of a tile, after the last block of K."""
         if self.waiting is None:
@@ -131,10 +117,8 @@ class TileEpilogue:
             with b.loop(0, mr, step=step) as loop:
                 places = [b.add(loop.var, i) for i in range(step)]
                 self._finish_rows(t, x, m0, loop.var, [self.waiting.load(x.number, at, nv) for at in places])
-        if self.lines is not None and not self.behind:
-            _, flush = self._stores(t, x.rows.number, x.panel.number)
-            with b.loop(0, mr) as loop:
-                flush(loop.var)
+        if self.lines is not None:
+            self._store_lines(t, x, self.lines)
 
     def _finish_rows(self, t: Task, x: Tile, m0: Value, row: Value, rows: Rows) -> None:
         """The epilogue of a row of the tile, or of it and those that are stored with it."""
@@ -158,49 +142,17 @@ class TileEpilogue:
 
     # -- whole lines of results
 
-    def _found(self, t: Task, jn: Value) -> LineSpan:
-        """What panel jn completes."""
-        b, g, lines = self.f.b, self.f.g, self.lines
-        assert lines is not None
-        nr, (low, stop) = b.const(g.nr), t.n_range
-        begin, last = b.mul(jn, nr), b.op("eq", b.add(jn, 1), stop)
-        end = b.op("min", g.N, b.add(begin, nr))
-        return lines.find(lines.sampler.part_of(g.p.batch, t.batch), begin, end, b.mul(low, nr), last)
-
-    def _stores(self, t: Task, jm: Value, jn: Value) -> tuple[Value, Callable[[Value], None]]:
-        """Of a tile, how many rows it has, and what stores those of its results that it completes in one of them."""
-        b, g, lines, found = self.f.b, self.f.g, self.lines, self._found(t, jn)
-        assert lines is not None
-        m0 = b.mul(jm, g.mr)
-
-        def flush(row: Value) -> None:
-            m, kept = b.add(m0, row), row
-            if g.c.order == "n":
-                kept = b.sub(m, b.mul(t.m_range[0], g.mr))
-            lines.flush(found, lines.sampler.part_of(g.m_side.axes, m), row, kept)
-
-        return b.op("min", b.sub(g.M, m0), g.mr), flush
-
-    def before(self, t: Task, x: Tile) -> tuple[Value, Callable[[Value], None]]:
-        """`_stores` of the tile before one in the task; before the first one that has no rows."""
-        b, g, jm, jn = self.f.b, self.f.g, x.rows.number, x.panel.number
-        (m_lo, m_hi), (n_lo, n_hi) = t.m_range, t.n_range
-        if g.c.order == "n":
-            first, begins = b.op("eq", jm, m_lo), b.op("eq", jn, n_lo)
-            m, n = b.sub(b.select(first, m_hi, jm), 1), b.select(first, b.sub(jn, 1), jn)
-        else:
-            first, begins = b.op("eq", jn, n_lo), b.op("eq", jm, m_lo)
-            m, n = b.select(first, b.sub(jm, 1), jm), b.sub(b.select(first, n_hi, jn), 1)
-        rows, flush = self._stores(t, m, n)
-        return b.select(b.op("and", first, begins), 0, rows), flush
-
-    def flush_last(self, t: Task) -> None:
-        """Stores what the last tile of a task completes."""
-        b, (m_lo, m_hi), (n_lo, n_hi) = self.f.b, t.m_range, t.n_range
-        with b.if_(b.op("and", b.op("lt", m_lo, m_hi), b.op("lt", n_lo, n_hi))):
-            rows, flush = self._stores(t, b.sub(m_hi, 1), b.sub(n_hi, 1))
-            with b.loop(0, rows) as loop:
-                flush(loop.var)
+    def _store_lines(self, t: Task, x: Tile, lines: LineBuffer) -> None:
+        """Stores what a tile completes, row by row."""
+        b, g, (low, stop) = self.f.b, self.f.g, t.n_range
+        nr, first = b.const(g.nr), b.mul(x.rows.number, g.mr)
+        begin, last = b.mul(x.panel.number, nr), b.op("eq", b.add(x.panel.number, 1), stop)
+        batch, end = lines.sampler.part_of(g.p.batch, t.batch), b.op("min", g.N, b.add(begin, nr))
+        found = lines.find(batch, begin, end, b.mul(low, nr), last)
+        with b.loop(0, x.rows.size) as loop:
+            m = b.add(first, loop.var)
+            kept = b.sub(m, b.mul(t.m_range[0], g.mr)) if g.c.order == "n" else loop.var
+            lines.flush(found, lines.sampler.part_of(g.m_side.axes, m), loop.var, kept)
 
     # -- transposed tiles
 

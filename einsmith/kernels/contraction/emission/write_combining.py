@@ -9,8 +9,7 @@ side along N, until a *unit* of points is complete whose results, constants incl
 
 These are seven whole vectors, each made of one load and a shuffle; where they lie at multiples of their length and the
 buffer is far, they are stored past the caches. What a panel leaves of a unit waits, for every row of M, for the panel
-that follows; at the ends of a task's range of N units are stored in part. Rows of a tile are stored one by one, so
-that the next tile's products can go on between them.
+that follows; at the ends of a task's range of N units are stored in part.
 """
 
 from __future__ import annotations

@@ -1,0 +1,58 @@
+"""Vectors merged in trees, and squares of them transposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from einsmith.loops.hoist import Hoisting
+from einsmith.loops.nest import BYTES, Builder, Value
+
+T = TypeVar("T")
+
+
+def blocks(b: Builder | Hoisting, vectors: list[Value], n: int, width: int) -> list[Value]:
+    """As many vectors of n lanes as they have blocks of `width`: result L is block L of every vector."""
+    if len(vectors) == 1:
+        return vectors
+    sides = []
+    for odd in (0, 1):
+        lanes = [at + i for at in range(odd * width, n, 2 * width) for i in range(width)]
+        lanes += [n + x for x in lanes]
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        sides.append(blocks(b, [b.shuffle(x, y, lanes) for x, y in pairs], n, width))
+    return [x for pair in zip(*sides, strict=True) for x in pair]
+
+
+def transpose(b: Builder | Hoisting, rows: Sequence[Value], size: int = 1) -> list[Value]:
+    """n / size vectors of n lanes, transposed in elements of `size` lanes, of 128 bits at most: those within 128 bits
+    are interleaved first, then blocks of 128 bits."""
+    n = len(rows) * size
+    width = min(n, 16 // BYTES[rows[0].type.elem])
+
+    def interleave(x: Value, y: Value, unit: int, high: bool) -> Value:
+        lanes: list[int] = []
+        for block in range(0, n, width):
+            for at in range(block + high * width // 2, block + (high + 1) * width // 2, unit):
+                lanes += [*range(at, at + unit), *range(n + at, n + at + unit)]
+        return b.shuffle(x, y, lanes)
+
+    def columns(group: Sequence[Value], unit: int) -> list[Value]:
+        """In block L of vector c, element c of block L of every vector of the group."""
+        if len(group) == 1:
+            return list(group)
+        pairs = list(zip(group[::2], group[1::2], strict=True))
+        halves = [[interleave(x, y, unit, high) for x, y in pairs] for high in (False, True)]
+        return [c for half in halves for c in columns(half, 2 * unit)]
+
+    each = width // size
+    groups = [columns(rows[g : g + each], size) for g in range(0, n // size, each)]
+    every = [blocks(b, [g[c] for g in groups], n, width) for c in range(each)]
+    return [every[k % each][k // each] for k in range(n // size)]
+
+
+def tree(values: Sequence[T], merge: Callable[[T, T], T]) -> T:
+    """All values merged, neighbours first."""
+    while len(values) > 1:
+        values = [merge(*values[i : i + 2]) if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]
+    return values[0]

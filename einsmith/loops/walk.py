@@ -1,0 +1,243 @@
+"""Loops over ranges, boxes and parts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import accumulate, pairwise
+from typing import Any
+
+from einsmith.loops.nest import Builder, Value
+
+Bound = Value | int
+Range = tuple[Bound, Bound]
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
+    """The mixed radix digits of a flattened index, outer first; the first is not reduced. None for no extents."""
+    out: list[Value] = []
+    for n in reversed(extents[1:]):
+        out.append(b.op("mod", flat, n))
+        flat = b.op("floordiv", flat, n)
+    return [flat, *reversed(out)] if extents else []
+
+
+def part_range(b: Builder, number: Value, parts: int, count: int) -> Range:
+    """What part `number` of so many has of `count` points, tiles or rows."""
+    if parts == 1:
+        return 0, count
+    lo = b.op("floordiv", b.mul(number, count), parts)
+    hi = b.op("floordiv", b.mul(b.add(number, 1), count), parts)
+    return lo, hi
+
+
+def tile_size(extent: int, tiles: int, group: int) -> int:
+    """Elements of one of `tiles` parts of an axis, a multiple of `group`."""
+    return max(1, -(-extent // (tiles * group))) * group
+
+
+def tile_count(extent: int, tiles: int, group: int) -> int:
+    """How many parts of that size the axis has."""
+    return -(-extent // tile_size(extent, tiles, group))
+
+
+def part_bounds(
+    b: Builder, extent: int, number: Value | None, parts: int, unit: int = 1, rest: bool = False
+) -> Range:
+    """From where to where part `number` of so many of an axis is; None: all of it. rest: the last part has what is
+    left beyond whole units."""
+    end = extent if rest else extent // unit * unit
+    if number is None:
+        return 0, end
+    size = tile_size(extent, parts, unit)
+    lo = b.mul(number, size)
+    return lo, b.op("min", b.add(lo, size), end)
+
+
+@contextmanager
+def task_range(b: Builder, task: Value, first: int, count: int, alone: bool = False) -> Iterator[Value]:
+    """The region that tasks first .. first+count-1 run, and their numbers from 0; `alone`: there are no others."""
+    if alone:
+        yield task
+        return
+    inside = b.op("and", b.op("le", first, task), b.op("lt", task, first + count))
+    with b.if_(inside):
+        yield b.sub(task, first) if first else task
+
+
+def sweep(
+    b: Builder,
+    extents: Sequence[int],
+    lo: Bound,
+    hi: Bound,
+    init: Sequence[Value],
+    outer: Callable[[list[Value]], Any],
+    inner: Callable[[Any, Value, Value, Sequence[Value]], Sequence[Value]],
+    unrolled: int = 0,
+) -> Sequence[Value]:
+    """Loops over flattened points lo .. hi of a box, carrying values.
+
+    outer(digits of all but the last extent) is called where they are known; inner(what outer gave, last digit,
+    flattened point, carried) gives the next carried values. A last extent of at most `unrolled` is unrolled where
+    all of it is walked."""
+    last = extents[-1] if extents else 1
+    if len(extents) <= 1:
+        context = outer([])
+        with b.loop(lo, hi, init=init) as loop:
+            loop.next = inner(context, loop.var, loop.var, loop.carried)
+        return loop.results
+    full = all(x is not None and x % last == 0 for x in map(b.known, (lo, hi)))
+    first = b.op("floordiv", lo, last)
+    end = b.select(b.op("lt", lo, hi), b.op("floordiv", b.add(hi, last - 1), last), first)
+    with b.loop(first, end, init=init) as rows:
+        context = outer(digits(b, rows.var, extents[:-1]))
+        base = b.mul(rows.var, last)
+        begin, stop = (0, last) if full else (b.op("max", b.sub(lo, base), 0), b.op("min", b.sub(hi, base), last))
+        unroll = last if full and last <= unrolled else 1
+        with b.loop(begin, stop, init=rows.carried, unroll=unroll, runs=True) as loop:
+            loop.next = inner(context, loop.var, b.add(base, loop.var), loop.carried)
+        rows.next = loop.results
+    return rows.results
+
+
+def nest(
+    b: Builder,
+    extents: Sequence[int],
+    bounds: Sequence[Range],
+    init: Sequence[Value],
+    outer: Callable[[list[Value]], Any],
+    inner: Callable[[Any, Value, Value, Sequence[Value]], Sequence[Value]],
+    unrolled: int,
+) -> Sequence[Value]:
+    """`sweep` as one loop an extent, each within its own bounds."""
+    bounds = list(bounds)
+    some = None  # whether every loop but the first has a turn; without one, neither has the first
+    for lo, hi in bounds[1:]:
+        if not (isinstance(lo, int) and isinstance(hi, int) and lo < hi):
+            inside = b.op("lt", lo, hi)
+            some = inside if some is None else b.op("and", some, inside)
+    if some is not None:
+        lo, hi = bounds[0]
+        bounds[0] = (lo, b.select(some, hi, lo))
+
+    def level(d: int, values: list[Value], flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
+        lo, hi = bounds[d]
+        last = d == len(extents) - 1
+        context = outer(values) if last else None
+        whole = isinstance(lo, int) and isinstance(hi, int)
+        unroll = extents[d] if last and whole and extents[d] <= unrolled else 1
+        with b.loop(lo, hi, init=carried, unroll=unroll, runs=d > 0) as loop:
+            here = b.add(b.mul(flat, extents[d]), loop.var)
+            if last:
+                loop.next = inner(context, loop.var, here, loop.carried)
+            else:
+                loop.next = level(d + 1, [*values, loop.var], here, loop.carried)
+        return loop.results
+
+    return level(0, [], b.const(0), init)
+
+
+State = list[list[Value]]
+"""What a loop carries: values in groups."""
+
+
+def carried(
+    b: Builder, bounds: Range, step: int, state: State, body: Callable[[State, Value], State]
+) -> State:
+    """A loop that carries a state."""
+    ends = list(accumulate(map(len, state), initial=0))
+
+    def grouped(flat: Sequence[Value]) -> State:
+        return [list(flat[low:high]) for low, high in pairwise(ends)]
+
+    with b.loop(*bounds, step, init=[v for x in state for v in x]) as loop:
+        loop.next = [v for x in body(grouped(loop.carried), loop.var) for v in x]
+    return grouped(loop.results)
+
+
+def in_groups(
+    b: Builder, extent: int, group: int, state: State, body: Callable[[State, Bound, int], State],
+    part: Value | None = None, parts: int = 1, within: Range | None = None,
+) -> State:  # fmt: skip
+    """`body(state, base, count) -> state` for whole groups of `group` points of an axis, inside a loop unless there is
+    one only, and once more for what is left at the end.
+
+    part: which of `parts` equal parts of the axis this is, every part but the last being whole groups. within: from
+    where to where points count; groups without such are left out.
+    """
+    whole = extent // group * group
+    rest = extent - whole
+    bounds: Range
+    if within is not None:
+        lo, hi = within
+        begin = b.mul(b.op("floordiv", lo, group), group)
+        bounds = begin, b.op("min", hi, whole)
+        last = b.op("and", b.op("lt", whole, hi), b.op("lt", lo, hi))
+    elif part is not None and parts > 1:
+        bounds = part_bounds(b, extent, part, parts, group)
+        last = b.op("eq", part, tile_count(extent, parts, group) - 1)
+    else:
+        if whole == group:
+            state = body(state, 0, group)
+        elif whole:
+            state = carried(b, (0, whole), group, state, lambda x, base: body(x, base, group))
+        return body(state, whole, rest) if rest else state
+    if whole:
+        state = carried(b, bounds, group, state, lambda x, base: body(x, base, group))
+    if rest:
+        state = carried(b, (0, b.cast(last, "i64")), 1, state, lambda x, _: body(x, whole, rest))
+    return state
+
+
+def blocks(b: Builder, number: Value, extent: int, size: int, emit: Callable[[Bound, int], None]) -> None:
+    """Calls `emit(base, count)` for block `number` of `size` points of an axis, and apart from that for a shorter last
+    block."""
+    whole = extent // size
+    if extent < size:
+        emit(0, extent)
+    elif extent % size == 0:
+        emit(b.mul(number, size), size)
+    else:
+        # Bases are made inside the branches, so that nothing that depends on one is moved out of its branch.
+        with b.if_(b.op("lt", number, whole)):
+            emit(b.mul(number, size), size)
+        with b.if_(b.op("eq", number, whole)):
+            emit(b.mul(number, size), extent - whole * size)
+
+
+def strips(
+    b: Builder, lo: int, hi: int, size: int, body: Callable[[Value, int, list[Value]], Any], init: Sequence[Value] = ()
+) -> list[Value]:
+    """body(first point, points, carried), which gives what is carried next (None: nothing), for the whole strips of
+    `size` points in lo .. hi, in a loop unless there is one, and for a shorter one at the end."""
+    whole, out = lo + (hi - lo) // size * size, list(init)
+    if whole == lo + size:
+        out = body(b.const(lo), size, out) or []
+    elif whole > lo:
+        with b.loop(lo, whole, step=size, init=out) as loop:
+            loop.next = body(loop.var, size, list(loop.carried)) or ()
+        out = list(loop.results)
+    return body(b.const(whole), hi - whole, out) or [] if whole < hi else out
+
+
+def tiles(
+    b: Builder, span: Range, count: int, size: int, unit: int, full: int, body: Callable[[Value, int, bool], None]
+) -> None:
+    """body(tile, its units, whether it is the last, smaller one) for the tiles of a range, of `count` with `size`
+    points in all, `full` units of `unit` points each."""
+    lo, hi = span
+    tail = size - (count - 1) * full * unit
+    whole = count if tail == full * unit else count - 1
+    stop: Bound = b.op("min", hi, whole) if whole < count else hi
+    if whole and (b.known(lo), b.known(stop)) == (0, 1):
+        body(b.const(0), full, False)
+    elif whole:
+        with b.loop(lo, stop) as loop:
+            body(loop.var, full, False)
+    if whole < count:
+        with nullcontext() if isinstance(hi, int) else b.if_(b.op("lt", whole, hi)):
+            body(b.const(whole), ceil_div(tail, unit), True)
