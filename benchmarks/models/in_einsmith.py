@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import einsmith as es
@@ -31,12 +33,15 @@ class Training:
         found = {n: np.asarray(v) for n, v in self.model.state_dict().items()}
         return {n: v for n, v in found.items() if v.dtype.kind == "f"}
 
-    def describe(self) -> dict[str, int]:
-        """How many distinct kernels the training step has, how often they are called, and the bytes of their code."""
+    def describe(self) -> dict[str, Any]:
+        """How many distinct kernels the training step has, how often they are called, the bytes of their code and of
+        the arena, and the passes that changed the graph."""
         (run,) = self._step._programs.values()
         calls = [call.kernel for _, call, _ in run.plan.kernel_calls()]
         return {
             "kernels": len(set(calls)),
             "calls": len(calls),
             "code_bytes": sum(k.nbytes for k in set(run.kernels)),
+            "arena_bytes": run.arena_bytes,
+            "passes": list(run.changes.tensors),
         }

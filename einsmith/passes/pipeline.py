@@ -97,17 +97,21 @@ def run_passes(graph: Graph, context: PassContext = PassContext()) -> Graph:
     return graph
 
 
+def optional() -> list[str]:
+    """The passes that can be left out: no other one needs what they provide."""
+    needed = frozenset[str]().union(*(p.needs for p in PASSES))
+    bound = {p.name for p in PASSES if p.provides & needed}
+    return [p.name for p in PASSES if p.name not in bound]
+
+
 def _left_out() -> tuple[str, ...]:
     without = knobs.WITHOUT.get()
-    if without:
-        needed = frozenset[str]().union(*(p.needs for p in PASSES))
-        known = {p.name for p in PASSES} - {p.name for p in PASSES if p.provides & needed}
-        for name in without:
-            if name not in known:
-                raise KnobError(
-                    f"the environment variable {knobs.WITHOUT.name} names {name!r}, which is no pass that can be left "
-                    f"out; these can: {', '.join(p.name for p in PASSES if p.name in known)}"
-                )
+    for name in without:
+        if name not in optional():
+            raise KnobError(
+                f"the environment variable {knobs.WITHOUT.name} names {name!r}, which is no pass that can be left out; "
+                f"these can: {', '.join(optional())}"
+            )
     return without
 
 

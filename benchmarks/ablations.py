@@ -1,0 +1,136 @@
+"""What each pass brings: python -m benchmarks.ablations [network ...] [--batch 16]
+
+One training step of each network, compiled with all passes, and without one of those that changed its graph at a time
+(EINSMITH_WITHOUT), each in a process of its own. All take turns in one run; their first losses are compared before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from rich.table import Table
+
+from benchmarks.harness import CHUNK_SECONDS
+from benchmarks.models import TRAINING
+from benchmarks.process import Allowance, Worker, WorkerError
+from benchmarks.report import asked, begin, store
+from einsmith import knobs
+from einsmith.passes.pipeline import optional
+
+CLOSE = 1e-3
+"""Relative difference of the first losses, as of sums in another order."""
+HELP = 1.02
+"""How many times as fast a step may be without a pass."""
+
+
+@contextmanager
+def _without(names: str) -> Iterator[None]:
+    """Processes that are started here leave these passes out."""
+    before = os.environ.get(knobs.WITHOUT.name)
+    os.environ[knobs.WITHOUT.name] = names
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[knobs.WITHOUT.name]
+        else:
+            os.environ[knobs.WITHOUT.name] = before
+
+
+def measured(problem: str, threads: int, rounds: int, cap: float) -> dict:
+    """By pass that is left out, "" for none: medians of rounds in seconds, bytes of the arena, kernels."""
+    out: dict[str, dict] = {}
+    with ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+        allowed: dict[str, Allowance] = {}
+
+        def start(name: str) -> dict:
+            with _without(name):
+                worker = Worker("einsmith", threads, None)
+            stack.callback(worker.close)
+            allowed[name] = Allowance(cap)
+            worker.ask(f"open {problem}", allowed[name])
+            first = worker.ask("first", allowed[name])
+            workers[name] = worker
+            return first
+
+        whole = start("")
+        names = [n for n in optional() if n in whole["described"]["passes"]]
+        for name in ["", *names]:
+            first = whole if not name else start(name)
+            if abs(first["loss"] - whole["loss"]) > CLOSE * abs(whole["loss"]):
+                raise WorkerError("wrong", f"the first loss is {whole['loss']}, without {name} {first['loss']}")
+            out[name] = {x: first["described"][x] for x in ("kernels", "arena_bytes")} | {"rounds": []}
+        (step,) = workers[""].ask("time 1 2", allowed[""])["seconds"]
+        count = max(1, min(200, round(CHUNK_SECONDS / step)))
+        for r in range(rounds):
+            order = list(workers)
+            for name in order[r % len(order) :] + order[: r % len(order)]:
+                seconds = workers[name].ask(f"time {count} 1", allowed[name])["seconds"]
+                out[name]["rounds"].append(statistics.median(seconds))
+    return out
+
+
+def table(cells: dict[str, dict]) -> Table:
+    """Times as fast, and the arena as large, as without each pass."""
+    passes = [n for n in optional() if any(n in c for c in cells.values())]
+    out = Table(title="times as fast with the pass as without it (its arena, of that without)")
+    for name in ("", "ms", "MiB", *passes):
+        out.add_column(name, justify="left" if not name else "right")
+    for problem, cell in cells.items():
+        seconds, whole = statistics.median(cell[""]["rounds"]), cell[""]["arena_bytes"]
+        row = [problem, f"{seconds * 1e3:.2f}", f"{whole / 2**20:.0f}"]
+        for name in passes:
+            row.append(f"{_ratio(cell, name):.2f} ({whole / cell[name]['arena_bytes']:.2f})" if name in cell else "")
+        out.add_row(*row)
+    return out
+
+
+def _ratio(cell: dict, name: str) -> float:
+    """How many times as fast a step is with a pass: the median over rounds, in each of which both had their turn."""
+    return statistics.median(b / a for a, b in zip(cell[""]["rounds"], cell[name]["rounds"], strict=True))
+
+
+def main() -> int:
+    networks = sorted({p.network for p in TRAINING.values()})
+    parser = argparse.ArgumentParser(description="Times training steps with and without each pass.")
+    parser.add_argument("network", nargs="*", help=f"which (default: all): {', '.join(networks)}")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--cap", type=float, default=300.0, help="seconds that a process may take")
+    parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
+    args = parser.parse_args()
+    if unknown := set(args.network) - set(networks):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    wanted = set(args.network or networks)
+    chosen = [n for n, p in TRAINING.items() if p.batch == args.batch and p.network in wanted]
+    say, console, results = begin(args.json, 200)
+    cells: dict[str, dict] = {}
+    for problem in chosen:
+        key = f"{problem}-t{args.threads}"
+        if key not in results["cells"]:
+            say.print(f"{problem}: compiled with and without each pass")
+            try:
+                results["cells"][key] = measured(problem, args.threads, args.rounds, args.cap)
+            except WorkerError as e:
+                say.print(f"{problem}: {e.kind}: {e}")
+                continue
+            store(args.json, results)
+        cells[problem] = results["cells"][key]
+    console.print(table(cells))
+    worst = [(1 / _ratio(c, n), p, n) for p, c in cells.items() for n in c if n]
+    slow = [f"{p} without {n}: {r:.2f}" for r, p, n in sorted(worst, reverse=True) if r > HELP]
+    verdict = ("steps that leaving one out makes faster", ", ".join(slow) or "none", f"none by {HELP:.2f}", not slow)
+    console.print(asked("passes", [verdict]))
+    return 0 if cells else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""Steps with and without each pass: what is measured, and how it is shown."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from rich.console import Console
+
+from benchmarks.ablations import measured, table
+from benchmarks.process import WorkerError
+from einsmith import knobs
+from einsmith.passes.pipeline import optional
+
+
+def test_a_step_is_compared_with_those_that_lack_a_pass():
+    cell = measured("lenet5-b1", 1, 2, 100)
+    assert set(cell) > {""} and set(cell) <= {"", *optional()}
+    assert all(len(c["rounds"]) == 2 and c["kernels"] > 5 for c in cell.values())
+    assert knobs.WITHOUT.name not in os.environ
+
+
+def test_times_and_memory_are_ratios_to_the_step_without():
+    cell = {
+        "": {"rounds": [1.0, 2.0, 1.0], "arena_bytes": 1 << 20, "kernels": 3},
+        "recompute": {"rounds": [1.5, 3.0, 9.0], "arena_bytes": 2 << 20, "kernels": 3},
+    }
+    console = Console(width=120, record=True)
+    console.print(table({"net-b1": cell}))
+    assert "1.50 (0.50)" in console.export_text()
+
+
+def test_another_loss_is_no_comparison(monkeypatch):
+    monkeypatch.setattr("benchmarks.ablations.CLOSE", -1.0)
+    with pytest.raises(WorkerError, match="the first loss is"):
+        measured("lenet5-b1", 1, 1, 100)
