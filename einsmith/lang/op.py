@@ -324,7 +324,7 @@ def _ordered(name: str, known: tuple[str, ...], inputs: Sequence[str] | None) ->
 @checked
 def op(
     text: Any, extents: Mapping[str, int | str] | None = None, name: str | None = None, *, checkpoint: int = 0,
-    inputs: Sequence[str] | None = None, **defaults: Any,
+    inputs: str | Sequence[str] | None = None, **defaults: Any,
 ) -> Operator:  # fmt: skip
     """The operator that a formula defines.
 

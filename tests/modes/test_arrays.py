@@ -155,9 +155,11 @@ def test_inputs_in_an_order_of_ones_own(rng) -> None:
     da, db = es.vjp(lambda a, b: f(a, b), a, b)[1](np.ones(3))
     np.testing.assert_allclose(db, 2 * a.sum(0))
     np.testing.assert_allclose(da, 2 * np.tile(b, (3, 1)))
-    for wrong in ("A", ("A", "B", "C"), ["A", "A"], 3):
+    for wrong in ("A", ("A", "B", "C"), ["A", "A"]):
         with pytest.raises(es.FormulaError, match="name each input once; they are B, A"):
             es.op(text, inputs=wrong)
+    with pytest.raises(es.KindError, match="inputs=3 must be a string"):
+        es.op(text, inputs=3)
 
 
 def test_the_plan_tells_what_was_compiled(rng) -> None:

@@ -40,6 +40,8 @@ from einsmith.target.facts import Target
 SPLITTABLE = ("sum", "prod", "max", "min")
 _STEP = {"max": 3.0, "min": 3.0, "argmax": 5.0, "argmin": 5.0}
 """Instructions of a combiner's step where it is not one: NaN is kept, and an index goes along."""
+_MERGE = {"argmax": 14.0, "argmin": 14.0}
+"""Instructions of a merge of two states."""
 _LATENCY = {"max": 15.0, "min": 15.0, "argmax": 26.0, "argmin": 26.0}
 """Instructions that run while an accumulator waits for its last step; 8 for the combiners that are not here."""
 _TILES = ((2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (6, 4), (8, 1), (8, 2))
@@ -174,11 +176,12 @@ def _unrolls(found: Sequence[Box], mode: str, lanes: int) -> list[int]:
 
 class _Work(NamedTuple):
     """A box on one core, whatever the tasks: seconds of arithmetic and of special functions, into how many tasks the
-    outputs can be cut at most (None: the box is one)."""
+    outputs can be cut at most (None: the box is one), and bytes that come from beyond the second level again."""
 
     arithmetic: float
     special: float
     parts: int | None
+    again: float = 0.0
 
 
 def _is_product(e: Expr) -> bool:
@@ -235,7 +238,7 @@ def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Work
     special = vectors * config.lanes * seconds
     if axis >= box.rank:
         merges = config.lanes.bit_length() + 1.5 * chains
-        each = after + len(rest) + merges * len(box.bodies)
+        each = after + len(rest) + merges * _MERGE.get(kind, 1.0) * len(box.bodies)
         arithmetic += box.points * each / rate
         special += box.points * after_seconds * config.lanes
         parts = box.points
@@ -245,7 +248,23 @@ def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Work
         arithmetic += results * (after + bx.access_cost(rest, axis, config.lanes) + 4 + merges) / rate
         special += results * config.lanes * after_seconds
         parts = box.points // extent * -(-extent // (config.lanes * config.unroll))
-    return _Work(arithmetic, special, parts)
+    again = _again(box, axis, config, target) if axis < box.rank and tile is None else 0.0
+    return _Work(arithmetic, special, parts, again)
+
+
+def _again(box: Box, axis: int, config: ReductionConfig, target: Target) -> float:
+    """Bytes that are read once more for every point of the outer axes, where what the lanes' axis and the reduction
+    walk through does not stay in the second level; a register tile has its rows inside of that."""
+    extents: list[float] = [*box.extents, *box.reduce]
+    if bounded(box):
+        extents = [n if a < box.rank else n * part_within(box, a, config) for a, n in enumerate(extents)]
+    out = 0.0
+    for inside in mentioned(box) if 4 * box.points * box.reduced > target.l2 else ():
+        turn = 4 * prod(extents[a] for a in inside if a == axis or a >= box.rank)
+        if turn > target.l2:
+            whole = 4 * prod(extents[a] for a in inside)
+            out += whole * (prod(n for a, n in enumerate(box.extents) if a != axis and a not in inside) - 1)
+    return out
 
 
 class Boxes:
@@ -269,6 +288,9 @@ class Boxes:
         memory = target.seconds_for_bytes(self.moved, self.footprint, tasks)
         if self.footprint > target.l1 and self.found:
             memory *= max(_jumps(box, alike) for box in self.found)
+        again = sum([w.again for w in work])
+        if again:
+            memory += target.seconds_for_bytes(again, self.footprint + target.l2 * target.cores, tasks)
         arithmetic, special = sum([w.arithmetic for w in work]), sum([w.special for w in work])
         cost = pointwise.dealt_out(arithmetic, memory, special, tasks, target)
         return replace(cost, launch=cost.launch + merging) if merging else cost

@@ -172,6 +172,9 @@ class Reader(VectorEmitter):
                  target: Target, b: Builder):
         super().__init__(b, s.extents, target.lanes(s.dtype.itemsize))
         self.s, self.tile, self.pair, self.together, self.hoisted = s, tile, pair, together, hoisted
+        for axis, n in enumerate(s.extents):
+            if n == 1:  # no loop goes along it
+                self.bind(axis, 0)
         self.elem = elem_of(s.dtype)
         self.zero = self.const(0.0, self.elem, self.lanes)
         self.slots, self.become = [ref[1] for ref in kernel.stages[0].args], dict(s.made)
