@@ -51,7 +51,8 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     tensors = tree_map(lambda x: torch.as_tensor(x) if isinstance(x, np.ndarray) else x, example)
     name = type(module).__name__
     with _modes(module):
-        module.train(True) if not module.training else None
+        if not module.training:
+            module.train()
         made = {True: _graph(module, tensors, dynamic_shapes, name)}
         module.eval()
         made[False] = _graph(module, tensors, dynamic_shapes, name)

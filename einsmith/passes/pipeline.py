@@ -12,7 +12,7 @@ from functools import partial
 
 from einsmith import knobs
 from einsmith.errors import KnobError
-from einsmith.expr.nodes import Graph
+from einsmith.expr.nodes import Compute, Graph
 from einsmith.expr.rewrite.contraction_order import ordered as ordered_products
 from einsmith.passes.algebra.fold_into_scatter import accumulate
 from einsmith.passes.algebra.free_factors import free_factors
@@ -33,6 +33,8 @@ from einsmith.passes.algebra.stored_products import stored_products
 from einsmith.passes.algebra.turned_gathers import turned_gathers
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import chunks
+from einsmith.passes.schedule.plan import kernel_call
+from einsmith.passes.schedule.schedule import Copy
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
@@ -57,6 +59,10 @@ class PassContext:
     def prices(self) -> bool:
         """Whether `cost` can be asked."""
         return self.cost is not no_cost
+
+    def price(self, *nodes: Compute) -> float:
+        """Predicted seconds of a kernel that makes these tensors, each from what is stored or made before it there."""
+        return self.cost(kernel_call([Copy(n) for n in nodes], nodes, {}, ()).kernel, self.target)
 
 
 @dataclass(frozen=True)

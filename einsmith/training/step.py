@@ -335,7 +335,6 @@ class TrainStep:
         ).run()
 
     @checked
-    @checked
     def evaluate(
         self, batches: Iterable, *, metrics: Mapping[str, Any] | None = None, averaged: bool = False
     ) -> dict[str, float]:

@@ -165,8 +165,8 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
                 watch = Watch()
                 _run(made, time.perf_counter() + PATTERN_SECONDS, start + BUDGET)
                 known = {p.name: rounded(p.seconds) for p in made}
-                if watch.disturbance():
-                    _say(f"measured for the pattern {pattern.name!r} in this process only: {watch.disturbance()}")
+                if disturbance := watch.disturbance():
+                    _say(f"measured for the pattern {pattern.name!r} in this process only: {disturbance}")
                 else:
                     known = store.save_pattern(target, key, known, overwrite)
             found |= known

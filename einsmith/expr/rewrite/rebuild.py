@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,15 @@ from einsmith.expr.nodes import (
     apply,
     postorder,
 )
+
+
+def readers_of(nodes: Iterable[Tensor]) -> defaultdict[Tensor, list[Tensor]]:
+    """Who reads each tensor, in order, each once."""
+    out: defaultdict[Tensor, list[Tensor]] = defaultdict(list)
+    for node in nodes:
+        for a in dict.fromkeys(node.args):
+            out[a].append(node)
+    return out
 
 
 def with_args(node: Any, args: tuple) -> Any:

@@ -32,8 +32,6 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite.rebuild import exchanged, prune_args, substitute, with_args
 from einsmith.passes.algebra.inline import is_identity
-from einsmith.passes.schedule.plan import kernel_call
-from einsmith.passes.schedule.schedule import Copy
 
 if TYPE_CHECKING:
     from einsmith.passes.pipeline import PassContext
@@ -110,7 +108,4 @@ def _joined(node: Compute, start: int) -> Compute | None:
 
 
 def _cheaper(joined: Compute, apart: list, context: PassContext) -> bool:
-    def price(node: Compute) -> float:
-        return context.cost(kernel_call([Copy(node)], [node], {}, ()).kernel, context.target)
-
-    return price(joined) < sum(map(price, apart))
+    return context.price(joined) < sum(map(context.price, apart))

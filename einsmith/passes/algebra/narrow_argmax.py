@@ -9,7 +9,6 @@ up to 256 of them fit: beyond 128, B holds K - 128.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from functools import partial
 
 from einsmith import dtypes as dt
@@ -32,7 +31,7 @@ from einsmith.expr.nodes import (
     size,
     template,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, rebuild, with_args
+from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, readers_of, rebuild, with_args
 
 PLACES = 256
 """Positions that a byte tells apart."""
@@ -40,10 +39,7 @@ PLACES = 256
 
 def narrow(graph: Graph) -> Graph:
     """The graph with such positions in bytes, where all that reads them are tensors that do not index by them."""
-    users: dict[Tensor, list[Node]] = defaultdict(list)
-    for node in postorder(graph.roots):
-        for a in set(node.args):
-            users[a].append(node)
+    users = readers_of(postorder(graph.roots))
     roots = set(graph.roots)
     places = {
         t: n for t in users if t not in roots and (n := _places(t)) and all(_compares(u, t) for u in users[t])

@@ -11,15 +11,12 @@ nobody writes or keeps for the backward pass. The prices of the kernels decide, 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from einsmith.expr.nodes import Apply, Compute, Expr, Graph, Piece, Reduce, Tensor, is_zero, nbytes, postorder, size
-from einsmith.expr.rewrite.rebuild import exchanged, with_args
+from einsmith.expr.rewrite.rebuild import exchanged, readers_of, with_args
 from einsmith.passes.algebra.inline import inlined, points, pointwise_body
-from einsmith.passes.schedule.plan import kernel_call
-from einsmith.passes.schedule.schedule import Copy
 from einsmith.passes.schedule.views import is_view
 
 if TYPE_CHECKING:
@@ -34,10 +31,7 @@ def recompute(graph: Graph, context: PassContext) -> Graph:
     if not context.prices:
         return graph
     nodes = list(postorder(graph.roots))
-    readers: dict[Tensor, list[Tensor]] = defaultdict(list)
-    for node in nodes:
-        for a in dict.fromkeys(node.args):
-            readers[a].append(node)
+    readers = readers_of(nodes)
     target = context.target
     known = [n for n in nodes if isinstance(n, Compute) and len(n.template.dtypes) == 1]
     if sum(map(nbytes, known)) > target.l3:  # what waits for the backward pass comes from memory
@@ -68,7 +62,7 @@ def _gains(t: Tensor, readers: dict[Tensor, list[Tensor]], context: PassContext)
     # Its kernel reads what another one has just read, or made; and so do readers that stand beside others of that.
     target = context.target
     read = target.seconds_for_bytes(nbytes(source), nbytes(source) + nbytes(t), target.cores)
-    saved = _price(t, context) - read
+    saved = context.price(t) - read
     if any(r in q.args and not _is_product(r) and not _is_product(q) for r in users for q in readers[source]):
         saved += read
     for r in users:
@@ -76,8 +70,8 @@ def _gains(t: Tensor, readers: dict[Tensor, list[Tensor]], context: PassContext)
             return False
         if not _is_product(r) and points(r.template) * sum(a is t for a in r.args) > size(t.shape):
             return False
-        before = _price(r, context)
-        saved -= max(0.0, _price(inlined(r, {t}), context) - before) + UNCERTAIN * before
+        before = context.price(r)
+        saved -= max(0.0, context.price(inlined(r, {t})) - before) + UNCERTAIN * before
     return saved > 0
 
 
@@ -91,7 +85,3 @@ def _multiplies(x: Expr) -> bool:
     while isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2]):
         x = x.args[1]
     return isinstance(x, Apply) and x.fn == "mul"
-
-
-def _price(node: Compute, context: PassContext) -> float:
-    return context.cost(kernel_call([Copy(node)], (node,), {}, ()).kernel, context.target)

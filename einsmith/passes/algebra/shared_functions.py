@@ -32,8 +32,6 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.expr.rewrite.rebuild import exchanged, prune_args, rebuild, substitute, with_args
-from einsmith.passes.schedule.plan import kernel_call
-from einsmith.passes.schedule.schedule import Copy
 
 if TYPE_CHECKING:
     from einsmith.passes.pipeline import PassContext
@@ -170,14 +168,11 @@ def _cheaper(
     is made in the kernel of that (`passes.schedule.fusion`), as which the first such tensor counts; others have their
     own."""
 
-    def price(*nodes: Compute) -> float:
-        return context.cost(kernel_call([Copy(n) for n in nodes], nodes, {}, ()).kernel, context.target)
-
     beside = next((n for n in changed if len(n.template.parts) == 1), None)
     joined = [v for v in values if beside is not None and v in beside.args]
-    after = price(*joined, beside) if beside is not None else 0.0
-    after += sum(price(n) for n in (*values, *changed) if n is not beside and n not in joined)
-    return after < sum(map(price, before))
+    after = context.price(*joined, beside) if beside is not None else 0.0
+    after += sum(context.price(n) for n in (*values, *changed) if n is not beside and n not in joined)
+    return after < sum(map(context.price, before))
 
 
 def _by_node(places: Sequence[_Place]) -> dict[Compute, dict[tuple[Piece, Expr], _Value]]:

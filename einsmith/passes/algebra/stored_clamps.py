@@ -10,7 +10,6 @@ its own derivative, read the clamped tensor too: nothing else is stored.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -30,7 +29,7 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, prune_args, rebuild, with_args
+from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, prune_args, readers_of, rebuild, with_args
 from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.schedule.views import is_view
 
@@ -42,10 +41,7 @@ def stored_clamps(graph: Graph) -> Graph:
     """The graph with such tensors stored clamped."""
     nodes = list(postorder(graph.roots))
     kept = set(graph.roots)
-    readers: dict[Tensor, list[Tensor]] = defaultdict(list)
-    for node in nodes:
-        for a in dict.fromkeys(node.args):
-            readers[a].append(node)
+    readers = readers_of(nodes)
     clamps = {n: f for n in nodes if n not in kept and (f := _clamp(n, readers[n])) is not None}
     if not clamps:
         return graph

@@ -35,8 +35,6 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.expr.rewrite.rebuild import exchanged, prune_args, with_args
-from einsmith.passes.schedule.plan import kernel_call
-from einsmith.passes.schedule.schedule import Copy
 
 if TYPE_CHECKING:
     from einsmith.passes.pipeline import PassContext
@@ -239,7 +237,7 @@ def _chosen(
 
     def price(n: Tensor) -> float:
         assert isinstance(n, Compute)
-        return context.cost(kernel_call([Copy(n)], [n], {}, ()).kernel, context.target)
+        return context.price(n)
 
     def total(turned: set[Compute]) -> float:
         made = {(n, found[n].out) for n in turned}
@@ -251,8 +249,8 @@ def _chosen(
         }  # fmt: skip
         return sum(after[n] if n in turned else before[n] for n in group) + sum(map(price, turnings))
 
-    before = {n: price(n) for n in group}
-    after = {n: price(_applied(n, found[n], {})) for n in group}
+    before = {n: context.price(n) for n in group}
+    after = {n: context.price(_applied(n, found[n], {})) for n in group}
     out = set(group)
     for n in group:
         out = min(out, out - {n}, key=total)
