@@ -7,26 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from einsmith.errors import DtypeError, EinsmithError, ShapeError, TraceError
-from einsmith.frontends.aten.randomness import layer
+from einsmith.errors import DtypeError, ShapeError, TraceError
 from einsmith.frontends.aten.refused import REFUSED
 from einsmith.frontends.aten.table import TABLE
+from einsmith.frontends.graph import Kind, Ref, evaluating
 from einsmith.lang.builder import Value
-
-
-@dataclass(frozen=True)
-class Ref:
-    """The result of a node, or an input, by name."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What a tensor is expected to be. shape: ints, or names of sizes that may differ from call to call."""
-
-    shape: tuple[int | str, ...]
-    dtype: str
 
 
 @dataclass(frozen=True)
@@ -138,14 +123,8 @@ def evaluate(
         return x
 
     for node in graph.nodes:
-        token = layer.set(node.layer)
-        try:
+        with evaluating(node.layer, f"aten.{node.operator}{_at(node)}"):
             found = TABLE[node.operator].run(*map(value, node.args), **{k: value(v) for k, v in node.kwargs})
-        except EinsmithError as e:
-            e.add_note(f"in aten.{node.operator}{_at(node)}")
-            raise
-        finally:
-            layer.reset(token)
         if node.kind is not None:
             _verify(node, node.kind, found, sizes)
         values[node.name] = found

@@ -6,21 +6,17 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-from einsmith.dtypes import dtype_of
-from einsmith.errors import ArgumentError, DtypeError, ShapeError
-from einsmith.frontends.aten.graph import Kind, OperatorGraph, evaluate
+from einsmith.errors import ArgumentError, DtypeError
+from einsmith.frontends.aten.graph import OperatorGraph, evaluate
+from einsmith.frontends.graph import Kind, Part, Taken
 from einsmith.lang.builder import as_value
-from einsmith.nn.module import Module
 
+__all__ = ["Imported", "Part", "leaves"]
 
-class Part(Module):
-    """A module of the user's: its parameters, buffers and parts. `kind`: the name of its class."""
-
-    def __init__(self, kind: str):
-        self.kind = kind
-
-    def extra_repr(self) -> str:
-        return self.kind
+_OTHER_SIZES = (
+    "which the module computes with or which was not to differ. Export it with an example of this size, or with "
+    "dynamic_shapes"
+)
 
 
 class Imported(Part):
@@ -45,7 +41,9 @@ class Imported(Part):
     def forward(self, *inputs: Any) -> Any:
         """The graph, of the tensors among the inputs."""
         graph = self._graphs[self.training]
-        values, sizes = _bound(self.kind, graph, inputs)
+        expected = [(n, name, k) for n, (name, k) in enumerate(graph.inputs) if isinstance(k, Kind)]
+        taken = Taken(self.kind, "the module was exported", _OTHER_SIZES)
+        values, sizes = taken.values(inputs, expected, graph.ranges)
         for name, (path, kind) in graph.stored.items():
             own = as_value(reduce(getattr, path.split("."), self))
             if own.dtype.name != kind.dtype:
@@ -107,43 +105,3 @@ def _all(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...]) -> list[Any]:
         if not isinstance(k, Kind) and (hasattr(x, "shape") or x != k):
             raise ArgumentError(f"{kind}: input {n} was {k!r} when the module was exported, and must be that")
     return given
-
-
-def _bound(kind: str, graph: OperatorGraph, tensors: tuple[Any, ...]) -> tuple[dict[str, Any], dict[str, int]]:
-    """(values of the inputs by name, sizes by name). Raises ShapeError, DtypeError."""
-    expected_of = [(n, name, k) for n, (name, k) in enumerate(graph.inputs) if isinstance(k, Kind)]
-    values: dict[str, Any] = {}
-    sizes: dict[str, int] = {}
-    for (n, name, expected), x in zip(expected_of, tensors, strict=True):
-        where = f"{kind}: input {n}"
-        value = as_value(x)
-        wanted = dtype_of(expected.dtype)
-        if value.dtype is not wanted:
-            if not (value.dtype.is_int and wanted.is_int and value.dtype.bits < wanted.bits):
-                raise DtypeError(f"{where} is {value.dtype.name}; the module was exported for {wanted.name}")
-            value = value.astype(wanted)
-        if value.ndim != len(expected.shape):
-            raise ShapeError(f"{where} has shape {value.shape}; the module was exported for {expected.shape}")
-        for d, (have, want) in enumerate(zip(value.shape, expected.shape, strict=True)):
-            _fit(f"{where} has shape {value.shape}, {have} along dimension {d}", have, want, sizes, graph.ranges)
-        values[name] = value
-    return values, sizes
-
-
-def _fit(
-    what: str, have: int, want: int | str, sizes: dict[str, int], ranges: Mapping[str, tuple[int, int]]
-) -> None:
-    """Takes a size as the value of its name. Raises ShapeError where the graph is not made for it."""
-    if isinstance(want, str):
-        least, most = ranges.get(want, (0, have))
-        if not least <= have <= most:
-            bounds = f"at least {least}" if have < least else f"at most {most}"
-            raise ShapeError(f"{what}; the module takes {bounds} there")
-        want = sizes.setdefault(want, have)
-        if have != want:
-            raise ShapeError(f"{what}, where another dimension of equal size has {want}")
-    elif have != want:
-        raise ShapeError(
-            f"{what}; the graph was made for {want}, which the module computes with or which was not to differ. Export "
-            "it with an example of this size, or with dynamic_shapes"
-        )

@@ -4,7 +4,6 @@ layer of the user's module in which it stands, as the layers of `einsmith.nn` na
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextvars import ContextVar
 from math import pi
 from typing import Any
 
@@ -12,12 +11,10 @@ from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.dtypes import DType
 from einsmith.frontends.aten.table import aten
+from einsmith.frontends.graph import layer
 from einsmith.functional.random import WORDS, drop, random_bits
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
-
-layer: ContextVar[str] = ContextVar("einsmith_aten_layer", default="")
-"""The path of the layer in which the operator that is being traced stands."""
 
 
 def _stream() -> str:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith import functional as F
-from einsmith.frontends.aten.randomness import layer as layer_path
 from einsmith.frontends.aten.table import aten, enter
+from einsmith.frontends.graph import layer as layer_path
 from einsmith.functional.random import drop
 from einsmith.lang.builder import Value
 from einsmith.nn.recurrent import GRU_FORMULA, LSTM_FORMULA, LSTM_PROJECTED_FORMULA, RNN_FORMULA, recurrence
